@@ -1,7 +1,8 @@
-"""What pyproject.toml cannot say: the extension with the machine code of all kernels, which may be left out.
+"""What pyproject.toml cannot say: the extension with the machine code of all kernels, which may be
+left out.
 
-Without a C compiler, or without numba for this Python, the package is installed without it and runs kernels as numba or Python does.
-SHARDWRIGHT_BUILD_KERNELS=no leaves it out as well.
+Without a C compiler, or without numba for this Python, the package is installed without it and runs
+kernels as numba or Python does. SHARDWRIGHT_BUILD_KERNELS=no leaves it out as well.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class BuildKernels(build_ext):
 setup(
     # Only what compiles kernels; a machine without a C compiler has no use for it while it builds.
     setup_requires=["numba>=0.59", "numpy>=1.26", "pyyaml>=6.0", "scipy>=1.11"] if WANTED else [],
-    ext_modules=[Extension("shardwright._kernels", ["src/shardwright/kernels.c"], optional=True)] if WANTED else [],
+    ext_modules=[Extension("shardwright._kernels", ["src/shardwright/kernels.c"], optional=True)]
+    if WANTED
+    else [],
     cmdclass={"build_ext": BuildKernels},
 )

@@ -17,7 +17,13 @@ from shardwright.search.request import Request
 from shardwright.simulator.simulate import simulate_grid
 
 LLAMA = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)
-GPT3 = Request(model="gpt3-175b", cluster="a100-sxm-80gb:4096", seq_len=2048, global_batch=1536, space="exhaustive")
+GPT3 = Request(
+    model="gpt3-175b",
+    cluster="a100-sxm-80gb:4096",
+    seq_len=2048,
+    global_batch=1536,
+    space="exhaustive",
+)
 SAMPLE = 300
 
 
@@ -36,13 +42,21 @@ class _Bounds:
         capacity = effective_memory(problem.cluster)
         bounded = bound_space(problem, space, facts, capacity=capacity)
         loose_b0, loose_b1 = [], []
-        for place in random.Random(0).sample(np.flatnonzero(np.isfinite(bounded.seconds)).tolist(), SAMPLE):
+        for place in random.Random(0).sample(
+            np.flatnonzero(np.isfinite(bounded.seconds)).tolist(), SAMPLE
+        ):
             grid, priced = member_grid(bounded.members, place), bounded.prepared.priced(place)
             seconds = simulate_grid(problem, grid).step_time_s
             loose_b0.append(1 - bounded.seconds[place] / seconds)
-            loose_b1.append(1 - path_seconds(problem, grid, step_costs(problem, grid, priced)) / seconds)
+            loose_b1.append(
+                1 - path_seconds(problem, grid, step_costs(problem, grid, priced)) / seconds
+            )
         answer = find(problem, space, facts, capacity=capacity, top=4)
-        return {"b0": 100 * float(np.median(loose_b0)), "b1": 100 * float(np.median(loose_b1)), "s": float(answer.certificate.simulated)}
+        return {
+            "b0": 100 * float(np.median(loose_b0)),
+            "b1": 100 * float(np.median(loose_b1)),
+            "s": float(answer.certificate.simulated),
+        }
 
     def track_b0(self, found: dict[str, float]) -> float:
         """Bar: 5."""

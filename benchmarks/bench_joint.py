@@ -18,7 +18,9 @@ class EightyLayers:
 
     def setup(self) -> None:
         """Parse, and search once so that compiled kernels are loaded."""
-        request = Request(model="llama-3.1-70b", cluster="h100-sxm:1024", seq_len=8192, global_batch=1024)
+        request = Request(
+            model="llama-3.1-70b", cluster="h100-sxm:1024", seq_len=8192, global_batch=1024
+        )
         self.problem = problem_of(request)
         self.facts = facts_of(self.problem)
         self.space = space_of(request, self.problem, self.facts)
@@ -26,7 +28,14 @@ class EightyLayers:
 
     def _search(self) -> JointAnswer:
         capacity = effective_memory(self.problem.cluster)
-        return find_joint(self.problem, self.space, self.facts, capacity=capacity, orders=self.orders, tolerance=0.01)
+        return find_joint(
+            self.problem,
+            self.space,
+            self.facts,
+            capacity=capacity,
+            orders=self.orders,
+            tolerance=0.01,
+        )
 
     def time_search(self) -> None:
         """The certified best within 1 %."""

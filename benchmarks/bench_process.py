@@ -1,4 +1,5 @@
-"""Whole processes, as a user waits for them: CPU seconds (user and system) of each, and of what a new environment runs first."""
+"""Whole processes, as a user waits for them: CPU seconds (user and system) of each, and of what a
+new environment runs first."""
 
 from __future__ import annotations
 
@@ -11,20 +12,38 @@ from tempfile import TemporaryDirectory
 LARGE = ("plan", "llama-3.1-405b", "h100-sxm:16384", "--seq-len", "8192", "--global-batch", "2048")
 SMALL = ("plan", "llama-3.1-8b", "h100-sxm:8", "--seq-len", "8192", "--global-batch", "256")
 EXPERTS = ("plan", "deepseek-v3", "h100-sxm:2048", "--seq-len", "4096", "--global-batch", "15360")
-SERVING = ("serve-simulate", "llama-3.1-8b", "h100-sxm:1", "--isl", "512", "--osl", "64", "--concurrency", "8")
+SERVING = (
+    "serve-simulate",
+    "llama-3.1-8b",
+    "h100-sxm:1",
+    "--isl",
+    "512",
+    "--osl",
+    "64",
+    "--concurrency",
+    "8",
+)
 RUNS = 7
 
 
 def cpu_seconds(words: Sequence[str], **environment: str) -> float:
     """CPU seconds of one process of the command line, those of processes that it starts among them."""
     before = os.times()
-    subprocess.run([sys.executable, "-m", "shardwright", *words], check=True, capture_output=True, env=os.environ | environment)
+    subprocess.run(
+        [sys.executable, "-m", "shardwright", *words],
+        check=True,
+        capture_output=True,
+        env=os.environ | environment,
+    )
     after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    return (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
 
 
 class Process:
-    """Median CPU seconds of a process, files read once before. Form: built where the extension is there, else numba's cache."""
+    """Median CPU seconds of a process, files read once before. Form: built where the extension is
+    there, else numba's cache."""
 
     params = ("built", "numba")
     param_names = ("kernels",)
@@ -33,7 +52,9 @@ class Process:
 
     def _median(self, words: Sequence[str], kernels: str) -> float:
         cpu_seconds(words, SHARDWRIGHT_KERNELS=kernels)
-        return sorted(cpu_seconds(words, SHARDWRIGHT_KERNELS=kernels) for _ in range(RUNS))[RUNS // 2]
+        return sorted(cpu_seconds(words, SHARDWRIGHT_KERNELS=kernels) for _ in range(RUNS))[
+            RUNS // 2
+        ]
 
     def track_plan_large(self, kernels: str) -> float:
         """`shardwright plan` of Llama 3.1 405B on 16,384 H100."""
@@ -61,7 +82,8 @@ class Process:
 
 
 class First:
-    """CPU seconds of the first process in an environment that has compiled nothing: no byte code of ours, no cache of numba's."""
+    """CPU seconds of the first process in an environment that has compiled nothing: no byte code of
+    ours, no cache of numba's."""
 
     params = ("built", "numba")
     param_names = ("kernels",)
@@ -70,7 +92,11 @@ class First:
 
     def _first(self, words: Sequence[str], kernels: str) -> float:
         with TemporaryDirectory() as folder:
-            fresh = {"PYTHONPYCACHEPREFIX": folder, "NUMBA_CACHE_DIR": folder, "SHARDWRIGHT_KERNELS": kernels}
+            fresh = {
+                "PYTHONPYCACHEPREFIX": folder,
+                "NUMBA_CACHE_DIR": folder,
+                "SHARDWRIGHT_KERNELS": kernels,
+            }
             return cpu_seconds(words, **fresh)
 
     def track_plan(self, kernels: str) -> float:

@@ -8,7 +8,13 @@ from shardwright.search.grid.find import bound_space, find
 from shardwright.search.request import Request
 
 LLAMA = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048)
-GPT3 = Request(model="gpt3-175b", cluster="a100-sxm-80gb:4096", seq_len=2048, global_batch=1536, space="exhaustive")
+GPT3 = Request(
+    model="gpt3-175b",
+    cluster="a100-sxm-80gb:4096",
+    seq_len=2048,
+    global_batch=1536,
+    space="exhaustive",
+)
 
 
 class _Search:
@@ -37,7 +43,9 @@ class _Search:
 
     def track_members(self) -> int:
         """Legal, distinct members."""
-        return bound_space(self.problem, self.space, self.facts, capacity=self.capacity).members.num_members
+        return bound_space(
+            self.problem, self.space, self.facts, capacity=self.capacity
+        ).members.num_members
 
 
 class Llama405B(_Search):

@@ -43,7 +43,9 @@ def scheduler(batching: Batching, sequences: int) -> Scheduler:
     return Scheduler(
         batching=batching,
         admission=Admission.ESTIMATED if first else Admission.PROMPT,
-        estimate=Estimate(first=0.7, least=0.098, steps=600, retract_steps=20, clip=4096) if first else None,
+        estimate=Estimate(first=0.7, least=0.098, steps=600, retract_steps=20, clip=4096)
+        if first
+        else None,
         token_budget=8192,
         max_sequences=sequences,
         prompt_tokens=16384 if first else 0,

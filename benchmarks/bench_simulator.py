@@ -21,7 +21,9 @@ class Pipeline:
     def setup(self, devices: int) -> None:
         """Price the strategy and compile the kernels."""
         dp = devices // 128
-        request = Request(model="megatron-1t", cluster=f"h100-sxm:{devices}", seq_len=2048, global_batch=256 * dp)
+        request = Request(
+            model="megatron-1t", cluster=f"h100-sxm:{devices}", seq_len=2048, global_batch=256 * dp
+        )
         self.problem = problem_of(request)
         self.grid = parse_grid(f"tp8 sp pp16 vpp4 dp{dp} mbs1 zero1 schedule=interleaved-1f1b")
         self.plan = plan_of_grid(self.problem, self.grid)

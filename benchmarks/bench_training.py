@@ -1,4 +1,5 @@
-"""One training step on one device in one process: this package's interpreter, and the same decoder as plain PyTorch with SDPA and AdamW."""
+"""One training step on one device in one process: this package's interpreter, and the same decoder
+as plain PyTorch with SDPA and AdamW."""
 
 from __future__ import annotations
 
@@ -20,8 +21,20 @@ from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.ir.graph import Model
 
 SIZES = {
-    "17M": {"hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 6, "vocab_size": 8192},
-    "100M": {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12, "vocab_size": 10240},
+    "17M": {
+        "hidden_size": 384,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 6,
+        "vocab_size": 8192,
+    },
+    "100M": {
+        "hidden_size": 768,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "vocab_size": 10240,
+    },
 }
 SAMPLES, TOKENS = 4, 256
 RULE = AdamW()
@@ -30,15 +43,25 @@ Step = Callable[[], float]
 
 def decoder(name: str) -> Model:
     """A Llama of so many parameters."""
-    config = {"architectures": ["LlamaForCausalLM"], **SIZES[name], "rms_norm_eps": 1e-5, "max_position_embeddings": TOKENS}
-    return model_from_config({**config, "num_key_value_heads": SIZES[name]["num_attention_heads"]}, name=name)
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        **SIZES[name],
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": TOKENS,
+    }
+    return model_from_config(
+        {**config, "num_key_value_heads": SIZES[name]["num_attention_heads"]}, name=name
+    )
 
 
 def steps_of(name: str) -> tuple[Step, Step]:
-    """(a step of the interpreter, a step of plain PyTorch), float32; each returns its loss. Both begin with the same parameters."""
+    """(a step of the interpreter, a step of plain PyTorch), float32; each returns its loss. Both
+    begin with the same parameters."""
     model = decoder(name)
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=SAMPLES)
-    tokens = torch.randint(0, model.vocab, (SAMPLES, TOKENS + 1), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(
+        0, model.vocab, (SAMPLES, TOKENS + 1), generator=torch.Generator().manual_seed(0)
+    )
     batch = {"text": tokens[:, :-1], "labels": tokens[:, 1:]}
     plan, source = unsplit(model, job), seeded(model, seed=0, dtype=torch.float32)
     known = training(model, job, plan, rule=RULE, dtype=torch.float32)
@@ -52,11 +75,19 @@ def steps_of(name: str) -> tuple[Step, Step]:
     with torch.no_grad():
         for parameter, key, lying in module.keyed():
             module.get_parameter(parameter).copy_(lying.to_module(source(key)))
-    rule = {"lr": RULE.rate, "betas": RULE.betas, "eps": RULE.eps, "weight_decay": RULE.decay, "fused": True}
+    rule = {
+        "lr": RULE.rate,
+        "betas": RULE.betas,
+        "eps": RULE.eps,
+        "weight_decay": RULE.decay,
+        "fused": True,
+    }
     optimizer = torch.optim.AdamW(module.parameters(), **rule)
 
     def plain() -> float:
-        loss = functional.cross_entropy(module(batch["text"]).flatten(0, 1), batch["labels"].flatten())
+        loss = functional.cross_entropy(
+            module(batch["text"]).flatten(0, 1), batch["labels"].flatten()
+        )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(module.parameters(), RULE.clip)
         optimizer.step()

@@ -1,7 +1,9 @@
-"""Steps of two ranks on the processor at hand, this package's beside PyTorch's: `python -m benchmarks.beside_ranks [MODEL ..]`, alone.
+"""Steps of two ranks on the processor at hand, this package's beside PyTorch's: `python -m
+benchmarks.beside_ranks [MODEL ..]`, alone.
 
-Replicas beside DistributedDataParallel, zero 3 beside FSDP2 (`fully_shard` of each layer), the same decoder, float32, two samples of 256
-tokens a rank; a step of each in turn, the median of the pairs' ratios.
+Replicas beside DistributedDataParallel, zero 3 beside FSDP2 (`fully_shard` of each layer), the same
+decoder, float32, two samples of 256 tokens a rank; a step of each in turn, the median of the pairs'
+ratios.
 """
 
 from __future__ import annotations
@@ -62,12 +64,21 @@ def theirs(module: nn.Module, batch: dict[str, torch.Tensor], *, sharded: bool) 
         whole = fully_shard(module)
     else:
         whole = DistributedDataParallel(module)
-    optimizer = torch.optim.AdamW(whole.parameters(), lr=RULE.rate, betas=RULE.betas, eps=RULE.eps, weight_decay=RULE.decay, fused=True)
+    optimizer = torch.optim.AdamW(
+        whole.parameters(),
+        lr=RULE.rate,
+        betas=RULE.betas,
+        eps=RULE.eps,
+        weight_decay=RULE.decay,
+        fused=True,
+    )
     half = SAMPLES // RANKS
     rows = slice(dist.get_rank() * half, (dist.get_rank() + 1) * half)
 
     def step() -> None:
-        functional.cross_entropy(whole(batch["text"][rows]).flatten(0, 1), batch["labels"][rows].flatten()).backward()
+        functional.cross_entropy(
+            whole(batch["text"][rows]).flatten(0, 1), batch["labels"][rows].flatten()
+        ).backward()
         torch.nn.utils.clip_grad_norm_(whole.parameters(), RULE.clip)
         optimizer.step()
         optimizer.zero_grad()
@@ -97,8 +108,12 @@ def beside(rank: int, port: int, names: tuple[str, ...]) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=RANKS)
     for name in names:
         model = decoder(name)
-        job = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=SAMPLES)
-        tokens = torch.randint(0, model.vocab, (SAMPLES, TOKENS + 1), generator=torch.Generator().manual_seed(0))
+        job = TrainingJob(
+            sequences=(SequenceLength(name="text", tokens=TOKENS),), global_batch=SAMPLES
+        )
+        tokens = torch.randint(
+            0, model.vocab, (SAMPLES, TOKENS + 1), generator=torch.Generator().manual_seed(0)
+        )
         batch = {"text": tokens[:, :-1], "labels": tokens[:, 1:]}
         for strategy, sharded in (("dp2 mbs2 zero0", False), ("dp2 mbs2 zero3", True)):
             plain = theirs(plain_module(model, job), batch, sharded=sharded)
@@ -113,9 +128,14 @@ def beside(rank: int, port: int, names: tuple[str, ...]) -> None:
                         ours(), plain()
                     pairs = [(seconds(ours), seconds(plain)) for _ in range(PAIRS)]
                 if rank == 0:
-                    ratio, one, other = (median(found) for found in zip(*((a / b, a, b) for a, b in pairs), strict=True))
+                    ratio, one, other = (
+                        median(found)
+                        for found in zip(*((a / b, a, b) for a, b in pairs), strict=True)
+                    )
                     how = "groups" if backend else "messages"
-                    write(f"{name} {strategy} by {how}: {one:.3f} s, {other:.3f} s, ratio {ratio:.3f}")
+                    write(
+                        f"{name} {strategy} by {how}: {one:.3f} s, {other:.3f} s, ratio {ratio:.3f}"
+                    )
     dist.destroy_process_group()
 
 

@@ -1,4 +1,5 @@
-"""The table of docs/joint.md: the joint plan against the best equal grid and the best grid with first and last stages, simulated.
+"""The table of docs/joint.md: the joint plan against the best equal grid and the best grid with
+first and last stages, simulated.
 
 Run: ``python -m benchmarks.joint_table [case ...]``. Prints markdown.
 """
@@ -26,7 +27,8 @@ from shardwright.strategy.text.grid_notation import print_grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A model on a cluster. `tolerance`: of the joint search. No clock ends it: all but the seconds is the same on every machine."""
+    """A model on a cluster. `tolerance`: of the joint search. No clock ends it: all but the seconds
+    is the same on every machine."""
 
     name: str
     request: Request
@@ -39,29 +41,52 @@ def _request(model: str, cluster: str, *, seq_len: int, batch: int, **pins: int)
 
 
 CASES = (
-    Case(name="Llama-3.1 405B, PP16", request=_request("llama-3.1-405b", "h100-sxm:16384", seq_len=8192, batch=2048, pp=16)),
-    Case(name="DeepSeek-V3, PP16", request=_request("deepseek-v3", "h100-sxm:2048", seq_len=4096, batch=15360, pp=16)),
-    Case(name="Jamba-1.5 Large, PP8", request=_request("jamba-1.5-large", "h100-sxm:512", seq_len=8192, batch=512, pp=8)),
-    Case(name="Gemma-3 27B, PP8", request=_request("gemma-3-27b-text", "h100-sxm:64", seq_len=8192, batch=128, pp=8)),
-    Case(name="80 layers (Llama-3.1 70B), 1,024 devices", request=_request("llama-3.1-70b", "h100-sxm:1024", seq_len=8192, batch=1024)),
+    Case(
+        name="Llama-3.1 405B, PP16",
+        request=_request("llama-3.1-405b", "h100-sxm:16384", seq_len=8192, batch=2048, pp=16),
+    ),
+    Case(
+        name="DeepSeek-V3, PP16",
+        request=_request("deepseek-v3", "h100-sxm:2048", seq_len=4096, batch=15360, pp=16),
+    ),
+    Case(
+        name="Jamba-1.5 Large, PP8",
+        request=_request("jamba-1.5-large", "h100-sxm:512", seq_len=8192, batch=512, pp=8),
+    ),
+    Case(
+        name="Gemma-3 27B, PP8",
+        request=_request("gemma-3-27b-text", "h100-sxm:64", seq_len=8192, batch=128, pp=8),
+    ),
+    Case(
+        name="80 layers (Llama-3.1 70B), 1,024 devices",
+        request=_request("llama-3.1-70b", "h100-sxm:1024", seq_len=8192, batch=1024),
+    ),
 )
 
 
 def _space(problem: Problem, request: Request) -> Space:
-    """The grids under the options of the runtime as it is, which joint plans have: `api.plan_joint` takes them so."""
+    """The grids under the options of the runtime as it is, which joint plans have: `api.plan_joint`
+    takes them so."""
     return replace(space_of(request, problem, facts_of(problem)), options=())
 
 
 def _grid(problem: Problem, request: Request) -> Answer | None:
     facts = facts_of(problem)
     try:
-        return find(problem, _space(problem, request), facts, capacity=effective_memory(problem.cluster), top=1)
+        return find(
+            problem,
+            _space(problem, request),
+            facts,
+            capacity=effective_memory(problem.cluster),
+            top=1,
+        )
     except (InfeasibleError, StrategyError, UsageError):
         return None
 
 
 def best_with_ends(problem: Problem, request: Request) -> Answer | None:
-    """The best grid with Megatron's first and last stage: every pair near the mean that leaves the others equal."""
+    """The best grid with Megatron's first and last stage: every pair near the mean that leaves the
+    others equal."""
     pins = dict(request.pins)
     if "pp" not in pins:
         return None
@@ -70,8 +95,16 @@ def best_with_ends(problem: Problem, request: Request) -> Answer | None:
     for first in range(max(mean - 4, 0), mean + 2):
         for last in range(max(mean - 6, 0), mean + 2):
             others = ranks - (first > 0) - (last > 0)
-            if (first or last) and (layers - first - last) % others == 0 and abs((layers - first - last) // others - mean) <= 2:
-                ends = tuple((name, (str(value),)) for name, value in (("first", first), ("last", last)) if value)
+            if (
+                (first or last)
+                and (layers - first - last) % others == 0
+                and abs((layers - first - last) // others - mean) <= 2
+            ):
+                ends = tuple(
+                    (name, (str(value),))
+                    for name, value in (("first", first), ("last", last))
+                    if value
+                )
                 answer = _grid(problem, replace(request, pins=(*request.pins, *ends)))
                 if answer and (best is None or answer.certificate.best_s < best.certificate.best_s):
                     best = answer
@@ -87,17 +120,37 @@ def _rows(case: Case) -> Iterator[str]:
     ends = best_with_ends(problem, case.request)
     for orders in (NAMED_ORDERS, FOUND_ORDERS):
         begun = time.process_time()
-        joint = find_joint(problem, space, facts, capacity=capacity, orders=orders, tolerance=case.tolerance)
+        joint = find_joint(
+            problem, space, facts, capacity=capacity, orders=orders, tolerance=case.tolerance
+        )
         yield _row(case, joint, ends, orders, spent_s=time.process_time() - begun)
 
 
-def _row(case: Case, joint: JointAnswer, ends: Answer | None, orders: str, *, spent_s: float) -> str:
+def _row(
+    case: Case, joint: JointAnswer, ends: Answer | None, orders: str, *, spent_s: float
+) -> str:
     equal, c = joint.grid, joint.certificate
     text = short_text(joint.best.plan) if joint.best else "the grid of (a)"
     grids = [_cell(equal), _cell(ends)] if orders == NAMED_ORDERS else ["", ""]
-    cells = [case.name, orders, *grids, f"{c.best_s:.4f} s: {text}", _gain(equal, c.best_s), _gain(ends, c.best_s)]
-    cells += [f"{_most(equal, c.lower_bound_s)} / {_most(ends, c.lower_bound_s)}", f"{c.lower_bound_s:.4f} s ({c.gap:.2%})"]
-    cells += [f"{c.universal_gap:.1%}", f"{c.pipelines} pipelines, {c.enumerated:.3g} members, {c.scored} scored, {c.simulated} simulated"]
+    cells = [
+        case.name,
+        orders,
+        *grids,
+        f"{c.best_s:.4f} s: {text}",
+        _gain(equal, c.best_s),
+        _gain(ends, c.best_s),
+    ]
+    cells += [
+        f"{_most(equal, c.lower_bound_s)} / {_most(ends, c.lower_bound_s)}",
+        f"{c.lower_bound_s:.4f} s ({c.gap:.2%})",
+    ]
+    cells += [
+        f"{c.universal_gap:.1%}",
+        (
+            f"{c.pipelines} pipelines, {c.enumerated:.3g} members, {c.scored} scored, {c.simulated}"
+            " simulated"
+        ),
+    ]
     return "| " + " | ".join([*cells, f"{spent_s:.1f} s"]) + " |"
 
 
@@ -115,7 +168,16 @@ def _most(answer: Answer | None, lower_s: float) -> str:
 
 
 HEAD = (
-    *("case", "orders", "(a) equal grid", "(b) first/last", "joint plan", "over (a)", "over (b)", "proven most over (a) / (b)"),
+    *(
+        "case",
+        "orders",
+        "(a) equal grid",
+        "(b) first/last",
+        "joint plan",
+        "over (a)",
+        "over (b)",
+        "proven most over (a) / (b)",
+    ),
     *("lower bound (gap)", "universal gap", "certificate", "processor"),
 )
 

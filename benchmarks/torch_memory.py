@@ -1,4 +1,5 @@
-"""Peak memory of a 7B decoder on one of 64 ranks: PyTorch's tracker on a fake cluster against the prediction. Minutes; needs torch.
+"""Peak memory of a 7B decoder on one of 64 ranks: PyTorch's tracker on a fake cluster against the
+prediction. Minutes; needs torch.
 
 `python -m benchmarks.torch_memory` from the repository's root, with src on the path.
 """
@@ -37,7 +38,13 @@ SETTINGS: Final = (
 
 def predicted(setting: Setting) -> int:
     """Our peak of allocated bytes, of what a tracker of tensors sees."""
-    grid = Grid(dp=setting.shard, tp=setting.tp, sp=setting.sequence_parallel, zero=3, recompute=Recompute(setting.recompute))
+    grid = Grid(
+        dp=setting.shard,
+        tp=setting.tp,
+        sp=setting.sequence_parallel,
+        zero=3,
+        recompute=Recompute(setting.recompute),
+    )
     problem = ours.problem_for(CONFIG, runtime=ours.FUSED, tokens=setting.tokens, batch=grid.dp)
     (stage,) = memory_of_grid(problem, grid)
     return sum(size for name, size in stage.items if name not in ours.OUTSIDE)
@@ -47,8 +54,14 @@ def main() -> None:
     warnings.simplefilter("ignore")
     for setting in SETTINGS:
         got, mine = measured(CONFIG, setting, Style(flash=True)), predicted(setting)
-        form = f"fsdp{setting.shard} tp{setting.tp}{' sp' if setting.sequence_parallel else ''} recompute={setting.recompute}"
-        sys.stdout.write(f"{form}: torch {got.peak / GIB:.3f} GiB, predicted {mine / GIB:.3f} GiB, {mine / got.peak - 1:+.1%}\n")
+        form = (
+            f"fsdp{setting.shard} tp{setting.tp}{' sp' if setting.sequence_parallel else ''}"
+            f" recompute={setting.recompute}"
+        )
+        sys.stdout.write(
+            f"{form}: torch {got.peak / GIB:.3f} GiB, predicted {mine / GIB:.3f} GiB,"
+            f" {mine / got.peak - 1:+.1%}\n"
+        )
         sys.stdout.flush()
 
 

@@ -8,7 +8,9 @@ from shardwright.strategy.text.grid_notation import print_grid
 
 def main() -> None:
     """Print the certified best strategy for Llama 3 8B on 64 H100, and the loss of another."""
-    request = shardwright.Request(model="llama-3-8b", cluster="h100-sxm:64", seq_len=8192, global_batch=512)
+    request = shardwright.Request(
+        model="llama-3-8b", cluster="h100-sxm:64", seq_len=8192, global_batch=512
+    )
     answer = shardwright.plan(request)
     best = answer.prediction.step_time_s
     print(f"best: {print_grid(answer.grid)}: {best:.3f} s, optimal: {answer.certificate.optimal}")

@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
-from shardwright.model.blocks.dense import attention_operators, decoder_block, embedding_block, head_block, norm, residual
+from shardwright.model.blocks.dense import (
+    attention_operators,
+    decoder_block,
+    embedding_block,
+    head_block,
+    norm,
+    residual,
+)
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.graph import Model, Run
@@ -21,7 +28,15 @@ from shardwright.strategy.plan.split import Exchange, Split
 from shardwright.strategy.plan.stages import How, Item, Keep, Placement, Selector, Stage
 
 
-def dense_model(*, layers: int = 8, heads: int = 16, kv_heads: int = 8, ffn: int = 512, vocab: int = 1000, tied: bool = False) -> Model:
+def dense_model(
+    *,
+    layers: int = 8,
+    heads: int = 16,
+    kv_heads: int = 8,
+    ffn: int = 512,
+    vocab: int = 1000,
+    tied: bool = False,
+) -> Model:
     """A small Llama-like chain: embed, layers, head."""
     hidden = heads * 8
     shape = AttentionShape(heads=heads, kv_heads=kv_heads, head_dim=8, value_dim=8)
@@ -35,16 +50,33 @@ def dense_model(*, layers: int = 8, heads: int = 16, kv_heads: int = 8, ffn: int
         Run(name="layers", block=1, count=layers, inputs=("embed",)),
         Run(name="head", block=2, count=1, inputs=("layers",)),
     )
-    return Model(name="dense", architecture="Dense", blocks=blocks, runs=runs, hidden=hidden, vocab=vocab)
+    return Model(
+        name="dense", architecture="Dense", blocks=blocks, runs=runs, hidden=hidden, vocab=vocab
+    )
 
 
-def expert_model(*, dense: int = 2, sparse: int = 6, experts: int = 16, ffn: int = 64, shared_ffn: int = 128, predictors: int = 0) -> Model:
-    """A small DeepSeek-like chain: embed, dense layers, layers with experts, modules that predict further tokens, head."""
+def expert_model(
+    *,
+    dense: int = 2,
+    sparse: int = 6,
+    experts: int = 16,
+    ffn: int = 64,
+    shared_ffn: int = 128,
+    predictors: int = 0,
+) -> Model:
+    """A small DeepSeek-like chain: embed, dense layers, layers with experts, modules that predict
+    further tokens, head."""
     base = dense_model()
     hidden, shape = base.hidden, AttentionShape(heads=16, kv_heads=8, head_dim=8, value_dim=8)
 
     def sparse_block(name: str) -> Block:
-        routed = moe_operators(source="norm2", hidden=hidden, ffn=ffn, experts=ExpertShape(experts=experts, topk=2), shared_ffn=shared_ffn)
+        routed = moe_operators(
+            source="norm2",
+            hidden=hidden,
+            ffn=ffn,
+            experts=ExpertShape(experts=experts, topk=2),
+            shared_ffn=shared_ffn,
+        )
         return Block(
             name=name,
             operators=(
@@ -57,7 +89,11 @@ def expert_model(*, dense: int = 2, sparse: int = 6, experts: int = 16, ffn: int
             ),
         )
 
-    blocks = (*base.blocks, sparse_block("sparse"), head_block(hidden=hidden, vocab=base.vocab, tied=False, name="mtp_head"))
+    blocks = (
+        *base.blocks,
+        sparse_block("sparse"),
+        head_block(hidden=hidden, vocab=base.vocab, tied=False, name="mtp_head"),
+    )
     runs = [
         Run(name="embed", block=0, count=1),
         Run(name="layers.0", block=1, count=dense, inputs=("embed",)),
@@ -68,7 +104,14 @@ def expert_model(*, dense: int = 2, sparse: int = 6, experts: int = 16, ffn: int
         runs.append(Run(name="mtp", block=3, count=predictors, inputs=(last,)))
         runs.append(Run(name="mtp_head", block=4, count=1, inputs=("mtp",)))
     runs.append(Run(name="head", block=2, count=1, inputs=(last,)))
-    return Model(name="sparse", architecture="Sparse", blocks=blocks, runs=tuple(runs), hidden=hidden, vocab=base.vocab)
+    return Model(
+        name="sparse",
+        architecture="Sparse",
+        blocks=blocks,
+        runs=tuple(runs),
+        hidden=hidden,
+        vocab=base.vocab,
+    )
 
 
 _orders = st.permutations(AXES).map(tuple)
@@ -177,7 +220,11 @@ _lane_names = ("main", "down", "up")
 def _stages(draw: st.DrawFn) -> tuple[Stage, ...]:
     placements = st.builds(
         Placement,
-        select=st.builds(Selector, classes=st.lists(_names, max_size=2).map(tuple), blocks=st.none() | st.tuples(_counts, _counts)),
+        select=st.builds(
+            Selector,
+            classes=st.lists(_names, max_size=2).map(tuple),
+            blocks=st.none() | st.tuples(_counts, _counts),
+        ),
         split=trees(leaves=3),
         offset=_counts,
         exchange=st.none() | st.sampled_from(Exchange),
@@ -221,14 +268,23 @@ def plans(draw: st.DrawFn) -> Plan:
         for name in names
     )
     actions = st.builds(
-        Action, lane=st.integers(0, len(names) - 1), chunk=_counts, kind=st.sampled_from(Kind), microbatch=_counts, slice=_counts
+        Action,
+        lane=st.integers(0, len(names) - 1),
+        chunk=_counts,
+        kind=st.sampled_from(Kind),
+        microbatch=_counts,
+        slice=_counts,
     )
-    rows = st.tuples(_counts, st.lists(actions | st.tuples(actions, actions), max_size=4).map(tuple))
+    rows = st.tuples(
+        _counts, st.lists(actions | st.tuples(actions, actions), max_size=4).map(tuple)
+    )
     named = st.builds(
         Named,
         schedule=st.sampled_from(("1f1b", "zb-v", "dualpipe")),
         lanes=st.just(names),
-        parameters=st.lists(st.tuples(st.sampled_from(("seed", "chunk")), _counts | _names), max_size=2).map(tuple),
+        parameters=st.lists(
+            st.tuples(st.sampled_from(("seed", "chunk")), _counts | _names), max_size=2
+        ).map(tuple),
     )
     table = st.builds(Table, lanes=st.just(names), rows=st.lists(rows, max_size=3).map(tuple))
     rules = st.builds(
@@ -240,7 +296,9 @@ def plans(draw: st.DrawFn) -> Plan:
         gather=st.sampled_from(Cadence),
         reduce=st.sampled_from(Cadence),
         unit=st.sampled_from(ShardUnit),
-        host=st.lists(st.tuples(st.sampled_from(State), st.integers(0, 100)), max_size=2).map(tuple),
+        host=st.lists(st.tuples(st.sampled_from(State), st.integers(0, 100)), max_size=2).map(
+            tuple
+        ),
         by_memory=st.booleans(),
     )
     return Plan(
@@ -255,6 +313,11 @@ def legal(grid: Grid, *, model: Model, global_batch: int, seq_len: int = 64) -> 
     """No rule of grids is broken, on as many devices as the grid has."""
 
     try:
-        return not violations(grid, facts=grid_facts(model, devices=grid.devices, global_batch=global_batch, seq_len=seq_len))
+        return not violations(
+            grid,
+            facts=grid_facts(
+                model, devices=grid.devices, global_batch=global_batch, seq_len=seq_len
+            ),
+        )
     except StrategyError:
         return False

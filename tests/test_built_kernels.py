@@ -26,7 +26,9 @@ from tests.cli.test_first_run import KERNELS
 from tests.sources import SOURCE
 from tests.tiers import in_both, in_proof
 
-SIGNATURES = json.loads((SOURCE / "shardwright" / "kernel_signatures.json").read_text(encoding="utf-8"))
+SIGNATURES = json.loads(
+    (SOURCE / "shardwright" / "kernel_signatures.json").read_text(encoding="utf-8")
+)
 built = pytest.mark.skipif(compiled.form != "built", reason="this installation has no extension")
 WORK = (
     np.array([3, 1, 2], np.int64),
@@ -42,7 +44,10 @@ def kernels() -> set[str]:
     for path in (SOURCE / "shardwright").rglob("*.py"):
         module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
         text = path.read_text(encoding="utf-8")
-        found |= {f"{module}:{name}" for name in re.findall(r"^@(?:compiled|allocation_free)\ndef (\w+)", text, re.M)}
+        found |= {
+            f"{module}:{name}"
+            for name in re.findall(r"^@(?:compiled|allocation_free)\ndef (\w+)", text, re.M)
+        }
     return found
 
 
@@ -51,18 +56,71 @@ def test_the_argument_types_of_every_kernel_are_known() -> None:
     assert SIGNATURES.keys() - kernels() == set(), "these kernels are gone: delete their entries"
 
 
-# ---- three forms, bit for bit ------------------------------------------------------------------------------------
+# ---- three forms, bit for bit
+# ------------------------------------------------------------------------------------
 
 COMMANDS = [
     ["plan", "examples/tiny.json", "h100-sxm:4", "--seq-len", "64", "--global-batch", "8"],
-    ["simulate", "examples/tiny.json", "h100-sxm:4", "--seq-len", "64", "--global-batch", "8", "--strategy", "pp2 dp2 mbs1 zero1"],
-    ["plan", "examples/tiny.json", "h100-sxm:4", "--seq-len", "64", "--global-batch", "8", "--space", "joint", "--time-limit", "5"],
     [
-        *("plan", "examples/tiny.json", "h100-sxm:1+v100-sxm-32gb:1", "--seq-len", "64", "--global-batch", "4"),
+        "simulate",
+        "examples/tiny.json",
+        "h100-sxm:4",
+        "--seq-len",
+        "64",
+        "--global-batch",
+        "8",
+        "--strategy",
+        "pp2 dp2 mbs1 zero1",
+    ],
+    [
+        "plan",
+        "examples/tiny.json",
+        "h100-sxm:4",
+        "--seq-len",
+        "64",
+        "--global-batch",
+        "8",
+        "--space",
+        "joint",
+        "--time-limit",
+        "5",
+    ],
+    [
+        *(
+            "plan",
+            "examples/tiny.json",
+            "h100-sxm:1+v100-sxm-32gb:1",
+            "--seq-len",
+            "64",
+            "--global-batch",
+            "4",
+        ),
         *("--precision", "fp16", "--space", "exact"),
     ],
-    ["plan", "examples/tiny.json", "a100-sxm-80gb:2+v100-sxm-32gb:2", "--seq-len", "64", "--global-batch", "8", "--precision", "fp16"],
-    ["serve-simulate", "llama-3.1-8b", "h100-sxm:1", "--isl", "64", "--osl", "4", "--concurrency", "2", "--requests", "4"],
+    [
+        "plan",
+        "examples/tiny.json",
+        "a100-sxm-80gb:2+v100-sxm-32gb:2",
+        "--seq-len",
+        "64",
+        "--global-batch",
+        "8",
+        "--precision",
+        "fp16",
+    ],
+    [
+        "serve-simulate",
+        "llama-3.1-8b",
+        "h100-sxm:1",
+        "--isl",
+        "64",
+        "--osl",
+        "4",
+        "--concurrency",
+        "2",
+        "--requests",
+        "4",
+    ],
 ]
 CALLS = 2
 """Calls of each kernel that are made again in the other forms."""
@@ -82,18 +140,25 @@ def same_bits(one: Any, other: Any) -> bool:
     """Whether two values are equal to the last bit, whatever shows the same number."""
     mine, theirs = list(leaves(one)), list(leaves(other))
     return len(mine) == len(theirs) and all(
-        np.asarray(a).dtype == np.asarray(b).dtype and bytes_of(np.asarray(a)) == bytes_of(np.asarray(b))
+        np.asarray(a).dtype == np.asarray(b).dtype
+        and bytes_of(np.asarray(a)) == bytes_of(np.asarray(b))
         for a, b in zip(mine, theirs, strict=True)
     )
 
 
 def bytes_of(array: Any) -> list[bytes]:
     """Bytes of an array, of one of records by field: what lies between fields is nobody's."""
-    return [array[name].tobytes() for name in array.dtype.names] if array.dtype.names else [array.tobytes()]
+    return (
+        [array[name].tobytes() for name in array.dtype.names]
+        if array.dtype.names
+        else [array.tobytes()]
+    )
 
 
 @pytest.fixture(scope="module")
-def recorded(monkeypatch_module: pytest.MonkeyPatch) -> dict[str, list[tuple[Kernel, tuple[Any, ...]]]]:
+def recorded(
+    monkeypatch_module: pytest.MonkeyPatch,
+) -> dict[str, list[tuple[Kernel, tuple[Any, ...]]]]:
     """Arguments, as they were before, with which the commands call kernels."""
     calls: dict[str, list[tuple[Kernel, tuple[Any, ...]]]] = defaultdict(list)
     call = Kernel.__call__
@@ -122,8 +187,11 @@ def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
 
 @built
 @in_both
-def test_three_forms_give_the_same_bits(recorded: dict[str, list[tuple[Kernel, tuple[Any, ...]]]]) -> None:
-    """All kernels as they are written. numba takes half a minute to compile them all, which a proof does; otherwise those of a plan."""
+def test_three_forms_give_the_same_bits(
+    recorded: dict[str, list[tuple[Kernel, tuple[Any, ...]]]],
+) -> None:
+    """All kernels as they are written. numba takes half a minute to compile them all, which a proof
+    does; otherwise those of a plan."""
     assert len(recorded) >= 20, sorted(recorded)
     assert not {name: why for name, why in built_kernels.fallbacks.items() if name in recorded}
     by_numba = {name for name in recorded if in_proof() or name.partition(":")[2] in KERNELS}
@@ -131,9 +199,13 @@ def test_three_forms_give_the_same_bits(recorded: dict[str, list[tuple[Kernel, t
     for name, calls in recorded.items():
         for kernel, values in calls:
             built_result = _result(kernel, values)
-            assert same_bits(_as_numbers(built_result), _as_numbers(_result(kernel.py_func, values))), f"{name}: Python"
+            assert same_bits(
+                _as_numbers(built_result), _as_numbers(_result(kernel.py_func, values))
+            ), f"{name}: Python"
             if name in by_numba:
-                assert same_bits(built_result, _result(kernel._dispatcher, values)), f"{name}: numba"
+                assert same_bits(built_result, _result(kernel._dispatcher, values)), (
+                    f"{name}: numba"
+                )
 
 
 def _result(form: Callable[..., Any], values: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
@@ -144,24 +216,41 @@ def _result(form: Callable[..., Any], values: tuple[Any, ...]) -> tuple[Any, tup
 
 
 def _as_numbers(value: Any) -> Any:
-    """Python's own numbers and numpy's of the same value are one: a function as it is written returns either."""
+    """Python's own numbers and numpy's of the same value are one: a function as it is written
+    returns either."""
     if isinstance(value, tuple):
         return tuple(_as_numbers(one) for one in value)
     return value.item() if isinstance(value, np.generic) else value
 
 
 def test_commands_import_neither_numba_nor_scipy_where_kernels_are_built() -> None:
-    code = "import sys\nfrom shardwright.cli.main import run\ncode = run(sys.argv[1:])\nfrom shardwright import built_kernels\n"
-    code += "print(code, built_kernels.fallbacks, sorted({'numba', 'llvmlite', 'scipy', 'pydantic', 'typer', 'rich'} & set(sys.modules)))"
+    code = (
+        "import sys\nfrom shardwright.cli.main import run\ncode = run(sys.argv[1:])\nfrom"
+        " shardwright import built_kernels\n"
+    )
+    code += (
+        "print(code, built_kernels.fallbacks, sorted({'numba', 'llvmlite', 'scipy', 'pydantic',"
+        " 'typer', 'rich'} & set(sys.modules)))"
+    )
     if compiled.form != "built":
         pytest.skip("this installation has no extension")
     job = ["--seq-len", "64", "--global-batch", "8", "--quiet"]
-    for words in (["plan", "examples/tiny.json", "h100-sxm:4", *job], ["plan", "llama-3.2-1b", "h100-sxm:16", *job]):
-        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True, cwd=SOURCE.parent)
+    for words in (
+        ["plan", "examples/tiny.json", "h100-sxm:4", *job],
+        ["plan", "llama-3.2-1b", "h100-sxm:16", *job],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=SOURCE.parent,
+        )
         assert done.stdout.splitlines()[-1] == "0 {} []"
 
 
-# ---- changed sources ---------------------------------------------------------------------------------------------
+# ---- changed sources
+# ---------------------------------------------------------------------------------------------
 
 
 def written_again(kernel: Any, **changes: str) -> types.FunctionType:
@@ -182,15 +271,29 @@ def test_a_digest_sees_code_and_constants_and_no_words() -> None:
     same = digest(kernel)
     assert digest(written_again(kernel)) == same
     assert digest(written_again(kernel, words="Earliest start -> The earliest start")) == same
-    assert digest(written_again(kernel, spaces="    told = 0\n ->     # A comment.\n\n    told = 0\n")) == same
-    assert digest(written_again(kernel, constant="np.full(num_tasks, -1 -> np.full(num_tasks, -2")) != same
+    assert (
+        digest(written_again(kernel, spaces="    told = 0\n ->     # A comment.\n\n    told = 0\n"))
+        == same
+    )
+    assert (
+        digest(written_again(kernel, constant="np.full(num_tasks, -1 -> np.full(num_tasks, -2"))
+        != same
+    )
     assert digest(written_again(kernel, code="start[after] < now -> start[after] <= now")) != same
 
 
-@pytest.mark.parametrize(("name", "value"), [("mark_stuck", None), ("np", types.ModuleType("other"))])
-def test_a_digest_sees_what_a_kernel_calls(monkeypatch: pytest.MonkeyPatch, name: str, value: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [("mark_stuck", None), ("np", types.ModuleType("other"))]
+)
+def test_a_digest_sees_what_a_kernel_calls(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+) -> None:
     before = digest(paths.longest_path)
-    other = written_again(paths.mark_stuck, code="start[task] = -1 -> start[task] = -3") if value is None else value
+    other = (
+        written_again(paths.mark_stuck, code="start[task] = -1 -> start[task] = -3")
+        if value is None
+        else value
+    )
     monkeypatch.setitem(built_kernels._written(paths.longest_path).__globals__, name, other)
     assert digest(paths.longest_path) != before
 
@@ -203,15 +306,35 @@ def test_a_digest_sees_constants_of_other_modules_enumerations_and_fields() -> N
         exec("def one():\n    return NAME\n", names := {"NAME": value, "__name__": "somewhere"})
         return digest(names["one"])
 
-    values: list[Any] = [1, 2, 1.0, "1", (1,), None, np.arange(2), np.arange(3), IntEnum("E", "A B"), IntEnum("E", "B A")]
-    values += [NamedTuple("N", [("a", int), ("b", int)]), NamedTuple("N", [("b", int), ("a", int)]), types.ModuleType("m")]
+    values: list[Any] = [
+        1,
+        2,
+        1.0,
+        "1",
+        (1,),
+        None,
+        np.arange(2),
+        np.arange(3),
+        IntEnum("E", "A B"),
+        IntEnum("E", "B A"),
+    ]
+    values += [
+        NamedTuple("N", [("a", int), ("b", int)]),
+        NamedTuple("N", [("b", int), ("a", int)]),
+        types.ModuleType("m"),
+    ]
     assert len({read(value) for value in values}) == len(values)
 
 
 @built
-def test_a_kernel_whose_source_has_changed_runs_in_its_new_form(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_whose_source_has_changed_runs_in_its_new_form(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(built_kernels, "fallbacks", {})
-    changed = written_again(paths.longest_path, code="now = start[task] + work[task] -> now = start[task] + 2 * work[task]")
+    changed = written_again(
+        paths.longest_path,
+        code="now = start[task] + work[task] -> now = start[task] + 2 * work[task]",
+    )
     changed.__module__, changed.__qualname__ = paths.__name__, "longest_path"
     kernel = Kernel(changed, lambda function: function)
     assert [one.tolist() for one in kernel(*WORK)] == [[0, 6, 6], [6, 8, 10]]
@@ -219,7 +342,8 @@ def test_a_kernel_whose_source_has_changed_runs_in_its_new_form(monkeypatch: pyt
     assert [one.tolist() for one in paths.longest_path(*WORK)] == [[0, 3, 3], [3, 4, 5]]
 
 
-# ---- arguments ---------------------------------------------------------------------------------------------------
+# ---- arguments
+# ---------------------------------------------------------------------------------------------------
 
 
 @built
@@ -232,7 +356,9 @@ def test_a_kernel_whose_source_has_changed_runs_in_its_new_form(monkeypatch: pyt
         (WORK[0].astype(">i8"), *WORK[1:]),
     ],
 )
-def test_arguments_of_other_types_are_never_read_as_the_built_ones(monkeypatch: pytest.MonkeyPatch, values: tuple[Any, ...]) -> None:
+def test_arguments_of_other_types_are_never_read_as_the_built_ones(
+    monkeypatch: pytest.MonkeyPatch, values: tuple[Any, ...]
+) -> None:
     monkeypatch.setattr(built_kernels, "fallbacks", {})
     kernel = Kernel(built_kernels._written(paths.longest_path), lambda function: function)  # type: ignore[arg-type]
     assert [one.tolist() for one in kernel(*values)] == [[0, 3, 3], [3, 4, 5]]
@@ -244,7 +370,9 @@ def test_names_and_wrong_numbers_of_arguments() -> None:
     names = ("work", "indegree", "successor_start", "successor")
     expected = [one.tolist() for one in paths.longest_path(*WORK)]
     call: Any = paths.longest_path
-    assert [one.tolist() for one in call(*WORK[:2], **dict(zip(names[2:], WORK[2:], strict=True)))] == expected
+    assert [
+        one.tolist() for one in call(*WORK[:2], **dict(zip(names[2:], WORK[2:], strict=True)))
+    ] == expected
     for wrong in (WORK[:3], (*WORK, WORK[0])):
         with pytest.raises(TypeError, match="longest_path"):
             call(*wrong)
@@ -252,10 +380,13 @@ def test_names_and_wrong_numbers_of_arguments() -> None:
         call(*WORK, other=1)
 
 
-# ---- building ----------------------------------------------------------------------------------------------------
+# ---- building
+# ----------------------------------------------------------------------------------------------------
 
 
-def test_a_kernel_is_built_loaded_and_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_is_built_loaded_and_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("numba")
     name = "shardwright.simulator.kernel.longest_path:longest_path"
     compiler = build_kernels._c_compiler
@@ -282,7 +413,11 @@ work = np.array([3, 1, 2]), np.array([0, 1, 1], np.int32), np.array([0, 2, 2, 2]
 print([one.tolist() for one in kernel(*work)], built_kernels.fallbacks)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | {"SHARDWRIGHT_KERNELS": "python"}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"SHARDWRIGHT_KERNELS": "python"},
     )
     assert done.stdout.strip() == "[[0, 3, 3], [3, 4, 5]] {}"
 
@@ -297,13 +432,24 @@ def test_without_a_c_compiler_nothing_is_built_and_a_note_says_so(tmp_path: Path
         env=os.environ | {"PATH": str(tmp_path), "CC": "absent"},
     )
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["note: kernels are not built ahead of time: no C compiler was found"]
+    assert done.stderr.splitlines() == [
+        "note: kernels are not built ahead of time: no C compiler was found"
+    ]
     assert not path.exists()
 
 
 @pytest.mark.parametrize("form", ["numba", "python"])
 def test_without_the_extension_the_other_forms_plan_the_same(form: str) -> None:
-    words = ["plan", "examples/tiny.json", "h100-sxm:2", "--seq-len", "64", "--global-batch", "4", "--quiet"]
+    words = [
+        "plan",
+        "examples/tiny.json",
+        "h100-sxm:2",
+        "--seq-len",
+        "64",
+        "--global-batch",
+        "4",
+        "--quiet",
+    ]
     said = [
         subprocess.run(
             [sys.executable, "-m", "shardwright", *words],

@@ -1,4 +1,5 @@
-"""Functions without a door from Python are called by compiled functions alone: a call from elsewhere would crash the process."""
+"""Functions without a door from Python are called by compiled functions alone: a call from
+elsewhere would crash the process."""
 
 from __future__ import annotations
 
@@ -12,13 +13,21 @@ COMPILED = {"compiled", "allocation_free", *DOORLESS}
 
 
 def decorators(node: ast.AST) -> set[str]:
-    return {d.id for d in node.decorator_list if isinstance(d, ast.Name)} if isinstance(node, ast.FunctionDef) else set()
+    return (
+        {d.id for d in node.decorator_list if isinstance(d, ast.Name)}
+        if isinstance(node, ast.FunctionDef)
+        else set()
+    )
 
 
 def named_outside(tree: ast.AST) -> Iterator[str]:
     """Names read outside compiled functions, but for those that are asked for as they are written."""
     for child in ast.iter_child_nodes(tree):
-        if decorators(child) & COMPILED or (isinstance(child, ast.Call) and isinstance(child.func, ast.Name) and child.func.id == "plain"):
+        if decorators(child) & COMPILED or (
+            isinstance(child, ast.Call)
+            and isinstance(child.func, ast.Name)
+            and child.func.id == "plain"
+        ):
             continue
         if isinstance(child, ast.Name | ast.Attribute):
             yield child.id if isinstance(child, ast.Name) else child.attr
@@ -26,7 +35,11 @@ def named_outside(tree: ast.AST) -> Iterator[str]:
 
 
 def doorless(tree: ast.Module) -> set[str]:
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef) and decorators(node) & DOORLESS}
+    return {
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and decorators(node) & DOORLESS
+    }
 
 
 def test_functions_without_a_door_are_called_by_compiled_ones_alone() -> None:

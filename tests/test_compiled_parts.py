@@ -1,4 +1,5 @@
-"""How compiled functions are put together: what only they call is optimized within them, and NamedTuples go by reference."""
+"""How compiled functions are put together: what only they call is optimized within them, and
+NamedTuples go by reference."""
 
 from __future__ import annotations
 
@@ -68,8 +69,13 @@ def printed(text: str, folder: Path) -> Any:
     pytest.importorskip("numba")
     program = folder / "program.py"
     program.write_text(text)
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "kept"), "SHARDWRIGHT_KERNELS": "numba"}
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False, env=environment)
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(folder / "kept"),
+        "SHARDWRIGHT_KERNELS": "numba",
+    }
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr
     return ast.literal_eval(done.stdout)
 
@@ -79,7 +85,9 @@ def test_parts_are_optimized_within_what_python_calls(tmp_path: Path) -> None:
     once = sum((2 * at + 1) ** 2 + at for at in range(5))
     assert answer == (2 * once + 1, 2 * once + 1)
     assert counts == [4] * 5
-    assert [name for name in optimized if name != "nrt"] == ["whole"] * 2, "two functions that Python can call, whatever they consist of"
+    assert [name for name in optimized if name != "nrt"] == ["whole"] * 2, (
+        "two functions that Python can call, whatever they consist of"
+    )
     assert arguments == 4, "the result, the error, the tuple and the number"
     # The second tuple shares an array with the first, and reads what has been counted by then.
     assert again == [once, once - sum(range(5)) + 5 * 6]
@@ -101,4 +109,8 @@ print((answer, held.counts.tolist(), sorted(name for name in sys.modules if name
 
 def test_another_numba_compiles_as_it_does_by_itself(tmp_path: Path) -> None:
     once = sum((2 * at + 1) ** 2 + at for at in range(5))
-    assert printed(UNKNOWN, tmp_path) == ((2 * once + 1, 2 * once + 1), [4] * 5, ["shardwright.compiled"])
+    assert printed(UNKNOWN, tmp_path) == (
+        (2 * once + 1, 2 * once + 1),
+        [4] * 5,
+        ["shardwright.compiled"],
+    )

@@ -1,4 +1,5 @@
-"""Classes of `lazy_dataclass` behave as those of the standard decorator, and compile nothing until a method is called."""
+"""Classes of `lazy_dataclass` behave as those of the standard decorator, and compile nothing until
+a method is called."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ from hypothesis import strategies as st
 from shardwright.lazy_dataclass import dataclass
 from tests.tiers import examples
 
-SETTINGS = [{"frozen": True, "slots": True, "eq": eq, "kw_only": kw_only} for eq in (True, False) for kw_only in (True, False)]
+SETTINGS = [
+    {"frozen": True, "slots": True, "eq": eq, "kw_only": kw_only}
+    for eq in (True, False)
+    for kw_only in (True, False)
+]
 
 
 def _body(settings: dict[str, bool]) -> dict[str, Any]:
@@ -30,7 +35,14 @@ def _body(settings: dict[str, bool]) -> dict[str, Any]:
             raise ValueError(self.two)
 
     return {
-        "__annotations__": {"one": "int", "two": "str", "three": "list[int]", "four": "int", "five": "int", "six": "int"},
+        "__annotations__": {
+            "one": "int",
+            "two": "str",
+            "three": "list[int]",
+            "four": "int",
+            "five": "int",
+            "six": "int",
+        },
         **begin,
         "two": "two",
         "three": dataclasses.field(default_factory=list, compare=True),
@@ -45,7 +57,10 @@ def _body(settings: dict[str, bool]) -> dict[str, Any]:
 
 
 def _pair(settings: dict[str, bool]) -> tuple[Any, Any]:
-    made = [how(**settings)(type("Made", (), _body(settings))) for how in (dataclass, dataclasses.dataclass)]
+    made = [
+        how(**settings)(type("Made", (), _body(settings)))
+        for how in (dataclass, dataclasses.dataclass)
+    ]
     return made[0], made[1]
 
 
@@ -56,16 +71,29 @@ def _outcome(call: Callable[[], Any]) -> Any:
         return type(error), str(error)
 
 
-words = st.dictionaries(st.sampled_from(["one", "two", "three", "four", "five", "six", "seven"]), st.integers(0, 3) | st.just("bad"))
+words = st.dictionaries(
+    st.sampled_from(["one", "two", "three", "four", "five", "six", "seven"]),
+    st.integers(0, 3) | st.just("bad"),
+)
 
 
-@given(settings=st.sampled_from(SETTINGS), named=words, others=words, places=st.lists(st.integers(0, 2), max_size=2))
+@given(
+    settings=st.sampled_from(SETTINGS),
+    named=words,
+    others=words,
+    places=st.lists(st.integers(0, 2), max_size=2),
+)
 @examples(100, 1000)
-def test_the_same_as_the_standard_decorator(settings: dict[str, bool], named: Any, others: Any, places: list[int]) -> None:
+def test_the_same_as_the_standard_decorator(
+    settings: dict[str, bool], named: Any, others: Any, places: list[int]
+) -> None:
     lazy, standard = _pair(settings)
     results = []
     for cls in (lazy, standard):
-        one, other = _outcome(lambda cls=cls: cls(*places, **named)), _outcome(lambda cls=cls: cls(**others))
+        one, other = (
+            _outcome(lambda cls=cls: cls(*places, **named)),
+            _outcome(lambda cls=cls: cls(**others)),
+        )
         said: list[Any] = [repr(one), repr(other)]
         if isinstance(one, cls):
             said += [
@@ -73,8 +101,19 @@ def test_the_same_as_the_standard_decorator(settings: dict[str, bool], named: An
                 _outcome(lambda one=one: setattr(one, "one", 2)),
                 _outcome(lambda one=one: delattr(one, "two")),
             ]
-            said += [_outcome(lambda one=one: dataclasses.replace(one, two=3).two), one == other, one == copy.copy(one), one != one]
-            said += [hash(dataclasses.replace(one, three=())) if settings["eq"] else one.__hash__ is not None]
+            said += [
+                _outcome(lambda one=one: dataclasses.replace(one, two=3).two),
+                one == other,
+                one == copy.copy(one),
+                one != one,
+            ]
+            said += [
+                (
+                    hash(dataclasses.replace(one, three=()))
+                    if settings["eq"]
+                    else one.__hash__ is not None
+                )
+            ]
             said += [dataclasses.asdict(copy.deepcopy(one))]
         results.append(said)
     assert results[0] == results[1]
@@ -83,10 +122,15 @@ def test_the_same_as_the_standard_decorator(settings: dict[str, bool], named: An
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_what_tools_read_of_a_class_is_the_same(settings: dict[str, bool]) -> None:
     lazy, standard = _pair(settings)
-    parameters = [[(one.name, one.kind) for one in inspect.signature(cls).parameters.values()] for cls in (lazy, standard)]
+    parameters = [
+        [(one.name, one.kind) for one in inspect.signature(cls).parameters.values()]
+        for cls in (lazy, standard)
+    ]
     assert parameters[0] == parameters[1]
     assert repr(lazy.__dataclass_params__) == repr(standard.__dataclass_params__)
-    assert [repr(one) for one in dataclasses.fields(lazy)] == [repr(one) for one in dataclasses.fields(standard)]
+    assert [repr(one) for one in dataclasses.fields(lazy)] == [
+        repr(one) for one in dataclasses.fields(standard)
+    ]
     assert lazy.__slots__ == standard.__slots__
     assert lazy.__match_args__ == standard.__match_args__
     assert (lazy.__hash__ is object.__hash__) == (standard.__hash__ is object.__hash__)
@@ -132,7 +176,12 @@ print(len(asked))
 """
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="the standard library puts its methods together in another way")
+@pytest.mark.skipif(
+    sys.version_info >= (3, 13),
+    reason="the standard library puts its methods together in another way",
+)
 def test_classes_of_a_plan_compile_few_methods_as_they_are_imported() -> None:
-    done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True
+    )
     assert int(done.stdout) < 150, "2,000 with the standard decorator"

@@ -30,5 +30,10 @@ def test_the_glossary_is_sorted_and_its_files_exist() -> None:
     words = [word.lower() for word, _ in rows]
     assert words == sorted(words)
     assert len(words) > 30
-    missing = {file for _, where in rows for file in re.findall(r"`([^`]+)`", where) if not (SOURCE / file).is_file()}
+    missing = {
+        file
+        for _, where in rows
+        for file in re.findall(r"`([^`]+)`", where)
+        if not (SOURCE / file).is_file()
+    }
     assert missing == set()

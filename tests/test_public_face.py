@@ -62,13 +62,19 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_importing_the_package_loads_nothing() -> None:
-    code = "import sys, shardwright; print(sorted(m for m in sys.modules if m.startswith('shardwright.') or m == 'numpy'))"
+    code = (
+        "import sys, shardwright; print(sorted(m for m in sys.modules if"
+        " m.startswith('shardwright.') or m == 'numpy'))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 
 
 def _names(requirements: list[str]) -> set[str]:
-    words = {r.split("=")[0].split(">")[0].split("<")[0].split("[")[0].strip().lower() for r in requirements}
+    words = {
+        r.split("=")[0].split(">")[0].split("<")[0].split("[")[0].strip().lower()
+        for r in requirements
+    }
     return {MODULE_OF.get(word, word) for word in words}
 
 
@@ -80,13 +86,29 @@ def _imports(source: str) -> set[str]:
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module.split(".")[0])
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "import_module":
-            found |= {a.value.split(".")[0] for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)}
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "import_module"
+        ):
+            found |= {
+                a.value.split(".")[0]
+                for a in node.args
+                if isinstance(a, ast.Constant) and isinstance(a.value, str)
+            }
     return found
 
 
 def test_dependencies_are_what_the_code_imports() -> None:
-    imported = set().union(*(_imports(path.read_text(encoding="utf-8")) for path in (ROOT / "src").rglob("*.py")))
+    imported = set().union(
+        *(_imports(path.read_text(encoding="utf-8")) for path in (ROOT / "src").rglob("*.py"))
+    )
     outside = imported - set(sys.stdlib_module_names) - {"shardwright"}
-    optional = set().union(*(_names(extra) for name, extra in PROJECT["optional-dependencies"].items() if name != "dev"))
+    optional = set().union(
+        *(
+            _names(extra)
+            for name, extra in PROJECT["optional-dependencies"].items()
+            if name != "dev"
+        )
+    )
     assert _names(PROJECT["dependencies"]) == outside - optional

@@ -1,4 +1,5 @@
-"""Every module is reached from a verb, a function of the api, or an entry of a registry: nothing lies in the package unused."""
+"""Every module is reached from a verb, a function of the api, or an entry of a registry: nothing
+lies in the package unused."""
 
 import ast
 from collections import defaultdict
@@ -39,7 +40,10 @@ def test_every_module_is_reached() -> None:
 
 
 def test_the_walk_sees_an_unreached_module() -> None:
-    """A verb's module is found by its name in the table of verbs alone, and a name that no module has is none."""
+    """A verb's module is found by its name in the table of verbs alone, and a name that no module
+    has is none."""
     verbs = set(named_in(trees()["shardwright.cli.verbs"]))
     assert "shardwright.cli.plan" in verbs
-    assert "shardwright.cli.plan" not in set(named_in(trees()["shardwright.cli.main"])) & set(trees())
+    assert "shardwright.cli.plan" not in set(named_in(trees()["shardwright.cli.main"])) & set(
+        trees()
+    )

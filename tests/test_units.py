@@ -17,7 +17,12 @@ def test_what_rounding_leaves_is_nothing(seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text", "bare"),
-    [(1e-12, "0.001 ns", "1e-12"), (5e-13, "0.0005 ns", "5e-13"), (0.0831234, "83.12 ms", "0.08312"), (-2.0, "-2 s", "-2")],
+    [
+        (1e-12, "0.001 ns", "1e-12"),
+        (5e-13, "0.0005 ns", "5e-13"),
+        (0.0831234, "83.12 ms", "0.08312"),
+        (-2.0, "-2 s", "-2"),
+    ],
 )
 def test_what_the_clock_tells_is_printed(seconds: float, text: str, bare: str) -> None:
     assert (format_seconds(seconds), bare_seconds(seconds)) == (text, bare)

@@ -1,11 +1,13 @@
-"""How much of a check runs: a part of every class in `make test`; all of it, from a fresh seed, in `make proof`.
+"""How much of a check runs: a part of every class in `make test`; all of it, from a fresh seed, in
+`make proof`.
 
-`pytest -m proof` is the proof tier, which is printed with its seed; SHARDWRIGHT_SEED repeats one. Elsewhere examples are few and every
-run on the same code finds the same. Both hold for one choice of tests: hypothesis takes one number in twenty from the constants
-in the sources of what is imported by then, so that another choice, or another constant anywhere, draws other examples.
+`pytest -m proof` is the proof tier, which is printed with its seed; SHARDWRIGHT_SEED repeats one.
+Elsewhere examples are few and every run on the same code finds the same. Both hold for one choice
+of tests: hypothesis takes one number in twenty from the constants in the sources of what is
+imported by then, so that another choice, or another constant anywhere, draws other examples.
 
-A test whose sizes come from here is in both tiers; one that is always marked `proof` is in the second alone, beside a smaller one of its
-class.
+A test whose sizes come from here is in both tiers; one that is always marked `proof` is in the
+second alone, beside a smaller one of its class.
 """
 
 from __future__ import annotations
@@ -67,16 +69,23 @@ def cases(values: Sequence[Any], test: int) -> list[Any]:
     """Values for `parametrize`: so many spread over them, or in a proof all of them."""
     if not in_proof():
         return [values[i * len(values) // test] for i in range(test)]
-    return [pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=pytest.mark.proof) for one in values]
+    return [
+        pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=pytest.mark.proof)
+        for one in values
+    ]
 
 
 def seeds(test: int, proof: int | None = None, *, first: int = 0) -> list[Any]:
     """`numbers` as values for `parametrize`."""
-    return [pytest.param(n, marks=pytest.mark.proof) if in_proof() else n for n in numbers(test, proof, first=first)]
+    return [
+        pytest.param(n, marks=pytest.mark.proof) if in_proof() else n
+        for n in numbers(test, proof, first=first)
+    ]
 
 
 def examples(test: int, proof: int | None = None, **more: Any) -> Callable[[Test], Test]:
-    """Decorator of a property: how many examples hypothesis makes of it; `more` are settings of hypothesis."""
+    """Decorator of a property: how many examples hypothesis makes of it; `more` are settings of
+    hypothesis."""
     assert test >= FEWEST, f"a property has at least {FEWEST} examples"
 
     def decorate(function: Test) -> Test:

@@ -1,7 +1,8 @@
 """Which tests one worker runs: those that share what is dear to set up, so that it is made once.
 
-Tests of a file ask for the same models, prices and answers, which a process keeps: a file is run by one worker. Of proofs a file may have
-an hour, so that all workers share it but where its set-up is dear.
+Tests of a file ask for the same models, prices and answers, which a process keeps: a file is run by
+one worker. Of proofs a file may have an hour, so that all workers share it but where its set-up is
+dear.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ ALONE = (
     "torch_checks/test_sharded_memory.py",
     "validation/test_fit.py",
 )
-"""Files that stay together in a proof, too, for what is set up: fits, large spaces, answers of searches, runs under a tracker."""
+"""Files that stay together in a proof, too, for what is set up: fits, large spaces, answers of
+searches, runs under a tracker."""
 FORKED = (
     "calibrate/test_measure.py",
     "cli/test_run.py::test_pytorchs_engine",
@@ -34,14 +36,28 @@ FORKED = (
     "execute/test_native.py",
     "execute/test_native_ring.py",
 )
-"""Tests whose ranks are forked from one server (tests/execute/started.py), which takes seconds to import what they need."""
+"""Tests whose ranks are forked from one server (tests/execute/started.py), which takes seconds to
+import what they need."""
 KERNELS = ("cli/test_first_run.py", "test_built_kernels.py")
-"""Files whose tests have numba compile the kernels of a plan: the first one does, the others find them in numba's cache."""
-PUBLISHED = ("papers/test_accuracy.py", "papers/test_published_memory.py", "papers/test_published_steps.py", "validation/test_remarks.py")
+"""Files whose tests have numba compile the kernels of a plan: the first one does, the others find
+them in numba's cache."""
+PUBLISHED = (
+    "papers/test_accuracy.py",
+    "papers/test_published_memory.py",
+    "papers/test_published_steps.py",
+    "validation/test_remarks.py",
+)
 """Files that judge the same predictions (tests/validation/published.py)."""
 SERVING = "serving/"
-"""Folder whose tests need the loop of a deployment: it takes longest to compile, and the other worker finds it in the cache."""
-SOURCES = ("docs/test_error_index.py", "test_compiled.py", "test_functions_reached.py", "test_names.py", "test_reached.py")
+"""Folder whose tests need the loop of a deployment: it takes longest to compile, and the other
+worker finds it in the cache."""
+SOURCES = (
+    "docs/test_error_index.py",
+    "test_compiled.py",
+    "test_functions_reached.py",
+    "test_names.py",
+    "test_reached.py",
+)
 """Files that read the package's sources (tests/sources.py)."""
 
 LONG = (
@@ -58,8 +74,9 @@ LONG = (
     "search/test_trained.py",
     "torch_checks/test_sharded_memory.py",
 )
-"""Groups of few tests that take long: begun early, the last of these first. Those with fewest tests come last, and the other worker would
-wait for them; PyTorch's tracker, measured, takes 44 s in a process that has run most other tests and 10 s in a new one.
+"""Groups of few tests that take long: begun early, the last of these first. Those with fewest tests
+come last, and the other worker would wait for them; PyTorch's tracker, measured, takes 44 s in a
+process that has run most other tests and 10 s in a new one.
 """
 
 
@@ -100,7 +117,8 @@ def scheduler(config: Any, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
     class Together(LoadScopeScheduling):
-        """Keeps of each worker what it has still to do, and finds a test by its name: xdist goes through all of them at every test."""
+        """Keeps of each worker what it has still to do, and finds a test by its name: xdist goes
+        through all of them at every test."""
 
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)

@@ -1,4 +1,5 @@
-"""Kernels compiled once, not once a worker: each worker compiles some while others collect, and all read the cache."""
+"""Kernels compiled once, not once a worker: each worker compiles some while others collect, and all
+read the cache."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from tests.search.orders.replay import chain
 
 
 def compile_share(worker: str) -> None:
-    """What the first two workers compile; the others collect. Where there is a cache this takes a moment."""
+    """What the first two workers compile; the others collect. Where there is a cache this takes a
+    moment."""
     if worker == "gw0":
         load_kernels()
     elif worker == "gw1":

@@ -4,17 +4,19 @@
     python tools/behaviour_lock.py --check --only mixed        # those whose name or words contain "mixed"
     python tools/behaviour_lock.py --record                    # write the answers of this tree into locked.tsv
 
-A line of locked.tsv is a name, the words behind `shardwright`, and the answer: the exit code and three SHA-256 digests (their
-first 32 digits). `answer` is of the JSON that the command prints, `files` of the files that it writes, `texts` of the
-sentences among both, which are for people: `--allow-texts` accepts other ones. A new command is a line with its name and
-words alone; `--record` adds the rest.
+A line of locked.tsv is a name, the words behind `shardwright`, and the answer: the exit code and
+three SHA-256 digests (their first 32 digits). `answer` is of the JSON that the command prints,
+`files` of the files that it writes, `texts` of the sentences among both, which are for people:
+`--allow-texts` accepts other ones. A new command is a line with its name and words alone;
+`--record` adds the rest.
 
-In the words, `OUT/` is a folder of the command's own, and `FROM:NAME/` that of another command, which then runs first. Paths are
-relative to the root of the checkout.
+In the words, `OUT/` is a folder of the command's own, and `FROM:NAME/` that of another command,
+which then runs first. Paths are relative to the root of the checkout.
 
-Each command runs in a fork of a process that has imported the package and has run nothing: what an earlier command left in a
-cache changes no answer, and 400 commands start one Python. Answers of `--record` are kept in build/lock/recorded, those of
-`--check` in build/lock/checked: from both a mismatch prints what differs.
+Each command runs in a fork of a process that has imported the package and has run nothing: what an
+earlier command left in a cache changes no answer, and 400 commands start one Python. Answers of
+`--record` are kept in build/lock/recorded, those of `--check` in build/lock/checked: from both a
+mismatch prints what differs.
 """
 
 from __future__ import annotations
@@ -46,27 +48,47 @@ LOCKED: Final = ROOT / "tests" / "lock" / "locked.tsv"
 KEPT: Final = ROOT / "build" / "lock"
 
 CLOCKS: Final[Mapping[str, str]] = {"search_time_s": "wall seconds that a search took"}
-"""Fields of answers and files that are left out, and why. Nothing else that is printed or written depends on a clock, a date or the
-release: two recordings, in different orders and with different hash seeds, differ in these alone. Folders of this machine are
-replaced by fixed names (`_stated`)."""
+"""Fields of answers and files that are left out, and why. Nothing else that is printed or written
+depends on a clock, a date or the release: two recordings, in different orders and with different
+hash seeds, differ in these alone. Folders of this machine are replaced by fixed names (`_stated`).
+"""
 
 LIMITS: Final = (("shardwright.search.grid.infeasible", "LONGEST_S"),)
-"""Wall-clock limits that an answer depends on on a slow machine (the changes that "what would fit" tries): lifted for all commands."""
+"""Wall-clock limits that an answer depends on on a slow machine (the changes that "what would fit"
+tries): lifted for all commands."""
 
 TEXTS: Final = frozenset(
     {
-        *("about", "assumptions", "description", "hint", "means", "message", "notes", "quantity", "reason", "reference"),
+        *(
+            "about",
+            "assumptions",
+            "description",
+            "hint",
+            "means",
+            "message",
+            "notes",
+            "quantity",
+            "reason",
+            "reference",
+        ),
         *("summary", "text", "title", "verdict", "why", "words"),
     }
 )
-"""Fields whose strings are sentences for people. The numbers that `value` has beside `quantity` are no texts."""
+"""Fields whose strings are sentences for people. The numbers that `value` has beside `quantity` are
+no texts."""
 
 SETTINGS: Final = {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8"}
 """Environment of all commands; the variables of `UNSET` are not in it."""
 UNSET: Final = ("COLUMNS", "FORCE_COLOR", "SHARDWRIGHT_SEED")
 
-LEFT_OUT: Final = ("shardwright.execute", "shardwright.calibrate", "shardwright.kernel_objects", "shardwright._kernels")
-"""Packages that are not imported before the fork: they need an optional extra, or threads of its own that a fork would lose."""
+LEFT_OUT: Final = (
+    "shardwright.execute",
+    "shardwright.calibrate",
+    "shardwright.kernel_objects",
+    "shardwright._kernels",
+)
+"""Packages that are not imported before the fork: they need an optional extra, or threads of its
+own that a fork would lose."""
 
 SHOWN_LINES: Final = 24
 """Lines of a difference that are printed."""
@@ -74,7 +96,9 @@ SHOWN_LINES: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locked:
-    """A command and its answer; digests are empty where nothing was recorded yet, or where there is no such part."""
+    """A command and its answer; digests are empty where nothing was recorded yet, or where there is
+    no such part.
+    """
 
     name: str
     words: str
@@ -100,14 +124,19 @@ def read_lock(path: Path = LOCKED) -> list[Locked]:
     lines = [Locked(**{key: value or "" for key, value in row.items()}) for row in rows]
     names = [line.name for line in lines]
     if len(set(names)) < len(names):
-        raise SystemExit(f"names that stand twice: {sorted({name for name in names if names.count(name) > 1})}")
+        raise SystemExit(
+            f"names that stand twice: {sorted({name for name in names if names.count(name) > 1})}"
+        )
     return lines
 
 
 def write_lock(lines: Sequence[Locked], path: Path = LOCKED) -> None:
     """Write the file anew."""
     fields = list(Locked.__dataclass_fields__)
-    rows = ["\t".join(fields), *("\t".join(getattr(line, field) for field in fields).rstrip("\t") for line in lines)]
+    rows = [
+        "\t".join(fields),
+        *("\t".join(getattr(line, field) for field in fields).rstrip("\t") for line in lines),
+    ]
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
@@ -123,7 +152,9 @@ def in_rounds(lines: Sequence[Locked]) -> Iterator[list[Locked]]:
     while left:
         ready = [line for line in left if done.issuperset(needed(line.words))]
         if not ready:
-            raise SystemExit(f"these read files that no command writes: {[line.name for line in left]}")
+            raise SystemExit(
+                f"these read files that no command writes: {[line.name for line in left]}"
+            )
         yield ready
         done |= {line.name for line in ready}
         left = [line for line in left if line.name not in done]
@@ -156,9 +187,16 @@ def import_package() -> None:
 
 
 def run_all(
-    lines: Sequence[Locked], found: dict[str, Ran], *, jobs: int, folder: Path, report: Callable[[Ran], None] = lambda _: None
+    lines: Sequence[Locked],
+    found: dict[str, Ran],
+    *,
+    jobs: int,
+    folder: Path,
+    report: Callable[[Ran], None] = lambda _: None,
 ) -> None:
-    """Run the commands, `jobs` at a time, each in a fork of this process with its files in `folder`; answers are added to `found`."""
+    """Run the commands, `jobs` at a time, each in a fork of this process with its files in
+    `folder`; answers are added to `found`.
+    """
     import_package()
     running: dict[int, Locked] = {}
 
@@ -214,16 +252,28 @@ def ran_of(line: Locked, folder: Path, *, cpu_s: float) -> Ran:
     sentences: list[str] = []
     answer = without(parsed(printed), sentences)
     if code != "0" and not printed.strip():
-        sentences.append(_stated((own / "errors").read_text(encoding="utf-8", errors="replace"), folder))
+        sentences.append(
+            _stated((own / "errors").read_text(encoding="utf-8", errors="replace"), folder)
+        )
     files = {
-        str(path.relative_to(own / "out")): written(path, folder, sentences) for path in sorted((own / "out").rglob("*")) if path.is_file()
+        str(path.relative_to(own / "out")): written(path, folder, sentences)
+        for path in sorted((own / "out").rglob("*"))
+        if path.is_file()
     }
     sentences.sort()
     whole = {"exit_code": code, "answer": answer, "files": files, "texts": sentences}
     result = replace(
-        line, exit_code=code, answer=digest(answer), files=digest(files) if files else "", texts=digest(sentences) if sentences else ""
+        line,
+        exit_code=code,
+        answer=digest(answer),
+        files=digest(files) if files else "",
+        texts=digest(sentences) if sentences else "",
     )
-    return Ran(line=result, text=json.dumps(whole, indent=1, sort_keys=True, ensure_ascii=False) + "\n", cpu_s=cpu_s)
+    return Ran(
+        line=result,
+        text=json.dumps(whole, indent=1, sort_keys=True, ensure_ascii=False) + "\n",
+        cpu_s=cpu_s,
+    )
 
 
 def _stated(text: str, folder: Path) -> str:
@@ -241,7 +291,9 @@ def parsed(text: str) -> Any:
 
 
 def written(path: Path, folder: Path, sentences: list[str]) -> Any:
-    """The content of a file that a command wrote: the value of JSON, the text, or a digest of the bytes."""
+    """The content of a file that a command wrote: the value of JSON, the text, or a digest of the
+    bytes.
+    """
     content = path.read_bytes()
     try:
         text = _stated(content.decode(), folder)
@@ -251,7 +303,9 @@ def written(path: Path, folder: Path, sentences: list[str]) -> Any:
 
 
 def without(value: Any, sentences: list[str]) -> Any:
-    """A JSON value without clocks (`CLOCKS`) and without texts (`TEXTS`), which are added to `sentences`."""
+    """A JSON value without clocks (`CLOCKS`) and without texts (`TEXTS`), which are added to
+    `sentences`.
+    """
     if isinstance(value, list):
         return [without(item, sentences) for item in value]
     if not isinstance(value, dict):
@@ -271,7 +325,11 @@ def strings_of(value: Any) -> list[str]:
     """The strings of a string or of a list of strings; none of any other value."""
     if isinstance(value, str):
         return [value]
-    return list(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else []
+    return (
+        list(value)
+        if isinstance(value, list) and all(isinstance(item, str) for item in value)
+        else []
+    )
 
 
 def digest(value: Any) -> str:
@@ -290,10 +348,22 @@ def difference(name: str, text: str) -> list[str]:
     """Lines of a recorded answer and of this one that differ, if the recorded one was kept."""
     recorded = KEPT / "recorded" / f"{name}.json"
     if not recorded.exists():
-        return [f"(no recorded answer in {recorded.parent.relative_to(ROOT)}: run --record in a checkout of the recorded commit)"]
-    lines = difflib.unified_diff(recorded.read_text(encoding="utf-8").splitlines(), text.splitlines(), "recorded", "now", lineterm="", n=1)
+        return [
+            f"(no recorded answer in {recorded.parent.relative_to(ROOT)}: run --record in a"
+            " checkout of the recorded commit)"
+        ]
+    lines = difflib.unified_diff(
+        recorded.read_text(encoding="utf-8").splitlines(),
+        text.splitlines(),
+        "recorded",
+        "now",
+        lineterm="",
+        n=1,
+    )
     found = [line[:200] for line in lines]
-    return found[:SHOWN_LINES] + ([f"... {len(found) - SHOWN_LINES} more lines"] if len(found) > SHOWN_LINES else [])
+    return found[:SHOWN_LINES] + (
+        [f"... {len(found) - SHOWN_LINES} more lines"] if len(found) > SHOWN_LINES else []
+    )
 
 
 def compared(lines: Sequence[Locked], found: Mapping[str, Ran], *, texts: bool = True) -> list[str]:
@@ -335,14 +405,34 @@ def main(arguments: Sequence[str]) -> int:
     """Record or check; the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--record", action="store_true", help="write the answers of this tree into locked.tsv")
-    action.add_argument("--check", action="store_true", help="compare the answers of this tree with locked.tsv")
-    parser.add_argument("--only", default="", metavar="TEXT", help="commands whose name or words contain TEXT")
-    parser.add_argument("--names", nargs="+", default=[], metavar="NAME", help="commands of these names")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="commands that run at a time")
-    parser.add_argument("--allow-texts", action="store_true", help="accept other sentences (column texts)")
-    parser.add_argument("--shuffle", type=int, metavar="SEED", help="run the commands in another order")
-    parser.add_argument("--costs", action="store_true", help="print the CPU seconds of each command as it ends")
+    action.add_argument(
+        "--record", action="store_true", help="write the answers of this tree into locked.tsv"
+    )
+    action.add_argument(
+        "--check", action="store_true", help="compare the answers of this tree with locked.tsv"
+    )
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="commands whose name or words contain TEXT"
+    )
+    parser.add_argument(
+        "--names", nargs="+", default=[], metavar="NAME", help="commands of these names"
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="commands that run at a time",
+    )
+    parser.add_argument(
+        "--allow-texts", action="store_true", help="accept other sentences (column texts)"
+    )
+    parser.add_argument(
+        "--shuffle", type=int, metavar="SEED", help="run the commands in another order"
+    )
+    parser.add_argument(
+        "--costs", action="store_true", help="print the CPU seconds of each command as it ends"
+    )
     given = parser.parse_args(arguments)
     prepare_environment()
     begun = time.monotonic()
@@ -352,7 +442,12 @@ def main(arguments: Sequence[str]) -> int:
         random.Random(given.shuffle).shuffle(ordered)
     if unknown := set(given.names) - {line.name for line in lines}:
         parser.error(f"no command is named {', '.join(sorted(unknown))}")
-    asked = chosen(ordered, lambda line: line.name in given.names if given.names else given.only in f"{line.name} {line.words}")
+    asked = chosen(
+        ordered,
+        lambda line: (
+            line.name in given.names if given.names else given.only in f"{line.name} {line.words}"
+        ),
+    )
     found: dict[str, Ran] = {}
     with tempfile.TemporaryDirectory(prefix="lock") as folder:
         report = _print_cost if given.costs else lambda _: None
@@ -360,16 +455,25 @@ def main(arguments: Sequence[str]) -> int:
             run_all(asked, found, jobs=given.jobs, folder=Path(folder).resolve(), report=report)
         except KeyboardInterrupt:
             say("stopped: what follows is about the commands that ended")
-    spent = f"{sum(ran.cpu_s for ran in found.values()):.0f} CPU seconds, {time.monotonic() - begun:.0f} s"
+    spent = (
+        f"{sum(ran.cpu_s for ran in found.values()):.0f} CPU seconds,"
+        f" {time.monotonic() - begun:.0f} s"
+    )
     if given.record:
         shutil.rmtree(KEPT / "checked", ignore_errors=True)
         keep(found, KEPT / "recorded")
-        changed = [line.name for line in lines if line.name in found and differences(line, found[line.name].line)]
+        changed = [
+            line.name
+            for line in lines
+            if line.name in found and differences(line, found[line.name].line)
+        ]
         write_lock([found[line.name].line if line.name in found else line for line in lines])
         say(f"{len(found)} commands recorded, {len(changed)} of them new or changed; {spent}")
         return 0
     keep(found, KEPT / "checked")
-    wrong = compared([line for line in lines if line.name in found], found, texts=not given.allow_texts)
+    wrong = compared(
+        [line for line in lines if line.name in found], found, texts=not given.allow_texts
+    )
     for text in wrong:
         say(text)
     number = sum(not line.startswith(" ") for line in wrong)

@@ -18,14 +18,20 @@ LINES_WITHOUT_BODY = 100
 # Areas that are no folder or module.
 OTHER_AREAS = frozenset({"build", "ci", "release"})
 _SUBJECT = re.compile(r"(?P<areas>[a-z0-9_./-]+(?:, [a-z0-9_./-]+)*): (?P<effect>\S.*)")
-_NOT_IMPERATIVE = frozenset({"a", "an", "the", "what", "that", "this", "these", "those", "it", "they", "no", "some", "all"})
+_NOT_IMPERATIVE = frozenset(
+    {"a", "an", "the", "what", "that", "this", "these", "those", "it", "they", "no", "some", "all"}
+)
 # Verbs that look like a past tense or a participle.
-_VERBS = frozenset({"bring", "embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed", "spread"})
+_VERBS = frozenset(
+    {"bring", "embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed", "spread"}
+)
 
 
 def areas(root: Path = ROOT) -> frozenset[str]:
     """Names that a subject may open with: folders and modules of the repository."""
-    listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
     found = set(OTHER_AREAS)
     for line in listed.splitlines():
         path = Path(line)
@@ -48,7 +54,10 @@ def faults(message: str, *, changed_lines: int, known_areas: frozenset[str]) -> 
     if len(lines) > 1 and lines[1].strip():
         found.append("the line behind the subject must be empty")
     if changed_lines > LINES_WITHOUT_BODY and not any(line.strip() for line in lines[2:]):
-        found.append(f"{changed_lines} lines change: say why in a body (needed above {LINES_WITHOUT_BODY} lines)")
+        found.append(
+            f"{changed_lines} lines change: say why in a body (needed above {LINES_WITHOUT_BODY}"
+            " lines)"
+        )
     return tuple(found)
 
 
@@ -56,7 +65,10 @@ def _subject_faults(subject: str, known_areas: frozenset[str]) -> tuple[str, ...
     """Faults of the first line."""
     found = []
     if not SHORTEST_SUBJECT <= len(subject) <= LONGEST_SUBJECT:
-        found.append(f"the subject has {len(subject)} characters, not {SHORTEST_SUBJECT} to {LONGEST_SUBJECT}")
+        found.append(
+            f"the subject has {len(subject)} characters, not {SHORTEST_SUBJECT} to"
+            f" {LONGEST_SUBJECT}"
+        )
     parts = _SUBJECT.fullmatch(subject)
     if parts is None:
         found.append('the subject must read "area: effect", as in "search: bound the last stage"')

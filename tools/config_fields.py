@@ -1,9 +1,11 @@
-"""Write src/shardwright/model/families/reads.json: the fields of a configuration that every family's builder may read.
+"""Write src/shardwright/model/families/reads.json: the fields of a configuration that every
+family's builder may read.
 
     python tools/config_fields.py
 
-Builders are run, not read. Each is given the configurations of the tests and of the catalog, and each of them again with one field that
-it asked for left out or another value in its place: what a builder asks for under some value of another field is found so too.
+Builders are run, not read. Each is given the configurations of the tests and of the catalog, and
+each of them again with one field that it asked for left out or another value in its place: what a
+builder asks for under some value of another field is found so too.
 """
 
 from __future__ import annotations
@@ -36,29 +38,45 @@ def configurations(*, catalog: bool = True) -> Iterator[Mapping[str, Any]]:
 
 
 def asked(config: Mapping[str, Any]) -> frozenset[tuple[str, str, str]]:
-    """(builder, path, name) of all that the builders of a configuration asked for until they ended or refused."""
+    """(builder, path, name) of all that the builders of a configuration asked for until they ended
+    or refused.
+    """
     fields = Fields(config, "config")
     with suppress(ModelError, ValueError):
         built(architecture_of(fields), fields)
-    found = ((*fields.reading.read_by(name), name) for name in fields.reading.names if fields.reading.builders)
+    found = (
+        (*fields.reading.read_by(name), name)
+        for name in fields.reading.names
+        if fields.reading.builders
+    )
     return frozenset((target, path, name.removeprefix(path)) for path, target, name in found)
 
 
-def variants(config: Mapping[str, Any], name: str, *, others: Sequence[object]) -> Iterator[Mapping[str, Any]]:
+def variants(
+    config: Mapping[str, Any], name: str, *, others: Sequence[object]
+) -> Iterator[Mapping[str, Any]]:
     """`config` with other values of the field `name` (with its path, sections between dots)."""
     first, dot, rest = name.partition(".")
     if dot:
         inner = config.get(first)
         if isinstance(inner, Mapping):
-            yield from ({**config, first: inside} for inside in variants(inner, rest, others=others))
+            yield from (
+                {**config, first: inside} for inside in variants(inner, rest, others=others)
+            )
         return
     was = config.get(name)
     for other in others:
         if type(other) is not type(was) or other != was:
-            yield {key: value for key, value in {**config, name: other}.items() if key != name or other is not None}
+            yield {
+                key: value
+                for key, value in {**config, name: other}.items()
+                if key != name or other is not None
+            }
 
 
-def explored(listed: Iterable[Mapping[str, Any]], *, others: Sequence[object] = OTHERS) -> dict[str, frozenset[str]]:
+def explored(
+    listed: Iterable[Mapping[str, Any]], *, others: Sequence[object] = OTHERS
+) -> dict[str, frozenset[str]]:
     """Builder -> every name that it asked for, of the configurations and their variants."""
     found: set[tuple[str, str, str]] = set()
     seen: set[frozenset[tuple[str, str, str]]] = set()
@@ -71,12 +89,18 @@ def explored(listed: Iterable[Mapping[str, Any]], *, others: Sequence[object] = 
         for _, path, name in names:
             for other in variants(config, path + name, others=others):
                 found |= asked(other)
-    return {target: frozenset(general(name) for one, _, name in found if one == target) for target in {one for one, _, _ in found}}
+    return {
+        target: frozenset(general(name) for one, _, name in found if one == target)
+        for target in {one for one, _, _ in found}
+    }
 
 
 def page() -> str:
     """The text of the file."""
-    lines = {target: " ".join(sorted(names)) for target, names in sorted(explored(configurations()).items())}
+    lines = {
+        target: " ".join(sorted(names))
+        for target, names in sorted(explored(configurations()).items())
+    }
     return json.dumps(lines, indent=1) + "\n"
 
 

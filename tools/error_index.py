@@ -2,8 +2,9 @@
 
     python tools/error_index.py
 
-The source is read, not run: a message is what the call that makes the error is given, with an ellipsis for each value in it. Where a
-function is handed the message or the rule, the calls of that function stand in its place.
+The source is read, not run: a message is what the call that makes the error is given, with an
+ellipsis for each value in it. Where a function is handed the message or the rule, the calls of that
+function stand in its place.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ A strategy that breaks a rule is a `shardwright.errors.StrategyError` whose mess
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a node stands: module, the names of the classes and the function around it, and the innermost function."""
+    """Where a node stands: module, the names of the classes and the function around it, and the
+    innermost function.
+    """
 
     module: str
     names: tuple[str, ...] = ()
@@ -65,9 +68,13 @@ class Scope:
 
 @dataclass(slots=True)
 class Source:
-    """All modules, read: calls by the name of what is called, the statements of each module, and what it imports from which module."""
+    """All modules, read: calls by the name of what is called, the statements of each module, and
+    what it imports from which module.
+    """
 
-    calls: dict[str, list[tuple[ast.Call, Scope]]] = field(default_factory=lambda: defaultdict(list))
+    calls: dict[str, list[tuple[ast.Call, Scope]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     modules: dict[str, ast.Module] = field(default_factory=dict)
     imports: dict[str, dict[str, str]] = field(default_factory=dict)
 
@@ -85,7 +92,9 @@ class Found:
 def parsed(source: Path) -> dict[str, ast.Module]:
     """Every module under `source`, by the name that it is imported by."""
     return {
-        ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__"): ast.parse(path.read_text(encoding="utf-8"))
+        ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): ast.parse(path.read_text(encoding="utf-8"))
         for path in sorted(source.rglob("*.py"))
     }
 
@@ -102,12 +111,18 @@ def read(modules: dict[str, ast.Module]) -> Source:
 
 def _collect(node: ast.AST, scope: Scope, found: Source) -> None:
     if isinstance(node, ast.ImportFrom):
-        found.imports[scope.module] |= {alias.asname or alias.name: node.module or "" for alias in node.names}
+        found.imports[scope.module] |= {
+            alias.asname or alias.name: node.module or "" for alias in node.names
+        }
     if isinstance(node, ast.Call):
         found.calls[_called(node)].append((node, scope))
     if isinstance(node, ast.FunctionDef):
         # what is defined inside a function has no name that can be imported
-        inner = Scope(scope.module, scope.names if scope.function is not None else (*scope.names, node.name), node)
+        inner = Scope(
+            scope.module,
+            scope.names if scope.function is not None else (*scope.names, node.name),
+            node,
+        )
     elif isinstance(node, ast.ClassDef):
         inner = Scope(scope.module, (*scope.names, node.name), scope.function)
     elif not scope.names and isinstance(node, ast.AnnAssign | ast.Assign):
@@ -120,12 +135,22 @@ def _collect(node: ast.AST, scope: Scope, found: Source) -> None:
 
 
 def _called(call: ast.Call) -> str:
-    return call.func.id if isinstance(call.func, ast.Name) else call.func.attr if isinstance(call.func, ast.Attribute) else ""
+    return (
+        call.func.id
+        if isinstance(call.func, ast.Name)
+        else call.func.attr
+        if isinstance(call.func, ast.Attribute)
+        else ""
+    )
 
 
 def index(source: Source) -> list[Found]:
     """Every error that the source makes, once for each place and form of message."""
-    classes = {name for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, errors.ShardwrightError)}
+    classes = {
+        name
+        for name, one in vars(errors).items()
+        if isinstance(one, type) and issubclass(one, errors.ShardwrightError)
+    }
     found: set[Found] = set()
     for name in (*sorted(classes), *MADE_OF_A_RULE):
         for call, scope in source.calls[name]:
@@ -133,8 +158,13 @@ def index(source: Source) -> list[Found]:
                 continue
             error = "StrategyError" if name in MADE_OF_A_RULE else name
             for rule, message, where in _forms(source, call, scope):
-                # a message that begins with a colon is the part behind a reason that is there by then
-                if rule != ANY and (rule or re.search(r"\w", message)) and not message.startswith(":"):
+                # a message that begins with a colon is the part behind a reason that is there by
+                # then
+                if (
+                    rule != ANY
+                    and (rule or re.search(r"\w", message))
+                    and not message.startswith(":")
+                ):
                     found.add(Found(error, rule, message, where))
     return sorted(found)
 
@@ -146,27 +176,51 @@ def _argument(call: ast.Call, name: str, place: int = -1) -> ast.expr | None:
 
 
 def _forms(source: Source, call: ast.Call, scope: Scope) -> Iterator[tuple[str, str, str]]:
-    """(rule, message, where) of a call that makes an error; of the callers, where the function around it is only handed the message."""
+    """(rule, message, where) of a call that makes an error; of the callers, where the function
+    around it is only handed the message.
+    """
     message, rule = _argument(call, "message", 0), _argument(call, "rule")
     handed = [p for p in _parameters(scope.function) if p in _names(message) | _names(rule)]
     outer = scope.function
     callers = source.calls[outer.name] if handed and outer is not None else []
-    callers = [(c, s) for c, s in callers if outer is not None and s.function is not outer and _calls(source, c, s, outer, scope)]
+    callers = [
+        (c, s)
+        for c, s in callers
+        if outer is not None and s.function is not outer and _calls(source, c, s, outer, scope)
+    ]
     if not callers or outer is None:
-        yield from ((r, m, scope.where) for r, m in itertools.product(_rules(source, rule, scope), _texts(source, message, scope)))
+        yield from (
+            (r, m, scope.where)
+            for r, m in itertools.product(
+                _rules(source, rule, scope), _texts(source, message, scope)
+            )
+        )
         return
-    parameters = [a.arg for a in (*outer.args.posonlyargs, *outer.args.args) if a.arg not in ("self", "cls")]
+    parameters = [
+        a.arg for a in (*outer.args.posonlyargs, *outer.args.args) if a.arg not in ("self", "cls")
+    ]
     for caller, there in callers:
-        given = {p: _argument(caller, p, parameters.index(p) if p in parameters else -1) for p in handed}
-        values = {p: _texts(source, value, there) if value is not None else [""] for p, value in given.items()}
+        given = {
+            p: _argument(caller, p, parameters.index(p) if p in parameters else -1) for p in handed
+        }
+        values = {
+            p: _texts(source, value, there) if value is not None else [""]
+            for p, value in given.items()
+        }
         for chosen in itertools.islice(itertools.product(*values.values()), MOST):
             known = dict(zip(values, chosen, strict=True))
-            pairs = itertools.product(_rules(source, rule, scope, known), _texts(source, message, scope, known))
+            pairs = itertools.product(
+                _rules(source, rule, scope, known), _texts(source, message, scope, known)
+            )
             yield from ((r, m, there.where) for r, m in pairs)
 
 
-def _calls(source: Source, call: ast.Call, there: Scope, function: ast.FunctionDef, scope: Scope) -> bool:
-    """The call may be of that function: of an inner or a private one in its own module, of any other where it or its class is imported."""
+def _calls(
+    source: Source, call: ast.Call, there: Scope, function: ast.FunctionDef, scope: Scope
+) -> bool:
+    """The call may be of that function: of an inner or a private one in its own module, of any
+    other where it or its class is imported.
+    """
     method = bool(function.args.args) and function.args.args[0].arg == "self"
     if isinstance(call.func, ast.Attribute) != method:
         return False
@@ -174,7 +228,9 @@ def _calls(source: Source, call: ast.Call, there: Scope, function: ast.FunctionD
         return True
     known = source.imports[there.module]
     private = function.name[0] == "_" or scope.names[-1] != function.name
-    return not private and (scope.module in known.values() if method else known.get(function.name) == scope.module)
+    return not private and (
+        scope.module in known.values() if method else known.get(function.name) == scope.module
+    )
 
 
 def _parameters(function: ast.FunctionDef | None) -> list[str]:
@@ -182,7 +238,9 @@ def _parameters(function: ast.FunctionDef | None) -> list[str]:
     if function is None:
         return []
     arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    return [a.arg for a in arguments if isinstance(a.annotation, ast.Name) and a.annotation.id == "str"]
+    return [
+        a.arg for a in arguments if isinstance(a.annotation, ast.Name) and a.annotation.id == "str"
+    ]
 
 
 def _names(node: ast.expr | None) -> set[str]:
@@ -190,15 +248,23 @@ def _names(node: ast.expr | None) -> set[str]:
     if isinstance(node, ast.Name):
         return {node.id}
     if isinstance(node, ast.JoinedStr):
-        return {v.value.id for v in node.values if isinstance(v, ast.FormattedValue) and isinstance(v.value, ast.Name)}
+        return {
+            v.value.id
+            for v in node.values
+            if isinstance(v, ast.FormattedValue) and isinstance(v.value, ast.Name)
+        }
     return set()
 
 
-def _rules(source: Source, node: ast.expr | None, scope: Scope, known: dict[str, str] | None = None) -> list[str]:
+def _rules(
+    source: Source, node: ast.expr | None, scope: Scope, known: dict[str, str] | None = None
+) -> list[str]:
     return [""] if node is None else _texts(source, node, scope, known)
 
 
-def _texts(source: Source, node: ast.expr | None, scope: Scope, known: dict[str, str] | None = None) -> list[str]:
+def _texts(
+    source: Source, node: ast.expr | None, scope: Scope, known: dict[str, str] | None = None
+) -> list[str]:
     """The forms that a text can have."""
     known = known or {}
     if isinstance(node, ast.Constant):
@@ -206,30 +272,58 @@ def _texts(source: Source, node: ast.expr | None, scope: Scope, known: dict[str,
     if isinstance(node, ast.Lambda):
         return _texts(source, node.body, scope, known)
     if isinstance(node, ast.IfExp):
-        return list(dict.fromkeys(_texts(source, node.body, scope, known) + _texts(source, node.orelse, scope, known)))
+        return list(
+            dict.fromkeys(
+                _texts(source, node.body, scope, known) + _texts(source, node.orelse, scope, known)
+            )
+        )
     if isinstance(node, ast.JoinedStr):
-        return _joined(source, [v.value if isinstance(v, ast.FormattedValue) else v for v in node.values], scope, known)
+        return _joined(
+            source,
+            [v.value if isinstance(v, ast.FormattedValue) else v for v in node.values],
+            scope,
+            known,
+        )
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return _joined(source, [node.left, node.right], scope, known)
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
         values = _assigned(source, node.value.id, scope)
         at = node.slice.value if isinstance(node.slice, ast.Constant) else None
-        items = [v.elts[at] for v in values if isinstance(v, ast.Tuple) and isinstance(at, int) and at < len(v.elts)]
+        items = [
+            v.elts[at]
+            for v in values
+            if isinstance(v, ast.Tuple) and isinstance(at, int) and at < len(v.elts)
+        ]
         return [t for item in items for t in _texts(source, item, scope, known)] or [ANY]
     if isinstance(node, ast.Name):
         if node.id in known:
             return [known[node.id]]
-        values, inner = _assigned(source, node.id, scope), known | {node.id: ANY}  # what is made of itself is of any form
-        return list(dict.fromkeys(t for v in values for t in _texts(source, v, scope, inner)))[:MOST] or [ANY]
+        values, inner = (
+            _assigned(source, node.id, scope),
+            known | {node.id: ANY},
+        )  # what is made of itself is of any form
+        return list(dict.fromkeys(t for v in values for t in _texts(source, v, scope, inner)))[
+            :MOST
+        ] or [ANY]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in known:
         named, inner = node.func.id, known | {node.func.id: ANY}
-        made = [f for f in source.modules[scope.module].body if isinstance(f, ast.FunctionDef) and f.name == named]
+        made = [
+            f
+            for f in source.modules[scope.module].body
+            if isinstance(f, ast.FunctionDef) and f.name == named
+        ]
         returns = [(r.value, f) for f in made for r in ast.walk(f) if isinstance(r, ast.Return)]
-        return [t for value, f in returns for t in _texts(source, value, Scope(scope.module, (), f), inner)] or [ANY]
+        return [
+            t
+            for value, f in returns
+            for t in _texts(source, value, Scope(scope.module, (), f), inner)
+        ] or [ANY]
     return [ANY]
 
 
-def _joined(source: Source, parts: list[ast.expr], scope: Scope, known: dict[str, str]) -> list[str]:
+def _joined(
+    source: Source, parts: list[ast.expr], scope: Scope, known: dict[str, str]
+) -> list[str]:
     """Texts after each other."""
     forms = [_texts(source, part, scope, known) for part in parts]
     texts = ["".join(one) for one in itertools.islice(itertools.product(*forms), MOST)]
@@ -239,9 +333,19 @@ def _joined(source: Source, parts: list[ast.expr], scope: Scope, known: dict[str
 def _assigned(source: Source, name: str, scope: Scope) -> list[ast.expr]:
     """What `name` is set to in the function around, or else in the module."""
     function = scope.function
-    for statements in (list(ast.walk(function)) if function else [], source.modules[scope.module].body):
-        values = [v for s in statements if isinstance(s, ast.Assign | ast.AnnAssign) for v in _set(s, name)]
-        if values or (function and name in {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}):
+    for statements in (
+        list(ast.walk(function)) if function else [],
+        source.modules[scope.module].body,
+    ):
+        values = [
+            v
+            for s in statements
+            if isinstance(s, ast.Assign | ast.AnnAssign)
+            for v in _set(s, name)
+        ]
+        if values or (
+            function and name in {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}
+        ):
             return values
     return []
 
@@ -253,19 +357,44 @@ def _set(statement: ast.Assign | ast.AnnAssign, name: str) -> Iterator[ast.expr]
         if isinstance(target, ast.Name) and target.id == name and statement.value is not None:
             yield statement.value
         if isinstance(target, ast.Tuple):
-            place = next((i for i, one in enumerate(target.elts) if isinstance(one, ast.Name) and one.id == name), -1)
-            sides = [statement.value.body, statement.value.orelse] if isinstance(statement.value, ast.IfExp) else [statement.value]
-            yield from (side.elts[place] for side in sides if isinstance(side, ast.Tuple) and 0 <= place < len(side.elts))
+            place = next(
+                (
+                    i
+                    for i, one in enumerate(target.elts)
+                    if isinstance(one, ast.Name) and one.id == name
+                ),
+                -1,
+            )
+            sides = (
+                [statement.value.body, statement.value.orelse]
+                if isinstance(statement.value, ast.IfExp)
+                else [statement.value]
+            )
+            yield from (
+                side.elts[place]
+                for side in sides
+                if isinstance(side, ast.Tuple) and 0 <= place < len(side.elts)
+            )
 
 
 def page(found: list[Found]) -> str:
     """docs/errors.md."""
     lines = [HEAD]
-    branches = sorted((one for one in _branches() if one.exit_code != 1), key=lambda one: one.exit_code)
-    lines.append("| 0 | | the answer was printed; a simulated plan that does not fit is an answer |\n")
-    lines.append("| 1 | `ShardwrightError` | anything that was not foreseen: a bug; `--debug` shows the traceback |\n")
+    branches = sorted(
+        (one for one in _branches() if one.exit_code != 1), key=lambda one: one.exit_code
+    )
+    lines.append(
+        "| 0 | | the answer was printed; a simulated plan that does not fit is an answer |\n"
+    )
+    lines.append(
+        "| 1 | `ShardwrightError` | anything that was not foreseen: a bug; `--debug` shows the"
+        " traceback |\n"
+    )
     for branch in branches:
-        lines.append(f"| {branch.exit_code} | `{branch.__name__}` | {_cell((branch.__doc__ or '').partition('Args:')[0])} |\n")
+        lines.append(
+            f"| {branch.exit_code} | `{branch.__name__}` |"
+            f" {_cell((branch.__doc__ or '').partition('Args:')[0])} |\n"
+        )
     lines.append("| 130 | | interrupted |\n")
     lines.append(RULES)
     rules: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -275,7 +404,10 @@ def page(found: list[Found]) -> str:
     before = ""
     for (rule, message), places in sorted(rules.items()):
         said = "" if message == ANY else _cell(message)
-        lines.append(f"| {f'`{rule}`' if rule != before else ''} | {said or 'as the error it passes on'} | {_places(places)} |\n")
+        lines.append(
+            f"| {f'`{rule}`' if rule != before else ''} | {said or 'as the error it passes on'} |"
+            f" {_places(places)} |\n"
+        )
         before = rule
     lines.append("\n## Errors without a rule\n")
     for name in [branch.__name__ for branch in branches]:
@@ -285,17 +417,30 @@ def page(found: list[Found]) -> str:
                 others[one.message].append(one.where)
         if others:
             lines.append(f"\n### {name}\n\n| message | where it is made |\n|---|---|\n")
-            lines += [f"| {_cell(message)} | {_places(places)} |\n" for message, places in sorted(others.items())]
+            lines += [
+                f"| {_cell(message)} | {_places(places)} |\n"
+                for message, places in sorted(others.items())
+            ]
     return "".join(lines)
 
 
 def _branches() -> list[type[errors.ShardwrightError]]:
-    return [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.ShardwrightError)]
+    return [
+        one
+        for one in vars(errors).values()
+        if isinstance(one, type) and issubclass(one, errors.ShardwrightError)
+    ]
 
 
 def _cell(text: str) -> str:
     """`text` in a cell of a table."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "\\<").replace("*", "\\*").replace("_", "\\_")
+    return (
+        " ".join(text.split())
+        .replace("|", "\\|")
+        .replace("<", "\\<")
+        .replace("*", "\\*")
+        .replace("_", "\\_")
+    )
 
 
 def _places(places: list[str]) -> str:

@@ -1,9 +1,11 @@
-"""Fit the constants to the project's own measured rows and write what ships: values, intervals, folds.
+"""Fit the constants to the project's own measured rows and write what ships: values, intervals,
+folds.
 
     python tools/fit_constants.py [benchmarks/published/*.csv]
 
-Writes src/shardwright/hardware/catalog/constants.py (values of `Constants`), src/shardwright/simulator/interval.py (`COEFFICIENTS`),
-src/shardwright/simulator/runs.json (which runs there were) and benchmarks/published/folds.json. `make accuracy` afterwards writes the page.
+Writes src/shardwright/hardware/catalog/constants.py (values of `Constants`),
+src/shardwright/simulator/interval.py (`COEFFICIENTS`), src/shardwright/simulator/runs.json (which
+runs there were) and benchmarks/published/folds.json. `make accuracy` afterwards writes the page.
 The fit does not depend on the values shipped before.
 """
 
@@ -28,13 +30,25 @@ FOLDS = ROOT / "benchmarks" / "published" / "folds.json"
 
 def main(arguments: list[str]) -> None:
     """Fit, and write the four files."""
-    paths = [Path(a) for a in arguments] or sorted((ROOT / "benchmarks" / "published").glob("*.csv"))
+    paths = [Path(a) for a in arguments] or sorted(
+        (ROOT / "benchmarks" / "published").glob("*.csv")
+    )
     study = accuracy(*paths, facts=facts_of(*paths), progress=_say)
     assert study.fit is not None
-    _replace(CONSTANTS, asdict(study.fit.constants), pattern=r"^    {name}: float = .*$", line="    {name}: float = {value}")
-    held_out = [study.validation(fold).rows for fold in ("model", "accelerator", "source", "other base")]
+    _replace(
+        CONSTANTS,
+        asdict(study.fit.constants),
+        pattern=r"^    {name}: float = .*$",
+        line="    {name}: float = {value}",
+    )
+    held_out = [
+        study.validation(fold).rows for fold in ("model", "accelerator", "source", "other base")
+    ]
     coefficients = interval_coefficients(*held_out)
-    RUNS.write_text(runs_text(ran(row) for row in held_out[0] if row.predicted_s and row.case.measured_s), encoding="utf-8")
+    RUNS.write_text(
+        runs_text(ran(row) for row in held_out[0] if row.predicted_s and row.case.measured_s),
+        encoding="utf-8",
+    )
     _replace(INTERVAL, coefficients, pattern=r'^    "{name}": .*$', line='    "{name}": {value},')
     FOLDS.write_text(fold_text(study.folds), encoding="utf-8")
     for name, value in {**asdict(study.fit.constants), **coefficients}.items():
@@ -44,7 +58,12 @@ def main(arguments: list[str]) -> None:
 def _replace(path: Path, values: dict[str, float], *, pattern: str, line: str) -> None:
     text = path.read_text(encoding="utf-8")
     for name, value in values.items():
-        text, count = re.subn(pattern.format(name=re.escape(name)), line.format(name=name, value=value), text, flags=re.MULTILINE)
+        text, count = re.subn(
+            pattern.format(name=re.escape(name)),
+            line.format(name=name, value=value),
+            text,
+            flags=re.MULTILINE,
+        )
         if count != 1:
             raise SystemExit(f"{path.name}: {name} is there {count} times")
     path.write_text(text, encoding="utf-8")

@@ -2,10 +2,12 @@
 
     minimise  sum_i [ q max(e_i - h_i, 0) + (1 - q) max(h_i - e_i, 0) ],  h_i = sum_k c_k x_ik,  c >= 0
 
-e_i = |ln(measured / predicted)| of row i under the constants of its fold, x_ik its share of doubt k: the c for which a share q of the rows
-lie inside, as narrow as can be. A linear program. Rows are judged four times: each model held out; each accelerator held out, which counts
-as a device without runs; each laboratory held out, where what is left tells whether there are runs with the options and on the device; and
-so under the nearest base of another framework, which counts as a framework without runs: what no run has confirmed may be as wrong.
+e_i = |ln(measured / predicted)| of row i under the constants of its fold, x_ik its share of doubt
+k: the c for which a share q of the rows lie inside, as narrow as can be. A linear program. Rows are
+judged four times: each model held out; each accelerator held out, which counts as a device without
+runs; each laboratory held out, where what is left tells whether there are runs with the options and
+on the device; and so under the nearest base of another framework, which counts as a framework
+without runs: what no run has confirmed may be as wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from shardwright.simulator.runs import FRAMEWORK, Runs
 from shardwright.validation.judge import RowResult
 
 QUANTILE: Final = 0.78
-"""A little under the 80 % that an interval is named for: the width is set by few far rows there, and doubles to hold some of them."""
+"""A little under the 80 % that an interval is named for: the width is set by few far rows there,
+and doubles to hold some of them."""
 DIGITS: Final = 4
 
 
@@ -40,11 +43,18 @@ def interval_coefficients(
     """Coefficient of each doubt, from rows with a measured and a predicted time.
 
     Args:
-        seen: rows whose model is held out. unseen: rows whose accelerator is held out. strange: rows whose laboratory is held out.
-        other: the same under the nearest base of another framework. They tell what that adds, after everything else is told by the others.
+        seen: rows whose model is held out.
+        unseen: rows whose accelerator is held out.
+        strange: rows whose laboratory is held out.
+        other: the same under the nearest base of another framework. They tell what that adds, after
+            everything else is told by the others.
     """
     errors, shares = [], []
-    for rows, known in ((seen, _not_held_out), (unseen, _without_device), (strange, _without_laboratory)):
+    for rows, known in (
+        (seen, _not_held_out),
+        (unseen, _without_device),
+        (strange, _without_laboratory),
+    ):
         timed = _timed(rows)
         errors += [_error(r) for r in timed]
         shares += [_shares(r, known(r, timed)) for r in timed]
@@ -52,7 +62,9 @@ def interval_coefficients(
     # variables: coefficients, shortfall of h, excess of h
     cost = np.concatenate([np.zeros(k), np.full(n, quantile), np.full(n, 1 - quantile)])
     equal = np.hstack([np.array(shares), np.eye(n), -np.eye(n)])
-    solved = linprog(cost, A_eq=equal, b_eq=np.array(errors), bounds=(0, None), method="highs").x[:k]
+    solved = linprog(cost, A_eq=equal, b_eq=np.array(errors), bounds=(0, None), method="highs").x[
+        :k
+    ]
     found = dict(zip(COEFFICIENTS, solved.tolist(), strict=True))
     if far := [_error(r) - float(solved @ _shares(r, {FRAMEWORK: 0.0})) for r in _timed(other)]:
         found[FRAMEWORK] = max(float(np.quantile(far, quantile)), 0.0)
@@ -81,9 +93,13 @@ def _without_device(_row: RowResult, _rows: Sequence[RowResult]) -> dict[str, fl
 
 
 def _without_laboratory(row: RowResult, rows: Sequence[RowResult]) -> dict[str, float]:
-    """What is known of a row's options and device from the rows of other laboratories; a framework described from documents is known."""
+    """What is known of a row's options and device from the rows of other laboratories; a framework
+    described from documents is known.
+    """
     device = row.case.cluster.node.accelerator.name
-    return _runs_without(row.case.laboratory, tuple(rows)).doubts(load_runtime(row.case.runtime), device) | {FRAMEWORK: 0.0}
+    return _runs_without(row.case.laboratory, tuple(rows)).doubts(
+        load_runtime(row.case.runtime), device
+    ) | {FRAMEWORK: 0.0}
 
 
 @cache
@@ -107,8 +123,17 @@ def runs_of(ran: Iterable[tuple[str, str]]) -> Runs:
 
 
 def runs_text(ran: Iterable[tuple[str, str]]) -> str:
-    """The file that `shipped_runs` reads: the runs, and `runs_of` them, so that a prediction need not import all their frameworks."""
+    """The file that `shipped_runs` reads: the runs, and `runs_of` them, so that a prediction need
+    not import all their frameworks.
+    """
     listed = sorted(set(ran))
-    found = {"ran": listed, "pairs": sorted(runs_of(listed).pairs), "options": sorted(runs_of(listed).options)}
-    parts = [f' "{name}": [\n' + ",\n".join(f"  {json.dumps(one)}" for one in rows) + "]" for name, rows in found.items()]
+    found = {
+        "ran": listed,
+        "pairs": sorted(runs_of(listed).pairs),
+        "options": sorted(runs_of(listed).options),
+    }
+    parts = [
+        f' "{name}": [\n' + ",\n".join(f"  {json.dumps(one)}" for one in rows) + "]"
+        for name, rows in found.items()
+    ]
     return "{\n" + ",\n".join(parts) + "\n}\n"

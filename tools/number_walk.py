@@ -1,4 +1,5 @@
-"""Write the walk of one number into docs/architecture.md: every step from the words of a command to the seconds on the screen, run.
+"""Write the walk of one number into docs/architecture.md: every step from the words of a command to
+the seconds on the screen, run.
 
 python tools/number_walk.py
 """
@@ -57,7 +58,9 @@ from shardwright.units import GIB
 
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 BEGIN, END = "<!-- made by tools/number_walk.py -->\n", "<!-- end -->\n"
-WORDS = 'llama-3.1-8b h100-sxm:8 --seq-len 8192 --global-batch 256 --strategy "tp2 sp dp4 mbs1 zero1"'
+WORDS = (
+    'llama-3.1-8b h100-sxm:8 --seq-len 8192 --global-batch 256 --strategy "tp2 sp dp4 mbs1 zero1"'
+)
 MODEL, CLUSTER, _, SEQ_LEN, _, BATCH, _, STRATEGY = shlex.split(WORDS)
 Row = tuple[str, Callable[..., Any], str]
 
@@ -74,7 +77,11 @@ def walk() -> str:
     grid = read_strategy(STRATEGY, model=problem.model, model_name=MODEL).strategy
     assert isinstance(grid, Grid)
     rows = [*_asked(problem, grid), *_a_layer(problem, grid), *_a_step(request, problem, grid)]
-    lines = [f"    shardwright simulate {WORDS}\n\n", "| step | function | value there |\n", "|---|---|---|\n"]
+    lines = [
+        f"    shardwright simulate {WORDS}\n\n",
+        "| step | function | value there |\n",
+        "|---|---|---|\n",
+    ]
     lines += [f"| {what} | `{dotted(verb)}` | {value} |\n" for what, verb, value in rows]
     return "".join((*lines, _sum(problem, grid), _bounds(request, problem, grid)))
 
@@ -85,14 +92,20 @@ def _asked(problem: Problem, grid: Grid) -> Iterator[Row]:
     yield (
         "read the question",
         problem_of,
-        f"{model.num_parameters:,} parameters, {problem.cluster.num_devices} devices, {job.tokens_per_step:,} tokens a step, "
-        f"{problem.runtime.name}",
+        (
+            f"{model.num_parameters:,} parameters, {problem.cluster.num_devices} devices,"
+            f" {job.tokens_per_step:,} tokens a step, {problem.runtime.name}"
+        ),
     )
     yield "read the strategy", read_strategy, f"tp {grid.tp}, dp {grid.dp}, {grid.devices} devices"
     yield "check it", violations, f"{len(violations(grid, facts=facts_of(problem)))} rules broken"
     plan = plan_of(grid, model=model, global_batch=job.global_batch)
     lane = plan.lanes[0]
-    yield "write it out as a plan", plan_of, f"{len(lane.stages)} stage, {lane.samples} samples in {lane.microbatches} microbatches"
+    yield (
+        "write it out as a plan",
+        plan_of,
+        f"{len(lane.stages)} stage, {lane.samples} samples in {lane.microbatches} microbatches",
+    )
     stages = plan_stages(plan, model=model)
     stage = stages[0][0]
     segments = " + ".join(f"{s.count} {s.block.name}" for s in stage.segments)
@@ -101,9 +114,14 @@ def _asked(problem: Problem, grid: Grid) -> Iterator[Row]:
         plan_stages,
         f"{segments}; {len(stage.families)} family of {len(stage.families[0])} devices",
     )
-    held = plan_holdings(stages, model=model, length=job.sequence_length, islands=plan_units(problem)[0])
+    held = plan_holdings(
+        stages, model=model, length=job.sequence_length, islands=plan_units(problem)[0]
+    )
     mine = [h for key, items in held.items() if key[3] == 0 for h in items]
-    group = max((h.group for h in mine), key=lambda g: sum(h.elements * h.layers for h in mine if h.group == g))
+    group = max(
+        (h.group for h in mine),
+        key=lambda g: sum(h.elements * h.layers for h in mine if h.group == g),
+    )
     elements = sum(h.elements * h.layers for h in mine)
     yield (
         "find who sums which gradients",
@@ -114,7 +132,9 @@ def _asked(problem: Problem, grid: Grid) -> Iterator[Row]:
 
 def _layer_of(problem: Problem, grid: Grid) -> Segment:
     plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
-    return max(plan_stages(plan, model=problem.model)[0][0].segments, key=lambda segment: segment.count)
+    return max(
+        plan_stages(plan, model=problem.model)[0][0].segments, key=lambda segment: segment.count
+    )
 
 
 def _a_layer(problem: Problem, grid: Grid) -> Iterator[Row]:
@@ -122,9 +142,16 @@ def _a_layer(problem: Problem, grid: Grid) -> Iterator[Row]:
     segment, machine = _layer_of(problem, grid), problem_machine(problem)
     island = problem.cluster.tiers()[0].num_devices
     structure, _ = on_replica(segment.cells, 0, length=problem.job.sequence_length, island=island)
-    program, sizes = lower_block(segment.block, structure, block_context(problem, segment.block)), local_sizes(structure)
+    program, sizes = (
+        lower_block(segment.block, structure, block_context(problem, segment.block)),
+        local_sizes(structure),
+    )
     moves = [m for m in program.moves if len(m.group) > 1]
-    yield "lower a layer on one device", lower_block, f"{len(program.works)} kernels, {len(moves)} collectives in F, I and W"
+    yield (
+        "lower a layer on one device",
+        lower_block,
+        f"{len(program.works)} kernels, {len(moves)} collectives in F, I and W",
+    )
     up = next(w for w in program.works if (w.operator, w.phase) == ("up", Phase.F))
     (m, n, k), _, _ = gemm_shape(up, sizes)
     seconds = float(gemm_seconds(machine, m=m, n=n, k=k)[0])
@@ -135,12 +162,17 @@ def _a_layer(problem: Problem, grid: Grid) -> Iterator[Row]:
         gemm_seconds,
         f"{shape}: {seconds * 1e3:.4f} ms, {rate / 1e12:.0f} of {machine.peak / 1e12:.0f} TFLOP/s",
     )
-    gather = next(m for m in moves if (m.operator, m.phase, m.kind) == ("up", Phase.F, Collective.ALL_GATHER))
+    gather = next(
+        m for m in moves if (m.operator, m.phase, m.kind) == ("up", Phase.F, Collective.ALL_GATHER)
+    )
     network = network_of_devices(problem, gather.group)
     volume = np.array([float(sum(evaluate(size, sizes)[0] for size in gather.volume))])
-    spent = move_seconds(gather.kind, volume=volume, span=group_span(gather.group, network), network=network)
+    spent = move_seconds(
+        gather.kind, volume=volume, span=group_span(gather.group, network), network=network
+    )
     text = (
-        f"{gather.kind.value} of {volume[0] / 2**20:.0f} MiB over devices {' and '.join(map(str, gather.group))}: {spent[0] * 1e3:.4f} ms"
+        f"{gather.kind.value} of {volume[0] / 2**20:.0f} MiB over devices"
+        f" {' and '.join(map(str, gather.group))}: {spent[0] * 1e3:.4f} ms"
     )
     yield "price its collective", move_seconds, text
     table = block_table(
@@ -153,7 +185,11 @@ def _a_layer(problem: Problem, grid: Grid) -> Iterator[Row]:
         wait_s=problem.constants.collective_wait_s,
     )
     forward = table.seconds[0, :, 0]
-    yield "add up the layer, forward", block_table, f"{forward.sum() * 1e3:.4f} ms, of it products {forward[GEMM] * 1e3:.4f} ms"
+    yield (
+        "add up the layer, forward",
+        block_table,
+        f"{forward.sum() * 1e3:.4f} ms, of it products {forward[GEMM] * 1e3:.4f} ms",
+    )
 
 
 def _a_step(request: Request, problem: Problem, grid: Grid) -> Iterator[Row]:
@@ -162,21 +198,52 @@ def _a_step(request: Request, problem: Problem, grid: Grid) -> Iterator[Row]:
     done = simulate_plan(problem, plan)
     step = done.costs.step(0, 0, 0)
     passes = float(step.forward_s[0]) * 1e3, float(step.backward_s[0]) * 1e3
-    yield "compose the chunk", compose, f"F {passes[0]:.3f} ms, B {passes[1]:.3f} ms, update {float(step.optimizer_s[0]) * 1e3:.3f} ms"
+    yield (
+        "compose the chunk",
+        compose,
+        (
+            f"F {passes[0]:.3f} ms, B {passes[1]:.3f} ms, update"
+            f" {float(step.optimizer_s[0]) * 1e3:.3f} ms"
+        ),
+    )
     rows = action_rows(plan)
     kinds = [KINDS[kind] for kind in rows.kind.tolist()]
-    yield "order the actions", action_rows, ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
-    yield "lay tasks and dependencies", lower_plan, f"{len(done.program.instances.template)} tasks of {len(done.program.templates)} kinds"
+    yield (
+        "order the actions",
+        action_rows,
+        ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)),
+    )
+    yield (
+        "lay tasks and dependencies",
+        lower_plan,
+        f"{len(done.program.instances.template)} tasks of {len(done.program.templates)} kinds",
+    )
     tasks = plan_kernel_tasks(problem, done.program, done.costs)
-    yield "give them seconds and resources", plan_kernel_tasks, f"{int(tasks[0].sum()):,} ps of work, {tasks[7]} resources"
+    yield (
+        "give them seconds and resources",
+        plan_kernel_tasks,
+        f"{int(tasks[0].sum()):,} ps of work, {tasks[7]} resources",
+    )
     _, finish, _ = simulate(*tasks)
     yield "run them", simulate, f"the last ends at {int(finish.max()):,} ps"
-    yield "add what grows with the scale", jitter, f"x {jitter(problem, plan.devices):.6g} on {plan.devices} devices"
+    yield (
+        "add what grows with the scale",
+        jitter,
+        f"x {jitter(problem, plan.devices):.6g} on {plan.devices} devices",
+    )
     yield "say the step time", simulate_plan, f"{done.step_time_s:.6f} s"
     memory = plan_memory(problem, done.program, done.costs)[0]
-    yield "add up the memory", plan_memory, f"{memory.allocated / GIB:.2f} GiB allocated, {memory.reserved / GIB:.2f} GiB reserved"
+    yield (
+        "add up the memory",
+        plan_memory,
+        f"{memory.allocated / GIB:.2f} GiB allocated, {memory.reserved / GIB:.2f} GiB reserved",
+    )
     parts = sorted(breakdown(done), key=lambda part: -part[1])[:3]
-    yield "say where the step goes", breakdown, ", ".join(f"{name} {seconds:.3f} s" for name, seconds in parts)
+    yield (
+        "say where the step goes",
+        breakdown,
+        ", ".join(f"{name} {seconds:.3f} s" for name, seconds in parts),
+    )
     low, high = predict_plan(problem, plan, done).interval_s
     yield "say how sure that is", predict_plan, f"80 % between {low:.2f} and {high:.2f} s"
     console = Console(width=140, record=True, file=StringIO())
@@ -190,28 +257,49 @@ def _sum(problem: Problem, grid: Grid) -> str:
     plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
     done = simulate_plan(problem, plan)
     step, parts = done.costs.step(0, 0, 0), dict(breakdown(done))
-    count, forward, backward = plan.lanes[0].microbatches, float(step.forward_s[0]), float(step.backward_s[0])
+    count, forward, backward = (
+        plan.lanes[0].microbatches,
+        float(step.forward_s[0]),
+        float(step.backward_s[0]),
+    )
     rest = [
         (name, parts[key])
-        for name, key in (("exposed gathers and reductions", "sharding"), ("slowdown", "slowdown"), ("update", "optimizer"))
+        for name, key in (
+            ("exposed gathers and reductions", "sharding"),
+            ("slowdown", "slowdown"),
+            ("update", "optimizer"),
+        )
     ]
     total = count * (forward + backward) + sum(seconds for _, seconds in rest)
     added = " + ".join(f"{seconds:.4f} s of {name}" for name, seconds in rest)
-    return f"\nBy hand: {count} x ({forward:.6f} + {backward:.6f}) s = {count * (forward + backward):.4f} s, + {added} = {total:.4f} s.\n"
+    return (
+        f"\nBy hand: {count} x ({forward:.6f} + {backward:.6f}) s ="
+        f" {count * (forward + backward):.4f} s, + {added} = {total:.4f} s.\n"
+    )
 
 
 def _bounds(request: Request, problem: Problem, grid: Grid) -> str:
     """What a search knows of the same grid before it simulates it."""
     facts = facts_of(problem)
-    pins = {axis: (str(getattr(grid, axis)),) for axis in ("tp", "cp", "pp", "vpp", "zero", "offload")}
-    space = replace(space_of(Request(**{**_fields(request), "pins": tuple(pins.items())}), problem, facts), options=())
+    pins = {
+        axis: (str(getattr(grid, axis)),) for axis in ("tp", "cp", "pp", "vpp", "zero", "offload")
+    }
+    space = replace(
+        space_of(Request(**{**_fields(request), "pins": tuple(pins.items())}), problem, facts),
+        options=(),
+    )
     bounded = bound_space(problem, space, facts, capacity=10**15)
-    place = next(i for i in range(bounded.members.num_members) if member_grid(bounded.members, i) == grid)
+    place = next(
+        i for i in range(bounded.members.num_members) if member_grid(bounded.members, i) == grid
+    )
     path = path_seconds(problem, grid, step_costs(problem, grid, bounded.prepared.priced(place)))
-    simulated_s = simulate_plan(problem, plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)).step_time_s
+    simulated_s = simulate_plan(
+        problem, plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
+    ).step_time_s
     return (
-        f"\nA search bounds this grid first, from columns of degrees: B0 = {bounded.seconds[place]:.4f} s (`{dotted(bound_space)}`), "
-        f"B1 = {path:.4f} s (`{dotted(path_seconds)}`), S = {simulated_s:.4f} s as above.\n"
+        "\nA search bounds this grid first, from columns of degrees: B0 ="
+        f" {bounded.seconds[place]:.4f} s (`{dotted(bound_space)}`), B1 = {path:.4f} s"
+        f" (`{dotted(path_seconds)}`), S = {simulated_s:.4f} s as above.\n"
     )
 
 
@@ -221,7 +309,12 @@ def _fields(request: Request) -> dict[str, Any]:
 
 def written(page: str) -> str:
     """`page` with the section made again."""
-    return re.sub(re.escape(BEGIN) + ".*?" + re.escape(END), lambda _: BEGIN + walk() + END, page, flags=re.DOTALL)
+    return re.sub(
+        re.escape(BEGIN) + ".*?" + re.escape(END),
+        lambda _: BEGIN + walk() + END,
+        page,
+        flags=re.DOTALL,
+    )
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""Decode attention and absorbed latent attention: a line in the contexts for each (sequences, key heads, rows)."""
+"""Decode attention and absorbed latent attention: a line in the contexts for each (sequences, key
+heads, rows).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from serving_rows import LIBRARIES, Arrays, Columns, Line, packed, rows_of, some
 
 from shardwright.cost.compute import Machine
 from shardwright.cost.inference.decode import decode_columns
-from shardwright.hardware.catalog.serving_kernels import DECODE_BANDWIDTH, DECODE_LAUNCHES, DECODE_TILE
+from shardwright.hardware.catalog.serving_kernels import (
+    DECODE_BANDWIDTH,
+    DECODE_LAUNCHES,
+    DECODE_TILE,
+)
 from shardwright.hardware.catalog.serving_tables import STEPS, octave_grid
 from shardwright.hardware.device import Accelerator
 from shardwright.job.serving import NumberFormat
@@ -29,7 +35,8 @@ CACHES = (("bfloat16", NumberFormat.BF16, 16), ("fp8", NumberFormat.FP8, 8))
 LATENT = (512, 64)
 ROW_AXIS = 2
 SLOWEST = 1.6
-"""Octaves of a latent's slope over reading at peak beyond which the library has no kernel for that cache: flash-3 with 8 bits, 5 times."""
+"""Octaves of a latent's slope over reading at peak beyond which the library has no kernel for that
+cache: flash-3 with 8 bits, 5 times."""
 FASTEST = 0.97
 """Least ratio of a slope over reading at peak: B200's memory is at 8 TB/s, its catalog's at 7.7."""
 SHORTEST = 64
@@ -39,7 +46,9 @@ BLACKWELL_L2_MIB = 126
 """Caches of the devices, from their white papers (from memory)."""
 
 
-def line_of(context: np.ndarray, seconds: np.ndarray, *, start: float, slope: float) -> tuple[float, float]:
+def line_of(
+    context: np.ndarray, seconds: np.ndarray, *, start: float, slope: float
+) -> tuple[float, float]:
     """(start, slope) with the least squares of relative errors, each at least as large as given."""
     columns = np.stack([np.ones_like(context), context], axis=1) / seconds[:, None]
     found, _ = nnls(columns, 1.0 - columns @ np.array([start, slope]))
@@ -47,10 +56,12 @@ def line_of(context: np.ndarray, seconds: np.ndarray, *, start: float, slope: fl
 
 
 def from_memory(name: str, rows: Columns, *, elements: int, width: float) -> np.ndarray:
-    """Which rows' keys come from memory, as an engine's do: between two layers' reading it reads all the other layers' keys and weights.
+    """Which rows' keys come from memory, as an engine's do: between two layers' reading it reads
+    all the other layers' keys and weights.
 
-    A row repeats one kernel on the same keys. Where they fit the device's cache (up to half as much again) reading them costs next to
-    nothing, which says nothing of an engine; where they are an eighth of it or less, reading is not what takes the time.
+    A row repeats one kernel on the same keys. Where they fit the device's cache (up to half as much
+    again) reading them costs next to nothing, which says nothing of an engine; where they are an
+    eighth of it or less, reading is not what takes the time.
     """
     cache = L2_MIB.get(name, BLACKWELL_L2_MIB) * 2.0**20
     read = rows["batch_size"] * rows["key_heads"] * elements * width * rows["context"]
@@ -58,17 +69,28 @@ def from_memory(name: str, rows: Columns, *, elements: int, width: float) -> np.
 
 
 def as_from_memory(rows: Columns, *, fair: np.ndarray, read: float) -> np.ndarray:
-    """Seconds of a cell's rows: those out of the cache no less than the fastest row and reading their keys as fast as kernels do."""
+    """Seconds of a cell's rows: those out of the cache no less than the fastest row and reading
+    their keys as fast as kernels do.
+    """
     least = rows["seconds"].min() + read * rows["context"] / DECODE_BANDWIDTH
     return np.where(fair, rows["seconds"], np.maximum(rows["seconds"], least))
 
 
 def table_of(
-    device: Accelerator, rows: Columns, fair: np.ndarray, *, elements: int, width: float, key_heads: tuple[int, ...], heads: tuple[int, ...]
+    device: Accelerator,
+    rows: Columns,
+    fair: np.ndarray,
+    *,
+    elements: int,
+    width: float,
+    key_heads: tuple[int, ...],
+    heads: tuple[int, ...],
 ) -> np.ndarray:
-    """(2, sequences, key heads, rows): starts over a launch and slopes over reading at peak, never falling along any axis; or nothing.
+    """(2, sequences, key heads, rows): starts over a launch and slopes over reading at peak, never
+    falling along any axis; or nothing.
 
-    Cells are fitted from the smallest on, each no lower than those before it: at many sequences the bytes hide the start.
+    Cells are fitted from the smallest on, each no lower than those before it: at many sequences the
+    bytes hide the start.
     """
     start, slope = (np.full((len(SEQUENCES), len(key_heads), len(heads)), np.nan) for _ in range(2))
     for at in np.ndindex(*start.shape):
@@ -79,26 +101,41 @@ def table_of(
         read = b * g * elements * width / device.memory_bandwidth
         cell, known = some(rows, here), fair[here]
         seconds = as_from_memory(cell, fair=known, read=read)
-        # Few sequences never leave the cache: without its rows nothing would say what long contexts take.
-        kept = known if known.sum() >= 3 and cell["context"][known].max() >= LONGEST / 4 else np.ones(len(known), dtype=bool)
+        # Few sequences never leave the cache: without its rows nothing would say what long contexts
+        # take.
+        kept = (
+            known
+            if known.sum() >= 3 and cell["context"][known].max() >= LONGEST / 4
+            else np.ones(len(known), dtype=bool)
+        )
         least = [_before(table, at) for table in (start, slope)]
-        start[at], slope[at] = line_of(cell["context"][kept], seconds[kept], start=least[0], slope=max(least[1], FASTEST * read))
+        start[at], slope[at] = line_of(
+            cell["context"][kept],
+            seconds[kept],
+            start=least[0],
+            slope=max(least[1], FASTEST * read),
+        )
     if np.isnan(start).all():
         return np.zeros(0)
     spread = [np.log2(axis) for axis in (SEQUENCES, key_heads, heads)]
     powers = spread[0][:, None, None] + spread[1][None, :, None] + 0.0 * spread[2][None, None, :]
     read = elements * width / device.memory_bandwidth * np.exp2(powers)
-    # What was not measured (more keys than the device holds) takes the nearest ratio over the formula, not the nearest seconds.
+    # What was not measured (more keys than the device holds) takes the nearest ratio over the
+    # formula, not the nearest seconds.
     usual = DECODE_LAUNCHES * device.launch_s + DECODE_TILE * read
-    starts = rising(nearest_filled(np.log2(np.maximum(start, 1e-7) / usual)) + np.log2(usual / device.launch_s))
+    starts = rising(
+        nearest_filled(np.log2(np.maximum(start, 1e-7) / usual)) + np.log2(usual / device.launch_s)
+    )
     slopes = rising(nearest_filled(np.log2(slope / read)) + powers) - powers
     return np.stack([steps_of(starts), steps_of(slopes)])
 
 
 def _before(table: np.ndarray, at: tuple[int, ...]) -> float:
-    """The middle one of the cells that are one step smaller along some axis: one may be an accident of tuning. 0 without any.
+    """The middle one of the cells that are one step smaller along some axis: one may be an accident
+    of tuning. 0 without any.
 
-    One query head for each key head may run another kernel than several do (TensorRT-LLM's on Hopper takes twice as long): not compared.
+    One query head for each key head may run another kernel than several do (TensorRT-LLM's on
+    Hopper takes twice as long): not compared.
     """
     smaller = [way for way in range(3) if at[way] > (way == ROW_AXIS)]
     found = [table[tuple(a - (way == axis) for axis, a in enumerate(at))] for way in smaller]
@@ -107,8 +144,8 @@ def _before(table: np.ndarray, at: tuple[int, ...]) -> float:
 
 
 def rising(octaves: np.ndarray) -> np.ndarray:
-    """Half-way between the running maximum and the minimum of what follows, along one axis after the other: rises along all of them, rows
-    from the second on (see `_before`).
+    """Half-way between the running maximum and the minimum of what follows, along one axis after
+    the other: rises along all of them, rows from the second on (see `_before`).
     """
     result = octaves.copy()
     for way in range(octaves.ndim):
@@ -119,23 +156,42 @@ def rising(octaves: np.ndarray) -> np.ndarray:
 
 
 def by_table(
-    device: Accelerator, table: np.ndarray, rows: Columns, *, axes: tuple[tuple[int, ...], ...], elements: int, width: float
+    device: Accelerator,
+    table: np.ndarray,
+    rows: Columns,
+    *,
+    axes: tuple[tuple[int, ...], ...],
+    elements: int,
+    width: float,
 ) -> np.ndarray:
     """Seconds as the package reads them."""
     points = [np.array(axis) for axis in axes]
     place = (rows["batch_size"], rows["key_heads"], rows["num_heads"] / rows["key_heads"])
     read = rows["key_heads"] * elements * width / device.memory_bandwidth
     slope = read * octave_grid(points, table[1]).ratio(*place)
-    return device.launch_s * octave_grid(points, table[0]).ratio(*place) + slope * rows["batch_size"] * rows["context"]
+    return (
+        device.launch_s * octave_grid(points, table[0]).ratio(*place)
+        + slope * rows["batch_size"] * rows["context"]
+    )
 
 
 def decode_entries(raw: Path, name: str, machine: Machine) -> tuple[Arrays, list[Line]]:
-    """Tables of every library, cache and head dim; errors on all rows, cells of the grid and those beside them (other ratios of heads)."""
+    """Tables of every library, cache and head dim; errors on all rows, cells of the grid and those
+    beside them (other ratios of heads).
+    """
     heads: dict[str, np.ndarray] = {}
     latents: dict[str, np.ndarray] = {}
     lines: list[Line] = []
     for library, (theirs, kv, bits) in product(LIBRARIES, CACHES):
-        found = rows_of(raw, name, "attention", library, "generation_attention_perf.parquet", kv_cache_dtype=theirs, window_size=0)
+        found = rows_of(
+            raw,
+            name,
+            "attention",
+            library,
+            "generation_attention_perf.parquet",
+            kv_cache_dtype=theirs,
+            window_size=0,
+        )
         errors: list[tuple[np.ndarray, np.ndarray]] = []
         for dim in DIMS if found else ():
             rows = some(found, found["head_dim"] == dim)
@@ -144,24 +200,49 @@ def decode_entries(raw: Path, name: str, machine: Machine) -> tuple[Arrays, list
             rows = some(rows, rows["kernel_source"] == usual_kernel(rows))
             rows |= {"context": rows["step"] + 1.0, "key_heads": rows["num_key_value_heads"]}
             shape = AttentionShape(heads=1, kv_heads=1, head_dim=dim, value_dim=dim)
-            table, error = judged(machine, rows, shape=shape, kv=kv, elements=2 * dim, axes=(SEQUENCES, KEY_HEADS, ROWS))
+            table, error = judged(
+                machine,
+                rows,
+                shape=shape,
+                kv=kv,
+                elements=2 * dim,
+                axes=(SEQUENCES, KEY_HEADS, ROWS),
+            )
             if table.size:
                 heads[f"{library} {bits} {dim} {dim}"] = table
                 errors.append(error)
         lines += _lines(name, f"decode attention, {library}, {theirs} cache", errors)
-        rows = rows_of(raw, name, "mla", library, "generation_mla_perf.parquet", kv_cache_dtype=theirs)
+        rows = rows_of(
+            raw, name, "mla", library, "generation_mla_perf.parquet", kv_cache_dtype=theirs
+        )
         if not rows:
             continue
         rows |= {"context": rows["step"] + 1.0, "key_heads": np.ones_like(rows["num_heads"])}
         shape = Latent(heads=128, width=LATENT[0], rope=LATENT[1]).core()
-        table, error = judged(machine, rows, shape=shape, kv=kv, elements=sum(LATENT), axes=(SEQUENCES, (1, 2), LATENT_ROWS))
-        if table.size and np.median(table[1][SEQUENCES.index(64) :, :, : LATENT_ROWS.index(32)]) < SLOWEST * STEPS:
+        table, error = judged(
+            machine,
+            rows,
+            shape=shape,
+            kv=kv,
+            elements=sum(LATENT),
+            axes=(SEQUENCES, (1, 2), LATENT_ROWS),
+        )
+        if (
+            table.size
+            and np.median(table[1][SEQUENCES.index(64) :, :, : LATENT_ROWS.index(32)])
+            < SLOWEST * STEPS
+        ):
             latents[f"{library} {bits} {sum(LATENT)} {LATENT[0]}"] = table
             lines += _lines(name, f"latent attention, {library}, {theirs} cache", [error])
     arrays = {}
-    for kind, tables, axes in (("decode", heads, (SEQUENCES, KEY_HEADS, ROWS)), ("latent", latents, (SEQUENCES, (1, 2), LATENT_ROWS))):
+    for kind, tables, axes in (
+        ("decode", heads, (SEQUENCES, KEY_HEADS, ROWS)),
+        ("latent", latents, (SEQUENCES, (1, 2), LATENT_ROWS)),
+    ):
         if tables:
-            arrays |= packed(kind, tables, dict(zip(("sequences", "key_heads", "rows"), axes, strict=True)))
+            arrays |= packed(
+                kind, tables, dict(zip(("sequences", "key_heads", "rows"), axes, strict=True))
+            )
     return arrays, lines
 
 
@@ -172,14 +253,26 @@ def usual_kernel(rows: Columns) -> str:
 
 
 def judged(
-    machine: Machine, rows: Columns, *, shape: AttentionShape, kv: NumberFormat, elements: int, axes: tuple[tuple[int, ...], ...]
+    machine: Machine,
+    rows: Columns,
+    *,
+    shape: AttentionShape,
+    kv: NumberFormat,
+    elements: int,
+    axes: tuple[tuple[int, ...], ...],
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
     """A table, and errors of the formula and of it."""
     device = machine.accelerator
-    whole = (rows["context"] >= SHORTEST) & (rows["context"] <= LONGEST) & (rows["num_heads"] % rows["key_heads"] == 0)
+    whole = (
+        (rows["context"] >= SHORTEST)
+        & (rows["context"] <= LONGEST)
+        & (rows["num_heads"] % rows["key_heads"] == 0)
+    )
     rows = some(rows, whole)
     fair = from_memory(device.name.split(" ")[0], rows, elements=elements, width=kv.bytes)
-    table = table_of(device, rows, fair, elements=elements, width=kv.bytes, key_heads=axes[1], heads=axes[2])
+    table = table_of(
+        device, rows, fair, elements=elements, width=kv.bytes, key_heads=axes[1], heads=axes[2]
+    )
     kept = some(rows, fair)
     if not table.size:
         return table, (np.zeros(0), np.zeros(0))
@@ -199,4 +292,11 @@ def judged(
 def _lines(name: str, what: str, errors: list[tuple[np.ndarray, np.ndarray]]) -> list[Line]:
     if not errors:
         return []
-    return [Line(name=name, what=what, formula=np.concatenate([e[0] for e in errors]), table=np.concatenate([e[1] for e in errors]))]
+    return [
+        Line(
+            name=name,
+            what=what,
+            formula=np.concatenate([e[0] for e in errors]),
+            table=np.concatenate([e[1] for e in errors]),
+        )
+    ]

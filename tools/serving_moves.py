@@ -38,7 +38,9 @@ def span_of_island(name: str, devices: int) -> Span:
 
 
 def move_entries(raw: Path, name: str) -> tuple[Arrays, list[Line]]:
-    """Curves; the formula's errors on all rows of each. A curve of sums is its rows; one of exchanges has rows of many hidden sizes."""
+    """Curves; the formula's errors on all rows of each. A curve of sums is its rows; one of
+    exchanges has rows of many hidden sizes.
+    """
     node = node_of(accelerator(name))
     if node.scale_up.latency_s <= 0:
         return {}, []
@@ -47,10 +49,17 @@ def move_entries(raw: Path, name: str) -> tuple[Arrays, list[Line]]:
     for library in LIBRARIES:
         rows = rows_of(raw, name, "comm", library, "custom_allreduce_perf.parquet")
         for devices in SIZES if rows else ():
-            here = (rows["num_gpus"] == devices) & ~np.char.endswith(rows["kernel_source"].astype(str), "eager")
+            here = (rows["num_gpus"] == devices) & ~np.char.endswith(
+                rows["kernel_source"].astype(str), "eager"
+            )
             if here.sum() < 8 or devices > node.island:
                 continue
-            _add(curves, f"{library}/all_reduce {devices}", rows["message_size"][here] * 2.0, rows["seconds"][here])
+            _add(
+                curves,
+                f"{library}/all_reduce {devices}",
+                rows["message_size"][here] * 2.0,
+                rows["seconds"][here],
+            )
         if any(key.startswith(f"{library}/") for key in curves):
             lines.append(_judge_sums(name, library, rows))
     lines += _deepep(raw, name, curves) + _one_sided(raw, name, curves)
@@ -60,15 +69,28 @@ def move_entries(raw: Path, name: str) -> tuple[Arrays, list[Line]]:
     arrays = {
         "curve|names": np.frombuffer("\n".join(curves).encode(), dtype=np.uint8),
         "curve|lengths": np.array([len(volume) for volume, _ in curves.values()], np.int32),
-        "curve|volume": np.concatenate([volume for volume, _ in curves.values()]).astype(np.float32),
-        "curve|seconds": np.concatenate([seconds for _, seconds in curves.values()]).astype(np.float32),
-        "curve|link": np.array([link.achieved, link.latency_s, link.efficiency, node.in_network_reduction]),
+        "curve|volume": np.concatenate([volume for volume, _ in curves.values()]).astype(
+            np.float32
+        ),
+        "curve|seconds": np.concatenate([seconds for _, seconds in curves.values()]).astype(
+            np.float32
+        ),
+        "curve|link": np.array(
+            [link.achieved, link.latency_s, link.efficiency, node.in_network_reduction]
+        ),
     }
     return arrays, lines
 
 
-def _add(curves: dict[str, tuple[np.ndarray, np.ndarray]], key: str, volume: np.ndarray, seconds: np.ndarray) -> None:
-    """Medians over half octaves of volume, half-way between the running maximum and the minimum of what follows."""
+def _add(
+    curves: dict[str, tuple[np.ndarray, np.ndarray]],
+    key: str,
+    volume: np.ndarray,
+    seconds: np.ndarray,
+) -> None:
+    """Medians over half octaves of volume, half-way between the running maximum and the minimum of
+    what follows.
+    """
     bins = np.round(np.log2(volume) * 2)
     places = np.unique(bins)
     level = np.array([np.median(np.log2(seconds[bins == b])) for b in places])
@@ -78,11 +100,15 @@ def _add(curves: dict[str, tuple[np.ndarray, np.ndarray]], key: str, volume: np.
 
 
 def _judge_sums(name: str, library: str, rows: Columns) -> Line:
-    """One and two shots and NCCL's algorithms against the rows up to 8 MiB. The curve has all of them, so it is not judged."""
+    """One and two shots and NCCL's algorithms against the rows up to 8 MiB. The curve has all of
+    them, so it is not judged.
+    """
     errors = []
     for devices in SIZES:
         here = (
-            (rows["num_gpus"] == devices) & ~np.char.endswith(rows["kernel_source"].astype(str), "eager") & (rows["message_size"] <= 2**22)
+            (rows["num_gpus"] == devices)
+            & ~np.char.endswith(rows["kernel_source"].astype(str), "eager")
+            & (rows["message_size"] <= 2**22)
         )
         if not here.any():
             continue
@@ -100,7 +126,12 @@ def _judge_sums(name: str, library: str, rows: Columns) -> Line:
             for v in volume
         ]
         errors.append(np.abs(np.array(spent) / rows["seconds"][here] - 1))
-    return Line(name=name, what=f"sums up to 8 MiB, {library}", formula=np.concatenate(errors), table=np.zeros(0))
+    return Line(
+        name=name,
+        what=f"sums up to 8 MiB, {library}",
+        formula=np.concatenate(errors),
+        table=np.zeros(0),
+    )
 
 
 def _deepep(raw: Path, name: str, curves: dict[str, tuple[np.ndarray, np.ndarray]]) -> list[Line]:
@@ -119,7 +150,11 @@ def _deepep(raw: Path, name: str, curves: dict[str, tuple[np.ndarray, np.ndarray
         kept = some(rows, here)
         for way, element in (("dispatch", 1.0), ("combine", 2.0)):
             seconds = kept[f"{way}_{unit}"] * MICRO
-            reached = kept["num_topk"] if exchange is TokenExchange.LOW_LATENCY else devices_reached(np.float64(devices), kept["num_topk"])
+            reached = (
+                kept["num_topk"]
+                if exchange is TokenExchange.LOW_LATENCY
+                else devices_reached(np.float64(devices), kept["num_topk"])
+            )
             volume = kept["num_token"] * kept["hidden_size"] * element * reached
             half = np.arange(len(volume)) % 2 == 0
             _add(curves, f"deepep/{exchange.value}-{way} {devices}", volume, seconds)
@@ -130,7 +165,14 @@ def _deepep(raw: Path, name: str, curves: dict[str, tuple[np.ndarray, np.ndarray
             plain = _exchange_formula(name, exchange, way, some(kept, ~half), element, devices)
             measured = seconds[~half]
             what = f"DeepEP, {exchange.value}, {way}, {devices} devices"
-            lines.append(Line(name=name, what=what, formula=np.abs(plain / measured - 1), table=np.abs(table / measured - 1)))
+            lines.append(
+                Line(
+                    name=name,
+                    what=what,
+                    formula=np.abs(plain / measured - 1),
+                    table=np.abs(table / measured - 1),
+                )
+            )
     return lines
 
 
@@ -140,10 +182,14 @@ def _raw_columns(raw: Path, name: str, file: str) -> Columns:
     if path is None:
         return {}
     table = pq.read_table(path)
-    return {column: table.column(column).to_numpy(zero_copy_only=False) for column in table.column_names}
+    return {
+        column: table.column(column).to_numpy(zero_copy_only=False) for column in table.column_names
+    }
 
 
-def _exchange_formula(name: str, exchange: TokenExchange, way: str, rows: Columns, element: float, devices: int) -> np.ndarray:
+def _exchange_formula(
+    name: str, exchange: TokenExchange, way: str, rows: Columns, element: float, devices: int
+) -> np.ndarray:
     network = Network(tiers=(), units=(), in_network_reduction=True)
     span = span_of_island(name, devices)
     spent = [
@@ -157,21 +203,31 @@ def _exchange_formula(name: str, exchange: TokenExchange, way: str, rows: Column
             sent=element,
             returned=element,
         )[way == "combine"][0]
-        for tokens, hidden, topk in zip(rows["num_token"], rows["hidden_size"], rows["num_topk"], strict=True)
+        for tokens, hidden, topk in zip(
+            rows["num_token"], rows["hidden_size"], rows["num_topk"], strict=True
+        )
     ]
     return np.array(spent)
 
 
-def _one_sided(raw: Path, name: str, curves: dict[str, tuple[np.ndarray, np.ndarray]]) -> list[Line]:
+def _one_sided(
+    raw: Path, name: str, curves: dict[str, tuple[np.ndarray, np.ndarray]]
+) -> list[Line]:
     """TensorRT-LLM's exchange over NVLink: NVFP4 there, 16 bits back."""
-    rows = rows_of(raw, name, "comm", "trtllm", "trtllm_alltoall_perf.parquet", kernel_source="NVLinkOneSided")
+    rows = rows_of(
+        raw, name, "comm", "trtllm", "trtllm_alltoall_perf.parquet", kernel_source="NVLinkOneSided"
+    )
     lines: list[Line] = []
     if not rows:
         return lines
     for way, element in (("dispatch", 0.5625), ("combine", 2.0)):
         errors = []
         for devices in ONE_SIDED:
-            here = (rows["moe_ep_size"] == devices) & (rows["op_name"] == f"alltoall_{way}") & (rows["num_tokens"] <= 2**14)
+            here = (
+                (rows["moe_ep_size"] == devices)
+                & (rows["op_name"] == f"alltoall_{way}")
+                & (rows["num_tokens"] <= 2**14)
+            )
             if here.sum() < 8:
                 continue
             kept = some(rows, here)
@@ -182,9 +238,20 @@ def _one_sided(raw: Path, name: str, curves: dict[str, tuple[np.ndarray, np.ndar
                 kept["num_tokens"] * kept["hidden_size"] * element * reached,
                 kept["seconds"],
             )
-            renamed = {"num_token": kept["num_tokens"], "hidden_size": kept["hidden_size"], "num_topk": kept["topk"]}
+            renamed = {
+                "num_token": kept["num_tokens"],
+                "hidden_size": kept["hidden_size"],
+                "num_topk": kept["topk"],
+            }
             plain = _exchange_formula(name, TokenExchange.ONE_SIDED, way, renamed, element, devices)
             errors.append(np.abs(plain / kept["seconds"] - 1))
         if errors:
-            lines.append(Line(name=name, what=f"one-sided exchange, {way}", formula=np.concatenate(errors), table=np.zeros(0)))
+            lines.append(
+                Line(
+                    name=name,
+                    what=f"one-sided exchange, {way}",
+                    formula=np.concatenate(errors),
+                    table=np.zeros(0),
+                )
+            )
     return lines

@@ -1,11 +1,26 @@
-"""Products of serving engines by m, n and k, and the operator of routed experts by tokens an expert, width and experts of a device."""
+"""Products of serving engines by m, n and k, and the operator of routed experts by tokens an
+expert, width and experts of a device.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
-from serving_rows import LIBRARIES, SEED, Arrays, Columns, Line, fitted_form, joined, packed, rows_of, smooth_grid, some, steps_of
+from serving_rows import (
+    LIBRARIES,
+    SEED,
+    Arrays,
+    Columns,
+    Line,
+    fitted_form,
+    joined,
+    packed,
+    rows_of,
+    smooth_grid,
+    some,
+    steps_of,
+)
 
 from shardwright.cost.compute import Machine
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
@@ -17,7 +32,8 @@ from shardwright.job.serving import NumberFormat
 JUDGED = 1000
 M = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 NK = (128, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 51200)
-# Of two pairs of the same formats the first is what an engine is taken to run: most 8-bit checkpoints of experts have scales by block.
+# Of two pairs of the same formats the first is what an engine is taken to run: most 8-bit
+# checkpoints of experts have scales by block.
 FORMATS = {
     "bfloat16": (NumberFormat.BF16, Dtype.BF16),
     "fp8_block": (NumberFormat.FP8, Dtype.FP8),
@@ -27,13 +43,22 @@ FORMATS = {
     "w4a8_mxfp4_mxfp8": (NumberFormat.MXFP4, Dtype.FP8),
     "int4_wo": (NumberFormat.INT4, Dtype.BF16),
 }
-# TensorRT-LLM's fp8 rows search the largest magnitude each time (13 us), which static scales spare; vLLM's fp8_block rows of 0.24 are flat
-# at 55 us (Hopper) and 155 us (Blackwell) at every m: not of the kernel.
-DENSE = {"vllm": ("bfloat16", "fp8", "nvfp4"), "sglang": ("bfloat16", "fp8_block", "nvfp4"), "trtllm": ("bfloat16", "fp8_block", "nvfp4")}
+# TensorRT-LLM's fp8 rows search the largest magnitude each time (13 us), which static scales spare;
+# vLLM's fp8_block rows of 0.24 are flat at 55 us (Hopper) and 155 us (Blackwell) at every m: not of
+# the kernel.
+DENSE = {
+    "vllm": ("bfloat16", "fp8", "nvfp4"),
+    "sglang": ("bfloat16", "fp8_block", "nvfp4"),
+    "trtllm": ("bfloat16", "fp8_block", "nvfp4"),
+}
 
 
-def product_entries(raw: Path, name: str, machines: dict[Dtype, Machine]) -> tuple[Arrays, list[Line]]:
-    """Tables of dense products; errors on rows that lie on no point of the grid (other n, k or m), n and k 512 and more."""
+def product_entries(
+    raw: Path, name: str, machines: dict[Dtype, Machine]
+) -> tuple[Arrays, list[Line]]:
+    """Tables of dense products; errors on rows that lie on no point of the grid (other n, k or m),
+    n and k 512 and more.
+    """
     tables: dict[str, np.ndarray] = {}
     forms: list[np.ndarray] = []
     lines: list[Line] = []
@@ -46,10 +71,22 @@ def product_entries(raw: Path, name: str, machines: dict[Dtype, Machine]) -> tup
             machine = machines[multiplied]
             peak = machine.accelerator.peak(multiplied)
             m, n, k = (rows[axis].astype(np.float64) for axis in "mnk")
-            flops, moved = 2 * m * n * k, n * k * weights.bytes + m * k * multiplied.bits / 8 + 2 * m * n
+            flops, moved = (
+                2 * m * n * k,
+                n * k * weights.bytes + m * k * multiplied.bits / 8 + 2 * m * n,
+            )
             fair = (n >= 512) & (k >= 512)
-            form = fitted_form(machine.accelerator, peak=peak, flops=flops[fair], moved=moved[fair], seconds=rows["seconds"][fair])
-            octaves = np.log2(rows["seconds"] / joined(machine.accelerator, form, peak=peak, flops=flops, moved=moved))
+            form = fitted_form(
+                machine.accelerator,
+                peak=peak,
+                flops=flops[fair],
+                moved=moved[fair],
+                seconds=rows["seconds"][fair],
+            )
+            octaves = np.log2(
+                rows["seconds"]
+                / joined(machine.accelerator, form, peak=peak, flops=flops, moved=moved)
+            )
             places, on = _places(rows)
             grid = np.full((len(M), len(NK), len(NK)), np.nan)
             grid[places[0][on], places[1][on], places[2][on]] = octaves[on]
@@ -62,73 +99,141 @@ def product_entries(raw: Path, name: str, machines: dict[Dtype, Machine]) -> tup
                 plain = small_gemm_seconds(machine, m=m[few], n=n[few], k=k[few], weights=weights)
                 table = grid_read.ratio(m[few], n[few], k[few]) / np.exp2(octaves[few])
                 found = np.abs(plain / rows["seconds"][few] - 1)
-                lines.append(Line(name=name, what=f"products, {library}, {theirs}, {what}", formula=found, table=np.abs(table - 1)))
+                lines.append(
+                    Line(
+                        name=name,
+                        what=f"products, {library}, {theirs}, {what}",
+                        formula=found,
+                        table=np.abs(table - 1),
+                    )
+                )
     if not tables:
         return {}, []
-    return packed("product", tables, {"m": M, "n": NK, "k": NK}, form=np.stack(forms).astype(np.float32)), lines
+    return (
+        packed(
+            "product", tables, {"m": M, "n": NK, "k": NK}, form=np.stack(forms).astype(np.float32)
+        ),
+        lines,
+    )
 
 
 def _places(rows: Columns) -> tuple[list[np.ndarray], np.ndarray]:
     places = [np.searchsorted(axis, rows[name]) for axis, name in ((M, "m"), (NK, "n"), (NK, "k"))]
     on = np.ones(len(rows["seconds"]), dtype=bool)
     for axis, name, place in zip((M, NK, NK), "mnk", places, strict=True):
-        on &= (place < len(axis)) & (np.asarray(axis)[np.minimum(place, len(axis) - 1)] == rows[name])
+        on &= (place < len(axis)) & (
+            np.asarray(axis)[np.minimum(place, len(axis) - 1)] == rows[name]
+        )
     return places, on
 
 
-# Experts -----------------------------------------------------------------------------------------------------------------------------
+# Experts
+# -----------------------------------------------------------------------------------------------------------------------------
 
 EACH = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 WIDTH = (128, 256, 512, 1024, 2048, 4096, 14336)
 LOCAL = (1, 4, 16, 64, 256)
-KERNELS = ("triton", "marlin", "min_latency", "deepgemm", "flashinfer_trtllm", "flashinfer_cutlass", "cutlass")
+KERNELS = (
+    "triton",
+    "marlin",
+    "min_latency",
+    "deepgemm",
+    "flashinfer_trtllm",
+    "flashinfer_cutlass",
+    "cutlass",
+)
 FEWEST = 200
 FITTED = 3000
 
 
 def kernel_name(library: str, source: str) -> str:
-    """``vllm/flashinfer-trtllm`` from the rows' long names; gpt-oss's Triton kernels are Triton too."""
+    """``vllm/flashinfer-trtllm`` from the rows' long names; gpt-oss's Triton kernels are Triton
+    too.
+    """
     found = next((kernel for kernel in KERNELS if kernel in source), "default")
     return f"{library}/{found.replace('_', '-')}"
 
 
-def expert_entries(raw: Path, name: str, machines: dict[Dtype, Machine]) -> tuple[Arrays, list[Line]]:
-    """Tables of every kernel and pair of formats with so many balanced rows; judged on a table of the other half of the models."""
+def expert_entries(
+    raw: Path, name: str, machines: dict[Dtype, Machine]
+) -> tuple[Arrays, list[Line]]:
+    """Tables of every kernel and pair of formats with so many balanced rows; judged on a table of
+    the other half of the models.
+    """
     tables: dict[str, np.ndarray] = {}
     forms: list[np.ndarray] = []
     lines: list[Line] = []
     for library in LIBRARIES:
         every = rows_of(raw, name, "moe", library, "moe_perf.parquet")
         for theirs, (weights, multiplied) in FORMATS.items() if every else ():
-            here = (every["moe_dtype"] == theirs) & (every["moe_ep_size"] <= 8) & (every["topk"] > 1)
+            here = (
+                (every["moe_dtype"] == theirs) & (every["moe_ep_size"] <= 8) & (every["topk"] > 1)
+            )
             here &= ~np.char.endswith(every["kernel_source"].astype(str), "nongated")
             if multiplied not in machines or (theirs == "fp8" and library == "sglang"):
                 continue
             kernels = np.array([kernel_name(library, source) for source in every["kernel_source"]])
-            for kernel in sorted(set(kernels[here]), key=lambda one: -int((kernels[here] == one).sum())):
-                entry = f"{kernel}{'-tensor' if theirs == 'fp8' else ''} {weights.value} {multiplied.value}"
-                rows = _expert_columns(some(every, here & (kernels == kernel)), machines[multiplied], weights)
+            for kernel in sorted(
+                set(kernels[here]), key=lambda one: -int((kernels[here] == one).sum())
+            ):
+                entry = (
+                    f"{kernel}{'-tensor' if theirs == 'fp8' else ''} {weights.value}"
+                    f" {multiplied.value}"
+                )
+                rows = _expert_columns(
+                    some(every, here & (kernels == kernel)), machines[multiplied], weights
+                )
                 fair = rows["balanced"]
                 if fair.sum() < FEWEST or entry in tables:
                     continue
-                device, peak = machines[multiplied].accelerator, machines[multiplied].accelerator.peak(multiplied)
+                device, peak = (
+                    machines[multiplied].accelerator,
+                    machines[multiplied].accelerator.peak(multiplied),
+                )
                 form, steps = _expert_table(device, peak, some(rows, fair))
                 tables[entry], _ = steps, forms.append(form)
-                lines += _judge_experts(machines[multiplied], rows, name=name, what=f"experts, {kernel}, {theirs}", weights=weights)
+                lines += _judge_experts(
+                    machines[multiplied],
+                    rows,
+                    name=name,
+                    what=f"experts, {kernel}, {theirs}",
+                    weights=weights,
+                )
     if not tables:
         return {}, []
-    return packed("expert", tables, {"tokens": EACH, "width": WIDTH, "experts": LOCAL}, form=np.stack(forms).astype(np.float32)), lines
+    return (
+        packed(
+            "expert",
+            tables,
+            {"tokens": EACH, "width": WIDTH, "experts": LOCAL},
+            form=np.stack(forms).astype(np.float32),
+        ),
+        lines,
+    )
 
 
 def _expert_columns(rows: Columns, machine: Machine, weights: NumberFormat) -> Columns:
-    """Sizes of the formula. Balanced rows spread tokens evenly: they reach as many experts as there are copies, at most all."""
-    tokens, topk, experts = (rows[name].astype(np.float64) for name in ("num_tokens", "topk", "num_experts"))
-    hidden, width = rows["hidden_size"].astype(np.float64), rows["inter_size"] / rows["moe_tp_size"].astype(np.float64)
+    """Sizes of the formula. Balanced rows spread tokens evenly: they reach as many experts as there
+    are copies, at most all.
+    """
+    tokens, topk, experts = (
+        rows[name].astype(np.float64) for name in ("num_tokens", "topk", "num_experts")
+    )
+    hidden, width = (
+        rows["hidden_size"].astype(np.float64),
+        rows["inter_size"] / rows["moe_tp_size"].astype(np.float64),
+    )
     local = experts / rows["moe_ep_size"]
     balanced = rows["distribution"] == "balanced"
     routed = tokens * topk * local / experts
-    active = np.where(balanced, np.minimum(local, np.maximum(routed, 1.0)), local * (1 - (1 - topk / experts) ** tokens))
-    moved = active * 3 * hidden * width * weights.bytes + 2 * (routed * 3 * (hidden + width) + tokens * hidden)
+    active = np.where(
+        balanced,
+        np.minimum(local, np.maximum(routed, 1.0)),
+        local * (1 - (1 - topk / experts) ** tokens),
+    )
+    moved = active * 3 * hidden * width * weights.bytes + 2 * (
+        routed * 3 * (hidden + width) + tokens * hidden
+    )
     return {
         "seconds": rows["seconds"],
         "balanced": balanced,
@@ -150,15 +255,30 @@ def _logs(rows: Columns) -> tuple[np.ndarray, ...]:
 
 
 def _expert_table(device: object, peak: float, rows: Columns) -> tuple[np.ndarray, np.ndarray]:
-    form = fitted_form(device, peak=peak, flops=rows["flops"], moved=rows["moved"], seconds=rows["seconds"], exponent=2.0)  # type: ignore[arg-type]
-    octaves = np.log2(rows["seconds"] / joined(device, form, peak=peak, flops=rows["flops"], moved=rows["moved"]))  # type: ignore[arg-type]
+    form = fitted_form(
+        device,
+        peak=peak,
+        flops=rows["flops"],
+        moved=rows["moved"],
+        seconds=rows["seconds"],
+        exponent=2.0,
+    )  # type: ignore[arg-type]
+    octaves = np.log2(
+        rows["seconds"] / joined(device, form, peak=peak, flops=rows["flops"], moved=rows["moved"])
+    )  # type: ignore[arg-type]
     axes = tuple(np.log2(np.array(axis)) for axis in (EACH, WIDTH, LOCAL))
     few = few_of(np.ones(len(octaves), dtype=bool), most=FITTED)
-    return form, steps_of(smooth_grid(axes, tuple(place[few] for place in _logs(rows)), octaves[few]))
+    return form, steps_of(
+        smooth_grid(axes, tuple(place[few] for place in _logs(rows)), octaves[few])
+    )
 
 
-def _judge_experts(machine: Machine, rows: Columns, *, name: str, what: str, weights: NumberFormat) -> list[Line]:
-    """Errors on the models (hidden, width, experts) of one half by a table of the other half, balanced rows; and of all power-law rows."""
+def _judge_experts(
+    machine: Machine, rows: Columns, *, name: str, what: str, weights: NumberFormat
+) -> list[Line]:
+    """Errors on the models (hidden, width, experts) of one half by a table of the other half,
+    balanced rows; and of all power-law rows.
+    """
     device, peak = machine.accelerator, machine.accelerator.peak(machine.compute)
     models = np.unique(rows["model"])
     chosen = np.random.default_rng(SEED).permutation(models)[: (len(models) + 1) // 2]
@@ -172,11 +292,18 @@ def _judge_experts(machine: Machine, rows: Columns, *, name: str, what: str, wei
             continue
         form, steps = _expert_table(device, peak, some(rows, train))
         kept = some(rows, few_of(judged))
-        ratio = octave_grid([np.array(axis) for axis in (EACH, WIDTH, LOCAL)], steps).ratio(kept["each"], kept["width"], kept["local"])
+        ratio = octave_grid([np.array(axis) for axis in (EACH, WIDTH, LOCAL)], steps).ratio(
+            kept["each"], kept["width"], kept["local"]
+        )
         table = joined(device, form, peak=peak, flops=kept["flops"], moved=kept["moved"]) * ratio
         plain = formula_of_experts(machine, kept, weights)
         found.append(
-            Line(name=name, what=f"{what}, {label}", formula=np.abs(plain / kept["seconds"] - 1), table=np.abs(table / kept["seconds"] - 1))
+            Line(
+                name=name,
+                what=f"{what}, {label}",
+                formula=np.abs(plain / kept["seconds"] - 1),
+                table=np.abs(table / kept["seconds"] - 1),
+            )
         )
     return found
 
@@ -184,13 +311,19 @@ def _judge_experts(machine: Machine, rows: Columns, *, name: str, what: str, wei
 def few_of(chosen: np.ndarray, *, most: int = JUDGED) -> np.ndarray:
     """At most so many of the chosen rows, drawn alike."""
     places = np.flatnonzero(chosen)
-    return places if len(places) <= most else np.sort(np.random.default_rng(SEED).choice(places, most, replace=False))
+    return (
+        places
+        if len(places) <= most
+        else np.sort(np.random.default_rng(SEED).choice(places, most, replace=False))
+    )
 
 
 def formula_of_experts(machine: Machine, rows: Columns, weights: NumberFormat) -> np.ndarray:
     """The package's own price without a table, shape by shape."""
     result = np.zeros(len(rows["seconds"]))
-    shapes = np.stack([rows[name] for name in ("total", "topk", "hidden", "width", "local")], axis=1)
+    shapes = np.stack(
+        [rows[name] for name in ("total", "topk", "hidden", "width", "local")], axis=1
+    )
     kinds, which = np.unique(shapes, axis=0, return_inverse=True)
     for number, (total, topk, hidden, width, local) in enumerate(kinds):
         here = which.ravel() == number

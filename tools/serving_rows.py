@@ -1,4 +1,6 @@
-"""Raw rows of serving kernels in the wheel of aiconfigurator-core, and what every family of tables shares."""
+"""Raw rows of serving kernels in the wheel of aiconfigurator-core, and what every family of tables
+shares.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ SEED = 7
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line of the page: what was judged, and errors |predicted / measured - 1| of the formula and of the table."""
+    """A line of the page: what was judged, and errors |predicted / measured - 1| of the formula and
+    of the table.
+    """
 
     name: str
     what: str
@@ -34,19 +38,35 @@ class Line:
         """Median and 90th percentile in percent, and the number of rows."""
 
         def text(errors: np.ndarray) -> str:
-            return f"{100 * np.median(errors):.1f} / {100 * np.quantile(errors, 0.9):.1f}" if len(errors) else "-"
+            return (
+                f"{100 * np.median(errors):.1f} / {100 * np.quantile(errors, 0.9):.1f}"
+                if len(errors)
+                else "-"
+            )
 
         return [self.name, self.what, text(self.formula), text(self.table), str(len(self.formula))]
 
 
 def newest(folder: Path, file: str) -> Path | None:
-    """The file of the newest version that has a third of the rows of the fullest: release candidates measured parts again."""
-    counts = {path: pq.read_metadata(path).num_rows for path in folder.glob(f"*/{file}") if "dev" not in path.parent.name}
+    """The file of the newest version that has a third of the rows of the fullest: release
+    candidates measured parts again.
+    """
+    counts = {
+        path: pq.read_metadata(path).num_rows
+        for path in folder.glob(f"*/{file}")
+        if "dev" not in path.parent.name
+    }
     full = [path for path, count in counts.items() if count * 3 >= max(counts.values())]
-    return max(full, key=lambda path: tuple(int(n) for n in re.findall(r"\d+", path.parent.name)), default=None)
+    return max(
+        full,
+        key=lambda path: tuple(int(n) for n in re.findall(r"\d+", path.parent.name)),
+        default=None,
+    )
 
 
-def rows_of(raw: Path, device: str, family: str, library: str, file: str, **wanted: object) -> Columns:
+def rows_of(
+    raw: Path, device: str, family: str, library: str, file: str, **wanted: object
+) -> Columns:
     """Rows of the newest version; empty without any."""
     path = newest(raw / FOLDERS[device] / family / library, file)
     return read(path, **wanted) if path is not None else {}
@@ -63,23 +83,43 @@ def steps_of(octaves: np.ndarray) -> np.ndarray:
 
 
 def fitted_form(
-    device: Accelerator, *, peak: float, flops: np.ndarray, moved: np.ndarray, seconds: np.ndarray, exponent: float = 0.0
+    device: Accelerator,
+    *,
+    peak: float,
+    flops: np.ndarray,
+    moved: np.ndarray,
+    seconds: np.ndarray,
+    exponent: float = 0.0,
 ) -> np.ndarray:
-    """(launches, ec, em, q) of `FittedForm` by least squares on logarithms, outliers weighed down; q = `exponent` unless that is 0."""
+    """(launches, ec, em, q) of `FittedForm` by least squares on logarithms, outliers weighed down;
+    q = `exponent` unless that is 0.
+    """
 
     def predicted(p: np.ndarray) -> np.ndarray:
         q = exponent or 1.0 + np.exp(p[3])
-        compute, memory = flops / (np.exp(p[1]) * peak), moved / (np.exp(p[2]) * device.memory_bandwidth)
+        compute, memory = (
+            flops / (np.exp(p[1]) * peak),
+            moved / (np.exp(p[2]) * device.memory_bandwidth),
+        )
         larger, smaller = np.maximum(compute, memory), np.minimum(compute, memory)
         return np.exp(p[0]) + larger * (1 + (smaller / larger) ** q) ** (1 / q)
 
     begin = [np.log(1e-5), np.log(0.5), np.log(0.75), 0.0][: 3 if exponent else 4]
-    limits = ([np.log(1e-6), np.log(0.02), np.log(0.05), -2.0][: len(begin)], [np.log(3e-4), 0.0, 0.0, 1.5][: len(begin)])
-    p = least_squares(lambda p: np.log(predicted(p) / seconds), begin, bounds=limits, loss="soft_l1", f_scale=0.1).x
-    return np.array([np.exp(p[0]) / device.launch_s, np.exp(p[1]), np.exp(p[2]), exponent or 1.0 + np.exp(p[3])])
+    limits = (
+        [np.log(1e-6), np.log(0.02), np.log(0.05), -2.0][: len(begin)],
+        [np.log(3e-4), 0.0, 0.0, 1.5][: len(begin)],
+    )
+    p = least_squares(
+        lambda p: np.log(predicted(p) / seconds), begin, bounds=limits, loss="soft_l1", f_scale=0.1
+    ).x
+    return np.array(
+        [np.exp(p[0]) / device.launch_s, np.exp(p[1]), np.exp(p[2]), exponent or 1.0 + np.exp(p[3])]
+    )
 
 
-def joined(device: Accelerator, form: np.ndarray, *, peak: float, flops: np.ndarray, moved: np.ndarray) -> np.ndarray:
+def joined(
+    device: Accelerator, form: np.ndarray, *, peak: float, flops: np.ndarray, moved: np.ndarray
+) -> np.ndarray:
     """Seconds by a fitted form."""
     compute, memory = flops / (form[1] * peak), moved / (form[2] * device.memory_bandwidth)
     larger, smaller = np.maximum(compute, memory), np.minimum(compute, memory)
@@ -96,8 +136,16 @@ def hats(axis: np.ndarray, values: np.ndarray) -> np.ndarray:
     return result
 
 
-def smooth_grid(axes: tuple[np.ndarray, ...], places: tuple[np.ndarray, ...], values: np.ndarray, *, stiffness: float = 0.5) -> np.ndarray:
-    """The grid whose interpolation is nearest to `values` (outliers weighed down), neighbours alike where nothing is measured."""
+def smooth_grid(
+    axes: tuple[np.ndarray, ...],
+    places: tuple[np.ndarray, ...],
+    values: np.ndarray,
+    *,
+    stiffness: float = 0.5,
+) -> np.ndarray:
+    """The grid whose interpolation is nearest to `values` (outliers weighed down), neighbours alike
+    where nothing is measured.
+    """
     weights = hats(axes[0], places[0])
     for axis, place in zip(axes[1:], places[1:], strict=True):
         weights = (weights[:, :, None] * hats(axis, place)[:, None, :]).reshape(len(values), -1)
@@ -106,7 +154,9 @@ def smooth_grid(axes: tuple[np.ndarray, ...], places: tuple[np.ndarray, ...], va
     number = np.arange(count).reshape(shape)
     rough = np.zeros((count, count))
     for way in range(len(shape)):
-        first, second = (np.take(number, np.arange(a, shape[way] - 1 + a), axis=way).ravel() for a in (0, 1))
+        first, second = (
+            np.take(number, np.arange(a, shape[way] - 1 + a), axis=way).ravel() for a in (0, 1)
+        )
         for one, other in ((first, first), (second, second)):
             np.add.at(rough, (one, other), stiffness)
         for one, other in ((first, second), (second, first)):
@@ -115,13 +165,22 @@ def smooth_grid(axes: tuple[np.ndarray, ...], places: tuple[np.ndarray, ...], va
     grid = np.zeros(count)
     for _ in range(3):
         weighed = weights * trust[:, None]
-        grid = np.linalg.solve(weighed.T @ weights + rough + 1e-6 * np.eye(count), weighed.T @ values)
+        grid = np.linalg.solve(
+            weighed.T @ weights + rough + 1e-6 * np.eye(count), weighed.T @ values
+        )
         trust = 1 / np.maximum(np.abs(weights @ grid - values) / 0.15, 1.0)
     return grid.reshape(shape)
 
 
-def packed(kind: str, tables: dict[str, np.ndarray], axes: dict[str, tuple[int, ...]], **further: np.ndarray) -> Arrays:
-    """Tables of one kind as they are stored: their names, the points of their axes, and their steps one after the other."""
+def packed(
+    kind: str,
+    tables: dict[str, np.ndarray],
+    axes: dict[str, tuple[int, ...]],
+    **further: np.ndarray,
+) -> Arrays:
+    """Tables of one kind as they are stored: their names, the points of their axes, and their steps
+    one after the other.
+    """
     names = np.frombuffer("\n".join(tables).encode(), dtype=np.uint8)
     points = {axis: np.array(values, np.float32) for axis, values in axes.items()}
     fields = {"names": names, "steps": np.stack(list(tables.values())), **points, **further}

@@ -1,4 +1,5 @@
-"""Writes small samples of raw rows that no grid point holds, for tests of the shipped tables: tests/cost/inference/samples_*.csv.
+"""Writes small samples of raw rows that no grid point holds, for tests of the shipped tables:
+tests/cost/inference/samples_*.csv.
 
 PYTHONPATH=src python tools/serving_samples.py raw/aiconfigurator_core
 """
@@ -41,29 +42,105 @@ def main(raw: Path) -> None:
     experts: list[list[object]] = []
     for device in DEVICES:
         for library in LIBRARIES:
-            rows = rows_of(raw, device, "attention", library, "generation_attention_perf.parquet", window_size=0, head_dim=128)
+            rows = rows_of(
+                raw,
+                device,
+                "attention",
+                library,
+                "generation_attention_perf.parquet",
+                window_size=0,
+                head_dim=128,
+            )
             rows = some(rows, rows["kernel_source"] == usual_kernel(rows))
             ratio, context = rows["num_heads"] / rows["num_key_value_heads"], rows["step"] + 1
-            off = ~(np.isin(ratio, ROWS) & np.isin(rows["num_key_value_heads"], KEY_HEADS) & np.isin(rows["batch_size"], SEQUENCES))
-            inside = (ratio <= ROWS[-1]) & (ratio % 1 == 0) & (rows["num_key_value_heads"] <= KEY_HEADS[-1])
+            off = ~(
+                np.isin(ratio, ROWS)
+                & np.isin(rows["num_key_value_heads"], KEY_HEADS)
+                & np.isin(rows["batch_size"], SEQUENCES)
+            )
+            inside = (
+                (ratio <= ROWS[-1])
+                & (ratio % 1 == 0)
+                & (rows["num_key_value_heads"] <= KEY_HEADS[-1])
+            )
             few = drawn(rows, off & inside & (context >= SHORTEST) & (context <= LONGEST))
-            names = ("kv_cache_dtype", "num_heads", "num_key_value_heads", "batch_size", "step", "seconds")
-            decode += [[device, library, *line] for line in zip(*(few[name] for name in names), strict=True)]
+            names = (
+                "kv_cache_dtype",
+                "num_heads",
+                "num_key_value_heads",
+                "batch_size",
+                "step",
+                "seconds",
+            )
+            decode += [
+                [device, library, *line]
+                for line in zip(*(few[name] for name in names), strict=True)
+            ]
             for theirs in DENSE[library]:
                 rows = rows_of(raw, device, "gemm", library, "gemm_perf.parquet", gemm_dtype=theirs)
                 if not rows or not len(rows["seconds"]):
                     continue
-                off = ~(np.isin(rows["m"], M) & np.isin(rows["n"], NK) & np.isin(rows["k"], NK)) & (rows["m"] <= 64)
+                off = ~(np.isin(rows["m"], M) & np.isin(rows["n"], NK) & np.isin(rows["k"], NK)) & (
+                    rows["m"] <= 64
+                )
                 few = drawn(rows, off & (rows["n"] >= 512) & (rows["k"] >= 512))
                 formats = [one.value for one in FORMATS[theirs]]
-                products += [[device, library, *formats, *line] for line in zip(*(few[n] for n in ("m", "n", "k", "seconds")), strict=True)]
-            rows = rows_of(raw, device, "moe", library, "moe_perf.parquet", moe_dtype="bfloat16", distribution="power_law_1.01")
-            few = drawn(rows, (rows["moe_ep_size"] <= 8) & (rows["topk"] > 1) & (rows["num_tokens"] <= 512))
-            names = ("num_tokens", "num_experts", "topk", "hidden_size", "inter_size", "moe_tp_size", "moe_ep_size", "seconds")
-            experts += [[device, library, *line] for line in zip(*(few[name] for name in names), strict=True)]
-    write("decode", ["device", "library", "cache", "heads", "key_heads", "sequences", "step", "seconds"], decode)
-    write("products", ["device", "library", "weights", "multiplied", "m", "n", "k", "seconds"], products)
-    write("experts", ["device", "library", "tokens", "experts", "topk", "hidden", "width", "etp", "ep", "seconds"], experts)
+                products += [
+                    [device, library, *formats, *line]
+                    for line in zip(*(few[n] for n in ("m", "n", "k", "seconds")), strict=True)
+                ]
+            rows = rows_of(
+                raw,
+                device,
+                "moe",
+                library,
+                "moe_perf.parquet",
+                moe_dtype="bfloat16",
+                distribution="power_law_1.01",
+            )
+            few = drawn(
+                rows, (rows["moe_ep_size"] <= 8) & (rows["topk"] > 1) & (rows["num_tokens"] <= 512)
+            )
+            names = (
+                "num_tokens",
+                "num_experts",
+                "topk",
+                "hidden_size",
+                "inter_size",
+                "moe_tp_size",
+                "moe_ep_size",
+                "seconds",
+            )
+            experts += [
+                [device, library, *line]
+                for line in zip(*(few[name] for name in names), strict=True)
+            ]
+    write(
+        "decode",
+        ["device", "library", "cache", "heads", "key_heads", "sequences", "step", "seconds"],
+        decode,
+    )
+    write(
+        "products",
+        ["device", "library", "weights", "multiplied", "m", "n", "k", "seconds"],
+        products,
+    )
+    write(
+        "experts",
+        [
+            "device",
+            "library",
+            "tokens",
+            "experts",
+            "topk",
+            "hidden",
+            "width",
+            "etp",
+            "ep",
+            "seconds",
+        ],
+        experts,
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Writes the tables of serving kernels that ship with the package, and docs/serving-kernels.md, from the tables of aiconfigurator-core.
+"""Writes the tables of serving kernels that ship with the package, and docs/serving-kernels.md,
+from the tables of aiconfigurator-core.
 
-    pip download --no-deps aiconfigurator-core==0.12.0 && unzip aiconfigurator_core-*.whl -d raw -x '*silicon_sample*'
-    pip install pyarrow scipy
-    PYTHONPATH=src python tools/serving_tables.py raw/aiconfigurator_core
+    pip download --no-deps aiconfigurator-core==0.12.0 && unzip aiconfigurator_core-*.whl -d raw -x
+    '*silicon_sample*' pip install pyarrow scipy PYTHONPATH=src python tools/serving_tables.py
+    raw/aiconfigurator_core
 
-Run it again when rates of products or a link of an accelerator that has tables change. Nothing here is fitted to a run of an engine; the
-file of runs in that package (silicon_sample.csv) is not opened. What is left out of a raw row, and why, is said at each function.
+Run it again when rates of products or a link of an accelerator that has tables change. Nothing here
+is fitted to a run of an engine; the file of runs in that package (silicon_sample.csv) is not
+opened. What is left out of a raw row, and why, is said at each function.
 """
 
 from __future__ import annotations
@@ -33,11 +35,21 @@ HEAD = ["accelerator", "kernel", "formula", "table", "rows"]
 
 
 def short_run(name: str, dtype: Dtype) -> Machine:
-    """The machine at the clock of short runs, which tables are of, and without any table of its own."""
+    """The machine at the clock of short runs, which tables are of, and without any table of its
+    own.
+    """
     device = accelerator(name)
-    machine = machine_of(device, compute=dtype, attention=AttentionKernel.FLASH_3, elements=ElementKernels.FUSED, constants=Constants())
+    machine = machine_of(
+        device,
+        compute=dtype,
+        attention=AttentionKernel.FLASH_3,
+        elements=ElementKernels.FUSED,
+        constants=Constants(),
+    )
     gemm, half = (replace(rates, sustained=1.0) for rates in (machine.gemm, machine.half))
-    return replace(machine, gemm=gemm, half=half, accelerator=replace(device, name=f"{name} without tables"))
+    return replace(
+        machine, gemm=gemm, half=half, accelerator=replace(device, name=f"{name} without tables")
+    )
 
 
 def main(raw: Path) -> None:
@@ -45,7 +57,11 @@ def main(raw: Path) -> None:
     lines: list[Line] = []
     size = 0
     for name in (source.name for source in SOURCES):
-        machines = {dtype: short_run(name, dtype) for dtype in (Dtype.BF16, Dtype.FP8, Dtype.FP4) if accelerator(name).peak(dtype)}
+        machines = {
+            dtype: short_run(name, dtype)
+            for dtype in (Dtype.BF16, Dtype.FP8, Dtype.FP4)
+            if accelerator(name).peak(dtype)
+        }
         arrays: dict[str, np.ndarray] = {}
         for entries, found in (
             decode_entries(raw, name, machines[Dtype.BF16]),

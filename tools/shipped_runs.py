@@ -1,4 +1,5 @@
-"""Write src/shardwright/simulator/runs.json anew: options of the runs that it lists, where frameworks have other options than before.
+"""Write src/shardwright/simulator/runs.json anew: options of the runs that it lists, where
+frameworks have other options than before.
 
 python tools/shipped_runs.py
 """

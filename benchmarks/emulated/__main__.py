@@ -33,12 +33,17 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def durations(result: SimulatedPlan, device: int) -> tuple[list[tuple[int, int, int, int, float]], float]:
-    """Uncontended seconds of a device's actions by (lane, chunk, kind, slice), and of its optimizer's update."""
+def durations(
+    result: SimulatedPlan, device: int
+) -> tuple[list[tuple[int, int, int, int, float]], float]:
+    """Uncontended seconds of a device's actions by (lane, chunk, kind, slice), and of its
+    optimizer's update."""
     costs, found, update = result.costs, [], 0.0
     for lane in costs.stages:
         for stage in lane:
-            family = next((i for i, devices in enumerate(stage.families) if device in devices), None)
+            family = next(
+                (i for i, devices in enumerate(stage.families) if device in devices), None
+            )
             if family is None:
                 continue
             steps = costs.families[stage.lane, stage.chunk, family].slices
@@ -55,7 +60,16 @@ def commands(setting: Setting, result: SimulatedPlan, *, steps: int) -> list[dic
     found, plan = [], print_plan(result.program.plan, name="emulated")
     for device in range(HOSTS):
         seconds, update = durations(result, device)
-        found.append({"do": "steps", "setting": setting.name, "plan": plan, "steps": steps, "seconds": seconds, "update": update})
+        found.append(
+            {
+                "do": "steps",
+                "setting": setting.name,
+                "plan": plan,
+                "steps": steps,
+                "seconds": seconds,
+                "update": update,
+            }
+        )
     return found
 
 
@@ -66,15 +80,22 @@ def warm_up(ranks: Ranks) -> None:
 
 
 def spent(ranks: Ranks, *, steps: int) -> tuple[float, ...]:
-    """Seconds of steps from their common beginning to their last end; those that a rank began late are left out.
+    """Seconds of steps from their common beginning to their last end; those that a rank began late
+    are left out.
 
     Raises:
         RuntimeError: none is left.
     """
     answers = [ranks.hear() for _ in range(steps)]
-    found = tuple(max(a["ended"] for a in own) - own[0]["began"] for own in answers if max(a["late"] for a in own) < LATE_S)
+    found = tuple(
+        max(a["ended"] for a in own) - own[0]["began"]
+        for own in answers
+        if max(a["late"] for a in own) < LATE_S
+    )
     if not found:
-        raise RuntimeError("in every step some rank began late: the machine is too busy to measure anything")
+        raise RuntimeError(
+            "in every step some rank began late: the machine is too busy to measure anything"
+        )
     return found
 
 
@@ -85,17 +106,27 @@ def prepare_links(hosts: Hosts, setting: Setting) -> None:
         run(routing(hosts, host, near=bool(setting.near_mbit)))
 
 
-def compare(hosts: Hosts, ranks: Ranks, setting: Setting, reaches: Mapping[float, Reach], *, steps: int) -> Compared:
+def compare(
+    hosts: Hosts, ranks: Ranks, setting: Setting, reaches: Mapping[float, Reach], *, steps: int
+) -> Compared:
     """Predict a setting and measure it."""
     result = setting.predicted(reaches)
     prepare_links(hosts, setting)
     ranks.tell(commands(setting, result, steps=steps + WARM))
     warm_up(ranks)
-    return Compared(name=setting.name, cluster=setting.cluster, predicted_s=result.step_time_s, steps_s=spent(ranks, steps=steps))
+    return Compared(
+        name=setting.name,
+        cluster=setting.cluster,
+        predicted_s=result.step_time_s,
+        steps_s=spent(ranks, steps=steps),
+    )
 
 
-def changing(hosts: Hosts, ranks: Ranks, reaches: Mapping[float, Reach], *, steps: int) -> tuple[Compared, Compared]:
-    """One run whose links lose most of their rate half-way: predicted and measured before and after."""
+def changing(
+    hosts: Hosts, ranks: Ranks, reaches: Mapping[float, Reach], *, steps: int
+) -> tuple[Compared, Compared]:
+    """One run whose links lose most of their rate half-way: predicted and measured before and
+    after."""
     before = SETTINGS[CHANGING]
     result = before.predicted(reaches)
     after = replace(before, mbit=(AFTER_MBIT,) * HOSTS).predicted(reaches)
@@ -107,8 +138,18 @@ def changing(hosts: Hosts, ranks: Ranks, reaches: Mapping[float, Reach], *, step
     ranks.hear()  # the step in which the rate changes belongs to neither
     rest = spent(ranks, steps=steps)
     return (
-        Compared(name=f"{CHANGING}, {BEFORE_MBIT:g} Mb/s", cluster="changing", predicted_s=result.step_time_s, steps_s=first),
-        Compared(name=f"{CHANGING}, then {AFTER_MBIT:g} Mb/s", cluster="changing", predicted_s=after.step_time_s, steps_s=rest),
+        Compared(
+            name=f"{CHANGING}, {BEFORE_MBIT:g} Mb/s",
+            cluster="changing",
+            predicted_s=result.step_time_s,
+            steps_s=first,
+        ),
+        Compared(
+            name=f"{CHANGING}, then {AFTER_MBIT:g} Mb/s",
+            cluster="changing",
+            predicted_s=after.step_time_s,
+            steps_s=rest,
+        ),
     )
 
 
@@ -126,16 +167,25 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that hosts are taken down
     settings = [s for s in SETTINGS.values() if chosen.only in s.name]
     if not settings or chosen.steps < 1:
-        parser.error(f"no setting's name contains {chosen.only!r}" if chosen.steps > 0 else "--steps is at least 1")
+        parser.error(
+            f"no setting's name contains {chosen.only!r}"
+            if chosen.steps > 0
+            else "--steps is at least 1"
+        )
     began = time.monotonic()
     with hosts_up(HOSTS) as hosts, ranks_up(hosts) as ranks:
         reaches: dict[float, Reach] = {}
         priced: list[Priced] = []
-        for mbit in sorted({AFTER_MBIT, BEFORE_MBIT} | {m for s in settings for m in (*s.mbit, s.near_mbit) if m}):
+        for mbit in sorted(
+            {AFTER_MBIT, BEFORE_MBIT} | {m for s in settings for m in (*s.mbit, s.near_mbit) if m}
+        ):
             shape(hosts, rates={FAR: (mbit,) * HOSTS, NEAR: (mbit,) * HOSTS})
             reaches[mbit] = reach_of(ranks, mbit=mbit)
             priced += collectives(ranks, reaches[mbit], mbit=mbit)
-            say(f"{mbit:g} Mb/s: latency {reaches[mbit].latency_s * 1e3:.2f} ms, {reaches[mbit].efficiency:.3f} of the rate")
+            say(
+                f"{mbit:g} Mb/s: latency {reaches[mbit].latency_s * 1e3:.2f} ms,"
+                f" {reaches[mbit].efficiency:.3f} of the rate"
+            )
         rows = []
         for setting in settings:
             rows.append(compare(hosts, ranks, setting, reaches, steps=chosen.steps))

@@ -16,7 +16,8 @@ class Compared:
     """One setting.
 
     Args:
-        cluster: settings of one name share it, and their model. steps_s: measured steps.
+        cluster: settings of one name share it, and their model.
+        steps_s: measured steps.
     """
 
     name: str
@@ -46,7 +47,8 @@ def worst_error(rows: Sequence[Compared]) -> float:
 
 
 def comparable(rows: Iterable[Compared]) -> list[tuple[Compared, Compared]]:
-    """Pairs of plans on one cluster whose measured times differ by more than `CLEAR` of the smaller."""
+    """Pairs of plans on one cluster whose measured times differ by more than `CLEAR` of the
+    smaller."""
     found = []
     for _, group in groupby(sorted(rows, key=lambda r: r.cluster), key=lambda r: r.cluster):
         for one, other in combinations(group, 2):
@@ -58,4 +60,8 @@ def comparable(rows: Iterable[Compared]) -> list[tuple[Compared, Compared]]:
 
 def disordered(rows: Iterable[Compared]) -> list[tuple[Compared, Compared]]:
     """Of these pairs, those that are predicted in the other order."""
-    return [(a, b) for a, b in comparable(rows) if (a.measured_s < b.measured_s) != (a.predicted_s < b.predicted_s)]
+    return [
+        (a, b)
+        for a, b in comparable(rows)
+        if (a.measured_s < b.measured_s) != (a.predicted_s < b.predicted_s)
+    ]

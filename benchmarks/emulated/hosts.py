@@ -1,4 +1,5 @@
-"""Hosts in network namespaces: each with a card to its node's switch and one to the core, all shaped, rates changed while they run."""
+"""Hosts in network namespaces: each with a card to its node's switch and one to the core, all
+shaped, rates changed while they run."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ class Hosts:
     """Names of the namespaces.
 
     Args:
-        prefix: of all names, at most eight letters. count: hosts. node: hosts that share a node's switch.
+        prefix: of all names, at most eight letters.
+        count: hosts.
+        node: hosts that share a node's switch.
     """
 
     prefix: str
@@ -55,7 +58,9 @@ def unusable() -> str:
     if os.geteuid() != 0:
         return "namespaces and shaped links need root"
     probe = f"probe-{os.getpid()}"
-    made = subprocess.run(("ip", "netns", "add", probe), capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        ("ip", "netns", "add", probe), capture_output=True, text=True, check=False
+    )
     if made.returncode:
         return f"no namespace can be made here: {made.stderr.strip()[:200]}"
     subprocess.run(("ip", "netns", "del", probe), capture_output=True, check=False)
@@ -87,11 +92,23 @@ def making(hosts: Hosts) -> Iterator[Command]:
 
 
 def routing(hosts: Hosts, host: int, *, near: bool) -> Iterator[Command]:
-    """Commands that lead a host's traffic within its node by the node's switch (`near`), or by the core."""
+    """Commands that lead a host's traffic within its node by the node's switch (`near`), or by the
+    core."""
     for other in range(hosts.count):
         if other != host:
             card = NEAR if near and other // hosts.node == host // hosts.node else FAR
-            yield ("ip", "-n", hosts.name(host), "route", "replace", f"{hosts.address(other)}/32", "dev", card, "congctl", "cubic")
+            yield (
+                "ip",
+                "-n",
+                hosts.name(host),
+                "route",
+                "replace",
+                f"{hosts.address(other)}/32",
+                "dev",
+                card,
+                "congctl",
+                "cubic",
+            )
 
 
 def shaping(hosts: Hosts, host: int, *, card: str, mbit: float) -> Iterator[Command]:

@@ -1,4 +1,5 @@
-"""One rank: reads commands as lines of JSON, does them together with the other ranks, answers with a line each."""
+"""One rank: reads commands as lines of JSON, does them together with the other ranks, answers with
+a line each."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def steps(network: Network, rank: int, command: dict[str, Any]) -> Iterator[dict
     known = training(setting.model, setting.job, parse_plan(command["plan"]), precision=PRECISION)
     active = rank in known.devices
     seconds: Seconds = {(a, b, c, d): s for a, b, c, d, s in command["seconds"]}
-    store = ParameterStore(model=setting.model, source=_never, settings=known.settings, precision=PRECISION)
+    store = ParameterStore(
+        model=setting.model, source=_never, settings=known.settings, precision=PRECISION
+    )
     parts = {b.number: _flat(b) for b in known.buckets if rank in b.devices and len(b.devices) > 1}
     for _ in range(command["steps"]):
         gc.collect()
@@ -67,7 +70,9 @@ def _never(key: Key) -> torch.Tensor:
 
 def _flat(bucket: Bucket) -> FlatBucket:
     """A bucket's gradient as an accelerator would have it: one piece of memory."""
-    held = StoredParameter(box=(((0, bucket.elements),),), value=torch.zeros(bucket.elements, dtype=DTYPE))
+    held = StoredParameter(
+        box=(((0, bucket.elements),),), value=torch.zeros(bucket.elements, dtype=DTYPE)
+    )
     part = HeldPart(held=held, rows=(slice(None),), is_all=True)
     found = FlatBucket(stretches=(Stretch(shape=(bucket.elements,), parts=(part,)),))
     found.make_room(DTYPE)
@@ -75,10 +80,18 @@ def _flat(bucket: Bucket) -> FlatBucket:
 
 
 def _step(
-    rank: int, known: Training, store: ParameterStore, parts: Mapping[int, FlatBucket], seconds: Seconds, update_s: float
+    rank: int,
+    known: Training,
+    store: ParameterStore,
+    parts: Mapping[int, FlatBucket],
+    seconds: Seconds,
+    update_s: float,
 ) -> Task[None]:
-    """A step as `train.step_task` runs it by messages: actions, sums, norm, update, gathers; the update waits."""
-    yield from device_task(rank, known.work, batch={}, store=store, walking=partial(Waiting, seconds=seconds))
+    """A step as `train.step_task` runs it by messages: actions, sums, norm, update, gathers; the
+    update waits."""
+    yield from device_task(
+        rank, known.work, batch={}, store=store, walking=partial(Waiting, seconds=seconds)
+    )
     shared = [b for b in known.buckets if b.number in parts]
     totals = {}
     for bucket in shared:
@@ -121,7 +134,15 @@ def _once(kind: str, rank: int, group: tuple[int, ...], elements: int) -> Task[N
         piece = torch.zeros(elements // len(group), dtype=DTYPE)
         others = [d for d in group if d != rank]
         gives, receives = dict.fromkeys(others, piece), dict.fromkeys(others, tuple(piece.shape))
-        yield Exchange(group=group, gives=gives, receives=receives, key="all", kind="all_gather", elements=elements, dtype=DTYPE)
+        yield Exchange(
+            group=group,
+            gives=gives,
+            receives=receives,
+            key="all",
+            kind="all_gather",
+            elements=elements,
+            dtype=DTYPE,
+        )
 
 
 def _answer(found: Mapping[Any, Any]) -> None:
@@ -134,7 +155,13 @@ def main() -> None:
     rank, address = int(sys.argv[1]), sys.argv[2]
     torch.set_num_threads(1)
     run_promptly()
-    dist.init_process_group("gloo", init_method=f"tcp://{address}", rank=rank, world_size=HOSTS, timeout=timedelta(seconds=120))
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://{address}",
+        rank=rank,
+        world_size=HOSTS,
+        timeout=timedelta(seconds=120),
+    )
     with Network({d: d for d in range(HOSTS)}, timeout_s=120) as network:
         for line in sys.stdin:
             command = cast(dict[str, Any], json.loads(line))

@@ -46,11 +46,24 @@ class Ranks:
 @contextmanager
 def ranks_up(hosts: Hosts) -> Iterator[Ranks]:
     """One rank a host for as long as the context lasts."""
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": FAR, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    environment = {
+        **os.environ,
+        "GLOO_SOCKET_IFNAME": FAR,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
     processes = tuple(
         subprocess.Popen(
             (
-                *("ip", "netns", "exec", hosts.name(rank), sys.executable, "-m", "benchmarks.emulated.rank"),
+                *(
+                    "ip",
+                    "netns",
+                    "exec",
+                    hosts.name(rank),
+                    sys.executable,
+                    "-m",
+                    "benchmarks.emulated.rank",
+                ),
                 *(str(rank), f"{hosts.address(0)}:29500"),
             ),
             stdin=subprocess.PIPE,

@@ -1,4 +1,5 @@
-"""What links reach, from messages of the executor's own network between two hosts: never from step times."""
+"""What links reach, from messages of the executor's own network between two hosts: never from step
+times."""
 
 from __future__ import annotations
 
@@ -50,7 +51,13 @@ def fit_reach(points: Mapping[int, float], *, mbit: float) -> Reach:
 
 def measured(ranks: Ranks, kind: str, *, devices: int, sizes: tuple[int, ...]) -> dict[int, float]:
     """Median seconds by bytes, of the slowest rank; of a message one way, half of there and back."""
-    command: dict[str, Any] = {"do": "measure", "kind": kind, "devices": devices, "sizes": sizes, "times": _TIMES}
+    command: dict[str, Any] = {
+        "do": "measure",
+        "kind": kind,
+        "devices": devices,
+        "sizes": sizes,
+        "times": _TIMES,
+    }
     ranks.tell([command] * HOSTS)
     answers = ranks.hear()[:devices]
     found = {}
@@ -72,10 +79,33 @@ def collectives(ranks: Ranks, reach: Reach, *, mbit: float) -> list[Priced]:
     found = []
     for kind in (Collective.ALL_REDUCE, Collective.ALL_GATHER):
         for devices in (2, HOSTS):
-            link = Tier(name="card", num_devices=devices, bandwidth=reach.efficiency * mbit * 1e6 / 8, latency_s=reach.latency_s)
-            span = span_of((Tier(name="host", num_devices=1, bandwidth=1e12, latency_s=0.0), link), ((np.array([devices]), np.array([1])),))
-            for size, seconds in measured(ranks, kind.value, devices=devices, sizes=BUFFERS).items():
+            link = Tier(
+                name="card",
+                num_devices=devices,
+                bandwidth=reach.efficiency * mbit * 1e6 / 8,
+                latency_s=reach.latency_s,
+            )
+            span = span_of(
+                (Tier(name="host", num_devices=1, bandwidth=1e12, latency_s=0.0), link),
+                ((np.array([devices]), np.array([1])),),
+            )
+            for size, seconds in measured(
+                ranks, kind.value, devices=devices, sizes=BUFFERS
+            ).items():
                 algorithms = algorithms_for(kind, library="messages")
-                priced = float(collective_seconds(kind, volume=np.array([float(size)]), span=span, algorithms=algorithms)[0][0])
-                found.append(Priced(mbit=mbit, kind=kind.value, devices=devices, size=size, measured_s=seconds, priced_s=priced))
+                priced = float(
+                    collective_seconds(
+                        kind, volume=np.array([float(size)]), span=span, algorithms=algorithms
+                    )[0][0]
+                )
+                found.append(
+                    Priced(
+                        mbit=mbit,
+                        kind=kind.value,
+                        devices=devices,
+                        size=size,
+                        measured_s=seconds,
+                        priced_s=priced,
+                    )
+                )
     return found

@@ -1,4 +1,5 @@
-"""The settings: a model, a cluster of emulated accelerators, and a plan each. Nothing in them is fitted."""
+"""The settings: a model, a cluster of emulated accelerators, and a plan each. Nothing in them is
+fitted."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ EXECUTOR: Final[Runtime] = replace(
     version="0.1",
     # execute/distributed: posts never wait, and threads take what comes while a device computes.
     overlap_p2p=True,
-    # emulated/rank: all actions, then sums bucket by bucket, update, gathers; nothing runs beside them.
+    # emulated/rank: all actions, then sums bucket by bucket, update, gathers; nothing runs beside
+    # them.
     overlap_grad_reduce=False,
     overlap_param_gather=False,
     gather_prefetch=0,
@@ -52,7 +54,8 @@ EXECUTOR: Final[Runtime] = replace(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """What a card of some rate achieves, as calibrated: seconds of an empty message, and the share of the rate that long ones reach."""
+    """What a card of some rate achieves, as calibrated: seconds of an empty message, and the share
+    of the rate that long ones reach."""
 
     latency_s: float
     efficiency: float
@@ -63,9 +66,12 @@ class Setting:
     """One plan on one cluster.
 
     Args:
-        plan: in the notation. speeds: GFLOP/s of every host's accelerator. mbit: Mb/s of every host's card.
+        plan: in the notation.
+        speeds: GFLOP/s of every host's accelerator.
+        mbit: Mb/s of every host's card.
         near_mbit: Mb/s within nodes of two hosts; 0.0 = every host is a node.
-        layers, hidden, tokens, batch: of the model and the job. cluster: settings of one name differ in their plans alone.
+        layers, hidden, tokens, batch: of the model and the job.
+        cluster: settings of one name differ in their plans alone.
     """
 
     name: str
@@ -82,16 +88,35 @@ class Setting:
     @property
     def model(self) -> Model:
         """A decoder with a small vocabulary."""
-        sizes = {"hidden_size": self.hidden, "intermediate_size": 4 * self.hidden, "num_attention_heads": 8, "num_key_value_heads": 8}
-        config = {"architectures": ["LlamaForCausalLM"], **sizes, "num_hidden_layers": self.layers, "vocab_size": 512}
-        config |= {"tie_word_embeddings": False, "rms_norm_eps": 1e-5, "max_position_embeddings": self.tokens}
+        sizes = {
+            "hidden_size": self.hidden,
+            "intermediate_size": 4 * self.hidden,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 8,
+        }
+        config = {
+            "architectures": ["LlamaForCausalLM"],
+            **sizes,
+            "num_hidden_layers": self.layers,
+            "vocab_size": 512,
+        }
+        config |= {
+            "tie_word_embeddings": False,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": self.tokens,
+        }
         return model_from_config(config, name="emulated")
 
     @property
     def job(self) -> TrainingJob:
         """Everything that is sent has four bytes an element."""
         sequences = (SequenceLength(name="text", tokens=self.tokens),)
-        return TrainingJob(sequences=sequences, global_batch=self.batch, activation=Dtype.FP32, parameter=Dtype.FP32)
+        return TrainingJob(
+            sequences=sequences,
+            global_batch=self.batch,
+            activation=Dtype.FP32,
+            parameter=Dtype.FP32,
+        )
 
     @property
     def parsed(self) -> Plan:
@@ -110,7 +135,13 @@ class Setting:
             reaches: by Mb/s.
         """
         constants = replace(SHIPPED, jitter=0.0)  # hosts of an emulated cluster do not straggle
-        return Problem(model=self.model, cluster=self._cluster(reaches), job=self.job, runtime=EXECUTOR, constants=constants)
+        return Problem(
+            model=self.model,
+            cluster=self._cluster(reaches),
+            job=self.job,
+            runtime=EXECUTOR,
+            constants=constants,
+        )
 
     def _cluster(self, reaches: Mapping[float, Reach]) -> Cluster:
         size = 2 if self.near_mbit else 1
@@ -135,7 +166,8 @@ class Setting:
 
 
 def accelerator(gflops: float) -> Accelerator:
-    """An accelerator of so many GFLOP/s and a fifth of it in GB/s, priced by the stated defaults of a device without measurements."""
+    """An accelerator of so many GFLOP/s and a fifth of it in GB/s, priced by the stated defaults of
+    a device without measurements."""
     made = accelerator_from_sheet(
         f"emulated-{gflops:g}",
         vendor="",
@@ -150,7 +182,12 @@ def accelerator(gflops: float) -> Accelerator:
 
 def _link(mbit: float, reaches: Mapping[float, Reach]) -> Link:
     reach = reaches[mbit]
-    return Link(latency_s=reach.latency_s, bandwidth=mbit * 1e6 / 8, efficiency=reach.efficiency, origin=_ASSUMED)
+    return Link(
+        latency_s=reach.latency_s,
+        bandwidth=mbit * 1e6 / 8,
+        efficiency=reach.efficiency,
+        origin=_ASSUMED,
+    )
 
 
 def _pipeline(stages: str, order: str) -> str:
@@ -158,7 +195,10 @@ def _pipeline(stages: str, order: str) -> str:
 
 
 def _replicas(stages: str, *, stride: int = 1, zero: str = "") -> str:
-    return f"{zero}lane main samples 8 in 4\n  stages {stages}\n    all = b2@{stride}\norder 1f1b(main)\n"
+    return (
+        f"{zero}lane main samples 8 in 4\n  stages {stages}\n    all = b2@{stride}\norder"
+        " 1f1b(main)\n"
+    )
 
 
 _EVEN: Final = "embed+2, 2*2, 2+head on 0..3"
@@ -180,27 +220,70 @@ def _settings() -> Mapping[str, Setting]:
     found = (
         Setting(name="1F1B", cluster=uniform, plan=_pipeline(_EVEN, "1f1b(main)"), mbit=_FAST),
         Setting(name="1F1B, uneven stages", cluster=uniform, plan=_pipeline(_UNEVEN, "1f1b(main)")),
-        Setting(name="order found for uneven stages", cluster=uniform, plan=_pipeline(_UNEVEN, "table-search(main)")),
-        Setting(name="GPipe", cluster=uniform, plan=_pipeline(_EVEN, "gpipe(main)")),
-        Setting(name="interleaved, 2 chunks", cluster=uniform, plan=_pipeline(_CHUNKS, "interleaved-1f1b(main)")),
-        Setting(name="ZB-H1", cluster=uniform, plan=_pipeline(_EVEN, "zb-h1(main)")),
-        Setting(name="DP2 x PP2", cluster="4 equal, 200 Mb/s, narrow", plan=_replicas(_APART), **narrow),
         Setting(
-            name="DP2 x PP2, ZeRO-2", cluster="4 equal, 200 Mb/s, narrow", plan=_replicas(_APART, zero="zero all: all/all/1\n"), **narrow
+            name="order found for uneven stages",
+            cluster=uniform,
+            plan=_pipeline(_UNEVEN, "table-search(main)"),
         ),
-        Setting(name="1F1B, slow links", cluster=slow, plan=_pipeline(_EVEN, "1f1b(main)"), **heavy),
-        Setting(name="interleaved, slow links", cluster=slow, plan=_pipeline(_CHUNKS, "interleaved-1f1b(main)"), **heavy),
+        Setting(name="GPipe", cluster=uniform, plan=_pipeline(_EVEN, "gpipe(main)")),
+        Setting(
+            name="interleaved, 2 chunks",
+            cluster=uniform,
+            plan=_pipeline(_CHUNKS, "interleaved-1f1b(main)"),
+        ),
+        Setting(name="ZB-H1", cluster=uniform, plan=_pipeline(_EVEN, "zb-h1(main)")),
+        Setting(
+            name="DP2 x PP2", cluster="4 equal, 200 Mb/s, narrow", plan=_replicas(_APART), **narrow
+        ),
+        Setting(
+            name="DP2 x PP2, ZeRO-2",
+            cluster="4 equal, 200 Mb/s, narrow",
+            plan=_replicas(_APART, zero="zero all: all/all/1\n"),
+            **narrow,
+        ),
+        Setting(
+            name="1F1B, slow links", cluster=slow, plan=_pipeline(_EVEN, "1f1b(main)"), **heavy
+        ),
+        Setting(
+            name="interleaved, slow links",
+            cluster=slow,
+            plan=_pipeline(_CHUNKS, "interleaved-1f1b(main)"),
+            **heavy,
+        ),
         Setting(name="ZB-V, slow links", cluster=slow, plan=_pipeline(_VEE, "zb-v(main)"), **heavy),
-        Setting(name="even stages, mixed speeds", cluster=mixed, plan=_pipeline(_EVEN, "1f1b(main)"), speeds=_MIXED),
+        Setting(
+            name="even stages, mixed speeds",
+            cluster=mixed,
+            plan=_pipeline(_EVEN, "1f1b(main)"),
+            speeds=_MIXED,
+        ),
         Setting(
             name="stages by speed, mixed speeds",
             cluster=mixed,
             plan=_pipeline("embed+3, 3, 1, 1+head on 0..3", "1f1b(main)"),
             speeds=_MIXED,
         ),
-        Setting(name="1F1B, slow between nodes", cluster=nodes, plan=_pipeline(_EVEN, "1f1b(main)"), mbit=_SLOW, near_mbit=1000.0),
-        Setting(name="DP2 within nodes", cluster=f"{nodes}, narrow", plan=_replicas(_APART), near_mbit=1000.0, **narrow),
-        Setting(name="DP2 across nodes", cluster=f"{nodes}, narrow", plan=_replicas(_WITHIN, stride=2), near_mbit=1000.0, **narrow),
+        Setting(
+            name="1F1B, slow between nodes",
+            cluster=nodes,
+            plan=_pipeline(_EVEN, "1f1b(main)"),
+            mbit=_SLOW,
+            near_mbit=1000.0,
+        ),
+        Setting(
+            name="DP2 within nodes",
+            cluster=f"{nodes}, narrow",
+            plan=_replicas(_APART),
+            near_mbit=1000.0,
+            **narrow,
+        ),
+        Setting(
+            name="DP2 across nodes",
+            cluster=f"{nodes}, narrow",
+            plan=_replicas(_WITHIN, stride=2),
+            near_mbit=1000.0,
+            **narrow,
+        ),
     )
     return MappingProxyType({s.name: s for s in found})
 

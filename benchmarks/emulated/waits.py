@@ -1,4 +1,5 @@
-"""Compute replaced by waits: a walker that takes and posts what a plan's device does, and sleeps where it would compute."""
+"""Compute replaced by waits: a walker that takes and posts what a plan's device does, and sleeps
+where it would compute."""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ _AT_ONCE_S: Final = 5e-4
 def run_promptly() -> None:
     """Let sleeps of this thread and of those that it starts end within microseconds.
 
-    Linux: prctl PR_SET_TIMERSLACK. Not by a real-time scheduler: packets that the kernel leaves to ksoftirqd would then wait for the ranks,
-    50 to 100 ms at the end of a step even on an idle machine.
+    Linux: prctl PR_SET_TIMERSLACK. Not by a real-time scheduler: packets that the kernel leaves to
+    ksoftirqd would then wait for the ranks, 50 to 100 ms at the end of a step even on an idle
+    machine.
     """
     ctypes.CDLL(None).prctl(29, 1000, 0, 0, 0)
 
@@ -45,24 +47,36 @@ def wait_until(end: float) -> None:
 
 
 class Waiting(Walker):
-    """Walks the same row, takes and posts tensors of the same layouts as `Walker`; nodes make zeros, actions take `seconds`.
+    """Walks the same row, takes and posts tensors of the same layouts as `Walker`; nodes make
+    zeros, actions take `seconds`.
 
     A whole backward is one action, as in the Program: its cotangents leave when it is over.
     """
 
-    def __init__(self, device: int, work: DeviceWork, batch: Batch, store: ParameterStore, *, seconds: Seconds) -> None:
+    def __init__(
+        self,
+        device: int,
+        work: DeviceWork,
+        batch: Batch,
+        store: ParameterStore,
+        *,
+        seconds: Seconds,
+    ) -> None:
         super().__init__(device, work, batch, store)
         self.seconds = seconds
         self.back = TaskKind.I
         self.free, self.waited = 0.0, True
 
     def _compute(self, kind: TaskKind, lane: int, chunk: int, part: int) -> None:
-        # Work is queued on an accelerator: what waits for no message begins when the action before it ended, not when the host gets there.
+        # Work is queued on an accelerator: what waits for no message begins when the action before
+        # it ended, not when the host gets there.
         begins = time.perf_counter() if self.waited else self.free
         self.free, self.waited = begins + self.seconds[lane, chunk, int(kind), part], False
         wait_until(self.free)
 
-    def _take_one(self, source: Layout, wanted: Layout, key: Any, dtype: torch.dtype) -> Task[torch.Tensor | None]:
+    def _take_one(
+        self, source: Layout, wanted: Layout, key: Any, dtype: torch.dtype
+    ) -> Task[torch.Tensor | None]:
         return (yield from self._timed(super()._take_one(source, wanted, key, dtype)))
 
     def _timed(self, task: Task[T]) -> Task[T]:
@@ -81,9 +95,14 @@ class Waiting(Walker):
         lane, chunk, _, part = place
         stage = self.work.stages[lane][chunk]
         layouts = self._lying(node.makes, node.segment, stage, part=part)
-        boxes = [next((h.box for h in layout if h.device == self.device), None) for layout, _ in layouts]
+        boxes = [
+            next((h.box for h in layout if h.device == self.device), None) for layout, _ in layouts
+        ]
         flow.values[node.number] = tuple(
-            torch.zeros([count(i) for i in own], dtype=self.store.precision.compute) if own else None for own in boxes
+            torch.zeros([count(i) for i in own], dtype=self.store.precision.compute)
+            if own
+            else None
+            for own in boxes
         )
         flow.layouts[node.number] = layouts
         flow.outputs[node.makes] = node.number
@@ -101,7 +120,9 @@ class Waiting(Walker):
         return
         yield
 
-    def _node_backward(self, node: Node, place: tuple[int, int, int, int], flow: Flow) -> Task[None]:
+    def _node_backward(
+        self, node: Node, place: tuple[int, int, int, int], flow: Flow
+    ) -> Task[None]:
         if node.number == 0:
             self._compute(self.back, place[0], place[1], place[3])
         return

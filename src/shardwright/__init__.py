@@ -1,4 +1,5 @@
-"""Shardwright plans how to spread a large language model over a cluster, proves the plan, and says how fast and how much memory.
+"""Shardwright plans how to spread a large language model over a cluster, proves the plan, and says
+how fast and how much memory.
 
 Names are loaded when they are first used, so that importing the package costs nothing.
 """

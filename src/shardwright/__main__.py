@@ -10,8 +10,11 @@ from importlib import import_module
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code; Ctrl-C ends it with one line and code 130 wherever it comes, also in an import."""
-    # All that imports make lives as long as the process: to look it through again and again is a tenth of a plan's time.
+    """Run the command line and leave with its exit code; Ctrl-C ends it with one line and code 130
+    wherever it comes, also in an import.
+    """
+    # All that imports make lives as long as the process: to look it through again and again is a
+    # tenth of a plan's time.
     gc.disable()
     try:
         code: int = import_module("shardwright.cli.main").run(sys.argv[1:], when_loaded=_collect)
@@ -19,9 +22,11 @@ def main() -> None:
         code = import_module("shardwright.cli.interrupt").say()
     # What was asked for is done: a Ctrl-C from here on would only spoil the exit code.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # `python -m` ends itself by the signal where that came inside of `exec`, as dataclasses are made, even if it was caught.
+    # `python -m` ends itself by the signal where that came inside of `exec`, as dataclasses are
+    # made, even if it was caught.
     interrupted = code == import_module("shardwright.cli.interrupt").INTERRUPTED
-    # Behind the end of the interpreter libraries of a rank end threads of theirs, and have been seen to abort in it: its work was done.
+    # Behind the end of the interpreter libraries of a rank end threads of theirs, and have been
+    # seen to abort in it: its work was done.
     if interrupted or {"RANK", "WORLD_SIZE"} <= os.environ.keys():
         sys.stdout.flush()
         sys.stderr.flush()

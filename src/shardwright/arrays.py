@@ -1,4 +1,6 @@
-"""Types of arrays, what every column of numbers is annotated with, and the set of the numbers or rows of one."""
+"""Types of arrays, what every column of numbers is annotated with, and the set of the numbers or
+rows of one.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def numbers_of(sequence: Sequence[int]) -> IntArray:
 
 
 def distinct(values: npt.NDArray[_N]) -> npt.NDArray[_N]:
-    """Each number once, sorted: `numpy.unique`, which hashes, takes three times as long for arrays of thousands."""
+    """Each number once, sorted: `numpy.unique`, which hashes, takes three times as long for arrays
+    of thousands.
+    """
     if rises(values):
         return values
     ordered = np.sort(values, axis=None)
@@ -49,24 +53,34 @@ def split_by(values: IntArray, numbers: IntArray) -> list[IntArray]:
 
 
 def distinct_rows(rows: npt.NDArray[_N]) -> npt.NDArray[_N]:
-    """Each row once, sorted: as `numpy.unique`, which imports masked arrays to look for them where it is asked for no indices."""
+    """Each row once, sorted: as `numpy.unique`, which imports masked arrays to look for them where
+    it is asked for no indices.
+    """
     result: npt.NDArray[_N] = np.unique(rows, axis=0, return_index=True)[0]
     return result
 
 
 def among(numbers: IntArray, size: int) -> BoolArray:
-    """(size,) whether each number from 0 to size - 1 is among `numbers`: in one pass, without sorting them."""
+    """(size,) whether each number from 0 to size - 1 is among `numbers`: in one pass, without
+    sorting them.
+    """
     found = np.zeros(size, dtype=np.bool_)
     found[numbers] = True
     return found
 
 
 def numbered_rows(rows: IntArray) -> IntArray:
-    """Equal rows as equal numbers, from 0 on in the order in which they come: `numpy.unique`, which sorts rows field by field, takes ten
-    times as long.
+    """Equal rows as equal numbers, from 0 on in the order in which they come: `numpy.unique`, which
+    sorts rows field by field, takes ten times as long.
     """
     count, width = rows.shape
     if not width:
         return np.zeros(count, dtype=np.int64)
     bytes_of, each, numbers = rows.tobytes(), width * rows.itemsize, dict[bytes, int]()
-    return np.array([numbers.setdefault(bytes_of[at : at + each], len(numbers)) for at in range(0, count * each, each)], dtype=np.int64)
+    return np.array(
+        [
+            numbers.setdefault(bytes_of[at : at + each], len(numbers))
+            for at in range(0, count * each, each)
+        ],
+        dtype=np.int64,
+    )

@@ -1,12 +1,14 @@
-"""Build the extension `_kernels`: the machine code of all kernels, as numba makes it, in one shared library that needs no numba.
+"""Build the extension `_kernels`: the machine code of all kernels, as numba makes it, in one shared
+library that needs no numba.
 
     python -m shardwright.build_kernels            # beside this file, for an editable checkout
     python -m shardwright.build_kernels FILE       # elsewhere
 
-setup.py runs it when the package is built or installed. It needs numba and a C compiler, and ends with a message and exit code 1 where
-one is missing; the package then runs kernels as numba or Python does. Each kernel is compiled for the argument types that
-`kernel_signatures.json` lists, for any processor of this architecture. numba translates and optimizes; an entry point is added that takes
-and returns plain numbers (kernels.c); the system's C compiler links.
+setup.py runs it when the package is built or installed. It needs numba and a C compiler, and ends
+with a message and exit code 1 where one is missing; the package then runs kernels as numba or
+Python does. Each kernel is compiled for the argument types that `kernel_signatures.json` lists, for
+any processor of this architecture. numba translates and optimizes; an entry point is added that
+takes and returns plain numbers (kernels.c); the system's C compiler links.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ ENVIRONMENT: Final = {
     "NUMBA_CPU_FEATURES": "",
     "NUMBA_OPT": "2",
 }
-"""What the processes that compile run under: parts that are translated only, and no instruction that a processor may lack."""
+"""What the processes that compile run under: parts that are translated only, and no instruction
+that a processor may lack."""
 
 
 class NotBuiltError(Exception):
@@ -43,8 +46,8 @@ def default_path() -> Path:
 
 
 def build(path: Path, *, processes: int) -> None:
-    """Write the extension to `path`; NotBuiltError says why it cannot be. Kernels that have not changed since the last build of this
-    checkout are not compiled again.
+    """Write the extension to `path`; NotBuiltError says why it cannot be. Kernels that have not
+    changed since the last build of this checkout are not compiled again.
     """
     compiler = _c_compiler()
     if find_spec("numba") is None:
@@ -96,7 +99,12 @@ def _c_compiler() -> list[str]:
     words: list[str] = wanted.split()
     for candidate in (words[:1], ["cc"], ["gcc"], ["clang"]):
         try:
-            if subprocess.run([*candidate, "--version"], capture_output=True, check=False).returncode == 0:
+            if (
+                subprocess.run(
+                    [*candidate, "--version"], capture_output=True, check=False
+                ).returncode
+                == 0
+            ):
                 return candidate
         except OSError:
             continue
@@ -143,8 +151,14 @@ def _link(compiler: list[str], tables: list[dict[str, Any]], folder: Path, path:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise NotBuiltError(f"the C compiler failed: {done.stderr.strip()[-400:]}")
-    load = "import sys; from importlib.machinery import ExtensionFileLoader as L; from importlib.util import *\n"
-    load += "s = spec_from_loader('shardwright._kernels', L('shardwright._kernels', sys.argv[1])); module_from_spec(s)"
+    load = (
+        "import sys; from importlib.machinery import ExtensionFileLoader as L; from importlib.util"
+        " import *\n"
+    )
+    load += (
+        "s = spec_from_loader('shardwright._kernels', L('shardwright._kernels', sys.argv[1]));"
+        " module_from_spec(s)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", load, str(folder / "built")],
         capture_output=True,
@@ -162,14 +176,18 @@ def _link(compiler: list[str], tables: list[dict[str, Any]], folder: Path, path:
 
 
 def _signatures() -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((HERE / "kernel_signatures.json").read_text(encoding="utf-8"))
+    result: dict[str, Any] = json.loads(
+        (HERE / "kernel_signatures.json").read_text(encoding="utf-8")
+    )
     return result
 
 
 def main(arguments: list[str]) -> int:
     """Build the extension, or with --objects one process's part of it; the exit code."""
     if arguments[:1] == ["--objects"]:
-        import_module("shardwright.kernel_objects").write_objects(_signatures(), arguments[3:], Path(arguments[1]), Path(arguments[2]))
+        import_module("shardwright.kernel_objects").write_objects(
+            _signatures(), arguments[3:], Path(arguments[1]), Path(arguments[2])
+        )
         return 0
     path = Path(arguments[0]) if arguments else default_path()
     try:

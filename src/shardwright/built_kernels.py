@@ -1,8 +1,11 @@
-"""Kernels as machine code of the extension `_kernels`, which is compiled when the package is built or installed.
+"""Kernels as machine code of the extension `_kernels`, which is compiled when the package is built
+or installed.
 
-A process that has the extension never imports numba. A kernel runs in another form, with the same results, where
+A process that has the extension never imports numba. A kernel runs in another form, with the same
+results, where
 
-- its source, or that of anything it calls or reads, is not what the extension was built from: `digest` tells, on the first call;
+- its source, or that of anything it calls or reads, is not what the extension was built from:
+  `digest` tells, on the first call;
 - it is called with argument types that `kernel_signatures.json` does not list.
 """
 
@@ -20,12 +23,14 @@ import numpy as np
 from numpy.lib.format import descr_to_dtype
 
 Variant = tuple[int, int, bytes, bytes, tuple[Any, ...], tuple[str, ...]]
-"""One list of argument types: number of the machine code, number of arguments, codes of arguments and results (kernels.c), dtypes as
-`numpy.lib.format` describes them, and the NamedTuple classes of results as "module:class".
+"""One list of argument types: number of the machine code, number of arguments, codes of arguments
+and results (kernels.c), dtypes as `numpy.lib.format` describes them, and the NamedTuple classes of
+results as "module:class".
 """
 
 fallbacks: dict[str, str] = {}
-"""Kernels that this process ran in another form although it has the extension, and why: "changed" or "arguments"."""
+"""Kernels that this process ran in another form although it has the extension, and why: "changed"
+or "arguments"."""
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -34,7 +39,9 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def load_extension() -> ModuleType | None:
-    """The extension; None where the package was installed without a C compiler, or for another machine."""
+    """The extension; None where the package was installed without a C compiler, or for another
+    machine.
+    """
     if find_spec("shardwright._kernels") is None:
         return None
     try:
@@ -44,8 +51,9 @@ def load_extension() -> ModuleType | None:
 
 
 def digest(function: Callable[..., Any]) -> str:
-    """A digest of all that a kernel's machine code is made from: its byte code, that of all functions that it calls, and the constants,
-    enumerations and NamedTuples that any of them names. Docstrings, comments and line numbers do not count.
+    """A digest of all that a kernel's machine code is made from: its byte code, that of all
+    functions that it calls, and the constants, enumerations and NamedTuples that any of them names.
+    Docstrings, comments and line numbers do not count.
     """
     seen, waiting, read = set[str](), [function], blake2b(digest_size=16)
     while waiting:
@@ -70,8 +78,12 @@ def _written(function: Any) -> FunctionType:
     return result
 
 
-def _parts_of(code: CodeType, names: dict[str, Any], doc: str | None) -> Iterator[bytes | str | FunctionType]:
-    """What a function's machine code depends on: its byte code, its constants, values that it names, and functions that it calls."""
+def _parts_of(
+    code: CodeType, names: dict[str, Any], doc: str | None
+) -> Iterator[bytes | str | FunctionType]:
+    """What a function's machine code depends on: its byte code, its constants, values that it
+    names, and functions that it calls.
+    """
     yield code.co_code
     yield repr((code.co_names, code.co_varnames, code.co_argcount))
     for constant in code.co_consts:
@@ -84,7 +96,9 @@ def _parts_of(code: CodeType, names: dict[str, Any], doc: str | None) -> Iterato
             yield from _value(name, names[name], code.co_names)
 
 
-def _value(name: str, value: Any, attributes: tuple[str, ...]) -> Iterator[bytes | str | FunctionType]:
+def _value(
+    name: str, value: Any, attributes: tuple[str, ...]
+) -> Iterator[bytes | str | FunctionType]:
     if isinstance(_written(value), FunctionType):
         yield name
         yield _written(value)
@@ -92,7 +106,8 @@ def _value(name: str, value: Any, attributes: tuple[str, ...]) -> Iterator[bytes
         yield name
         yield value.tobytes()
     elif isinstance(value, type):
-        # Members of an enumeration are constants of machine code; the order of a NamedTuple's fields is its layout.
+        # Members of an enumeration are constants of machine code; the order of a NamedTuple's
+        # fields is its layout.
         members = {key: member.value for key, member in getattr(value, "__members__", {}).items()}
         yield f"{name} {value.__qualname__} {members} {getattr(value, '_fields', ())}"
     elif isinstance(value, ModuleType):
@@ -108,7 +123,9 @@ def _value(name: str, value: Any, attributes: tuple[str, ...]) -> Iterator[bytes
 
 
 class Part:
-    """A function that other kernels call, as it was written: Python calls it so, and numba compiles it where it meets it."""
+    """A function that other kernels call, as it was written: Python calls it so, and numba compiles
+    it where it meets it.
+    """
 
     def __init__(self, function: FunctionType, translate: Callable[[FunctionType], Any]) -> None:
         self.py_func, self._translate = function, translate
@@ -147,7 +164,9 @@ class Kernel(Part):
         self._built: tuple[Any, ...] | None = None
 
     def __call__(self, *values: Any, **named: Any) -> Any:
-        """Call the machine code, or where there is none for these arguments what numba or Python makes of the function."""
+        """Call the machine code, or where there is none for these arguments what numba or Python
+        makes of the function.
+        """
         if named:
             values = self._in_order(values, named)
         if self._built is None:
@@ -165,7 +184,11 @@ class Kernel(Part):
         code = self.py_func.__code__
         names = code.co_varnames[: code.co_argcount]
         defaults = self.py_func.__defaults__ or ()
-        given = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) | dict(zip(names, values, strict=False)) | named
+        given = (
+            dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+            | dict(zip(names, values, strict=False))
+            | named
+        )
         if len(values) > len(names) or set(given) != set(names):
             raise TypeError(f"{self.__qualname__}() takes {', '.join(names)}")
         return tuple(given[name] for name in names)
@@ -183,7 +206,9 @@ def use(extension: ModuleType) -> None:
 
 
 def _variants(kernel: Kernel) -> tuple[Any, ...]:
-    """The machine code of a kernel, one for each list of argument types; none where the source has changed since."""
+    """The machine code of a kernel, one for each list of argument types; none where the source has
+    changed since.
+    """
     name = name_of(kernel)
     built, variants = _table.get(name, ("", []))
     if not variants:

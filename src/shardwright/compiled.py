@@ -1,9 +1,12 @@
-"""Choose the form in which a kernel runs, once a process: built machine code, numba's, or Python. All give the same numbers, bit for bit.
+"""Choose the form in which a kernel runs, once a process: built machine code, numba's, or Python.
+All give the same numbers, bit for bit.
 
 A kernel is one Python function with a decorator of this module. Its forms are
 
-- "built": machine code of the extension, compiled when the package was built (`built_kernels`, `build_kernels`): numba is not imported;
-- "numba": compiled on this machine when it is first called, and kept in a cache on disk: a checkout without a C compiler;
+- "built": machine code of the extension, compiled when the package was built (`built_kernels`,
+  `build_kernels`): numba is not imported;
+- "numba": compiled on this machine when it is first called, and kept in a cache on disk: a checkout
+  without a C compiler;
 - "python": the function as it is written, where numba is missing as well.
 
 SHARDWRIGHT_KERNELS names a form to use; otherwise it is the first of these that is there.
@@ -32,11 +35,13 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _C = TypeVar("_C", bound=type)
 
 kept = True
-"""Machine code is kept for the next process. False where no folder for it can be written, so that every process compiles its own."""
+"""Machine code is kept for the next process. False where no folder for it can be written, so that
+every process compiles its own."""
 _SETTINGS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 KNOWN = ("0.68",)
-"""Releases of numba whose way of putting code together `compiled_parts` and `compiled_references` change. With another one functions are
-compiled as numba does by itself: the same results, three times as slowly compiled and run.
+"""Releases of numba whose way of putting code together `compiled_parts` and `compiled_references`
+change. With another one functions are compiled as numba does by itself: the same results, three
+times as slowly compiled and run.
 """
 _numba: Any = None
 _parts: Any = None
@@ -49,22 +54,35 @@ _listeners: dict[Callable[..., None], Any] = {}
 
 
 def choose_form(wanted: str) -> str:
-    """The form that is used where `wanted` is asked for: "" stands for any, "parts" for what `build_kernels` compiles."""
+    """The form that is used where `wanted` is asked for: "" stands for any, "parts" for what
+    `build_kernels` compiles.
+    """
     extension = load_extension() if wanted in ("", "built") else None
     if extension is not None:
         use(extension)
         return "built"
-    return "python" if wanted == "python" or find_spec("numba") is None else wanted if wanted == "parts" else "numba"
+    return (
+        "python"
+        if wanted == "python" or find_spec("numba") is None
+        else wanted
+        if wanted == "parts"
+        else "numba"
+    )
 
 
 def _import_numba() -> None:
-    """Import numba, and what changes how it puts code together. Where the form is "built", only when a kernel needs another one."""
+    """Import numba, and what changes how it puts code together. Where the form is "built", only
+    when a kernel needs another one.
+    """
     global _numba, _parts, _references
     if _numba is not None or form == "python" or find_spec("numba") is None:
         return
     _numba = import_module("numba")
     if _numba.__version__.rpartition(".")[0] in KNOWN:
-        _parts, _references = import_module("shardwright.compiled_parts"), import_module("shardwright.compiled_references")
+        _parts, _references = (
+            import_module("shardwright.compiled_parts"),
+            import_module("shardwright.compiled_references"),
+        )
         for one in _passed_by_reference:
             _references.by_reference(one)
     for start in _listening:
@@ -80,8 +98,9 @@ if form in ("numba", "parts"):
 def load() -> None:
     """Load what numba calls kernels with, without the linear algebra that none of ours has.
 
-    numba imports scipy.linalg there only to know whether it is present, which takes as long as all kernels of a search do. It asks again
-    where a function calls BLAS, and finds it then; only its correlate and convolve do without.
+    numba imports scipy.linalg there only to know whether it is present, which takes as long as all
+    kernels of a search do. It asks again where a function calls BLAS, and finds it then; only its
+    correlate and convolve do without.
     """
     wanted = "scipy.linalg"
     if _numba is None or wanted in sys.modules or "numba.np.arraymath" in sys.modules:
@@ -97,8 +116,9 @@ def load() -> None:
 def compiling() -> Iterator[None]:
     """Compile what is called inside in half the time, for the kernels that a first run waits for.
 
-    At LLVM's first level they run as fast as at its third, or faster: their loops are a few turns long, and vectorized ones pay for
-    many. Nothing that numba makes meanwhile is a cycle worth looking for. A level that the user set (NUMBA_OPT) stands.
+    At LLVM's first level they run as fast as at its third, or faster: their loops are a few turns
+    long, and vectorized ones pay for many. Nothing that numba makes meanwhile is a cycle worth
+    looking for. A level that the user set (NUMBA_OPT) stands.
     """
     if _numba is None:
         yield
@@ -118,13 +138,20 @@ def compiling() -> Iterator[None]:
 
 @contextmanager
 def helped(module: str, function: str) -> Iterator[None]:
-    """Where something inside has no machine code yet, another process calls `module.function` meanwhile, and is waited for at the end.
+    """Where something inside has no machine code yet, another process calls `module.function`
+    meanwhile, and is waited for at the end.
 
-    numba compiles one function at a time in a process. The other one leaves its machine code in the folder that both keep it in; where it
-    fails, nothing is missed but time. There is none where it could leave nothing, on a single core, and in a program that is its own
-    interpreter.
+    numba compiles one function at a time in a process. The other one leaves its machine code in the
+    folder that both keep it in; where it fails, nothing is missed but time. There is none where it
+    could leave nothing, on a single core, and in a program that is its own interpreter.
     """
-    if _numba is None or not kept or cores() < 2 or not sys.executable or getattr(sys, "frozen", False):
+    if (
+        _numba is None
+        or not kept
+        or cores() < 2
+        or not sys.executable
+        or getattr(sys, "frozen", False)
+    ):
         yield
         return
     event = import_module("numba.core.event")
@@ -151,7 +178,8 @@ def helped(module: str, function: str) -> Iterator[None]:
 def when_compiling(call: Callable[[], None]) -> Iterator[None]:
     """Call `call` once, where something inside has no machine code yet and is about to be compiled.
 
-    Where kernels are built, numba is imported only for one that has no built form, and is listened to from then on.
+    Where kernels are built, numba is imported only for one that has no built form, and is listened
+    to from then on.
     """
     called: list[bool] = []
 
@@ -173,7 +201,11 @@ def when_compiling(call: Callable[[], None]) -> Iterator[None]:
 
 def _listen(start: Callable[..., None]) -> None:
     event = import_module("numba.core.event")
-    listener = type("Announcing", (event.Listener,), {"on_start": lambda _, *of: start(*of), "on_end": lambda *_: None})()
+    listener = type(
+        "Announcing",
+        (event.Listener,),
+        {"on_start": lambda _, *of: start(*of), "on_end": lambda *_: None},
+    )()
     event.register(COMPILES, listener)
     _listeners[start] = listener
 
@@ -183,7 +215,11 @@ def _call_elsewhere(module: str, function: str) -> subprocess.Popen[bytes]:
     nowhere, path = processes.DEVNULL, os.pathsep.join(filter(None, sys.path))
     code = f"from {module} import {function}; {function}()"
     started: subprocess.Popen[bytes] = processes.Popen(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path}, stdin=nowhere, stdout=nowhere, stderr=nowhere
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": path},
+        stdin=nowhere,
+        stdout=nowhere,
+        stderr=nowhere,
     )
     return started
 
@@ -194,7 +230,9 @@ def cores() -> int:
 
 
 def side_by_side(calls: Iterable[Callable[[], None]]) -> None:
-    """Make calls of kernels at once, each but the first on a thread of its own: machine code holds no lock of Python's."""
+    """Make calls of kernels at once, each but the first on a thread of its own: machine code holds
+    no lock of Python's.
+    """
     first, *others = calls
     failed: list[BaseException] = []
 
@@ -222,12 +260,16 @@ def compiled(function: _F) -> _F:
 
 
 def allocation_free(function: _F) -> _F:
-    """`compiled`, for what makes no arrays and returns none, else it is refused: a fifth less to compile without counts of references."""
+    """`compiled`, for what makes no arrays and returns none, else it is refused: a fifth less to
+    compile without counts of references.
+    """
     return _kernel(function, _nrt=False)
 
 
 def by_reference(named_tuple: _C) -> _C:
-    """A NamedTuple of arrays that compiled functions pass on as one number instead of hundreds (`compiled_references`)."""
+    """A NamedTuple of arrays that compiled functions pass on as one number instead of hundreds
+    (`compiled_references`).
+    """
     if _references is not None:
         _references.by_reference(named_tuple)
     elif form == "built":
@@ -236,7 +278,8 @@ def by_reference(named_tuple: _C) -> _C:
 
 
 def inner(function: _F) -> _F:
-    """`allocation_free`, but called by compiled ones alone, else it crashes: the door from Python is most of what a small one takes.
+    """`allocation_free`, but called by compiled ones alone, else it crashes: the door from Python
+    is most of what a small one takes.
 
     Its machine code is made and kept within theirs (`compiled_parts`).
     """
@@ -246,14 +289,18 @@ def inner(function: _F) -> _F:
 
 
 def inlined(function: _F) -> _F:
-    """`inner`, and written out where it is called: for what runs once an event, and for the body of a kernel's outermost loop."""
+    """`inner`, and written out where it is called: for what runs once an event, and for the body of
+    a kernel's outermost loop.
+    """
     if form == "built":
         return cast(_F, Part(cast(FunctionType, function), _translate_inlined))
     return _translate_inlined(function)
 
 
 def plain(function: _F) -> _F:
-    """A compiled function as it was written, for a few numbers at a time: the same result, and no machine code to load for it."""
+    """A compiled function as it was written, for a few numbers at a time: the same result, and no
+    machine code to load for it.
+    """
     result: _F = getattr(function, "py_func", function)
     return result
 
@@ -261,7 +308,9 @@ def plain(function: _F) -> _F:
 def _kernel(function: _F, **options: Any) -> _F:
     if form == "built":
         return cast(_F, Kernel(cast(FunctionType, function), partial(_translate, **options)))
-    return _translate_part(function, **options) if form == "parts" else _translate(function, **options)
+    return (
+        _translate_part(function, **options) if form == "parts" else _translate(function, **options)
+    )
 
 
 def _translate(function: _F, **options: Any) -> _F:
@@ -275,7 +324,8 @@ def _translate(function: _F, **options: Any) -> _F:
     try:
         result: _F = _numba.njit(cache=True, **_SETTINGS, **options)(function)
     except RuntimeError:
-        # No folder that numba keeps machine code in can be written: a container's, whose package and home are read-only.
+        # No folder that numba keeps machine code in can be written: a container's, whose package
+        # and home are read-only.
         kept = False
         result = _numba.njit(**_SETTINGS, **options)(function)
     return result
@@ -289,7 +339,9 @@ def _translate_part(function: _F, **options: Any) -> _F:
     settings = {**_SETTINGS, "no_cpython_wrapper": True, **options}
     if _parts is None:
         return _numba.njit(**settings)(function)  # type: ignore[no-any-return]
-    result: _F = _parts.of_any_number(_numba.njit(**settings, pipeline_class=_parts.PartCompiler)(function))
+    result: _F = _parts.of_any_number(
+        _numba.njit(**settings, pipeline_class=_parts.PartCompiler)(function)
+    )
     return result
 
 

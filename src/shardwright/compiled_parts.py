@@ -1,7 +1,9 @@
-"""How machine code is put together: functions that only compiled ones call are parts of them, and get none of their own.
+"""How machine code is put together: functions that only compiled ones call are parts of them, and
+get none of their own.
 
-numba optimizes each function with all that it calls written into it, and makes machine code of that; so an innermost one goes through it
-once for every level above it. A part is only translated. What Python calls links each of its parts once and is optimized as a whole.
+numba optimizes each function with all that it calls written into it, and makes machine code of
+that; so an innermost one goes through it once for every level above it. A part is only translated.
+What Python calls links each of its parts once and is optimized as a whole.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class _Part(_Library):
 
     @property
     def codegen(self) -> Any:
-        """Asked where machine code keeps the address of a function's Python objects, and there is none."""
+        """Asked where machine code keeps the address of a function's Python objects, and there is
+        none.
+        """
         return SimpleNamespace(set_env=lambda name, environment: None)
 
 
@@ -60,7 +64,9 @@ class Whole(_Library):
         super()._optimize_final_module()
 
     def linked(self) -> Any:
-        """The optimized module with all that it calls, to be compiled elsewhere: this process makes no machine code of it."""
+        """The optimized module with all that it calls, to be compiled elsewhere: this process makes
+        no machine code of it.
+        """
         for library in self._linking_libraries:
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
         self._optimize_final_module()
@@ -72,7 +78,9 @@ class PartCompiler(Compiler):  # type: ignore[misc]
     """Of a function that only compiled ones call."""
 
     def __init__(self, typing: Any, target: Any, library: Any, *rest: Any, **options: Any) -> None:
-        super().__init__(typing, target, library or _Part(target.codegen(), "part"), *rest, **options)
+        super().__init__(
+            typing, target, library or _Part(target.codegen(), "part"), *rest, **options
+        )
 
 
 class WholeCompiler(Compiler):  # type: ignore[misc]
@@ -86,7 +94,9 @@ class WholeCompiler(Compiler):  # type: ignore[misc]
 
 
 def of_any_number(function: Any) -> Any:
-    """A compiled function that is compiled once for all integers, where numba compiles it anew for each that a call names."""
+    """A compiled function that is compiled once for all integers, where numba compiles it anew for
+    each that a call names.
+    """
     template = function.get_call_template
     function.get_call_template = lambda args, named: template(
         tuple(unliteral(arg) for arg in args), {name: unliteral(arg) for name, arg in named.items()}

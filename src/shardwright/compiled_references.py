@@ -1,8 +1,9 @@
 """NamedTuples of arrays that compiled functions hand on by reference.
 
-numba passes a tuple by value: an array of two dimensions is nine numbers, a tuple of thirteen some hundred, which every call of a function
-copies and every function names. A reference is one; what is read of it is loaded where it is read. It holds while the call from Python
-lasts, and nothing of it can be set.
+numba passes a tuple by value: an array of two dimensions is nine numbers, a tuple of thirteen some
+hundred, which every call of a function copies and every function names. A reference is one; what is
+read of it is loaded where it is read. It holds while the call from Python lasts, and nothing of it
+can be set.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from numba.core.datamodel import models
 from numba.core.imputils import impl_ret_borrowed
 from numba.core.typing.templates import AttributeTemplate
 from numba.core.typing.typeof import _typeof_tuple
-from numba.extending import NativeValue, infer_getattr, lower_getattr_generic, register_model, typeof_impl, unbox
+from numba.extending import (
+    NativeValue,
+    infer_getattr,
+    lower_getattr_generic,
+    register_model,
+    typeof_impl,
+    unbox,
+)
 
 
 class Reference(types.Type):  # numba has no types
@@ -26,14 +34,18 @@ class Reference(types.Type):  # numba has no types
 
     @property
     def mangling_args(self) -> tuple[str, tuple[()]]:
-        """In the names of functions, which numba tells apart by numbers as well: its class alone, not the types of all arrays."""
+        """In the names of functions, which numba tells apart by numbers as well: its class alone,
+        not the types of all arrays.
+        """
         return self.held.instance_class.__name__, ()
 
 
 @register_model(Reference)
 class _Model(models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, reference: Any) -> None:
-        super().__init__(manager, reference, manager.lookup(reference.held).get_value_type().as_pointer())
+        super().__init__(
+            manager, reference, manager.lookup(reference.held).get_value_type().as_pointer()
+        )
 
 
 @infer_getattr
@@ -55,7 +67,11 @@ def _load(context: Any, builder: Any, reference: Any, pointer: Any, name: str) -
 @unbox(Reference)  # type: ignore[untyped-decorator]
 def _unbox(reference: Any, value: Any, c: Any) -> Any:
     native = c.unbox(reference.held, value)
-    return NativeValue(cgutils.alloca_once_value(c.builder, native.value), cleanup=native.cleanup, is_error=native.is_error)
+    return NativeValue(
+        cgutils.alloca_once_value(c.builder, native.value),
+        cleanup=native.cleanup,
+        is_error=native.is_error,
+    )
 
 
 def _refer(value: Any, c: Any) -> Any:

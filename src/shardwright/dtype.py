@@ -6,7 +6,9 @@ from enum import StrEnum
 
 
 class Dtype(StrEnum):
-    """Number formats of compute and storage. `bits` are an element's: what the name says behind its two letters."""
+    """Number formats of compute and storage. `bits` are an element's: what the name says behind its
+    two letters.
+    """
 
     bits: int
 
@@ -18,7 +20,9 @@ class Dtype(StrEnum):
     FP4 = "fp4"
 
     def __new__(cls, name: str) -> Dtype:
-        """A member with its bits as a plain attribute: they are asked for thousands of times in a search."""
+        """A member with its bits as a plain attribute: they are asked for thousands of times in a
+        search.
+        """
         member = str.__new__(cls, name)
         member._value_ = name
         member.bits = int(name[2:])

@@ -47,9 +47,15 @@ class ShardwrightError(Exception):
 
 
 def _one_line(text: str) -> str:
-    """`text` without line breaks; what a terminal would not show, or would obey, as its escape: words of files are quoted as they are."""
+    """`text` without line breaks; what a terminal would not show, or would obey, as its escape:
+    words of files are quoted as they are.
+    """
     line = " ".join(text.split())
-    return line if line.isprintable() else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    return (
+        line
+        if line.isprintable()
+        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+    )
 
 
 class UsageError(ShardwrightError, ValueError):
@@ -127,7 +133,9 @@ class OutOfTimeError(ShardwrightError):
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """A hint that names the candidates most like `word`, or the first few when none is near."""
     # Candidates may be the fields of a file, of any length.
-    names = sorted(name if len(name) <= MAX_WORD else f"{name[:MAX_WORD]}..." for name in candidates)
+    names = sorted(
+        name if len(name) <= MAX_WORD else f"{name[:MAX_WORD]}..." for name in candidates
+    )
     close = difflib.get_close_matches(word[:MAX_WORD].lower(), names, n=3, cutoff=0.5)
     if close:
         return "did you mean " + " or ".join(close) + "?"

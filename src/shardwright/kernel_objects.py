@@ -1,6 +1,8 @@
-"""Object files of kernels, as numba and LLVM make them, each with an entry point that takes and returns plain numbers (kernels.c).
+"""Object files of kernels, as numba and LLVM make them, each with an entry point that takes and
+returns plain numbers (kernels.c).
 
-It runs with SHARDWRIGHT_KERNELS=parts, so that what a kernel calls is translated once and optimized within it.
+It runs with SHARDWRIGHT_KERNELS=parts, so that what a kernel calls is translated once and optimized
+within it.
 """
 
 from __future__ import annotations
@@ -29,13 +31,15 @@ from shardwright.compiled_references import Reference, passed
 
 types: Any = numba_types
 RECIPE = 1
-"""Raise it when this module or how kernels are put together changes, so that object files of earlier builds are not taken."""
+"""Raise it when this module or how kernels are put together changes, so that object files of
+earlier builds are not taken."""
 _SCALARS = {"int64": types.int64, "float64": types.float64, "bool": types.boolean}
 
 
 def write_objects(signatures: dict[str, Any], names: list[str], folder: Path, path: Path) -> None:
-    """Write the object file of each kernel and list of argument types that `folder` does not have yet, and to `path` a table of them:
-    name -> (digest of the source, [(object file, entry point, how it is called)]).
+    """Write the object file of each kernel and list of argument types that `folder` does not have
+    yet, and to `path` a table of them: name -> (digest of the source, [(object file, entry point,
+    how it is called)]).
     """
     if numba.__version__.rpartition(".")[0] not in KNOWN:
         raise SystemExit(f"numba {numba.__version__} is not one of {', '.join(KNOWN)}")
@@ -43,7 +47,9 @@ def write_objects(signatures: dict[str, Any], names: list[str], folder: Path, pa
     gc.disable()
     ll.initialize_native_target()
     ll.initialize_native_asmprinter()
-    machine = ll.Target.from_default_triple().create_target_machine(cpu="generic", opt=2, reloc="pic", codemodel="default")
+    machine = ll.Target.from_default_triple().create_target_machine(
+        cpu="generic", opt=2, reloc="pic", codemodel="default"
+    )
     table: dict[str, tuple[str, list[tuple[str, str, Any]]]] = {}
     for name in names:
         module, _, attribute = name.partition(":")
@@ -75,7 +81,9 @@ def write_objects(signatures: dict[str, Any], names: list[str], folder: Path, pa
     path.write_bytes(marshal.dumps(table))
 
 
-def _compile(kernel: Any, described: list[Any], symbol: str, machine: Any) -> tuple[bytes, tuple[Any, ...]]:
+def _compile(
+    kernel: Any, described: list[Any], symbol: str, machine: Any
+) -> tuple[bytes, tuple[Any, ...]]:
     """Machine code of a kernel for one list of argument types, and how `built_kernels` calls it."""
     arguments = tuple(type_of(one) for one in described)
     kernel.compile(arguments)
@@ -104,15 +112,21 @@ def _compile(kernel: Any, described: list[Any], symbol: str, machine: Any) -> tu
 
 
 def _entry(library: Any, context: Any, compiled: Any, symbol: str) -> Any:
-    """The entry point: reads the arguments from one block of 64-bit numbers, calls the kernel, writes its result to another."""
+    """The entry point: reads the arguments from one block of 64-bit numbers, calls the kernel,
+    writes its result to another.
+    """
     module = library.create_ir_module(symbol)
     word = ir.IntType(64)
-    entry = ir.Function(module, ir.FunctionType(ir.IntType(32), [word.as_pointer(), word.as_pointer()]), name=symbol)
+    entry = ir.Function(
+        module, ir.FunctionType(ir.IntType(32), [word.as_pointer(), word.as_pointer()]), name=symbol
+    )
     builder = ir.IRBuilder(entry.append_basic_block("entry"))
     reader = _Block(context, builder, entry.args[0])
     values = [reader.read(one) for one in compiled.signature.args]
     function = context.declare_function(module, compiled.fndesc)
-    status, result = context.call_conv.call_function(builder, function, compiled.signature.return_type, compiled.signature.args, values)
+    status, result = context.call_conv.call_function(
+        builder, function, compiled.signature.return_type, compiled.signature.args, values
+    )
     with builder.if_then(status.is_error):
         builder.ret(ir.Constant(ir.IntType(32), 1))
     _Block(context, builder, entry.args[1]).write(compiled.signature.return_type, result)
@@ -161,7 +175,9 @@ class _Block:
         number = self._number()
         if kind == types.float64:
             return builder.bitcast(number, ir.DoubleType())
-        return builder.icmp_signed("!=", number, number.type(0)) if kind == types.boolean else number
+        return (
+            builder.icmp_signed("!=", number, number.type(0)) if kind == types.boolean else number
+        )
 
     def write(self, kind: Any, value: Any) -> None:
         """Write a value of a numba type."""
@@ -182,7 +198,11 @@ class _Block:
             self._put(builder.bitcast(value, ir.IntType(64)))
         elif value.type.width < 64:
             signed = isinstance(kind, types.Integer) and kind.signed
-            self._put(builder.sext(value, ir.IntType(64)) if signed else builder.zext(value, ir.IntType(64)))
+            self._put(
+                builder.sext(value, ir.IntType(64))
+                if signed
+                else builder.zext(value, ir.IntType(64))
+            )
         else:
             self._put(value)
 
@@ -190,7 +210,9 @@ class _Block:
         self._builder.store(number, self._slot())
 
 
-def _code(kind: Any, dtypes: list[np.dtype[Any]], classes: list[str], *, result: bool = False) -> bytes:
+def _code(
+    kind: Any, dtypes: list[np.dtype[Any]], classes: list[str], *, result: bool = False
+) -> bytes:
     """How kernels.c reads or makes a value of a numba type."""
     if isinstance(kind, Reference):
         kind = kind.held
@@ -207,22 +229,26 @@ def _code(kind: Any, dtypes: list[np.dtype[Any]], classes: list[str], *, result:
         dtype = numpy_support.as_dtype(kind.dtype)
         if dtype not in dtypes:
             dtypes.append(dtype)
-        return b"a" + bytes([dtypes.index(dtype), kind.ndim, (kind.layout == "C") + 2 * kind.mutable])
+        return b"a" + bytes(
+            [dtypes.index(dtype), kind.ndim, (kind.layout == "C") + 2 * kind.mutable]
+        )
     if isinstance(kind, types.Integer):
         return b"i"
     return {types.float64: b"f", types.boolean: b"b"}[kind]
 
 
 def type_of(described: Any) -> Any:
-    """The numba type that kernel_signatures.json describes: "int64", "float64" or "bool"; {"array": dtype, "dimensions": n, ..};
-    {"tuple": items}, with its class if it is a NamedTuple.
+    """The numba type that kernel_signatures.json describes: "int64", "float64" or "bool"; {"array":
+    dtype, "dimensions": n, ..}; {"tuple": items}, with its class if it is a NamedTuple.
     """
     if isinstance(described, str):
         return _SCALARS[described]
     if "array" in described:
         form = described["array"]
         descr_to_dtype: Any = np.lib.format.descr_to_dtype
-        dtype = descr_to_dtype(form if isinstance(form, str) else [tuple(map(_listed, field)) for field in form])
+        dtype = descr_to_dtype(
+            form if isinstance(form, str) else [tuple(map(_listed, field)) for field in form]
+        )
         layout = "C" if described["contiguous"] else "A"
         element = numpy_support.from_dtype(dtype)
         return types.Array(
@@ -237,7 +263,11 @@ def type_of(described: Any) -> Any:
         return types.Tuple(items)
     module, _, attribute = described["class"].partition(":")
     of = getattr(import_module(module), attribute)
-    held = types.NamedUniTuple(items[0], len(items), of) if len(set(items)) == 1 else types.NamedTuple(items, of)
+    held = (
+        types.NamedUniTuple(items[0], len(items), of)
+        if len(set(items)) == 1
+        else types.NamedTuple(items, of)
+    )
     return Reference(held) if of in passed else held
 
 

@@ -1,10 +1,12 @@
-"""`dataclasses.dataclass`, which compiles the methods of frozen classes with slots when they are first called.
+"""`dataclasses.dataclass`, which compiles the methods of frozen classes with slots when they are
+first called.
 
-The standard decorator writes and compiles six methods of each class as its module is imported: for all classes of a
-plan that is two thirds of the time that importing this package takes. Here `__init__`, `__repr__`, `__eq__` and
-`__hash__` are compiled on their first call, and one `__setattr__` and one `__delattr__` serve all classes. Fields are
-collected here too, in half the time: the standard decorator also looks for what these classes do not have. What the
-classes do is the same. Other settings, and classes that inherit from a dataclass, go to the standard decorator.
+The standard decorator writes and compiles six methods of each class as its module is imported: for
+all classes of a plan that is two thirds of the time that importing this package takes. Here
+`__init__`, `__repr__`, `__eq__` and `__hash__` are compiled on their first call, and one
+`__setattr__` and one `__delattr__` serve all classes. Fields are collected here too, in half the
+time: the standard decorator also looks for what these classes do not have. What the classes do is
+the same. Other settings, and classes that inherit from a dataclass, go to the standard decorator.
 """
 
 from __future__ import annotations
@@ -17,10 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 
 def _frozen(self: Any, name: str, *value: Any) -> None:
-    """Refuse to set or delete an attribute; one that a subclass, which is no dataclass, adds is its own business."""
+    """Refuse to set or delete an attribute; one that a subclass, which is no dataclass, adds is its
+    own business.
+    """
     cls = type(self)
     if "__dataclass_fields__" in vars(cls) or name in cls.__dataclass_fields__:
-        raise dataclasses.FrozenInstanceError(f"cannot {'assign to' if value else 'delete'} field {name!r}")
+        raise dataclasses.FrozenInstanceError(
+            f"cannot {'assign to' if value else 'delete'} field {name!r}"
+        )
     if value:
         object.__setattr__(self, name, *value)
     else:
@@ -55,7 +61,11 @@ def _init_text(cls: Any, names: dict[str, Any]) -> str:
         name, default, value = field.name, "", field.name
         if field.default_factory is not dataclasses.MISSING:
             names[f"_factory_{name}"], default = field.default_factory, "=_missing"
-            value = f"_factory_{name}() if {name} is _missing else {name}" if field.init else f"_factory_{name}()"
+            value = (
+                f"_factory_{name}() if {name} is _missing else {name}"
+                if field.init
+                else f"_factory_{name}()"
+            )
         elif field.default is not dataclasses.MISSING:
             names[f"_default_{name}"], default = field.default, f"=_default_{name}"
             value = name if field.init else f"_default_{name}"
@@ -73,18 +83,30 @@ def _init_text(cls: Any, names: dict[str, Any]) -> str:
 def _eq_text(cls: Any, _: dict[str, Any]) -> str:
     fields = [field for field in dataclasses.fields(cls) if field.compare]
     same = f"{_tuple_of(fields, 'self')} == {_tuple_of(fields, 'other')}"
-    return f"def __eq__(self, other):\n    return {same} if other.__class__ is self.__class__ else NotImplemented"
+    return (
+        f"def __eq__(self, other):\n    return {same} if other.__class__ is self.__class__ else"
+        " NotImplemented"
+    )
 
 
 def _hash_text(cls: Any, _: dict[str, Any]) -> str:
-    fields = [field for field in dataclasses.fields(cls) if (field.compare if field.hash is None else field.hash)]
+    fields = [
+        field
+        for field in dataclasses.fields(cls)
+        if (field.compare if field.hash is None else field.hash)
+    ]
     return f"def __hash__(self):\n    return hash({_tuple_of(fields, 'self')})"
 
 
 def _repr_text(cls: Any, names: dict[str, Any]) -> str:
     names["recursive_repr"] = recursive_repr
-    shown = ", ".join(f"{field.name}={{self.{field.name}!r}}" for field in dataclasses.fields(cls) if field.repr)
-    return f"@recursive_repr()\ndef __repr__(self):\n    return self.__class__.__qualname__ + f'({shown})'"
+    shown = ", ".join(
+        f"{field.name}={{self.{field.name}!r}}" for field in dataclasses.fields(cls) if field.repr
+    )
+    return (
+        "@recursive_repr()\ndef __repr__(self):\n    return self.__class__.__qualname__ +"
+        f" f'({shown})'"
+    )
 
 
 _TEXTS: dict[str, Callable[[Any, dict[str, Any]], str]] = {
@@ -96,7 +118,9 @@ _TEXTS: dict[str, Callable[[Any, dict[str, Any]], str]] = {
 
 
 def _compile(cls: Any, method: str) -> Any:
-    """Write a method for the fields of the class and put it in the place of the one that asked for it."""
+    """Write a method for the fields of the class and put it in the place of the one that asked for
+    it.
+    """
     names: dict[str, Any] = {"_set": object.__setattr__, "_missing": dataclasses.MISSING}
     exec(_TEXTS[method](cls, names), names)
     function = names[method]
@@ -114,7 +138,9 @@ def _on_first_call(cls: Any, method: str) -> Any:
 
 
 class _Signature:
-    """What `inspect.signature` asks a class for: it has none of its own, and by then an `__init__` to look at."""
+    """What `inspect.signature` asks a class for: it has none of its own, and by then an `__init__`
+    to look at.
+    """
 
     def __get__(self, instance: object, owner: Any) -> None:
         if instance is None and owner.__init__.__module__ == __name__:
@@ -136,18 +162,41 @@ def _record(cls: Any, *, eq: bool = True, kw_only: bool = False) -> Any:
     own = vars(cls)
     hints: dict[str, Any] = own.get("__annotations__", {})
     fields = _fields_of(own, hints, kw_only=kw_only)
-    inherits = any(hasattr(base, "__dataclass_fields__") or "__slots__" in vars(base) for base in cls.__mro__[1:-1])
-    is_special = any(word in str(one) for one in hints.values() for word in ("InitVar", "ClassVar", "KW_ONLY"))
-    if fields is None or inherits or is_special or type(cls) is not type or "__setattr__" in own or "__delattr__" in own:
+    inherits = any(
+        hasattr(base, "__dataclass_fields__") or "__slots__" in vars(base)
+        for base in cls.__mro__[1:-1]
+    )
+    is_special = any(
+        word in str(one) for one in hints.values() for word in ("InitVar", "ClassVar", "KW_ONLY")
+    )
+    if (
+        fields is None
+        or inherits
+        or is_special
+        or type(cls) is not type
+        or "__setattr__" in own
+        or "__delattr__" in own
+    ):
         return dataclasses.dataclass(frozen=True, slots=True, eq=eq, kw_only=kw_only)(cls)
     # Python sets __hash__ to None where a class has __eq__: that is not the class's own wish.
     has_hash = own.get("__hash__") is not None or ("__hash__" in own and "__eq__" not in own)
     left = {name for name in ("__init__", "__repr__", "__eq__") if name in own}
     left |= {"__hash__"} if has_hash else set()
     left |= set() if eq else {"__eq__", "__hash__"}
-    body = {name: value for name, value in own.items() if name not in fields and name not in ("__dict__", "__weakref__")}
-    body.setdefault("__match_args__", tuple([one.name for one in fields.values() if one.init and not one.kw_only]))
-    body["__slots__"], body["__dataclass_fields__"], body["__dataclass_params__"] = tuple(fields), fields, _settings(eq=eq, kw_only=kw_only)
+    body = {
+        name: value
+        for name, value in own.items()
+        if name not in fields and name not in ("__dict__", "__weakref__")
+    }
+    body.setdefault(
+        "__match_args__",
+        tuple([one.name for one in fields.values() if one.init and not one.kw_only]),
+    )
+    body["__slots__"], body["__dataclass_fields__"], body["__dataclass_params__"] = (
+        tuple(fields),
+        fields,
+        _settings(eq=eq, kw_only=kw_only),
+    )
     body["__setattr__"], body["__delattr__"], body["__signature__"] = _set, _delete, _Signature()
     if "__getstate__" not in own:
         body["__getstate__"], body["__setstate__"] = _state, _set_state
@@ -159,19 +208,32 @@ def _record(cls: Any, *, eq: bool = True, kw_only: bool = False) -> Any:
     return made
 
 
-def _fields_of(own: Mapping[str, Any], hints: dict[str, Any], *, kw_only: bool) -> dict[str, dataclasses.Field[Any]] | None:
+def _fields_of(
+    own: Mapping[str, Any], hints: dict[str, Any], *, kw_only: bool
+) -> dict[str, dataclasses.Field[Any]] | None:
     """The fields of a class body; None where the standard decorator has more to say of it."""
     found: dict[str, dataclasses.Field[Any]] = {}
     for name, hint in hints.items():
         default = own.get(name, dataclasses.MISSING)
-        one: Any = default if isinstance(default, dataclasses.Field) else dataclasses.field(default=default)
+        one: Any = (
+            default
+            if isinstance(default, dataclasses.Field)
+            else dataclasses.field(default=default)
+        )
         if one.default.__class__.__hash__ is None:
             return None
         one.name, one.type, one._field_type = name, hint, dataclasses._FIELD  # type: ignore[attr-defined]  # what every field has
         if one.kw_only is dataclasses.MISSING:
             one.kw_only = kw_only
         found[name] = one
-    return None if any(isinstance(value, dataclasses.Field) and name not in hints for name, value in own.items()) else found
+    return (
+        None
+        if any(
+            isinstance(value, dataclasses.Field) and name not in hints
+            for name, value in own.items()
+        )
+        else found
+    )
 
 
 if TYPE_CHECKING:
@@ -180,7 +242,13 @@ else:
 
     def dataclass(cls: Any = None, /, **settings: Any) -> Any:
         """`dataclasses.dataclass`, lazily where it is frozen and has slots."""
-        others = {name: value for name, value in settings.items() if name not in ("frozen", "slots")}
-        if cls is not None or not (settings.get("frozen") and settings.get("slots")) or others.keys() - {"eq", "kw_only"}:
+        others = {
+            name: value for name, value in settings.items() if name not in ("frozen", "slots")
+        }
+        if (
+            cls is not None
+            or not (settings.get("frozen") and settings.get("slots"))
+            or others.keys() - {"eq", "kw_only"}
+        ):
             return dataclasses.dataclass(cls, **settings)
         return lambda one: _record(one, **others)

@@ -1,4 +1,5 @@
-"""Units at the border: the library computes in seconds, bytes, FLOPs and bytes/s; files and flags carry the unit in the key.
+"""Units at the border: the library computes in seconds, bytes, FLOPs and bytes/s; files and flags
+carry the unit in the key.
 
 Everything that converts a unit, or prints a quantity for a person, is here and nowhere else.
 """
@@ -25,17 +26,23 @@ _COUNT_STEPS: Final = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"),
 
 
 def noiseless(seconds: float) -> float:
-    """`seconds`, or 0 where they are less than half a picosecond, the simulator's clock: what rounding leaves of sums that are equal."""
+    """`seconds`, or 0 where they are less than half a picosecond, the simulator's clock: what
+    rounding leaves of sums that are equal.
+    """
     return seconds if abs(seconds) * PICOSECONDS_PER_SECOND >= 0.5 else 0.0
 
 
 def bare_seconds(seconds: float, *, digits: int = 4) -> str:
-    """A duration in a table whose title has the unit: ``1.234``, and ``0`` for less than the simulator's clock tells."""
+    """A duration in a table whose title has the unit: ``1.234``, and ``0`` for less than the
+    simulator's clock tells.
+    """
     return f"{noiseless(seconds):.{digits}g}"
 
 
 def format_seconds(seconds: float, *, digits: int = 4) -> str:
-    """A duration for a person: ``1.234 s``, ``56.7 ms``; ``0 s`` for less than the simulator's clock tells."""
+    """A duration for a person: ``1.234 s``, ``56.7 ms``; ``0 s`` for less than the simulator's
+    clock tells.
+    """
     seconds = noiseless(seconds)
     for scale, suffix in _TIME_STEPS:
         if abs(seconds) >= scale:
@@ -95,5 +102,7 @@ def parse_count(text: str) -> float:
 
 
 def scale_decimal(value: float, power: int) -> float:
-    """`value` times 10^power, shifted in decimal: 1.29 us is 1.29e-06 s and not its neighbour. `value` is finite."""
+    """`value` times 10^power, shifted in decimal: 1.29 us is 1.29e-06 s and not its neighbour.
+    `value` is finite.
+    """
     return float(Decimal(repr(float(value))).scaleb(power))

@@ -27,7 +27,10 @@ from shardwright.simulator.simulate import simulate_grid
 from tests.launch_files.test_megatron import LLAMA, SIZES, SPLIT
 
 CLUSTER = "h100-sxm:16"
-SLOW = f"{LLAMA} {SPLIT} {SIZES} --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 --lr 1e-4"
+SLOW = (
+    f"{LLAMA} {SPLIT} {SIZES} --recompute-granularity full --recompute-method uniform"
+    " --recompute-num-layers 1 --lr 1e-4"
+)
 
 
 @cache
@@ -52,7 +55,9 @@ def test_no_change_of_one_decision_gains_more_than_those_that_are_told() -> None
     assert advice.now is not None
     assert advice.changes[0].step_time_s == min(found)
     assert [c.step_time_s for c in advice.changes] == sorted(c.step_time_s for c in advice.changes)
-    assert all(c.gain == 1 - c.step_time_s / advice.now.prediction.step_time_s > 0 for c in advice.changes)
+    assert all(
+        c.gain == 1 - c.step_time_s / advice.now.prediction.step_time_s > 0 for c in advice.changes
+    )
 
 
 def test_the_best_is_that_of_the_search() -> None:
@@ -61,14 +66,28 @@ def test_the_best_is_that_of_the_search() -> None:
     assert advice.everything is not None
     best = plan(request)
     assert (advice.best.grid, advice.best.certificate.optimal) == (best.grid, True)
-    assert advice.everything.step_time_s <= best.prediction.step_time_s <= advice.changes[-1].step_time_s
+    assert (
+        advice.everything.step_time_s
+        <= best.prediction.step_time_s
+        <= advice.changes[-1].step_time_s
+    )
     assert launch.runtime == "megatron-core-0.12"
 
 
-@pytest.mark.parametrize("more", ["", "--cross-entropy-fusion-impl te --cross-entropy-loss-fusion", "--no-check-for-nan-in-loss-and-grad"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        "--cross-entropy-fusion-impl te --cross-entropy-loss-fusion",
+        "--no-check-for-nan-in-loss-and-grad",
+    ],
+)
 def test_everything_at_once_has_every_option_that_helps(more: str) -> None:
     """It is no slower than any change of one decision, and no option on top makes it 0.1 % faster."""
-    fast = f"{LLAMA} {SPLIT} {SIZES} --lr 1e-4 --sequence-parallel --use-distributed-optimizer --overlap-grad-reduce"
+    fast = (
+        f"{LLAMA} {SPLIT} {SIZES} --lr 1e-4 --sequence-parallel --use-distributed-optimizer"
+        " --overlap-grad-reduce"
+    )
     _, request, advice = advised(f"{fast} {more}")
     assert advice.everything is not None
     assert advice.now is not None
@@ -76,10 +95,14 @@ def test_everything_at_once_has_every_option_that_helps(more: str) -> None:
     capacity = capacity_of(request, problem)
     assert all(advice.everything.step_time_s <= change.step_time_s for change in advice.changes)
     assert advice.everything.step_time_s <= advice.now.prediction.step_time_s
-    assert simulate_grid(problem, advice.everything.grid).step_time_s == advice.everything.step_time_s
+    assert (
+        simulate_grid(problem, advice.everything.grid).step_time_s == advice.everything.step_time_s
+    )
     for name, value, other in option_changes(problem, advice.everything.grid):
         done = simulated_change(problem, other, capacity=capacity)
-        assert done is None or done.step_time_s >= advice.everything.step_time_s * (1 - LEAST_GAIN), (name, value)
+        assert done is None or done.step_time_s >= advice.everything.step_time_s * (
+            1 - LEAST_GAIN
+        ), (name, value)
 
 
 def test_a_diff_of_settings_makes_the_change() -> None:
@@ -92,7 +115,10 @@ def test_a_diff_of_settings_makes_the_change() -> None:
         words = dict(settings)
         for name, _ in change.removed:
             words.pop(name, None)
-        text = " ".join(f"--{name} {value}".removesuffix(" true") for name, value in {**words, **dict(change.added)}.items())
+        text = " ".join(
+            f"--{name} {value}".removesuffix(" true")
+            for name, value in {**words, **dict(change.added)}.items()
+        )
         again = read_launch([text], model=load_model("llama-3.1-8b"), devices=16)
         assert again.grid == change.grid, change.text
 
@@ -108,7 +134,9 @@ def test_a_launch_that_cannot_run_is_told_why_and_what_can() -> None:
 def test_a_launch_that_is_best_has_nothing_to_gain() -> None:
     _, _, advice = advised(SLOW)
     assert advice.everything is not None
-    words = {one.name: one.value for one in advised(SLOW)[0].settings} | dict(advice.everything.added)
+    words = {one.name: one.value for one in advised(SLOW)[0].settings} | dict(
+        advice.everything.added
+    )
     for name, _ in advice.everything.removed:
         if name not in dict(advice.everything.added):
             words.pop(name, None)
@@ -116,16 +144,25 @@ def test_a_launch_that_is_best_has_nothing_to_gain() -> None:
     _, _, again = advised(text)
     assert again.now is not None
     assert again.now.prediction.step_time_s == advice.everything.step_time_s
-    assert (again.everything.added, again.everything.removed) == ((), ()) if again.everything else False
+    assert (
+        (again.everything.added, again.everything.removed) == ((), ())
+        if again.everything
+        else False
+    )
 
 
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "pretrain.sh"
-    script.write_text(f"export CUDA_DEVICE_MAX_CONNECTIONS=1\nTP=2\ntorchrun pretrain_gpt.py {' '.join(SLOW.split())}\n")
+    script.write_text(
+        "export CUDA_DEVICE_MAX_CONNECTIONS=1\nTP=2\ntorchrun pretrain_gpt.py"
+        f" {' '.join(SLOW.split())}\n"
+    )
     words = ["advise", str(script), "llama-3.1-8b", CLUSTER]
     assert run([*words, "--json"]) == 0
     launch, _, advice = advised(SLOW)
-    assert json.loads(capsys.readouterr().out) == json.loads(to_text(advice_document(launch, advice)))
+    assert json.loads(capsys.readouterr().out) == json.loads(
+        to_text(advice_document(launch, advice))
+    )
     assert run([*words, "--quiet"]) == 0
     assert capsys.readouterr().out.count("\t") == 2
     assert run(["advise", str(script), "llama-3.1-8b"]) == 2
@@ -143,12 +180,25 @@ def test_what_the_launch_does_not_say_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "pinned"),
     [
-        ("a.yaml", "finetuning_type: full\ncutoff_len: 2048\nper_device_train_batch_size: 1\nbf16: true\n", True),
-        ("a.toml", "[training]\nlocal_batch_size = 1\nseq_len = 2048\n[parallelism]\ntensor_parallel_degree = 2\n", True),
+        (
+            "a.yaml",
+            "finetuning_type: full\ncutoff_len: 2048\nper_device_train_batch_size: 1\nbf16: true\n",
+            True,
+        ),
+        (
+            "a.toml",
+            (
+                "[training]\nlocal_batch_size = 1\nseq_len ="
+                " 2048\n[parallelism]\ntensor_parallel_degree = 2\n"
+            ),
+            True,
+        ),
         ("run.sh", f"python pretrain_gpt.py {LLAMA} {SPLIT} {SIZES}\n", False),
     ],
 )
-def test_a_number_of_recomputed_layers_is_proposed_where_the_framework_has_one(tmp_path, name: str, text: str, pinned: bool) -> None:  # type: ignore[no-untyped-def]
+def test_a_number_of_recomputed_layers_is_proposed_where_the_framework_has_one(
+    tmp_path, name: str, text: str, pinned: bool
+) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / name
     path.write_text(text)
     asked = Request(model="llama-3.1-8b", cluster=CLUSTER, seq_len=2048, global_batch=64)
@@ -158,15 +208,29 @@ def test_a_number_of_recomputed_layers_is_proposed_where_the_framework_has_one(t
     assert (counts == (0,)) == pinned
     assert (space_of(request, problem, facts_of(problem)).of("sp") == (0,)) == (name == "a.yaml")
     if name == "a.yaml":
-        changes = [grid for _, grid in one_change(problem, space_of(request, problem, facts_of(problem)), facts_of(problem), launch.grid)]
+        changes = [
+            grid
+            for _, grid in one_change(
+                problem,
+                space_of(request, problem, facts_of(problem)),
+                facts_of(problem),
+                launch.grid,
+            )
+        ]
         assert {grid.recompute.value for grid in changes} == {"none", "full"}
 
 
 def test_the_job_that_is_told_is_the_one_that_is_simulated(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    """What the command line says in the place of the files, or where these say nothing, is in the line of the job and in JSON."""
+    """What the command line says in the place of the files, or where these say nothing, is in the
+    line of the job and in JSON."""
     path = tmp_path / "ds.json"
-    path.write_text('{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}')
-    asked = Request(model="llama-3.2-1b", cluster="h100-sxm:8", seq_len=1024, global_batch=32, precision="bf16")
+    path.write_text(
+        '{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}, "bf16":'
+        ' {"enabled": true}}'
+    )
+    asked = Request(
+        model="llama-3.2-1b", cluster="h100-sxm:8", seq_len=1024, global_batch=32, precision="bf16"
+    )
     launch, request = read_request([str(path)], asked, cluster=load_cluster("h100-sxm:8"))
     job = advice_document(launch, advise(launch, request))["job"]
     assert (job["seq_len"], job["global_batch"], job["precision"]) == (1024, 32, "bf16")

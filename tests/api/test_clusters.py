@@ -1,4 +1,5 @@
-"""Clusters from files: what a log of nccl-tests says of a node that a dump describes, and a plan on what was read."""
+"""Clusters from files: what a log of nccl-tests says of a node that a dump describes, and a plan on
+what was read."""
 
 from __future__ import annotations
 
@@ -17,9 +18,23 @@ from tests.hardware.inventory_files import HGX_H100
 def log(gigabytes_per_s: float, *, size: int = 2**30, ranks: int = 8) -> str:
     """all_gather_perf over some devices: bus bandwidth is (n - 1) / n of size over time."""
     time = (ranks - 1) / ranks * size / gigabytes_per_s / 1e3
-    lines = [f"#  Rank {n:2d} Group  0 Pid {n} on  host device  {n} [0x1b] NVIDIA H100 80GB HBM3" for n in range(ranks)]
-    header = ["# all_gather_perf", "#       size         count      type   redop    root     time   algbw   busbw #wrong"]
-    return "\n".join([*header[:1], *lines, header[1], f"  {size}  {size // 4}  float  none  -1  {time:.2f}  0  {gigabytes_per_s}  0", ""])
+    lines = [
+        f"#  Rank {n:2d} Group  0 Pid {n} on  host device  {n} [0x1b] NVIDIA H100 80GB HBM3"
+        for n in range(ranks)
+    ]
+    header = [
+        "# all_gather_perf",
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong",
+    ]
+    return "\n".join(
+        [
+            *header[:1],
+            *lines,
+            header[1],
+            f"  {size}  {size // 4}  float  none  -1  {time:.2f}  0  {gigabytes_per_s}  0",
+            "",
+        ]
+    )
 
 
 def test_a_dump_and_a_log_are_a_cluster_to_plan_on(tmp_path: Path) -> None:
@@ -37,11 +52,16 @@ def test_a_dump_and_a_log_are_a_cluster_to_plan_on(tmp_path: Path) -> None:
 def test_small_messages_say_nothing_of_links(tmp_path: Path) -> None:
     path = tmp_path / "all_gather.log"
     path.write_text(log(3.0, size=2**20))
-    with pytest.raises(ClusterError, match=r"all_gather.log: messages of at most 1 MiB do not show what links carry"):
+    with pytest.raises(
+        ClusterError,
+        match=r"all_gather.log: messages of at most 1 MiB do not show what links carry",
+    ):
         read_cluster([path], accelerators=("h100-sxm",))
 
 
-@pytest.mark.parametrize("words", [("h100-sxm", "h200-sxm"), ("a=h100-sxm", "a=l40s"), ("",), ("a=",)])
+@pytest.mark.parametrize(
+    "words", [("h100-sxm", "h200-sxm"), ("a=h100-sxm", "a=l40s"), ("",), ("a=",)]
+)
 def test_what_is_said_twice_or_not_at_all_is_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="says it again, or nothing"):
         read_cluster([Path("x")], accelerators=words)

@@ -13,7 +13,15 @@ from shardwright.search.answer import Goodput
 from shardwright.search.request import Request
 
 PINS = tuple(
-    (axis, (value,)) for axis, value in (("tp", "1"), ("pp", "1"), ("cp", "1"), ("zero", "1"), ("mbs", "1"), ("recompute", "none"))
+    (axis, (value,))
+    for axis, value in (
+        ("tp", "1"),
+        ("pp", "1"),
+        ("cp", "1"),
+        ("zero", "1"),
+        ("mbs", "1"),
+        ("recompute", "none"),
+    )
 )
 FILE = """nodes: [{{accelerator: h100-sxm, count: 64}}]
 reliability: {{failures_per_device_hour: 2.0e-5, storage_gigabytes_per_s: {storage}, restart_s: {restart}}}
@@ -22,14 +30,17 @@ reliability: {{failures_per_device_hour: 2.0e-5, storage_gigabytes_per_s: {stora
 
 def goodput_of(path: Path, *, storage: float, restart: float) -> Goodput:
     path.write_text(FILE.format(storage=storage, restart=restart), encoding="utf-8")
-    request = Request(model="llama-3.2-1b", cluster=str(path), seq_len=2048, global_batch=512, pins=PINS)
+    request = Request(
+        model="llama-3.2-1b", cluster=str(path), seq_len=2048, global_batch=512, pins=PINS
+    )
     found = shardwright.plan(replace(request, top=0)).goodput
     assert found is not None
     return found
 
 
 def test_storage_and_restarts_are_the_clusters(tmp_path: Path) -> None:
-    """1.236 billion parameters of 14 bytes (weights, a copy in 32 bits, two moments) take 17.3 s at 1 GB/s in all."""
+    """1.236 billion parameters of 14 bytes (weights, a copy in 32 bits, two moments) take 17.3 s at
+    1 GB/s in all."""
     path = tmp_path / "c.yaml"
     slow = goodput_of(path, storage=1, restart=60)
     between = 3600 / (2.0e-5 * 512)

@@ -1,4 +1,5 @@
-"""A search leaves a share of every device's memory free, because predictions of memory are a few percent off."""
+"""A search leaves a share of every device's memory free, because predictions of memory are a few
+percent off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Host memory in every search: no answer needs more of a node than it has, and what brute force finds in that room is found."""
+"""Host memory in every search: no answer needs more of a node than it has, and what brute force
+finds in that room is found."""
 
 from __future__ import annotations
 
@@ -29,11 +30,15 @@ from tests.search.brute import count
 MODEL = """{{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632,
 "num_attention_heads": 16, "num_key_value_heads": 8, "num_hidden_layers": {layers}, "vocab_size": 32000,
 "max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "tie_word_embeddings": false}}"""
-NODE = "  - {{accelerator: {accelerator}, count: {count}, devices_per_node: 2, host: {{memory_gib: {gib}}}}}\n"
+NODE = (
+    "  - {{accelerator: {accelerator}, count: {count}, devices_per_node: 2, host: {{memory_gib:"
+    " {gib}}}}}\n"
+)
 
 
 class Face(NamedTuple):
-    """A search: what it is called with, and how much a node has at first. `kept`: GiB of a device that programs do not have."""
+    """A search: what it is called with, and how much a node has at first. `kept`: GiB of a device
+    that programs do not have."""
 
     search: Callable[[Request], object]
     request: dict[str, object]
@@ -47,7 +52,10 @@ def pinned(**values: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 SCENARIOS = "{folder}/scenarios.yaml"
-STATES = "scenarios:\n  - {name: usual, weight: 0.8}\n  - {name: shared network, weight: 0.2, network: 0.1}\n"
+STATES = (
+    "scenarios:\n  - {name: usual, weight: 0.8}\n  - {name: shared network, weight: 0.2, network:"
+    " 0.1}\n"
+)
 OFFLOADED = pinned(offload="50,100")
 FACES = {
     "standard": Face(plan, {"pins": OFFLOADED, "top": 3}),
@@ -55,17 +63,35 @@ FACES = {
     "exhaustive": Face(plan, {"space": "exhaustive", "pins": OFFLOADED}),
     "parameters": Face(plan, {"runtime": "deepspeed", "pins": pinned(param_offload="on")}),
     "gradients": Face(plan, {"runtime": "deepspeed", "pins": pinned(zero="2,3", offload="100")}),
-    "checkpoints": Face(plan, {"runtime": "deepspeed", "pins": pinned(cpu_checkpoints="on", recompute="full")}),
-    "policy": Face(plan, {"runtime": "maxtext", "pins": pinned(remat="attention_offloaded", recompute="selective")}),
-    "energy": Face(plan_mixed, {"objective": "energy", "runtime": "deepspeed", "pins": pinned(cpu_checkpoints="on")}, kept=75.5),
+    "checkpoints": Face(
+        plan, {"runtime": "deepspeed", "pins": pinned(cpu_checkpoints="on", recompute="full")}
+    ),
+    "policy": Face(
+        plan,
+        {"runtime": "maxtext", "pins": pinned(remat="attention_offloaded", recompute="selective")},
+    ),
+    "energy": Face(
+        plan_mixed,
+        {"objective": "energy", "runtime": "deepspeed", "pins": pinned(cpu_checkpoints="on")},
+        kept=75.5,
+    ),
     "scenarios": Face(plan_robust, {"pins": OFFLOADED, "scenarios": SCENARIOS}),
     "joint": Face(plan_joint, {"space": "joint", "pins": OFFLOADED}),
     "joint-named": Face(plan_joint, {"space": "joint-named", "pins": OFFLOADED}),
     "joint pipelines": Face(
-        plan_joint, {"space": "joint", "runtime": "deepspeed", "pins": pinned(cpu_checkpoints="on", pp="2,4")}, kept=74.5
+        plan_joint,
+        {"space": "joint", "runtime": "deepspeed", "pins": pinned(cpu_checkpoints="on", pp="2,4")},
+        kept=74.5,
     ),
-    "mixed parameters": Face(plan_mixed, {"runtime": "deepspeed", "pins": pinned(param_offload="on")}, mixed=True),
-    "mixed checkpoints": Face(plan_mixed, {"runtime": "deepspeed", "pins": pinned(cpu_checkpoints="on")}, mixed=True, kept=75.5),
+    "mixed parameters": Face(
+        plan_mixed, {"runtime": "deepspeed", "pins": pinned(param_offload="on")}, mixed=True
+    ),
+    "mixed checkpoints": Face(
+        plan_mixed,
+        {"runtime": "deepspeed", "pins": pinned(cpu_checkpoints="on")},
+        mixed=True,
+        kept=75.5,
+    ),
     "exact": Face(plan_exact, {"space": "exact", "max_devices": 2}, layers=1),
 }
 
@@ -74,10 +100,18 @@ def request_of(folder: Path, face: Face, *, gib: float) -> Request:
     model, cluster = folder / "model.json", folder / f"cluster{gib}.yaml"
     model.write_text(MODEL.format(layers=face.layers), encoding="utf-8")
     kinds = [("h100-sxm", 1), ("a100-sxm-80gb", 1)] if face.mixed else [("h100-sxm", 2)]
-    cluster.write_text("nodes:\n" + "".join(NODE.format(accelerator=a, count=c, gib=gib) for a, c in kinds), encoding="utf-8")
+    cluster.write_text(
+        "nodes:\n" + "".join(NODE.format(accelerator=a, count=c, gib=gib) for a, c in kinds),
+        encoding="utf-8",
+    )
     (folder / "scenarios.yaml").write_text(STATES, encoding="utf-8")
-    asked = Request(model=str(model), cluster=str(cluster), seq_len=2048, global_batch=16, headroom=0.0, top=0)
-    given = {name: value.format(folder=folder) if value is SCENARIOS else value for name, value in face.request.items()}
+    asked = Request(
+        model=str(model), cluster=str(cluster), seq_len=2048, global_batch=16, headroom=0.0, top=0
+    )
+    given = {
+        name: value.format(folder=folder) if value is SCENARIOS else value
+        for name, value in face.request.items()
+    }
     return replace(asked, reserve_bytes=int(face.kept * GIB), **given)  # type: ignore[arg-type]
 
 
@@ -85,7 +119,9 @@ def predictions(answer: object) -> Iterator[Prediction]:
     """Of the best plan of an answer, and of the next best ones."""
     simulation = getattr(answer, "simulation", None)
     yield simulation.prediction if simulation is not None else answer.prediction  # type: ignore[attr-defined]
-    yield from (one.prediction for one in getattr(answer, "alternatives", ()) if hasattr(one, "prediction"))
+    yield from (
+        one.prediction for one in getattr(answer, "alternatives", ()) if hasattr(one, "prediction")
+    )
 
 
 def need(prediction: Prediction) -> int:
@@ -126,7 +162,10 @@ def test_no_answer_needs_more_host_memory_than_a_node_has(name: str, tmp_path: P
 def test_the_fastest_that_fits_the_hosts_is_found(name: str, tmp_path: Path) -> None:
     """Against the simulation of every member, with room for some of them."""
     face = FACES[name]._replace(layers=2)
-    few = (*face.request["pins"], *pinned(cp="1", mbs="1,4", ulysses="1", recompute_layers="0", sp="0"))  # type: ignore[misc]
+    few = (
+        *face.request["pins"],
+        *pinned(cp="1", mbs="1,4", ulysses="1", recompute_layers="0", sp="0"),
+    )  # type: ignore[misc]
     face = face._replace(request={**face.request, "pins": few, "use_all": True})
     request = request_of(tmp_path, face, gib=1000)
     problem = problem_of(request)
@@ -135,13 +174,16 @@ def test_the_fastest_that_fits_the_hosts_is_found(name: str, tmp_path: Path) -> 
     assert len(needs) > 2
     for most in needs[:: max(len(needs) // 3, 1)]:
         fitting = [seconds for seconds, other in done if other <= most]
-        answer = face.search(replace(request, cluster=request_of(tmp_path, face, gib=(most + 1) / GIB).cluster))
+        answer = face.search(
+            replace(request, cluster=request_of(tmp_path, face, gib=(most + 1) / GIB).cluster)
+        )
         assert next(predictions(answer)).step_time_s == pytest.approx(min(fitting), rel=1e-12)
     assert problem.cluster.num_devices == 4
 
 
 def every_step(request: Request) -> list[tuple[float, int]]:
-    """Seconds and the fullest node's need of every member of the request's space that fits its devices."""
+    """Seconds and the fullest node's need of every member of the request's space that fits its
+    devices."""
     problem = problem_of(request)
     facts = facts_of(problem)
     found = []
@@ -151,5 +193,7 @@ def every_step(request: Request) -> list[tuple[float, int]]:
         for grid in count(own, part, rules).grids.values():
             done = simulate_grid(own, grid)
             if done.fits:
-                found.append((done.step_time_s, max((host.need for host in done.host_memory), default=0)))
+                found.append(
+                    (done.step_time_s, max((host.need for host in done.host_memory), default=0))
+                )
     return found

@@ -25,20 +25,29 @@ def answer() -> Answer:
 
 
 def test_devices_stay_idle_where_that_is_faster(answer: Answer) -> None:
-    assert answer.prediction.devices == answer.grid.devices == 72 - answer.prediction.idle_devices < 72
+    assert (
+        answer.prediction.devices == answer.grid.devices == 72 - answer.prediction.idle_devices < 72
+    )
     assert answer.grid.devices % 8 == 0
     assert answer.certificate.optimal
 
 
-def test_a_plan_costs_the_same_where_the_others_are_idle_and_where_there_are_none(answer: Answer) -> None:
+def test_a_plan_costs_the_same_where_the_others_are_idle_and_where_there_are_none(
+    answer: Answer,
+) -> None:
     problem = problem_of(ASKED)
-    fewer = replace(problem, cluster=limit_devices(problem.cluster, num_devices=answer.grid.devices))
+    fewer = replace(
+        problem, cluster=limit_devices(problem.cluster, num_devices=answer.grid.devices)
+    )
     assert simulate_grid(fewer, answer.grid).step_time_s == answer.prediction.step_time_s
 
 
 @pytest.mark.proof
 def test_more_devices_are_never_slower() -> None:
-    steps = [plan(replace(ASKED, cluster=f"h100-sxm:{count}", top=0)).prediction.step_time_s for count in range(24, 48, 8)]
+    steps = [
+        plan(replace(ASKED, cluster=f"h100-sxm:{count}", top=0)).prediction.step_time_s
+        for count in range(24, 48, 8)
+    ]
     assert steps == sorted(steps, reverse=True)
 
 
@@ -53,7 +62,13 @@ def test_using_all_of_them_is_slower(answer: Answer) -> None:
 def test_what_would_use_all_is_named_and_holds(answer: Answer) -> None:
     assert answer.nearby
     for other in answer.nearby:
-        asked = replace(ASKED, cluster=f"h100-sxm:{other.devices}", global_batch=other.global_batch, use_all=True, top=0)
+        asked = replace(
+            ASKED,
+            cluster=f"h100-sxm:{other.devices}",
+            global_batch=other.global_batch,
+            use_all=True,
+            top=0,
+        )
         found = plan(asked).prediction
         assert found.step_time_s == other.step_time_s
         rates = [p.tokens_per_s / (p.devices + p.idle_devices) for p in (found, answer.prediction)]
@@ -68,7 +83,9 @@ def test_an_answer_with_idle_devices_is_checked_like_any_other(answer: Answer) -
 
 @pytest.mark.proof
 def test_the_joint_space_begins_with_the_devices_of_the_best_grid(answer: Answer) -> None:
-    asked = replace(ASKED, model="llama-3.2-1b", cluster="h100-sxm:24", global_batch=16, seq_len=2048, top=0)
+    asked = replace(
+        ASKED, model="llama-3.2-1b", cluster="h100-sxm:24", global_batch=16, seq_len=2048, top=0
+    )
     grid, joint = plan(asked), plan_joint(replace(asked, space="joint-named"))
     assert grid.prediction.idle_devices
     assert joint.step_time_s <= grid.prediction.step_time_s

@@ -1,4 +1,5 @@
-"""Mixed clusters beside their parts: `compare` plans both, `why` weighs another strategy, prices that the cluster says count."""
+"""Mixed clusters beside their parts: `compare` plans both, `why` weighs another strategy, prices
+that the cluster says count."""
 
 from __future__ import annotations
 
@@ -13,15 +14,20 @@ from shardwright.search.grid.placed import Fate
 from shardwright.search.request import Request
 
 MIXED, FASTER = "a100-sxm-40gb:2/3usd+v100-sxm-16gb:2/0.5usd", "a100-sxm-40gb:2/3usd"
-REQUEST = Request(model="examples/tiny.json", cluster=MIXED, seq_len=256, global_batch=16, precision="fp16")
+REQUEST = Request(
+    model="examples/tiny.json", cluster=MIXED, seq_len=256, global_batch=16, precision="fp16"
+)
 
 
 def test_a_mixed_cluster_stands_beside_its_faster_part() -> None:
     mixed, faster = compare(REQUEST, clusters=(MIXED, FASTER))
     answer = plan_mixed(REQUEST)
     assert mixed.simulation.prediction.step_time_s == answer.step_time_s
-    assert mixed.simulation.prediction.step_time_s <= faster.simulation.prediction.step_time_s * (1 + 1e-9)
-    # The best plan leaves the slower node idle, and nodes that do nothing are not paid for; those that do something are paid for whole.
+    assert mixed.simulation.prediction.step_time_s <= faster.simulation.prediction.step_time_s * (
+        1 + 1e-9
+    )
+    # The best plan leaves the slower node idle, and nodes that do nothing are not paid for; those
+    # that do something are paid for whole.
     assert answer.simulation is not None
     assert answer.simulation.prediction.devices <= 2
     assert (mixed.usd_per_hour, faster.usd_per_hour) == (2 * 3, 2 * 3)
@@ -30,12 +36,19 @@ def test_a_mixed_cluster_stands_beside_its_faster_part() -> None:
 def test_prices_of_the_cluster_stand_before_list_prices_and_behind_given_ones() -> None:
     cluster = parse_cluster("h100-sxm:8@east/2usd+h100-sxm:8@west/1usd,east~west=10gbps/0ms")
     prices = cluster_prices(cluster, {})
-    assert [(p.usd_per_hour, p.source) for p in prices] == [(2.0, "as the cluster says, in east"), (1.0, "as the cluster says, in west")]
+    assert [(p.usd_per_hour, p.source) for p in prices] == [
+        (2.0, "as the cluster says, in east"),
+        (1.0, "as the cluster says, in west"),
+    ]
     assert [p.usd_per_hour for p in cluster_prices(cluster, {"h100-sxm": 4.0})] == [4.0, 4.0]
-    assert [p.usd_per_hour for p in cluster_prices(parse_cluster("h100-sxm:8/2usd+h100-sxm:4"), {})] == [2.0, 2.95]
+    assert [
+        p.usd_per_hour for p in cluster_prices(parse_cluster("h100-sxm:8/2usd+h100-sxm:4"), {})
+    ] == [2.0, 2.95]
 
 
-@pytest.mark.parametrize(("strategy", "fate"), [("tp2 dp2 zero1 mbs2", Fate.UNSEARCHED), ("tp3 dp1", Fate.ILLEGAL)])
+@pytest.mark.parametrize(
+    ("strategy", "fate"), [("tp2 dp2 zero1 mbs2", Fate.UNSEARCHED), ("tp3 dp1", Fate.ILLEGAL)]
+)
 def test_another_strategy_is_weighed_against_a_mixed_plan(strategy: str, fate: Fate) -> None:
     answer = plan_mixed(REQUEST)
     found = why(answer, strategy)

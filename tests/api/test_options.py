@@ -1,4 +1,5 @@
-"""Options of the runtime in a strategy: simulated as the runtime that they name, searched under one certificate, checked, asked why not."""
+"""Options of the runtime in a strategy: simulated as the runtime that they name, searched under one
+certificate, checked, asked why not."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ def alone(words: tuple[str, ...]) -> Request:
 
 def test_a_search_over_options_is_the_best_of_all_rows() -> None:
     answer = plan(SEARCHED)
-    rows = [plan(alone((f"tp_overlap={t}", f"grad_overlap={g}"))) for t in OPTIONS[0][1] for g in OPTIONS[1][1]]
+    rows = [
+        plan(alone((f"tp_overlap={t}", f"grad_overlap={g}")))
+        for t in OPTIONS[0][1]
+        for g in OPTIONS[1][1]
+    ]
     best = min(rows, key=lambda row: row.prediction.step_time_s)
     assert answer.prediction.step_time_s == best.prediction.step_time_s
     assert replace(answer.grid, options=()) == best.grid
@@ -44,7 +49,14 @@ def test_a_search_over_options_is_the_best_of_all_rows() -> None:
     fates = ("illegal", "duplicates", "infeasible", "bounded_b0", "bounded_b1", "simulated")
     assert sum(getattr(counts, fate) for fate in fates) == counts.enumerated
     assert "; tp_overlap {none, userbuffers}; grad_overlap {off, on}" in counts.space
-    ranked = [one for row in rows for one in ((row.grid, row.prediction.step_time_s), *((a.grid, a.step_time_s) for a in row.alternatives))]
+    ranked = [
+        one
+        for row in rows
+        for one in (
+            (row.grid, row.prediction.step_time_s),
+            *((a.grid, a.step_time_s) for a in row.alternatives),
+        )
+    ]
     # Plans without tp are the same ones under both values of tp_overlap.
     same = [grid.tp == 1 and place >= len(ranked) // 2 for place, (grid, _) in enumerate(ranked)]
     times = sorted(seconds for (_, seconds), twice in zip(ranked, same, strict=True) if not twice)
@@ -66,12 +78,17 @@ def test_options_of_a_strategy_are_those_of_a_runtime(words: str) -> None:
     said = simulation(REQUEST, strategy=f"{GRID} {words}")
     named = simulation(replace(REQUEST, runtime=f"{REQUEST.runtime} {words}"), strategy=GRID)
     other = simulation(REQUEST, strategy=GRID)
-    assert said.prediction.step_time_s == named.prediction.step_time_s != other.prediction.step_time_s
+    assert (
+        said.prediction.step_time_s == named.prediction.step_time_s != other.prediction.step_time_s
+    )
     assert said.prediction.stages == named.prediction.stages
 
 
 def test_a_strategy_overrides_its_runtime() -> None:
-    once = simulation(replace(REQUEST, runtime=f"{REQUEST.runtime} tp_overlap=none"), strategy=f"{GRID} tp_overlap=userbuffers")
+    once = simulation(
+        replace(REQUEST, runtime=f"{REQUEST.runtime} tp_overlap=none"),
+        strategy=f"{GRID} tp_overlap=userbuffers",
+    )
     assert once.prediction.step_time_s == simulation(REQUEST, strategy=GRID).prediction.step_time_s
 
 
@@ -80,7 +97,11 @@ def test_options_are_written_and_read() -> None:
     assert grid.options == (("dispatcher", "flex"), ("graphs", "iteration"))
     assert print_grid(grid) == f"{GRID} dispatcher=flex graphs=iteration"
     assert parse_grid(print_grid(grid)) == grid
-    assert changed_grid(grid, "graphs=none loss=te").options == (("loss", "te"), ("dispatcher", "flex"), ("graphs", "none"))
+    assert changed_grid(grid, "graphs=none loss=te").options == (
+        ("loss", "te"),
+        ("dispatcher", "flex"),
+        ("graphs", "none"),
+    )
     model = load_model("llama-3.2-1b")
     whole = plan_of(grid, model=model, global_batch=32)
     assert parse_plan(print_plan(whole, model=model), model=model) == whole
@@ -103,10 +124,15 @@ def test_words_that_say_no_option(word: str, message: str, hint: str) -> None:
     assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize("line", ["options graphs=some", "options tp=8", "options loss=te loss=te", "options loss"])
+@pytest.mark.parametrize(
+    "line", ["options graphs=some", "options tp=8", "options loss=te loss=te", "options loss"]
+)
 def test_lines_that_say_no_options(line: str) -> None:
     with pytest.raises(StrategyError):
-        parse_plan(f"plan p devices 1\n{line}\nlane main samples 1 in 1\n  stages embed on 0\norder 1f1b(main)\n")
+        parse_plan(
+            f"plan p devices 1\n{line}\nlane main samples 1 in 1\n  stages embed on 0\norder"
+            " 1f1b(main)\n"
+        )
 
 
 def test_what_a_runtime_lacks_is_refused() -> None:

@@ -1,4 +1,5 @@
-"""What a request may ask: precisions that devices have, runtimes that run on them, steps that a clock can count."""
+"""What a request may ask: precisions that devices have, runtimes that run on them, steps that a
+clock can count."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ from shardwright.strategy.text.grid_notation import parse_grid
 ASKED = Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=8192, global_batch=64)
 
 
-@pytest.mark.parametrize(("cluster", "precision"), [("a100-sxm:8", "fp8"), ("v100:8", "bf16"), ("t4:8", "bf16"), ("h100-sxm:8", "fp4")])
+@pytest.mark.parametrize(
+    ("cluster", "precision"),
+    [("a100-sxm:8", "fp8"), ("v100:8", "bf16"), ("t4:8", "bf16"), ("h100-sxm:8", "fp4")],
+)
 def test_a_precision_without_units_is_refused(cluster: str, precision: str) -> None:
     with pytest.raises(ClusterError, match=f"has no units for {precision}") as caught:
         problem_of(replace(ASKED, cluster=cluster, precision=precision))
@@ -35,7 +39,9 @@ def test_a_precision_without_units_is_refused(cluster: str, precision: str) -> N
     assert "16" in caught.value.hint
 
 
-@pytest.mark.parametrize(("cluster", "precision"), [("a100-sxm:8", "bf16"), ("v100:8", "fp16"), ("t4:8", "fp16")])
+@pytest.mark.parametrize(
+    ("cluster", "precision"), [("a100-sxm:8", "bf16"), ("v100:8", "fp16"), ("t4:8", "fp16")]
+)
 def test_the_default_precision_is_one_that_devices_have(cluster: str, precision: str) -> None:
     asked = with_defaults(replace(ASKED, cluster=cluster))
     assert asked.precision == precision
@@ -81,7 +87,12 @@ def test_a_request_says_dropout_and_the_wire() -> None:
     assert (problem_of(ASKED).job.dropout, problem_of(ASKED).job.gradient_wire) == (False, None)
     with pytest.raises(UsageError, match="--gradient-wire: unknown dtype 'fp31'"):
         problem_of(replace(ASKED, gradient_wire="fp31"))
-    mixed = replace(ASKED, cluster="aws-p3.8xlarge:3 + aws-g4dn.12xlarge:1", seq_len=1024, runtime="megatron-deepspeed")
+    mixed = replace(
+        ASKED,
+        cluster="aws-p3.8xlarge:3 + aws-g4dn.12xlarge:1",
+        seq_len=1024,
+        runtime="megatron-deepspeed",
+    )
     plain, masked, wide = (
         simulate(asked, strategy="tp4 dp4 mbs2 zero0 recompute=none")
         for asked in (mixed, replace(mixed, dropout=True), replace(mixed, gradient_wire="fp32"))
@@ -99,14 +110,22 @@ def test_a_request_says_dropout_and_the_wire() -> None:
         (plan_mixed, {"budget": 100.0}),
     ],
 )
-def test_runners_up_of_searches_that_rank_none_are_refused(ask: Callable[[Request], object], changed: dict[str, Any]) -> None:
+def test_runners_up_of_searches_that_rank_none_are_refused(
+    ask: Callable[[Request], object], changed: dict[str, Any]
+) -> None:
     with pytest.raises(UsageError, match="ranks no next best plans, so --top 5 says nothing"):
         ask(replace(ASKED, top=5, **changed))
 
 
 def test_what_is_of_another_vendor_is_neither_offered_nor_searched() -> None:
     """On AMD no overlap is searched or exported that needs NVIDIA's userbuffers, nor DeepEP."""
-    base = Request(model="mixtral-8x7b", cluster="mi300x:8", seq_len=1024, global_batch=64, runtime="megatron-core")
+    base = Request(
+        model="mixtral-8x7b",
+        cluster="mi300x:8",
+        seq_len=1024,
+        global_batch=64,
+        runtime="megatron-core",
+    )
     searched = {}
     for cluster in ("mi300x:8", "h100-sxm:8"):
         problem = problem_of(replace(base, cluster=cluster))
@@ -115,18 +134,42 @@ def test_what_is_of_another_vendor_is_neither_offered_nor_searched() -> None:
     assert searched == {"mi300x:8": set(), "h100-sxm:8": {"tp_overlap", "dispatcher"}}
     for option in ("tp_overlap=userbuffers", "dispatcher=flex"):
         with pytest.raises(RuntimeModelError, match=f"mi300x cannot run {option}"):
-            problem_of(replace(base, cluster="h100-sxm:8+mi300x:8", runtime=f"megatron-core {option}"))
+            problem_of(
+                replace(base, cluster="h100-sxm:8+mi300x:8", runtime=f"megatron-core {option}")
+            )
 
 
 def test_a_kernel_that_the_devices_do_not_have_is_not_offered() -> None:
-    """cuDNN's fused attention and FlashAttention-2 need compute capability 8.0; the plan is priced with the device's own kernel."""
-    base = Request(model="llama-3.2-1b", cluster="v100-sxm-16gb:8", seq_len=1024, global_batch=64, runtime="megatron-core")
+    """cuDNN's fused attention and FlashAttention-2 need compute capability 8.0; the plan is priced
+    with the device's own kernel."""
+    base = Request(
+        model="llama-3.2-1b",
+        cluster="v100-sxm-16gb:8",
+        seq_len=1024,
+        global_batch=64,
+        runtime="megatron-core",
+    )
     offered = offered_values(problem_of(base).runtime)["attention"]
     assert offered == ("unfused",)
-    assert offered_values(problem_of(replace(base, cluster="mi300x:8")).runtime)["attention"] == ("flash-2", "unfused")
-    assert offered_values(problem_of(replace(base, cluster="h100-sxm:8")).runtime)["attention"] == ("cudnn", "flash-2", "unfused")
-    with pytest.raises(RuntimeModelError, match="v100-sxm-16gb has no kernel for attention=flash-2") as caught:
-        problem_of(replace(base, cluster="v100-sxm-16gb:8+a100-sxm-80gb:8", runtime="megatron-core attention=flash-2"))
+    assert offered_values(problem_of(replace(base, cluster="mi300x:8")).runtime)["attention"] == (
+        "flash-2",
+        "unfused",
+    )
+    assert offered_values(problem_of(replace(base, cluster="h100-sxm:8")).runtime)["attention"] == (
+        "cudnn",
+        "flash-2",
+        "unfused",
+    )
+    with pytest.raises(
+        RuntimeModelError, match="v100-sxm-16gb has no kernel for attention=flash-2"
+    ) as caught:
+        problem_of(
+            replace(
+                base,
+                cluster="v100-sxm-16gb:8+a100-sxm-80gb:8",
+                runtime="megatron-core attention=flash-2",
+            )
+        )
     assert caught.value.hint == "attention=unfused"
     for cluster in ("v100-sxm-16gb:8", "mi300x:8", "t4:8"):
         found = simulate(replace(base, cluster=cluster), strategy="dp8 mbs1")

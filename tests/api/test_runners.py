@@ -17,7 +17,14 @@ from shardwright.files.plan_file import read_saved
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.export.plans import stored
 
-MIXED = ["examples/tiny.json", "a100-sxm-40gb:2+v100-sxm-16gb:2", "--seq-len", "64", "--global-batch", "8"]
+MIXED = [
+    "examples/tiny.json",
+    "a100-sxm-40gb:2+v100-sxm-16gb:2",
+    "--seq-len",
+    "64",
+    "--global-batch",
+    "8",
+]
 LANES = """plan two devices 3
 lane a samples 6 in 3
   stages embed+4+head on 0
@@ -45,7 +52,10 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("text", ["dp8 zero0", "tp2 dp4 zero1", "pp2 dp4 zero2 recompute=full", "tp2 pp2 dp2 schedule=zb-h1"])
+@pytest.mark.parametrize(
+    "text",
+    ["dp8 zero0", "tp2 dp4 zero1", "pp2 dp4 zero2 recompute=full", "tp2 pp2 dp2 schedule=zb-h1"],
+)
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt-oss-20b"])
 def test_a_framework_is_named_as_it_exports_the_plan(text: str, model: str) -> None:
     agrees(stored(parse_grid(text), model=model, runtime="megatron-core"))
@@ -57,8 +67,12 @@ def test_a_mixed_plan_too(mixed: Path) -> None:
 
 def agrees(one: Stored) -> None:
     found = runners_of(one)
-    assert set(found.exact) == {target for target in TARGETS if exported(one, target, allow_lossy=False)}
-    assert {*found.exact, *dict(found.otherwise)} == {target for target in TARGETS if exported(one, target, allow_lossy=True)}
+    assert set(found.exact) == {
+        target for target in TARGETS if exported(one, target, allow_lossy=False)
+    }
+    assert {*found.exact, *dict(found.otherwise)} == {
+        target for target in TARGETS if exported(one, target, allow_lossy=True)
+    }
     assert {*found.exact, *dict(found.otherwise), *dict(found.refused)} == set(TARGETS)
     assert all(why for _, why in (*found.otherwise, *found.refused))
 
@@ -74,7 +88,9 @@ def test_mixed_answers_say_what_runs_them(mixed: Path, capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out)["frameworks"]["exact"] == list(found.exact)
 
 
-def test_a_plan_that_no_grid_says_is_run_by_us_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_no_grid_says_is_run_by_us_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "two.plan"
     path.write_text(LANES)
     assert run(["simulate", *MIXED[:1], "h100-sxm:3", *MIXED[2:], "--strategy", str(path)]) == 0

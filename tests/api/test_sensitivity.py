@@ -22,7 +22,13 @@ REQUESTS = [
     Request(model="mixtral-8x7b", cluster="h100-sxm:32", seq_len=4096, global_batch=64),
     Request(model="llama-3.1-8b", cluster="a100-sxm-40gb:24", seq_len=4096, global_batch=36),
     Request(model="gpt-oss-20b", cluster="a100-sxm-40gb:24", seq_len=4096, global_batch=32),
-    Request(model="llama-2-7b", cluster="v100-sxm-32gb:64", seq_len=2048, global_batch=48, space="exhaustive"),
+    Request(
+        model="llama-2-7b",
+        cluster="v100-sxm-32gb:64",
+        seq_len=2048,
+        global_batch=48,
+        space="exhaustive",
+    ),
 ]
 
 
@@ -33,8 +39,13 @@ def test_the_same_as_a_search_of_the_slower_cluster_that_knows_nothing(request_:
     problem = problem_of(request)
     facts, capacity = facts_of(problem), capacity_of(request, problem)
     space = space_of(request, problem, facts)
-    answer, searched = search_and_answer(problem, space, facts, capacity=capacity, top=request.top + 1, limit=limit_of(float("inf")))
-    slower, row = replace(problem, cluster=scale_network(problem.cluster, factor=0.9)), row_of(space, answer.grid)
+    answer, searched = search_and_answer(
+        problem, space, facts, capacity=capacity, top=request.top + 1, limit=limit_of(float("inf"))
+    )
+    slower, row = (
+        replace(problem, cluster=scale_network(problem.cluster, factor=0.9)),
+        row_of(space, answer.grid),
+    )
     whole = find(slower, row, facts, capacity=capacity, top=1)
     assert said is not None
     assert (said.best_s, said.best_grid) == (whole.prediction.step_time_s, whole.grid)

@@ -1,4 +1,5 @@
-"""A worker of a deployment, executed: its logits are the unsplit model's, its iterations the simulator's."""
+"""A worker of a deployment, executed: its logits are the unsplit model's, its iterations the
+simulator's."""
 
 import json
 import sys
@@ -16,7 +17,15 @@ from shardwright.execute.serve import prove
 from shardwright.report.serving_proof import render_served, served_document
 from shardwright.serving.request import ServingRequest
 
-REQUEST = ServingRequest(model="llama-3.2-1b", cluster="h100-sxm:8", deployment="tp2", isl="256", osl="8", concurrency=4, requests=8)
+REQUEST = ServingRequest(
+    model="llama-3.2-1b",
+    cluster="h100-sxm:8",
+    deployment="tp2",
+    isl="256",
+    osl="8",
+    concurrency=4,
+    requests=8,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,8 +33,15 @@ REQUEST = ServingRequest(model="llama-3.2-1b", cluster="h100-sxm:8", deployment=
     [
         ("mistral-7b", "tp2", "vllm"),
         ("deepseek-v2-lite", "prefill 1x(tp2) decode 1x(dpa2 ep2)", "sglang"),
-        pytest.param("mistral-7b", "prefill 1x(tp2) decode 1x(tp1)", "vllm", marks=pytest.mark.proof),
-        pytest.param("nemotron-3-nano", "prefill 1x(pp2) decode 1x(tp2)", "tensorrt-llm", marks=pytest.mark.proof),
+        pytest.param(
+            "mistral-7b", "prefill 1x(tp2) decode 1x(tp1)", "vllm", marks=pytest.mark.proof
+        ),
+        pytest.param(
+            "nemotron-3-nano",
+            "prefill 1x(pp2) decode 1x(tp2)",
+            "tensorrt-llm",
+            marks=pytest.mark.proof,
+        ),
         pytest.param("gpt-oss-20b", "tp2 ep2", "vllm", marks=pytest.mark.proof),
         pytest.param("nemotron-3-nano", "tp2 pp2", "tensorrt-llm", marks=pytest.mark.proof),
         pytest.param("deepseek-r1", "dpa8 ep8", "sglang", marks=pytest.mark.proof),
@@ -34,7 +50,9 @@ REQUEST = ServingRequest(model="llama-3.2-1b", cluster="h100-sxm:8", deployment=
         pytest.param("mixtral-8x7b", "pp2 ep2 tp2", "tensorrt-llm", marks=pytest.mark.proof),
     ],
 )
-def test_a_deployment_answers_as_the_unsplit_model(model: str, deployment: str, engine: str) -> None:
+def test_a_deployment_answers_as_the_unsplit_model(
+    model: str, deployment: str, engine: str
+) -> None:
     found = served_execution(replace(REQUEST, model=model, deployment=deployment, engine=engine))
     assert found.equal
     assert 0.0 < found.difference <= 1e-10
@@ -66,7 +84,8 @@ def test_another_log_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "deployment", "rule"), [("llama-3.2-1b", "tp2 cp2", "serve.deployment"), ("deepseek-v3.2", "tp2", "serve.model")]
+    ("model", "deployment", "rule"),
+    [("llama-3.2-1b", "tp2 cp2", "serve.deployment"), ("deepseek-v3.2", "tp2", "serve.model")],
 )
 def test_what_is_not_executed_is_refused_by_name(model: str, deployment: str, rule: str) -> None:
     with pytest.raises(StrategyError) as error:
@@ -82,7 +101,20 @@ def test_without_pytorch_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("brief")
 def test_the_verb_says_what_was_executed(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [REQUEST.model, REQUEST.cluster, "--deployment", "tp2", "--isl", "256", "--osl", "8", "--concurrency", "4", "--requests", "8"]
+    words = [
+        REQUEST.model,
+        REQUEST.cluster,
+        "--deployment",
+        "tp2",
+        "--isl",
+        "256",
+        "--osl",
+        "8",
+        "--concurrency",
+        "4",
+        "--requests",
+        "8",
+    ]
     assert command(["serve-simulate", *words, "--execute", "--json"]) == 0
     executed = json.loads(capsys.readouterr().out)["execution"]
     assert executed["equal"]

@@ -1,4 +1,5 @@
-"""Several searches in one call: a row is what `plan` says by itself, the knee and the chosen batch are those of their rules."""
+"""Several searches in one call: a row is what `plan` says by itself, the knee and the chosen batch
+are those of their rules."""
 
 from __future__ import annotations
 
@@ -20,7 +21,15 @@ from shardwright.job.critical_batch import critical_batch, loss, useful_share
 from shardwright.search.request import Request
 from tests.tiers import examples
 
-PINS = (("tp", ("2",)), ("cp", ("1",)), ("pp", ("1",)), ("mbs", ("1",)), ("zero", ("1",)), ("recompute", ("none",)), ("offload", ("0",)))
+PINS = (
+    ("tp", ("2",)),
+    ("cp", ("1",)),
+    ("pp", ("1",)),
+    ("mbs", ("1",)),
+    ("zero", ("1",)),
+    ("recompute", ("none",)),
+    ("offload", ("0",)),
+)
 SHARDED = tuple((axis, ("3",) if axis == "zero" else values) for axis, values in PINS)
 ASKED = Request(model="llama-2-7b", cluster="h100-sxm:32", seq_len=4096, global_batch=64, pins=PINS)
 WORDS = ["plan", "llama-2-7b", "h100-sxm:32", "--seq-len", "4096"]
@@ -47,14 +56,18 @@ def test_a_row_is_the_plan_of_its_devices_and_the_knee_is_where_its_rule_says() 
         assert trial.simulation is not None
         step = trial.simulation.prediction.step_time_s
         speedup = first.prediction.step_time_s / step
-        assert isclose(found.efficiency(trial), speedup * fits[0].devices / trial.devices, rel_tol=1e-12)
+        assert isclose(
+            found.efficiency(trial), speedup * fits[0].devices / trial.devices, rel_tol=1e-12
+        )
         gains.append((found.efficiency(trial) / step, trial.devices))
     assert found.knee == max(gains)[1]
 
 
 def test_the_knee_is_inside_where_more_devices_hardly_help() -> None:
     """Four sequences a step: beyond 8 devices there is little that more of them could do."""
-    few = replace(ASKED, global_batch=4, cluster="h100-sxm:64", pins=(("tp", ("1", "2", "4")), *PINS[1:]))
+    few = replace(
+        ASKED, global_batch=4, cluster="h100-sxm:64", pins=(("tp", ("1", "2", "4")), *PINS[1:])
+    )
     found = scaling(few, devices=(8, 16, 32, 64))
     assert found.knee == 8
     assert [trial.simulation is None for trial in found.trials] == [False, False, True, True]
@@ -70,11 +83,21 @@ def test_nothing_fits_or_the_cluster_is_smaller() -> None:
 
 def test_the_chosen_batch_has_the_most_useful_tokens_a_second() -> None:
     found = batches(ASKED, sizes=(16, 64, 256), critical=2**20)
-    rates = {trial.global_batch: progress_rate(trial, seq_len=4096, critical=2**20) for trial in found.trials}
+    rates = {
+        trial.global_batch: progress_rate(trial, seq_len=4096, critical=2**20)
+        for trial in found.trials
+    }
     assert found.chosen == max(rates, key=lambda size: rates[size])
     for trial in found.trials:
-        assert isclose(rates[trial.global_batch], trial.tokens_per_s / (1 + trial.global_batch * 4096 / 2**20), rel_tol=1e-12)
-    assert batches(ASKED, sizes=(16, 64, 256), critical=1e12).chosen == max(found.trials, key=lambda one: one.tokens_per_s).global_batch
+        assert isclose(
+            rates[trial.global_batch],
+            trial.tokens_per_s / (1 + trial.global_batch * 4096 / 2**20),
+            rel_tol=1e-12,
+        )
+    assert (
+        batches(ASKED, sizes=(16, 64, 256), critical=1e12).chosen
+        == max(found.trials, key=lambda one: one.tokens_per_s).global_batch
+    )
     assert batches(ASKED, sizes=(16, 64, 256), critical=4096).chosen == 16
 
 
@@ -89,7 +112,8 @@ def test_the_range_without_one_lies_around_the_critical_batch() -> None:
 
 
 def test_the_law_of_the_critical_batch_is_that_of_its_source() -> None:
-    """Equation 1.4 at losses that can be read off it, and 1.5 in both of its limits (Kaplan et al. 2020)."""
+    """Equation 1.4 at losses that can be read off it, and 1.5 in both of its limits (Kaplan et al.
+    2020)."""
     assert isclose(loss(parameters=1e9, tokens=1e30), (6.4e13 / 1e9) ** 0.076, rel_tol=1e-9)
     assert isclose(loss(parameters=1e40, tokens=1e9), (1.8e13 / 1e9) ** 0.103, rel_tol=1e-6)
     at_one_nat = critical_batch(parameters=6.4e13 * 2 ** (0.103 / 0.076), tokens=3.6e13)
@@ -98,11 +122,18 @@ def test_the_law_of_the_critical_batch_is_that_of_its_source() -> None:
 
 @given(st.floats(1e6, 1e13), st.floats(1e6, 1e14), st.floats(1.0, 100.0), st.floats(1.0, 1e9))
 @examples(100)
-def test_the_critical_batch_grows_with_model_and_data(parameters: float, tokens: float, more: float, batch: float) -> None:
+def test_the_critical_batch_grows_with_model_and_data(
+    parameters: float, tokens: float, more: float, batch: float
+) -> None:
     critical = critical_batch(parameters=parameters, tokens=tokens)
     assert critical_batch(parameters=parameters * more, tokens=tokens) >= critical
     assert critical_batch(parameters=parameters, tokens=tokens * more) >= critical
-    assert 0 < useful_share(batch=batch * more, critical=critical) <= useful_share(batch=batch, critical=critical) < 1
+    assert (
+        0
+        < useful_share(batch=batch * more, critical=critical)
+        <= useful_share(batch=batch, critical=critical)
+        < 1
+    )
     assert isclose(useful_share(batch=critical, critical=critical), 0.5)
 
 
@@ -116,7 +147,13 @@ def test_doubled_ends_where_it_should(low: int, more: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"), [("8..512", (8, 16, 32, 64, 128, 256, 512)), ("8:24", (8, 16, 24)), ("24,8", (8, 24)), ("64", (64,))]
+    ("text", "found"),
+    [
+        ("8..512", (8, 16, 32, 64, 128, 256, 512)),
+        ("8:24", (8, 16, 24)),
+        ("24,8", (8, 24)),
+        ("64", (64,)),
+    ],
 )
 def test_devices_are_read(text: str, found: tuple[int, ...]) -> None:
     assert read_devices(text) == found
@@ -124,7 +161,12 @@ def test_devices_are_read(text: str, found: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("auto", ()), ("auto:64..256", (64, 128, 256)), ("auto:1M..4M tokens", (256, 512, 1024)), ("auto:1M tokens..512", (256, 512))],
+    [
+        ("auto", ()),
+        ("auto:64..256", (64, 128, 256)),
+        ("auto:1M..4M tokens", (256, 512, 1024)),
+        ("auto:1M tokens..512", (256, 512)),
+    ],
 )
 def test_batches_are_read(text: str, found: tuple[int, ...]) -> None:
     assert read_batches(text, seq_len=4096) == found
@@ -171,26 +213,46 @@ def test_the_command_line_of_a_scaling_table(capsys: pytest.CaptureFixture[str])
     marked = [line for line in lines if "<- knee" in line]
     assert [line.split()[0] for line in marked] == [str(found["knee_devices"])]
     assert run([*words, "--quiet"]) == 0
-    assert capsys.readouterr().out.split("\t")[1].startswith(f"{found['knee_devices']} devices: tp2")
+    assert (
+        capsys.readouterr().out.split("\t")[1].startswith(f"{found['knee_devices']} devices: tp2")
+    )
 
 
 def test_the_command_line_of_a_chosen_batch(capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*WORDS, "--global-batch", "auto:16..256", "--critical-batch", "1M", "--tokens", "1T", "--price", "2", *PINNED]
+    words = [
+        *WORDS,
+        "--global-batch",
+        "auto:16..256",
+        "--critical-batch",
+        "1M",
+        "--tokens",
+        "1T",
+        "--price",
+        "2",
+        *PINNED,
+    ]
     assert run([*words, "--json"]) == 0
     text = capsys.readouterr().out
     found = json.loads(text)
     assert found["request"]["global_batch"] == found["batches"]["chosen"]
     assert found["batches"]["critical_batch_tokens"] == 2**20
-    assert isclose(found["training"]["training_s"], 1e12 / found["prediction"]["tokens_per_s"], rel_tol=1e-8)
+    assert isclose(
+        found["training"]["training_s"], 1e12 / found["prediction"]["tokens_per_s"], rel_tol=1e-8
+    )
     assert run(words) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert f"{found['batches']['chosen']:,} sequences a step have the most useful tokens a second" in shown
+    assert (
+        f"{found['batches']['chosen']:,} sequences a step have the most useful tokens a second"
+        in shown
+    )
     assert "critical batch of 1.049 M tokens (as given (--critical-batch))" in shown
     assert "Training on 1 T tokens" in shown
     assert f"{found['training']['training_s'] / 86400:,.1f} days" in shown
 
 
-def test_what_json_prints_beside_a_plan_is_read_again(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_json_prints_beside_a_plan_is_read_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run([*WORDS, "--global-batch", "auto:16..32", "--tokens", "1T", *PINNED, "--json"]) == 0
     monkeypatch.setattr("sys.stdin", StringIO(capsys.readouterr().out))
     assert run(["why", "-", "zero3", "--quiet"]) == 0

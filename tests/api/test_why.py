@@ -1,4 +1,5 @@
-"""A plan against other strategies: what is said of them is what simulating and searching them gives."""
+"""A plan against other strategies: what is said of them is what simulating and searching them
+gives."""
 
 import json
 from collections import Counter
@@ -29,8 +30,17 @@ from shardwright.strategy.text.notation import print_plan
 from shardwright.units import GIB
 from tests.golden.files import assert_golden
 
-PINS = (("tp", ("2", "4")), ("cp", ("1",)), ("vpp", ("1",)), ("mbs", ("1", "2")), ("zero", ("1",)), ("recompute_layers", ("0",)))
-REQUEST = Request(model="llama-2-7b", cluster="h100-sxm:8", seq_len=4096, global_batch=32, pins=PINS, top=1)
+PINS = (
+    ("tp", ("2", "4")),
+    ("cp", ("1",)),
+    ("vpp", ("1",)),
+    ("mbs", ("1", "2")),
+    ("zero", ("1",)),
+    ("recompute_layers", ("0",)),
+)
+REQUEST = Request(
+    model="llama-2-7b", cluster="h100-sxm:8", seq_len=4096, global_batch=32, pins=PINS, top=1
+)
 FEW = (
     *(
         ("tp", ("1", "2")),
@@ -41,10 +51,24 @@ FEW = (
         ("zero", ("0", "1")),
         ("offload", ("0",)),
     ),
-    *(("order", ("tp-cp-ep-dp-pp",)), ("sp", ("0", "1")), ("recompute", ("none", "full")), ("recompute_layers", ("0",))),
+    *(
+        ("order", ("tp-cp-ep-dp-pp",)),
+        ("sp", ("0", "1")),
+        ("recompute", ("none", "full")),
+        ("recompute_layers", ("0",)),
+    ),
     *(("recompute_norms", ("off",)), ("tp_overlap", ("userbuffers",))),
 )
-EVERY_FATE = replace(REQUEST, seq_len=2048, global_batch=24, pins=FEW, reserve_bytes=20 * GIB, top=2, headroom=0.0, use_all=True)
+EVERY_FATE = replace(
+    REQUEST,
+    seq_len=2048,
+    global_batch=24,
+    pins=FEW,
+    reserve_bytes=20 * GIB,
+    top=2,
+    headroom=0.0,
+    use_all=True,
+)
 """A space of 22 plans with some of every fate."""
 
 
@@ -64,12 +88,20 @@ def test_what_changes_is_the_difference_of_two_simulations(answer: Answer) -> No
     found = why(answer, "tp4 recompute=full")
     assert found.other is not None
     assert found.other.grid == parse_grid(found.strategy)
-    assert (found.other.grid.tp, found.other.grid.recompute, found.other.grid.microbatch) == (4, Recompute.FULL, answer.grid.microbatch)
+    assert (found.other.grid.tp, found.other.grid.recompute, found.other.grid.microbatch) == (
+        4,
+        Recompute.FULL,
+        answer.grid.microbatch,
+    )
     alone = shardwright.simulate(REQUEST, strategy=found.strategy)
     assert found.other.prediction == alone
     assert sum(one for _, one, _ in found.seconds) == pytest.approx(answer.prediction.step_time_s)
     assert sum(other for _, _, other in found.seconds) == pytest.approx(alone.step_time_s)
-    assert sum(one for _, one, _ in found.memory) == fullest(answer.prediction).reserved == answer.prediction.reserved_bytes
+    assert (
+        sum(one for _, one, _ in found.memory)
+        == fullest(answer.prediction).reserved
+        == answer.prediction.reserved_bytes
+    )
     assert sum(other for _, _, other in found.memory) == alone.reserved_bytes
 
 
@@ -88,7 +120,9 @@ def test_what_is_too_large_is_said_with_what_fits(answer: Answer) -> None:
     assert not prediction.fits
     assert found.placed.fate is Fate.OUTSIDE
     assert found.placed.reason == "tp 1 is not among 2, 4, zero 0 is not among 1"
-    assert missing_bytes(prediction) == ((0, prediction.reserved_bytes - prediction.capacity_bytes),)
+    assert missing_bytes(prediction) == (
+        (0, prediction.reserved_bytes - prediction.capacity_bytes),
+    )
     assert found.other.fitting
     for change in found.other.fitting:
         again = why(found.other, change)
@@ -155,12 +189,16 @@ def test_general_plans_and_whole_strategies(answer: Answer) -> None:
     found = why(answer, text.replace("stream", "embed,stream"))
     assert found.other is not None
     assert (found.strategy, found.placed.fate) == ("two", Fate.UNSEARCHED)
-    assert found.other.prediction == shardwright.simulate(REQUEST, strategy=text.replace("stream", "embed,stream"))
+    assert found.other.prediction == shardwright.simulate(
+        REQUEST, strategy=text.replace("stream", "embed,stream")
+    )
     broken = why(answer, text.replace("t4", "t5")).broken
     assert {b.rule for b in broken} == {"plan.devices"}
 
 
-def test_plans_are_read_from_standard_input(path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_are_read_from_standard_input(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     printed = json.loads(path.read_text()) | {"search_time_s": 0.5}
     monkeypatch.setattr("sys.stdin", StringIO(json.dumps(printed)))
     assert run(["why", "-", "recompute=full", "--json"]) == 0
@@ -176,7 +214,10 @@ def test_plans_are_read_from_standard_input(path: Path, capsys: pytest.CaptureFi
     assert change.endswith(" slower")
     assert placed == "not in the space: zero 3 is not among 1\n"
     assert run(["why", str(path), "fsdp, no recompute"]) == 0
-    assert 'Read      "fsdp" as tp1 cp1 pp1 zero3; "no recompute" as recompute=none' in capsys.readouterr().out
+    assert (
+        'Read      "fsdp" as tp1 cp1 pp1 zero3; "no recompute" as recompute=none'
+        in capsys.readouterr().out
+    )
     assert run(["why", str(path), "fsdp", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["read_as"] == '"fsdp" as tp1 cp1 pp1 zero3'

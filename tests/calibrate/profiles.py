@@ -56,10 +56,24 @@ def profile(accelerator: str = "h100-sxm", *, dtype: Dtype = Dtype.BF16) -> Prof
                 curve=((1024, 100e12), (4096, 300e12)),
                 backward_ratio=2.5,
                 error=ERROR,
-                points=(AttentionPoint(batch=1, heads=8, head_dim=64, length=1024, forward_s=1e-4, backward_s=2.5e-4),),
+                points=(
+                    AttentionPoint(
+                        batch=1,
+                        heads=8,
+                        head_dim=64,
+                        length=1024,
+                        forward_s=1e-4,
+                        backward_s=2.5e-4,
+                    ),
+                ),
             ),
         ),
-        elements=ElementProfile(bytes_per_second=2.5e12, launch_s=4e-6, error=ERROR, points=((1024, 4e-6), (2**30, 5e-4))),
+        elements=ElementProfile(
+            bytes_per_second=2.5e12,
+            launch_s=4e-6,
+            error=ERROR,
+            points=((1024, 4e-6), (2**30, 5e-4)),
+        ),
         collectives=(
             collective("all_reduce", num_devices=8, latency_s=28e-6, bandwidth=400e9),
             collective("all_gather", num_devices=8, latency_s=14e-6, bandwidth=300e9),
@@ -67,7 +81,9 @@ def profile(accelerator: str = "h100-sxm", *, dtype: Dtype = Dtype.BF16) -> Prof
             collective("all_gather", num_devices=16, latency_s=14 * 2e-6 + 20e-6, bandwidth=200e9),
         ),
         kernels=(KernelShare(kind="gemm", seconds=1.5, calls=10),),
-        host=HostFacts(num_devices=8, num_cores=96, memory_bytes=10**12, to_device=50e9, from_device=40e9),
+        host=HostFacts(
+            num_devices=8, num_cores=96, memory_bytes=10**12, to_device=50e9, from_device=40e9
+        ),
         method=Method(
             device_name="Some Device",
             date="2026-11-21",

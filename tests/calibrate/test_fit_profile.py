@@ -10,13 +10,22 @@ from shardwright.hardware.profile.profile import AttentionPoint, GemmPoint, bus_
 
 pytest.importorskip("scipy", reason="fits need scipy")
 
-from shardwright.calibrate.fit_profile import fit_attention, fit_collective, fit_elements, fit_gemm, fit_line, gemm_bytes
+from shardwright.calibrate.fit_profile import (
+    fit_attention,
+    fit_collective,
+    fit_elements,
+    fit_gemm,
+    fit_line,
+    gemm_bytes,
+)
 from tests.tiers import examples
 
 SHAPES = [(m, n, k) for m in (1, 64, 512, 4096) for n in (512, 4096) for k in (512, 4096)]
 
 
-def _points(rate: float, width: float, overhead: float, q: float, *, scale: float = 1.0) -> list[GemmPoint]:
+def _points(
+    rate: float, width: float, overhead: float, q: float, *, scale: float = 1.0
+) -> list[GemmPoint]:
     points = []
     for m, n, k in SHAPES:
         bare = GemmPoint(m=m, n=n, k=k, seconds=1.0)
@@ -27,7 +36,8 @@ def _points(rate: float, width: float, overhead: float, q: float, *, scale: floa
 
 
 @pytest.mark.parametrize(
-    ("rate", "width", "overhead", "q"), [(700e12, 2.5e12, 4e-6, 2.5), (60e9, 10e9, 2e-6, 1.5), (20e12, 1e12, 1e-6, 4.0)]
+    ("rate", "width", "overhead", "q"),
+    [(700e12, 2.5e12, 4e-6, 2.5), (60e9, 10e9, 2e-6, 1.5), (20e12, 1e12, 1e-6, 4.0)],
 )
 def test_gemm_numbers_are_found_again(rate: float, width: float, overhead: float, q: float) -> None:
     fit = fit_gemm(_points(rate, width, overhead, q), dtype=Dtype.BF16, sustained=0.9)
@@ -41,7 +51,9 @@ def test_gemm_numbers_are_found_again(rate: float, width: float, overhead: float
 @examples(25)
 @given(scale=st.floats(1e-2, 1e2))
 def test_gemm_fit_is_homogeneous(scale: float) -> None:
-    one, other = (fit_gemm(_points(100e12, 1e12, 3e-6, 2.0, scale=s), dtype=Dtype.BF16) for s in (1.0, scale))
+    one, other = (
+        fit_gemm(_points(100e12, 1e12, 3e-6, 2.0, scale=s), dtype=Dtype.BF16) for s in (1.0, scale)
+    )
     assert other.flops_per_second * scale == pytest.approx(one.flops_per_second, rel=1e-3)
     assert other.bytes_per_second * scale == pytest.approx(one.bytes_per_second, rel=1e-2)
 
@@ -71,14 +83,30 @@ def test_collectives(kind: str) -> None:
 
 def test_elements_and_attention() -> None:
     elements = fit_elements([(size, 3e-6 + size / 2e12) for size in (1000, 10**6, 10**9)])
-    assert (elements.launch_s, elements.bytes_per_second) == (pytest.approx(3e-6), pytest.approx(2e12))
+    assert (elements.launch_s, elements.bytes_per_second) == (
+        pytest.approx(3e-6),
+        pytest.approx(2e12),
+    )
 
     def point(length: int, heads: int, rate: float) -> AttentionPoint:
-        bare = AttentionPoint(batch=1, heads=heads, head_dim=64, length=length, forward_s=1.0, backward_s=1.0)
+        bare = AttentionPoint(
+            batch=1, heads=heads, head_dim=64, length=length, forward_s=1.0, backward_s=1.0
+        )
         forward = bare.flops / rate
-        return AttentionPoint(batch=1, heads=heads, head_dim=64, length=length, forward_s=forward, backward_s=2.5 * forward)
+        return AttentionPoint(
+            batch=1,
+            heads=heads,
+            head_dim=64,
+            length=length,
+            forward_s=forward,
+            backward_s=2.5 * forward,
+        )
 
-    fit = fit_attention("flash-2", [point(2048, 8, 200e12), point(1024, 8, 90e12), point(1024, 4, 110e12)], dtype=Dtype.BF16)
+    fit = fit_attention(
+        "flash-2",
+        [point(2048, 8, 200e12), point(1024, 8, 90e12), point(1024, 4, 110e12)],
+        dtype=Dtype.BF16,
+    )
     assert fit.curve == ((1024, pytest.approx(100e12)), (2048, pytest.approx(200e12)))
     assert fit.backward_ratio == pytest.approx(2.5)
     assert 0.05 < fit.error.mean < 0.08

@@ -15,11 +15,28 @@ from shardwright.errors import DataError, ShardwrightError
 from tests.tiers import examples
 
 
-def event(name: str, dur: float, *, cat: str = "kernel", ph: str = "X", **args: Any) -> dict[str, Any]:
-    return {"ph": ph, "cat": cat, "name": name, "pid": 0, "tid": 7, "ts": 1.0, "dur": dur, "args": args}
+def event(
+    name: str, dur: float, *, cat: str = "kernel", ph: str = "X", **args: Any
+) -> dict[str, Any]:
+    return {
+        "ph": ph,
+        "cat": cat,
+        "name": name,
+        "pid": 0,
+        "tid": 7,
+        "ts": 1.0,
+        "dur": dur,
+        "args": args,
+    }
 
 
-CALL = {"Collective name": "_allgather_base", "In msg nelems": 1000, "Out msg nelems": 4000, "Group size": 4, "dtype": "BFloat16"}
+CALL = {
+    "Collective name": "_allgather_base",
+    "In msg nelems": 1000,
+    "Out msg nelems": 4000,
+    "Group size": 4,
+    "dtype": "BFloat16",
+}
 EVENTS = [
     event("aten::mm", 500.0, cat="cpu_op"),
     event("nvjet_tst_256x128_64x4_1x2_h_bz_coopA_TNT", 100.0),
@@ -31,12 +48,21 @@ EVENTS = [
     event("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 40.0, **CALL),
     event("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 30.0, **CALL),
     event("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 60.0, **{"External id": 7}),
-    event("record_param_comms", 3.0, cat="cpu_op", **(CALL | {"External id": 7, "Collective name": "allreduce", "In msg nelems": 4000})),
+    event(
+        "record_param_comms",
+        3.0,
+        cat="cpu_op",
+        **(CALL | {"External id": 7, "Collective name": "allreduce", "In msg nelems": 4000}),
+    ),
     event("ncclDevKernel_SendRecv", 9.0),
     {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "python"}},
     {"ph": "f", "cat": "ac2g", "id": 5},
 ]
-DOCUMENT = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "Some GPU", "totalGlobalMem": 42 * 10**9}], "traceEvents": EVENTS}
+DOCUMENT = {
+    "schemaVersion": 1,
+    "deviceProperties": [{"id": 0, "name": "Some GPU", "totalGlobalMem": 42 * 10**9}],
+    "traceEvents": EVENTS,
+}
 
 
 def test_kernels_by_class_and_collectives_with_their_size() -> None:
@@ -65,13 +91,18 @@ def test_kernels_by_class_and_collectives_with_their_size() -> None:
         ("void cudnn::fusion::fmha_cutlassF_bf16", "attention"),
         ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma", "attention"),
         ("triton_poi_fused_add_mul_silu_3", "elementwise"),
-        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdam>", "elementwise"),
+        (
+            "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdam>",
+            "elementwise",
+        ),
         ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)", "nccl"),
     ],
 )
 def test_names(name: str, kind: str) -> None:
     assert kernel_class(event(name, 1.0)) == kind
-    assert kernel_class(event(name, 1.0, cat="cpu_op")) == kernel_class(event(name, 1.0, ph="i")) == ""
+    assert (
+        kernel_class(event(name, 1.0, cat="cpu_op")) == kernel_class(event(name, 1.0, ph="i")) == ""
+    )
 
 
 def test_files_packed_or_not(tmp_path: Path) -> None:
@@ -102,9 +133,31 @@ def test_what_cannot_be_used(text: str, says: str) -> None:
         parse_kineto(text)
 
 
-values = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["kernel", "X", "ncclKernel", "allreduce", "Float", "7"])
-keys = ["ph", "cat", "name", "dur", "args", "Collective name", "In msg nelems", "Group size", "dtype", "External id", "traceEvents"]
-objects = st.dictionaries(st.sampled_from(keys), values | st.dictionaries(st.sampled_from(keys), values, max_size=6), max_size=8)
+values = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["kernel", "X", "ncclKernel", "allreduce", "Float", "7"])
+)
+keys = [
+    "ph",
+    "cat",
+    "name",
+    "dur",
+    "args",
+    "Collective name",
+    "In msg nelems",
+    "Group size",
+    "dtype",
+    "External id",
+    "traceEvents",
+]
+objects = st.dictionaries(
+    st.sampled_from(keys),
+    values | st.dictionaries(st.sampled_from(keys), values, max_size=6),
+    max_size=8,
+)
 
 
 @examples(25, 500)
@@ -116,7 +169,10 @@ objects = st.dictionaries(st.sampled_from(keys), values | st.dictionaries(st.sam
 def test_any_json_is_a_trace_or_an_error_of_the_project(
     changed: list[tuple[dict[str, Any], dict[str, Any]]], loose: list[Any], devices: Any
 ) -> None:
-    document = {"traceEvents": [one | other for one, other in changed] + loose, "deviceProperties": devices}
+    document = {
+        "traceEvents": [one | other for one, other in changed] + loose,
+        "deviceProperties": devices,
+    }
     with suppress(ShardwrightError):
         trace = parse_kineto(json.dumps(document))
         assert all(k.seconds > 0 and k.calls > 0 for k in trace.kernels)

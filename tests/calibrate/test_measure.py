@@ -37,11 +37,14 @@ def _forked() -> None:
     serve()
 
 
-TINY = Calibration(date="2026-11-21", device="cpu", ranks=1, repetitions=1, warm_up=1, sustained_s=0.02, tiny=True)
+TINY = Calibration(
+    date="2026-11-21", device="cpu", ranks=1, repetitions=1, warm_up=1, sustained_s=0.02, tiny=True
+)
 
 
 def measured(progress: Callable[[str, int, int], None]) -> Profile:
-    """The machine's profile; a busy one may time a larger size as faster, which is refused: it is measured again, twice at most."""
+    """The machine's profile; a busy one may time a larger size as faster, which is refused: it is
+    measured again, twice at most."""
     for _ in range(2):
         with suppress(DataError):
             return measure_machine(TINY, progress=progress)
@@ -61,7 +64,11 @@ def test_a_processor_is_measured_into_a_profile_that_plans() -> None:
     assert found.host is not None
     assert (found.host.num_cores, found.host.memory_bytes) == (cores(), host_memory())
     assert found.method is not None
-    assert (found.method.date, found.method.repetitions, found.method.threads) == ("2026-11-21", 1, cores())
+    assert (found.method.date, found.method.repetitions, found.method.threads) == (
+        "2026-11-21",
+        1,
+        cores(),
+    )
     assert found.method.libraries[0][0] == "torch"
     assert "GEMM fp32" in phases
     text = to_text(profile_document(found))
@@ -71,7 +78,9 @@ def test_a_processor_is_measured_into_a_profile_that_plans() -> None:
 
 
 def test_steps_are_predicted_and_measured() -> None:
-    checks = check_machine(profile("cpu", dtype=Dtype.FP32), device="cpu", repetitions=1, warm_up=1, tiny=True)
+    checks = check_machine(
+        profile("cpu", dtype=Dtype.FP32), device="cpu", repetitions=1, warm_up=1, tiny=True
+    )
     assert [c.name for c in checks] == ["dense", "mixture of experts"]
     for check in checks:
         assert check.measured_s > 0
@@ -81,7 +90,15 @@ def test_steps_are_predicted_and_measured() -> None:
 
 def test_a_step_is_measured_in_three_parts() -> None:
     for case in step_cases("cpu", tiny=True):
-        step = measure_step(case.config, device="cpu", dtype=Dtype.FP32, batch=case.batch, length=case.length, repetitions=1, warm_up=1)
+        step = measure_step(
+            case.config,
+            device="cpu",
+            dtype=Dtype.FP32,
+            batch=case.batch,
+            length=case.length,
+            repetitions=1,
+            warm_up=1,
+        )
         assert min(step.forward_s, step.backward_s, step.optimizer_s) > 0
         assert step.seconds == step.forward_s + step.backward_s + step.optimizer_s
 
@@ -107,17 +124,31 @@ def test_a_timing_is_the_median_of_its_repetitions() -> None:
 
 
 def test_group_sizes() -> None:
-    assert [group_sizes(n) for n in (1, 2, 3, 8, 12)] == [(), (2,), (2, 3), (2, 4, 8), (2, 4, 8, 12)]
+    assert [group_sizes(n) for n in (1, 2, 3, 8, 12)] == [
+        (),
+        (2,),
+        (2, 3),
+        (2, 4, 8),
+        (2, 4, 8, 12),
+    ]
 
 
 def test_collectives_over_two_ranks() -> None:
     points: list[None] = []
     found = measure_collectives(
-        2, device="cpu", sizes=(1024, 4096), kinds=("all_reduce", "all_to_all"), repetitions=1, step=lambda: points.append(None)
+        2,
+        device="cpu",
+        sizes=(1024, 4096),
+        kinds=("all_reduce", "all_to_all"),
+        repetitions=1,
+        step=lambda: points.append(None),
     )
     assert len(points) == 4
     assert found.unsupported == ()
-    assert {kind: [size for size, _ in rows] for kind, rows in found.points} == {"all_reduce": [1024, 4096], "all_to_all": [1024, 4096]}
+    assert {kind: [size for size, _ in rows] for kind, rows in found.points} == {
+        "all_reduce": [1024, 4096],
+        "all_to_all": [1024, 4096],
+    }
 
 
 def raising(error: Exception) -> Callable[[], None]:
@@ -131,17 +162,32 @@ def test_a_collective_that_the_backend_lacks_is_told_from_one_that_fails() -> No
     lacking = "Backend gloo does not support alltoall_base"
     assert what_lacks(lambda: None) == ""
     assert what_lacks(raising(RuntimeError(f"{lacking}\nException raised from ..."))) == lacking
-    assert what_lacks(raising(RuntimeError("ProcessGroupGloo does not support reduce_scatter"))).startswith("ProcessGroupGloo")
+    assert what_lacks(
+        raising(RuntimeError("ProcessGroupGloo does not support reduce_scatter"))
+    ).startswith("ProcessGroupGloo")
     assert what_lacks(raising(NotImplementedError())) == "NotImplementedError"
-    for failure in (RuntimeError("CUDA error: operation not supported"), RuntimeError("unsupported gpu"), ValueError("not supported")):
+    for failure in (
+        RuntimeError("CUDA error: operation not supported"),
+        RuntimeError("unsupported gpu"),
+        ValueError("not supported"),
+    ):
         with pytest.raises(type(failure), match="support"):
             what_lacks(raising(failure))
 
 
-@pytest.mark.parametrize(("target", "says"), [(dies, "rank 1 of 2 died with exit code 7"), (hangs, "said anything for 1 s")])
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [(dies, "rank 1 of 2 died with exit code 7"), (hangs, "said anything for 1 s")],
+)
 def test_a_dead_or_silent_rank_ends_the_measurement(target: Any, says: str) -> None:
     with pytest.raises(DataError, match=says) as raised:
-        measure_collectives(2, device="cpu", sizes=(1024,), timeout_s=300.0 if target is dies else 1.0, target=target)
+        measure_collectives(
+            2,
+            device="cpu",
+            sizes=(1024,),
+            timeout_s=300.0 if target is dies else 1.0,
+            target=target,
+        )
     assert raised.value.hint
 
 
@@ -150,11 +196,39 @@ def test_a_rank_that_fails_says_why() -> None:
         measure_collectives(2, device="cpu", sizes=(1024,), kinds=("all_reduce",), repetitions=0)
 
 
-def test_the_verb_writes_a_profile_that_simulate_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_writes_a_profile_that_simulate_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "cpu.json"
-    calibrate = ["calibrate", "--device", "cpu", "--ranks", "1", "--tiny", "--sustained", "0", "--repetitions", "1", "--date", "2026-11-21"]
-    simulate = ["simulate", "llama-3.2-1b", "cpu:1", "--profile", str(path), "--precision", "fp32", "--strategy", "zero1"]
-    for words in ([*calibrate, "-o", str(path), "--quiet"], [*simulate, "--seq-len", "512", "--global-batch", "2", "--quiet"]):
+    calibrate = [
+        "calibrate",
+        "--device",
+        "cpu",
+        "--ranks",
+        "1",
+        "--tiny",
+        "--sustained",
+        "0",
+        "--repetitions",
+        "1",
+        "--date",
+        "2026-11-21",
+    ]
+    simulate = [
+        "simulate",
+        "llama-3.2-1b",
+        "cpu:1",
+        "--profile",
+        str(path),
+        "--precision",
+        "fp32",
+        "--strategy",
+        "zero1",
+    ]
+    for words in (
+        [*calibrate, "-o", str(path), "--quiet"],
+        [*simulate, "--seq-len", "512", "--global-batch", "2", "--quiet"],
+    ):
         assert run(words) == 0
         said = capsys.readouterr()
         assert said.err == ""

@@ -1,4 +1,5 @@
-"""Twelve plans on two ranks of a processor, measured once by `python -m benchmarks.cpu_predictions FOLDER`, and predicted anew."""
+"""Twelve plans on two ranks of a processor, measured once by `python -m benchmarks.cpu_predictions
+FOLDER`, and predicted anew."""
 
 from __future__ import annotations
 
@@ -52,5 +53,8 @@ def test_plans_that_differ_are_ranked_as_measured() -> None:
         ratio = PLANS[one]["seconds"] / PLANS[other]["seconds"]
         if max(ratio, 1 / ratio) > APART:
             apart += 1
-            assert (predicted(one).step_time_s < predicted(other).step_time_s) == (ratio < 1), (one, other)
+            assert (predicted(one).step_time_s < predicted(other).step_time_s) == (ratio < 1), (
+                one,
+                other,
+            )
     assert apart > 5

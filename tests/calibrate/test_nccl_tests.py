@@ -29,7 +29,8 @@ NEW = """\
 # Out of bounds values : 0 OK
 # Avg bus bandwidth    : 50.9
 """
-# An older form: no root, an error column, redop left empty by an all_to_all, launched by mpirun without a list of ranks.
+# An older form: no root, an error column, redop left empty by an all_to_all, launched by mpirun
+# without a list of ranks.
 OLD = """\
 [1,0]<stdout>:# nThread 1 nGpus 1 minBytes 1024 maxBytes 2048 step: 2(factor) warmup iters: 5 iters: 20 validation: 1
 [1,0]<stdout>:#                                                       out-of-place                       in-place
@@ -52,27 +53,44 @@ IN_PLACE_FIRST = """\
 def test_columns_are_found_by_their_header() -> None:
     points = parse_nccl_tests(NEW)
     assert len(points) == 4
-    assert points[0] == NcclPoint(collective="all_reduce", num_devices=4, volume=2**20, seconds=50e-6, dtype="float", in_place=False)
+    assert points[0] == NcclPoint(
+        collective="all_reduce",
+        num_devices=4,
+        volume=2**20,
+        seconds=50e-6,
+        dtype="float",
+        in_place=False,
+    )
     assert [p.seconds for p in points] == pytest.approx([50e-6, 40e-6, 100e-6, 90e-6])
     assert [p.in_place for p in points] == [False, True, False, True]
-    assert by_group(points) == {("all_reduce", 4): ((2**20, pytest.approx(50e-6)), (2**22, pytest.approx(100e-6)))}
+    assert by_group(points) == {
+        ("all_reduce", 4): ((2**20, pytest.approx(50e-6)), (2**22, pytest.approx(100e-6)))
+    }
 
 
 def test_old_output_with_prefix_empty_redop_and_no_ranks() -> None:
     points = parse_nccl_tests(OLD, name="logs/alltoall_perf.log")
     assert {(p.collective, p.num_devices, p.dtype) for p in points} == {("all_to_all", 8, "float")}
-    assert [(p.volume, p.seconds) for p in points if not p.in_place] == [(2**28, pytest.approx(0.52)), (2**29, pytest.approx(1.04))]
+    assert [(p.volume, p.seconds) for p in points if not p.in_place] == [
+        (2**28, pytest.approx(0.52)),
+        (2**29, pytest.approx(1.04)),
+    ]
 
 
 def test_halves_may_be_swapped_and_in_other_units() -> None:
     points = parse_nccl_tests(IN_PLACE_FIRST)
-    assert [(p.in_place, p.seconds, p.num_devices) for p in points] == [(True, pytest.approx(2e-3), 2), (False, pytest.approx(3e-3), 2)]
+    assert [(p.in_place, p.seconds, p.num_devices) for p in points] == [
+        (True, pytest.approx(2e-3), 2),
+        (False, pytest.approx(3e-3), 2),
+    ]
     assert by_group(points)[("all_gather", 2)] == ((2048, pytest.approx(3e-3)),)
 
 
 def test_a_table_of_one_half_and_tests_after_one_another() -> None:
     half = [line for line in NEW.splitlines() if "Avg" not in line]
-    cut = [line[:92] if line.lstrip("# ")[:4] in ("size", "1048", "4194") else line for line in half]
+    cut = [
+        line[:92] if line.lstrip("# ")[:4] in ("size", "1048", "4194") else line for line in half
+    ]
     both = "\n".join(cut) + "\n" + IN_PLACE_FIRST
     groups = by_group(parse_nccl_tests(both))
     assert set(groups) == {("all_reduce", 4), ("all_gather", 2)}
@@ -80,9 +98,19 @@ def test_a_table_of_one_half_and_tests_after_one_another() -> None:
 
 
 def test_columns_in_another_order() -> None:
-    text = "# reduce_scatter_perf\n# size count busbw algbw time type redop\n 1024 256 0.75 1.0 8.0 float sum\n"
+    text = (
+        "# reduce_scatter_perf\n# size count busbw algbw time type redop\n 1024 256 0.75 1.0 8.0"
+        " float sum\n"
+    )
     (point,) = parse_nccl_tests(text)
-    assert point == NcclPoint(collective="reduce_scatter", num_devices=4, volume=1024, seconds=8e-6, dtype="", in_place=False)
+    assert point == NcclPoint(
+        collective="reduce_scatter",
+        num_devices=4,
+        volume=1024,
+        seconds=8e-6,
+        dtype="",
+        in_place=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,7 +120,10 @@ def test_columns_in_another_order() -> None:
         ("hello\n", "has no table"),
         (NEW.split("     1048576")[0], "has no table"),
         (OLD, "does not say which collective"),
-        (NEW.replace("Rank", "Bank").replace("20.97", "0.00").replace("26.21", "0.00"), "how many devices"),
+        (
+            NEW.replace("Rank", "Bank").replace("20.97", "0.00").replace("26.21", "0.00"),
+            "how many devices",
+        ),
     ],
 )
 def test_what_cannot_be_used(text: str, says: str) -> None:
@@ -110,12 +141,17 @@ def test_files(tmp_path: Path) -> None:
 
 
 lines = st.sampled_from([*NEW.splitlines(), *OLD.splitlines(), *IN_PLACE_FIRST.splitlines()])
-WORDS = "size count type redop time algbw busbw # (B) (us) 0 -1 1e999 nan N/A 123456789012345678901 ² float all_reduce_perf"
+WORDS = (
+    "size count type redop time algbw busbw # (B) (us) 0 -1 1e999 nan N/A 123456789012345678901 ²"
+    " float all_reduce_perf"
+)
 words = st.sampled_from(WORDS.split(" "))
 
 
 @examples(25, 500)
-@given(st.lists(lines | st.text(max_size=20) | st.lists(words, max_size=14).map(" ".join), max_size=12))
+@given(
+    st.lists(lines | st.text(max_size=20) | st.lists(words, max_size=14).map(" ".join), max_size=12)
+)
 def test_any_text_is_points_or_an_error_of_the_project(parts: list[str]) -> None:
     with suppress(ShardwrightError):
         points = parse_nccl_tests("\n".join(parts))

@@ -25,7 +25,9 @@ def test_an_accelerator_carries_the_measured_rates_with_their_origin() -> None:
     assert (rates.origin.evidence, rates.origin.reference) == (Evidence.FITTED, profile().reference)
     kernel = next(a for a in device.attention if a.generation == "flash-2")
     assert kernel.origin.evidence is Evidence.MEASURED
-    assert [share * device.peak(Dtype.BF16) for _, share in kernel.forward] == pytest.approx([100e12, 300e12])
+    assert [share * device.peak(Dtype.BF16) for _, share in kernel.forward] == pytest.approx(
+        [100e12, 300e12]
+    )
     assert device.element_efficiency * device.memory_bandwidth == pytest.approx(2.5e12)
     assert device.launch_s == 4e-6
     assert device.memory_bytes == 80 * 10**9
@@ -49,7 +51,10 @@ def test_links_come_from_the_largest_groups() -> None:
 def test_what_was_not_measured_stays() -> None:
     before = parse_cluster("h100-sxm:16")
     assert apply_profile(before, Profile(accelerator="h100")) == before
-    only = Profile(accelerator="h100-sxm", collectives=(collective("all_reduce", num_devices=8, latency_s=28e-6, bandwidth=460e9),))
+    only = Profile(
+        accelerator="h100-sxm",
+        collectives=(collective("all_reduce", num_devices=8, latency_s=28e-6, bandwidth=460e9),),
+    )
     node = apply_profile(before, only).node
     # Its switch reduces: an all_reduce above the ring's limit says nothing of the links.
     assert node.scale_up.achieved == before.node.scale_up.achieved
@@ -61,7 +66,9 @@ def test_only_nodes_of_the_profile_change() -> None:
     after = apply_profile(parse_cluster("h100-sxm:8+a100-sxm-80gb:8"), profile())
     assert after.groups[1] == parse_cluster("a100-sxm-80gb:8").groups[0]
     assert after.groups[0].kind.accelerator.launch_s == 4e-6
-    with pytest.raises(ClusterError, match="the profile is of h100-sxm, the cluster has v100") as raised:
+    with pytest.raises(
+        ClusterError, match="the profile is of h100-sxm, the cluster has v100"
+    ) as raised:
         apply_profile(parse_cluster("v100:8"), profile())
     assert raised.value.exit_code == 4
 
@@ -77,15 +84,30 @@ def test_an_accelerator_that_only_the_profile_knows() -> None:
     assert device.element_efficiency == pytest.approx(1.0)
     assert cluster.node.scale_up.achieved == pytest.approx(310e9)
     assert profiled_cluster("my-chip:1", mine).num_devices == 1
-    # What is priced by it never runs above the peak: a fit may say more than was measured, and a core run faster than products.
+    # What is priced by it never runs above the peak: a fit may say more than was measured, and a
+    # core run faster than products.
     (gemm,), (core,) = mine.gemm, mine.attention
     faster = replace(mine, gemm=(replace(gemm, flops_per_second=700e12),))
-    assert profiled_cluster("my-chip:1", faster).node.accelerator.peak(Dtype.FP32) == pytest.approx(700e12)
+    assert profiled_cluster("my-chip:1", faster).node.accelerator.peak(Dtype.FP32) == pytest.approx(
+        700e12
+    )
     curve = replace(mine, attention=(replace(core, curve=((1024, 800e12),), backward_ratio=1.0),))
-    assert profiled_cluster("my-chip:1", curve).node.accelerator.peak(Dtype.FP32) == pytest.approx(1600e12)
-    for text in ("my-chip", "my-chip:", "my-chip:0", "my-chip:-1", "my-chip:x", "my-chip:12", "my-chip:99999999999"):
+    assert profiled_cluster("my-chip:1", curve).node.accelerator.peak(Dtype.FP32) == pytest.approx(
+        1600e12
+    )
+    for text in (
+        "my-chip",
+        "my-chip:",
+        "my-chip:0",
+        "my-chip:-1",
+        "my-chip:x",
+        "my-chip:12",
+        "my-chip:99999999999",
+    ):
         with pytest.raises(ClusterError):
             profiled_cluster(text, mine)
     with pytest.raises(ClusterError, match="lacks GEMM"):
         profiled_cluster("my-chip:8", replace(mine, gemm=()))
-    assert profiled_cluster("h100-sxm:8", profile()) == apply_profile(parse_cluster("h100-sxm:8"), profile())
+    assert profiled_cluster("h100-sxm:8", profile()) == apply_profile(
+        parse_cluster("h100-sxm:8"), profile()
+    )

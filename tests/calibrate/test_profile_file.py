@@ -1,4 +1,5 @@
-"""Profile files: the same bytes for the same profile, and nothing but the project's errors for any other text."""
+"""Profile files: the same bytes for the same profile, and nothing but the project's errors for any
+other text."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +23,9 @@ from tests.tiers import examples
 TEXT = to_text(profile_document(profile()))
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just("bf16"),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -70,7 +73,10 @@ def _put(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (_put("accelerator", value=""), "accelerator is ''"),
         (_put("accelerator", value="a\nb"), "accelerator is"),
         (_put("gemm", 0, "dtype", value="bf17"), "dtype is 'bf17', not fp32 or"),
-        (_put("gemm", 0, "flops_per_second", value=0), "flops_per_second is 0, not a number above 0"),
+        (
+            _put("gemm", 0, "flops_per_second", value=0),
+            "flops_per_second is 0, not a number above 0",
+        ),
         (_put("gemm", 0, "sustained", value=0.5), "sustained is 0.5, not a number of at least 1"),
         (_put("gemm", 0, "exponent", value=float("nan")), "exponent is nan"),
         (_put("gemm", 0, "points", 0, value=[1, 2, 3]), "points is"),
@@ -85,7 +91,9 @@ def _put(*path: str | int, value: Any) -> Callable[[dict[str, Any]], None]:
         (_put("memory_bytes", value=1e400), "memory_bytes is inf"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(change: Callable[[dict[str, Any]], None], says: str) -> None:
+def test_what_is_wrong_is_said_in_a_line(
+    change: Callable[[dict[str, Any]], None], says: str
+) -> None:
     document = deepcopy(json.loads(TEXT))
     change(document)
     with pytest.raises(DataError) as raised:
@@ -109,7 +117,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @examples(25, 500)
-@given(st.text(max_size=50) | st.sampled_from(["{", "[]", "null", '{"schema": "shardwright.profile", "version": 1}']))
+@given(
+    st.text(max_size=50)
+    | st.sampled_from(["{", "[]", "null", '{"schema": "shardwright.profile", "version": 1}'])
+)
 def test_any_text_is_a_profile_or_a_data_error(text: str) -> None:
     with pytest.raises(DataError):
         parse_profile(text)
@@ -117,7 +128,9 @@ def test_any_text_is_a_profile_or_a_data_error(text: str) -> None:
 
 @examples(25, 500)
 @given(data=st.data())
-def test_any_change_of_a_profile_is_a_profile_or_an_error_of_the_project(data: st.DataObject) -> None:
+def test_any_change_of_a_profile_is_a_profile_or_an_error_of_the_project(
+    data: st.DataObject,
+) -> None:
     document = json.loads(TEXT)
     for _ in range(data.draw(st.integers(1, 3))):
         target: Any = document

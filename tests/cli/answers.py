@@ -3,7 +3,14 @@
 from dataclasses import replace
 
 from shardwright.hardware.device import Evidence, Origin
-from shardwright.search.answer import Alternative, Answer, Goodput, OptionChange, Sensitivity, Unsearched
+from shardwright.search.answer import (
+    Alternative,
+    Answer,
+    Goodput,
+    OptionChange,
+    Sensitivity,
+    Unsearched,
+)
 from shardwright.search.certificate import Certificate
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
@@ -26,15 +33,33 @@ BEST = Grid(tp=2, sp=True, pp=4, dp=8, zero=1)
 
 
 def stage(rank: int, *, layers: str = "8 layer", activations: int = 10 * GIB) -> StageMemory:
-    items = (("parameters", 4 * GIB), ("gradients", 8 * GIB), ("optimizer", 3 * GIB), ("activations", activations))
+    items = (
+        ("parameters", 4 * GIB),
+        ("gradients", 8 * GIB),
+        ("optimizer", 3 * GIB),
+        ("activations", activations),
+    )
     allocated = sum(size for _, size in items)
-    return StageMemory(rank=rank, devices=16, layers=layers, items=items, allocated=allocated, reserved=allocated + 2 * GIB)
+    return StageMemory(
+        rank=rank,
+        devices=16,
+        layers=layers,
+        items=items,
+        allocated=allocated,
+        reserved=allocated + 2 * GIB,
+    )
 
 
 PREDICTION = Prediction(
     devices=8,
     idle_devices=0,
-    model=Counted(name="llama-2-7b", parameters=6_738_415_616, active=6_738_415_616, trainable=6_738_415_616, unread=("engram_slots",)),
+    model=Counted(
+        name="llama-2-7b",
+        parameters=6_738_415_616,
+        active=6_738_415_616,
+        trainable=6_738_415_616,
+        unread=("engram_slots",),
+    ),
     cluster="64 x h100-sxm, 8 nodes of 8",
     step_time_s=2.0,
     interval_s=(1.9, 2.125),
@@ -47,11 +72,24 @@ PREDICTION = Prediction(
     fits=True,
     capacity_bytes=80 * GIB,
     full_bytes=0,
-    stages=(stage(0, layers="embed + 8 layer", activations=15 * GIB), stage(1), stage(2), stage(3, layers="8 layer + head")),
+    stages=(
+        stage(0, layers="embed + 8 layer", activations=15 * GIB),
+        stage(1),
+        stage(2),
+        stage(3, layers="8 layer + head"),
+    ),
     breakdown_s=(("gemm", 1.25), ("attention", 0.25), ("tp", 0.2), ("bubble", 0.3)),
     sources=(
-        Source(quantity="peak bf16", value="989 TFLOP/s", origin=Origin(evidence=Evidence.PUBLISHED, reference="data sheet")),
-        Source(quantity="network card", value="40 GB/s", origin=Origin(evidence=Evidence.ASSUMED, reference="0.8 of the line rate")),
+        Source(
+            quantity="peak bf16",
+            value="989 TFLOP/s",
+            origin=Origin(evidence=Evidence.PUBLISHED, reference="data sheet"),
+        ),
+        Source(
+            quantity="network card",
+            value="40 GB/s",
+            origin=Origin(evidence=Evidence.ASSUMED, reference="0.8 of the line rate"),
+        ),
     ),
 )
 CERTIFICATE = Certificate(
@@ -92,16 +130,22 @@ ANSWER = Answer(
         ),
     ),
     search_time_s=0.123456,
-    sensitivity=Sensitivity(change="10 % less bandwidth between nodes", same_plan_s=2.1, best_s=2.1, best_grid=BEST),
+    sensitivity=Sensitivity(
+        change="10 % less bandwidth between nodes", same_plan_s=2.1, best_s=2.1, best_grid=BEST
+    ),
     goodput=Goodput(
-        failures_per_day=0.5, checkpoint_interval_s=900.0, goodput=0.97, assumptions=("a restart takes 600 s", "a checkpoint takes 10 s")
+        failures_per_day=0.5,
+        checkpoint_interval_s=900.0,
+        goodput=0.97,
+        assumptions=("a restart takes 600 s", "a checkpoint takes 10 s"),
     ),
     request=REQUEST,
 )
 
 
 UNSEARCHED = Unsearched(
-    fixed=(("loss", "plain"), ("grad_check", "on")), best=OptionChange(option="loss", value="te", step_time_s=1.96, gain=0.02)
+    fixed=(("loss", "plain"), ("grad_check", "on")),
+    best=OptionChange(option="loss", value="te", step_time_s=1.96, gain=0.02),
 )
 
 

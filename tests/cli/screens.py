@@ -1,4 +1,5 @@
-"""Every verb with answers that are wide: long names, full tables, numbers of many digits. Nothing is searched or measured."""
+"""Every verb with answers that are wide: long names, full tables, numbers of many digits. Nothing
+is searched or measured."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ STAGES = tuple(
         allocated=(600 + rank) * GIB,
         reserved=(700 + rank) * GIB,
     )
-    for rank, layers in enumerate(("embed + 3 dense layer + 12 expert layer", "15 expert layer + mtp + head"))
+    for rank, layers in enumerate(
+        ("embed + 3 dense layer + 12 expert layer", "15 expert layer + mtp + head")
+    )
 )
 SOURCES = (
     Source(
@@ -71,7 +74,10 @@ SOURCES = (
     Source(
         quantity="all_reduce of 16,384 devices",
         value="336.1 GB/s, 1.29 us",
-        origin=Origin(evidence=Evidence.MEASURED, reference=f"https://example.org/{'a-page-without-blanks/' * 4}table.csv"),
+        origin=Origin(
+            evidence=Evidence.MEASURED,
+            reference=f"https://example.org/{'a-page-without-blanks/' * 4}table.csv",
+        ),
     ),
 )
 WIDE = replace(
@@ -83,37 +89,57 @@ WIDE = replace(
     capacity_bytes=720 * GIB,
     stages=STAGES,
     sources=SOURCES,
-    breakdown_s=(("gemm", 1.25), ("attention", 0.25), ("tp", 0.1), ("sharding", 0.1), ("slowdown", 0.1), ("bubble", 0.2)),
+    breakdown_s=(
+        ("gemm", 1.25),
+        ("attention", 0.25),
+        ("tp", 0.1),
+        ("sharding", 0.1),
+        ("slowdown", 0.1),
+        ("bubble", 0.2),
+    ),
 )
 LAYERS = parse_grid("tp2 sp pp16 dp2 layers=8,8,8,8,8,8,8,8,8,8,8,8,7,7,7,7 zero1")
-PIPELINE = parse_plan(
-    """plan pair devices 4
+PIPELINE = parse_plan("""plan pair devices 4
 lane main samples 8 in 4
   stages embed+8 on 0
     all = t2
   stages 8+head on 2
     all = b2
 order 1f1b(main)
-"""
+""")
+SPACE = (
+    "standard: 16,384 devices; tp {1, 2, 4, 8}; cp {1, 2, 4}; pp {1, 2, 4, 8, 16}; recompute {none,"
+    " selective, full}; zero {0, 1, 2, 3}"
 )
-SPACE = "standard: 16,384 devices; tp {1, 2, 4, 8}; cp {1, 2, 4}; pp {1, 2, 4, 8, 16}; recompute {none, selective, full}; zero {0, 1, 2, 3}"
 BEST = replace(
-    ANSWER, prediction=WIDE, certificate=replace(CERTIFICATE, enumerated=44_236_800, illegal=44_027_188, duplicates=149_782, space=SPACE)
+    ANSWER,
+    prediction=WIDE,
+    certificate=replace(
+        CERTIFICATE, enumerated=44_236_800, illegal=44_027_188, duplicates=149_782, space=SPACE
+    ),
 )
 ALL_MEASURED = ErrorStatistics(n=123, mean=0.0321, median=0.0273, worst=0.1812, bias=-0.0123)
 VALIDATION = Validation(
     fold="none",
     rows=(),
     by_source=tuple(
-        SourceResult(source_id=name, time=ALL_MEASURED, memory=ALL_MEASURED, infeasible=12) for name in ("nemo-perf", "llama-3")
+        SourceResult(source_id=name, time=ALL_MEASURED, memory=ALL_MEASURED, infeasible=12)
+        for name in ("nemo-perf", "llama-3")
     ),
     skipped=(),
 )
 RUN = RunReport(
-    steps=(RunStep(step=1, loss=2.5, norm=1.0, seconds=0.5), RunStep(step=2, loss=2.25, norm=0.9, seconds=0.25)),
+    steps=(
+        RunStep(step=1, loss=2.5, norm=1.0, seconds=0.5),
+        RunStep(step=2, loss=2.25, norm=0.9, seconds=0.25),
+    ),
     tokens=1_048_576,
     predicted_s=0.2,
-    memory=(RunMemory(devices=(0,), holds="embed + 32 layer + head", predicted=30 * GIB, measured=31 * GIB),),
+    memory=(
+        RunMemory(
+            devices=(0,), holds="embed + 32 layer + head", predicted=30 * GIB, measured=31 * GIB
+        ),
+    ),
     on="cuda",
     checkpoint=Path("/data/checkpoints/of-a-long-name/step-000000002"),
 )
@@ -121,31 +147,70 @@ RUN = RunReport(
 
 def general(name: str) -> Simulation:
     """A plan that no grid says."""
-    request = replace(REQUEST, model="llama-3.2-1b", cluster="h100-sxm:4", global_batch=8, pins=(), excludes=())
-    return Simulation(request=request, name=name, grid=None, plan=PIPELINE, prediction=WIDE, classes=("0-1", "2-3"))
+    request = replace(
+        REQUEST, model="llama-3.2-1b", cluster="h100-sxm:4", global_batch=8, pins=(), excludes=()
+    )
+    return Simulation(
+        request=request,
+        name=name,
+        grid=None,
+        plan=PIPELINE,
+        prediction=WIDE,
+        classes=("0-1", "2-3"),
+    )
 
 
 def write_files(folder: Path) -> None:
-    """best.json: of a search; joint.json: of a joint one; alone.json: on one device; some.txt; topo.txt: of a node."""
-    text = "pp2 vpp1 zero0 tp2 dp1 mbs2 on ranks 0, tp1 dp2 mbs2 on ranks 1; 4 microbatches, 1f1b, layers 8 8"
-    joint = JointPart(pipelines=270, complete=True, tolerance=0.0, grids=2_211_840, grid_lower_s=2.0, grid_stopped_at=0)
+    """best.json: of a search; joint.json: of a joint one; alone.json: on one device; some.txt;
+    topo.txt: of a node."""
+    text = (
+        "pp2 vpp1 zero0 tp2 dp1 mbs2 on ranks 0, tp1 dp2 mbs2 on ranks 1; 4 microbatches, 1f1b,"
+        " layers 8 8"
+    )
+    joint = JointPart(
+        pipelines=270,
+        complete=True,
+        tolerance=0.0,
+        grids=2_211_840,
+        grid_lower_s=2.0,
+        grid_stopped_at=0,
+    )
     request = replace(general("").request, space="joint")
     certificate = replace(BEST.certificate, joint=joint)
-    alone = Simulation(request=replace(general("").request, cluster="h100-sxm:1"), name="", grid=Grid(), plan=None, prediction=WIDE)
+    alone = Simulation(
+        request=replace(general("").request, cluster="h100-sxm:1"),
+        name="",
+        grid=Grid(),
+        plan=None,
+        prediction=WIDE,
+    )
     (folder / "best.json").write_text(to_text(plan_document(BEST)))
-    (folder / "joint.json").write_text(to_text(document_of(stored_plan(replace(general(text), request=request), certificate))))
+    (folder / "joint.json").write_text(
+        to_text(document_of(stored_plan(replace(general(text), request=request), certificate)))
+    )
     (folder / "alone.json").write_text(to_text(simulation_document(alone)))
     (folder / "some.txt").write_text("Some text.\n")
     (folder / "pretrain.sh").write_text(f"TP=2\npython pretrain_gpt.py {LAUNCHED}\n")
-    (folder / "topo.txt").write_text(topo_matrix(8, lambda a, b: "NV18", cards=[*([n] for n in range(8)), []]))
+    (folder / "topo.txt").write_text(
+        topo_matrix(8, lambda a, b: "NV18", cards=[*([n] for n in range(8)), []])
+    )
 
 
-LAUNCHED = "--num-layers 32 --seq-length 4096 --micro-batch-size 1 --global-batch-size 256 --bf16 --tensor-model-parallel-size $TP --beta 1"
+LAUNCHED = (
+    "--num-layers 32 --seq-length 4096 --micro-batch-size 1 --global-batch-size 256 --bf16"
+    " --tensor-model-parallel-size $TP --beta 1"
+)
 JOB = ("--seq-len", "4096", "--global-batch", "256")
 SCREENS: dict[str, tuple[str, ...]] = {
     "plan": ("plan", "llama-2-7b", "h100-sxm:64", *JOB),
     "simulate": ("simulate", "llama-2-7b", "h100-sxm:64", *JOB, "--strategy", "tp2"),
-    "compare": ("compare", "llama-2-7b", "h100-sxm:64", *JOB, *(word for n in (1, 2, 4, 8) for word in ("--strategy", f"tp{n}"))),
+    "compare": (
+        "compare",
+        "llama-2-7b",
+        "h100-sxm:64",
+        *JOB,
+        *(word for n in (1, 2, 4, 8) for word in ("--strategy", f"tp{n}")),
+    ),
     "explain": ("explain", "best.json"),
     "explain, of a joint search": ("explain", "joint.json"),
     "why": ("why", "alone.json", "tp4 zero3"),
@@ -159,7 +224,18 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "validate": ("validate", "table.csv"),
     "serve-simulate": (
         "serve-simulate",
-        *("llama-3.2-1b", "h100-sxm:8", "--deployment", "2x(tp1)", "--engine", "vllm-0.12", "--isl", "512", "--osl", "16"),
+        *(
+            "llama-3.2-1b",
+            "h100-sxm:8",
+            "--deployment",
+            "2x(tp1)",
+            "--engine",
+            "vllm-0.12",
+            "--isl",
+            "512",
+            "--osl",
+            "16",
+        ),
         *("--concurrency", "8", "--requests", "16", "--slo", "ttft=1s,tpot=10ms"),
     ),
     "calibrate": ("calibrate", "--check"),
@@ -170,10 +246,15 @@ SCREENS: dict[str, tuple[str, ...]] = {
     "catalog": ("catalog",),
     "catalog schedules": ("catalog", "schedules"),
 }
-CATALOGS = {f"catalog {kind}": ("catalog", kind) for kind in ("accelerators", "instances", "clusters", "models", "runtimes")}
+CATALOGS = {
+    f"catalog {kind}": ("catalog", kind)
+    for kind in ("accelerators", "instances", "clusters", "models", "runtimes")
+}
 
 
-WRITTEN = WrittenWeights(checkpoint=Path("kept/step-00000002"), step=2, dtype="bf16", files=(Path("some.txt"),))
+WRITTEN = WrittenWeights(
+    checkpoint=Path("kept/step-00000002"), step=2, dtype="bf16", files=(Path("some.txt"),)
+)
 
 
 @contextmanager
@@ -183,7 +264,13 @@ def answering() -> Iterator[None]:
     def simulation(request: Any, *, strategy: str) -> Simulation:
         seconds = 2.0 + int(strategy.removeprefix("tp")) / 8
         grid = replace(LAYERS, tp=int(strategy.removeprefix("tp")))
-        return Simulation(request=REQUEST, name="", grid=grid, plan=None, prediction=replace(WIDE, step_time_s=seconds))
+        return Simulation(
+            request=REQUEST,
+            name="",
+            grid=grid,
+            plan=None,
+            prediction=replace(WIDE, step_time_s=seconds),
+        )
 
     checked = Recheck(strategies=44_236_800, sampled=400, contenders=3, drift=1e-9, leaves=160)
     row = CheckRow("dense of many layers", 1.0, 0.9, 1.1, 0.8, 2**30, 2**31)
@@ -192,15 +279,30 @@ def answering() -> Iterator[None]:
         patch.setattr(unsearched, "unsearched_of", lambda _: UNSEARCHED)
         patch.setattr(simulations, "simulation", simulation)
         advised = Simulation(request=REQUEST, name="", grid=LAYERS, plan=None, prediction=WIDE)
-        change = Change(text="tp4", grid=LAYERS, step_time_s=1.0, gain=0.5, added=(("tensor-model-parallel-size", "4"),))
-        found = Advice(broken=(), now=advised, changes=(change, change), considered=48, best=BEST, everything=change)
+        change = Change(
+            text="tp4",
+            grid=LAYERS,
+            step_time_s=1.0,
+            gain=0.5,
+            added=(("tensor-model-parallel-size", "4"),),
+        )
+        found = Advice(
+            broken=(),
+            now=advised,
+            changes=(change, change),
+            considered=48,
+            best=BEST,
+            everything=change,
+        )
         patch.setattr(advice, "advise", lambda *_, **__: found)
         patch.setattr(checks, "check_file", lambda *_, **__: checked)
         patch.setattr(execution, "run", lambda *_, **__: RUN)
         patch.setattr(cli_weights, "write_weights", lambda *_, **__: WRITTEN)
         patch.setattr(validate, "is_serving_table", lambda _: False)
         patch.setattr(validate, "facts_of", lambda *_, **__: None)
-        patch.setattr(validate, "accuracy", lambda *_, **__: SimpleNamespace(validation=lambda _: VALIDATION))
+        patch.setattr(
+            validate, "accuracy", lambda *_, **__: SimpleNamespace(validation=lambda _: VALIDATION)
+        )
         patch.setattr(calibration, "calibrate", lambda *_, **__: profile())
         patch.setattr(calibration, "check_calibration", lambda *_, **__: (row,))
         yield

@@ -39,7 +39,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-def test_everything_is_passed_on(asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_is_passed_on(
+    asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "p.json"
     words = [
         "--device",
@@ -57,7 +59,25 @@ def test_everything_is_passed_on(asked: list[Any], tmp_path: Path, capsys: pytes
         "--sustained",
         "9",
     ]
-    assert run(["calibrate", *words, "--repetitions", "3", "--timeout", "5", "--sustained", "9", "--tiny", "-o", str(path), "--json"]) == 0
+    assert (
+        run(
+            [
+                "calibrate",
+                *words,
+                "--repetitions",
+                "3",
+                "--timeout",
+                "5",
+                "--sustained",
+                "9",
+                "--tiny",
+                "-o",
+                str(path),
+                "--json",
+            ]
+        )
+        == 0
+    )
     assert asked[0] == Calibration(
         date="2026-11-21",
         device="cpu",
@@ -70,14 +90,43 @@ def test_everything_is_passed_on(asked: list[Any], tmp_path: Path, capsys: pytes
         tiny=True,
     )
     assert path.read_text() == capsys.readouterr().out == to_text(profile_document(profile()))
-    assert run(["calibrate", "--from-kineto", "t.json", "--from-nccl-tests", "a.txt", "--from-nccl-tests", "b.txt", "--quiet"]) == 0
-    assert (asked[1].measure, asked[1].kineto, asked[1].nccl_tests) == (False, Path("t.json"), (Path("a.txt"), Path("b.txt")))
+    assert (
+        run(
+            [
+                "calibrate",
+                "--from-kineto",
+                "t.json",
+                "--from-nccl-tests",
+                "a.txt",
+                "--from-nccl-tests",
+                "b.txt",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
+    assert (asked[1].measure, asked[1].kineto, asked[1].nccl_tests) == (
+        False,
+        Path("t.json"),
+        (Path("a.txt"), Path("b.txt")),
+    )
 
 
-def test_screen_shows_fits_and_the_check(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_screen_shows_fits_and_the_check(
+    asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["calibrate", "--check"]) == 0
     out = capsys.readouterr().out
-    for word in ("GEMM bf16", "500 TFLOP/s", "sustained", "all_reduce over 8", "10.0 %", "note: a note", "+25.0 %", "2 GiB"):
+    for word in (
+        "GEMM bf16",
+        "500 TFLOP/s",
+        "sustained",
+        "all_reduce over 8",
+        "10.0 %",
+        "note: a note",
+        "+25.0 %",
+        "2 GiB",
+    ):
         assert word in out
     assert run(["calibrate", "--check", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["check"][0]["measured_s"] == 0.8
@@ -104,24 +153,48 @@ def test_errors(words: list[str], code: int, says: str, capsys: pytest.CaptureFi
 
 
 def test_without_torch_it_says_what_to_install() -> None:
-    code = "import sys; sys.modules['torch'] = None; from shardwright.cli.main import run; sys.exit(run(['calibrate', '--device', 'cpu']))"
+    code = (
+        "import sys; sys.modules['torch'] = None; from shardwright.cli.main import run;"
+        " sys.exit(run(['calibrate', '--device', 'cpu']))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "error: measuring needs torch, which is not installed\nhint: pip install 'shardwright[run]'\n"
+    assert (
+        done.stderr == "error: measuring needs torch, which is not installed\nhint: pip install"
+        " 'shardwright[run]'\n"
+    )
 
 
 def test_help_loads_no_torch() -> None:
-    code = "import sys; from shardwright.cli.main import run; run(['calibrate', '--help']); print('torch' in sys.modules)"
+    code = (
+        "import sys; from shardwright.cli.main import run; run(['calibrate', '--help']);"
+        " print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
 
 
-def test_imports_are_joined_into_a_profile_that_simulate_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_imports_are_joined_into_a_profile_that_simulate_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("scipy", reason="fits need scipy")
-    output, trace, path = tmp_path / "all_reduce_perf.txt", tmp_path / "trace.json", tmp_path / "p.json"
+    output, trace, path = (
+        tmp_path / "all_reduce_perf.txt",
+        tmp_path / "trace.json",
+        tmp_path / "p.json",
+    )
     output.write_text(NEW)
     trace.write_text(json.dumps(DOCUMENT))
-    words = ["--from-nccl-tests", str(output), "--from-kineto", str(trace), "--name", "a100-sxm-80gb", "--date", "2026-11-21"]
+    words = [
+        "--from-nccl-tests",
+        str(output),
+        "--from-kineto",
+        str(trace),
+        "--name",
+        "a100-sxm-80gb",
+        "--date",
+        "2026-11-21",
+    ]
     assert run(["calibrate", *words, "-o", str(path)]) == 0
     out = capsys.readouterr().out
     assert "all_reduce over 4" in out
@@ -130,11 +203,21 @@ def test_imports_are_joined_into_a_profile_that_simulate_takes(tmp_path: Path, c
     found = read_profile(path)
     assert [(c.collective, c.num_devices) for c in found.collectives] == [("all_reduce", 4)]
     assert found.kernels[0].kind == "nccl"
-    simulate = ["simulate", "llama-2-7b", "a100-sxm-80gb:8", *JOB, "--strategy", "tp2 dp4 zero1 recompute=full", "--quiet"]
+    simulate = [
+        "simulate",
+        "llama-2-7b",
+        "a100-sxm-80gb:8",
+        *JOB,
+        "--strategy",
+        "tp2 dp4 zero1 recompute=full",
+        "--quiet",
+    ]
     sources = []
     for more in ([], ["--profile", str(path)]):
         assert run([*simulate, *more, "-o", str(tmp_path / "s.json")]) == 0
-        sources.append({s["quantity"]: s for s in json.loads((tmp_path / "s.json").read_text())["sources"]})
+        sources.append(
+            {s["quantity"]: s for s in json.loads((tmp_path / "s.json").read_text())["sources"]}
+        )
     assert sources[0]["scale-up link"] != sources[1]["scale-up link"]
     assert sources[1]["scale-up link"]["origin"]["evidence"] == "fitted"
     assert sources[1]["scale-up link"]["origin"]["reference"].startswith("profile of a100-sxm-80gb")
@@ -143,7 +226,21 @@ def test_imports_are_joined_into_a_profile_that_simulate_takes(tmp_path: Path, c
 def test_a_plan_file_keeps_its_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, plan = tmp_path / "p.json", tmp_path / "plan.json"
     path.write_text(to_text(profile_document(profile())))
-    words = ["plan", "llama-2-7b", "h100-sxm:8", *JOB, "--top", "0", "--pin", "pp=1", "--profile", str(path), "-o", str(plan), "--quiet"]
+    words = [
+        "plan",
+        "llama-2-7b",
+        "h100-sxm:8",
+        *JOB,
+        "--top",
+        "0",
+        "--pin",
+        "pp=1",
+        "--profile",
+        str(path),
+        "-o",
+        str(plan),
+        "--quiet",
+    ]
     assert run(words) == 0
     found = parse_saved(plan.read_text())
     assert found.request.profile == str(path)
@@ -153,14 +250,28 @@ def test_a_plan_file_keeps_its_profile(tmp_path: Path, capsys: pytest.CaptureFix
     path.write_text(path.read_text().replace('"sustained": 1.25', '"sustained": 2.5'))
     capsys.readouterr()
     assert run(["check", str(plan), "--quiet"]) == 7
-    assert run(["simulate", "llama-2-7b", "v100:8", *JOB, "--strategy", "tp8", "--profile", str(path)]) == 4
+    assert (
+        run(["simulate", "llama-2-7b", "v100:8", *JOB, "--strategy", "tp8", "--profile", str(path)])
+        == 4
+    )
     assert "the profile is of h100-sxm" in capsys.readouterr().err
 
 
-def test_a_device_without_units_for_the_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_without_units_for_the_precision(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "p.json"
     path.write_text(to_text(profile_document(profile("my-chip", dtype=Dtype.FP32))))
-    words = ["simulate", "llama-2-7b", "my-chip:8", *JOB, "--strategy", "tp8", "--profile", str(path)]
+    words = [
+        "simulate",
+        "llama-2-7b",
+        "my-chip:8",
+        *JOB,
+        "--strategy",
+        "tp8",
+        "--profile",
+        str(path),
+    ]
     assert run(words) == 4
     assert "--precision fp32" in capsys.readouterr().err
     assert run([*words, "--precision", "fp32"]) == 0

@@ -34,7 +34,9 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     return printed
 
 
-def test_read_writes_a_file_that_says_the_same(topo: str, tmp_path: Path, said: Callable[..., str]) -> None:
+def test_read_writes_a_file_that_says_the_same(
+    topo: str, tmp_path: Path, said: Callable[..., str]
+) -> None:
     path = tmp_path / "cluster.yaml"
     words = ("cluster", "read", topo, *ACCELERATOR, "--nodes", "16", "-o", str(path))
     assert said(*words, "--quiet") == "128 x h100-sxm, 16 nodes of 8\n"
@@ -43,17 +45,23 @@ def test_read_writes_a_file_that_says_the_same(topo: str, tmp_path: Path, said: 
     assert load_cluster(path).num_devices == 128
     (kind,) = document["nodes"]
     assert kind["count"] == 16
-    assert {"what": "devices of a node", "value": 8, "words": "8", "where": "topo.txt:1"} in kind["found"]
+    assert {"what": "devices of a node", "value": 8, "words": "8", "where": "topo.txt:1"} in kind[
+        "found"
+    ]
     assert "memory of a node" in {one["what"] for one in kind["assumed"]}
     screen = said(*words)
     assert "NVLinks of a device" in screen
     assert "topo.txt:2" in screen
 
 
-def test_nothing_is_written_where_files_contradict_each_other(topo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written_where_files_contradict_each_other(
+    topo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "cluster.yaml"
     assert run(["cluster", "read", topo, "--accelerator", "l40s", "-o", str(path)]) == 4
-    assert capsys.readouterr().err.startswith("error: NVLinks of a device is 0 links (l40s), and 18 links (topo.txt:2)\n")
+    assert capsys.readouterr().err.startswith(
+        "error: NVLinks of a device is 0 links (l40s), and 18 links (topo.txt:2)\n"
+    )
     assert not path.exists()
 
 
@@ -63,12 +71,27 @@ def test_show_draws(ending: str, tmp_path: Path, said: Callable[..., str]) -> No
     assert said("cluster", "show", "meta-24k-roce:3072", "-o", str(path)) == ""
     text = path.read_text()
     svg = ElementTree.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
-    kinds = [rect.get("class") for rect in svg.iter("{http://www.w3.org/2000/svg}rect") if rect.get("class")]
+    kinds = [
+        rect.get("class")
+        for rect in svg.iter("{http://www.w3.org/2000/svg}rect")
+        if rect.get("class")
+    ]
     assert kinds == ["unit", "unit", "node"]
 
 
 def test_show_says_the_tree(said: Callable[..., str]) -> None:
-    document = json.loads(said("cluster", "show", "h100-sxm:16@a+l40s:8@b,a~b=25gbps/60ms", "--json"))
-    assert [(node["accelerator"], node["count"], node["zone"]) for node in document["nodes"]] == [("h100-sxm", 2, "a"), ("l40s", 1, "b")]
-    assert [branch["title"] for branch in document["tree"]["inside"]] == ["network of 16 devices in a", "network of 8 devices in b"]
-    assert [(link["source"], link["gbit_per_s_a_node"], link["latency_ms"]) for link in document["links"]] == [("a", 25, 60), ("b", 25, 60)]
+    document = json.loads(
+        said("cluster", "show", "h100-sxm:16@a+l40s:8@b,a~b=25gbps/60ms", "--json")
+    )
+    assert [(node["accelerator"], node["count"], node["zone"]) for node in document["nodes"]] == [
+        ("h100-sxm", 2, "a"),
+        ("l40s", 1, "b"),
+    ]
+    assert [branch["title"] for branch in document["tree"]["inside"]] == [
+        "network of 16 devices in a",
+        "network of 8 devices in b",
+    ]
+    assert [
+        (link["source"], link["gbit_per_s_a_node"], link["latency_ms"])
+        for link in document["links"]
+    ] == [("a", 25, 60), ("b", 25, 60)]

@@ -15,13 +15,24 @@ from tests.tiers import examples
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("8192", 8192), ("8,192", 8192), ("8k", 8192), ("8K", 8192), ("128k", 131072), ("1.5k", 1536), ("8k tokens", 8192)]
+    ("text", "count"),
+    [
+        ("8192", 8192),
+        ("8,192", 8192),
+        ("8k", 8192),
+        ("8K", 8192),
+        ("128k", 131072),
+        ("1.5k", 1536),
+        ("8k tokens", 8192),
+    ],
 )
 def test_lengths(text: str, count: int) -> None:
     assert read_count(text, flag="--seq-len") == count
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "k", "8kk", "0.3k", "1e3", "8 k k", "eight", "8k words", "9" * 50])
+@pytest.mark.parametrize(
+    "text", ["", "0", "-1", "k", "8kk", "0.3k", "1e3", "8 k k", "eight", "8k words", "9" * 50]
+)
 def test_no_counts(text: str) -> None:
     with pytest.raises(UsageError, match="--seq-len") as caught:
         read_count(text, flag="--seq-len")
@@ -31,7 +42,9 @@ def test_no_counts(text: str) -> None:
 @examples(25, 500)
 @given(st.integers(1, 2**40))
 def test_a_number_is_itself_in_every_spelling(number: int) -> None:
-    assert {read_count(text, flag="--seq-len") for text in (str(number), f"{number:,}", f" {number:_} ")} == {number}
+    assert {
+        read_count(text, flag="--seq-len") for text in (str(number), f"{number:,}", f" {number:_} ")
+    } == {number}
 
 
 def test_a_batch_in_sequences_and_in_tokens() -> None:
@@ -44,9 +57,14 @@ def test_a_batch_in_sequences_and_in_tokens() -> None:
 
 
 def test_tokens_that_are_no_whole_number_of_sequences_name_the_nearest() -> None:
-    with pytest.raises(UsageError, match="4,194,304 tokens are no whole number of sequences of 6,000") as caught:
+    with pytest.raises(
+        UsageError, match="4,194,304 tokens are no whole number of sequences of 6,000"
+    ) as caught:
         read_batch("", "4M", seq_len=6000)
-    assert caught.value.hint == "699 sequences are 4,194,000 tokens; 700 sequences are 4,200,000 tokens"
+    assert (
+        caught.value.hint
+        == "699 sequences are 4,194,000 tokens; 700 sequences are 4,200,000 tokens"
+    )
     with pytest.raises(UsageError) as caught:
         read_batch("100 tokens", "", seq_len=6000)
     assert caught.value.hint == "1 sequences are 6,000 tokens"
@@ -59,7 +77,13 @@ def test_a_batch_is_said_once(text: str, tokens: str) -> None:
 
 
 def test_flags_become_the_counts_of_a_request() -> None:
-    given = {"model": "m", "cluster": "c", "seq_len": "8k", "global_batch": "", "global_batch_tokens": "4M"}
+    given = {
+        "model": "m",
+        "cluster": "c",
+        "seq_len": "8k",
+        "global_batch": "",
+        "global_batch_tokens": "4M",
+    }
     request = read_request(given)
     assert (request.seq_len, request.global_batch) == (8192, 512)
 
@@ -67,10 +91,25 @@ def test_flags_become_the_counts_of_a_request() -> None:
 @pytest.mark.parametrize(
     ("text", "devices", "said"),
     [
-        ("tpu-v5p-256", 128, "128 x tpu-v5p, 32 nodes of 4, scale-up domains of 128 (v5p-256 counts TensorCores, 2 a chip)"),
+        (
+            "tpu-v5p-256",
+            128,
+            (
+                "128 x tpu-v5p, 32 nodes of 4, scale-up domains of 128 (v5p-256 counts TensorCores,"
+                " 2 a chip)"
+            ),
+        ),
         ("v4-8", 4, "4 x tpu-v4, a node of 4 (v4-8 counts TensorCores, 2 a chip)"),
-        ("v5litepod-16:2", 32, "32 x tpu-v5e, 4 nodes of 8, scale-up domains of 16 (v5litepod-16 counts chips)"),
-        ("TPU_v6e_16", 16, "16 x tpu-v6e, 4 nodes of 4, scale-up domains of 16 (v6e-16 counts chips)"),
+        (
+            "v5litepod-16:2",
+            32,
+            "32 x tpu-v5e, 4 nodes of 8, scale-up domains of 16 (v5litepod-16 counts chips)",
+        ),
+        (
+            "TPU_v6e_16",
+            16,
+            "16 x tpu-v6e, 4 nodes of 4, scale-up domains of 16 (v6e-16 counts chips)",
+        ),
         ("gb200-nvl72:8", 8, "8 x gb200-nvl72, 2 nodes of 4, scale-up domains of 72"),
         ("h100:16", 16, "16 x h100-sxm, 2 nodes of 8"),
         ("aws-p5.48xlarge:2", 16, "16 x h100-sxm, 2 nodes of 8 (aws-p5.48xlarge counts instances)"),
@@ -95,7 +134,11 @@ def test_names_of_slices_that_are_not_known_are_not_guessed(text: str) -> None:
 
 
 def test_maverick_is_the_language_model_and_says_so() -> None:
-    assert load_model("llama-4-maverick").name == load_model("meta-llama/Llama-4-Maverick-17B-128E").name == "llama-4-maverick-text"
+    assert (
+        load_model("llama-4-maverick").name
+        == load_model("meta-llama/Llama-4-Maverick-17B-128E").name
+        == "llama-4-maverick-text"
+    )
 
 
 def test_case_does_not_count_in_pins() -> None:

@@ -41,7 +41,9 @@ def test_plan_file_names_its_model(capsys: pytest.CaptureFixture[str], tmp_path:
     assert run(["draw", str(tmp_path / "best.json"), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["name"] == "best"
-    assert sum(row["count"] for row in document["rows"]) == document["devices"] == ANSWER.grid.devices
+    assert (
+        sum(row["count"] for row in document["rows"]) == document["devices"] == ANSWER.grid.devices
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,8 +53,16 @@ def test_plan_file_names_its_model(capsys: pytest.CaptureFixture[str], tmp_path:
         (["tp8"], 2, "a plan in notation needs the model it is for"),
         (["tq8", MODEL], 5, "unknown word 'tq8' in a grid"),
         (["tp8 dp2", MODEL, "--devices", "64"], 5, "the grid has 16 devices, --devices says 64"),
-        ([str(ZOO / "01-grid3d.plan"), MODEL], 5, "32 of 126 blocks are in the stages [stage.coverage]"),
-        ([str(ZOO / "01-grid3d.plan"), MODEL, "--devices", "64"], 2, "--devices and --global-batch are for grids"),
+        (
+            [str(ZOO / "01-grid3d.plan"), MODEL],
+            5,
+            "32 of 126 blocks are in the stages [stage.coverage]",
+        ),
+        (
+            [str(ZOO / "01-grid3d.plan"), MODEL, "--devices", "64"],
+            2,
+            "--devices and --global-batch are for grids",
+        ),
         (["tp8", "no-such-model"], 3, "no model is called 'no-such-model'"),
     ],
 )
@@ -64,7 +74,9 @@ def test_errors(words: list[str], code: int, says: str, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(("text", "code"), [("plan p\n", 5), ("{}", 7), ("{", 7), ("", 5)])
-def test_files_that_say_no_plan(text: str, code: int, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_files_that_say_no_plan(
+    text: str, code: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (tmp_path / "some.plan").write_text(text)
     assert run(["draw", str(tmp_path / "some.plan"), MODEL]) == code
     assert capsys.readouterr().err.startswith("error: ")

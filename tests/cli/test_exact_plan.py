@@ -1,4 +1,5 @@
-"""``plan --space exact``: the best of every plan of a few layers on a few devices, a file that ``check`` verifies, and what is refused."""
+"""``plan --space exact``: the best of every plan of a few layers on a few devices, a file that
+``check`` verifies, and what is refused."""
 
 import json
 from pathlib import Path
@@ -52,7 +53,9 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
     return code, out, err
 
 
-def test_an_exact_plan_is_stored_and_checked(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exact_plan_is_stored_and_checked(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "plan.json"
     code, out, err = run([*words(model), "-o", str(path)], capsys)
     assert code == 0, err
@@ -71,7 +74,9 @@ def test_an_exact_plan_is_stored_and_checked(model: str, tmp_path: Path, capsys:
 
 
 @pytest.mark.proof
-def test_a_plan_of_two_lanes_is_stored_and_checked(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_of_two_lanes_is_stored_and_checked(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A device in each of two zones."""
     path = tmp_path / "plan.json"
     zones = "h100-sxm:1@east+a100-sxm-80gb:1@west,east~west=200gbps/0.001ms"
@@ -92,17 +97,37 @@ def test_no_grid_without_recompute_and_sharding_is_faster(two_layers: str) -> No
     request = Request(model=two_layers, cluster="h100-sxm:2", seq_len=2048, global_batch=4)
     best = plan_exact(request).step_time_s
     for strategy in ("dp2 mbs1", "dp2 mbs2", "tp2 mbs4", "tp2 mbs2", "pp2 mbs2", "pp2 mbs4"):
-        assert best <= simulation(request, strategy=f"{strategy} zero0").prediction.step_time_s * (1 + 1e-12), strategy
+        assert best <= simulation(request, strategy=f"{strategy} zero0").prediction.step_time_s * (
+            1 + 1e-12
+        ), strategy
 
 
 @pytest.mark.parametrize(
     ("model_name", "cluster", "more", "code", "message"),
     [
-        ("llama-3-8b", "h100-sxm:2", [], 2, "34 blocks on 2 devices are too many for the exact space: at most 6 blocks"),
+        (
+            "llama-3-8b",
+            "h100-sxm:2",
+            [],
+            2,
+            "34 blocks on 2 devices are too many for the exact space: at most 6 blocks",
+        ),
         (None, "h100-sxm:8", [], 2, "3 blocks on 8 devices are too many for the exact space"),
-        (None, "h100-sxm:7", ["--lanes", "2"], 2, "at most 6 blocks (embedding and head among them), 6 devices"),
+        (
+            None,
+            "h100-sxm:7",
+            ["--lanes", "2"],
+            2,
+            "at most 6 blocks (embedding and head among them), 6 devices",
+        ),
         (None, "h100-sxm:2", ["--lanes", "4"], 2, "the exact space has plans of 1 to 3 lanes"),
-        (None, "h100-sxm:2", ["--lanes", "2", "--space", "joint"], 2, "--lanes 2 is for --space exact"),
+        (
+            None,
+            "h100-sxm:2",
+            ["--lanes", "2", "--space", "joint"],
+            2,
+            "--lanes 2 is for --space exact",
+        ),
         (
             None,
             "h100-sxm:2+v100-sxm-32gb:2+a100-sxm-80gb:2",

@@ -1,4 +1,5 @@
-"""A first run: machine code that no folder can hold is compiled all the same, and long work is seen before it reports anything."""
+"""A first run: machine code that no folder can hold is compiled all the same, and long work is seen
+before it reports anything."""
 
 from __future__ import annotations
 
@@ -33,14 +34,17 @@ assert not compiled.kept
 assert doubled(21) == 42
 sys.exit(run(["catalog", "schedules", "--json"]))
 """
-"""numba asks each of these classes for a folder that can be written, and has none where package and home are read-only."""
+"""numba asks each of these classes for a folder that can be written, and has none where package and
+home are read-only."""
 
 
 NUMBA = os.environ | {"SHARDWRIGHT_KERNELS": "numba"}
 
 
 def test_where_no_folder_can_be_written_kernels_are_compiled_for_the_run() -> None:
-    done = subprocess.run([sys.executable, "-c", READ_ONLY], capture_output=True, text=True, check=False, env=NUMBA)
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ONLY], capture_output=True, text=True, check=False, env=NUMBA
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(("{", "["))
     assert "no folder to keep them in can be written" in done.stderr
@@ -67,21 +71,37 @@ sys.exit(main.run(["plan", *sys.argv[1:]]))
 
 
 @pytest.mark.parametrize("form", [[], ["--quiet"], ["--json"]])
-def test_a_first_run_says_that_it_compiles_and_a_second_one_does_not(form: list[str], tmp_path: Path) -> None:
+def test_a_first_run_says_that_it_compiles_and_a_second_one_does_not(
+    form: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "fresh.py").write_text(FRESH)
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kept")}
     first, second = (
-        subprocess.run([sys.executable, "fresh.py", *form], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        subprocess.run(
+            [sys.executable, "fresh.py", *form],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         for _ in range(2)
     )
     assert (first.stdout, second.stdout) == ("[42, 5.0]\n", "[42, 5.0]\n")
-    assert first.stderr == "note: compiling the kernels for this machine, once: this may take half a minute\n"
+    assert (
+        first.stderr
+        == "note: compiling the kernels for this machine, once: this may take half a minute\n"
+    )
     assert second.stderr == ""
 
 
 def test_work_that_reports_once_is_shown_when_it_takes_long() -> None:
     file = StringIO()
-    with progress(quiet=False, doing="compile kernels", console=Console(file=file, force_terminal=True, width=80)):
+    with progress(
+        quiet=False,
+        doing="compile kernels",
+        console=Console(file=file, force_terminal=True, width=80),
+    ):
         deadline = time.monotonic() + 60
         while "compile kernels" not in file.getvalue() and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -112,14 +132,25 @@ for model, device in [("mixtral-8x7b", "h100-sxm"), *(("llama-3.1-8b", name) for
 after, count = used()
 print([loaded, after, count])
 """
-KERNELS = "_along", "_bound_all", "_padding", "_trilinear", "_walk", "backward_layer", "forward_layer", "run_events"
+KERNELS = (
+    "_along",
+    "_bound_all",
+    "_padding",
+    "_trilinear",
+    "_walk",
+    "backward_layer",
+    "forward_layer",
+    "run_events",
+)
 FUNCTIONS = 39
 """Compiled functions that a plan imports, those that other kernels call or write out among them."""
 
 
 def test_a_plan_uses_few_kernels_each_compiled_for_one_signature_before_the_search() -> None:
     pytest.importorskip("numba")
-    done = subprocess.run([sys.executable, "-c", USED], capture_output=True, text=True, check=True, env=NUMBA)
+    done = subprocess.run(
+        [sys.executable, "-c", USED], capture_output=True, text=True, check=True, env=NUMBA
+    )
     loaded, after, count = ast.literal_eval(done.stdout.splitlines()[-1])
     assert after == [(name, 1) for name in KERNELS]
     assert loaded == after, "nothing is compiled while a search is timed"
@@ -152,7 +183,9 @@ print({name: times for (package, name), times in started.items() if package == "
 def test_kernels_and_what_they_call_are_compiled_once_each(tmp_path: Path) -> None:
     pytest.importorskip("numba")
     environment = NUMBA | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", ANEW], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", ANEW], capture_output=True, text=True, check=True, env=environment
+    )
     times = ast.literal_eval(done.stdout.splitlines()[-1])
     assert set(KERNELS) <= set(times)
     assert set(times.values()) == {1}
@@ -177,7 +210,9 @@ print(calls)
 
 
 @pytest.mark.parametrize(("cores", "calls"), [(2, [("module", "function"), "waited"] * 2), (1, [])])
-def test_another_process_helps_where_something_has_to_be_compiled(tmp_path: Path, cores: int, calls: list[object]) -> None:
+def test_another_process_helps_where_something_has_to_be_compiled(
+    tmp_path: Path, cores: int, calls: list[object]
+) -> None:
     pytest.importorskip("numba")
     script = tmp_path / "script.py"
     script.write_text(HELPED)
@@ -193,7 +228,10 @@ def test_another_process_helps_where_something_has_to_be_compiled(tmp_path: Path
 
 
 def test_what_is_called_elsewhere_leaves_its_machine_code_here(tmp_path: Path) -> None:
-    code = "import os, pathlib\ndef leave(): pathlib.Path('left').write_text(os.environ['PYTHONPATH'])\n"
+    code = (
+        "import os, pathlib\ndef leave():"
+        " pathlib.Path('left').write_text(os.environ['PYTHONPATH'])\n"
+    )
     (tmp_path / "leaving.py").write_text(code)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)

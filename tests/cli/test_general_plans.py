@@ -1,4 +1,5 @@
-"""The verbs take any plan: grids of every schedule, notations, standard input, stored plans; what is wrong is one line with a rule."""
+"""The verbs take any plan: grids of every schedule, notations, standard input, stored plans; what
+is wrong is one line with a rule."""
 
 from __future__ import annotations
 
@@ -38,7 +39,14 @@ from tests.golden.files import assert_golden
 
 ON = ["llama-3.2-1b", "h100-sxm:8"]
 JOB = ["--seq-len", "2048", "--global-batch", "16"]
-REQUEST = Request(model=ON[0], cluster=ON[1], seq_len=2048, global_batch=16, runtime="megatron-core-0.12", precision="bf16")
+REQUEST = Request(
+    model=ON[0],
+    cluster=ON[1],
+    seq_len=2048,
+    global_batch=16,
+    runtime="megatron-core-0.12",
+    precision="bf16",
+)
 MODEL = load_model(ON[0])
 UNEVEN = """plan uneven devices 8
 lane main samples 16 in 8
@@ -79,7 +87,9 @@ def test_every_schedule_by_name(name: str, capsys: pytest.CaptureFixture[str]) -
     assert sum(stage["devices"] for stage in prediction["stages"]) in (8, 4 * 2)
 
 
-def test_a_grid_in_any_form_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grid_in_any_form_is_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for line in ("tp2 sp pp2 dp2 mbs1", "tp2 sp pp4 mbs1 schedule=zb-v"):
         plan = plan_of(parse_grid(line), model=MODEL, global_batch=16)
         path = tmp_path / "mine.plan"
@@ -95,9 +105,15 @@ def test_a_grid_in_any_form_is_the_same(tmp_path: Path, capsys: pytest.CaptureFi
             }
 
 
-def test_a_stored_plan_is_checked_explained_compared_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stored_plan_is_checked_explained_compared_and_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, again = tmp_path / "a.json", tmp_path / "b.json"
-    assert simulate(UNEVEN, "-o", str(path), "--quiet") == simulate(UNEVEN, "-o", str(again), "--quiet") == 0
+    assert (
+        simulate(UNEVEN, "-o", str(path), "--quiet")
+        == simulate(UNEVEN, "-o", str(again), "--quiet")
+        == 0
+    )
     assert path.read_bytes() == again.read_bytes()
     capsys.readouterr()
     assert run(["check", str(path)]) == 0
@@ -110,24 +126,49 @@ def test_a_stored_plan_is_checked_explained_compared_and_drawn(tmp_path: Path, c
     assert capsys.readouterr().out == path.read_text()
     assert run(["explain", str(path)]) == 0
     assert "Inputs and their sources" in capsys.readouterr().out
-    assert run(["compare", *ON, *JOB, "--strategy", str(path), "--strategy", "tp8", "--strategy", "tp4 pp2 schedule=gems", "--json"]) == 0
+    assert (
+        run(
+            [
+                "compare",
+                *ON,
+                *JOB,
+                "--strategy",
+                str(path),
+                "--strategy",
+                "tp8",
+                "--strategy",
+                "tp4 pp2 schedule=gems",
+                "--json",
+            ]
+        )
+        == 0
+    )
     rows = json.loads(capsys.readouterr().out)["strategies"]
     assert rows[0] == json.loads(path.read_text())
     assert run(["compare", *ON, *JOB, "--strategy", str(path), "--strategy", "tp8"]) == 0
-    assert "uneven: 8 devices, 1 lane, 2 stages, order 1f1b" in " ".join(capsys.readouterr().out.split())
+    assert "uneven: 8 devices, 1 lane, 2 stages, order 1f1b" in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert run(["draw", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["devices"] == 8
 
 
-def test_an_open_order_is_found_and_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_open_order_is_found_and_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "found.json"
     document = answer(OPEN, capsys)
     path.write_text(to_text(document))
-    assert document["notes"] == ["order table-search(main): the best table found stands in its place"]
+    assert document["notes"] == [
+        "order table-search(main): the best table found stands in its place"
+    ]
     saved = parse_saved(path.read_text())
     assert saved.plan is not None
     assert isinstance(saved.plan.orders[0], Table)
-    assert document["prediction"]["step_time_s"] <= answer(UNEVEN, capsys)["prediction"]["step_time_s"] * 1.01
+    assert (
+        document["prediction"]["step_time_s"]
+        <= answer(UNEVEN, capsys)["prediction"]["step_time_s"] * 1.01
+    )
     assert run(["check", str(path), "--quiet"]) == 0
     assert capsys.readouterr().out == "The plan holds.\n"
     assert answer(str(path), capsys)["prediction"] == document["prediction"]
@@ -139,7 +180,9 @@ def stored(strategy: str = UNEVEN) -> dict[str, Any]:
     return document
 
 
-def test_check_refuses_what_does_not_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_refuses_what_does_not_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "plan.json"
 
     def code(document: dict[str, Any], says: str) -> int:
@@ -160,9 +203,24 @@ def test_check_refuses_what_does_not_hold(tmp_path: Path, capsys: pytest.Capture
     assert code({**good, "version": 4}, "version 4") == 7
     assert code({**good, "version": 2}, "version 2 is not 3") == 7
     assert code({**good, "plan": None}, "neither") == 7
-    assert code(sealed({**good, "request": {**good["request"], "global_batch": 32}}), "[lane.samples]") == 5
-    assert code(sealed({**good, "request": {**good["request"], "cluster": "h100-sxm:4"}}), "[plan.devices]") == 5
-    assert code(sealed({**good, "request": {**good["request"], "reserve_bytes": 78 * 2**30}}), "more than its") == 6
+    assert (
+        code(sealed({**good, "request": {**good["request"], "global_batch": 32}}), "[lane.samples]")
+        == 5
+    )
+    assert (
+        code(
+            sealed({**good, "request": {**good["request"], "cluster": "h100-sxm:4"}}),
+            "[plan.devices]",
+        )
+        == 5
+    )
+    assert (
+        code(
+            sealed({**good, "request": {**good["request"], "reserve_bytes": 78 * 2**30}}),
+            "more than its",
+        )
+        == 6
+    )
     late = stored(OPEN)
     rows = late["plan"]["orders"][0]["rows"]
     rows[0][1].reverse()
@@ -187,21 +245,30 @@ BAD = {
 
 
 @pytest.mark.parametrize("rule", BAD)
-def test_what_is_wrong_is_one_line_with_its_rule(rule: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_wrong_is_one_line_with_its_rule(
+    rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert simulate(BAD[rule]) == 5
     captured = capsys.readouterr()
     assert captured.out == ""
     assert re.fullmatch(rf"error: [^\n]+\[{re.escape(rule)}\]\n(hint: [^\n]+\n)?", captured.err)
 
 
-def test_a_plan_for_another_model_or_runtime(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_for_another_model_or_runtime(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "plan.json"
     path.write_text(to_text(stored()))
     assert run(["simulate", "llama-3-8b", "h100-sxm:8", *JOB, "--strategy", str(path)]) == 5
     assert "[plan.model]" in capsys.readouterr().err
     assert run(["simulate", "llama-3-8b", "h100-sxm:8", *JOB, "--strategy", UNEVEN]) == 5
     assert "[stage.coverage]" in capsys.readouterr().err
-    assert simulate(UNEVEN.replace("lane", "zero all: all/all/all\nlane", 1), "--runtime", "megatron-2022") == 5
+    assert (
+        simulate(
+            UNEVEN.replace("lane", "zero all: all/all/all\nlane", 1), "--runtime", "megatron-2022"
+        )
+        == 5
+    )
     assert "[runtime.zero]" in capsys.readouterr().err
     path.write_bytes(b"\xff\xfe")
     assert simulate(str(path)) == 7
@@ -211,15 +278,47 @@ def test_a_plan_for_another_model_or_runtime(tmp_path: Path, capsys: pytest.Capt
 def test_mutated_texts_raise_only_our_errors() -> None:
     generator = random.Random(5)
     plan = plan_of(parse_grid("tp2 sp pp4 zero1 schedule=dualpipe"), model=MODEL, global_batch=16)
-    texts = [UNEVEN, OPEN.replace("in 8", "in 2"), print_plan(plan), "tp2 sp pp4 mbs1 schedule=zb-v", to_text(stored())]
-    words = ["0", "1", "2", "-", "[", "]", "b", "t", "s", "/", "all", "\n", "*", "9999", "order", "lane", "{", "}", "+", "on", ":"]
+    texts = [
+        UNEVEN,
+        OPEN.replace("in 8", "in 2"),
+        print_plan(plan),
+        "tp2 sp pp4 mbs1 schedule=zb-v",
+        to_text(stored()),
+    ]
+    words = [
+        "0",
+        "1",
+        "2",
+        "-",
+        "[",
+        "]",
+        "b",
+        "t",
+        "s",
+        "/",
+        "all",
+        "\n",
+        "*",
+        "9999",
+        "order",
+        "lane",
+        "{",
+        "}",
+        "+",
+        "on",
+        ":",
+    ]
     refused = made = 0
     lines: list[str] = []
     for _ in range(200):
         text = generator.choice(texts)
         for _ in range(generator.randint(1, 3)):
             place = generator.randrange(len(text) + 1)
-            text = text[:place] + generator.choice([*words, ""]) + text[place + generator.randint(0, 3) :]
+            text = (
+                text[:place]
+                + generator.choice([*words, ""])
+                + text[place + generator.randint(0, 3) :]
+            )
         try:
             found = simulation(REQUEST, strategy=text)
         except ShardwrightError as error:
@@ -241,13 +340,18 @@ def test_the_screen_of_a_general_plan() -> None:
         plan=parse_plan(UNEVEN),
         prediction=replace(
             PREDICTION,
-            stages=(stage(0, layers="embed + 7 layer", activations=15 * GIB), stage(1, layers="9 layer + head")),
+            stages=(
+                stage(0, layers="embed + 7 layer", activations=15 * GIB),
+                stage(1, layers="9 layer + head"),
+            ),
             breakdown_s=(("gemm", 1.25), ("tp", 0.3), ("bubble", 0.25), (UNEVEN_WAIT, 0.2)),
         ),
         classes=("0-3", "4-7"),
         notes=("order table-search(main): the best table found stands in its place",),
     )
-    assert_golden("plan-prediction.txt", plain(render_simulation(found, picture=small_picture(found))))
+    assert_golden(
+        "plan-prediction.txt", plain(render_simulation(found, picture=small_picture(found)))
+    )
     assert found.plan is not None
     assert small_picture(replace(found, plan=replace(found.plan, devices=17))) is None
     assert small_picture(replace(found, grid=parse_grid("tp8"))) is None
@@ -260,10 +364,25 @@ def test_a_plan_of_fewer_devices_than_the_cluster_has(capsys: pytest.CaptureFixt
     assert document["tokens_per_s_per_device"] == pytest.approx(document["tokens_per_s"] / 8)
 
 
-def test_mixed_devices_are_each_measured_by_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mixed_devices_are_each_measured_by_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "mixed.json"
-    mixed = "plan survey devices 3\nlane main samples 12 in 4\n  stages embed+16+head on 0\n    all = b[2:1]{t2, .+2}\norder 1f1b(main)\n"
-    words = ["simulate", ON[0], "a100-sxm-80gb:2+v100-sxm-32gb:1", "--seq-len", "2048", "--global-batch", "12", "--strategy", mixed]
+    mixed = (
+        "plan survey devices 3\nlane main samples 12 in 4\n  stages embed+16+head on 0\n    all ="
+        " b[2:1]{t2, .+2}\norder 1f1b(main)\n"
+    )
+    words = [
+        "simulate",
+        ON[0],
+        "a100-sxm-80gb:2+v100-sxm-32gb:1",
+        "--seq-len",
+        "2048",
+        "--global-batch",
+        "12",
+        "--strategy",
+        mixed,
+    ]
     assert run([*words, "-o", str(path)]) == 0
     screen = capsys.readouterr().out
     assert json.loads(path.read_text())["request"]["precision"] == "fp16"
@@ -277,9 +396,22 @@ def test_mixed_devices_are_each_measured_by_their_own(tmp_path: Path, capsys: py
     assert capsys.readouterr().out == path.read_text()
 
 
-def test_check_reads_the_plan_of_an_answer_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reads_the_plan_of_an_answer_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "plan.json"
-    pins = ["--pin", "tp=2", "--pin", "pp=2", "--pin", "mbs=1", "--pin", "recompute=none", "--top", "0"]
+    pins = [
+        "--pin",
+        "tp=2",
+        "--pin",
+        "pp=2",
+        "--pin",
+        "mbs=1",
+        "--pin",
+        "recompute=none",
+        "--top",
+        "0",
+    ]
     assert run(["plan", *ON, *JOB, *pins, "-o", str(path), "--quiet"]) == 0
     assert run(["check", str(path), "--quiet"]) == 0
     document = json.loads(path.read_text())

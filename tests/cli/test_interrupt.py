@@ -54,7 +54,9 @@ def test_the_first_ends_the_search_with_an_honest_gap(
     assert run(["check", str(file)]) == 0
 
 
-def test_the_second_ends_it_at_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_ends_it_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(Refinement, "run", pressed(2))
     assert run(ASKED) == 130
@@ -85,7 +87,14 @@ __main__.main()
 
 @pytest.mark.parametrize("where", ["exec", "import"])
 def test_the_exit_code_is_ours_wherever_it_comes(where: str, tmp_path: Path) -> None:
-    """`python -m` ends itself by the signal where it was raised inside of `exec`, as dataclasses are made, even if it was caught there."""
+    """`python -m` ends itself by the signal where it was raised inside of `exec`, as dataclasses
+    are made, even if it was caught there."""
     (tmp_path / "ended.py").write_text(ENDED)
-    done = subprocess.run([sys.executable, "-m", "ended", where], capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "ended", where],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

@@ -31,23 +31,32 @@ def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str,
     return code, out, err
 
 
-def test_a_joint_plan_is_stored_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_joint_plan_is_stored_and_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "plan.json"
     code, out, err = run([*WORDS, "--space", "joint", "--json", "-o", str(path)], capsys)
     assert code == 0, err
     document = json.loads(out)
     assert document["unsearched"]["best"]["step_time_s"] < document["certificate"]["best_s"]
     certificate = document["certificate"]
-    parts = sum(certificate[name] for name in ("illegal", "duplicates", "infeasible", "bounded_b0", "bounded_b1", "simulated"))
+    parts = sum(
+        certificate[name]
+        for name in ("illegal", "duplicates", "infeasible", "bounded_b0", "bounded_b1", "simulated")
+    )
     assert certificate["enumerated"] == parts
     assert certificate["lower_bound_s"] <= certificate["best_s"]
     assert document["plan"]["orders"], "a found order is part of the plan"
     code, out, err = run(["check", str(path)], capsys)
     assert code == 0, err
     assert "The plan holds." in out
-    code, out, err = run(["why", str(path), "tp2 sp pp4 dp1 mbs1 zero1 recompute=full", "--json"], capsys)
+    code, out, err = run(
+        ["why", str(path), "tp2 sp pp4 dp1 mbs1 zero1 recompute=full", "--json"], capsys
+    )
     assert code == 0, err
-    assert json.loads(out)["search"]["fate"] == "bounded", "the joint space has the grids of the standard one"
+    assert json.loads(out)["search"]["fate"] == "bounded", (
+        "the joint space has the grids of the standard one"
+    )
     assert json.loads(out)["search"]["bound_s"] >= certificate["best_s"]
     # The same question with named orders is never answered faster.
     code, out, err = run([*WORDS, "--space", "joint-named", "--quiet"], capsys)
@@ -61,6 +70,9 @@ def test_the_screen_has_notation_and_certificate(capsys: pytest.CaptureFixture[s
     assert "plan joint devices 8" in out
     assert "order table-search(main)" in out
     assert "strategies in" in out
-    assert "Pipelines have one value of axes that grids have several of: shard=0, offload=0" in " ".join(out.split())
+    assert (
+        "Pipelines have one value of axes that grids have several of: shard=0, offload=0"
+        in " ".join(out.split())
+    )
     assert "Options that change no numerics and were not searched" in out
     assert "gap" in out

@@ -17,7 +17,10 @@ from shardwright.cli.light_typer import read_words
 from shardwright.errors import UsageError
 from tests.tiers import examples
 
-VERBS = {name: import_module(f"shardwright.cli.{name}") for name in ("plan", "simulate", "serve_simulate", "why", "validate")}
+VERBS = {
+    name: import_module(f"shardwright.cli.{name}")
+    for name in ("plan", "simulate", "serve_simulate", "why", "validate")
+}
 FUNCTIONS: dict[str, Callable[..., None]] = {
     "plan": VERBS["plan"].plan,
     "simulate": VERBS["simulate"].simulate,
@@ -105,13 +108,34 @@ JOB = ["llama-2-7b", "h100-sxm:8", "--seq-len", "4096", "--global-batch", "32"]
 @pytest.mark.parametrize(
     ("verb", "words", "some"),
     [
-        ("plan", JOB, {"model": "llama-2-7b", "cluster": "h100-sxm:8", "seq_len": "4096", "quiet": False, "pin": None, "top": 3}),
-        ("plan", [*JOB, "--quiet", "--pin", "tp=2", "--pin=pp=1", "--top", "2"], {"quiet": True, "pin": ["tp=2", "pp=1"], "top": 2}),
-        ("plan", [*JOB, "-o", "plan.json", "--time-limit", "9.5"], {"output": Path("plan.json"), "time_limit": 9.5}),
+        (
+            "plan",
+            JOB,
+            {
+                "model": "llama-2-7b",
+                "cluster": "h100-sxm:8",
+                "seq_len": "4096",
+                "quiet": False,
+                "pin": None,
+                "top": 3,
+            },
+        ),
+        (
+            "plan",
+            [*JOB, "--quiet", "--pin", "tp=2", "--pin=pp=1", "--top", "2"],
+            {"quiet": True, "pin": ["tp=2", "pp=1"], "top": 2},
+        ),
+        (
+            "plan",
+            [*JOB, "-o", "plan.json", "--time-limit", "9.5"],
+            {"output": Path("plan.json"), "time_limit": 9.5},
+        ),
         ("plan", ["--json", *JOB], {"as_json": True}),
     ],
 )
-def test_ordinary_command_lines_need_no_typer(verb: str, words: list[str], some: dict[str, Any]) -> None:
+def test_ordinary_command_lines_need_no_typer(
+    verb: str, words: list[str], some: dict[str, Any]
+) -> None:
     found = read_words(FUNCTIONS[verb], words)
     assert found is not None
     assert {name: found[name] for name in some} == some

@@ -28,15 +28,35 @@ print(code, ours, *(name for name in sys.argv[1].split(",") if name in sys.modul
         (("plan", *JOB, "--quiet"), 351, ()),
         (("plan", *JOB), 388, ("rich",)),
         (("simulate", *JOB, "--strategy", "dp4 mbs1", "--quiet"), 367, ("pydantic", "rich")),
-        (("serve-simulate", "llama-3.1-8b", "h100-sxm:1", "--isl", "64", "--osl", "4", "--concurrency", "2"), 284, ("rich",)),
+        (
+            (
+                "serve-simulate",
+                "llama-3.1-8b",
+                "h100-sxm:1",
+                "--isl",
+                "64",
+                "--osl",
+                "4",
+                "--concurrency",
+                "2",
+            ),
+            284,
+            ("rich",),
+        ),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) and value else None,
 )
-def test_a_verb_imports_few_modules_and_none_of_the_heavy_ones(words: tuple[str, ...], most: int, needs: tuple[str, ...]) -> None:
+def test_a_verb_imports_few_modules_and_none_of_the_heavy_ones(
+    words: tuple[str, ...], most: int, needs: tuple[str, ...]
+) -> None:
     if compiled.form != "built":
         pytest.skip("this installation has no extension")
     done = subprocess.run(
-        [sys.executable, "-c", COUNTED, ",".join(HEAVY), *words], capture_output=True, text=True, check=True, cwd=SOURCE.parent
+        [sys.executable, "-c", COUNTED, ",".join(HEAVY), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=SOURCE.parent,
     )
     code, ours, *heavy = done.stdout.splitlines()[-1].split()
     assert code == "0"

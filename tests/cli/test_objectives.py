@@ -1,4 +1,5 @@
-"""``shardwright plan`` for cost, energy, a front and within a budget, as people and programs read it, and ``check`` of it."""
+"""``shardwright plan`` for cost, energy, a front and within a budget, as people and programs read
+it, and ``check`` of it."""
 
 from __future__ import annotations
 
@@ -32,16 +33,24 @@ def document_of(path: Path, *flags: str, cluster: str = CLUSTER) -> dict[str, An
         pytest.param(["--objective", "energy"], marks=pytest.mark.proof),
         ["--objective", "pareto"],
         pytest.param(["--budget", "3"], marks=pytest.mark.proof),
-        pytest.param(["--objective", "cost", "--budget", "3", "--pin", "tp=1"], marks=pytest.mark.proof),
+        pytest.param(
+            ["--objective", "cost", "--budget", "3", "--pin", "tp=1"], marks=pytest.mark.proof
+        ),
         ["--objective", "pareto", "--time-limit", "0"],
     ],
 )
 @in_both
-@pytest.mark.parametrize("cluster", [CLUSTER, pytest.param("a100-sxm-40gb:2/2usd", marks=pytest.mark.proof)])
-def test_answers_are_made_again(flags: list[str], cluster: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "cluster", [CLUSTER, pytest.param("a100-sxm-40gb:2/2usd", marks=pytest.mark.proof)]
+)
+def test_answers_are_made_again(
+    flags: list[str], cluster: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     if cluster != CLUSTER:
         flags = [flag.replace("3", "4") if flag == "3" else flag for flag in flags]
-    valued = document_of(tmp_path / "plan.json", *flags, cluster=cluster)["certificate"]["mixed"]["valued"]
+    valued = document_of(tmp_path / "plan.json", *flags, cluster=cluster)["certificate"]["mixed"][
+        "valued"
+    ]
     assert 0 < valued["lower_bound"] <= valued["value"]
     assert run(["check", str(tmp_path / "plan.json")]) == 0
     assert "holds" in capsys.readouterr().out
@@ -49,7 +58,9 @@ def test_answers_are_made_again(flags: list[str], cluster: str, tmp_path: Path, 
     assert "no plan of the space" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_higher_rate_than_prices_show_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_higher_rate_than_prices_show_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     document = document_of(tmp_path / "plan.json", "--objective", "cost")
     cell = document["certificate"]["mixed"]["valued"]["cells"][0]
     cell["rate"] *= 2
@@ -58,7 +69,9 @@ def test_a_higher_rate_than_prices_show_is_refused(tmp_path: Path, capsys: pytes
     assert "do not show what it claims" in capsys.readouterr().err
 
 
-def test_the_front_is_drawn_and_every_point_of_it_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_front_is_drawn_and_every_point_of_it_listed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run([*MODEL, CLUSTER, *JOB, "--objective", "pareto", "--json"]) == 0
     front = json.loads(capsys.readouterr().out)["certificate"]["mixed"]["valued"]["front"]
     assert run([*MODEL, CLUSTER, *JOB, "--objective", "pareto"]) == 0
@@ -66,7 +79,10 @@ def test_the_front_is_drawn_and_every_point_of_it_listed(capsys: pytest.CaptureF
     assert "Time and cost of a step" in shown
     assert "objective: pareto" in shown
     for number, point in enumerate(front, start=1):
-        assert f" {number} {point['step_time_s']:.4g} {point['value']:.4g} {point['lower_bound']:.4g} " in shown
+        assert (
+            f" {number} {point['step_time_s']:.4g} {point['value']:.4g} {point['lower_bound']:.4g} "
+            in shown
+        )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +96,12 @@ def test_the_front_is_drawn_and_every_point_of_it_listed(capsys: pytest.CaptureF
         ("h20:8", ["--objective", "cost"], "the cluster states no price of h20", 2),
         ("h20:8", ["--budget", "9"], "the cluster states no price of h20", 2),
         ("mi300x:8", ["--objective", "energy"], "the power of mi300x is not known", 2),
-        ("h100-sxm:8/2usd", ["--objective", "cost", "--space", "joint"], "the joint space is searched for time alone", 2),
+        (
+            "h100-sxm:8/2usd",
+            ["--objective", "cost", "--space", "joint"],
+            "the joint space is searched for time alone",
+            2,
+        ),
     ],
 )
 def test_what_cannot_be_answered_is_said_in_a_line(
@@ -93,13 +114,20 @@ def test_what_cannot_be_answered_is_said_in_a_line(
     assert hint.startswith("hint: ")
 
 
-def test_list_prices_are_those_of_compare_and_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_prices_are_those_of_compare_and_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """MI300X states no price: cost is searched for at the price that `compare` shows."""
     known = list_price(parse_cluster("mi300x:2").node)
     assert known is not None
     found = document_of(tmp_path / "listed.json", "--objective", "cost", cluster="mi300x:2")
-    given = document_of(tmp_path / "given.json", "--objective", "cost", cluster=f"mi300x:2/{known.usd_per_hour}usd")
-    assert found["certificate"]["mixed"]["valued"]["value"] == given["certificate"]["mixed"]["valued"]["value"]
+    given = document_of(
+        tmp_path / "given.json", "--objective", "cost", cluster=f"mi300x:2/{known.usd_per_hour}usd"
+    )
+    assert (
+        found["certificate"]["mixed"]["valued"]["value"]
+        == given["certificate"]["mixed"]["valued"]["value"]
+    )
     capsys.readouterr()
     assert run(["compare", "examples/tiny.json", "mi300x:2", "h100-sxm:2", *JOB, "--json"]) == 0
     compared = json.loads(capsys.readouterr().out)

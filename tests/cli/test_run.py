@@ -36,11 +36,27 @@ CONFIG = {
 DEADLINE_S = 300.0
 
 
-def plan_file(folder: Path, name: str, strategy: str, *, devices: int = 1, layers: int = 2, hidden: int = 32) -> Path:
+def plan_file(
+    folder: Path, name: str, strategy: str, *, devices: int = 1, layers: int = 2, hidden: int = 32
+) -> Path:
     config, plan = folder / f"{name}.json", folder / f"{name}.plan"
     config.write_text(json.dumps({**CONFIG, "num_hidden_layers": layers, "hidden_size": hidden}))
     sizes = ["--seq-len", "16", "--global-batch", "4", "--quiet"]
-    assert run(["simulate", str(config), f"h100-sxm:{devices}", *sizes, "--strategy", strategy, "-o", str(plan)]) == 0
+    assert (
+        run(
+            [
+                "simulate",
+                str(config),
+                f"h100-sxm:{devices}",
+                *sizes,
+                "--strategy",
+                strategy,
+                "-o",
+                str(plan),
+            ]
+        )
+        == 0
+    )
     return plan
 
 
@@ -55,7 +71,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan_file(path, "two", "pp2 mbs2 schedule=1f1b", devices=2)
     plan_file(path, "halves", "mbs2 schedule=zb-h1")
     tree = path / "tree.txt"
-    body = "lane main samples 4 in 1\n  stages embed+2+head on 0\n    all = b[3:1]{., .+1}\norder 1f1b(main)\n"
+    body = (
+        "lane main samples 4 in 1\n  stages embed+2+head on 0\n    all = b[3:1]{., .+1}\norder"
+        " 1f1b(main)\n"
+    )
     tree.write_text(f"plan tree devices 2\n{body}")
     plan_file(path, "tree", str(tree), devices=2)
     plan_file(path, "other", "mbs2", hidden=64)
@@ -75,7 +94,12 @@ def words(folder: Path, plan: str, *, steps: int = 2, data: str = "tokens.npy") 
 
 
 def started(arguments: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-m", "shardwright", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "shardwright", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def until(process: subprocess.Popen[str], text: str) -> list[str]:
@@ -90,7 +114,9 @@ def until(process: subprocess.Popen[str], text: str) -> list[str]:
     raise AssertionError("it said nothing in time")
 
 
-def test_one_device_trains_and_goes_on(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_one_device_trains_and_goes_on(
+    folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert run([*words(folder, "one.plan"), "--checkpoints", str(tmp_path), "--json"]) == 0
     first = json.loads(said.readouterr().out)
     assert [s["step"] for s in first["steps"]] == [1, 2]
@@ -114,7 +140,15 @@ def test_an_interrupt_ends_ranks_with_a_checkpoint_of_what_one_process_trains(
     folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     saved, written, both = (tmp_path / name for name in ("saved", "trace.json", "both.json"))
-    process = started([*words(folder, "two.plan", steps=10_000), "--checkpoints", str(saved), "--trace", str(written)])
+    process = started(
+        [
+            *words(folder, "two.plan", steps=10_000),
+            "--checkpoints",
+            str(saved),
+            "--trace",
+            str(written),
+        ]
+    )
     told = until(process, "step     2/")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=DEADLINE_S)
@@ -122,17 +156,47 @@ def test_an_interrupt_ends_ranks_with_a_checkpoint_of_what_one_process_trains(
     done = int(re.search(r"Stopped after (\d+) steps", out).group(1))  # type: ignore[union-attr]
     assert (saved / f"step-{done:08d}").is_dir()
     alone = losses(said, words(folder, "one.plan", steps=done + 2))
-    assert [f"loss {loss:.4f}" in line for loss, line in zip(alone, told, strict=False)] == [True, True]
-    assert losses(said, [*words(folder, "one.plan", steps=done + 2), "--checkpoints", str(saved)]) == pytest.approx(alone[done:], abs=1e-6)
-    assert run(["trace", str(folder / "two.plan"), "--compare", str(written), "-o", str(both), "--json"]) == 0
+    assert [f"loss {loss:.4f}" in line for loss, line in zip(alone, told, strict=False)] == [
+        True,
+        True,
+    ]
+    assert losses(
+        said, [*words(folder, "one.plan", steps=done + 2), "--checkpoints", str(saved)]
+    ) == pytest.approx(alone[done:], abs=1e-6)
+    assert (
+        run(
+            [
+                "trace",
+                str(folder / "two.plan"),
+                "--compare",
+                str(written),
+                "-o",
+                str(both),
+                "--json",
+            ]
+        )
+        == 0
+    )
     assert [d["device"] for d in json.loads(said.readouterr().out)["devices"]] == [0, 1]
-    names = {e["args"]["name"] for e in json.loads(both.read_text())["traceEvents"] if e["name"] == "process_name"}
-    assert names == {f"{origin} · device {device}" for origin in ("simulated", "measured") for device in (0, 1)}
+    names = {
+        e["args"]["name"]
+        for e in json.loads(both.read_text())["traceEvents"]
+        if e["name"] == "process_name"
+    }
+    assert names == {
+        f"{origin} · device {device}" for origin in ("simulated", "measured") for device in (0, 1)
+    }
 
 
 @pytest.mark.proof
-def test_pytorchs_engine_gives_the_losses_of_one_process(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    processes = ranks.start([*words(folder, "two.plan"), "--json", "--backend", "torch-native"], ranks=2, folder=tmp_path)
+def test_pytorchs_engine_gives_the_losses_of_one_process(
+    folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    processes = ranks.start(
+        [*words(folder, "two.plan"), "--json", "--backend", "torch-native"],
+        ranks=2,
+        folder=tmp_path,
+    )
     try:
         alone = losses(said, words(folder, "one.plan"))
         for process in processes:
@@ -147,7 +211,9 @@ def test_pytorchs_engine_gives_the_losses_of_one_process(folder: Path, said: pyt
     assert [m["devices"] for m in report["memory"]] == [[0], [1]]
 
 
-def test_a_profile_without_the_jobs_format_says_how_to_get_one(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_profile_without_the_jobs_format_says_how_to_get_one(
+    folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     profile, plan = tmp_path / "here.json", str(folder / "one.plan")
     assert run(["calibrate", "--device", "cpu", "--tiny", "--ranks", "1", "-o", str(profile)]) == 0
     said.readouterr()
@@ -157,12 +223,19 @@ def test_a_profile_without_the_jobs_format_says_how_to_get_one(folder: Path, sai
     assert "nothing was measured in bf16" in err
     assert "--formats fp32, or shardwright calibrate --dtype bf16" in err
     assert run(asked) == 0
-    assert "`shardwright calibrate --dtype bf16 -o here.json`" in " ".join(said.readouterr().out.split())
+    assert "`shardwright calibrate --dtype bf16 -o here.json`" in " ".join(
+        said.readouterr().out.split()
+    )
     assert run([*asked, "--profile", str(profile), "--formats", "fp32"]) == 0
 
 
-def test_pytorchs_engine_runs_a_plan_of_one_device_in_this_process(folder: Path, said: pytest.CaptureFixture[str]) -> None:
-    own, other = (losses(said, [*words(folder, "one.plan"), "--backend", backend]) for backend in ("shardwright", "torch-native"))
+def test_pytorchs_engine_runs_a_plan_of_one_device_in_this_process(
+    folder: Path, said: pytest.CaptureFixture[str]
+) -> None:
+    own, other = (
+        losses(said, [*words(folder, "one.plan"), "--backend", backend])
+        for backend in ("shardwright", "torch-native")
+    )
     assert other == pytest.approx(own, rel=1e-3)
 
 
@@ -171,11 +244,22 @@ def test_pytorchs_engine_runs_a_plan_of_one_device_in_this_process(folder: Path,
     [
         ("one.plan", ["--backend", "torch-natve"], 2, "did you mean torch-native?"),
         ("tree.plan", ["--backend", "torch-native"], 5, "[native.grid]"),
-        ("halves.plan", ["--backend", "torch-native", "--trace", "trace.json"], 2, "has them in halves"),
+        (
+            "halves.plan",
+            ["--backend", "torch-native", "--trace", "trace.json"],
+            2,
+            "has them in halves",
+        ),
     ],
 )
 def test_a_backend_that_cannot_is_refused(
-    folder: Path, said: pytest.CaptureFixture[str], plan: str, options: list[str], code: int, message: str, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    said: pytest.CaptureFixture[str],
+    plan: str,
+    options: list[str],
+    code: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if plan == "tree.plan":
         monkeypatch.setenv("RANK", "0")
@@ -196,7 +280,9 @@ def test_a_killed_rank_ends_the_run_with_an_error(folder: Path) -> None:
 
 
 def test_ranks_end_with_the_process_that_started_them(folder: Path, tmp_path: Path) -> None:
-    process = started([*words(folder, "two.plan", steps=10_000), "--checkpoints", str(tmp_path / "saved")])
+    process = started(
+        [*words(folder, "two.plan", steps=10_000), "--checkpoints", str(tmp_path / "saved")]
+    )
     until(process, "step     1/")
     ranks = [pid for pid in children(process.pid) if "RANK" in environment(pid)]
     assert len(ranks) == 2
@@ -209,9 +295,13 @@ def test_ranks_end_with_the_process_that_started_them(folder: Path, tmp_path: Pa
 
 
 def test_the_end_of_a_terminal_ends_a_run_with_a_checkpoint(folder: Path, tmp_path: Path) -> None:
-    kept = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and what is started inherits that
+    kept = signal.signal(
+        signal.SIGHUP, signal.SIG_DFL
+    )  # under nohup it is ignored, and what is started inherits that
     try:
-        process = started([*words(folder, "two.plan", steps=10_000), "--checkpoints", str(tmp_path)])
+        process = started(
+            [*words(folder, "two.plan", steps=10_000), "--checkpoints", str(tmp_path)]
+        )
     finally:
         signal.signal(signal.SIGHUP, kept)
     until(process, "step     1/")
@@ -221,7 +311,9 @@ def test_the_end_of_a_terminal_ends_a_run_with_a_checkpoint(folder: Path, tmp_pa
     assert len(list(tmp_path.glob("step-*"))) == 1, out
 
 
-def test_a_folder_of_checkpoints_has_one_run_at_a_time(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_folder_of_checkpoints_has_one_run_at_a_time(
+    folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     with held(tmp_path):
         assert run([*words(folder, "one.plan"), "--checkpoints", str(tmp_path)]) == 2
         assert run([*words(folder, "two.plan"), "--checkpoints", str(tmp_path)]) == 2
@@ -236,23 +328,70 @@ def test_a_folder_of_checkpoints_has_one_run_at_a_time(folder: Path, said: pytes
     assert f"going on from {tmp_path / 'step-00000002'}" in said.readouterr().err
 
 
-def test_a_loss_that_is_no_number_ends_the_run(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run([*words(folder, "one.plan", steps=9), "--rate", "1e200", "--clip", "0", "--checkpoints", str(tmp_path), "--every", "1"]) == 7
+def test_a_loss_that_is_no_number_ends_the_run(
+    folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert (
+        run(
+            [
+                *words(folder, "one.plan", steps=9),
+                "--rate",
+                "1e200",
+                "--clip",
+                "0",
+                "--checkpoints",
+                str(tmp_path),
+                "--every",
+                "1",
+            ]
+        )
+        == 7
+    )
     err = said.readouterr().err
     step = int(re.search(r"the loss of step (\d+) is nan: nothing of it is saved", err).group(1))  # type: ignore[union-attr]
     assert not list(tmp_path.glob(f"step-*{step}"))
 
 
-def test_the_last_checkpoints_are_kept_and_every_step_has_a_line(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_last_checkpoints_are_kept_and_every_step_has_a_line(
+    folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     lines, saved = tmp_path / "steps.jsonl", tmp_path / "saved"
-    more = ["--checkpoints", str(saved), "--every", "1", "--keep", "2", "--metrics", str(lines), "--curve", "linear", "--warmup", "2"]
-    assert run([*words(folder, "one.plan", steps=4), *more, "--betas", "0.8,0.9", "--eps", "1e-6", "--json"]) == 0
+    more = [
+        "--checkpoints",
+        str(saved),
+        "--every",
+        "1",
+        "--keep",
+        "2",
+        "--metrics",
+        str(lines),
+        "--curve",
+        "linear",
+        "--warmup",
+        "2",
+    ]
+    assert (
+        run(
+            [
+                *words(folder, "one.plan", steps=4),
+                *more,
+                "--betas",
+                "0.8,0.9",
+                "--eps",
+                "1e-6",
+                "--json",
+            ]
+        )
+        == 0
+    )
     first = json.loads(said.readouterr().out)["steps"]
     assert sorted(path.name for path in saved.glob("*step*")) == ["step-00000003", "step-00000004"]
     assert run([*words(folder, "one.plan", steps=5), *more, "--quiet"]) == 0
     told = [json.loads(line) for line in lines.read_text().splitlines()]
     assert [one["step"] for one in told] == [1, 2, 3, 4, 5]
-    assert [one["loss"] for one in told[:4]] == pytest.approx([one["loss"] for one in first], rel=1e-8)
+    assert [one["loss"] for one in told[:4]] == pytest.approx(
+        [one["loss"] for one in first], rel=1e-8
+    )
     assert [one["rate"] for one in told] == pytest.approx([0.5e-3, 1e-3, 0.5e-3, 0.0, 0.0])
     assert sorted(path.name for path in saved.glob("*step*")) == ["step-00000004", "step-00000005"]
 
@@ -263,7 +402,11 @@ def test_the_last_checkpoints_are_kept_and_every_step_has_a_line(folder: Path, s
         (["--curve", "cosin"], 2, "unknown curve 'cosin'"),
         (["--betas", "0.9"], 2, "not two numbers from 0 to below 1"),
         (["--betas", "0.9,1.0"], 2, "not two numbers from 0 to below 1"),
-        (["--metrics", "{folder}/none/steps.jsonl"], 9, "--metrics takes a file that can be written"),
+        (
+            ["--metrics", "{folder}/none/steps.jsonl"],
+            9,
+            "--metrics takes a file that can be written",
+        ),
     ],
 )
 def test_words_of_the_optimizer_that_mean_nothing_are_refused(
@@ -284,9 +427,13 @@ if os.environ.get("RANK") == "1":
 """
 
 
-def test_what_nobody_expected_on_another_rank_is_said(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_expected_on_another_rank_is_said(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "sitecustomize.py").write_text(BROKEN)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH")))))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    )
     process = started(words(folder, "two.plan", steps=10_000))
     _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1, err
@@ -322,13 +469,19 @@ def environment(pid: int) -> dict[str, str]:
     ("data", "message", "hint"),
     [
         ("few.npy", "few.npy has 64 tokens, a batch needs 65", "use more text, a smaller batch"),
-        ("outside.npy", "token 64 at 0 is outside the vocabulary of 64", "use the model's own tokenizer"),
+        (
+            "outside.npy",
+            "token 64 at 0 is outside the vocabulary of 64",
+            "use the model's own tokenizer",
+        ),
         ("float.npy", "has 1 dims of float64", "one row of uint8"),
         ("missing.npy", "missing.npy: no such file", "tokenise"),
         ("source=tokens.npy", "no file has the sequence text", "one file for each of text"),
     ],
 )
-def test_unusable_tokens_are_refused(folder: Path, said: pytest.CaptureFixture[str], data: str, message: str, hint: str) -> None:
+def test_unusable_tokens_are_refused(
+    folder: Path, said: pytest.CaptureFixture[str], data: str, message: str, hint: str
+) -> None:
     assert run(words(folder, "one.plan", data=data)) == 7
     err = said.readouterr().err
     assert message in err
@@ -343,8 +496,15 @@ def test_ranks_report_what_is_refused(folder: Path, capfd: pytest.CaptureFixture
     assert "did you mean torch-native?" in err
 
 
-def test_another_world_is_refused(folder: Path, said: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+def test_another_world_is_refused(
+    folder: Path, said: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "3",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }.items():
         monkeypatch.setenv(name, value)
     assert run(words(folder, "two.plan")) == 5
     err = said.readouterr().err
@@ -352,7 +512,9 @@ def test_another_world_is_refused(folder: Path, said: pytest.CaptureFixture[str]
     assert "start 2 ranks" in err
 
 
-def test_a_checkpoint_of_another_model_is_refused(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_model_is_refused(
+    folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert run([*words(folder, "one.plan"), "--checkpoints", str(tmp_path), "--quiet"]) == 0
     assert run([*words(folder, "other.plan", steps=3), "--checkpoints", str(tmp_path)]) == 7
     assert "is of another model" in said.readouterr().err
@@ -361,7 +523,19 @@ def test_a_checkpoint_of_another_model_is_refused(folder: Path, said: pytest.Cap
 def test_the_job_s_formats_train_as_well(folder: Path, said: pytest.CaptureFixture[str]) -> None:
     losses = []
     for formats in ("fp64", "job"):
-        assert run([*words(folder, "one.plan", steps=4), "--formats", formats, "--json", "--rate", "0.01"]) == 0
+        assert (
+            run(
+                [
+                    *words(folder, "one.plan", steps=4),
+                    "--formats",
+                    formats,
+                    "--json",
+                    "--rate",
+                    "0.01",
+                ]
+            )
+            == 0
+        )
         losses.append([s["loss"] for s in json.loads(said.readouterr().out)["steps"]])
     assert losses[0] != losses[1]
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
@@ -369,12 +543,16 @@ def test_the_job_s_formats_train_as_well(folder: Path, said: pytest.CaptureFixtu
     assert "unknown formats 'fp8'" in said.readouterr().err
 
 
-def test_a_device_that_is_not_there_is_refused(folder: Path, said: pytest.CaptureFixture[str]) -> None:
+def test_a_device_that_is_not_there_is_refused(
+    folder: Path, said: pytest.CaptureFixture[str]
+) -> None:
     assert run([*words(folder, "one.plan"), "--on", "abacus"]) == 2
     assert "--on 'abacus' is no device that runs plans" in said.readouterr().err
 
 
-def test_texts_become_tokens_that_train(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_texts_become_tokens_that_train(
+    folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     tokens = tmp_path / "tokens.npy"
     assert run(["tokenise", "-o", str(tokens), "--json"]) == 0
     made = json.loads(said.readouterr().out)

@@ -1,4 +1,5 @@
-"""`shardwright run` beside what happens to real runs: one error with its cause, the last good checkpoint whole, no process left."""
+"""`shardwright run` beside what happens to real runs: one error with its cause, the last good
+checkpoint whole, no process left."""
 
 from __future__ import annotations
 
@@ -86,7 +87,10 @@ def test_all_killed_in_the_middle_of_a_checkpoint_go_on_from_the_one_before(
     kept, mark = tmp_path / "kept", tmp_path / "mark"
     command = [sys.executable, "-m", "shardwright", *saving(folder, kept, steps=4)]
     process = subprocess.Popen(
-        command, env=hooked(STALLED, tmp_path, FAULT_MARK=str(mark)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        env=hooked(STALLED, tmp_path, FAULT_MARK=str(mark)),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + DEADLINE_S
     while not all(Path(f"{mark}{rank}").exists() for rank in range(2)):
@@ -100,25 +104,41 @@ def test_all_killed_in_the_middle_of_a_checkpoint_go_on_from_the_one_before(
     while any(runs(pid) for pid in ranks):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert losses(folder, capsys, "--checkpoints", str(kept)) == pytest.approx(losses(folder, capsys)[1:], abs=1e-8)
+    assert losses(folder, capsys, "--checkpoints", str(kept)) == pytest.approx(
+        losses(folder, capsys)[1:], abs=1e-8
+    )
 
 
-def test_a_full_disk_is_said_and_leaves_the_checkpoint_before(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_said_and_leaves_the_checkpoint_before(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     kept = tmp_path / "kept"
     command = [sys.executable, "-m", "shardwright", *saving(folder, kept, steps=4)]
-    done = subprocess.run(command, env=hooked(FULL, tmp_path), capture_output=True, text=True, timeout=DEADLINE_S)
+    done = subprocess.run(
+        command, env=hooked(FULL, tmp_path), capture_output=True, text=True, timeout=DEADLINE_S
+    )
     assert done.returncode not in (0, 1)
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, done.stderr
     assert "No space left on device" in errors[0]
-    assert losses(folder, capsys, "--checkpoints", str(kept)) == pytest.approx(losses(folder, capsys)[1:], abs=1e-8)
+    assert losses(folder, capsys, "--checkpoints", str(kept)) == pytest.approx(
+        losses(folder, capsys)[1:], abs=1e-8
+    )
 
 
-def test_a_port_that_is_used_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_used_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        here = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1])}
+        here = {
+            "RANK": "0",
+            "WORLD_SIZE": "2",
+            "LOCAL_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(taken.getsockname()[1]),
+        }
         for name, value in here.items():
             monkeypatch.setenv(name, value)
         assert run([*words(folder, "two.plan"), "--timeout", "5"]) not in (0, 1)
@@ -128,8 +148,12 @@ def test_a_port_that_is_used_is_said(folder: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("plan", ["one.plan", "two.plan"])
-def test_a_folder_that_cannot_be_written_to_is_said_before_a_step(folder: Path, capfd: pytest.CaptureFixture[str], plan: str) -> None:
-    assert run([*words(folder, plan), "--checkpoints", str(folder / "tokens.npy" / "kept")]) not in (0, 1)
+def test_a_folder_that_cannot_be_written_to_is_said_before_a_step(
+    folder: Path, capfd: pytest.CaptureFixture[str], plan: str
+) -> None:
+    assert run(
+        [*words(folder, plan), "--checkpoints", str(folder / "tokens.npy" / "kept")]
+    ) not in (0, 1)
     shown = capfd.readouterr().err
     assert "tokens.npy/kept" in shown
     assert "step " not in shown

@@ -1,4 +1,5 @@
-"""Screens of every verb on narrow and wide terminals: golden, no wider than the terminal, and with every number whole."""
+"""Screens of every verb on narrow and wide terminals: golden, no wider than the terminal, and with
+every number whole."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def show(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> object:
+def show(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> object:
     """What words print at a width."""
 
     def shown(words: tuple[str, ...], width: int) -> str:
@@ -54,7 +57,9 @@ def show(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 @pytest.mark.parametrize("width", [NARROW, WIDE])
 def test_screens_are_golden(width: int, show) -> None:  # type: ignore[no-untyped-def]
     assert {words[0] for words in SCREENS.values()} == set(VERBS), "every verb has its screen here"
-    text = "".join(f"$ shardwright {' '.join(words)}\n{show(words, width)}\n" for words in SCREENS.values())
+    text = "".join(
+        f"$ shardwright {' '.join(words)}\n{show(words, width)}\n" for words in SCREENS.values()
+    )
     assert_golden(f"screens-{width}.txt", text)
 
 
@@ -77,7 +82,9 @@ def test_help_fits_the_terminal(show) -> None:  # type: ignore[no-untyped-def]
     assert max(cell_len(line) for text in texts for line in text.splitlines()) <= NARROW
 
 
-@pytest.mark.parametrize("name", [name for name in SCREENS if name not in ("schema", "catalog", "catalog schedules")])
+@pytest.mark.parametrize(
+    "name", [name for name in SCREENS if name not in ("schema", "catalog", "catalog schedules")]
+)
 def test_quiet_is_one_line(name: str, show) -> None:  # type: ignore[no-untyped-def]
     line = show((*SCREENS[name], "--quiet"), NARROW)
     assert line.count("\n") == 1
@@ -99,13 +106,21 @@ TABLES = st.integers(1, 5).flatmap(
 
 @examples(25, 1000)
 @given(TABLES)
-def test_a_table_keeps_its_words(table: tuple[tuple[str, ...], list[tuple[str, ...]], set[int], list[int], int]) -> None:
+def test_a_table_keeps_its_words(
+    table: tuple[tuple[str, ...], list[tuple[str, ...]], set[int], list[int], int],
+) -> None:
     header, rows, right, spare, width = table
     text = plain(plain_table(header, rows, right=sorted(right), spare=spare[:-1]), width=width)
     kept = [column for column in range(len(header)) if column not in _left_out(header, text)]
     words = {word for row in (header, *rows) for cell in row for word in cell.split()}
     assert set(LEFT_OUT.sub("", text).split()) <= words
-    assert {word for row in rows for column in kept if header[column].strip() for word in row[column].split()} <= set(text.split())
+    assert {
+        word
+        for row in rows
+        for column in kept
+        if header[column].strip()
+        for word in row[column].split()
+    } <= set(text.split())
     longest = max((cell_len(cell) for row in (header, *rows) for cell in row), default=0)
     assert all(cell_len(line) <= max(width, longest) for line in text.splitlines())
 
@@ -113,7 +128,11 @@ def test_a_table_keeps_its_words(table: tuple[tuple[str, ...], list[tuple[str, .
 def _left_out(header: tuple[str, ...], text: str) -> set[int]:
     found = LEFT_OUT.search(text)
     names = [name.strip() for name in found[1].split(",")] if found and found[1] else []
-    return {column for column, title in enumerate(header) if " ".join(title.split()) in [" ".join(n.split()) for n in names]}
+    return {
+        column
+        for column, title in enumerate(header)
+        if " ".join(title.split()) in [" ".join(n.split()) for n in names]
+    }
 
 
 def test_a_terminal_gets_whole_names_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,16 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trace")
     (folder / "pair.plan").write_text(PLAN)
     stored = folder / "pair.json"
-    words = ["simulate", "llama-3.2-1b", "h100-sxm:4", "--seq-len", "2048", "--global-batch", "8", "--quiet"]
+    words = [
+        "simulate",
+        "llama-3.2-1b",
+        "h100-sxm:4",
+        "--seq-len",
+        "2048",
+        "--global-batch",
+        "8",
+        "--quiet",
+    ]
     assert run([*words, "--strategy", str(folder / "pair.plan"), "-o", str(stored)]) == 0
     return stored
 
@@ -46,8 +55,13 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def slower(plan: Path) -> StepTrace:
     """All devices, as if each of their spans had taken a quarter longer."""
     found = trace(stored_plan(read_saved(plan)), devices=range(4))
-    spans = tuple(replace(s, start_s=s.start_s * SLOWER, end_s=s.end_s * SLOWER, exposed_s=0.0) for s in found.spans)
-    return replace(found, origin=Origin.MEASURED, spans=spans, memory=(), step_s=found.step_s * SLOWER)
+    spans = tuple(
+        replace(s, start_s=s.start_s * SLOWER, end_s=s.end_s * SLOWER, exposed_s=0.0)
+        for s in found.spans
+    )
+    return replace(
+        found, origin=Origin.MEASURED, spans=spans, memory=(), step_s=found.step_s * SLOWER
+    )
 
 
 def test_screen(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,16 +79,27 @@ def test_comparison(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Pa
     first, second = read_traces(both)
     assert (first.origin, second.origin) == (Origin.SIMULATED, Origin.MEASURED)
     assert first.actions == second.actions
-    names = [e["args"]["name"] for e in json.loads(both.read_text())["traceEvents"] if e["name"] == "process_name"]
-    assert names == [f"{origin} · device {device}" for device in range(4) for origin in ("simulated", "measured")]
+    names = [
+        e["args"]["name"]
+        for e in json.loads(both.read_text())["traceEvents"]
+        if e["name"] == "process_name"
+    ]
+    assert names == [
+        f"{origin} · device {device}" for device in range(4) for origin in ("simulated", "measured")
+    ]
     assert run(["trace", str(plan), "--compare", str(both), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["error"] == pytest.approx(1 / SLOWER - 1)
     assert [row["device"] for row in document["devices"]] == [0, 1, 2, 3]
-    assert all(row["measured"]["compute_s"] > row["simulated"]["compute_s"] > 0 for row in document["devices"])
+    assert all(
+        row["measured"]["compute_s"] > row["simulated"]["compute_s"] > 0
+        for row in document["devices"]
+    )
 
 
-def test_file_has_the_devices_that_are_asked_for(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_file_has_the_devices_that_are_asked_for(
+    plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     path = tmp_path / "trace.json"
     assert run(["trace", str(plan), "--devices", "0,2-3", "-o", str(path), "--quiet"]) == 0
     (found,) = read_traces(path)
@@ -93,11 +118,16 @@ def test_an_answer_of_a_search(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert sum(row["alike"] for row in document["devices"]) == ANSWER.grid.devices
 
 
-def test_a_trace_of_another_plan(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_trace_of_another_plan(
+    plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     path = tmp_path / "trace.json"
     found = slower(plan)
     for other, says in (
-        (replace(found, spans=found.spans[1:]), "F of lane 0 chunk 0 microbatch 0 slice 0 is in one trace and not in the other"),
+        (
+            replace(found, spans=found.spans[1:]),
+            "F of lane 0 chunk 0 microbatch 0 slice 0 is in one trace and not in the other",
+        ),
         (
             replace(
                 found,
@@ -115,13 +145,17 @@ def test_a_trace_of_another_plan(plan: Path, capsys: pytest.CaptureFixture[str],
         assert says in error
 
 
-def test_what_does_not_go_together(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_does_not_go_together(
+    plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert run(["trace", str(plan), "--compare", str(tmp_path / "none.json")]) == 7
     assert run(["trace", str(plan), "--compare", str(plan)]) == 7
     assert run(["trace", str(plan), "--compare", str(plan), "--devices", "0"]) == 2
     assert run(["trace", str(plan), "--devices", "4"]) == 2
     assert run(["trace", str(plan), "-o", str(tmp_path)]) == 2
-    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")] == [
+    assert [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")
+    ] == [
         f"error: cannot read trace {tmp_path / 'none.json'}: No such file or directory",
         f"error: {plan} is not a trace of a plan: its schema is not shardwright.trace",
         "error: --devices and --compare do not go together",
@@ -135,7 +169,9 @@ def test_devices(text: str, devices: tuple[int, ...]) -> None:
     assert read_devices(text) == devices
 
 
-@pytest.mark.parametrize("text", [",", "a", "1-", "-1", "5-3", "0-9999999", "1.5", "9" * 30, "0-1-2"])
+@pytest.mark.parametrize(
+    "text", [",", "a", "1-", "-1", "5-3", "0-9999999", "1.5", "9" * 30, "0-1-2"]
+)
 def test_bad_devices(text: str) -> None:
     with pytest.raises(UsageError, match="--devices"):
         read_devices(text)

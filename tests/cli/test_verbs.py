@@ -1,4 +1,5 @@
-"""The command line: verbs call the library with what was asked, and every error is one line, a hint and an exit code."""
+"""The command line: verbs call the library with what was asked, and every error is one line, a hint
+and an exit code."""
 
 import json
 import re
@@ -46,7 +47,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     def simulation(request: Request, *, strategy: str) -> Simulation:
         calls.append((request, {"strategy": strategy}))
         filled = replace(request, runtime=REQUEST.runtime, precision=REQUEST.precision)
-        return Simulation(request=filled, name="", grid=parse_grid(strategy), plan=None, prediction=PREDICTION)
+        return Simulation(
+            request=filled, name="", grid=parse_grid(strategy), plan=None, prediction=PREDICTION
+        )
 
     def check(stored: StoredPlan, **options: Any) -> Any:
         calls.append((stored, options))
@@ -60,9 +63,35 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_plan_passes_everything_on(asked: list[Any]) -> None:
-    words = ["--pin", "pp=4,8", "--exclude", "zero=3", "--top", "2", "--max-devices", "32", "--memory-reserve", "5%"]
+    words = [
+        "--pin",
+        "pp=4,8",
+        "--exclude",
+        "zero=3",
+        "--top",
+        "2",
+        "--max-devices",
+        "32",
+        "--memory-reserve",
+        "5%",
+    ]
     assert (
-        run([*PLAN, *words, "--runtime", "torchtitan", "--space", "exhaustive", "--time-limit", "9", "--precision", "fp8", "--quiet"]) == 0
+        run(
+            [
+                *PLAN,
+                *words,
+                "--runtime",
+                "torchtitan",
+                "--space",
+                "exhaustive",
+                "--time-limit",
+                "9",
+                "--precision",
+                "fp8",
+                "--quiet",
+            ]
+        )
+        == 0
     )
     request, options = asked[0]
     assert request == Request(
@@ -83,7 +112,10 @@ def test_plan_passes_everything_on(asked: list[Any]) -> None:
 
 
 def test_degrees_are_pinned_as_grids_write_them(asked: list[Any]) -> None:
-    for written in (["--pin", "tp=8", "--pin", "sp=1", "--exclude", "mbs=1,2"], ["--pin", "tp8", "--pin", "sp", "--exclude", "mbs1,2"]):
+    for written in (
+        ["--pin", "tp=8", "--pin", "sp=1", "--exclude", "mbs=1,2"],
+        ["--pin", "tp8", "--pin", "sp", "--exclude", "mbs1,2"],
+    ):
         assert run([*PLAN, *written, "--quiet"]) == 0
     (one, _), (other, _) = asked
     assert one == other
@@ -92,23 +124,36 @@ def test_degrees_are_pinned_as_grids_write_them(asked: list[Any]) -> None:
 
 def test_defaults_are_the_librarys(asked: list[Any]) -> None:
     assert run([*PLAN, "--quiet"]) == 0
-    assert asked[0][0] == Request(model="llama-2-7b", cluster="h100-sxm:64", seq_len=4096, global_batch=256)
+    assert asked[0][0] == Request(
+        model="llama-2-7b", cluster="h100-sxm:64", seq_len=4096, global_batch=256
+    )
 
 
-def test_plan_prints_a_screen_json_or_a_line(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_prints_a_screen_json_or_a_line(
+    asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(PLAN) == 0
     assert "Optimal: no other strategy" in capsys.readouterr().out
     assert run([*PLAN, "--json"]) == 0
     best = {"option": "loss", "value": "te", "step_time_s": 1.96, "gain": 0.02}
     left = {"fixed": [["loss", "plain"], ["grad_check", "on"]], "best": best}
-    assert capsys.readouterr().out == to_text({**plan_document(ANSWER), "search_time_s": ANSWER.search_time_s, "unsearched": left})
-    printed = to_text({**plan_document(ANSWER), "search_time_s": ANSWER.search_time_s, "unsearched": left})
+    assert capsys.readouterr().out == to_text(
+        {**plan_document(ANSWER), "search_time_s": ANSWER.search_time_s, "unsearched": left}
+    )
+    printed = to_text(
+        {**plan_document(ANSWER), "search_time_s": ANSWER.search_time_s, "unsearched": left}
+    )
     assert parse_saved(printed) == parse_saved(to_text(plan_document(ANSWER)))
     assert run([*PLAN, "--quiet"]) == 0
-    assert capsys.readouterr().out == "2 s\ttp2 sp pp4 dp8 mbs1 zero1 recompute=none schedule=1f1b order=tp-cp-ep-dp-pp\n"
+    assert (
+        capsys.readouterr().out
+        == "2 s\ttp2 sp pp4 dp8 mbs1 zero1 recompute=none schedule=1f1b order=tp-cp-ep-dp-pp\n"
+    )
 
 
-def test_plan_file_is_written_checked_and_explained(asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_file_is_written_checked_and_explained(
+    asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "plan.json"
     assert run([*PLAN, "-o", str(path), "--quiet"]) == 0
     assert path.read_text() == to_text(plan_document(ANSWER))
@@ -121,14 +166,52 @@ def test_plan_file_is_written_checked_and_explained(asked: list[Any], tmp_path: 
 
 
 def test_simulate_and_compare(asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["simulate", "m", "c", *JOB, "--strategy", "tp2 dp32", "--memory-reserve", "4", "--json"]) == 0
+    assert (
+        run(
+            [
+                "simulate",
+                "m",
+                "c",
+                *JOB,
+                "--strategy",
+                "tp2 dp32",
+                "--memory-reserve",
+                "4",
+                "--json",
+            ]
+        )
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["step_time_s"] == 2.0
-    assert asked[0] == (Request(model="m", cluster="c", seq_len=4096, global_batch=256, reserve_bytes=4 * GIB), {"strategy": "tp2 dp32"})
-    assert run(["compare", "llama-2-7b", "h100-sxm:64", *JOB, "--strategy", "tp2 dp32", "--strategy", "tp4 dp16", "--json"]) == 0
-    assert [row["strategy"][:3] for row in json.loads(capsys.readouterr().out)["strategies"]] == ["tp2", "tp4"]
+    assert asked[0] == (
+        Request(model="m", cluster="c", seq_len=4096, global_batch=256, reserve_bytes=4 * GIB),
+        {"strategy": "tp2 dp32"},
+    )
+    assert (
+        run(
+            [
+                "compare",
+                "llama-2-7b",
+                "h100-sxm:64",
+                *JOB,
+                "--strategy",
+                "tp2 dp32",
+                "--strategy",
+                "tp4 dp16",
+                "--json",
+            ]
+        )
+        == 0
+    )
+    assert [row["strategy"][:3] for row in json.loads(capsys.readouterr().out)["strategies"]] == [
+        "tp2",
+        "tp4",
+    ]
 
 
-@pytest.mark.parametrize("kind", ["accelerators", "instances", "clusters", "models", "runtimes", "schedules"])
+@pytest.mark.parametrize(
+    "kind", ["accelerators", "instances", "clusters", "models", "runtimes", "schedules"]
+)
 def test_catalog(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["catalog", kind, "--json"]) == 0
     names = [row["name"] for row in json.loads(capsys.readouterr().out)[kind]]
@@ -188,16 +271,21 @@ def test_error_messages_are_golden(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plan", "llama-3.1-405b", "h100-sxm:8", *JOB, "--quiet"]) == InfeasibleError.exit_code
+    assert (
+        run(["plan", "llama-3.1-405b", "h100-sxm:8", *JOB, "--quiet"]) == InfeasibleError.exit_code
+    )
     error = capsys.readouterr().err
     assert re.match(
-        r"error: nothing fits: .* needs [\d.]+ GiB on stage .*, [\d.]+ GiB more than the [\d.]+ GiB of a device that plans may fill\n"
+        r"error: nothing fits: .* needs [\d.]+ GiB on stage .*, [\d.]+ GiB more than the [\d.]+ GiB"
+        r" of a device that plans may fill\n"
         r"hint: what would fit: ",
         error,
     )
 
 
-def test_an_interrupt_is_one_line_whatever_was_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_is_one_line_whatever_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def plan(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
@@ -214,14 +302,25 @@ def test_an_interrupt_is_one_line_whatever_was_asked_for(monkeypatch: pytest.Mon
         (
             ZeroDivisionError("a\nb"),
             1,
-            "error: unexpected ZeroDivisionError: a b\nhint: this is a bug; run again with --debug for the traceback\n",
+            (
+                "error: unexpected ZeroDivisionError: a b\nhint: this is a bug; run again with"
+                " --debug for the traceback\n"
+            ),
         ),
-        (InfeasibleError("nothing fits", hint="more devices"), 6, "error: nothing fits\nhint: more devices\n"),
+        (
+            InfeasibleError("nothing fits", hint="more devices"),
+            6,
+            "error: nothing fits\nhint: more devices\n",
+        ),
         (UsageError("no"), 2, "error: no\n"),
     ],
 )
 def test_whatever_goes_wrong(
-    raised: BaseException, code: int, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    raised: BaseException,
+    code: int,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def plan(*_: Any, **__: Any) -> Any:
         raise raised
@@ -241,7 +340,10 @@ def test_help_loads_no_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == 2 * help_text()
     assert all(name in help_text() for name in VERBS)
     heavy = "numpy", "numba", "scipy", "pydantic", "yaml", "shardwright.api"
-    code = f"import sys; from shardwright.cli.main import run; run(['--help']); print(sorted(set({heavy}) & set(sys.modules)))"
+    code = (
+        "import sys; from shardwright.cli.main import run; run(['--help']);"
+        f" print(sorted(set({heavy}) & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
@@ -255,7 +357,9 @@ def test_flags_change_only_on_purpose(capsys: pytest.CaptureFixture[str]) -> Non
     assert_golden("flags.txt", "".join(lines))
 
 
-@pytest.mark.parametrize(("text", "value"), [("4", (4 * GIB, 0.0)), ("0.5 GiB", (GIB // 2, 0.0)), ("12.5%", (0, 0.125))])
+@pytest.mark.parametrize(
+    ("text", "value"), [("4", (4 * GIB, 0.0)), ("0.5 GiB", (GIB // 2, 0.0)), ("12.5%", (0, 0.125))]
+)
 def test_memory_reserve(text: str, value: tuple[int, float]) -> None:
     assert flags.read_reserve(text) == value
 
@@ -284,7 +388,11 @@ def _clock(times: list[float]) -> Callable[[], float]:
 def test_progress_shows_only_long_work() -> None:
     for times, shown in (([0.0, 0.2, 0.9], False), ([0.0, 0.2, 1.5], True)):
         file = StringIO()
-        with progress(quiet=False, console=Console(file=file, force_terminal=True, width=80), clock=_clock(times)) as report:
+        with progress(
+            quiet=False,
+            console=Console(file=file, force_terminal=True, width=80),
+            clock=_clock(times),
+        ) as report:
             assert report is not None
             report("simulate", 1, 4)
             report("simulate", 2, 4)

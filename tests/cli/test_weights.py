@@ -1,4 +1,5 @@
-"""`shardwright weights`: a checkpoint of a run as safetensors, which runs, and safetensors' own reader, take again; and what is refused."""
+"""`shardwright weights`: a checkpoint of a run as safetensors, which runs, and safetensors' own
+reader, take again; and what is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(path / "tokens.npy", np.random.default_rng(0).integers(0, 64, 2000).astype(np.uint8))
     plan_file(path, "one", "mbs2")
     for formats, name in (("fp64", "kept64"), ("job", "kept16")):
-        assert run([*words(path, formats=formats), "--checkpoints", str(path / name), "--quiet"]) == 0
+        assert (
+            run([*words(path, formats=formats), "--checkpoints", str(path / name), "--quiet"]) == 0
+        )
     return path
 
 
@@ -38,7 +41,15 @@ def words(folder: Path, *, steps: int = 2, formats: str = "fp64") -> list[str]:
 
 
 def written(folder: Path, kept: str, output: Path, *more: str) -> list[str]:
-    return ["weights", str(folder / kept), "--config", str(folder / "one.json"), "-o", str(output), *more]
+    return [
+        "weights",
+        str(folder / kept),
+        "--config",
+        str(folder / "one.json"),
+        "-o",
+        str(output),
+        *more,
+    ]
 
 
 def losses(said: pytest.CaptureFixture[str], arguments: list[str]) -> list[float]:
@@ -49,7 +60,8 @@ def losses(said: pytest.CaptureFixture[str], arguments: list[str]) -> list[float
 def test_a_run_that_begins_with_written_weights_goes_on_from_their_loss(
     folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Its first loss is that of the third step of the run whose weights they are, on the samples of that step."""
+    """Its first loss is that of the third step of the run whose weights they are, on the samples of
+    that step."""
     assert run([*written(folder, "kept64", tmp_path / "out"), "--json"]) == 0
     found = json.loads(said.readouterr().out)
     assert (found["step"], found["dtype"]) == (2, "fp64")
@@ -57,7 +69,18 @@ def test_a_run_that_begins_with_written_weights_goes_on_from_their_loss(
     third = losses(said, words(folder, steps=3))[2]
     rest = tmp_path / "rest.npy"
     np.save(rest, np.load(folder / "tokens.npy")[2 * 4 * 16 :])
-    again = ["run", str(folder / "one.plan"), "--data", str(rest), "--steps", "1", "--formats", "fp64", "--weights", str(tmp_path / "out")]
+    again = [
+        "run",
+        str(folder / "one.plan"),
+        "--data",
+        str(rest),
+        "--steps",
+        "1",
+        "--formats",
+        "fp64",
+        "--weights",
+        str(tmp_path / "out"),
+    ]
     assert losses(said, again) == pytest.approx([third], abs=1e-12)
     tensors = safetensors.load_file(tmp_path / "out" / "model.safetensors")
     assert tensors["model.embed_tokens.weight"].shape == (64, 32)
@@ -69,11 +92,15 @@ def test_a_run_that_begins_with_written_weights_goes_on_from_their_loss(
         assert file.metadata() == {"format": "pt"}
 
 
-def test_wider_files_of_a_run_in_16_bits_are_its_masters(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_wider_files_of_a_run_in_16_bits_are_its_masters(
+    folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert run([*written(folder, "kept16", tmp_path / "wide"), "--dtype", "fp32"]) == 0
     assert "weights of step 2 in fp32" in said.readouterr().out
     assert run(written(folder, "kept16", tmp_path / "narrow")) == 0
-    wide, narrow = (safetensors.load_file(tmp_path / name / "model.safetensors") for name in ("wide", "narrow"))
+    wide, narrow = (
+        safetensors.load_file(tmp_path / name / "model.safetensors") for name in ("wide", "narrow")
+    )
     assert {t.dtype for t in narrow.values()} == {torch.bfloat16}
     assert all(torch.equal(wide[name].bfloat16(), narrow[name]) for name in narrow)
     assert any(not torch.equal(wide[name], narrow[name].float()) for name in narrow)
@@ -83,12 +110,23 @@ def test_wider_files_of_a_run_in_16_bits_are_its_masters(folder: Path, said: pyt
     ("kept", "more", "code", "message"),
     [
         ("kept64", ["--dtype", "bf61"], 2, "unknown dtype 'bf61'\nhint: did you mean bf16"),
-        ("nowhere", [], 7, "no checkpoint\nhint: give the folder that `shardwright run --checkpoints` was given"),
+        (
+            "nowhere",
+            [],
+            7,
+            "no checkpoint\nhint: give the folder that `shardwright run --checkpoints` was given",
+        ),
         ("kept64", ["--weights", "nowhere"], 7, "nowhere"),
     ],
 )
 def test_one_line_says_what_is_wrong(
-    folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path, kept: str, more: list[str], code: int, message: str
+    folder: Path,
+    said: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    kept: str,
+    more: list[str],
+    code: int,
+    message: str,
 ) -> None:
     assert run([*written(folder, kept, tmp_path / "out"), *more]) == code
     error = said.readouterr().err
@@ -97,17 +135,28 @@ def test_one_line_says_what_is_wrong(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_written_over_and_no_other_model_is_taken(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_nothing_is_written_over_and_no_other_model_is_taken(
+    folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (tmp_path / "out").mkdir()
     assert run(written(folder, "kept64", tmp_path / "out")) == 7
     assert "exists\nhint: give the name of a folder that does not" in said.readouterr().err
     (tmp_path / "other.json").write_text(json.dumps({**CONFIG, "num_hidden_layers": 3}))
-    arguments = ["weights", str(folder / "kept64"), "--config", str(tmp_path / "other.json"), "-o", str(tmp_path / "new")]
+    arguments = [
+        "weights",
+        str(folder / "kept64"),
+        "--config",
+        str(tmp_path / "other.json"),
+        "-o",
+        str(tmp_path / "new"),
+    ]
     assert run(arguments) == 7
     assert not (tmp_path / "new").exists()
 
 
-def test_a_single_checkpoint_is_taken_as_it_is(folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_single_checkpoint_is_taken_as_it_is(
+    folder: Path, said: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert run([*written(folder, "kept64/step-00000002", tmp_path / "out"), "--quiet"]) == 0
     assert said.readouterr().out.count("\n") <= 1
     assert (tmp_path / "out" / "model.safetensors").exists()

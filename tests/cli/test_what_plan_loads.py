@@ -7,13 +7,21 @@ import sys
 
 import pytest
 
-OTHERS = ("shardwright.search.joint", "shardwright.search.orders", "shardwright.search.exact", "shardwright.simulator.trace")
-"""Searches of other spaces, and traces. Grids are simulated as the plans that they are, so what lowers a plan is loaded."""
+OTHERS = (
+    "shardwright.search.joint",
+    "shardwright.search.orders",
+    "shardwright.search.exact",
+    "shardwright.simulator.trace",
+)
+"""Searches of other spaces, and traces. Grids are simulated as the plans that they are, so what
+lowers a plan is loaded."""
 
 
 def test_a_grid_search_loads_no_other_search() -> None:
     code = "import sys, shardwright.cli.plan; print(' '.join(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert "shardwright.search.grid.find" in loaded
     assert not [name for name in loaded if name.startswith(OTHERS)]
 
@@ -29,5 +37,7 @@ print("scipy.linalg" in sys.modules)
 import numba, numpy as np
 print(numba.njit(lambda a: np.dot(a, a))(np.eye(2)).sum())
 """
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert said == ["False", "2.0"]

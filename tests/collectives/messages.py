@@ -1,7 +1,9 @@
-"""Collectives carried out message by message in plain Python: the independent count that the formulas must equal.
+"""Collectives carried out message by message in plain Python: the independent count that the
+formulas must equal.
 
-A rank's place is its index in the group; ranks r and s meet at the lowest tier whose unit holds both. A trace is a list of rounds of
-messages (source, target, bytes); payloads are followed so that a wrong schedule fails here, not only in the count.
+A rank's place is its index in the group; ranks r and s meet at the lowest tier whose unit holds
+both. A trace is a list of rounds of messages (source, target, bytes); payloads are followed so that
+a wrong schedule fails here, not only in the count.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Trace:
         raise AssertionError("ranks outside the group")
 
     def sent(self, rank: int, *, tier: int, received: bool = False) -> Fraction:
-        """Bytes of `rank` on the links of `tier`: the island's carry what stays inside, a network tier's all that goes that far."""
+        """Bytes of `rank` on the links of `tier`: the island's carry what stays inside, a network
+        tier's all that goes that far."""
         total = Fraction(0)
         for messages in self.rounds:
             for source, target, size in messages:
@@ -44,11 +47,17 @@ class Trace:
         return max(self.sent(rank, tier=tier, received=received) for rank in range(self.size))
 
     def mean(self, tier: int) -> Fraction:
-        return sum((self.sent(rank, tier=tier) for rank in range(self.size)), Fraction(0)) / self.size
+        return (
+            sum((self.sent(rank, tier=tier) for rank in range(self.size)), Fraction(0)) / self.size
+        )
 
     def latency(self, latencies: tuple[float, ...]) -> float:
         """Seconds of the rounds one after another, each as slow as its slowest message."""
-        return sum(max(latencies[self.tier(s, t)] for s, t, _ in messages) for messages in self.rounds if messages)
+        return sum(
+            max(latencies[self.tier(s, t)] for s, t, _ in messages)
+            for messages in self.rounds
+            if messages
+        )
 
     def chain_latency(self, latencies: tuple[float, ...], start: int) -> float:
         """Seconds that the piece starting at `start` needs when it moves on by one message a round."""
@@ -81,7 +90,9 @@ def ring_all_gather(members: tuple[int, ...]) -> Trace:
     have = [{rank} for rank in range(n)]
     for step in range(n - 1):
         moves = [(rank, (rank + 1) % n, (rank - step) % n) for rank in range(n)]
-        assert all(piece in have[source] and piece not in have[target] for source, target, piece in moves)
+        assert all(
+            piece in have[source] and piece not in have[target] for source, target, piece in moves
+        )
         for _, target, piece in moves:
             have[target].add(piece)
         trace.rounds.append([(source, target, Fraction(1, n)) for source, target, _ in moves])
@@ -90,7 +101,8 @@ def ring_all_gather(members: tuple[int, ...]) -> Trace:
 
 
 def nested_reduce_scatter(members: tuple[int, ...], factors: tuple[int, ...]) -> Trace:
-    """A ring reduce_scatter along each factor in turn, innermost first; the factors multiply to the group."""
+    """A ring reduce_scatter along each factor in turn, innermost first; the factors multiply to the
+    group."""
     trace = Trace(members)
     n = trace.size
     assert prod(factors) == n
@@ -104,10 +116,14 @@ def nested_reduce_scatter(members: tuple[int, ...], factors: tuple[int, ...]) ->
                 continue
             peers = [base + i * stride for i in range(count)]
             owned = sorted(holds[base])
-            blocks = [owned[i * len(owned) // count : (i + 1) * len(owned) // count] for i in range(count)]
+            blocks = [
+                owned[i * len(owned) // count : (i + 1) * len(owned) // count] for i in range(count)
+            ]
             for step in range(count - 1):
                 moves = [(i, (i + 1) % count, (i - 1 - step) % count) for i in range(count)]
-                arriving = [(t, b, {p: set(holds[peers[s]][p]) for p in blocks[b]}) for s, t, b in moves]
+                arriving = [
+                    (t, b, {p: set(holds[peers[s]][p]) for p in blocks[b]}) for s, t, b in moves
+                ]
                 for s, t, b in moves:
                     steps[step].append((peers[s], peers[t], Fraction(len(blocks[b]), n)))
                 for t, _, parts in arriving:
@@ -149,7 +165,9 @@ def recursive_halving(members: tuple[int, ...]) -> Trace:
 def pairwise_all_to_all(members: tuple[int, ...]) -> Trace:
     trace = Trace(members)
     n = trace.size
-    trace.rounds = [[(rank, (rank + step) % n, Fraction(1, n)) for rank in range(n)] for step in range(1, n)]
+    trace.rounds = [
+        [(rank, (rank + step) % n, Fraction(1, n)) for rank in range(n)] for step in range(1, n)
+    ]
     return trace
 
 
@@ -171,7 +189,11 @@ def hierarchical_all_to_all(members: tuple[int, ...]) -> Trace:
                     loads[rank, peer] = loads.get((rank, peer), 0) + 1
         for step in range(1, count):
             trace.rounds.append(
-                [(s, t, Fraction(load, n)) for (s, t), load in loads.items() if ((t // stride) - (s // stride)) % count == step]
+                [
+                    (s, t, Fraction(load, n))
+                    for (s, t), load in loads.items()
+                    if ((t // stride) - (s // stride)) % count == step
+                ]
             )
         at = moved
         stride *= count
@@ -186,7 +208,8 @@ def flat_scatter(members: tuple[int, ...], size: Fraction) -> Trace:
 
 
 def binomial_rounds(members: tuple[int, ...], *, scatter: bool) -> Trace:
-    """Broadcast or scatter, farthest units first; ranges of units are halved, the upper half goes to its first unit."""
+    """Broadcast or scatter, farthest units first; ranges of units are halved, the upper half goes
+    to its first unit."""
     trace = Trace(members)
     n = trace.size
     holders = {0: n}  # rank -> ranks from it on that it must serve
@@ -199,7 +222,9 @@ def binomial_rounds(members: tuple[int, ...], *, scatter: bool) -> Trace:
                 units = span // unit
                 if units > 1:
                     kept = (units + 1) // 2 * unit
-                    messages.append((rank, rank + kept, Fraction(span - kept, n) if scatter else Fraction(1)))
+                    messages.append(
+                        (rank, rank + kept, Fraction(span - kept, n) if scatter else Fraction(1))
+                    )
                     holders[rank], holders[rank + kept] = kept, span - kept
             trace.rounds.append(messages)
     assert sorted(holders) == list(range(n))
@@ -207,7 +232,8 @@ def binomial_rounds(members: tuple[int, ...], *, scatter: bool) -> Trace:
 
 
 def in_order_tree(count: int) -> dict[int, int]:
-    """child -> parent of the balanced binary search tree over 0 .. count - 1 in which odd ranks (of a full tree) are inner nodes."""
+    """child -> parent of the balanced binary search tree over 0 .. count - 1 in which odd ranks (of
+    a full tree) are inner nodes."""
     parents: dict[int, int] = {}
 
     def build(low: int, high: int) -> int:
@@ -226,9 +252,12 @@ def in_order_tree(count: int) -> dict[int, int]:
 
 
 def double_tree_bytes(count: int) -> list[Fraction]:
-    """Bytes each island sends in an all_reduce over the tree above and its mirror image (shifted by one when the count is odd)."""
+    """Bytes each island sends in an all_reduce over the tree above and its mirror image (shifted by
+    one when the count is odd)."""
     first = in_order_tree(count)
-    turned = {rank: (count - 1 - rank) if count % 2 == 0 else (rank + 1) % count for rank in range(count)}
+    turned = {
+        rank: (count - 1 - rank) if count % 2 == 0 else (rank + 1) % count for rank in range(count)
+    }
     second = {turned[child]: turned[parent] for child, parent in first.items()}
     sent = [Fraction(0)] * count
     for child, parent in (*first.items(), *second.items()):

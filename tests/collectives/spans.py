@@ -15,7 +15,11 @@ def nested(members: tuple[IntArray, ...]) -> tuple[IntArray, ...]:
 
 
 def one_group(
-    members: tuple[int, ...], *, bandwidth: tuple[float, ...], latency_s: tuple[float, ...], in_network_reduction: bool = True
+    members: tuple[int, ...],
+    *,
+    bandwidth: tuple[float, ...],
+    latency_s: tuple[float, ...],
+    in_network_reduction: bool = True,
 ) -> Span:
     return Span(
         below=nested(tuple(np.array([count]) for count in members)),
@@ -27,10 +31,13 @@ def one_group(
 
 @st.composite
 def spans(draw: st.DrawFn, *, max_groups: int = 6) -> Span:
-    """Up to three tiers; the network is at most half as fast as the island and slower and later from tier to tier."""
+    """Up to three tiers; the network is at most half as fast as the island and slower and later
+    from tier to tier."""
     tiers = draw(st.integers(1, 3))
     groups = draw(st.integers(1, max_groups))
-    counts = st.lists(st.sampled_from((1, 1, 2, 3, 4, 5, 6, 8, 16)), min_size=groups, max_size=groups)
+    counts = st.lists(
+        st.sampled_from((1, 1, 2, 3, 4, 5, 6, 8, 16)), min_size=groups, max_size=groups
+    )
     bandwidth = [draw(st.floats(1e9, 1e12))]
     latency_s = [draw(st.floats(1e-7, 1e-5))]
     for _ in range(tiers - 1):

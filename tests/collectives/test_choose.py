@@ -37,12 +37,21 @@ def many_groups(count: int, *, tiers: int = 3, varied: bool = False) -> Span:
 
 
 @FEW
-@given(span=spans(), volume=st.floats(0, 1e12), kind=st.sampled_from(Collective), library=st.sampled_from(sorted(LIBRARIES)))
-def test_is_the_minimum_over_legal_algorithms(span: Span, volume: float, kind: Collective, library: str) -> None:
+@given(
+    span=spans(),
+    volume=st.floats(0, 1e12),
+    kind=st.sampled_from(Collective),
+    library=st.sampled_from(sorted(LIBRARIES)),
+)
+def test_is_the_minimum_over_legal_algorithms(
+    span: Span, volume: float, kind: Collective, library: str
+) -> None:
     algorithms = algorithms_for(kind, library=library)
     volumes = np.full(span.size.shape, volume)
     seconds, chosen = collective_seconds(kind, volume=volumes, span=span, algorithms=algorithms)
-    each = np.stack([algorithm.seconds(kind, volume=volumes, span=span) for algorithm in algorithms])
+    each = np.stack(
+        [algorithm.seconds(kind, volume=volumes, span=span) for algorithm in algorithms]
+    )
     np.testing.assert_array_equal(seconds, each.min(axis=0))
     np.testing.assert_array_equal(chosen, each.argmin(axis=0))
     assert (seconds[span.size == 1] == 0.0).all()
@@ -57,7 +66,9 @@ def test_many_groups_cost_what_each_costs_alone(kind: Collective, varied: bool) 
     seconds, chosen = collective_seconds(kind, volume=volume, span=span)
     assert (distinct_groups(span)[1] is None) is varied
     algorithms = price_list(kind, span=span).algorithms
-    loads = [algorithms[i].wire_bytes(kind, volume=volume, span=span) for i in range(len(algorithms))]
+    loads = [
+        algorithms[i].wire_bytes(kind, volume=volume, span=span) for i in range(len(algorithms))
+    ]
     for group in range(0, 600, 37):
         alone = one_group(
             tuple(int(m[group]) for m in span.members),
@@ -68,7 +79,9 @@ def test_many_groups_cost_what_each_costs_alone(kind: Collective, varied: bool) 
         assert seconds[group] == pytest.approx(expected[0], rel=1e-13)
         assert chosen[group] == index[0]
         load = algorithms[index[0]].wire_bytes(kind, volume=volume[group : group + 1], span=alone)
-        assert [float(tier[group]) for tier in loads[index[0]]] == pytest.approx([float(tier[0]) for tier in load], rel=1e-12)
+        assert [float(tier[group]) for tier in loads[index[0]]] == pytest.approx(
+            [float(tier[0]) for tier in load], rel=1e-12
+        )
 
 
 def test_distinct_groups_restore_the_span() -> None:
@@ -92,12 +105,18 @@ def test_distinct_groups_leave_huge_counts_alone() -> None:
 @pytest.mark.parametrize("count", [3, 600])
 def test_one_volume_for_all_groups_and_all_volumes_for_one_group(count: int) -> None:
     span = many_groups(count)
-    all_volumes, _ = collective_seconds(Collective.ALL_REDUCE, volume=np.full(count, 1e7), span=span)
-    one_volume, chosen = collective_seconds(Collective.ALL_REDUCE, volume=np.array([1e7]), span=span)
+    all_volumes, _ = collective_seconds(
+        Collective.ALL_REDUCE, volume=np.full(count, 1e7), span=span
+    )
+    one_volume, chosen = collective_seconds(
+        Collective.ALL_REDUCE, volume=np.array([1e7]), span=span
+    )
     np.testing.assert_array_equal(one_volume, all_volumes)
     assert chosen.shape == (count,)
     group = one_group((8, 4), bandwidth=(400e9, 50e9), latency_s=(2e-6, 9e-6))
-    sweep, index = collective_seconds(Collective.ALL_REDUCE, volume=np.geomspace(1e3, 1e9, 7), span=group)
+    sweep, index = collective_seconds(
+        Collective.ALL_REDUCE, volume=np.geomspace(1e3, 1e9, 7), span=group
+    )
     assert sweep.shape == index.shape == (7,)
     assert (np.diff(sweep) > 0).all()
 
@@ -112,9 +131,13 @@ def test_an_extent_prices_like_its_span() -> None:
 
 
 def test_small_buffers_take_few_steps_and_large_ones_few_bytes() -> None:
-    span = one_group((8, 16), bandwidth=(400e9, 50e9), latency_s=(2e-6, 9e-6), in_network_reduction=False)
+    span = one_group(
+        (8, 16), bandwidth=(400e9, 50e9), latency_s=(2e-6, 9e-6), in_network_reduction=False
+    )
     nccl = algorithms_for(Collective.ALL_REDUCE, library="nccl")
-    _, chosen = collective_seconds(Collective.ALL_REDUCE, volume=np.array([1e3, 1e11]), span=span, algorithms=nccl)
+    _, chosen = collective_seconds(
+        Collective.ALL_REDUCE, volume=np.array([1e3, 1e11]), span=span, algorithms=nccl
+    )
     assert [nccl[index].name for index in chosen] == ["double_binary_tree", "ring"]
 
 
@@ -128,21 +151,32 @@ class RootLaw:
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
         return np.broadcast_to(1e-9 * np.sqrt(volume), span.size.shape).copy()
 
-    def wire_bytes(self, kind: Collective, *, volume: FloatArray, span: Span) -> tuple[FloatArray, ...]:
+    def wire_bytes(
+        self, kind: Collective, *, volume: FloatArray, span: Span
+    ) -> tuple[FloatArray, ...]:
         return tuple(volume for _ in span.members)
 
 
 def test_takes_algorithms_that_are_no_straight_line() -> None:
     span = one_group((2,), bandwidth=(1e9,), latency_s=(1e-6,))
     volume = np.array([1e6])
-    seconds, chosen = collective_seconds(Collective.SEND, volume=volume, span=span, algorithms=(algorithm_named("send"), RootLaw()))
+    seconds, chosen = collective_seconds(
+        Collective.SEND, volume=volume, span=span, algorithms=(algorithm_named("send"), RootLaw())
+    )
     assert (seconds[0], chosen[0]) == (1e-9 * 1e3, 1)
 
 
 def test_no_algorithm_for_the_kind_is_an_error_with_a_hint() -> None:
     span = one_group((2,), bandwidth=(1e9,), latency_s=(1e-6,))
-    with pytest.raises(RuntimeModelError, match="none of the algorithms given can run all_to_all") as caught:
-        collective_seconds(Collective.ALL_TO_ALL, volume=np.ones(1), span=span, algorithms=(algorithm_named("ring"),))
+    with pytest.raises(
+        RuntimeModelError, match="none of the algorithms given can run all_to_all"
+    ) as caught:
+        collective_seconds(
+            Collective.ALL_TO_ALL,
+            volume=np.ones(1),
+            span=span,
+            algorithms=(algorithm_named("ring"),),
+        )
     assert "pairwise" in caught.value.hint
 
 
@@ -161,13 +195,25 @@ def test_libraries_list_registered_algorithms_and_run_every_kind() -> None:
 
 
 def test_the_page_says_what_the_switch_takes() -> None:
-    """The row of `nvlink_sharp` has its hops, its share of the links, and that two islands take half."""
+    """The row of `nvlink_sharp` has its hops, its share of the links, and that two islands take
+    half."""
     page = (Path(__file__).parents[2] / "docs" / "collectives.md").read_text(encoding="utf-8")
     (row,) = (line for line in page.splitlines() if line.startswith("| nvlink_sharp |"))
     assert f"| {nvlink_sharp.START_HOPS:g} a_0 + 2 sum_(k>0) lg(m_k) a_k |" in row
     assert f"max((c_0+1)/c_0 / ({nvlink_sharp.LINK_SHARE:g} B_0), 2 / (c_(k-1) B_k))" in row
-    # Network alone: an island link that takes nothing, so that the second part of the maximum is left.
-    two, four = (one_group((8, nodes), bandwidth=(1e20, 5e10), latency_s=(0.0, 0.0), in_network_reduction=True) for nodes in (2, 4))
-    seconds = [nvlink_sharp.NVLINK_SHARP.seconds(Collective.ALL_REDUCE, volume=np.array([1e9]), span=span)[0] for span in (two, four)]
+    # Network alone: an island link that takes nothing, so that the second part of the maximum is
+    # left.
+    two, four = (
+        one_group(
+            (8, nodes), bandwidth=(1e20, 5e10), latency_s=(0.0, 0.0), in_network_reduction=True
+        )
+        for nodes in (2, 4)
+    )
+    seconds = [
+        nvlink_sharp.NVLINK_SHARP.seconds(Collective.ALL_REDUCE, volume=np.array([1e9]), span=span)[
+            0
+        ]
+        for span in (two, four)
+    ]
     assert seconds == pytest.approx([1 / 8 / 50, 2 / 8 / 50])
     assert "the second half as large for N = 2" in row

@@ -6,7 +6,13 @@ import numpy as np
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.choose import price_list
-from shardwright.collectives.registry import CALL_NCCL, ENGINES, LIBRARIES, OF_ENGINES, algorithms_for
+from shardwright.collectives.registry import (
+    CALL_NCCL,
+    ENGINES,
+    LIBRARIES,
+    OF_ENGINES,
+    algorithms_for,
+)
 from tests.collectives.spans import one_group
 
 ISLAND = one_group((8,), bandwidth=(337e9,), latency_s=(1.3e-6,))
@@ -38,7 +44,9 @@ def test_groups_that_leave_the_island_are_nccls() -> None:
 
 
 def test_one_shot_is_read_and_added_by_all() -> None:
-    (one,) = (a for a in algorithms_for(Collective.ALL_REDUCE, library="vllm") if a.name == "one_shot")
+    (one,) = (
+        a for a in algorithms_for(Collective.ALL_REDUCE, library="vllm") if a.name == "one_shot"
+    )
     spent = one.seconds(Collective.ALL_REDUCE, volume=np.array([2.0**18]), span=ISLAND)
     np.testing.assert_allclose(spent, 3 * 1.3e-6 + 7 * 2.0**18 / 337e9)
 

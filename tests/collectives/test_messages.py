@@ -18,11 +18,27 @@ from tests.collectives.spans import one_group
 
 LATENCY = (2e-6, 9e-6, 31e-6)
 BANDWIDTH = (400e9, 50e9, 20e9)
-SHAPES = [(2,), (3,), (8,), (2, 2), (4, 2), (3, 2), (1, 4), (2, 1, 3), (4, 3, 2), (1, 2, 2), (2, 4, 2), (5, 1, 1), (1, 1, 6)]
+SHAPES = [
+    (2,),
+    (3,),
+    (8,),
+    (2, 2),
+    (4, 2),
+    (3, 2),
+    (1, 4),
+    (2, 1, 3),
+    (4, 3, 2),
+    (1, 2, 2),
+    (2, 4, 2),
+    (5, 1, 1),
+    (1, 1, 6),
+]
 POWERS = [shape for shape in SHAPES if prod(shape) & (prod(shape) - 1) == 0]
 
 
-def line_of(name: str, kind: Collective, members: tuple[int, ...]) -> tuple[float, float, list[float]]:
+def line_of(
+    name: str, kind: Collective, members: tuple[int, ...]
+) -> tuple[float, float, list[float]]:
     """alpha, beta and wire bytes a byte of one group."""
     tiers = len(members)
     span = one_group(members, bandwidth=BANDWIDTH[:tiers], latency_s=LATENCY[:tiers])
@@ -30,11 +46,16 @@ def line_of(name: str, kind: Collective, members: tuple[int, ...]) -> tuple[floa
     alpha = float(algorithm.seconds(kind, volume=np.zeros(1), span=span)[0])
     still = one_group(members, bandwidth=BANDWIDTH[:tiers], latency_s=(0.0,) * tiers)
     beta = float(algorithm.seconds(kind, volume=np.ones(1), span=still)[0])
-    return alpha, beta, [float(sent[0]) for sent in algorithm.wire_bytes(kind, volume=np.ones(1), span=span)]
+    return (
+        alpha,
+        beta,
+        [float(sent[0]) for sent in algorithm.wire_bytes(kind, volume=np.ones(1), span=span)],
+    )
 
 
 def in_sequence(trace: Trace) -> float:
-    """Seconds a byte when the tiers' phases follow one another: bytes that cross a tier at most, at the slowest link they pass."""
+    """Seconds a byte when the tiers' phases follow one another: bytes that cross a tier at most, at
+    the slowest link they pass."""
     total = 0.0
     for tier in range(len(trace.members)):
         above = trace.busiest(tier + 1) if 0 < tier < len(trace.members) - 1 else Fraction(0)
@@ -53,7 +74,9 @@ def test_ring_sends_the_textbook_bytes_and_hops(members: tuple[int, ...]) -> Non
         (Collective.ALL_REDUCE, (reduced, gathered)),
     ):
         alpha, _, wire = line_of("ring", kind, members)
-        assert wire == pytest.approx([float(sum(t.mean(tier) for t in traces)) for tier in range(len(members))])
+        assert wire == pytest.approx(
+            [float(sum(t.mean(tier) for t in traces)) for tier in range(len(members))]
+        )
         assert alpha == pytest.approx(len(traces) * gathered.chain_latency(LATENCY, 0))
     assert sum(gathered.mean(tier) for tier in range(min(2, len(members)))) == Fraction(n - 1, n)
     longest = max(gathered.chain_latency(LATENCY, start) for start in range(n))
@@ -65,11 +88,20 @@ def test_ring_sends_the_textbook_bytes_and_hops(members: tuple[int, ...]) -> Non
 def test_ring_is_as_fast_as_its_slowest_tier(members: tuple[int, ...]) -> None:
     trace = messages.ring_all_gather(members)
     n = trace.size
-    # One ring a member of an island; ring r enters and leaves at member r. A unit's crossing has all its members' shares.
+    # One ring a member of an island; ring r enters and leaves at member r. A unit's crossing has
+    # all its members' shares.
     rates = [BANDWIDTH[0]] if members[0] > 1 else []
-    rates += [prod(members[:tier]) * BANDWIDTH[tier] for tier in range(1, len(members)) if trace.mean(tier) > 0]
-    assert line_of("ring", Collective.ALL_GATHER, members)[1] == pytest.approx((n - 1) / n / min(rates))
-    assert line_of("ring", Collective.ALL_REDUCE, members)[1] == pytest.approx(2 * (n - 1) / n / min(rates))
+    rates += [
+        prod(members[:tier]) * BANDWIDTH[tier]
+        for tier in range(1, len(members))
+        if trace.mean(tier) > 0
+    ]
+    assert line_of("ring", Collective.ALL_GATHER, members)[1] == pytest.approx(
+        (n - 1) / n / min(rates)
+    )
+    assert line_of("ring", Collective.ALL_REDUCE, members)[1] == pytest.approx(
+        2 * (n - 1) / n / min(rates)
+    )
     assert line_of("ring", Collective.BROADCAST, members)[1] == pytest.approx(1 / min(rates))
 
 
@@ -84,8 +116,12 @@ def near_square(count: int) -> tuple[int, int]:
     ids=["hierarchical", "torus_2d"],
 )
 @pytest.mark.parametrize("members", SHAPES)
-def test_nested_algorithms_send_the_textbook_bytes(name: str, split: Callable[[int], tuple[int, ...]], members: tuple[int, ...]) -> None:
-    trace = messages.nested_reduce_scatter(members, tuple(side for count in members for side in split(count)))
+def test_nested_algorithms_send_the_textbook_bytes(
+    name: str, split: Callable[[int], tuple[int, ...]], members: tuple[int, ...]
+) -> None:
+    trace = messages.nested_reduce_scatter(
+        members, tuple(side for count in members for side in split(count))
+    )
     check_reduce_scatter(name, trace)
 
 
@@ -103,11 +139,19 @@ def test_halving_doubling_refuses_other_sizes(members: tuple[int, ...]) -> None:
 
 def check_reduce_scatter(name: str, trace: Trace) -> None:
     n = trace.size
-    assert sum(trace.sent(0, tier=tier) for tier in range(min(2, len(trace.members)))) == Fraction(n - 1, n)
-    for kind, times in ((Collective.REDUCE_SCATTER, 1), (Collective.ALL_GATHER, 1), (Collective.ALL_REDUCE, 2)):
+    assert sum(trace.sent(0, tier=tier) for tier in range(min(2, len(trace.members)))) == Fraction(
+        n - 1, n
+    )
+    for kind, times in (
+        (Collective.REDUCE_SCATTER, 1),
+        (Collective.ALL_GATHER, 1),
+        (Collective.ALL_REDUCE, 2),
+    ):
         alpha, beta, wire = line_of(name, kind, trace.members)
         assert alpha == pytest.approx(times * trace.latency(LATENCY))
-        assert wire == pytest.approx([times * float(trace.busiest(tier)) for tier in range(len(trace.members))])
+        assert wire == pytest.approx(
+            [times * float(trace.busiest(tier)) for tier in range(len(trace.members))]
+        )
         assert beta == pytest.approx(times * in_sequence(trace))
 
 
@@ -119,7 +163,9 @@ def test_pairwise_all_to_all(members: tuple[int, ...]) -> None:
     loads = [float(trace.busiest(tier)) for tier in tiers]
     assert wire == pytest.approx(loads)
     assert beta == pytest.approx(max(load / BANDWIDTH[tier] for tier, load in enumerate(loads)))
-    assert alpha == pytest.approx(sum(LATENCY[trace.tier(0, peer)] for peer in range(1, trace.size)))
+    assert alpha == pytest.approx(
+        sum(LATENCY[trace.tier(0, peer)] for peer in range(1, trace.size))
+    )
 
 
 @pytest.mark.parametrize("members", SHAPES)
@@ -134,11 +180,17 @@ def test_hierarchical_all_to_all(members: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("members", SHAPES)
 def test_flat_rooted(members: tuple[int, ...]) -> None:
     n = prod(members)
-    for kind, size in ((Collective.BROADCAST, Fraction(1)), (Collective.SCATTER, Fraction(1, n)), (Collective.GATHER, Fraction(1, n))):
+    for kind, size in (
+        (Collective.BROADCAST, Fraction(1)),
+        (Collective.SCATTER, Fraction(1, n)),
+        (Collective.GATHER, Fraction(1, n)),
+    ):
         trace = messages.flat_scatter(members, size)
         alpha, beta, wire = line_of("flat", kind, members)
         assert alpha == pytest.approx(trace.latency(LATENCY))
-        assert wire == pytest.approx([float(trace.sent(0, tier=tier)) for tier in range(len(members))])
+        assert wire == pytest.approx(
+            [float(trace.sent(0, tier=tier)) for tier in range(len(members))]
+        )
         assert beta == pytest.approx(in_sequence(trace))
 
 
@@ -149,7 +201,9 @@ def test_binomial_tree(members: tuple[int, ...]) -> None:
         alpha, beta, wire = line_of("binomial_tree", kind, members)
         assert len(trace.rounds) == sum(ceil(log2(count)) for count in members)
         assert alpha == pytest.approx(trace.latency(LATENCY))
-        assert wire == pytest.approx([float(trace.sent(0, tier=tier)) for tier in range(len(members))])
+        assert wire == pytest.approx(
+            [float(trace.sent(0, tier=tier)) for tier in range(len(members))]
+        )
         assert beta == pytest.approx(in_sequence(trace))
 
 
@@ -171,11 +225,14 @@ def test_double_tree_chains_inside_the_island() -> None:
     assert alpha == pytest.approx(2 * (7 * LATENCY[0] + 2 * LATENCY[1]))
     assert wire == pytest.approx([2 * 7 / 8, 2 / 8])
     assert beta == pytest.approx(max(2 * 7 / 8 / BANDWIDTH[0], 2 / 8 / BANDWIDTH[1]))
-    assert line_of("double_binary_tree", Collective.BROADCAST, (8, 4))[1] == pytest.approx(max(1 / BANDWIDTH[0], 1 / 8 / BANDWIDTH[1]))
+    assert line_of("double_binary_tree", Collective.BROADCAST, (8, 4))[1] == pytest.approx(
+        max(1 / BANDWIDTH[0], 1 / 8 / BANDWIDTH[1])
+    )
 
 
 def test_switch_reduction_sends_the_buffer_once_and_its_share_back() -> None:
-    # For each of the c shards its owner pulls one copy a member through the switch, then multicasts the sum.
+    # For each of the c shards its owner pulls one copy a member through the switch, then multicasts
+    # the sum.
     pulled = {member: sum(Fraction(1, 8) for _ in range(8)) for member in range(8)}
     pushed = Fraction(1, 8)
     alpha, beta, wire = line_of("nvlink_sharp", Collective.ALL_REDUCE, (8,))
@@ -196,7 +253,9 @@ def test_switch_reduction_needs_the_switch_and_two_members_an_island() -> None:
     assert line_of("nvlink_sharp", Collective.ALL_REDUCE, (1, 1))[:2] == (0.0, 0.0)
 
 
-@pytest.mark.parametrize(("members", "tier"), [((2,), 0), ((1, 2), 1), ((2, 1, 1), 0), ((1, 1, 2), 2), ((4, 2, 1), 1)])
+@pytest.mark.parametrize(
+    ("members", "tier"), [((2,), 0), ((1, 2), 1), ((2, 1, 1), 0), ((1, 1, 2), 2), ((4, 2, 1), 1)]
+)
 def test_send_crosses_the_outermost_tier(members: tuple[int, ...], tier: int) -> None:
     alpha, beta, wire = line_of("send", Collective.SEND, members)
     assert alpha == LATENCY[tier]
@@ -206,6 +265,12 @@ def test_send_crosses_the_outermost_tier(members: tuple[int, ...], tier: int) ->
 
 def test_a_message_is_as_slow_as_the_slowest_network_link_it_passes() -> None:
     span = one_group((1, 1, 2), bandwidth=(400e9, 1e9, 50e9), latency_s=(0.0, 0.0, 0.0))
-    for kind, name in ((Collective.SEND, "send"), (Collective.ALL_TO_ALL, "hierarchical_all_to_all"), (Collective.ALL_GATHER, "ring")):
+    for kind, name in (
+        (Collective.SEND, "send"),
+        (Collective.ALL_TO_ALL, "hierarchical_all_to_all"),
+        (Collective.ALL_GATHER, "ring"),
+    ):
         share = 1.0 if kind is Collective.SEND else 0.5
-        assert algorithm_named(name).seconds(kind, volume=np.ones(1), span=span)[0] == pytest.approx(share / 1e9)
+        assert algorithm_named(name).seconds(kind, volume=np.ones(1), span=span)[
+            0
+        ] == pytest.approx(share / 1e9)

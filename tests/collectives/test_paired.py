@@ -1,4 +1,5 @@
-"""Sums over units whose links differ pair by pair: proven, priced as they run, no slower than over the slowest link."""
+"""Sums over units whose links differ pair by pair: proven, priced as they run, no slower than over
+the slowest link."""
 
 from __future__ import annotations
 
@@ -21,12 +22,19 @@ from shardwright.collectives.tree import tree_of
 from shardwright.collectives.tree_schedule import PARTS, tree_lines, tree_sum
 from shardwright.cost.device_network import group_span, network_among
 from shardwright.hardware.expression import parse_cluster
-from tests.collectives.layouts import pair_cut_bound, paired_layouts, simulated_seconds, without_pairs
+from tests.collectives.layouts import (
+    pair_cut_bound,
+    paired_layouts,
+    simulated_seconds,
+    without_pairs,
+)
 from tests.collectives.test_schedules import chosen, span_of_layout, spanning_trees
 from tests.tiers import examples
 
 FEW = examples(30)
-THREE_ZONES = "h100-sxm:16@a+h100-sxm:16@b+h100-sxm:8@c,a~b={ab}gbps/5ms,b~c=100gbps/5ms,a~c=100gbps/5ms"
+THREE_ZONES = (
+    "h100-sxm:16@a+h100-sxm:16@b+h100-sxm:8@c,a~b={ab}gbps/5ms,b~c=100gbps/5ms,a~c=100gbps/5ms"
+)
 
 
 def span_between(layout: Layout) -> Span:
@@ -35,23 +43,32 @@ def span_between(layout: Layout) -> Span:
 
 def group(ab: int, *, library: str = "synthesised") -> Span:
     """All devices of three zones of which two have a link of their own rate."""
-    return group_span(tuple(range(40)), network_among(parse_cluster(THREE_ZONES.format(ab=ab)), (0, 1, 2), library))
+    return group_span(
+        tuple(range(40)),
+        network_among(parse_cluster(THREE_ZONES.format(ab=ab)), (0, 1, 2), library),
+    )
 
 
 @FEW
 @given(layout=paired_layouts(), parts=st.sampled_from((1, 4)), volume=st.floats(1.0, 1e10))
-def test_sums_over_pairs_are_sums_and_take_what_their_rounds_take(layout: Layout, parts: int, volume: float) -> None:
+def test_sums_over_pairs_are_sums_and_take_what_their_rounds_take(
+    layout: Layout, parts: int, volume: float
+) -> None:
     for trees in (paired_trees(layout), tree_of(layout)):
         assert sum(tree.share for tree in trees) == pytest.approx(1.0, rel=1e-12)
         schedule = proven_sum(tree_sum(trees, parts=parts))
         alpha, beta = tree_lines(layout, trees)
         index = PARTS.index(parts)
-        assert alpha[index] + volume * beta[index] == pytest.approx(simulated_seconds(schedule, layout, volume), rel=1e-9)
+        assert alpha[index] + volume * beta[index] == pytest.approx(
+            simulated_seconds(schedule, layout, volume), rel=1e-9
+        )
 
 
 @FEW
 @given(layout=paired_layouts(), volume=st.floats(1.0, 1e10))
-def test_no_price_is_below_every_cut_nor_above_that_of_the_slowest_link(layout: Layout, volume: float) -> None:
+def test_no_price_is_below_every_cut_nor_above_that_of_the_slowest_link(
+    layout: Layout, volume: float
+) -> None:
     bound = volume * pair_cut_bound(layout)
     for name in SCHEDULED:
         algorithm = algorithm_named(name)
@@ -67,12 +84,15 @@ def test_no_price_is_below_every_cut_nor_above_that_of_the_slowest_link(layout: 
 @FEW
 @given(layout=paired_layouts())
 def test_trees_over_units_are_near_the_best_mixture_of_all(layout: Layout) -> None:
-    """The busiest pair against a linear program over every tree: greedy parts are up to an eighth behind (1,500 random ones)."""
+    """The busiest pair against a linear program over every tree: greedy parts are up to an eighth
+    behind (1,500 random ones)."""
     units = len(layout.units[-1])
     costs = pair_costs(layout)
     every = spanning_trees(units) if units > 2 else [[(0, 1)]]
     links = list(permutations(range(units), 2))
-    busy = np.array([[costs[link] * (link in tree or link[::-1] in tree) for tree in every] for link in links])
+    busy = np.array(
+        [[costs[link] * (link in tree or link[::-1] in tree) for tree in every] for link in links]
+    )
     scale = busy.max()
     best = linprog(
         np.eye(1, len(every) + 1, len(every))[0],
@@ -90,14 +110,20 @@ def test_trees_over_units_are_near_the_best_mixture_of_all(layout: Layout) -> No
 
 
 def test_a_slow_pair_is_gone_round() -> None:
-    """A hundredth of the rate between two of three zones: a ring has it, trees over the third have not."""
+    """A hundredth of the rate between two of three zones: a ring has it, trees over the third have
+    not."""
     slow, alike = group(1), group(100)
     assert chosen(slow, 1e10, "synthesised") == "paired"
     algorithms = algorithms_for(Collective.ALL_REDUCE, library="synthesised")
 
     def best(span: Span, names: tuple[str, ...]) -> float:
         some = [a for a in algorithms if a.name in names]
-        return float(min(a.seconds(Collective.ALL_REDUCE, volume=np.array([1e10]), span=span)[0] for a in some))
+        return float(
+            min(
+                a.seconds(Collective.ALL_REDUCE, volume=np.array([1e10]), span=span)[0]
+                for a in some
+            )
+        )
 
     assert best(slow, ("ring",)) > 50 * best(slow, ("paired",))
     assert best(slow, ("paired",)) < 3 * best(alike, ("paired",))
@@ -109,13 +135,15 @@ def test_other_libraries_are_priced_as_before() -> None:
     assert span.between is not None
     for algorithm in algorithms_for(Collective.ALL_REDUCE, library="any"):
         prices = [
-            algorithm.seconds(Collective.ALL_REDUCE, volume=np.array([1e3, 1e9]), span=s) for s in (span, replace(span, between=None))
+            algorithm.seconds(Collective.ALL_REDUCE, volume=np.array([1e3, 1e9]), span=s)
+            for s in (span, replace(span, between=None))
         ]
         assert np.array_equal(*prices)
 
 
 def test_directions_count_apart() -> None:
-    """What comes back over a pair goes over its own link: the slower direction says how long a sum takes."""
+    """What comes back over a pair goes over its own link: the slower direction says how long a sum
+    takes."""
     units = ((1, 1), (1, 1))
     rates, waits = ((0.0, 4e9), (1e9, 0.0)), ((0.0, 1e-3), (2e-3, 0.0))
     layout = Layout(

@@ -1,4 +1,5 @@
-"""Schedules of single messages: they compute the sum, take what their rounds take, and are no faster than any sum can be."""
+"""Schedules of single messages: they compute the sum, take what their rounds take, and are no
+faster than any sum can be."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def spanning_trees(size: int) -> list[list[tuple[int, int]]]:
 def busy_links(layout: Layout, edges: list[tuple[int, int]]) -> np.ndarray:
     ends = np.array(edges).T
     source, target = np.concatenate([ends[0], ends[1]]), np.concatenate([ends[1], ends[0]])
-    return link_seconds(layout, source, target, np.ones(source.size), np.zeros(source.size, dtype=np.int64), 1)[0]
+    return link_seconds(
+        layout, source, target, np.ones(source.size), np.zeros(source.size, dtype=np.int64), 1
+    )[0]
 
 
 def best_mixture(layout: Layout) -> float:
@@ -81,22 +84,30 @@ def best_mixture(layout: Layout) -> float:
 @pytest.mark.parametrize("name", MAKERS)
 @FEW
 @given(layout=layouts(), parts=st.sampled_from((1, 2, 4, 8)), volume=st.floats(1.0, 1e10))
-def test_sums_along_trees_are_sums_and_take_what_their_rounds_take(name: str, layout: Layout, parts: int, volume: float) -> None:
+def test_sums_along_trees_are_sums_and_take_what_their_rounds_take(
+    name: str, layout: Layout, parts: int, volume: float
+) -> None:
     assume(layout.size > 1)
     trees = MAKERS[name](layout)
     assert sum(tree.share for tree in trees) == pytest.approx(1.0, rel=1e-12)
     schedule = proven_sum(tree_sum(trees, parts=parts))
     alpha, beta = tree_lines(layout, trees)
     index = PARTS.index(parts)
-    assert alpha[index] + volume * beta[index] == pytest.approx(simulated_seconds(schedule, layout, volume), rel=1e-9)
+    assert alpha[index] + volume * beta[index] == pytest.approx(
+        simulated_seconds(schedule, layout, volume), rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("name", MAKERS)
 @FEW
 @given(layout=layouts(), volume=st.floats(1.0, 1e10))
-def test_no_price_is_below_the_bounds_of_every_sum(name: str, layout: Layout, volume: float) -> None:
+def test_no_price_is_below_the_bounds_of_every_sum(
+    name: str, layout: Layout, volume: float
+) -> None:
     assume(layout.size > 1)
-    seconds = algorithm_named(name).seconds(Collective.ALL_REDUCE, volume=np.array([volume]), span=span_of_layout(layout))[0]
+    seconds = algorithm_named(name).seconds(
+        Collective.ALL_REDUCE, volume=np.array([volume]), span=span_of_layout(layout)
+    )[0]
     packing = packing_of(layout)
     assert seconds >= volume * packing.bound * (1 - 1e-9)
     assert packing.bound >= cut_bound(layout) * (1 - 1e-9)
@@ -127,8 +138,12 @@ def test_a_forest_keeps_the_busiest_link_busy_as_long_as_its_packing_says(layout
         (((2, 1, 1, 1), (3, 1, 1)), (10.0, 1.0, 0.4)),
     ],
 )
-def test_the_packing_is_the_best_mixture_of_all_trees(units: tuple[tuple[int, ...], ...], bandwidth: tuple[float, ...]) -> None:
-    layout = Layout(units=units, size=sum(units[0]), bandwidth=bandwidth, latency_s=(1e-6,) * len(bandwidth))
+def test_the_packing_is_the_best_mixture_of_all_trees(
+    units: tuple[tuple[int, ...], ...], bandwidth: tuple[float, ...]
+) -> None:
+    layout = Layout(
+        units=units, size=sum(units[0]), bandwidth=bandwidth, latency_s=(1e-6,) * len(bandwidth)
+    )
     packing = packing_of(layout)
     assert packing.seconds_per_byte == pytest.approx(best_mixture(layout), rel=1e-6)
     assert packing.bound == pytest.approx(packing.seconds_per_byte, rel=1e-12)
@@ -136,12 +151,18 @@ def test_the_packing_is_the_best_mixture_of_all_trees(units: tuple[tuple[int, ..
 
 @pytest.mark.parametrize(
     ("units", "bandwidth"),
-    [(((1, 1, 1, 2), (3, 2)), (10.0, 1.0, 0.5)), (((1, 1, 1, 1, 1), (4, 1)), (10.0, 1.0, 0.9)), (((3, 2),), (1.0, 1.0))],
+    [
+        (((1, 1, 1, 2), (3, 2)), (10.0, 1.0, 0.5)),
+        (((1, 1, 1, 1, 1), (4, 1)), (10.0, 1.0, 0.9)),
+        (((3, 2),), (1.0, 1.0)),
+    ],
 )
 def test_the_bound_holds_where_trees_that_are_connected_in_every_unit_are_not_the_best(
     units: tuple[tuple[int, ...], ...], bandwidth: tuple[float, ...]
 ) -> None:
-    layout = Layout(units=units, size=sum(units[0]), bandwidth=bandwidth, latency_s=(1e-6,) * len(bandwidth))
+    layout = Layout(
+        units=units, size=sum(units[0]), bandwidth=bandwidth, latency_s=(1e-6,) * len(bandwidth)
+    )
     packing, best = packing_of(layout), best_mixture(layout)
     assert packing.bound * (1 - 1e-9) <= best < packing.seconds_per_byte
 
@@ -155,7 +176,9 @@ def test_a_lone_member_of_a_second_node_has_one_card_for_all_of_the_sum() -> Non
 
 @pytest.mark.parametrize("counts", [(8, 8, 8, 8), (8, 3, 8, 5), (1, 7, 2), (6,)])
 def test_a_tree_in_one_part_takes_two_passes_of_binomial_rounds(counts: tuple[int, ...]) -> None:
-    layout = Layout(units=(counts,), size=sum(counts), bandwidth=(4e11, 5e10), latency_s=(2e-6, 9e-6))
+    layout = Layout(
+        units=(counts,), size=sum(counts), bandwidth=(4e11, 5e10), latency_s=(2e-6, 9e-6)
+    )
     alpha, beta = tree_lines(layout, tree_of(layout))
     inner, outer = ceil(log2(max(counts))), ceil(log2(len(counts)))
     whole, bytes_of = 2 * (inner * 2e-6 + outer * 9e-6), 2 * (inner / 4e11 + outer / 5e10)
@@ -174,19 +197,26 @@ def test_a_sum_with_a_late_member_is_a_sum_and_needs_it_only_when_it_comes(membe
     rounds = int(schedule.round.max()) + 1 - waiting
     assert members - 2 + ceil(log2(members)) <= rounds < 1.6 * (members - 1) + 3
     for end in (schedule.source, schedule.target):
-        assert np.unique(np.stack([schedule.round, end]), axis=1).shape[1] == schedule.round.size  # one message a round
+        assert (
+            np.unique(np.stack([schedule.round, end]), axis=1).shape[1] == schedule.round.size
+        )  # one message a round
 
 
 @FEW
 @given(members=st.integers(3, 64), late_s=st.floats(1e-7, 1e-2), volume=st.floats(1.0, 1e10))
-def test_a_late_members_price_is_that_of_its_rounds(members: int, late_s: float, volume: float) -> None:
+def test_a_late_members_price_is_that_of_its_rounds(
+    members: int, late_s: float, volume: float
+) -> None:
     layout = replace(ISLAND, size=members)
     span = replace(span_of_layout(layout), late_s=np.array([late_s]))
     schedule, waiting = late_schedule(members)
     before, after = (
-        simulated_seconds(_some(schedule, rounds), layout, volume) for rounds in (schedule.round < waiting, schedule.round >= waiting)
+        simulated_seconds(_some(schedule, rounds), layout, volume)
+        for rounds in (schedule.round < waiting, schedule.round >= waiting)
     )
-    seconds = algorithm_named("straggler").seconds(Collective.ALL_REDUCE, volume=np.array([volume]), span=span)[0]
+    seconds = algorithm_named("straggler").seconds(
+        Collective.ALL_REDUCE, volume=np.array([volume]), span=span
+    )[0]
     assert seconds == pytest.approx(max(before - late_s, 0.0) + after, rel=1e-9)
     assert seconds >= volume / layout.bandwidth[0]
 
@@ -203,26 +233,46 @@ def _some(schedule: Schedule, rounds: np.ndarray) -> Schedule:
 
 def chosen(span: Span, volume: float, library: str) -> str:
     algorithms = algorithms_for(Collective.ALL_REDUCE, library=library)
-    _, index = collective_seconds(Collective.ALL_REDUCE, volume=np.array([volume]), span=span, algorithms=algorithms)
+    _, index = collective_seconds(
+        Collective.ALL_REDUCE, volume=np.array([volume]), span=span, algorithms=algorithms
+    )
     return algorithms[int(index[0])].name
 
 
 def test_each_is_chosen_where_it_wins() -> None:
     alone = one_group((8,), bandwidth=(4e11,), latency_s=(2e-6,), in_network_reduction=False)
     late = replace(alone, late_s=np.array([5e-3]))
-    assert (chosen(alone, 1e9, "synthesised"), chosen(late, 1e9, "synthesised")) == ("ring", "straggler")
+    assert (chosen(alone, 1e9, "synthesised"), chosen(late, 1e9, "synthesised")) == (
+        "ring",
+        "straggler",
+    )
     assert chosen(replace(alone, late_s=np.array([1e-6])), 1e9, "synthesised") == "ring"
-    uneven = span_of_layout(Layout(units=((8, 8, 8, 8, 8, 8, 8, 4),), size=60, bandwidth=(4e11, 5e10), latency_s=(2e-6, 9e-6)))
+    uneven = span_of_layout(
+        Layout(
+            units=((8, 8, 8, 8, 8, 8, 8, 4),),
+            size=60,
+            bandwidth=(4e11, 5e10),
+            latency_s=(2e-6, 9e-6),
+        )
+    )
     assert [chosen(uneven, volume, "synthesised") for volume in (1e3, 1e10)] == ["tree", "forest"]
-    assert [chosen(uneven, volume, "nccl") for volume in (1e3, 1e10)] == ["double_binary_tree", "ring"]
+    assert [chosen(uneven, volume, "nccl") for volume in (1e3, 1e10)] == [
+        "double_binary_tree",
+        "ring",
+    ]
 
 
 def test_libraries_without_schedules_are_not_priced_with_them() -> None:
     for library in LIBRARIES:
-        names = {algorithm.name for algorithm in algorithms_for(Collective.ALL_REDUCE, library=library)}
+        names = {
+            algorithm.name for algorithm in algorithms_for(Collective.ALL_REDUCE, library=library)
+        }
         assert names.isdisjoint(SCHEDULED) or library == "synthesised"
     assert {
-        a.name for a in price_list(Collective.ALL_REDUCE, span=one_group((8,), bandwidth=(1e9,), latency_s=(1e-6,))).algorithms
+        a.name
+        for a in price_list(
+            Collective.ALL_REDUCE, span=one_group((8,), bandwidth=(1e9,), latency_s=(1e-6,))
+        ).algorithms
     }.isdisjoint(SCHEDULED)
 
 
@@ -253,7 +303,20 @@ def test_layouts_without_units_fill_one_after_the_other() -> None:
 
 def test_no_groups_have_no_prices() -> None:
     span = one_group((8, 2), bandwidth=(4e11, 5e10), latency_s=(2e-6, 9e-6))
-    none = replace(span, **{name: tuple(column[:0] for column in getattr(span, name)) for name in ("below", "bandwidth", "latency_s")})
+    none = replace(
+        span,
+        **{
+            name: tuple(column[:0] for column in getattr(span, name))
+            for name in ("below", "bandwidth", "latency_s")
+        },
+    )
     for name in SCHEDULED:
-        assert algorithm_named(name).seconds(Collective.ALL_REDUCE, volume=np.zeros(0), span=none).shape == (0,)
-        assert all(sent.shape == (0,) for sent in algorithm_named(name).wire_bytes(Collective.ALL_REDUCE, volume=np.zeros(0), span=none))
+        assert algorithm_named(name).seconds(
+            Collective.ALL_REDUCE, volume=np.zeros(0), span=none
+        ).shape == (0,)
+        assert all(
+            sent.shape == (0,)
+            for sent in algorithm_named(name).wire_bytes(
+                Collective.ALL_REDUCE, volume=np.zeros(0), span=none
+            )
+        )

@@ -20,30 +20,50 @@ UNITS = [(8, 64), (8, 32, 128), (4, 16, 96), (8, 48), (6, 24, 120), (8, 40), (72
 
 
 def tiers_of(units: tuple[int, ...]) -> tuple[Tier, ...]:
-    return tuple(Tier(name=f"tier{k}", num_devices=unit, bandwidth=1e12 / 4**k, latency_s=1e-6 * 2**k) for k, unit in enumerate(units))
+    return tuple(
+        Tier(name=f"tier{k}", num_devices=unit, bandwidth=1e12 / 4**k, latency_s=1e-6 * 2**k)
+        for k, unit in enumerate(units)
+    )
 
 
 def below_of(units: tuple[int, ...], axes: list[tuple[int, int]]) -> list[int]:
-    span = span_of(tiers_of(units), tuple((np.array([degree]), np.array([stride])) for degree, stride in axes))
+    span = span_of(
+        tiers_of(units), tuple((np.array([degree]), np.array([stride])) for degree, stride in axes)
+    )
     assert all(array.dtype == np.int64 and array.shape == (1,) for array in span.below)
     return [int(array[0]) for array in span.below]
 
 
-def listed(units: tuple[int, ...], degrees: tuple[int, ...], chosen: tuple[int, ...]) -> list[list[list[int]]]:
-    """For each group along the chosen axes of a grid (innermost first), for each tier, its members under each unit that it touches."""
+def listed(
+    units: tuple[int, ...], degrees: tuple[int, ...], chosen: tuple[int, ...]
+) -> list[list[list[int]]]:
+    """For each group along the chosen axes of a grid (innermost first), for each tier, its members
+    under each unit that it touches."""
     strides = [prod(degrees[:axis]) for axis in range(len(degrees))]
     rest = [axis for axis in range(len(degrees)) if axis not in chosen]
 
     def sums(axes: list[int]) -> list[int]:
-        return [sum(i * strides[a] for i, a in zip(place, axes, strict=True)) for place in product(*(range(degrees[a]) for a in axes))]
+        return [
+            sum(i * strides[a] for i, a in zip(place, axes, strict=True))
+            for place in product(*(range(degrees[a]) for a in axes))
+        ]
 
     groups = [[offset + step for step in sums(list(chosen))] for offset in sums(rest)]
-    return [[np.unique(np.array(group) // unit, return_counts=True)[1].tolist() for unit in units] for group in groups]
+    return [
+        [np.unique(np.array(group) // unit, return_counts=True)[1].tolist() for unit in units]
+        for group in groups
+    ]
 
 
 def grids(total: int) -> list[tuple[int, ...]]:
     divisors = [d for d in range(1, total + 1) if total % d == 0]
-    return [(a, b, c, total // (a * b * c)) for a in divisors for b in divisors for c in divisors if total % (a * b * c) == 0]
+    return [
+        (a, b, c, total // (a * b * c))
+        for a in divisors
+        for b in divisors
+        for c in divisors
+        if total % (a * b * c) == 0
+    ]
 
 
 @pytest.mark.parametrize("units", UNITS, ids=str)
@@ -51,7 +71,9 @@ def test_the_order_in_which_axes_are_given_says_nothing(units: tuple[int, ...]) 
     """Axes of one member in between do not keep the others from their place."""
     for degrees in grids(units[-1])[::7]:
         axes = [(degree, prod(degrees[:axis])) for axis, degree in enumerate(degrees)]
-        assert len({tuple(below_of(units, list(given))) for given in permutations(axes)}) == 1, degrees
+        assert len({tuple(below_of(units, list(given))) for given in permutations(axes)}) == 1, (
+            degrees
+        )
 
 
 @in_both
@@ -64,7 +86,9 @@ def test_is_exact_where_all_groups_lie_alike(units: tuple[int, ...]) -> None:
             found = below_of(units, [(degrees[axis], strides[axis]) for axis in chosen])
             assert found[-1] == prod(degrees[axis] for axis in chosen)
             groups = listed(units, degrees, chosen)
-            if any(group != groups[0] for group in groups) or any(len(set(counts)) > 1 for counts in groups[0]):
+            if any(group != groups[0] for group in groups) or any(
+                len(set(counts)) > 1 for counts in groups[0]
+            ):
                 continue
             alike += 1
             inside = [counts[0] for counts in groups[0]]
@@ -78,7 +102,9 @@ def test_groups_said_to_lie_alike_do(units: tuple[int, ...]) -> None:
     alike = 0
     for degrees in grids(units[-1])[::EVERY]:
         for chosen in (*combinations(range(4), 1), *combinations(range(4), 2)):
-            axes = tuple((np.array([degrees[axis]]), np.array([prod(degrees[:axis])])) for axis in chosen)
+            axes = tuple(
+                (np.array([degrees[axis]]), np.array([prod(degrees[:axis])])) for axis in chosen
+            )
             if lie_alike(tiers_of(units), axes)[0]:
                 alike += 1
                 (first, *others) = listed(units, degrees, chosen)
@@ -128,7 +154,9 @@ def test_a_unit_has_as_many_members_as_of_the_densest_group_and_half_as_many_of_
         ((8, 512), [], [1, 1]),
     ],
 )
-def test_known_groups(units: tuple[int, ...], axes: list[tuple[int, int]], below: list[int]) -> None:
+def test_known_groups(
+    units: tuple[int, ...], axes: list[tuple[int, int]], below: list[int]
+) -> None:
     assert below_of(units, axes) == below
 
 
@@ -143,12 +171,17 @@ def test_arrays_are_taken_group_by_group_in_any_order_of_axes() -> None:
     span = span_of(tiers_of(units), (first, second))
     assert span.size.tolist() == (inner * outer).tolist()
     for group in range(200):
-        axes = [(int(inner[group]), int(step[group])), (int(outer[group]), int(inner[group] * step[group]))]
+        axes = [
+            (int(inner[group]), int(step[group])),
+            (int(outer[group]), int(inner[group] * step[group])),
+        ]
         assert [int(array[group]) for array in span.below] == below_of(units, axes)
 
 
 def test_carries_the_tiers_rates_and_the_switch() -> None:
-    span = span_of(tiers_of((8, 64)), ((np.array([2, 4]), np.array([1, 8])),), in_network_reduction=True)
+    span = span_of(
+        tiers_of((8, 64)), ((np.array([2, 4]), np.array([1, 8])),), in_network_reduction=True
+    )
     assert [array.tolist() for array in span.bandwidth] == [[1e12, 1e12], [2.5e11, 2.5e11]]
     assert [array.tolist() for array in span.latency_s] == [[1e-6, 1e-6], [2e-6, 2e-6]]
     assert span.in_network_reduction

@@ -14,7 +14,22 @@ from shardwright.cost.priced import Priced
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid
 
-COLUMNS = ("tp", "sp", "cp", "ulysses", "gather", "ep", "etp", "dp", "pp", "mbs", "s_tp", "s_cp", "s_dp", "s_pp")
+COLUMNS = (
+    "tp",
+    "sp",
+    "cp",
+    "ulysses",
+    "gather",
+    "ep",
+    "etp",
+    "dp",
+    "pp",
+    "mbs",
+    "s_tp",
+    "s_cp",
+    "s_dp",
+    "s_pp",
+)
 """Degrees and switches, then the device stride of each axis."""
 
 
@@ -24,7 +39,22 @@ def rows_of(grids: Iterable[Grid]) -> Rows:
     for g in grids:
         s = g.strides()
         listed.append(
-            (g.tp, int(g.sp), g.cp, g.ulysses, int(g.gather), g.ep, g.etp, g.dp, g.pp, g.microbatch, s["tp"], s["cp"], s["dp"], s["pp"])
+            (
+                g.tp,
+                int(g.sp),
+                g.cp,
+                g.ulysses,
+                int(g.gather),
+                g.ep,
+                g.etp,
+                g.dp,
+                g.pp,
+                g.microbatch,
+                s["tp"],
+                s["cp"],
+                s["dp"],
+                s["pp"],
+            )
         )
     table = np.array(listed, dtype=np.int64).reshape(-1, len(COLUMNS))
     return Rows(columns={name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(COLUMNS)})
@@ -39,5 +69,12 @@ def price_grid(problem: Problem, grid: Grid) -> Priced:
         layer_row=0,
         meshes=mesh_table(problem, rows, shard),
         mesh_row=0,
-        layout=layout_of(problem.model, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers),
+        layout=layout_of(
+            problem.model,
+            pp=grid.pp,
+            vpp=grid.vpp,
+            first=grid.first,
+            last=grid.last,
+            layers=grid.layers,
+        ),
     )

@@ -24,7 +24,8 @@ MODELS = (
 
 
 def rows_with(*, experts: bool, first: int = 1) -> Rows:
-    """Every tp, sp, cp and microbatch of a few, with and without experts of their own, in a random order; microbatches from `first` on."""
+    """Every tp, sp, cp and microbatch of a few, with and without experts of their own, in a random
+    order; microbatches from `first` on."""
     grids = [
         Grid(tp=tp, sp=sp, cp=cp, ep=ep, dp=64 // tp // cp, microbatch=size)
         for tp in (1, 2, 4, 16)
@@ -44,11 +45,15 @@ def forget() -> None:
 
 def assert_same(one: LayerTable, other: LayerTable, rows: slice = slice(None)) -> None:
     for field in fields(LayerTable):
-        assert np.array_equal(getattr(one, field.name)[..., rows], getattr(other, field.name)), field.name
+        assert np.array_equal(getattr(one, field.name)[..., rows], getattr(other, field.name)), (
+            field.name
+        )
 
 
 @pytest.mark.parametrize(("model", "runtime", "cluster"), MODELS)
-def test_tables_of_some_rows_after_others_are_those_of_all_at_once(model: str, runtime: str, cluster: str) -> None:
+def test_tables_of_some_rows_after_others_are_those_of_all_at_once(
+    model: str, runtime: str, cluster: str
+) -> None:
     problem = real_problem(model, cluster, seq_len=4096, global_batch=64, runtime=runtime)
     rows, ladder = rows_with(experts="a3b" in model), module_ladder(problem)
     forget()
@@ -59,8 +64,15 @@ def test_tables_of_some_rows_after_others_are_those_of_all_at_once(model: str, r
         for number in range(len(ladder)):
             here = slice(number * len(rows) + start, number * len(rows) + stop)
             for field in fields(LayerTable):
-                mine = getattr(some, field.name)[..., number * (stop - start) : (number + 1) * (stop - start)]
-                assert np.array_equal(getattr(whole, field.name)[..., here], mine), (field.name, start, stop, number)
+                mine = getattr(some, field.name)[
+                    ..., number * (stop - start) : (number + 1) * (stop - start)
+                ]
+                assert np.array_equal(getattr(whole, field.name)[..., here], mine), (
+                    field.name,
+                    start,
+                    stop,
+                    number,
+                )
 
 
 def test_degrees_too_large_for_a_code_are_priced_all_the_same() -> None:
@@ -71,12 +83,19 @@ def test_degrees_too_large_for_a_code_are_priced_all_the_same() -> None:
     once = layer_table(problem, large)
     forget()
     assert_same(once, layer_table(problem, large))
-    both = Rows(columns={name: np.concatenate([column, large[name]]) for name, column in small.columns.items()})
+    both = Rows(
+        columns={
+            name: np.concatenate([column, large[name]]) for name, column in small.columns.items()
+        }
+    )
     assert_same(layer_table(problem, both), layer_table(problem, small), slice(len(small)))
 
 
 def test_what_one_cluster_and_batch_know_serves_another() -> None:
-    small, large = (real_problem("qwen3-30b-a3b", f"h100-sxm:{n}", seq_len=4096, global_batch=n) for n in (64, 512))
+    small, large = (
+        real_problem("qwen3-30b-a3b", f"h100-sxm:{n}", seq_len=4096, global_batch=n)
+        for n in (64, 512)
+    )
     rows = rows_with(experts=True)
     forget()
     alone = layer_table(large, rows)

@@ -1,4 +1,5 @@
-"""Collectives around an edge's messages: a device's follow one another, those of other devices run beside them."""
+"""Collectives around an edge's messages: a device's follow one another, those of other devices run
+beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows whose layers cost the same are priced once, and what each costs is bit for bit what it costs by itself."""
+"""Rows whose layers cost the same are priced once, and what each costs is bit for bit what it costs
+by itself."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ from tests.search.problems import facts_of, real_problem
 
 @pytest.mark.parametrize(
     ("model", "cluster", "idle"),
-    [("qwen3-30b-a3b", "h100-sxm:32", False), ("qwen3-30b-a3b", "h100-sxm:48", True), ("llama-3.2-1b", "h100-sxm:32", False)],
+    [
+        ("qwen3-30b-a3b", "h100-sxm:32", False),
+        ("qwen3-30b-a3b", "h100-sxm:48", True),
+        ("llama-3.2-1b", "h100-sxm:32", False),
+    ],
 )
 def test_each_row_costs_what_its_like_costs(model: str, cluster: str, idle: bool) -> None:
     problem = real_problem(model, cluster, seq_len=4096, global_batch=96)
@@ -29,5 +34,7 @@ def test_each_row_costs_what_its_like_costs(model: str, cluster: str, idle: bool
     few, place = distinct_rows(problem, rows)
     whole, once = layer_table(problem, rows), layer_table(problem, few)
     for field in fields(LayerTable):
-        assert np.array_equal(getattr(once, field.name)[..., place], getattr(whole, field.name)), field.name
+        assert np.array_equal(getattr(once, field.name)[..., place], getattr(whole, field.name)), (
+            field.name
+        )
     assert (len(few) < len(rows) / 2) == ("a3b" in model), (len(few), len(rows))

@@ -1,4 +1,5 @@
-"""Eager kernels by count, and what a runtime's facts add to a layer's element-wise kernels, by hand."""
+"""Eager kernels by count, and what a runtime's facts add to a layer's element-wise kernels, by
+hand."""
 
 from __future__ import annotations
 
@@ -48,7 +49,10 @@ def widths(kind: OperatorKind, *, written: bool) -> int:
 
 def test_chains_move_what_was_counted() -> None:
     once, twice = seconds(BASE, passes_eager=1.0), seconds(BASE, passes_eager=2.0)
-    norm, rotary = widths(OperatorKind.NORM, written=False), widths(OperatorKind.ROTARY, written=False)
+    norm, rotary = (
+        widths(OperatorKind.NORM, written=False),
+        widths(OperatorKind.ROTARY, written=False),
+    )
     gate = widths(OperatorKind.ACTIVATION, written=True)
     forward = norm * eager.NORM_FORWARD + rotary * eager.ROTARY + gate * eager.GATE_FORWARD
     backward = norm * eager.NORM_BACKWARD + rotary * eager.ROTARY + gate * eager.GATE_BACKWARD
@@ -65,9 +69,12 @@ def test_fused_chains_leave_no_chain() -> None:
 
 def test_a_norm_behind_a_cast_moves_the_cast_too() -> None:
     plain = replace(BASE, fused_chains=True)
-    more = seconds(replace(plain, fp32_norms=True), passes_native=1.0) - seconds(plain, passes_native=1.0)
+    more = seconds(replace(plain, fp32_norms=True), passes_native=1.0) - seconds(
+        plain, passes_native=1.0
+    )
     norm = widths(OperatorKind.NORM, written=False) * TOKENS / BANDWIDTH
-    # Without the cast: one read and one write of 2 bytes forward, two reads and a write backward, two reads for the gain.
+    # Without the cast: one read and one write of 2 bytes forward, two reads and a write backward,
+    # two reads for the gain.
     assert more[phase("F")] == pytest.approx(norm * (eager.FP32_NORM_FORWARD - 4))
     assert more[phase("I")] == pytest.approx(norm * (eager.FP32_NORM_BACKWARD - 6))
     assert more[phase("W")] == pytest.approx(norm * (eager.FP32_NORM_GAIN - 4))
@@ -76,10 +83,18 @@ def test_a_norm_behind_a_cast_moves_the_cast_too() -> None:
 def test_checkpointed_norms_run_again_unless_the_layer_does() -> None:
     kept, again = seconds(BASE), seconds(replace(BASE, rebuilds_norms=True))
     norms = sum(o.kind is OperatorKind.NORM for o in MODEL.blocks[LAYER].operators)
-    norm = widths(OperatorKind.NORM, written=False) * eager.NORM_FORWARD * TOKENS * SHIPPED.passes_eager / BANDWIDTH
+    norm = (
+        widths(OperatorKind.NORM, written=False)
+        * eager.NORM_FORWARD
+        * TOKENS
+        * SHIPPED.passes_eager
+        / BANDWIDTH
+    )
     more = again - kept
     assert more[phase("I")] == pytest.approx(norm + norms * DEVICE.launch_s)
-    assert again[phase("I")] + again[phase("R_full")] == pytest.approx(kept[phase("I")] + kept[phase("R_full")])
+    assert again[phase("I")] + again[phase("R_full")] == pytest.approx(
+        kept[phase("I")] + kept[phase("R_full")]
+    )
     assert more[phase("F")] == 0.0
 
 
@@ -88,7 +103,8 @@ def test_pieces_of_a_reduction_are_summed_where_they_are_copied() -> None:
     copied = seconds(replace(RUNTIME, name="async", tp_overlap=TpOverlap.ASYNC), tp=4)
     hidden = MODEL.blocks[LAYER].operators[0].reads[0].size
     one = hidden * TOKENS * 2 * (1 + 1 / 4) / BANDWIDTH + DEVICE.launch_s
-    # Behind two row-parallel products forward; backward the gradients of several projections are summed first, which nothing joins.
+    # Behind two row-parallel products forward; backward the gradients of several projections are
+    # summed first, which nothing joins.
     assert (copied - serial)[phase("F")] == pytest.approx(2 * one)
     assert (copied - serial)[phase("I")] == 0.0
     assert (

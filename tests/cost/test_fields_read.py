@@ -1,4 +1,5 @@
-"""What parts of pricing ignore of a runtime: a step costs the same, to the last bit, where its parts read all of it."""
+"""What parts of pricing ignore of a runtime: a step costs the same, to the last bit, where its
+parts read all of it."""
 
 from __future__ import annotations
 
@@ -28,14 +29,23 @@ GRIDS = (
     Grid(cp=2, dp=4, ep=4, zero=3, recompute=Recompute.SELECTIVE),
     Grid(tp=4, dp=4, etp=4, ep=2, zero=2, recompute=Recompute.FULL),
 )
-OFTEN = ("megatron-core-0.16", "megatron-core-0.5", "maxtext", "torchtitan-0.2", "deepspeed-2022", "deepseek-v3")
+OFTEN = (
+    "megatron-core-0.16",
+    "megatron-core-0.5",
+    "maxtext",
+    "torchtitan-0.2",
+    "deepspeed-2022",
+    "deepseek-v3",
+)
 
 
 @cache
 def problem_of(runtime: str, compute: Dtype) -> Problem:
     """A model of all sorts of blocks on two nodes."""
     job = replace(training_job(seq_len=64, global_batch=64), compute=compute)
-    return small_problem(expert_model(predictors=1), cluster_of(16, node=8), runtime=load_runtime(runtime), job=job)
+    return small_problem(
+        expert_model(predictors=1), cluster_of(16, node=8), runtime=load_runtime(runtime), job=job
+    )
 
 
 def is_same_table(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> bool:
@@ -45,13 +55,20 @@ def is_same_table(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> bool:
     with monkeypatch.context() as patched:
         patched.setattr(columns, "block_problem", lambda given, _: replace(given))
         again = layer_table(replace(problem), rows)
-    return all(np.array_equal(getattr(found, field.name), getattr(again, field.name)) for field in fields(found))
+    return all(
+        np.array_equal(getattr(found, field.name), getattr(again, field.name))
+        for field in fields(found)
+    )
 
 
 def is_same(one: SimulatedPlan, other: SimulatedPlan) -> bool:
     times = ((one.timeline.work, other.timeline.work), (one.timeline.finish, other.timeline.finish))
     kept = (one.memory, one.host_memory) == (other.memory, other.host_memory)
-    return kept and one.step_time_s == other.step_time_s and all(np.array_equal(*pair) for pair in times)
+    return (
+        kept
+        and one.step_time_s == other.step_time_s
+        and all(np.array_equal(*pair) for pair in times)
+    )
 
 
 def reading_all(problem: Problem, grid: Grid, monkeypatch: pytest.MonkeyPatch) -> SimulatedPlan:
@@ -64,14 +81,20 @@ def reading_all(problem: Problem, grid: Grid, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("compute", [Dtype.BF16, Dtype.FP8])
 @pytest.mark.parametrize("name", runtime_names())
-def test_runtimes_cost_the_same_where_all_is_read(name: str, compute: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runtimes_cost_the_same_where_all_is_read(
+    name: str, compute: Dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     problem, grid = problem_of(name, compute), GRIDS[runtime_names().index(name) % len(GRIDS)]
     assert is_same(simulate_grid(problem, grid), reading_all(problem, grid, monkeypatch))
     assert is_same_table(problem, monkeypatch)
 
 
-@pytest.mark.parametrize(("name", "compute"), [*((name, Dtype.BF16) for name in OFTEN), (OFTEN[0], Dtype.FP8)])
-def test_options_cost_the_same_where_all_is_read(name: str, compute: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "compute"), [*((name, Dtype.BF16) for name in OFTEN), (OFTEN[0], Dtype.FP8)]
+)
+def test_options_cost_the_same_where_all_is_read(
+    name: str, compute: Dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     problem, tried = problem_of(name, compute), 0
     for number, offer in enumerate(problem.runtime.offers):
         try:
@@ -81,19 +104,33 @@ def test_options_cost_the_same_where_all_is_read(name: str, compute: Dtype, monk
         if own is problem:
             continue
         grid, tried = GRIDS[number % len(GRIDS)], tried + 1
-        assert is_same(simulate_grid(own, grid), reading_all(own, grid, monkeypatch)), (offer.option, offer.value)
-        assert (name, compute) != (OFTEN[0], Dtype.BF16) or is_same_table(own, monkeypatch), (offer.option, offer.value)
+        assert is_same(simulate_grid(own, grid), reading_all(own, grid, monkeypatch)), (
+            offer.option,
+            offer.value,
+        )
+        assert (name, compute) != (OFTEN[0], Dtype.BF16) or is_same_table(own, monkeypatch), (
+            offer.option,
+            offer.value,
+        )
     assert tried >= 4
 
 
-@pytest.mark.parametrize("grid", [Grid(cp=2, dp=4, ep=4, zero=2, offload=50), Grid(cp=2, dp=4, ep=4, zero=3, offload=100)])
-def test_offloaded_states_cost_the_same_where_all_is_read(grid: Grid, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients that go to host memory as they are reduced took no time in a plan, and some in its lower bound."""
+@pytest.mark.parametrize(
+    "grid",
+    [Grid(cp=2, dp=4, ep=4, zero=2, offload=50), Grid(cp=2, dp=4, ep=4, zero=3, offload=100)],
+)
+def test_offloaded_states_cost_the_same_where_all_is_read(
+    grid: Grid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients that go to host memory as they are reduced took no time in a plan, and some in its
+    lower bound."""
     problem = problem_of("deepspeed", Dtype.BF16)
     assert problem.runtime.gradients_on_host
     done = simulate_grid(problem, grid)
     assert is_same(done, reading_all(problem, grid, monkeypatch))
-    stays = replace(problem, runtime=replace(problem.runtime, name="on the device", gradients_on_host=False))
+    stays = replace(
+        problem, runtime=replace(problem.runtime, name="on the device", gradients_on_host=False)
+    )
     assert done.timeline.work.sum() > simulate_grid(stays, grid).timeline.work.sum()
 
 
@@ -102,12 +139,20 @@ def test_options_of_the_step_alone_price_no_block_and_those_of_blocks_no_sum() -
 
     def is_known(option: str, value: str) -> tuple[list[bool], bool]:
         own = under(problem, ((option, value),))
-        blocks = [block_problem(own, block) is block_problem(problem, block) for block in problem.model.blocks]
+        blocks = [
+            block_problem(own, block) is block_problem(problem, block)
+            for block in problem.model.blocks
+        ]
         return blocks, sums_problem(own) is sums_problem(problem)
 
     names = [block.name for block in problem.model.blocks]
     assert names == ["embed", "layer", "head", "sparse", "mtp_head"]
-    for option, value in (("grad_overlap", "off"), ("param_overlap", "off"), ("p2p_overlap", "off"), ("transformer", "local")):
+    for option, value in (
+        ("grad_overlap", "off"),
+        ("param_overlap", "off"),
+        ("p2p_overlap", "off"),
+        ("transformer", "local"),
+    ):
         assert is_known(option, value) == ([True] * 5, True)
     assert is_known("grad_check", "off") == ([True] * 5, False)
     assert is_known("attention", "flash-2") == ([True, False, True, False, True], True)

@@ -1,4 +1,5 @@
-"""Activations in host memory: bytes that leave the device, and seconds that a layer waits for their copies."""
+"""Activations in host memory: bytes that leave the device, and seconds that a layer waits for their
+copies."""
 
 from __future__ import annotations
 
@@ -28,8 +29,15 @@ def problem(remat: str, *, host: float = 1.0) -> Problem:
     cluster = cluster_of(2, node=2)
     node = cluster.groups[0].kind
     pcie = replace(node.host.pcie, bandwidth=node.host.pcie.bandwidth * host)
-    slower = replace(cluster, groups=(replace(cluster.groups[0], kind=replace(node, host=replace(node.host, pcie=pcie))),))
-    return problem_of(dense_model(), slower, runtime=load_runtime(f"maxtext remat={remat}"), seq_len=256)
+    slower = replace(
+        cluster,
+        groups=(
+            replace(cluster.groups[0], kind=replace(node, host=replace(node.host, pcie=pcie))),
+        ),
+    )
+    return problem_of(
+        dense_model(), slower, runtime=load_runtime(f"maxtext remat={remat}"), seq_len=256
+    )
 
 
 def table(remat: str, *, host: float = 1.0) -> LayerTable:
@@ -60,20 +68,36 @@ def test_bytes_of_each_policy_counted_by_hand() -> None:
 
 
 def test_a_policy_that_keeps_more_runs_less_again() -> None:
-    order = ("save_out_proj", "save_qkv_proj", "save_dot_except_mlp", "minimal", "minimal_with_context")
+    order = (
+        "save_out_proj",
+        "save_qkv_proj",
+        "save_dot_except_mlp",
+        "minimal",
+        "minimal_with_context",
+    )
     spent = [float(table(name).seconds[LAYER, AGAIN].sum()) for name in order]
     full = float(table("full").seconds[LAYER, PHASES.index("R_full")].sum())
     assert full > max(spent[:2]) > spent[2] > spent[3] > spent[4] > 0
 
 
 def test_a_fast_link_hides_all_copies_and_a_slow_one_is_waited_for() -> None:
-    on_device, on_host = table("save_dot_except_mlp", host=1e6), table("attention_offloaded", host=1e6)
-    assert float(on_host.seconds[LAYER, AGAIN].sum()) == float(on_device.seconds[LAYER, AGAIN].sum())
+    on_device, on_host = (
+        table("save_dot_except_mlp", host=1e6),
+        table("attention_offloaded", host=1e6),
+    )
+    assert float(on_host.seconds[LAYER, AGAIN].sum()) == float(
+        on_device.seconds[LAYER, AGAIN].sum()
+    )
     slow = table("attention_offloaded", host=1e-6)
     moved = kept("save_dot_except_mlp")
     rate = problem("full", host=1e-6).cluster.node.host.pcie.achieved
-    both = 2 * moved / rate - sum(float(on_device.seconds[LAYER, PHASES.index(p)].sum()) for p in ("F", "I", "W", "R_selective"))
-    assert float(slow.seconds[LAYER, AGAIN].sum() - on_device.seconds[LAYER, AGAIN].sum()) == pytest.approx(both, rel=1e-9)
+    both = 2 * moved / rate - sum(
+        float(on_device.seconds[LAYER, PHASES.index(p)].sum())
+        for p in ("F", "I", "W", "R_selective")
+    )
+    assert float(
+        slow.seconds[LAYER, AGAIN].sum() - on_device.seconds[LAYER, AGAIN].sum()
+    ) == pytest.approx(both, rel=1e-9)
 
 
 def test_waits_stretch_with_time() -> None:
@@ -86,17 +110,26 @@ def test_waits_stretch_with_time() -> None:
 
 def checkpointed(options: str, *, tp: int = 1) -> LayerTable:
     """A small model under DeepSpeed's checkpoints."""
-    parked = problem_of(dense_model(), cluster_of(2, node=2), runtime=load_runtime(f"deepspeed {options}"), seq_len=256)
+    parked = problem_of(
+        dense_model(),
+        cluster_of(2, node=2),
+        runtime=load_runtime(f"deepspeed {options}"),
+        seq_len=256,
+    )
     return layer_table(parked, rows_of([Grid(tp=tp, dp=2 // tp)]))
 
 
 @pytest.mark.parametrize("tp", [1, 2])
 def test_inputs_of_recomputed_layers_wait_in_host_memory(tp: int) -> None:
-    """Nothing is left of them on the device, and each member copies its own part down and up, beside nothing."""
+    """Nothing is left of them on the device, and each member copies its own part down and up,
+    beside nothing."""
     full, again = MODES.index("full"), PHASES.index("R_full")
     kept, parked = checkpointed("", tp=tp), checkpointed("cpu_checkpoints=on", tp=tp)
     assert (parked.saved_bytes[LAYER, full] == 0).all()
-    assert np.array_equal(np.delete(parked.saved_bytes[LAYER], full, axis=0), np.delete(kept.saved_bytes[LAYER], full, axis=0))
+    assert np.array_equal(
+        np.delete(parked.saved_bytes[LAYER], full, axis=0),
+        np.delete(kept.saved_bytes[LAYER], full, axis=0),
+    )
     rate = problem("full").cluster.node.host.pcie.achieved
     waited = float((parked.seconds - kept.seconds)[LAYER, again].sum())
     assert waited == pytest.approx(2 * int(kept.saved_bytes[LAYER, full, 0]) / tp / rate, rel=1e-9)
@@ -105,7 +138,10 @@ def test_inputs_of_recomputed_layers_wait_in_host_memory(tp: int) -> None:
 def test_shards_of_parameters_wait_in_host_memory() -> None:
     """Less by a shard's working copy on the device, and longer by its copies."""
     names = ("deepspeed", "deepspeed param_offload=on")
-    made = [problem_of(dense_model(), cluster_of(2, node=2), runtime=load_runtime(name), seq_len=256) for name in names]
+    made = [
+        problem_of(dense_model(), cluster_of(2, node=2), runtime=load_runtime(name), seq_len=256)
+        for name in names
+    ]
     kept, moved = (predict(one, parse_grid("dp2 mbs1 zero3 recompute=none")) for one in made)
     shard = made[0].model.num_parameters * 2 // 2
     assert kept.allocated_bytes - moved.allocated_bytes == pytest.approx(shard, rel=1e-3)

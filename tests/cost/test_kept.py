@@ -29,7 +29,8 @@ def saved(one: StepCosts) -> int:
 
 @pytest.mark.parametrize(("named", "tensors"), [("act", 1), ("up", 2), ("mlp", 3), ("up,act", 3)])
 def test_recomputed_operators_are_not_saved(named: str, tensors: int) -> None:
-    """The activation makes one tensor of the MLP's width, the projections up two; a class's name means all of its operators."""
+    """The activation makes one tensor of the MLP's width, the projections up two; a class's name
+    means all of its operators."""
     plain, kept = step(), step(f"recompute 0-3: {named}")
     assert saved(plain) - saved(kept) == tensors * ACT
     assert seconds(kept, "forward_s") == seconds(plain, "forward_s")
@@ -41,7 +42,8 @@ def test_recomputed_operators_add_up_and_so_do_blocks() -> None:
     """Seconds of two operators are those of each; half of the layers costs half as much."""
     plain = seconds(step(), "backward_s")
     more = {
-        line: seconds(step(f"recompute {line}"), "backward_s") - plain for line in ("0-3: act", "0-3: up", "0-3: up,act", "0-1: up,act")
+        line: seconds(step(f"recompute {line}"), "backward_s") - plain
+        for line in ("0-3: act", "0-3: up", "0-3: up,act", "0-1: up,act")
     }
     assert more["0-3: up,act"] == pytest.approx(more["0-3: up"] + more["0-3: act"], rel=1e-9)
     assert more["0-3: up,act"] == pytest.approx(2 * more["0-1: up,act"], rel=1e-9)
@@ -65,8 +67,11 @@ def test_what_compute_does_not_hide_of_a_transfer_is_exposed() -> None:
     plain = two_stages(inner).costs.families[0, 1, 0].slices[0]
     slow, fast = (two_stages("host 0-3: act", pcie=rate).costs.step(0, 1, 0) for rate in (1e6, 2e6))
     for name in ("forward_s", "backward_s"):
-        # The layers take bytes / rate, the head beside them what it did: the difference of two rates is bytes x (1 / r1 - 1 / r2).
-        assert seconds(slow, name) - seconds(fast, name) == pytest.approx(ACT / 1e6 - ACT / 2e6, rel=1e-6)
+        # The layers take bytes / rate, the head beside them what it did: the difference of two
+        # rates is bytes x (1 / r1 - 1 / r2).
+        assert seconds(slow, name) - seconds(fast, name) == pytest.approx(
+            ACT / 1e6 - ACT / 2e6, rel=1e-6
+        )
         assert seconds(fast, name) > seconds(plain, name)
 
 
@@ -74,4 +79,6 @@ def test_the_slower_of_link_and_drive_moves_them() -> None:
     problem = problem_for(dense(), batch=8)
     node = problem.cluster.node
     assert transfer_bandwidth(problem, How.HOST) == node.host.pcie.achieved
-    assert transfer_bandwidth(problem, How.NVME) <= min(node.host.pcie.achieved, node.host.nvme_bandwidth or node.host.pcie.achieved)
+    assert transfer_bandwidth(problem, How.NVME) <= min(
+        node.host.pcie.achieved, node.host.nvme_bandwidth or node.host.pcie.achieved
+    )

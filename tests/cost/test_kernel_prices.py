@@ -1,4 +1,5 @@
-"""Kernels priced from tables: what the tables correct, where they stop, and that the record of who answered adds up."""
+"""Kernels priced from tables: what the tables correct, where they stop, and that the record of who
+answered adds up."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from shardwright.collectives.span import span_of
 from shardwright.cost.answered import FAMILIES, answered, shares
 from shardwright.cost.columns import layer_table
 from shardwright.cost.communication import move_seconds, network_of
-from shardwright.cost.compute import Machine, attention_flops, attention_seconds, gemm_seconds, machine_of
+from shardwright.cost.compute import (
+    Machine,
+    attention_flops,
+    attention_seconds,
+    gemm_seconds,
+    machine_of,
+)
 from shardwright.cost.kernel_lookup import gemm_grid_for, tile_padding
 from shardwright.cost.parts import ATTENTION, ELEMENT, GEMM
 from shardwright.dtype import Dtype
@@ -30,8 +37,15 @@ from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model, expert_model
 
 
-def machine(name: str = "h100-sxm", *, compute: Dtype = Dtype.BF16, kernel: AttentionKernel = AttentionKernel.FLASH_3) -> Machine:
-    return machine_of(accelerator(name), compute=compute, attention=kernel, elements=ElementKernels.FUSED)
+def machine(
+    name: str = "h100-sxm",
+    *,
+    compute: Dtype = Dtype.BF16,
+    kernel: AttentionKernel = AttentionKernel.FLASH_3,
+) -> Machine:
+    return machine_of(
+        accelerator(name), compute=compute, attention=kernel, elements=ElementKernels.FUSED
+    )
 
 
 def ints(*values: int) -> np.ndarray:
@@ -49,12 +63,21 @@ class TestGemm:
         one = machine(name)
         grid = gemm_grid_for(one.accelerator, Dtype.BF16, one.gemm)
         assert grid is not None
-        shape = {"m": ints(512, 4096, 1000, 128), "n": ints(2048, 8192, 3000, 50000), "k": ints(8192, 1024, 4096, 4096)}
-        factor = gemm_correction(grid, **{side: value.astype(float) for side, value in shape.items()})
-        assert gemm_seconds(one, **shape) == pytest.approx(factor * gemm_seconds(without_grid(one), **shape), rel=1e-12)
+        shape = {
+            "m": ints(512, 4096, 1000, 128),
+            "n": ints(2048, 8192, 3000, 50000),
+            "k": ints(8192, 1024, 4096, 4096),
+        }
+        factor = gemm_correction(
+            grid, **{side: value.astype(float) for side, value in shape.items()}
+        )
+        assert gemm_seconds(one, **shape) == pytest.approx(
+            factor * gemm_seconds(without_grid(one), **shape), rel=1e-12
+        )
 
     def test_small_shards_are_slow(self) -> None:
-        """H100 bf16, n = 1024, k = 8192: .41, .56, .76, .81 of peak at m = 512 to 4096, as printed beside the tables (short runs)."""
+        """H100 bf16, n = 1024, k = 8192: .41, .56, .76, .81 of peak at m = 512 to 4096, as printed
+        beside the tables (short runs)."""
         one = machine()
         m = ints(512, 1024, 2048, 4096)
         n, k = np.full(4, 1024), np.full(4, 8192)
@@ -68,7 +91,9 @@ class TestGemm:
         mine = replace(one, gemm=replace(one.gemm, compute_efficiency=0.6, origin=own))
         shape = {"m": ints(512), "n": ints(512), "k": ints(4096)}
         assert gemm_grid_for(mine.accelerator, Dtype.BF16, mine.gemm) is None
-        assert gemm_seconds(mine, **shape) == pytest.approx(gemm_seconds(without_grid(mine), **shape))
+        assert gemm_seconds(mine, **shape) == pytest.approx(
+            gemm_seconds(without_grid(mine), **shape)
+        )
 
     def test_half_precision_shares_a_grid_and_full_precision_has_none(self) -> None:
         half = machine(compute=Dtype.FP16)
@@ -83,7 +108,9 @@ class TestGemm:
             given = [sides if p == place else whole for p in range(3)]
             assert tile_padding(m=given[0], n=given[1], k=given[2]) == pytest.approx(expected)
         one = machine()
-        even, ragged = (gemm_seconds(one, m=ints(m), n=ints(8192), k=ints(8192))[0] for m in (8192, 8193))
+        even, ragged = (
+            gemm_seconds(one, m=ints(m), n=ints(8192), k=ints(8192))[0] for m in (8192, 8193)
+        )
         assert 1.0 < ragged / even < 1.03
 
     def test_time_falls_with_no_dimension_by_much(self) -> None:
@@ -105,12 +132,20 @@ class TestGemm:
 class TestAttention:
     SHAPE = AttentionShape(heads=32, kv_heads=8, head_dim=128, value_dim=128)
 
-    def seconds(self, one: Machine, shape: AttentionShape, *, length: int, heads: int = 32) -> float:
-        return float(attention_seconds(one, shape, tokens=ints(length), heads=ints(heads), context=length, backward=False)[0])
+    def seconds(
+        self, one: Machine, shape: AttentionShape, *, length: int, heads: int = 32
+    ) -> float:
+        return float(
+            attention_seconds(
+                one, shape, tokens=ints(length), heads=ints(heads), context=length, backward=False
+            )[0]
+        )
 
     def share(self, one: Machine, shape: AttentionShape, *, length: int, heads: int = 32) -> float:
         flops = attention_flops(shape, tokens=ints(length), heads=ints(heads), context=length)[0]
-        return float(flops / self.seconds(one, shape, length=length, heads=heads) / one.attention_peak)
+        return float(
+            flops / self.seconds(one, shape, length=length, heads=heads) / one.attention_peak
+        )
 
     def test_narrow_heads_are_slower_and_wide_ones_faster(self) -> None:
         one = machine()
@@ -121,25 +156,37 @@ class TestAttention:
 
     def test_few_heads_do_not_fill_a_device(self) -> None:
         one = machine()
-        assert self.share(one, self.SHAPE, length=2048, heads=4) < 0.8 * self.share(one, self.SHAPE, length=2048, heads=64)
+        assert self.share(one, self.SHAPE, length=2048, heads=4) < 0.8 * self.share(
+            one, self.SHAPE, length=2048, heads=64
+        )
 
     def test_an_older_kernel_keeps_its_curve_scaled_for_heads(self) -> None:
         old = machine(kernel=AttentionKernel.FLASH_2)
         curve = dict(old.attention.forward)
         assert self.share(old, self.SHAPE, length=8192) < 1.02 * curve[8192]
-        assert self.share(old, self.SHAPE, length=8192) < self.share(machine(), self.SHAPE, length=8192)
+        assert self.share(old, self.SHAPE, length=8192) < self.share(
+            machine(), self.SHAPE, length=8192
+        )
         narrow = replace(self.SHAPE, head_dim=64, value_dim=64)
-        assert self.share(old, narrow, length=8192) < 0.95 * self.share(old, self.SHAPE, length=8192)
+        assert self.share(old, narrow, length=8192) < 0.95 * self.share(
+            old, self.SHAPE, length=8192
+        )
 
 
 class TestCollectives:
     def test_groups_inside_a_node_take_the_curve(self) -> None:
         network = network_of(cluster_of(64, node=8))
         sizes = ints(1, 2, 3, 4, 8, 16)
-        span = span_of(network.tiers, ((sizes, np.ones_like(sizes)),), in_network_reduction=network.in_network_reduction)
+        span = span_of(
+            network.tiers,
+            ((sizes, np.ones_like(sizes)),),
+            in_network_reduction=network.in_network_reduction,
+        )
         volume = np.full(6, 500e6)
         priced = move_seconds(Collective.ALL_GATHER, volume=volume, span=span, network=network)
-        plain = move_seconds(Collective.ALL_GATHER, volume=volume, span=span, network=replace(network, curves=()))
+        plain = move_seconds(
+            Collective.ALL_GATHER, volume=volume, span=span, network=replace(network, curves=())
+        )
         assert priced[0] == 0.0
         measured = np.isin(sizes, (2, 4, 8))
         assert (priced[~measured] == plain[~measured]).all()
@@ -151,8 +198,15 @@ class TestCollectives:
         volume = np.geomspace(1, 1e10, 300)
         for size in (2, 4, 8):
             span = span_of(network.tiers, ((np.full(300, size), np.ones(300, dtype=np.int64)),))
-            for kind in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL):
-                assert (np.diff(move_seconds(kind, volume=volume, span=span, network=network)) >= 0.0).all()
+            for kind in (
+                Collective.ALL_REDUCE,
+                Collective.ALL_GATHER,
+                Collective.REDUCE_SCATTER,
+                Collective.ALL_TO_ALL,
+            ):
+                assert (
+                    np.diff(move_seconds(kind, volume=volume, span=span, network=network)) >= 0.0
+                ).all()
 
 
 def stages_of(problem: Problem, grid: Grid) -> tuple[tuple[StageParts, ...], ...]:
@@ -171,15 +225,28 @@ class TestWhoAnswered:
         table = layer_table(problem, rows_of([grid])).seconds[:, :3, :, 0].sum(axis=1)
         for place in sorted({run.block for run in model.runs}):
             block = model.blocks[place]
-            own = {f: sum(r.seconds for r in records if r.block == block.name and r.family == f) for f in FAMILIES}
+            own = {
+                f: sum(r.seconds for r in records if r.block == block.name and r.family == f)
+                for f in FAMILIES
+            }
             assert own["GEMM"] + own["experts' GEMM"] == pytest.approx(table[place, GEMM], rel=1e-9)
-            assert own["attention"] + own["scan"] == pytest.approx(table[place, ATTENTION], rel=1e-9)
+            assert own["attention"] + own["scan"] == pytest.approx(
+                table[place, ATTENTION], rel=1e-9
+            )
             assert own["element-wise"] == pytest.approx(table[place, ELEMENT], rel=1e-9)
 
     def test_evidence_follows_the_device(self) -> None:
         def largest(name: str) -> dict[str, Evidence]:
-            problem = problem_of(dense_model(layers=4), cluster_of(8, node=8, accelerator=name), runtime=RUNTIME, seq_len=4096)
-            return {s.family: s.parts[0][1].evidence for s in shares(answered(problem, stages_of(problem, Grid(tp=8, sp=True))))}
+            problem = problem_of(
+                dense_model(layers=4),
+                cluster_of(8, node=8, accelerator=name),
+                runtime=RUNTIME,
+                seq_len=4096,
+            )
+            return {
+                s.family: s.parts[0][1].evidence
+                for s in shares(answered(problem, stages_of(problem, Grid(tp=8, sp=True))))
+            }
 
         assert largest("h100-sxm")["GEMM"] is Evidence.MEASURED
         assert largest("h100-sxm")["collectives"] is Evidence.MEASURED

@@ -1,4 +1,5 @@
-"""Tables that are kept by their rows' numbers: the same object for the same numbers, and no other's."""
+"""Tables that are kept by their rows' numbers: the same object for the same numbers, and no
+other's."""
 
 from __future__ import annotations
 
@@ -36,7 +37,10 @@ def rows_with(*, tp: tuple[int, ...], name: str = "dp") -> Rows:
 def test_equal_rows_have_one_table() -> None:
     shard = np.array([1, 2])
     first = known_table(make, PROBLEM, rows_with(tp=(3, 5)), shard=shard, modules=("a",))
-    assert known_table(make, PROBLEM, rows_with(tp=(3, 5)), shard=shard.copy(), modules=("a",)) is first
+    assert (
+        known_table(make, PROBLEM, rows_with(tp=(3, 5)), shard=shard.copy(), modules=("a",))
+        is first
+    )
     assert first.given == {"shard": shard, "modules": ("a",)}
 
 
@@ -48,15 +52,24 @@ def test_whatever_differs_has_a_table_of_its_own() -> None:
         known_table(make, PROBLEM, rows_with(tp=(3, 5), name="pp"), shard=shard, modules=("a",)),
         known_table(make, PROBLEM, rows_with(tp=(3, 5)), shard=shard[::-1], modules=("a",)),
         known_table(make, PROBLEM, rows_with(tp=(3, 5)), shard=shard, modules=("b",)),
-        known_table(make, real_problem("llama-3.1-8b", "h100-sxm:32", seq_len=4096, global_batch=64), rows_with(tp=(3, 5)), shard=shard),
+        known_table(
+            make,
+            real_problem("llama-3.1-8b", "h100-sxm:32", seq_len=4096, global_batch=64),
+            rows_with(tp=(3, 5)),
+            shard=shard,
+        ),
     )
     assert all(other is not first for other in others)
 
 
 def test_a_large_table_is_made_each_time() -> None:
     rows = rows_with(tp=tuple(range(8)))
-    assert known_table(make, PROBLEM, rows, sets=MOST_ROWS // 8) is known_table(make, PROBLEM, rows, sets=MOST_ROWS // 8)
-    assert known_table(make, PROBLEM, rows, sets=MOST_ROWS) is not known_table(make, PROBLEM, rows, sets=MOST_ROWS)
+    assert known_table(make, PROBLEM, rows, sets=MOST_ROWS // 8) is known_table(
+        make, PROBLEM, rows, sets=MOST_ROWS // 8
+    )
+    assert known_table(make, PROBLEM, rows, sets=MOST_ROWS) is not known_table(
+        make, PROBLEM, rows, sets=MOST_ROWS
+    )
 
 
 def test_those_asked_for_longest_ago_go_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""A loss that takes the head's product with it: how much of the logits is in memory, and what the head takes."""
+"""A loss that takes the head's product with it: how much of the logits is in memory, and what the
+head takes."""
 
 from __future__ import annotations
 
@@ -22,10 +23,15 @@ BASES = ("deepspeed-0.16", "torchtitan-0.2", "torchtitan-0.2 kernels=eager")
 
 def table(base: str, loss: str) -> LayerTable:
     runtime = load_runtime(f"{base} linear_loss={loss}")
-    return layer_table(problem_of(dense_model(), cluster_of(2, node=2), runtime=runtime, seq_len=256), rows_of([Grid(dp=2)]))
+    return layer_table(
+        problem_of(dense_model(), cluster_of(2, node=2), runtime=runtime, seq_len=256),
+        rows_of([Grid(dp=2)]),
+    )
 
 
-@given(tokens=st.integers(1, 1 << 22), width=st.integers(1, 1 << 18), hidden=st.integers(1, 1 << 14))
+@given(
+    tokens=st.integers(1, 1 << 22), width=st.integers(1, 1 << 18), hidden=st.integers(1, 1 << 14)
+)
 def test_a_part_of_liger_is_a_power_of_two_of_tokens_whose_logits_take_twice_the_hidden_states_at_most(
     tokens: int, width: int, hidden: int
 ) -> None:
@@ -38,9 +44,12 @@ def test_a_part_of_liger_is_a_power_of_two_of_tokens_whose_logits_take_twice_the
 
 @pytest.mark.parametrize("base", BASES)
 def test_less_of_the_logits_is_in_memory(base: str) -> None:
-    plain, liger, cut, chunked = (table(base, loss).logits_bytes[0] for loss in ("off", "liger", "cut", "chunked"))
+    plain, liger, cut, chunked = (
+        table(base, loss).logits_bytes[0] for loss in ("off", "liger", "cut", "chunked")
+    )
     assert cut == 0 < liger < chunked < plain
-    # Liger: a part in 16 bits; eight parts under autograd keep the log-softmax (4) or bf16 logits (2) of all.
+    # Liger: a part in 16 bits; eight parts under autograd keep the log-softmax (4) or bf16 logits
+    # (2) of all.
     model = dense_model()
     tokens, width = 256, model.vocab
     part = int(liger_tokens(np.array([tokens]), width=np.array([width]), hidden=model.hidden)[0])
@@ -65,7 +74,14 @@ def test_the_bound_has_the_same_bytes_as_the_plan() -> None:
     for base in BASES:
         for loss in ("liger", "cut", "chunked", "parts"):
             problem = problem_of(
-                dense_model(), cluster_of(2, node=2), runtime=load_runtime(f"{base} linear_loss={loss}"), seq_len=256, global_batch=2
+                dense_model(),
+                cluster_of(2, node=2),
+                runtime=load_runtime(f"{base} linear_loss={loss}"),
+                seq_len=256,
+                global_batch=2,
             )
-            (found,) = {dict(stage.items)["logits"] for stage in simulate_grid(problem, Grid(dp=2, zero=3)).memory}
+            (found,) = {
+                dict(stage.items)["logits"]
+                for stage in simulate_grid(problem, Grid(dp=2, zero=3)).memory
+            }
             assert found == table(base, loss).logits_bytes[0]

@@ -31,7 +31,10 @@ def device(of: dict[str, int], rank: int, t: int, c: int, d: int) -> int:
 
 def most(group: list[int], units: tuple[int, ...]) -> tuple[int, ...]:
     """The most members in a unit of each tier but the last."""
-    return tuple(max([sum(d // unit == u for d in group) for u in {d // unit for d in group}]) for unit in units[:-1])
+    return tuple(
+        max([sum(d // unit == u for d in group) for u in {d // unit for d in group}])
+        for unit in units[:-1]
+    )
 
 
 def tier_between(one: int, other: int, units: tuple[int, ...]) -> int:
@@ -51,7 +54,9 @@ def test_lines_are_those_of_devices(of: dict[str, int], inner: tuple[int, ...]) 
         stage = sorted(device(of, rank, *p) for p in places)
         at, spread = stage.index(device(of, rank, *place)), of["ep"] * of["etp"]
         first = at - at % spread
-        holders = sorted(device(of, rank, t, i, j) for i in range(of["cp"]) for j in range(of["dp"]))
+        holders = sorted(
+            device(of, rank, t, i, j) for i in range(of["cp"]) for j in range(of["dp"])
+        )
         every = {
             ("tp", 0): [device(of, rank, i, c, d) for i in range(of["tp"])],
             ("etp", 0): stage[at - at % of["etp"] :][: of["etp"]],
@@ -65,21 +70,38 @@ def test_lines_are_those_of_devices(of: dict[str, int], inner: tuple[int, ...]) 
             every["ring", u] = [device(of, rank, t, i, d) for i in range(c % u, of["cp"], u)]
         for name in ("dense", "experts"):
             for shard in range(2, len(every[name, 0])):
-                every[name, shard], every[name, -shard] = every[name, 0][:shard], every[name, 0][::shard]
+                every[name, shard], every[name, -shard] = (
+                    every[name, 0][:shard],
+                    every[name, 0][::shard],
+                )
         return every
 
     def line(place: tuple[int, int, int]) -> tuple[object, ...]:
         ranks = range(of["pp"])
         where = [device(of, rank, *place) for rank in ranks]
-        lying = tuple(tuple(most(groups(rank, place)[name], units) for name in names) for rank in ranks)
-        behind, before = (tuple(tier_between(where[r], where[(r + step) % of["pp"]], units) for r in ranks) for step in (1, -1))
+        lying = tuple(
+            tuple(most(groups(rank, place)[name], units) for name in names) for rank in ranks
+        )
+        behind, before = (
+            tuple(tier_between(where[r], where[(r + step) % of["pp"]], units) for r in ranks)
+            for step in (1, -1)
+        )
         return lying, behind, before
 
     told = {
-        (tuple(tuple(tuple(found.below[name][q]) for name in names) for q in ways), tuple(behind), tuple(before))
-        for ways, behind, before in zip(found.ways.tolist(), found.behind.tolist(), found.before.tolist(), strict=True)
+        (
+            tuple(tuple(tuple(found.below[name][q]) for name in names) for q in ways),
+            tuple(behind),
+            tuple(before),
+        )
+        for ways, behind, before in zip(
+            found.ways.tolist(), found.behind.tolist(), found.before.tolist(), strict=True
+        )
     }
     assert told == {line(place) for place in places}
     assert len(told) == len(found.ways)
-    for kind, members in (("dense", of["cp"] * of["dp"]), ("experts", len(places) // (of["ep"] * of["etp"]))):
+    for kind, members in (
+        ("dense", of["cp"] * of["dp"]),
+        ("experts", len(places) // (of["ep"] * of["etp"])),
+    ):
         assert (kind, members) not in names, "the whole group is no sharding group"

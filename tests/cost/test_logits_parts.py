@@ -18,7 +18,10 @@ FORWARD, BACKWARD = PHASES.index("F"), PHASES.index("I")
 
 def table(parts: int, *, seq_len: int = 256) -> LayerTable:
     runtime = load_runtime(f"maxtext logits_parts={parts}")
-    return layer_table(problem_of(dense_model(), cluster_of(2, node=2), runtime=runtime, seq_len=seq_len), rows_of([Grid(dp=2)]))
+    return layer_table(
+        problem_of(dense_model(), cluster_of(2, node=2), runtime=runtime, seq_len=seq_len),
+        rows_of([Grid(dp=2)]),
+    )
 
 
 @pytest.mark.parametrize("parts", [2, 16])

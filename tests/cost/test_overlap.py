@@ -37,15 +37,31 @@ F, I, W = (PHASES.index(p) for p in "FIW")  # noqa: E741 - PyTorch's letter
 
 def problem(runtime: Runtime, *, device: str = "a100-sxm-80gb", wait_s: float = 0.0) -> Problem:
     cluster = cluster_of(8, node=8)
-    cluster = replace(cluster, groups=(replace(cluster.groups[0], kind=node_of(accelerator(device))),))
+    cluster = replace(
+        cluster, groups=(replace(cluster.groups[0], kind=node_of(accelerator(device))),)
+    )
     made = problem_of(MODEL, cluster, runtime=runtime, seq_len=1024)
     # Blocks are so small that launches and kernels beside collectives would hide what is tested.
-    return replace(made, constants=replace(made.constants, collective_wait_s=wait_s, host_launch=0.0, overlap_slowdown=1.0))
+    return replace(
+        made,
+        constants=replace(
+            made.constants, collective_wait_s=wait_s, host_launch=0.0, overlap_slowdown=1.0
+        ),
+    )
 
 
-def seconds(runtime: Runtime, grid: Grid, *, block: int = LAYER, device: str = "a100-sxm-80gb", wait_s: float = 0.0) -> np.ndarray:
+def seconds(
+    runtime: Runtime,
+    grid: Grid,
+    *,
+    block: int = LAYER,
+    device: str = "a100-sxm-80gb",
+    wait_s: float = 0.0,
+) -> np.ndarray:
     """(phases, parts) of one block."""
-    return layer_table(problem(runtime, device=device, wait_s=wait_s), rows_of([grid])).seconds[block, :, :, 0]
+    return layer_table(problem(runtime, device=device, wait_s=wait_s), rows_of([grid])).seconds[
+        block, :, :, 0
+    ]
 
 
 def plain(**changes: object) -> Runtime:
@@ -57,10 +73,18 @@ def plain(**changes: object) -> Runtime:
 @pytest.mark.parametrize("kernels", [ElementKernels.FUSED, ElementKernels.EAGER])
 def test_a_kernel_adds_gradients(dtype: Dtype, width: int, kernels: ElementKernels) -> None:
     kept = seconds(plain(gradient_dtype=dtype, element_kernels=kernels), Grid())
-    added = seconds(plain(gradient_dtype=dtype, element_kernels=kernels, adds_gradients=True), Grid())
+    added = seconds(
+        plain(gradient_dtype=dtype, element_kernels=kernels, adds_gradients=True), Grid()
+    )
     device = accelerator("a100-sxm-80gb")
-    weights = sum(np.prod([e.size for e in p.extents]) for o in MODEL.blocks[LAYER].operators for p in o.parameters if len(p.extents) == 2)
-    # Read the new and the old gradient, write the sum, whatever the other kernels are; a launch a weight matrix.
+    weights = sum(
+        np.prod([e.size for e in p.extents])
+        for o in MODEL.blocks[LAYER].operators
+        for p in o.parameters
+        if len(p.extents) == 2
+    )
+    # Read the new and the old gradient, write the sum, whatever the other kernels are; a launch a
+    # weight matrix.
     moved = weights * (2 * width + 2) / (device.element_efficiency * device.memory_bandwidth)
     more = added[W, ELEMENT] - kept[W, ELEMENT]
     assert more == pytest.approx(moved, abs=8 * device.launch_s)
@@ -75,7 +99,9 @@ def test_traffic_of_the_loss_is_exact(loss_bytes: int, kernels: ElementKernels) 
     none = seconds(plain(element_kernels=kernels, loss_bytes=4), Grid(), block=HEAD)
     some = seconds(plain(element_kernels=kernels, loss_bytes=4 + loss_bytes), Grid(), block=HEAD)
     device = accelerator("a100-sxm-80gb")
-    expected = loss_bytes * 1024 * MODEL.vocab / (device.element_efficiency * device.memory_bandwidth)
+    expected = (
+        loss_bytes * 1024 * MODEL.vocab / (device.element_efficiency * device.memory_bandwidth)
+    )
     assert (some - none)[:, ELEMENT][: W + 1].sum() == pytest.approx(expected, rel=1e-9)
 
 
@@ -102,13 +128,18 @@ def test_products_yield_up_to_ampere() -> None:
     assert not any(products_yield(name) for name in ("h100-sxm", "b200-sxm", "gb300-nvl72"))
 
 
-@pytest.mark.parametrize(("device", "hides"), [("a100-sxm-80gb", True), ("h100-sxm", False), ("b200-sxm", False)])
+@pytest.mark.parametrize(
+    ("device", "hides"), [("a100-sxm-80gb", True), ("h100-sxm", False), ("b200-sxm", False)]
+)
 def test_backward_collectives_hide_behind_products_that_yield(device: str, hides: bool) -> None:
     grid = Grid(tp=8, sp=True)
-    none, dgrad = (seconds(plain(tp_overlap=o), grid, device=device) for o in (TpOverlap.NONE, TpOverlap.DGRAD))
+    none, dgrad = (
+        seconds(plain(tp_overlap=o), grid, device=device) for o in (TpOverlap.NONE, TpOverlap.DGRAD)
+    )
     assert dgrad[F, TP] == none[F, TP]
     if hides:
-        # The gathered input runs beside the input gradient and its reduction beside the weight gradient: what they exceed them by stays.
+        # The gathered input runs beside the input gradient and its reduction beside the weight
+        # gradient: what they exceed them by stays.
         assert dgrad[[I, W], TP].sum() < none[[I, W], TP].sum()
         assert dgrad[W, TP] >= none[W, TP] - none[I, GEMM]
     else:
@@ -118,7 +149,9 @@ def test_backward_collectives_hide_behind_products_that_yield(device: str, hides
 @pytest.mark.parametrize("vpp", [1, 2])
 def test_reductions_that_nothing_overlaps_come_last(vpp: int) -> None:
     grid = Grid(dp=4, pp=2, vpp=vpp, schedule="interleaved-1f1b" if vpp > 1 else "1f1b")
-    over, last = (problem(replace(RUNTIME, name=f"r{o}", overlap_grad_reduce=o)) for o in (True, False))
+    over, last = (
+        problem(replace(RUNTIME, name=f"r{o}", overlap_grad_reduce=o)) for o in (True, False)
+    )
     early, late = simulate_grid(over, grid), simulate_grid(last, grid)
     assert late.step_time_s > early.step_time_s
     # Rank 0 computes last: its whole buffer follows.
@@ -126,32 +159,48 @@ def test_reductions_that_nothing_overlaps_come_last(vpp: int) -> None:
     assert len(first) == vpp
     busy = sum(float(s.forward_s[0] + s.backward_s[0]) for s in first) * microbatches_of(last, grid)
     assert late.step_time_s > busy + sum(float(s.reduce_s[0]) for s in first)
-    assert path_seconds(last, grid, step_costs(last, grid, price_grid(last, grid))) <= late.step_time_s * (1 + 1e-9)
+    assert path_seconds(
+        last, grid, step_costs(last, grid, price_grid(last, grid))
+    ) <= late.step_time_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("t", [2, 4, 8])
 def test_pieces_of_products_hide_their_collectives(t: int) -> None:
     grid = Grid(tp=t, sp=True)
-    whole, fused = (seconds(plain(tp_overlap=o), grid, device="h100-sxm") for o in (TpOverlap.NONE, TpOverlap.FUSED))
+    whole, fused = (
+        seconds(plain(tp_overlap=o), grid, device="h100-sxm")
+        for o in (TpOverlap.NONE, TpOverlap.FUSED)
+    )
     rates = next(g for g in accelerator("h100-sxm").gemm if g.dtype is Dtype.BF16)
     for phase, cut in ((F, 4), (I, 2)):
-        # Four products of a layer meet a gather or a reduction in forward, two a gather in backward; smaller products are no faster.
-        assert fused[phase, GEMM] - whole[phase, GEMM] >= cut * (t - 1) * rates.overhead_s * (1 - 1e-9)
+        # Four products of a layer meet a gather or a reduction in forward, two a gather in
+        # backward; smaller products are no faster.
+        assert fused[phase, GEMM] - whole[phase, GEMM] >= cut * (t - 1) * rates.overhead_s * (
+            1 - 1e-9
+        )
     assert fused[W, GEMM] == whole[W, GEMM]
     assert fused[: W + 1, TP].sum() < whole[: W + 1, TP].sum()
 
 
 def test_a_gathered_tensor_is_wanted_and_a_reduced_one_made_by_a_product() -> None:
-    program = next(p for p in programs_of(problem(plain()), structure_of(sp=True, gather=False, tp=4)) if p.block == "layer")
+    program = next(
+        p
+        for p in programs_of(problem(plain()), structure_of(sp=True, gather=False, tp=4))
+        if p.block == "layer"
+    )
     kinds = {o.name: o.kind for o in program.operators}
     met = [m for m in program.moves if m.axes == ("tp",) and m.phase is not Phase.W]
     assert len(met) == 8
     assert {kinds[m.beside or m.operator] for m in met} == {OperatorKind.LINEAR}
 
 
-@pytest.mark.parametrize(("text", "within"), [("tp8 sp dp4", True), ("tp16 sp dp2", False), ("tp2 sp dp16 order=dp-tp-cp-ep-pp", False)])
+@pytest.mark.parametrize(
+    ("text", "within"),
+    [("tp8 sp dp4", True), ("tp16 sp dp2", False), ("tp2 sp dp16 order=dp-tp-cp-ep-pp", False)],
+)
 def test_fused_overlap_ends_at_the_nvlink_domain(text: str, within: bool) -> None:
-    """Userbuffers need NVLink between all members: over nodes a step is that of Megatron's own overlap, and inside a node it is faster."""
+    """Userbuffers need NVLink between all members: over nodes a step is that of Megatron's own
+    overlap, and inside a node it is faster."""
     asked = Request(model="llama-3.1-8b", cluster="h100-sxm:32", seq_len=8192, global_batch=32)
     problem = api_problem(asked)
     assert problem.runtime.tp_overlap is TpOverlap.FUSED

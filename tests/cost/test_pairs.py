@@ -1,4 +1,5 @@
-"""Two actions that run overlapped: what one hides of the other, and what communication takes from kernels."""
+"""Two actions that run overlapped: what one hides of the other, and what communication takes from
+kernels."""
 
 from __future__ import annotations
 
@@ -27,15 +28,25 @@ def test_a_pair_is_no_longer_than_its_actions_and_no_shorter_than_what_it_needs(
     a, b = spent(*one), spent(*other)
     together = float(pair_seconds(a, b, taken))
     assert together <= float(a[0] + b[0]) + 1e-12
-    assert together >= max(float(a[0]), float(b[0]), one[2] + other[2], sum(one[:2]) + sum(other[:2])) - 1e-12
+    assert (
+        together
+        >= max(float(a[0]), float(b[0]), one[2] + other[2], sum(one[:2]) + sum(other[:2])) - 1e-12
+    )
     assert float(pair_share(a, b, taken) + pair_share(b, a, taken)) == pytest.approx(together)
-    assert together <= float(pair_seconds(a, b, Taken(share=min(taken.share + 0.1, 0.6), reserved=taken.reserved))) + 1e-12
+    assert (
+        together
+        <= float(
+            pair_seconds(a, b, Taken(share=min(taken.share + 0.1, 0.6), reserved=taken.reserved))
+        )
+        + 1e-12
+    )
 
 
 @pytest.mark.parametrize(
     ("one", "other", "reserved", "seconds"),
     [
-        # Kernels lose a quarter of the device for the 2 s of communication, or products of 6 s take 8 beside it.
+        # Kernels lose a quarter of the device for the 2 s of communication, or products of 6 s take
+        # 8 beside it.
         ((3, 1, 1), (3, 1, 1), False, 8 + 0.5),
         ((3, 1, 1), (3, 1, 1), True, 8 + 2),
         # More is lost to a reservation than communication takes alone: one after the other.
@@ -47,13 +58,24 @@ def test_a_pair_is_no_longer_than_its_actions_and_no_shorter_than_what_it_needs(
         ((2, 2, 0), (2, 2, 0), True, 8),
     ],
 )
-def test_by_hand(one: tuple[float, float, float], other: tuple[float, float, float], reserved: bool, seconds: float) -> None:
-    assert float(pair_seconds(spent(*one), spent(*other), Taken(share=0.25, reserved=reserved))) == pytest.approx(seconds)
+def test_by_hand(
+    one: tuple[float, float, float],
+    other: tuple[float, float, float],
+    reserved: bool,
+    seconds: float,
+) -> None:
+    assert float(
+        pair_seconds(spent(*one), spent(*other), Taken(share=0.25, reserved=reserved))
+    ) == pytest.approx(seconds)
 
 
 def test_the_runtime_says_what_is_reserved() -> None:
     def taken(runtime: str) -> Taken:
-        return taken_of(real_problem("llama-3.2-1b", "h800-sxm:8", seq_len=2048, global_batch=8, runtime=runtime))
+        return taken_of(
+            real_problem(
+                "llama-3.2-1b", "h800-sxm:8", seq_len=2048, global_batch=8, runtime=runtime
+            )
+        )
 
     assert taken("deepseek-v3") == Taken(share=20 / 132, reserved=True)
     assert taken("deepseek-v3 dispatch_sms=6") == Taken(share=6 / 132, reserved=True)

@@ -1,4 +1,5 @@
-"""Permuting tokens by a kernel of its own and by PyTorch's: counted by hand, and never slower fused."""
+"""Permuting tokens by a kernel of its own and by PyTorch's: counted by hand, and never slower
+fused."""
 
 from __future__ import annotations
 
@@ -36,10 +37,16 @@ def test_what_the_kernels_of_pytorch_move() -> None:
     permute, unpermute = (o for o in moe.operators if o.kind is OperatorKind.PERMUTE)
     for operator, more in ((permute, Phase.I), (unpermute, Phase.F)):
         works = TASKS[OperatorKind.PERMUTE](operator, LOCAL)
-        moved = {work.phase: sum(size.times for size in (*work.read, *work.written)) for work in works}
-        assert moved == {phase: 70 * 2 * (3 if phase is more else 2) for phase in (Phase.F, Phase.I)}
+        moved = {
+            work.phase: sum(size.times for size in (*work.read, *work.written)) for work in works
+        }
+        assert moved == {
+            phase: 70 * 2 * (3 if phase is more else 2) for phase in (Phase.F, Phase.I)
+        }
         fused = TASKS[OperatorKind.PERMUTE](operator, replace(LOCAL, indexed=False))
-        assert sum(size.times for work in fused for size in (*work.read, *work.written)) == 70 * 2 * 4
+        assert (
+            sum(size.times for work in fused for size in (*work.read, *work.written)) == 70 * 2 * 4
+        )
 
 
 @pytest.mark.parametrize("device", ["a100-80gb", "h100-sxm", "b200-sxm", "b300", "gb200"])
@@ -47,7 +54,9 @@ def test_what_the_kernels_of_pytorch_move() -> None:
 def test_fusing_is_never_slower(device: str, dispatcher: str) -> None:
     def seconds(fused: str) -> float:
         runtime = f"megatron-core-0.16 dispatcher={dispatcher} permute_fusion={fused}"
-        problem = real_problem("mixtral-8x7b", f"{device}:8", seq_len=4096, global_batch=16, runtime=runtime)
+        problem = real_problem(
+            "mixtral-8x7b", f"{device}:8", seq_len=4096, global_batch=16, runtime=runtime
+        )
         return predict(problem, parse_grid("tp1 ep8 dp8 mbs1 zero1 recompute=none")).step_time_s
 
     assert seconds("on") < seconds("off")

@@ -7,7 +7,14 @@ import pytest
 
 from shardwright.cost.communication import network_of
 from shardwright.cost.crossings import crossing_seconds
-from shardwright.cost.device_network import kind_of, kind_problem, network_among, network_of_devices, of_kind, rates_between
+from shardwright.cost.device_network import (
+    kind_of,
+    kind_problem,
+    network_among,
+    network_of_devices,
+    of_kind,
+    rates_between,
+)
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.graph import levels_of
 from shardwright.program.stages.edges import Messages
@@ -41,7 +48,10 @@ def test_each_tier_is_the_slowest_kinds() -> None:
 def test_a_group_of_one_kind_has_that_kinds_network() -> None:
     problem = problem_for(dense(), batch=8, cluster=MIXED)
     fast = network_of(of_kind(problem.cluster, 1), library=LIBRARY)
-    rates = [[(t.bandwidth, t.latency_s) for t in tiers] for tiers in (network_of_devices(problem, (8, 9, 23)).tiers, fast.tiers)]
+    rates = [
+        [(t.bandwidth, t.latency_s) for t in tiers]
+        for tiers in (network_of_devices(problem, (8, 9, 23)).tiers, fast.tiers)
+    ]
     assert rates[0] == rates[1]
     assert network_of_devices(problem, (7, 8)).tiers[0].bandwidth < fast.tiers[0].bandwidth
 
@@ -51,14 +61,23 @@ def test_a_send_is_as_fast_as_the_slower_of_its_ends() -> None:
     slow, fast = (levels_of(problem.cluster, kind)[0] for kind in (0, 1))
     found = rates_between(problem, np.array([0, 8, 0]), np.array([1, 9, 8]), 0)
     assert found.bandwidth.tolist() == [slow.bandwidth, fast.bandwidth, slow.bandwidth]
-    assert found.latency_s.tolist() == [slow.latency_s, fast.latency_s, max(slow.latency_s, fast.latency_s)]
+    assert found.latency_s.tolist() == [
+        slow.latency_s,
+        fast.latency_s,
+        max(slow.latency_s, fast.latency_s),
+    ]
 
 
 def test_messages_of_unlike_ends_add_up_at_the_device_that_gets_both() -> None:
-    """Device 8 gets 3 MB from an A100 and 1 MB from an H100 of another node: each at its own rate, one after the other."""
+    """Device 8 gets 3 MB from an A100 and 1 MB from an H100 of another node: each at its own rate,
+    one after the other."""
     problem = problem_for(dense(), batch=8, cluster=MIXED)
     slow, fast = (levels_of(problem.cluster, kind)[1] for kind in (0, 1))
-    messages = Messages(base=0, sends=np.array([[0, 8, 3_000_000], [16, 8, 1_000_000]]), collectives=())
+    messages = Messages(
+        base=0, sends=np.array([[0, 8, 3_000_000], [16, 8, 1_000_000]]), collectives=()
+    )
     found = crossing_seconds(problem, messages, scale=1.0)
     assert slow.bandwidth < fast.bandwidth
-    assert found == pytest.approx(max(slow.latency_s, fast.latency_s) + 3e6 / slow.bandwidth + 1e6 / fast.bandwidth, rel=1e-9)
+    assert found == pytest.approx(
+        max(slow.latency_s, fast.latency_s) + 3e6 / slow.bandwidth + 1e6 / fast.bandwidth, rel=1e-9
+    )

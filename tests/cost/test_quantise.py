@@ -24,8 +24,21 @@ from tests.cost.prices import price_grid, rows_of
 from tests.program.small import RUNTIME, cluster_of, problem_of
 from tests.strategies import dense_model, expert_model
 
-TE = replace(RUNTIME, name="te", saves_quantized=True, gathers_quantized=True, bucket_bytes=0, tp_overlap=TpOverlap.FUSED)
-TORCHAO = replace(RUNTIME, name="torchao", saves_quantized=False, gathers_quantized=True, tp_overlap=TpOverlap.ASYNC)
+TE = replace(
+    RUNTIME,
+    name="te",
+    saves_quantized=True,
+    gathers_quantized=True,
+    bucket_bytes=0,
+    tp_overlap=TpOverlap.FUSED,
+)
+TORCHAO = replace(
+    RUNTIME,
+    name="torchao",
+    saves_quantized=False,
+    gathers_quantized=True,
+    tp_overlap=TpOverlap.ASYNC,
+)
 MODEL, SPARSE = dense_model(layers=4), expert_model(dense=1, sparse=3, experts=8)
 LAYER = 1
 
@@ -62,14 +75,23 @@ def problem(
     ],
 )
 def test_bytes_of_an_operand(device: str, scaling: Scaling, compute: Dtype, traffic: float) -> None:
-    passes = passes_of(problem_machine(problem(TE, scaling=scaling, compute=compute, device=device)))
+    passes = passes_of(
+        problem_machine(problem(TE, scaling=scaling, compute=compute, device=device))
+    )
     assert passes.cast + passes.copy == pytest.approx(traffic)
     assert (passes.again, passes.gradient_again, passes.product) == (0.0, 0.0, 0.0)
 
 
 def test_a_recipe_takes_the_place_of_the_cast_in_the_rate() -> None:
-    """Current over delayed scaling: one more reading of the operand and two more kernels, nothing in the weight gradient."""
-    sizes = {"m": np.array([8192]), "n": np.array([4096]), "k": np.array([2048]), "groups": 1, "members": 1}
+    """Current over delayed scaling: one more reading of the operand and two more kernels, nothing
+    in the weight gradient."""
+    sizes = {
+        "m": np.array([8192]),
+        "n": np.array([4096]),
+        "k": np.array([2048]),
+        "groups": 1,
+        "members": 1,
+    }
     machines = [problem_machine(problem(TE, scaling=s)) for s in (Scaling.DELAYED, Scaling.CURRENT)]
     device, spent = machines[0].accelerator, np.array([1.0])
     bandwidth = device.element_efficiency * device.memory_bandwidth
@@ -94,13 +116,25 @@ def test_a_recipe_takes_the_place_of_the_cast_in_the_rate() -> None:
         ("b200-sxm", Scaling.MX, Dtype.FP4, 3),
     ],
 )
-def test_operands_of_experts_are_quantised_one_after_another(device: str, scaling: Scaling, compute: Dtype, kernels: int) -> None:
-    """Each local expert more launches the recipe's kernels once more on the device, but under a scale that was known before."""
+def test_operands_of_experts_are_quantised_one_after_another(
+    device: str, scaling: Scaling, compute: Dtype, kernels: int
+) -> None:
+    """Each local expert more launches the recipe's kernels once more on the device, but under a
+    scale that was known before."""
     machine = problem_machine(problem(TE, scaling=scaling, compute=compute, device=device))
-    sizes = {"m": np.array([512]), "n": np.array([4096]), "k": np.array([2048]), "groups": np.array([8]), "members": 1}
+    sizes = {
+        "m": np.array([512]),
+        "n": np.array([4096]),
+        "k": np.array([2048]),
+        "groups": np.array([8]),
+        "members": 1,
+    }
     spent = np.array([1.0])
     for phase, again in ((Phase.F, kernels), (Phase.I, kernels), (Phase.W, 0)):
-        one, eight = (float(with_casts(machine, spent, phase=phase, casts=c, **sizes)[0]) for c in (1, np.array([8])))  # type: ignore[arg-type]
+        one, eight = (
+            float(with_casts(machine, spent, phase=phase, casts=c, **sizes)[0])
+            for c in (1, np.array([8]))
+        )  # type: ignore[arg-type]
         assert eight - one == pytest.approx(7 * again * machine.accelerator.launch_s)
 
 
@@ -108,7 +142,9 @@ def test_a_member_quantises_its_part_before_the_gather() -> None:
     sizes = {"m": np.array([8192]), "n": np.array([4096]), "k": np.array([2048]), "groups": 1}
     machine, spent = problem_machine(problem(TE, scaling=Scaling.DELAYED)), np.array([1.0])
     bandwidth = machine.accelerator.element_efficiency * machine.accelerator.memory_bandwidth
-    alone, parts = (float(with_casts(machine, spent, phase=Phase.F, members=m, **sizes)[0]) for m in (1, 4))  # type: ignore[arg-type]
+    alone, parts = (
+        float(with_casts(machine, spent, phase=Phase.F, members=m, **sizes)[0]) for m in (1, 4)
+    )  # type: ignore[arg-type]
     # Three bytes an element of a quarter, then the whole is turned round: read and written.
     assert alone - parts == pytest.approx((4 - 3 / 4 - 2) * 8192 * 2048 / bandwidth)
 
@@ -120,7 +156,9 @@ def test_a_scale_a_row_is_found_again_along_the_tokens() -> None:
     assert passes.product == 4.0
 
 
-def gathered(scaling: Scaling, *, on: bool, compute: Dtype = Dtype.FP8, model: object = MODEL) -> tuple[float, float, float]:
+def gathered(
+    scaling: Scaling, *, on: bool, compute: Dtype = Dtype.FP8, model: object = MODEL
+) -> tuple[float, float, float]:
     made = problem(TE, scaling=scaling, compute=compute, model=model, gathers_narrow=on)
     sync = mesh_table(made, rows_of([Grid(dp=8, zero=1)]), np.array([8])).sync
     elements = sync.dense[LAYER, 0] + sync.experts[LAYER, 0]
@@ -135,7 +173,10 @@ def test_matrices_travel_in_eight_bits(model: object) -> None:
     assert 0.45 * wide < quick < wide
     # Two forms travel as the 16 bits that both are made of; nothing is gathered in 4.
     assert gathered(Scaling.MX, on=True, model=model)[0] == wide
-    assert gathered(Scaling.MX, on=True, compute=Dtype.FP4, model=model)[0] == gathered(Scaling.MX, on=False, model=model)[0]
+    assert (
+        gathered(Scaling.MX, on=True, compute=Dtype.FP4, model=model)[0]
+        == gathered(Scaling.MX, on=False, model=model)[0]
+    )
     assert gathered(Scaling.CURRENT, on=True, compute=Dtype.BF16, model=model)[0] == wide
 
 
@@ -154,13 +195,23 @@ def test_quantised_weights_are_kept(device: str, scaling: Scaling, on: bool, cop
     assert narrow_copies(made) == pytest.approx(copies)
     grid = Grid(dp=8, zero=1)
     wide = problem(TE, compute=Dtype.BF16, device=device)
-    found = [dict(step_costs(p, grid, price_grid(p, grid)).static_bytes)["parameters"].sum() for p in (made, wide)]
-    elements = price_grid(made, grid).layout.by_rank @ price_grid(made, grid).meshes.sync.narrow[:, 0]
+    found = [
+        dict(step_costs(p, grid, price_grid(p, grid)).static_bytes)["parameters"].sum()
+        for p in (made, wide)
+    ]
+    elements = (
+        price_grid(made, grid).layout.by_rank @ price_grid(made, grid).meshes.sync.narrow[:, 0]
+    )
     assert found[0] - found[1] == int(elements.sum() * copies)
 
 
 def moves(made: Problem) -> list[Move]:
-    return [m for program in programs_of(made, Structure(sequence_parallel=True)) for m in program.moves if m.kind is Collective.ALL_GATHER]
+    return [
+        m
+        for program in programs_of(made, Structure(sequence_parallel=True))
+        for m in program.moves
+        if m.kind is Collective.ALL_GATHER
+    ]
 
 
 def bytes_of(found: list[Move]) -> dict[tuple[str, Phase], int]:
@@ -168,8 +219,12 @@ def bytes_of(found: list[Move]) -> dict[tuple[str, Phase], int]:
 
 
 def test_gathers_of_tensor_parallelism_are_quantised() -> None:
-    """One form of 8 bits forward; backward two where scales run along the sum; the head's and other runtimes' stay."""
-    wide, tensor, block = (bytes_of(moves(problem(TE, **how))) for how in ({"compute": Dtype.BF16}, {}, {"scaling": Scaling.MX}))  # type: ignore[arg-type]
+    """One form of 8 bits forward; backward two where scales run along the sum; the head's and other
+    runtimes' stay."""
+    wide, tensor, block = (
+        bytes_of(moves(problem(TE, **how)))
+        for how in ({"compute": Dtype.BF16}, {}, {"scaling": Scaling.MX})
+    )  # type: ignore[arg-type]
     narrow = {key for key in wide if tensor[key] != wide[key]}
     assert narrow
     assert all(2 * tensor[key] == wide[key] for key in narrow)
@@ -182,16 +237,25 @@ def test_gathers_of_tensor_parallelism_are_quantised() -> None:
 
 def test_a_compiler_joins_no_gather_that_is_cast_behind() -> None:
     tensor, rowwise = (
-        {(m.operator, m.phase): m.exposure for m in moves(problem(TORCHAO, scaling=s, gathers_quantized=s is Scaling.CURRENT))}
+        {
+            (m.operator, m.phase): m.exposure
+            for m in moves(problem(TORCHAO, scaling=s, gathers_quantized=s is Scaling.CURRENT))
+        }
         for s in (Scaling.CURRENT, Scaling.ROWWISE)
     )
     joined = {key for key, exposure in tensor.items() if exposure is Exposure.BESIDE_GEMM}
     assert joined
-    assert {key for key in joined if rowwise[key] is Exposure.BESIDE_GEMM} <= {key for key in joined if key[0] == "logits"}
+    assert {key for key in joined if rowwise[key] is Exposure.BESIDE_GEMM} <= {
+        key for key in joined if key[0] == "logits"
+    }
 
 
 def test_forms_of_an_operand() -> None:
-    made = {(d, s): narrow_forms(problem_machine(problem(TE, scaling=s, device=d))) for d in ("h100-sxm", "b200-sxm") for s in Scaling}
+    made = {
+        (d, s): narrow_forms(problem_machine(problem(TE, scaling=s, device=d)))
+        for d in ("h100-sxm", "b200-sxm")
+        for s in Scaling
+    }
     assert {key for key, forms in made.items() if forms == 1} == {
         ("b200-sxm", s) for s in (Scaling.DELAYED, Scaling.CURRENT, Scaling.ROWWISE)
     }

@@ -20,9 +20,13 @@ FORWARD, AGAIN = PHASES.index("F"), PHASES.index("R_selective")
 
 
 def seconds(policy: SelectiveRecompute, *, gather: bool) -> FloatArray:
-    """(phases, parts) of a layer whose keys go round, or are gathered, among four nodes: too slow for the core to hide."""
+    """(phases, parts) of a layer whose keys go round, or are gathered, among four nodes: too slow
+    for the core to hide."""
     problem = problem_of(
-        dense_model(), cluster_of(4, node=1), runtime=replace(RUNTIME, name="any", selective_recompute=policy), seq_len=4096
+        dense_model(),
+        cluster_of(4, node=1),
+        runtime=replace(RUNTIME, name="any", selective_recompute=policy),
+        seq_len=4096,
     )
     grid = Grid(cp=4, gather=gather)
     return layer_table(problem, rows_of([grid])).seconds[LAYER, :, :, 0]

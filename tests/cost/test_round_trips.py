@@ -1,4 +1,5 @@
-"""Round trips one after another against the longest path through 1F1B: never above it, and the tightest of the stage bounds."""
+"""Round trips one after another against the longest path through 1F1B: never above it, and the
+tightest of the stage bounds."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ trips = plain(round_trips)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A pipeline of one chunk a rank in 1F1B, in picoseconds. out, back: (ranks - 1,) sends over the border behind each rank."""
+    """A pipeline of one chunk a rank in 1F1B, in picoseconds. out, back: (ranks - 1,) sends over
+    the border behind each rank."""
 
     microbatches: int
     forward: IntArray
@@ -31,12 +33,15 @@ class Pipeline:
 
 
 def drawn(generator: Random) -> Pipeline:
-    """Unequal stages, one of them much heavier at times; sends that take nothing, little, or as long as a stage."""
+    """Unequal stages, one of them much heavier at times; sends that take nothing, little, or as
+    long as a stage."""
     p, m = generator.randint(1, 8), generator.randint(1, 24)
     spread = generator.choice((0.01, 0.2, 1.0))
 
     def times(count: int, least: float, most: float) -> IntArray:
-        return np.array([round(1e6 * generator.uniform(least, most)) for _ in range(count)], dtype=np.int64)
+        return np.array(
+            [round(1e6 * generator.uniform(least, most)) for _ in range(count)], dtype=np.int64
+        )
 
     forward, backward = times(p, 1, 1 + spread), times(p, 2, 2 + 2 * spread)
     if generator.random() < 0.5:
@@ -45,7 +50,14 @@ def drawn(generator: Random) -> Pipeline:
         backward[heavy] *= 2
     send = generator.choice((0.0, 0.1, 2.0))
     borders = times(p - 1, 0, send), times(p - 1, 0, send)
-    return Pipeline(microbatches=m, forward=forward, backward=backward, out=borders[0], back=borders[1], blocking=generator.random() < 0.5)
+    return Pipeline(
+        microbatches=m,
+        forward=forward,
+        backward=backward,
+        out=borders[0],
+        back=borders[1],
+        blocking=generator.random() < 0.5,
+    )
 
 
 def path_of(pipeline: Pipeline) -> int:
@@ -56,13 +68,25 @@ def path_of(pipeline: Pipeline) -> int:
     durations[0], durations[3] = pipeline.forward, pipeline.backward
     rows = table.row_start, table.kind, table.chunk, table.microbatch, m
     sends = np.append(pipeline.out, 0), np.append(0, pipeline.back)
-    ends = walk(*rows, durations, *sends, none, none, none, none + 1, pipeline.blocking, False, 0.0, np.zeros((2, p)))
+    ends = walk(
+        *rows,
+        durations,
+        *sends,
+        none,
+        none,
+        none,
+        none + 1,
+        pipeline.blocking,
+        False,
+        0.0,
+        np.zeros((2, p)),
+    )
     return int(ends.max())
 
 
 def stage_bounds(pipeline: Pipeline, *, fewer: int = 0) -> tuple[float, float]:
-    """The largest bound of any stage by its work and by what is left from its first backward on; and by round trips with `fewer`
-    microbatches in flight.
+    """The largest bound of any stage by its work and by what is left from its first backward on;
+    and by round trips with `fewer` microbatches in flight.
     """
     forward, backward, m = pipeline.forward, pipeline.backward, pipeline.microbatches
     p, way = len(forward), (forward + backward).sum() + (pipeline.out + pipeline.back).sum()
@@ -73,7 +97,9 @@ def stage_bounds(pipeline: Pipeline, *, fewer: int = 0) -> tuple[float, float]:
         held_backward = int(pipeline.back[i - 1]) if pipeline.blocking and i > 0 else 0
         q, work, held = min(p - i, m), int(forward[i] + backward[i]), held_forward + held_backward
         first = around + m * work + (m - 1) * held
-        second = way + (m - 1) * (backward[i] + held_backward) + (m - q) * (forward[i] + held_forward)
+        second = (
+            way + (m - 1) * (backward[i] + held_backward) + (m - q) * (forward[i] + held_forward)
+        )
         plainly = max(plainly, first, second)
         third = trips(float(way - around), held_backward, work + held, m, max(q - fewer, 1))
         round_and_round = max(round_and_round, around + third if third else 0.0)
@@ -81,7 +107,9 @@ def stage_bounds(pipeline: Pipeline, *, fewer: int = 0) -> tuple[float, float]:
 
 
 @in_both
-def test_round_trips_are_never_above_the_longest_path(record_property: Callable[[str, object], None]) -> None:
+def test_round_trips_are_never_above_the_longest_path(
+    record_property: Callable[[str, object], None],
+) -> None:
     generator, before, after = random_of("round trips"), [], []
     for _ in range(many(300, 3000)):
         pipeline = drawn(generator)
@@ -117,10 +145,18 @@ def test_with_one_microbatch_less_in_flight_it_would_be_false() -> None:
 def test_every_number_of_trips_is_within_the_two() -> None:
     generator = random_of("linear")
     for _ in range(many(200)):
-        trip, apart, each = (generator.choice((0.0, 1.0)) * generator.uniform(0, 10) for _ in range(3))
+        trip, apart, each = (
+            generator.choice((0.0, 1.0)) * generator.uniform(0, 10) for _ in range(3)
+        )
         m, q = generator.randint(1, 40), generator.randint(1, 12)
-        all_of_them = [a * trip + (a - 1) * apart + (m - 1 - (a - 1) * q) * each for a in range(2, m + 1) if (a - 1) * q < m]
-        assert np.isclose(trips(trip, apart, each, m, q), max(all_of_them, default=0.0), rtol=1e-12, atol=0)
+        all_of_them = [
+            a * trip + (a - 1) * apart + (m - 1 - (a - 1) * q) * each
+            for a in range(2, m + 1)
+            if (a - 1) * q < m
+        ]
+        assert np.isclose(
+            trips(trip, apart, each, m, q), max(all_of_them, default=0.0), rtol=1e-12, atol=0
+        )
 
 
 def test_twice_the_seconds_are_twice_the_bound() -> None:

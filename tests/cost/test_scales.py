@@ -1,4 +1,5 @@
-"""Reductions of magnitudes under delayed scaling, by hand: who takes part, which passes wait, and where nothing is reduced."""
+"""Reductions of magnitudes under delayed scaling, by hand: who takes part, which passes wait, and
+where nothing is reduced."""
 
 from __future__ import annotations
 
@@ -23,12 +24,26 @@ MODEL = dense_model(layers=8)
 SCALES = PART_NAMES.index("scales")
 
 
-def problem(grid: Grid, *, group: ScaleGroup = ScaleGroup.STAGE, compute: Dtype = Dtype.FP8, scaling: Scaling = Scaling.DELAYED) -> Problem:
+def problem(
+    grid: Grid,
+    *,
+    group: ScaleGroup = ScaleGroup.STAGE,
+    compute: Dtype = Dtype.FP8,
+    scaling: Scaling = Scaling.DELAYED,
+) -> Problem:
     runtime = replace(
-        RUNTIME, name=f"scales-{group}-{scaling}", schedules=("1f1b", "interleaved-1f1b"), scaling=scaling, scales_reduced=group
+        RUNTIME,
+        name=f"scales-{group}-{scaling}",
+        schedules=("1f1b", "interleaved-1f1b"),
+        scaling=scaling,
+        scales_reduced=group,
     )
     made = problem_of(
-        MODEL, cluster_of(grid.devices, node=8, accelerator="h100-sxm"), runtime=runtime, seq_len=512, global_batch=grid.dp * 8
+        MODEL,
+        cluster_of(grid.devices, node=8, accelerator="h100-sxm"),
+        runtime=runtime,
+        seq_len=512,
+        global_batch=grid.dp * 8,
     )
     return replace(made, job=replace(made.job, compute=compute))
 
@@ -52,7 +67,9 @@ def test_each_pass_waits_for_the_last_of_the_stage() -> None:
 
 
 def test_a_group_without_data_parallelism_does_not_grow() -> None:
-    assert each(Grid(tp=4, dp=2), group=ScaleGroup.TENSOR) == each(Grid(tp=4, dp=16), group=ScaleGroup.TENSOR)
+    assert each(Grid(tp=4, dp=2), group=ScaleGroup.TENSOR) == each(
+        Grid(tp=4, dp=16), group=ScaleGroup.TENSOR
+    )
     assert 0.0 < each(Grid(tp=4, dp=16), group=ScaleGroup.TENSOR) < each(Grid(tp=4, dp=16))
 
 
@@ -71,7 +88,8 @@ def test_nothing_is_reduced(grid: Grid, changes: dict[str, object]) -> None:
 
 
 def test_a_step_pays_for_every_chunk_and_microbatch() -> None:
-    """Virtual stages multiply the passes: 8 microbatches, forward and back, on each chunk of a rank."""
+    """Virtual stages multiply the passes: 8 microbatches, forward and back, on each chunk of a
+    rank."""
     for vpp in (1, 2):
         grid = Grid(tp=4, dp=4, pp=2, vpp=vpp, schedule="interleaved-1f1b" if vpp > 1 else "1f1b")
         parts = dict(breakdown(simulate_grid(problem(grid), grid)))

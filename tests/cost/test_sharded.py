@@ -1,4 +1,5 @@
-"""What sharded data parallelism costs the compute stream, by hand; and what each fitted constant of kernels acts on."""
+"""What sharded data parallelism costs the compute stream, by hand; and what each fitted constant of
+kernels acts on."""
 
 from __future__ import annotations
 
@@ -28,7 +29,13 @@ from tests.strategies import dense_model
 
 MODEL = dense_model(layers=4)
 COPIES = replace(
-    RUNTIME, name="copies", zero_stages=(0, 1, 2, 3), zero_with_pipeline=3, bucket_bytes=0, gather_copy_bytes=4, reduce_copy_bytes=6
+    RUNTIME,
+    name="copies",
+    zero_stages=(0, 1, 2, 3),
+    zero_with_pipeline=3,
+    bucket_bytes=0,
+    gather_copy_bytes=4,
+    reduce_copy_bytes=6,
 )
 LAYER, ELEMENT = 1, 2
 
@@ -74,7 +81,9 @@ def test_copies_are_bytes_over_the_bandwidth_of_element_wise_kernels() -> None:
     gather, again, reduce = copy_seconds(made, sync)
     device = made.cluster.node.accelerator
     bandwidth = device.memory_bandwidth * device.element_efficiency
-    assert gather[LAYER, 0] == again[LAYER, 0] == pytest.approx(4 * sync.dense[LAYER, 0] / bandwidth)
+    assert (
+        gather[LAYER, 0] == again[LAYER, 0] == pytest.approx(4 * sync.dense[LAYER, 0] / bandwidth)
+    )
     assert reduce[LAYER, 0] == pytest.approx(6 * sync.dense[LAYER, 0] / bandwidth)
     assert gather[LAYER, 1] == reduce[LAYER, 1] == 0.0
 
@@ -110,7 +119,8 @@ def test_a_gathered_weight_is_read_and_written_once_a_pass(
 
 @pytest.mark.parametrize("narrow", [True, False])
 def test_weights_are_quantised_behind_each_gather(narrow: bool) -> None:
-    """Matrices of products alone: neither embeddings nor gains; a shard of one is quantised once a step."""
+    """Matrices of products alone: neither embeddings nor gains; a shard of one is quantised once a
+    step."""
     runtime = replace(COPIES, scaling=Scaling.CURRENT, gathers_narrow=narrow, saves_quantized=True)
     wide = problem(devices=8, runtime=runtime)
     made = replace(wide, job=replace(wide.job, compute=Dtype.FP8))
@@ -128,9 +138,13 @@ def test_only_gathered_layers_copy() -> None:
     assert forward_layer(5.0, 1.0, 0.5, 2, 1.5) == 5.0
     assert forward_layer(5.0, 1.0, 0.5, 3, 1.5) == plain(beside)(5.5, 1.0, 1.5) == 6.0
     assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 1, True, 1.5) == 5.0
-    assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 2, True, 1.5) == plain(beside)(5.25, 2.0, 1.5)
+    assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 2, True, 1.5) == plain(beside)(
+        5.25, 2.0, 1.5
+    )
     assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 2, False, 1.5) == 5.0
-    assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 3, True, 1.5) == plain(beside)(5.75, 3.0, 1.5)
+    assert backward_layer(5.0, 1.0, 2.0, 0.0, 0.5, 0.25, 3, True, 1.5) == plain(beside)(
+        5.75, 3.0, 1.5
+    )
 
 
 def test_sums_over_replicas_of_their_own_run_beside_the_groups_collectives() -> None:
@@ -140,9 +154,14 @@ def test_sums_over_replicas_of_their_own_run_beside_the_groups_collectives() -> 
     assert [backward(a) for a in (0.0, 3.0, 6.0, 7.0)] == [9.0, 6.0, 6.0, 7.0]
 
 
-@pytest.mark.parametrize("grid", [Grid(dp=8, zero=3), Grid(dp=8, zero=2), Grid(dp=8, zero=1), Grid(dp=16, pp=2, zero=1)])
+@pytest.mark.parametrize(
+    "grid", [Grid(dp=8, zero=3), Grid(dp=8, zero=2), Grid(dp=8, zero=1), Grid(dp=16, pp=2, zero=1)]
+)
 def test_a_step_grows_with_the_slowdown(grid: Grid) -> None:
-    seconds = [simulate_grid(problem(devices=grid.devices, overlap_slowdown=s), grid).step_time_s for s in (1.0, 1.4, 1.8)]
+    seconds = [
+        simulate_grid(problem(devices=grid.devices, overlap_slowdown=s), grid).step_time_s
+        for s in (1.0, 1.4, 1.8)
+    ]
     assert seconds == sorted(seconds)
     if grid.zero >= 2:
         assert seconds[0] < seconds[2]
@@ -161,23 +180,37 @@ def test_native_kernels_have_their_own_factor_in_eager_frameworks_only() -> None
 
     values = {"passes_eager": 4.0, "passes_native": 1.7, "passes_fused": 1.2}
     assert machine(ElementKernels.EAGER, **values) == (4.0, 1.7)
-    assert machine(ElementKernels.COMPILED, **values) == machine(ElementKernels.FUSED, **values) == (1.2, 1.2)
+    assert (
+        machine(ElementKernels.COMPILED, **values)
+        == machine(ElementKernels.FUSED, **values)
+        == (1.2, 1.2)
+    )
 
 
 def test_tritons_constant_scales_tritons_attention() -> None:
     def attention(kernel: AttentionKernel, value: float) -> float:
-        made = problem(devices=8, runtime=replace(COPIES, name=kernel.value, attention_kernel=kernel), attention_triton=value)
+        made = problem(
+            devices=8,
+            runtime=replace(COPIES, name=kernel.value, attention_kernel=kernel),
+            attention_triton=value,
+        )
         # launches are not scaled: a long sequence drowns them
-        made = replace(made, job=replace(made.job, sequences=(replace(made.job.sequences[0], tokens=65536),)))
+        made = replace(
+            made, job=replace(made.job, sequences=(replace(made.job.sequences[0], tokens=65536),))
+        )
         return float(price_grid(made, Grid(dp=8)).layers.seconds[LAYER, 0, 1, 0])
 
-    assert attention(AttentionKernel.TRITON, 1.25) == pytest.approx(1.25 * attention(AttentionKernel.TRITON, 1.0), rel=0.02)
+    assert attention(AttentionKernel.TRITON, 1.25) == pytest.approx(
+        1.25 * attention(AttentionKernel.TRITON, 1.0), rel=0.02
+    )
     assert attention(AttentionKernel.FLASH_2, 1.25) == attention(AttentionKernel.FLASH_2, 1.0)
 
 
 def test_sums_of_gradients_are_kernels_of_their_own_unless_fused() -> None:
     def backward(elements: ElementKernels) -> float:
-        made = problem(devices=8, runtime=replace(COPIES, name=elements.value, element_kernels=elements))
+        made = problem(
+            devices=8, runtime=replace(COPIES, name=elements.value, element_kernels=elements)
+        )
         return float(price_grid(made, Grid(dp=8)).layers.seconds[LAYER, 1, ELEMENT, 0])
 
     # q, k and v read one input: two sums of three passes over it more.
@@ -197,7 +230,10 @@ def test_gradients_travel_in_the_wire_dtype() -> None:
 def test_kernels_that_cannot_fill_the_units_are_busier_than_their_rate() -> None:
     rates = {a.generation: a for a in accelerator("h100-sxm").attention}
     assert rates["flash-3"].reach == rates["cudnn"].reach == 1.0
-    assert all(max(f for _, f in rates[name].forward) < rates[name].reach < 1.0 for name in ("flash-1", "flash-2", "triton"))
+    assert all(
+        max(f for _, f in rates[name].forward) < rates[name].reach < 1.0
+        for name in ("flash-1", "flash-2", "triton")
+    )
 
 
 @pytest.mark.parametrize("name", ["torchtitan", "llm-foundry"])

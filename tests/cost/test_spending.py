@@ -1,4 +1,5 @@
-"""What a step costs: nodes are paid whole, prices count where they are stated, and energy is that of devices that work."""
+"""What a step costs: nodes are paid whole, prices count where they are stated, and energy is that
+of devices that work."""
 
 from __future__ import annotations
 
@@ -34,22 +35,34 @@ def test_a_group_without_a_price_matters_only_where_it_is_used() -> None:
     both = spending_of(cluster, range(9), seconds=1.0, tokens=1.0)
     assert (both.usd_per_hour, both.usd, both.usd_per_billion_tokens) == (None, None, None)
     again = priced(both, (2.0, 0.0), seconds=3600.0, tokens=GIGA)
-    assert (again.usd, again.usd_per_billion_tokens) == (16.0, 16.0), "a price of 0 that is given is one"
+    assert (again.usd, again.usd_per_billion_tokens) == (16.0, 16.0), (
+        "a price of 0 that is given is one"
+    )
     assert usd_per_hour((0, 8), (None, 1.0)) == 8
 
 
 def test_energy_is_said_of_devices_whose_limit_is_listed() -> None:
-    assert spending_of(parse_cluster("h100-sxm:8"), range(4), seconds=2.0, tokens=1.0).joules == 2.0 * 4 * 700
+    assert (
+        spending_of(parse_cluster("h100-sxm:8"), range(4), seconds=2.0, tokens=1.0).joules
+        == 2.0 * 4 * 700
+    )
     assert spending_of(parse_cluster("tpu-v5p:4"), range(4), seconds=2.0, tokens=1.0).joules is None
 
 
 def test_bytes_between_zones_are_paid_by_the_gigabyte() -> None:
-    """A ring of four over two zones crosses them twice with three quarters of the sum, and of the gather."""
+    """A ring of four over two zones crosses them twice with three quarters of the sum, and of the
+    gather."""
     model = load_model("llama-2-7b")
     zones = "a100-sxm-40gb:8@east/2usd+a100-sxm-40gb:8@west/1usd,east~west=25gbps/30ms/{}usd"
     found = []
     for egress in (0.02, 0.04):
-        request = Request(model="llama-2-7b", cluster=zones.format(egress), seq_len=2048, global_batch=32, precision="fp16")
+        request = Request(
+            model="llama-2-7b",
+            cluster=zones.format(egress),
+            seq_len=2048,
+            global_batch=32,
+            precision="fp16",
+        )
         spending = shardwright.simulate(request, strategy="tp4 zero1").spending
         assert spending is not None
         found.append(spending)

@@ -16,5 +16,7 @@ def test_only_the_section_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tools.number_walk.walk", lambda: "new\n")
     before, _, rest = PAGE.read_text(encoding="utf-8").partition("<!-- made by")
     assert written(before + "<!-- made by" + rest) == before + rest.replace(
-        rest, "<!-- made by tools/number_walk.py -->\nnew\n<!-- end -->" + rest.partition("<!-- end -->")[2]
+        rest,
+        "<!-- made by tools/number_walk.py -->\nnew\n<!-- end -->"
+        + rest.partition("<!-- end -->")[2],
     )

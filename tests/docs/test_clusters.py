@@ -33,7 +33,16 @@ def test_files_load(text: str, devices: int) -> None:
 
 
 def test_expressions_are_read() -> None:
-    assert [parse_cluster(text).num_devices for text in EXPRESSIONS] == [64, 128, 16384, 1016, 128, 8, 24, 128]
+    assert [parse_cluster(text).num_devices for text in EXPRESSIONS] == [
+        64,
+        128,
+        16384,
+        1016,
+        128,
+        8,
+        24,
+        128,
+    ]
 
 
 def test_a_file_without_changes_is_the_expression() -> None:

@@ -74,7 +74,9 @@ def test_git_refuses_what_the_hook_refuses(tmp_path: Path) -> None:
     def git(*words: str) -> subprocess.CompletedProcess[str]:
         identity = ("-c", "user.name=test", "-c", "user.email=test@example.org")
         hooks = ("-c", "core.hooksPath=.githooks")
-        return subprocess.run(["git", *identity, *hooks, *words], cwd=tmp_path, capture_output=True, text=True)
+        return subprocess.run(
+            ["git", *identity, *hooks, *words], cwd=tmp_path, capture_output=True, text=True
+        )
 
     assert git("init", "--quiet").returncode == 0
     assert git("add", "tools", ".githooks").returncode == 0

@@ -1,4 +1,5 @@
-"""docs/errors.md is what the source says, and the index sees through the ways in which errors are made."""
+"""docs/errors.md is what the source says, and the index sees through the ways in which errors are
+made."""
 
 from __future__ import annotations
 
@@ -34,25 +35,41 @@ def test_every_declared_rule_is_in_the_index(found: list[Found]) -> None:
 
 
 def test_every_error_that_the_command_line_shows_is_in_the_index(found: list[Found]) -> None:
-    """All messages of the golden file but those in the words of typer, whose hint is to ask for help, or of the system."""
-    patterns = [re.compile(".*".join(map(re.escape, one.message.split("…")))) for one in found if re.search(r"\w{3}", one.message)]
-    said = re.findall(r"^error: (.*)\nhint: (.*)$", GOLDEN.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    shown = [message for message, hint in said if not hint.endswith("lists what it takes") and os.strerror(ENOENT) not in message]
-    unknown = [text for text in shown if not any(p.fullmatch(re.sub(r" \[[a-z.-]+\]$", "", text)) for p in patterns)]
+    """All messages of the golden file but those in the words of typer, whose hint is to ask for
+    help, or of the system."""
+    patterns = [
+        re.compile(".*".join(map(re.escape, one.message.split("…"))))
+        for one in found
+        if re.search(r"\w{3}", one.message)
+    ]
+    said = re.findall(
+        r"^error: (.*)\nhint: (.*)$", GOLDEN.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    shown = [
+        message
+        for message, hint in said
+        if not hint.endswith("lists what it takes") and os.strerror(ENOENT) not in message
+    ]
+    unknown = [
+        text
+        for text in shown
+        if not any(p.fullmatch(re.sub(r" \[[a-z.-]+\]$", "", text)) for p in patterns)
+    ]
     assert len(shown) > 15
     assert unknown == []
 
 
-def test_messages_and_rules_that_a_function_is_handed_are_found_at_its_callers(tmp_path: Path) -> None:
+def test_messages_and_rules_that_a_function_is_handed_are_found_at_its_callers(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "one.py").write_text(
         "class Sizes:\n"
         "    def refuse(self, message: str, *, rule: str) -> StrategyError:\n"
         '        return StrategyError(f"{self.name} {message}", rule=f"order.{rule}")\n'
     )
     (tmp_path / "two.py").write_text(
-        "from one import Sizes\n"
-        "def legal(sizes: Sizes) -> None:\n"
-        '    raise sizes.refuse(f"needs {sizes.ranks} ranks" if sizes.few else "needs more", rule="ranks")\n'
+        'from one import Sizes\ndef legal(sizes: Sizes) -> None:\n    raise sizes.refuse(f"needs'
+        ' {sizes.ranks} ranks" if sizes.few else "needs more", rule="ranks")\n'
     )
     assert index(read(parsed(tmp_path))) == [
         Found("StrategyError", "order.ranks", "… needs more", "two.legal"),

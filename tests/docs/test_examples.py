@@ -1,8 +1,8 @@
 """Every code block of the README and of the pages is executed: commands, Python, notation.
 
-A block says what it is: `console` is commands of this tool, run one after the other in a folder of the page's own, `slow` ones only in
-proofs; `python` is run; `grid` and `plan` are read; `sh` is what lies outside this tool (pip, make, another machine), and `text`, `ebnf`,
-`mermaid` are no code.
+A block says what it is: `console` is commands of this tool, run one after the other in a folder of
+the page's own, `slow` ones only in proofs; `python` is run; `grid` and `plan` are read; `sh` is
+what lies outside this tool (pip, make, another machine), and `text`, `ebnf`, `mermaid` are no code.
 """
 
 from __future__ import annotations
@@ -46,12 +46,19 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    found = re.finditer(r"^```([^\n`]*)\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    found = re.finditer(
+        r"^```([^\n`]*)\n(.*?)^```$",
+        page.read_text(encoding="utf-8"),
+        flags=re.MULTILINE | re.DOTALL,
+    )
     return [Block(page, tuple(match[1].split()), match[2]) for match in found]
 
 
 def runs(page: Path, *, slow: bool) -> bool:
-    return any(block.kind in ("console", "python") and ("slow" in block.words) == slow for block in blocks(page))
+    return any(
+        block.kind in ("console", "python") and ("slow" in block.words) == slow
+        for block in blocks(page)
+    )
 
 
 def pages(*, slow: bool) -> list[object]:
@@ -68,15 +75,27 @@ def test_every_block_says_what_it_is(page: Path) -> None:
         if block.kind == "console":
             assert all(words[0] == "shardwright" for words in block.commands), block.text
     outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    indented = re.findall(r"^(?:    |\t)(?:shardwright |import |from ).*$", outside, flags=re.MULTILINE)
+    indented = re.findall(
+        r"^(?:    |\t)(?:shardwright |import |from ).*$", outside, flags=re.MULTILINE
+    )
     assert not [line for line in indented if line not in MADE], "code is fenced"
 
 
-MADE = {'    shardwright simulate llama-3.1-8b h100-sxm:8 --seq-len 8192 --global-batch 256 --strategy "tp2 sp dp4 mbs1 zero1"'}
+MADE = {
+    "    shardwright simulate llama-3.1-8b h100-sxm:8 --seq-len 8192 --global-batch 256 --strategy"
+    ' "tp2 sp dp4 mbs1 zero1"'
+}
 """Written, and walked through, by tools/number_walk.py."""
 
 
-def execute(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, slow: bool) -> None:
+def execute(
+    page: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    slow: bool,
+) -> None:
     """All of one speed, in the order of the page."""
     shutil.copytree(ROOT / "examples", folder / "examples")
     monkeypatch.chdir(folder)
@@ -93,7 +112,9 @@ def execute(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 @pytest.mark.parametrize("page", pages(slow=False))
-def test_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_runs(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     execute(page, tmp_path, monkeypatch, capsys, slow=False)
 
 

@@ -1,4 +1,5 @@
-"""What the pages name is there: modules and functions by their full names, files by their paths, other pages by their links."""
+"""What the pages name is there: modules and functions by their full names, files by their paths,
+other pages by their links."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 DOTTED = re.compile(r"(?<![\w/.-])shardwright(?:\.[A-Za-z_]\w*)+")
-PATH = re.compile(r"(?<![\w/.-])(?:src|tests|tools|benchmarks|docs|examples)/[\w./-]+\.(?:py|md|csv|json|toml|svg|txt)\b")
+PATH = re.compile(
+    r"(?<![\w/.-])(?:src|tests|tools|benchmarks|docs|examples)/[\w./-]+\.(?:py|md|csv|json|toml|svg|txt)\b"
+)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 TORCH = ("shardwright.execute", "shardwright.calibrate")
 """Packages whose modules may need PyTorch: only that the file is there is asked of them."""
@@ -25,7 +28,9 @@ def there(name: str) -> bool:
         base = ROOT / "src" / Path(*parts[:length])
         if base.is_dir() or base.with_suffix(".py").is_file():
             if name.startswith(TORCH):
-                return length == len(parts) or parts[length] in base.with_suffix(".py").read_text(encoding="utf-8")
+                return length == len(parts) or parts[length] in base.with_suffix(".py").read_text(
+                    encoding="utf-8"
+                )
             try:
                 reduce(getattr, parts[length:], importlib.import_module(".".join(parts[:length])))
             except AttributeError:
@@ -37,10 +42,19 @@ def there(name: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_names_paths_and_links_of_a_page_are_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    schemas = {"shardwright.plan", "shardwright.simulation", "shardwright.profile", "shardwright.trace", "shardwright.picture"}
+    schemas = {
+        "shardwright.plan",
+        "shardwright.simulation",
+        "shardwright.profile",
+        "shardwright.trace",
+        "shardwright.picture",
+    }
     assert sorted({name for name in DOTTED.findall(text) if not there(name)} - schemas) == []
     assert sorted({path for path in PATH.findall(text) if not (ROOT / path).exists()}) == []
-    assert sorted({link for link in LINK.findall(text) if not (page.parent / link.strip()).exists()}) == []
+    assert (
+        sorted({link for link in LINK.findall(text) if not (page.parent / link.strip()).exists()})
+        == []
+    )
 
 
 def test_a_name_that_is_not_there_is_seen() -> None:

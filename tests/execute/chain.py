@@ -1,4 +1,5 @@
-"""A whole model on one device: its operators one after another, once by the numerics and once by the reference under torch.autograd."""
+"""A whole model on one device: its operators one after another, once by the numerics and once by
+the reference under torch.autograd."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Values = tuple[torch.Tensor, ...]
 
 
 class Chain:
-    """The operators of a model in order, each with the numbers of those that it reads. Numbers below 0 are token ids and labels.
+    """The operators of a model in order, each with the numbers of those that it reads. Numbers
+    below 0 are token ids and labels.
 
     Attributes:
         steps: (operator, key of its weights, numbers of its inputs).
@@ -29,7 +31,10 @@ class Chain:
         ends: dict[str, int] = {}
         for run in model.runs:
             block = model.blocks[run.block]
-            source, memory = (ends[run.inputs[0]] if run.inputs else -1), (ends[run.inputs[-1]] if run.inputs else -1)
+            source, memory = (
+                (ends[run.inputs[0]] if run.inputs else -1),
+                (ends[run.inputs[-1]] if run.inputs else -1),
+            )
             for layer in range(run.count):
                 made = {INPUT: source, MEMORY: memory}
                 for operator in block.operators:
@@ -43,17 +48,24 @@ class Chain:
                 source = len(self.steps) - 1
             ends[run.name] = source
 
-    def weights(self, generator: torch.Generator) -> dict[tuple[str, int, str], dict[str, torch.Tensor]]:
-        """Random weights of every operator (tied ones too, each its own: tying is not an operator's business)."""
+    def weights(
+        self, generator: torch.Generator
+    ) -> dict[tuple[str, int, str], dict[str, torch.Tensor]]:
+        """Random weights of every operator (tied ones too, each its own: tying is not an operator's
+        business)."""
         return {key: made_weights(operator, generator) for operator, key, _ in self.steps}
 
-    def numbers(self, weights: Any, ids: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def numbers(
+        self, weights: Any, ids: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, Any]:
         """(sum of the losses, gradients by operator and name) by the numerics."""
         values: dict[int, Values] = {-1: (ids,), -2: (labels,)}
         saved, losses = {}, []
         for i, (operator, key, reads) in enumerate(self.steps):
             place = self._place(operator, ids)
-            values[i], saved[i] = alone(numerics_of(operator).forward(place, tuple(values[r] for r in reads), weights[key]))
+            values[i], saved[i] = alone(
+                numerics_of(operator).forward(place, tuple(values[r] for r in reads), weights[key])
+            )
             assert not any(v.requires_grad for v in values[i])
             if operator.kind is OperatorKind.LOSS:
                 losses.append(values[i][0].sum())
@@ -67,28 +79,46 @@ class Chain:
                 continue
             own = tuple(grads[i])
             back = alone(numerics_of(operator).input_grad(place, saved[i], own, weights[key]))
-            found[key] = alone(numerics_of(operator).weight_grad(place, saved[i], own, weights[key]))
+            found[key] = alone(
+                numerics_of(operator).weight_grad(place, saved[i], own, weights[key])
+            )
             for r, parts in zip(reads, back, strict=True):
                 if parts is None:
                     continue
                 before = grads.get(r, [None] * len(parts))
-                grads[r] = [b if p is None else p if b is None else b + p for b, p in zip(before, parts, strict=True)]
-                assert all(p is None or p.shape == v.shape for p, v in zip(parts, values[r], strict=True))
+                grads[r] = [
+                    b if p is None else p if b is None else b + p
+                    for b, p in zip(before, parts, strict=True)
+                ]
+                assert all(
+                    p is None or p.shape == v.shape for p, v in zip(parts, values[r], strict=True)
+                )
         return torch.stack(losses).sum(), found
 
-    def reference(self, weights: Any, ids: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def reference(
+        self, weights: Any, ids: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, Any]:
         """The same by the reference and torch.autograd over the whole model."""
-        leaves = {key: {n: w.clone().requires_grad_() for n, w in own.items()} for key, own in weights.items()}
+        leaves = {
+            key: {n: w.clone().requires_grad_() for n, w in own.items()}
+            for key, own in weights.items()
+        }
         values: dict[int, Values] = {-1: (ids,), -2: (labels,)}
         losses = []
         for i, (operator, key, reads) in enumerate(self.steps):
-            values[i] = REFERENCE[operator.kind](operator, tuple(values[r] for r in reads), leaves[key])
+            values[i] = REFERENCE[operator.kind](
+                operator, tuple(values[r] for r in reads), leaves[key]
+            )
             if operator.kind is OperatorKind.LOSS:
                 losses.append(values[i][0].sum())
         total = torch.stack(losses).sum()
         total.backward()
-        return total.detach(), {key: {n: w.grad for n, w in own.items()} for key, own in leaves.items()}
+        return total.detach(), {
+            key: {n: w.grad for n, w in own.items()} for key, own in leaves.items()
+        }
 
     @staticmethod
     def _place(operator: Operator, ids: torch.Tensor) -> Any:
-        return place_of(operator, length=ids.shape[1], samples=ids.shape[0], memory_length=ids.shape[1])
+        return place_of(
+            operator, length=ids.shape[1], samples=ids.shape[0], memory_length=ids.shape[1]
+        )

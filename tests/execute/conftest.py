@@ -1,4 +1,5 @@
-"""Execution tests run torch on one thread: tensors are small, and ranks and other tests share the cores."""
+"""Execution tests run torch on one thread: tensors are small, and ranks and other tests share the
+cores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a plan's Program says that each device does in a step, and what the executed trace says, both as integers."""
+"""What a plan's Program says that each device does in a step, and what the executed trace says,
+both as integers."""
 
 from __future__ import annotations
 
@@ -86,9 +87,16 @@ def ran(problem: Problem) -> Ran:
     """Run a step, with experts chosen in turn."""
     trace, products = Trace(), CountedProducts()
     source, batch = seeded(problem.model, seed=0), made_batch(problem.model, problem.job, seed=0)
-    with mock.patch.object(block_run, "numerics_of", products), mock.patch.object(attention, "met", products.met):
-        result = run_step(problem.model, problem.job, problem.plan, batch=batch, source=source, trace=trace)
-    assert all(run <= products.flops[key] for key, run in products.cores.items()), "a core computes no more than what it meets"
+    with (
+        mock.patch.object(block_run, "numerics_of", products),
+        mock.patch.object(attention, "met", products.met),
+    ):
+        result = run_step(
+            problem.model, problem.job, problem.plan, batch=batch, source=source, trace=trace
+        )
+    assert all(run <= products.flops[key] for key, run in products.cores.items()), (
+        "a core computes no more than what it meets"
+    )
     return Ran(records=trace.records, flops=+products.flops, parameters=_held(result))
 
 
@@ -99,7 +107,12 @@ def _held(result: StepResult) -> Counter[int]:
         for key, boxes in store.held.items():
             here = torch.zeros(whole_shape(store.model, key), dtype=torch.bool)
             for box in boxes:
-                here[torch.meshgrid(*(torch.cat([torch.arange(a, b) for a, b in dim]) for dim in box), indexing="ij")] = True
+                here[
+                    torch.meshgrid(
+                        *(torch.cat([torch.arange(a, b) for a, b in dim]) for dim in box),
+                        indexing="ij",
+                    )
+                ] = True
             total[device] += int(here.sum())
     return total
 
@@ -107,7 +120,8 @@ def _held(result: StepResult) -> Counter[int]:
 Node = tuple[int, int, int]
 """(lane, chunk, number) of a layer of a stage."""
 ELEMENT = 4
-"""Bytes of an activation in the lowered counts: as many as a statistic of a norm or a loss has, so that all are counted in elements."""
+"""Bytes of an activation in the lowered counts: as many as a statistic of a norm or a loss has, so
+that all are counted in elements."""
 
 
 @lru_cache(maxsize=1)
@@ -121,8 +135,11 @@ class Lowered:
     """One layer of one stage on one device, of one slice.
 
     Args:
-        nodes: (lane, chunk, number) of its layers. turns: how often it runs in a step. length: positions of the slice.
-        again: operators whose forward runs twice; moved: so does what moves there.
+        nodes: (lane, chunk, number) of its layers.
+        turns: how often it runs in a step.
+        length: positions of the slice.
+        again: operators whose forward runs twice;
+        moved: so does what moves there.
     """
 
     nodes: frozenset[Node]
@@ -145,7 +162,9 @@ class Lowered:
 
 def lowered(problem: Problem) -> Iterator[Lowered]:
     """Every layer on every device, as `lower_block` says it."""
-    for lane, stages, slices in zip(problem.plan.lanes, problem.work.stages, problem.work.slices, strict=True):
+    for lane, stages, slices in zip(
+        problem.plan.lanes, problem.work.stages, problem.work.slices, strict=True
+    ):
         for stage in stages:
             for segment in stage.segments:
                 whole = problem.work.lengths[segment.block.sequence]
@@ -167,10 +186,14 @@ def lowered(problem: Problem) -> Iterator[Lowered]:
                         before=parts[:number],
                     )
                     nodes = frozenset(
-                        (stage.lane, stage.chunk, n.number) for n in stage_nodes(stage, problem.model) if n.segment is segment
+                        (stage.lane, stage.chunk, n.number)
+                        for n in stage_nodes(stage, problem.model)
+                        if n.segment is segment
                     )
                     for device in stage.devices:
-                        structure = CellStructure(stage=segment.cells, device=device - stage.base, length=length)
+                        structure = CellStructure(
+                            stage=segment.cells, device=device - stage.base, length=length
+                        )
                         yield Lowered(
                             nodes=nodes,
                             device=device,
@@ -187,21 +210,26 @@ def lowered(problem: Problem) -> Iterator[Lowered]:
 
 
 def moves_otherwise(problem: Problem) -> frozenset[Node]:
-    """Layers whose moves lowering prices in another form (docs/execution.md): single operators of theirs run again, or the parts of a core,
-    convolution or recurrence do not match one to one."""
+    """Layers whose moves lowering prices in another form (docs/execution.md): single operators of
+    theirs run again, or the parts of a core, convolution or recurrence do not match one to one."""
     lengths, found = problem.work.lengths, set()
     for stage in (stage for lane in problem.work.stages for stage in lane):
         for node in stage_nodes(stage, problem.model):
             s = node.segment
             own, memory = lengths[s.block.sequence], lengths.get(s.block.memory, 0)
-            spread = any(is_spread(s.cells, o, length=own, memory_length=memory) for o in s.block.operators)
-            if spread or any(set(k.operators) - {"full", "core"} for k in s.keeps if k.how is How.RECOMPUTE):
+            spread = any(
+                is_spread(s.cells, o, length=own, memory_length=memory) for o in s.block.operators
+            )
+            if spread or any(
+                set(k.operators) - {"full", "core"} for k in s.keeps if k.how is How.RECOMPUTE
+            ):
                 found.add((stage.lane, stage.chunk, node.number))
     return frozenset(found)
 
 
 def lowered_moves(problem: Problem, *, without: frozenset[Node] = frozenset()) -> Counter[Entry]:
-    """Elements of full buffers of all communication inside layers, without tokens on their way to experts and back, and some layers."""
+    """Elements of full buffers of all communication inside layers, without tokens on their way to
+    experts and back, and some layers."""
     total: Counter[Entry] = Counter()
     for one in (one for one in lowered(problem) if not one.nodes & without):
         for move in one.program.moves:
@@ -209,8 +237,12 @@ def lowered_moves(problem: Problem, *, without: frozenset[Node] = frozenset()) -
                 group = tuple(sorted(d + one.base for d in move.group))
                 hops = len(group) - 1 if move.hops else 1
                 size = int(evaluate_sum(move.volume, one.degrees)[0]) * hops
-                within = move.operator if move.axes == ("ring",) else ""  # a core that runs again exchanges its keys again
-                total[one.device, move.phase.value, move.kind.value, group] += size * one.times(move.phase, within)
+                within = (
+                    move.operator if move.axes == ("ring",) else ""
+                )  # a core that runs again exchanges its keys again
+                total[one.device, move.phase.value, move.kind.value, group] += size * one.times(
+                    move.phase, within
+                )
     return +Counter({entry: size // ELEMENT for entry, size in total.items()})
 
 
@@ -219,13 +251,18 @@ def _expert(move: Move) -> bool:
 
 
 def lowered_routed(problem: Problem) -> Counter[tuple[int, str]]:
-    """(device, phase) -> elements that it sends or gets, whichever is more, of tokens on their way to experts and back."""
+    """(device, phase) -> elements that it sends or gets, whichever is more, of tokens on their way
+    to experts and back."""
     total: Counter[tuple[int, str]] = Counter()
     for one in lowered(problem):
         for move in one.program.moves:
             if len(move.group) > 1 and _expert(move):
                 copies = _copies(move, one)
-                width = int(evaluate_sum(move.volume, one.degrees)[0]) // (copies * ELEMENT) if copies else 0
+                width = (
+                    int(evaluate_sum(move.volume, one.degrees)[0]) // (copies * ELEMENT)
+                    if copies
+                    else 0
+                )
                 if width > 1:  # not the copies' weights, which stay with the tokens here
                     # A buffer that is not shared out evenly is rounded up to whole copies.
                     sent = copies * (len(move.group) - 1) // len(move.group)
@@ -252,23 +289,41 @@ def traced_routed(records: list[SentElements]) -> Counter[tuple[int, str]]:
 _PHASES = {"F": "F", "exit": "F", "I": "I", "B": "I", "enter": "I"}
 
 
-def traced_moves(records: list[SentElements], *, without: frozenset[Node] = frozenset()) -> Counter[Entry]:
-    """The same of a trace: messages of one step are one send, as large as the larger of what the device gives and gets."""
+def traced_moves(
+    records: list[SentElements], *, without: frozenset[Node] = frozenset()
+) -> Counter[Entry]:
+    """The same of a trace: messages of one step are one send, as large as the larger of what the
+    device gives and gets."""
     total: Counter[Entry] = Counter()
     messages: dict[tuple[int, str, Any], list[SentElements]] = defaultdict(list)
     for record in records:
-        inside = record.key[0] if isinstance(record.key, tuple) and isinstance(record.key[0], tuple) else ()
+        inside = (
+            record.key[0]
+            if isinstance(record.key, tuple) and isinstance(record.key[0], tuple)
+            else ()
+        )
         phase = _PHASES.get(inside[5]) if len(inside) > 5 and isinstance(inside[0], int) else None
-        if phase is None or _routed(record) or _told(record) or (inside[0], inside[1], inside[4]) in without:
+        if (
+            phase is None
+            or _routed(record)
+            or _told(record)
+            or (inside[0], inside[1], inside[4]) in without
+        ):
             continue
         kind = "broadcast" if record.kind == "reduce" else record.kind
-        if record.kind in ("send", "receive") and len(record.group) == 2 and not isinstance(record.key[1], tuple):
+        if (
+            record.kind in ("send", "receive")
+            and len(record.group) == 2
+            and not isinstance(record.key[1], tuple)
+        ):
             messages[record.device, phase, record.key].append(record)
         else:
             total[record.device, phase, kind, record.group] += record.elements
     for (device, phase, _), listed in messages.items():
         group = tuple(sorted({d for one in listed for d in one.group}))
-        total[device, phase, "send", group] += max(sum(one.sent for one in listed), sum(one.received for one in listed))
+        total[device, phase, "send", group] += max(
+            sum(one.sent for one in listed), sum(one.received for one in listed)
+        )
     return +total
 
 
@@ -281,7 +336,8 @@ def _routed(record: SentElements) -> bool:
     return (
         isinstance(asked, tuple)
         and len(asked) == 2
-        and str(asked[1]) in (*_WAYS, "rows sizes", "rows routes", "gradients sizes", "gradients routes")
+        and str(asked[1])
+        in (*_WAYS, "rows sizes", "rows routes", "gradients sizes", "gradients routes")
     )
 
 
@@ -297,9 +353,13 @@ def lowered_flops(problem: Problem) -> Counter[tuple[int, str, str]]:
     for one in lowered(problem):
         for work in one.program.works:
             if work.kernel in (Kernel.GEMM, Kernel.GROUPED_GEMM):
-                total[one.device, work.operator, work.phase.value] += gemm_flops(work, one.degrees) * one.times(work.phase, work.operator)
+                total[one.device, work.operator, work.phase.value] += gemm_flops(
+                    work, one.degrees
+                ) * one.times(work.phase, work.operator)
             elif work.kernel is Kernel.ATTENTION and work.phase is Phase.F:
-                total[one.device, work.operator, work.phase.value] += _core_flops(work, one) * one.times(work.phase, work.operator)
+                total[one.device, work.operator, work.phase.value] += _core_flops(
+                    work, one
+                ) * one.times(work.phase, work.operator)
     return +total
 
 
@@ -315,8 +375,11 @@ def _core_flops(work: BlockWork, one: Lowered) -> int:
 
 
 def lowered_parameters(problem: Problem) -> Counter[int]:
-    """Elements of parameters that each device holds: what its layers store in union, and each tied one once."""
-    found = plan_holdings(problem.work.stages, model=problem.model, length=problem.job.sequence_length, islands=None)
+    """Elements of parameters that each device holds: what its layers store in union, and each tied
+    one once."""
+    found = plan_holdings(
+        problem.work.stages, model=problem.model, length=problem.job.sequence_length, islands=None
+    )
     total: Counter[int] = Counter()
     for (*_, device), held in found.items():
         total[device] += sum(one.elements * one.layers for one in held)
@@ -324,11 +387,13 @@ def lowered_parameters(problem: Problem) -> Counter[int]:
 
 
 Border = tuple[str, str, tuple[int, ...]]
-"""(way, kind, devices) between two stages: (from, to) of messages, the sorted group of collectives on one side."""
+"""(way, kind, devices) between two stages: (from, to) of messages, the sorted group of collectives
+on one side."""
 
 
 def lowered_messages(problem: Problem) -> Counter[Border]:
-    """Elements of all that moves between stages in a step, slice by slice; of collectives the full buffers."""
+    """Elements of all that moves between stages in a step, slice by slice; of collectives the full
+    buffers."""
     total: Counter[Border] = Counter()
     model, work = problem.model, problem.work
     for number, lane in enumerate(problem.plan.lanes):
@@ -348,9 +413,13 @@ def lowered_messages(problem: Problem) -> Counter[Border]:
                 )
                 for way, found in zip("FB", both, strict=True):
                     for a, b, elements in found.sends.tolist():
-                        total[way, "send", (a + found.base, b + found.base)] += elements * lane.microbatches
+                        total[way, "send", (a + found.base, b + found.base)] += (
+                            elements * lane.microbatches
+                        )
                     for kind, group, elements in found.collectives:
-                        total[way, kind.value, tuple(sorted(d + found.base for d in group))] += elements * lane.microbatches
+                        total[way, kind.value, tuple(sorted(d + found.base for d in group))] += (
+                            elements * lane.microbatches
+                        )
     return +total
 
 
@@ -365,13 +434,17 @@ def traced_messages(records: list[SentElements]) -> Counter[Border]:
             (other,) = set(record.group) - {record.device}
             total[inside[0], "send", (record.device, other)] += record.elements
         elif record.kind != "receive" and record.device == record.group[0]:
-            total[inside[0], "broadcast" if record.kind == "reduce" else record.kind, record.group] += record.elements
+            total[
+                inside[0], "broadcast" if record.kind == "reduce" else record.kind, record.group
+            ] += record.elements
     return +total
 
 
 def lowered_sums(problem: Problem) -> Counter[tuple[int, tuple[int, ...]]]:
     """(device, group) -> elements of gradients that it sums with the group in a step."""
-    found = plan_holdings(problem.work.stages, model=problem.model, length=problem.job.sequence_length, islands=None)
+    found = plan_holdings(
+        problem.work.stages, model=problem.model, length=problem.job.sequence_length, islands=None
+    )
     total: Counter[tuple[int, tuple[int, ...]]] = Counter()
     for (*_, device), held in found.items():
         for one in held:
@@ -400,11 +473,11 @@ _COUNTED = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
 
 class CountedProducts:
-    """Stands for `numerics_of`: counts the FLOPs that linear and expert operators run by (device, operator, phase), and those of all
-    queries with all keys that they meet in a forward of a core.
+    """Stands for `numerics_of`: counts the FLOPs that linear and expert operators run by (device,
+    operator, phase), and those of all queries with all keys that they meet in a forward of a core.
 
-    Tokens choose experts in turn, so that all experts have as many. `cores` are the FLOPs that cores run: blocks without a visible key are
-    left out.
+    Tokens choose experts in turn, so that all experts have as many. `cores` are the FLOPs that
+    cores run: blocks without a visible key are left out.
     """
 
     def __init__(self) -> None:
@@ -429,10 +502,14 @@ class CountedProducts:
 
 
 def in_turn(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """Choices of experts like `route`'s: the next `topk` of all for each token, all with one weight."""
+    """Choices of experts like `route`'s: the next `topk` of all for each token, all with one
+    weight."""
     assert place.operator.experts is not None
     shape, logits = place.operator.experts, inputs[0][0]
-    samples, positions = (torch.cat([torch.arange(a, b) for a, b in indices]) for indices in (place.samples, place.positions))
+    samples, positions = (
+        torch.cat([torch.arange(a, b) for a, b in indices])
+        for indices in (place.samples, place.positions)
+    )
     tokens = (samples.unsqueeze(-1) * place.length + positions).unsqueeze(-1)
     chosen = (tokens * shape.topk + torch.arange(shape.topk)) % shape.experts
     return logits.gather(-1, chosen).sigmoid() / shape.topk, chosen
@@ -442,13 +519,17 @@ FUSED_CORE = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 """PyTorch has a formula for its kernels on accelerators, and none for this one."""
 
 
-def _core_products(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> int:
-    """Of every query with every key of a call, masked or not: as PyTorch counts a core on accelerators."""
+def _core_products(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any
+) -> int:
+    """Of every query with every key of a call, masked or not: as PyTorch counts a core on
+    accelerators."""
     return 2 * query.shape[:3].numel() * key.shape[2] * (key.shape[3] + value.shape[3])
 
 
 class Products(TorchDispatchMode):
-    """FLOPs by PyTorch's own formulas: FlopCounterMode without modules, whose searches take as long as all the rest of a small step."""
+    """FLOPs by PyTorch's own formulas: FlopCounterMode without modules, whose searches take as long
+    as all the rest of a small step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -456,7 +537,8 @@ class Products(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here, so that the compiler, which takes seconds to load, need not be kept out."""
+        """Nothing is compiled here, so that the compiler, which takes seconds to load, need not be
+        kept out."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -490,7 +572,9 @@ class _Counted:
 
     def input_grad(self, place: OperatorShare, *given: Any) -> Task[Any]:
         task = self.inner.input_grad(place, *given)
-        return task if place.operator.kind is OperatorKind.ATTENTION else self._count(place, "I", task)
+        return (
+            task if place.operator.kind is OperatorKind.ATTENTION else self._count(place, "I", task)
+        )
 
     def weight_grad(self, place: OperatorShare, *given: Any) -> Task[Any]:
         return self._count(place, "W", self.inner.weight_grad(place, *given))

@@ -1,7 +1,8 @@
-"""Verdict of every field of every family whose weights are read, as the page docs/config-fields.md has them.
+"""Verdict of every field of every family whose weights are read, as the page docs/config-fields.md
+has them.
 
-``python -m tests.execute.field_verdicts`` tries all and writes the page; with names of architectures, these alone. A family takes 5 to 30
-seconds of a processor.
+``python -m tests.execute.field_verdicts`` tries all and writes the page; with names of
+architectures, these alone. A family takes 5 to 30 seconds of a processor.
 """
 
 from __future__ import annotations
@@ -51,15 +52,20 @@ Biases of a router's choice (`e_score_correction_bias`) are weights, no field: T
 `make proof` all.
 """
 _DEEPSEEK: Config = {"aux_loss_alpha": 0.25, "seq_aux": True, "ep_size": 1}
-UNDECLARED: Mapping[str, Config] = {"DeepseekV2ForCausalLM": _DEEPSEEK, "DeepseekV3ForCausalLM": _DEEPSEEK}
-"""By architecture, fields of its published files that its class does not declare: of DeepSeek's own code."""
+UNDECLARED: Mapping[str, Config] = {
+    "DeepseekV2ForCausalLM": _DEEPSEEK,
+    "DeepseekV3ForCausalLM": _DEEPSEEK,
+}
+"""By architecture, fields of its published files that its class does not declare: of DeepSeek's own
+code."""
 Found = dict[str, dict[str, set[str]]]
 """Verdict -> field -> reasons."""
 
 
 @cache
 def families() -> Mapping[str, Config]:
-    """A small configuration of every architecture, without dropout, with the load-balancing loss of experts and with `UNDECLARED`."""
+    """A small configuration of every architecture, without dropout, with the load-balancing loss of
+    experts and with `UNDECLARED`."""
     found: dict[str, Config] = {}
     for config in (*CONFIGS.values(), *PUBLISHED.values()):
         found.setdefault(config["architectures"][0], _trained(config))
@@ -80,14 +86,21 @@ def _trained(config: Config) -> Config:
 KINDS = ("computed", "without effect", "left out", "must be written", "refused", "not taken")
 MISSING = re.compile(r"field [\w.]+ .*is missing$|field [\w.]+ is missing$")
 STRONG = ("computed", "left out", "refused")
-WEAKER = (*((kind, "without effect") for kind in STRONG), *((kind, "not taken") for kind in KINDS[:-1]))
+WEAKER = (
+    *((kind, "without effect") for kind in STRONG),
+    *((kind, "not taken") for kind in KINDS[:-1]),
+)
 """A field with the first verdict does not have the second one too."""
 
 
 def words_of(flip: Flip, found: Verdict, base: Verdict) -> tuple[str, str]:
     """(verdict, reason) of a flip, in the page's words."""
     if found.ending is Ending.REFUSED:
-        return ("must be written", "") if flip.absent and MISSING.search(found.said) else ("refused", reason(found.said))
+        return (
+            ("must be written", "")
+            if flip.absent and MISSING.search(found.said)
+            else ("refused", reason(found.said))
+        )
     if found.ending is Ending.UNMADE:
         return "not taken", ""
     if found.ending is Ending.LEFT_OUT:
@@ -109,7 +122,9 @@ def of_family(config: Config) -> Found:
         base = verdict(config, Path(name) / "base")
         assert base.ending is Ending.EQUAL, base.said
         for number, flip in enumerate(flips(config)):
-            kind, why = words_of(flip, verdict(flip.of(config), Path(name) / str(number), like=base), base)
+            kind, why = words_of(
+                flip, verdict(flip.of(config), Path(name) / str(number), like=base), base
+            )
             rmtree(Path(name) / str(number), ignore_errors=True)
             found.setdefault(kind, {}).setdefault(flip.field, set()).update({why} - {""})
     for stronger, weaker in WEAKER:
@@ -123,14 +138,19 @@ def lines_of(architecture: str, found: Found) -> Iterator[str]:
     for kind in KINDS:
         fields = found.get(kind)
         if fields:
-            listed = [f"`{name}`" + (f" ({'; '.join(sorted(why))})" if why else "") for name, why in sorted(fields.items())]
+            listed = [
+                f"`{name}`" + (f" ({'; '.join(sorted(why))})" if why else "")
+                for name, why in sorted(fields.items())
+            ]
             yield f"- {kind}: {', '.join(listed)}"
 
 
 def section_of(architecture: str) -> str:
     """What the page says of a family, all of whose fields are tried."""
     torch.set_num_threads(1)  # tensors are small: threads would wait for each other
-    return "\n".join(lines_of(architecture, of_family(families()[architecture]))).partition("\n\n")[2]
+    return "\n".join(lines_of(architecture, of_family(families()[architecture]))).partition("\n\n")[
+        2
+    ]
 
 
 def sections() -> dict[str, str]:
@@ -143,16 +163,23 @@ def written(found: Mapping[str, str]) -> None:
     """Write the page with sections in the place of those that it has of the same families."""
     import transformers
 
-    every = {name: text for name, text in sorted({**sections(), **found}.items()) if name in families()}
+    every = {
+        name: text for name, text in sorted({**sections(), **found}.items()) if name in families()
+    }
     body = "\n\n".join(f"## {name}\n\n{text}" for name, text in every.items())
-    PAGE.write_text(f"{HEAD.format(version=transformers.__version__)}\n\n{body}\n", encoding="utf-8")
+    PAGE.write_text(
+        f"{HEAD.format(version=transformers.__version__)}\n\n{body}\n", encoding="utf-8"
+    )
 
 
 def listed() -> dict[str, dict[str, set[str]]]:
     """Architecture -> verdict -> fields, of the page."""
     found: dict[str, dict[str, set[str]]] = {}
     for name, text in sections().items():
-        found[name] = {kind: set(re.findall(r"`([\w.]+)`", said)) for kind, said in re.findall(r"^- ([a-z ]+): (.*)$", text, re.MULTILINE)}
+        found[name] = {
+            kind: set(re.findall(r"`([\w.]+)`", said))
+            for kind, said in re.findall(r"^- ([a-z ]+): (.*)$", text, re.MULTILINE)
+        }
     return found
 
 
@@ -162,7 +189,10 @@ def all_fields(config: Config) -> set[str]:
 
 
 if __name__ == "__main__":
-    told = "Try every field of families, and write their sections of docs/config-fields.md, each as soon as it is known."
+    told = (
+        "Try every field of families, and write their sections of docs/config-fields.md, each as"
+        " soon as it is known."
+    )
     parser = ArgumentParser(prog="python -m tests.execute.field_verdicts", description=told)
     parser.add_argument("architectures", nargs="*", metavar="ARCHITECTURE", help="by default all")
     parser.add_argument("--processes", type=int, default=1, help="families at a time")

@@ -34,8 +34,23 @@ PADDING = "pad_token_id"
 """Of tokens, the one that classes compute with."""
 OF_FILES = frozenset(
     {
-        *("architectures", "dtype", "torch_dtype", "transformers_version", "model_type", "_name_or_path", "return_dict"),
-        *("output_hidden_states", "output_attentions", "id2label", "label2id", "problem_type", "chunk_size_feed_forward"),
+        *(
+            "architectures",
+            "dtype",
+            "torch_dtype",
+            "transformers_version",
+            "model_type",
+            "_name_or_path",
+            "return_dict",
+        ),
+        *(
+            "output_hidden_states",
+            "output_attentions",
+            "id2label",
+            "label2id",
+            "problem_type",
+            "chunk_size_feed_forward",
+        ),
         *("is_encoder_decoder", "use_cache"),
     }
 )
@@ -51,7 +66,12 @@ OTHERS: dict[type, tuple[Any, ...]] = {
         {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.5},
         {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0},
         {"rope_type": "dynamic", "rope_theta": 50.0, "factor": 2.0},
-        {"rope_type": "yarn", "rope_theta": 50.0, "factor": 2.0, "original_max_position_embeddings": 16},
+        {
+            "rope_type": "yarn",
+            "rope_theta": 50.0,
+            "factor": 2.0,
+            "original_max_position_embeddings": 16,
+        },
         {
             "rope_type": "llama3",
             "rope_theta": 50.0,
@@ -60,7 +80,12 @@ OTHERS: dict[type, tuple[Any, ...]] = {
             "low_freq_factor": 1.0,
             "high_freq_factor": 4.0,
         },
-        {"rope_type": "longrope", "rope_theta": 50.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4},
+        {
+            "rope_type": "longrope",
+            "rope_theta": 50.0,
+            "short_factor": [1.0] * 4,
+            "long_factor": [2.0] * 4,
+        },
         {"rope_type": "proportional", "rope_theta": 50.0},
     ),
 }
@@ -82,11 +107,16 @@ class Flip:
         section, _, rest = self.field.partition(".")
         if rest:
             return {**config, section: replace(self, field=rest).of(config[section])}
-        return {key: value for key, value in {**config, self.field: self.value}.items() if key != self.field or not self.absent}
+        return {
+            key: value
+            for key, value in {**config, self.field: self.value}.items()
+            if key != self.field or not self.absent
+        }
 
 
 def flips(config: Config) -> Iterator[Flip]:
-    """Every field of a configuration's class, and of its sections', with other values of its types, and without it."""
+    """Every field of a configuration's class, and of its sections', with other values of its types,
+    and without it."""
     for name, values in fields_of(config).items():
         written = config
         *sections, last = name.split(".")
@@ -100,25 +130,38 @@ def flips(config: Config) -> Iterator[Flip]:
 
 
 def fields_of(config: Config) -> dict[str, tuple[Any, ...]]:
-    """Fields that say something of a model, those of a section behind its name and a dot, with values that are tried: of the types that the
-    class declares, of what it does not declare of the type that is written.
+    """Fields that say something of a model, those of a section behind its name and a dot, with
+    values that are tried: of the types that the class declares, of what it does not declare of the
+    type that is written.
     """
     declared = inspect.signature(config_class(config)).parameters
     sections = [name for name in config if name.endswith("_config")]
-    kinds = {name: declared[name].annotation if name in declared else type(config[name]) for name in (*declared, *config)}
+    kinds = {
+        name: declared[name].annotation if name in declared else type(config[name])
+        for name in (*declared, *config)
+    }
     values = {name: _values(kind) for name, kind in kinds.items() if name not in sections}
     others = {name for name in values if name.endswith("_token_id") and name != PADDING}
     found = {name: tried for name, tried in values.items() if name not in OF_FILES | others}
-    return found | {f"{section}.{name}": tried for section in sections for name, tried in fields_of(config[section]).items()}
+    return found | {
+        f"{section}.{name}": tried
+        for section in sections
+        for name, tried in fields_of(config[section]).items()
+    }
 
 
 def _values(annotation: object) -> tuple[Any, ...]:
-    """Values of the plain types that an annotation names, as text or as an object, and those that it lists."""
+    """Values of the plain types that an annotation names, as text or as an object, and those that
+    it lists."""
     # What is written as ``RopeParameters`` is an object.
     text = str(annotation)
     words = re.findall(r"\w+", text)
     tried = [other for one, others in OTHERS.items() if one.__name__ in words for other in others]
-    return (*tried, *(re.findall(r"'(\w+)'", text) if "Literal" in words else ()), *((None,) if "None" in words else ()))
+    return (
+        *tried,
+        *(re.findall(r"'(\w+)'", text) if "Literal" in words else ()),
+        *((None,) if "None" in words else ()),
+    )
 
 
 def config_class(config: Config) -> Any:
@@ -131,8 +174,9 @@ def config_class(config: Config) -> Any:
 
 
 class Ending(StrEnum):
-    """How a configuration ends: Transformers does not take it, we refuse it, we name dropout that we leave out, losses and gradients are
-    equal (in training mode, or, where dropout is left out, without it), or they are not.
+    """How a configuration ends: Transformers does not take it, we refuse it, we name dropout that
+    we leave out, losses and gradients are equal (in training mode, or, where dropout is left out,
+    without it), or they are not.
     """
 
     UNMADE = "unmade"
@@ -147,7 +191,9 @@ class Verdict:
     """How a configuration ended.
 
     Args:
-        said: why. loss, norm: Transformers' loss, with weights that are drawn by their names and shapes, and the norm of its gradients.
+        said: why.
+        loss, norm: Transformers' loss, with weights that are drawn by their names and shapes, and
+            the norm of its gradients.
         model: that is read of what Transformers writes.
     """
 
@@ -173,8 +219,8 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """Loss of a model of Transformers in training mode, and the norm of its gradients; `random`: training mode or its seed change the loss,
-    and these are without it.
+    """Loss of a model of Transformers in training mode, and the norm of its gradients; `random`:
+    training mode or its seed change the loss, and these are without it.
     """
 
     loss: float
@@ -190,7 +236,8 @@ def verdict(config: Config, folder: Path, *, like: Verdict | None = None) -> Ver
     """What Transformers and we make of a configuration in training; `folder` gets its model.
 
     Args:
-        like: of another configuration. Where both read the same model, and Transformers' loss and gradients are the same, so are ours.
+        like: of another configuration. Where both read the same model, and Transformers' loss and
+            gradients are the same, so are ours.
     """
     ids = torch.randint(0, 6, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
     try:
@@ -210,8 +257,17 @@ def verdict(config: Config, folder: Path, *, like: Verdict | None = None) -> Ver
         except Exception as error:
             return Verdict(ending=Ending.UNMADE, said=repr(error))
         ended = partial(Verdict, model=model, loss=trained.loss, norm=trained.norm)
-        if like is not None and like.model == model and like.same(ended(ending=like.ending)) and not trained.random:
-            return like if own_equals(own, model) else ended(ending=Ending.OTHER, said=f"read as {own.settings}")
+        if (
+            like is not None
+            and like.model == model
+            and like.same(ended(ending=like.ending))
+            and not trained.random
+        ):
+            return (
+                like
+                if own_equals(own, model)
+                else ended(ending=Ending.OTHER, said=f"read as {own.settings}")
+            )
         # Models of one name are told apart in caches by comparing all of their operators.
         named = replace(model, name=str(folder))
         result = _our_step(named, published.batch, folder)
@@ -221,12 +277,21 @@ def verdict(config: Config, folder: Path, *, like: Verdict | None = None) -> Ver
             said = said.replace(path, "")
         return Verdict(ending=Ending.REFUSED, said=said)
     if not own_equals(own, model):
-        return ended(ending=Ending.OTHER, said=f"read as {own.settings}, written as {model.settings}")
+        return ended(
+            ending=Ending.OTHER, said=f"read as {own.settings}, written as {model.settings}"
+        )
     if bool(model.settings.dropout) != trained.random:
-        return ended(ending=Ending.OTHER, said=f"dropout {model.settings.dropout}, and training is random: {trained.random}")
+        return ended(
+            ending=Ending.OTHER,
+            said=f"dropout {model.settings.dropout}, and training is random: {trained.random}",
+        )
     if abs(float(result.loss) - trained.loss) > TOLERANCE * max(1.0, trained.loss):
-        return ended(ending=Ending.OTHER, said=f"loss {float(result.loss):.9f}, published {trained.loss:.9f}")
-    for key, difference, largest in gradient_differences(published.model, named, result, folder=folder / "gradients"):
+        return ended(
+            ending=Ending.OTHER, said=f"loss {float(result.loss):.9f}, published {trained.loss:.9f}"
+        )
+    for key, difference, largest in gradient_differences(
+        published.model, named, result, folder=folder / "gradients"
+    ):
         if not difference <= TOLERANCE * (1 + largest):
             return ended(ending=Ending.OTHER, said=f"gradient of {key} differs by {difference:.3g}")
     return ended(ending=Ending.LEFT_OUT if trained.random else Ending.EQUAL)
@@ -235,8 +300,9 @@ def verdict(config: Config, folder: Path, *, like: Verdict | None = None) -> Ver
 def own_equals(own: Model, written: Model) -> bool:
     """A configuration reads as Transformers writes it.
 
-    The longest context changes no loss, and some classes do not write it. Losses that no class adds are only named in a report:
-    Transformers writes their coefficients where the published file has none.
+    The longest context changes no loss, and some classes do not write it. Losses that no class adds
+    are only named in a report: Transformers writes their coefficients where the published file has
+    none.
     """
     settings = replace(own.settings, other_losses=written.settings.other_losses)
     return replace(own, name="", max_context=written.max_context, settings=settings) == written
@@ -260,7 +326,10 @@ def _trained(published: Published, config: Config) -> Trained:
     model = published.model
     with _silent(), all_in_double(model):
         model.train()
-        random = any(_loss(model, published.batch, seed=seed) != published.still for seed in range(SEEDS if _drops(config) else 1))
+        random = any(
+            _loss(model, published.batch, seed=seed) != published.still
+            for seed in range(SEEDS if _drops(config) else 1)
+        )
         if random:
             model.eval()
         loss = published_loss(model, dict(published.batch))
@@ -272,7 +341,10 @@ def _trained(published: Published, config: Config) -> Trained:
 
 def _drops(config: Config) -> bool:
     """Some field of a configuration names a share of what is dropped."""
-    return any(_drops(value) if isinstance(value, dict) else "drop" in name and bool(value) for name, value in config.items())
+    return any(
+        _drops(value) if isinstance(value, dict) else "drop" in name and bool(value)
+        for name, value in config.items()
+    )
 
 
 def _loss(published: Any, batch: Batch, *, seed: int = 0) -> float:

@@ -47,13 +47,28 @@ LATENT: Config = {
 }
 CONFIGS: dict[str, Config] = {
     "llama": {**BASE, "architectures": ["LlamaForCausalLM"]},
-    "llama tied": {**BASE, "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": True, "attention_bias": True},
+    "llama tied": {
+        **BASE,
+        "architectures": ["LlamaForCausalLM"],
+        "tie_word_embeddings": True,
+        "attention_bias": True,
+    },
     "mistral": {**BASE, "architectures": ["MistralForCausalLM"], "sliding_window": None},
     "qwen2": {**BASE, "architectures": ["Qwen2ForCausalLM"]},
-    "qwen3": {**BASE, "architectures": ["Qwen3ForCausalLM"], "head_dim": 16, "tie_word_embeddings": True},
+    "qwen3": {
+        **BASE,
+        "architectures": ["Qwen3ForCausalLM"],
+        "head_dim": 16,
+        "tie_word_embeddings": True,
+    },
     "olmo2": {**BASE, "architectures": ["Olmo2ForCausalLM"]},
     "phi3": {**BASE, "architectures": ["Phi3ForCausalLM"]},
-    "mixtral": {**BASE, "architectures": ["MixtralForCausalLM"], "num_local_experts": 4, "num_experts_per_tok": 2},
+    "mixtral": {
+        **BASE,
+        "architectures": ["MixtralForCausalLM"],
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    },
     "qwen2 moe": {
         **BASE,
         "architectures": ["Qwen2MoeForCausalLM"],
@@ -73,7 +88,12 @@ CONFIGS: dict[str, Config] = {
         "decoder_sparse_step": 2,
         "norm_topk_prob": True,
     },
-    "deepseek v2": {**LATENT, "architectures": ["DeepseekV2ForCausalLM"], "q_lora_rank": None, "norm_topk_prob": False},
+    "deepseek v2": {
+        **LATENT,
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "q_lora_rank": None,
+        "norm_topk_prob": False,
+    },
     "deepseek v3": {**LATENT, "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": True},
     "gpt2": {
         "architectures": ["GPT2LMHeadModel"],
@@ -121,15 +141,32 @@ CONFIGS: dict[str, Config] = {
     },
 }
 YARN: Config = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-LONG: Config = {"rope_type": "longrope", "short_factor": [1.0, 1.1, 1.5, 2.0], "long_factor": [1.0, 2.0, 5.0, 9.0]}
+LONG: Config = {
+    "rope_type": "longrope",
+    "short_factor": [1.0, 1.1, 1.5, 2.0],
+    "long_factor": [1.0, 2.0, 5.0, 9.0],
+}
 CONFIGS |= {
     "llama yarn": {**CONFIGS["llama"], "rope_scaling": YARN},
-    "qwen2 yarn": {**CONFIGS["qwen2"], "rope_scaling": {**YARN, "truncate": False, "beta_fast": 8.0, "attention_factor": None}},
-    "deepseek v2 yarn": {**CONFIGS["deepseek v2"], "rope_scaling": {**YARN, "beta_slow": 0.25, "mscale": 0.7, "mscale_all_dim": 0.7}},
-    "deepseek v3 yarn": {**CONFIGS["deepseek v3"], "rope_scaling": {**YARN, "beta_slow": 0.25, "mscale": 1.0, "mscale_all_dim": 0.5}},
+    "qwen2 yarn": {
+        **CONFIGS["qwen2"],
+        "rope_scaling": {**YARN, "truncate": False, "beta_fast": 8.0, "attention_factor": None},
+    },
+    "deepseek v2 yarn": {
+        **CONFIGS["deepseek v2"],
+        "rope_scaling": {**YARN, "beta_slow": 0.25, "mscale": 0.7, "mscale_all_dim": 0.7},
+    },
+    "deepseek v3 yarn": {
+        **CONFIGS["deepseek v3"],
+        "rope_scaling": {**YARN, "beta_slow": 0.25, "mscale": 1.0, "mscale_all_dim": 0.5},
+    },
     "deepseek v3 halves": {**CONFIGS["deepseek v3"], "rope_interleave": False},
     "llama dynamic": {**CONFIGS["llama"], "rope_scaling": {"rope_type": "dynamic", "factor": 3.0}},
-    "llama dynamic, longer": {**CONFIGS["llama"], "rope_scaling": {"rope_type": "dynamic", "factor": 3.0}, "max_position_embeddings": 5},
+    "llama dynamic, longer": {
+        **CONFIGS["llama"],
+        "rope_scaling": {"rope_type": "dynamic", "factor": 3.0},
+        "max_position_embeddings": 5,
+    },
     "phi3 short": {**CONFIGS["phi3"], "rope_scaling": LONG, "original_max_position_embeddings": 8},
     "phi3 long": {**CONFIGS["phi3"], "rope_scaling": LONG, "original_max_position_embeddings": 5},
     "phi3 partial": {**CONFIGS["phi3"], "partial_rotary_factor": 0.5},
@@ -139,9 +176,18 @@ SIX: Config = {"n_routed_experts": 6, "n_group": 3, "topk_group": 2, "num_expert
 CONFIGS |= {
     "qwen2 moe scores": {**CONFIGS["qwen2 moe"], "norm_topk_prob": False},
     "qwen3 moe scores": {**CONFIGS["qwen3 moe"], "norm_topk_prob": False},
-    "deepseek v2 groups": {**CONFIGS["deepseek v2"], **SIX, "topk_method": "group_limited_greedy", "routed_scaling_factor": 16.0},
+    "deepseek v2 groups": {
+        **CONFIGS["deepseek v2"],
+        **SIX,
+        "topk_method": "group_limited_greedy",
+        "routed_scaling_factor": 16.0,
+    },
     "deepseek v3 groups": {**CONFIGS["deepseek v3"], **SIX, "routed_scaling_factor": 2.5},
-    "deepseek v3 scores": {**CONFIGS["deepseek v3"], "norm_topk_prob": False, "routed_scaling_factor": 0.5},
+    "deepseek v3 scores": {
+        **CONFIGS["deepseek v3"],
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 0.5,
+    },
 }
 """Every form of routing."""
 CONFIGS |= {
@@ -154,10 +200,20 @@ CONFIGS |= {
     "gpt2 silu": {**CONFIGS["gpt2"], "activation_function": "silu"},
 }
 """Every form of activations."""
-GEMMA: Config = {**BASE, "head_dim": 8, "hidden_activation": "gelu_pytorch_tanh", "hidden_act": "gelu_pytorch_tanh"}
+GEMMA: Config = {
+    **BASE,
+    "head_dim": 8,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_act": "gelu_pytorch_tanh",
+}
 CONFIGS |= {
     "gemma": {**GEMMA, "architectures": ["GemmaForCausalLM"]},
-    "gemma old": {**GEMMA, "architectures": ["GemmaForCausalLM"], "hidden_activation": None, "hidden_act": "gelu"},
+    "gemma old": {
+        **GEMMA,
+        "architectures": ["GemmaForCausalLM"],
+        "hidden_activation": None,
+        "hidden_act": "gelu",
+    },
     "gemma2 uncapped": {
         **GEMMA,
         "architectures": ["Gemma2ForCausalLM"],
@@ -173,11 +229,16 @@ LAYOUTS: dict[str, Config] = {
     "gemma2": {**GEMMA, "architectures": ["Gemma2ForCausalLM"], "sliding_window": 4},
     "gemma3": {**GEMMA, "architectures": ["Gemma3ForCausalLM"], "sliding_window": 4},
 }
-"""Of families that are read and written; of those in CONFIGS we compute what the published model does."""
+"""Of families that are read and written; of those in CONFIGS we compute what the published model
+does."""
 
 
 def _gated(p: str, hidden: int, ffn: int) -> Shapes:
-    return {f"{p}gate_proj.weight": (ffn, hidden), f"{p}up_proj.weight": (ffn, hidden), f"{p}down_proj.weight": (hidden, ffn)}
+    return {
+        f"{p}gate_proj.weight": (ffn, hidden),
+        f"{p}up_proj.weight": (ffn, hidden),
+        f"{p}down_proj.weight": (hidden, ffn),
+    }
 
 
 def _grouped(c: Config, name: str, p: str, d: int) -> Shapes:
@@ -200,7 +261,12 @@ def _grouped(c: Config, name: str, p: str, d: int) -> Shapes:
 
 
 def _latent(c: Config, p: str, d: int) -> Shapes:
-    n, nope, turned, value = c["num_attention_heads"], c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"]
+    n, nope, turned, value = (
+        c["num_attention_heads"],
+        c["qk_nope_head_dim"],
+        c["qk_rope_head_dim"],
+        c["v_head_dim"],
+    )
     q, kv = c["q_lora_rank"], c["kv_lora_rank"]
     a = f"{p}self_attn."
     found: Shapes = {
@@ -230,10 +296,16 @@ def _feed_forward(c: Config, name: str, p: str, layer: int, d: int) -> Shapes:
     if name == "mixtral":
         e = f"{p}block_sparse_moe."
         sizes = {"w1": (f, d), "w2": (d, f), "w3": (f, d)}
-        experts = {f"{e}experts.{i}.{one}.weight": s for i in range(c["num_local_experts"]) for one, s in sizes.items()}
+        experts = {
+            f"{e}experts.{i}.{one}.weight": s
+            for i in range(c["num_local_experts"])
+            for one, s in sizes.items()
+        }
         return {f"{e}gate.weight": (c["num_local_experts"], d), **experts}
     count = c.get("num_experts") or c.get("n_routed_experts")
-    dense = layer < c.get("first_k_dense_replace", 0) or (layer + 1) % c.get("decoder_sparse_step", 1)
+    dense = layer < c.get("first_k_dense_replace", 0) or (layer + 1) % c.get(
+        "decoder_sparse_step", 1
+    )
     if not count or dense:
         return _gated(f"{p}mlp.", d, f)
     inner = c["moe_intermediate_size"]
@@ -282,17 +354,34 @@ def shapes(name: str) -> Shapes:
         sizes = {f"{t}ln_f": (d,)}
         for i in range(c["n_layer"]):
             p = f"{t}h.{i}."
-            sizes |= {f"{p}ln_1": (d,), f"{p}ln_2": (d,), f"{p}attn.c_attn": (d, 3 * d), f"{p}attn.c_proj": (d, d)}
+            sizes |= {
+                f"{p}ln_1": (d,),
+                f"{p}ln_2": (d,),
+                f"{p}attn.c_attn": (d, 3 * d),
+                f"{p}attn.c_proj": (d, d),
+            }
             sizes |= {f"{p}mlp.c_fc": (d, 4 * d), f"{p}mlp.c_proj": (4 * d, d)}
-        return {f"{t}wte.weight": (v, d), f"{t}wpe.weight": (c["n_positions"], d), **_biased(sizes, turned=False)}
+        return {
+            f"{t}wte.weight": (v, d),
+            f"{t}wpe.weight": (c["n_positions"], d),
+            **_biased(sizes, turned=False),
+        }
     d = c["hidden_size"]
     if name == "bloom":
         t = "transformer."
         sizes = {f"{t}ln_f": (d,), f"{t}word_embeddings_layernorm": (d,)}
         for i in range(c["n_layer"]):
             p = f"{t}h.{i}."
-            sizes |= {f"{p}input_layernorm": (d,), f"{p}post_attention_layernorm": (d,), f"{p}self_attention.query_key_value": (d, 3 * d)}
-            sizes |= {f"{p}self_attention.dense": (d, d), f"{p}mlp.dense_h_to_4h": (d, 4 * d), f"{p}mlp.dense_4h_to_h": (4 * d, d)}
+            sizes |= {
+                f"{p}input_layernorm": (d,),
+                f"{p}post_attention_layernorm": (d,),
+                f"{p}self_attention.query_key_value": (d, 3 * d),
+            }
+            sizes |= {
+                f"{p}self_attention.dense": (d, d),
+                f"{p}mlp.dense_h_to_4h": (d, 4 * d),
+                f"{p}mlp.dense_4h_to_h": (4 * d, d),
+            }
         return {f"{t}word_embeddings.weight": (v, d), **_biased(sizes, turned=True)}
     if name in ("mamba", "mamba2"):
         return _mamba_shapes(c, name, d, v)
@@ -304,7 +393,12 @@ def shapes(name: str) -> Shapes:
         found |= _layer(c, name, layer)
     if c.get("num_nextn_predict_layers"):
         p = f"model.layers.{layers}."
-        found |= {f"{p}enorm.weight": (d,), f"{p}hnorm.weight": (d,), f"{p}eh_proj.weight": (d, 2 * d), f"{p}shared_head.norm.weight": (d,)}
+        found |= {
+            f"{p}enorm.weight": (d,),
+            f"{p}hnorm.weight": (d,),
+            f"{p}eh_proj.weight": (d, 2 * d),
+            f"{p}shared_head.norm.weight": (d,),
+        }
     return found
 
 
@@ -323,16 +417,25 @@ def _mamba_shapes(c: Config, name: str, d: int, v: int) -> Shapes:
         else:
             inner, state, rank = c["intermediate_size"], c["state_size"], c["time_step_rank"]
             mixed = inner
-            found |= {f"{p}in_proj.weight": (2 * inner, d), f"{p}x_proj.weight": (rank + 2 * state, inner)}
+            found |= {
+                f"{p}in_proj.weight": (2 * inner, d),
+                f"{p}x_proj.weight": (rank + 2 * state, inner),
+            }
             found |= {f"{p}dt_proj.weight": (inner, rank), f"{p}dt_proj.bias": (inner,)}
             found |= {f"{p}A_log": (inner, state), f"{p}D": (inner,)}
-        found |= {f"{p}conv1d.weight": (mixed, 1, taps), f"{p}conv1d.bias": (mixed,), f"{p}out_proj.weight": (d, inner)}
+        found |= {
+            f"{p}conv1d.weight": (mixed, 1, taps),
+            f"{p}conv1d.bias": (mixed,),
+            f"{p}out_proj.weight": (d, inner),
+        }
     if name == "mamba2":
         found["lm_head.weight"] = (v, d)
     return found
 
 
-def checkpoint(name: str, folder: Path, *, files: int = 1, dtype: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:
+def checkpoint(
+    name: str, folder: Path, *, files: int = 1, dtype: torch.dtype = torch.float64
+) -> dict[str, torch.Tensor]:
     """Write a random checkpoint; its tensors."""
     generator = torch.Generator().manual_seed(7)
     tensors = {}
@@ -350,8 +453,13 @@ def checkpoint(name: str, folder: Path, *, files: int = 1, dtype: torch.dtype = 
     if files == 1:
         save_file(tensors, folder / "model.safetensors")
         return tensors
-    named = {tensor: f"model-{i % files + 1:05d}-of-{files:05d}.safetensors" for i, tensor in enumerate(tensors)}
+    named = {
+        tensor: f"model-{i % files + 1:05d}-of-{files:05d}.safetensors"
+        for i, tensor in enumerate(tensors)
+    }
     for file in set(named.values()):
         save_file({t: v for t, v in tensors.items() if named[t] == file}, folder / file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": named}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": named})
+    )
     return tensors

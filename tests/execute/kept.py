@@ -32,11 +32,16 @@ def tensors_of(state: LayerState) -> Iterator[torch.Tensor]:
 
 def storages(tensors: Iterator[torch.Tensor]) -> dict[int, int]:
     """Bytes by storage; integers (ids, routes) and stand-ins of one element left out."""
-    return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.is_floating_point() and any(t.stride())}
+    return {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
+        for t in tensors
+        if t.is_floating_point() and any(t.stride())
+    }
 
 
 class Watched(Walker):
-    """Notes the bytes that it keeps of a microbatch after its forward, and the most when a layer of it goes back."""
+    """Notes the bytes that it keeps of a microbatch after its forward, and the most when a layer of
+    it goes back."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
@@ -44,7 +49,14 @@ class Watched(Walker):
         self.most = 0
 
     def kept(self) -> int:
-        return sum(storages(t for flow in self.flows.values() for s in flow.states.values() for t in tensors_of(s)).values())
+        return sum(
+            storages(
+                t
+                for flow in self.flows.values()
+                for s in flow.states.values()
+                for t in tensors_of(s)
+            ).values()
+        )
 
     def forward(self, *place: int) -> Task[None]:
         before = self.kept()
@@ -60,11 +72,20 @@ def with_lines(small: Small, *lines: str) -> Small:
     """The plan with lines more in each stage."""
     added = "".join(f"    {line}\n" for line in lines)
     return Small(
-        body=small.body.replace("order ", f"{added}order ", 1), devices=small.devices, batch=small.batch, whole=small.whole, zero=small.zero
+        body=small.body.replace("order ", f"{added}order ", 1),
+        devices=small.devices,
+        batch=small.batch,
+        whole=small.whole,
+        zero=small.zero,
     )
 
 
-ONE = Small(body="lane main samples 2 in 1\n  stages embed+4+head on 0\n    all = .\norder 1f1b(main)\n", devices=1, batch=2, whole=DENSE4)
+ONE = Small(
+    body="lane main samples 2 in 1\n  stages embed+4+head on 0\n    all = .\norder 1f1b(main)\n",
+    devices=1,
+    batch=2,
+    whole=DENSE4,
+)
 
 
 @lru_cache(maxsize=4)
@@ -76,7 +97,12 @@ def gradients(small: Small) -> tuple[dict[tuple[int, Key, Any], torch.Tensor], d
     def walking(device: int, *given: Any) -> Watched:
         return walkers.setdefault(device, Watched(device, *given))
 
-    run({d: device_task(d, known.work, batch=small.batches(0), store=m.store, walking=walking) for d, m in members.items()})
+    run(
+        {
+            d: device_task(d, known.work, batch=small.batches(0), store=m.store, walking=walking)
+            for d, m in members.items()
+        }
+    )
     return {
         (d, key, box): held.gradient
         for d, own in members.items()
@@ -88,6 +114,11 @@ def gradients(small: Small) -> tuple[dict[tuple[int, Key, Any], torch.Tensor], d
 
 def saved_bytes(small: Small, runtime: str) -> int:
     """What lowering says that a microbatch keeps."""
-    problem = Problem(model=small.model, cluster=parse_cluster("h100-sxm:8"), job=small.job, runtime=load_runtime(runtime))
+    problem = Problem(
+        model=small.model,
+        cluster=parse_cluster("h100-sxm:8"),
+        job=small.job,
+        runtime=load_runtime(runtime),
+    )
     _, costs = lower(problem, small.plan, unfolded=True)
     return int(costs.step(0, 0, 0).saved_bytes[0])

@@ -1,4 +1,5 @@
-"""A tiny transport for tests of operators: devices' generators side by side, and places made by hand."""
+"""A tiny transport for tests of operators: devices' generators side by side, and places made by
+hand."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from shardwright.program.layout.layout import Indices, Interval
 
 
 def run(tasks: Mapping[int, Any]) -> dict[int, Any]:
-    """What each device's task returns; every request must be asked by all of its group, in one order."""
+    """What each device's task returns; every request must be asked by all of its group, in one
+    order."""
     results: dict[int, Any] = {}
     asked: dict[int, Any] = {}
 
@@ -31,7 +33,15 @@ def run(tasks: Mapping[int, Any]) -> dict[int, Any]:
         advance(device, None)
     while asked:
         ready = next(
-            (r for r in asked.values() if all(d in asked and asked[d].key == r.key and asked[d].group == r.group for d in r.group)), None
+            (
+                r
+                for r in asked.values()
+                if all(
+                    d in asked and asked[d].key == r.key and asked[d].group == r.group
+                    for d in r.group
+                )
+            ),
+            None,
         )
         assert ready is not None, f"deadlock: {asked}"
         answers = _answers({d: asked[d] for d in ready.group})
@@ -73,7 +83,8 @@ def place_of(
     memory_length: int = 0,
     **more: Any,
 ) -> OperatorShare:
-    """The place of an operator; `cuts`: runs of the finest extent of a dim that the device has (all where absent)."""
+    """The place of an operator; `cuts`: runs of the finest extent of a dim that the device has (all
+    where absent)."""
     cuts = cuts or {}
     attention, scan, experts = operator.attention, operator.scan, operator.experts
 
@@ -90,7 +101,11 @@ def place_of(
         reference = max(runs_of(dim), runs)
         return (low * runs // reference * quantum, -(-high * runs // reference) * quantum)
 
-    heads = part(Dim.HEADS, attention.heads if attention else scan.heads if scan else 0, 1) if attention or scan else (0, 0)
+    heads = (
+        part(Dim.HEADS, attention.heads if attention else scan.heads if scan else 0, 1)
+        if attention or scan
+        else (0, 0)
+    )
     return OperatorShare(
         operator=operator,
         device=device,
@@ -99,11 +114,16 @@ def place_of(
         length=length,
         reads=tuple(part(e.dim, e.runs, e.quantum) for e in operator.reads),
         writes=tuple(part(e.dim, e.runs, e.quantum) for e in operator.writes),
-        parameters={p.name: tuple((part(e.dim, e.runs, e.quantum),) for e in p.extents) for p in operator.parameters},
+        parameters={
+            p.name: tuple((part(e.dim, e.runs, e.quantum),) for e in p.extents)
+            for p in operator.parameters
+        },
         heads=heads,
         kv_heads=part(Dim.HEADS, attention.kv_heads, 1) if attention else (0, 0),
         experts=cuts.get(Dim.EXPERTS, (0, experts.experts if experts else 0)),
-        memory_positions=more.pop("memory_positions", ((0, memory_length),) if memory_length else ()),
+        memory_positions=more.pop(
+            "memory_positions", ((0, memory_length),) if memory_length else ()
+        ),
         memory_length=memory_length,
         settings=Settings(),
         groups=more.pop("groups", {}),
@@ -113,10 +133,16 @@ def place_of(
 
 def made_weights(operator: Operator, generator: torch.Generator) -> dict[str, torch.Tensor]:
     """Whole weights of every parameter."""
-    return {p.name: torch.randn([e.size for e in p.extents], generator=generator, dtype=torch.float64) * 0.5 for p in operator.parameters}
+    return {
+        p.name: torch.randn([e.size for e in p.extents], generator=generator, dtype=torch.float64)
+        * 0.5
+        for p in operator.parameters
+    }
 
 
-def local_weights(place: OperatorShare, whole: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def local_weights(
+    place: OperatorShare, whole: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
     """The slices that a place has."""
     result = {}
     for name, box in place.parameters.items():

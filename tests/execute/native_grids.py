@@ -19,12 +19,21 @@ ORDERS = (
     ("cp", "ep", "tp", "pp", "dp"),
     ("ep", "tp", "dp", "cp", "pp"),
 )
-PIPELINES = ((1, "1f1b"), (1, "gpipe"), (1, "zb-h1"), (2, "interleaved-1f1b"), (2, "zb-v"), (2, "dualpipe-v"))
+PIPELINES = (
+    (1, "1f1b"),
+    (1, "gpipe"),
+    (1, "zb-h1"),
+    (2, "interleaved-1f1b"),
+    (2, "zb-v"),
+    (2, "dualpipe-v"),
+)
 
 
 def drawn_grids(random: Random, *, model: Model, job: TrainingJob, ranks: int) -> Iterator[Grid]:
     """Legal grids that divide experts or positions, without end."""
-    facts = grid_facts(model, devices=ranks, global_batch=job.global_batch, seq_len=job.sequence_length)
+    facts = grid_facts(
+        model, devices=ranks, global_batch=job.global_batch, seq_len=job.sequence_length
+    )
     while True:
         tp, cp, pp, ulysses = (random.choice((1, 1, 2, 4)) for _ in range(4))
         if ranks % (tp * cp * pp) or cp % ulysses:
@@ -45,10 +54,16 @@ def drawn_grids(random: Random, *, model: Model, job: TrainingJob, ranks: int) -
             microbatch=random.choice((1, 2)),
             zero=zero,
             shard=random.choice((0, 0, 2)) if zero else 0,
-            recompute=random.choice((Recompute.NONE, Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)),
+            recompute=random.choice(
+                (Recompute.NONE, Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+            ),
             schedule=schedule,
             order=random.choice(ORDERS),
         )
         divides = cp * grid.ep * grid.etp > 1
-        if divides and not violations(grid, facts=facts, general=True) and expressible(model, grid, job=job) is None:
+        if (
+            divides
+            and not violations(grid, facts=facts, general=True)
+            and expressible(model, grid, job=job) is None
+        ):
             yield grid

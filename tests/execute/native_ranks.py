@@ -1,4 +1,5 @@
-"""Ranks of torch.distributed that are started once and train grids on PyTorch's own engine; what they find is written to files."""
+"""Ranks of torch.distributed that are started once and train grids on PyTorch's own engine; what
+they find is written to files."""
 
 from __future__ import annotations
 
@@ -40,33 +41,88 @@ from tests.execute.small_plans import DENSE2, DENSE4, PLANS, RULE, SPARSE, Small
 from tests.execute.started import started
 from tests.tiers import in_proof, many, random_of
 
-SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 16}
+SIZES = {
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "vocab_size": 64,
+    "max_position_embeddings": 16,
+}
 
 
 def normed_heads() -> Model:
-    """Norms of query and key heads, biases of the projections: their gradients are parts on every rank of tp. A row of padding."""
-    config = {"pad_token_id": 40, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "attention_bias": True}
-    return model_from_config({**SIZES, **config, "architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-5}, name="normed")
+    """Norms of query and key heads, biases of the projections: their gradients are parts on every
+    rank of tp. A row of padding."""
+    config = {
+        "pad_token_id": 40,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "intermediate_size": 128,
+        "attention_bias": True,
+    }
+    return model_from_config(
+        {**SIZES, **config, "architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-5},
+        name="normed",
+    )
 
 
 def learned_positions() -> Model:
     """LayerNorm, a table of positions and biases everywhere, tied."""
-    sizes = {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 16, "vocab_size": 64, "layer_norm_epsilon": 1e-5}
-    return model_from_config({**sizes, "architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new"}, name="positions")
+    sizes = {
+        "n_embd": 64,
+        "n_head": 4,
+        "n_layer": 2,
+        "n_positions": 16,
+        "vocab_size": 64,
+        "layer_norm_epsilon": 1e-5,
+    }
+    return model_from_config(
+        {**sizes, "architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new"},
+        name="positions",
+    )
 
 
 def stored_factors() -> Model:
     """Layers with a factor that nobody trains, norms of values, and in some keys that are values."""
-    heads = {"num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 24, "num_global_key_value_heads": 2, "attention_k_eq_v": True}
-    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4, "hidden_size_per_layer_input": 0}
-    config = {**SIZES, **heads, **layers, "intermediate_size": 128, "architectures": ["Gemma4ForCausalLM"], "rms_norm_eps": 1e-6}
+    heads = {
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "global_head_dim": 24,
+        "num_global_key_value_heads": 2,
+        "attention_k_eq_v": True,
+    }
+    layers = {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "sliding_window": 4,
+        "hidden_size_per_layer_input": 0,
+    }
+    config = {
+        **SIZES,
+        **heads,
+        **layers,
+        "intermediate_size": 128,
+        "architectures": ["Gemma4ForCausalLM"],
+        "rms_norm_eps": 1e-6,
+    }
     return model_from_config(config, name="factors")
 
 
 def latent() -> Model:
     """Latent attention, and experts in groups behind a dense layer."""
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "vocab_size": 64, "num_hidden_layers": 2}
-    heads = {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 8, "v_head_dim": 10}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_attention_heads": 4,
+        "vocab_size": 64,
+        "num_hidden_layers": 2,
+    }
+    heads = {
+        "q_lora_rank": 24,
+        "kv_lora_rank": 16,
+        "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 10,
+    }
     experts = {
         "n_routed_experts": 8,
         "num_experts_per_tok": 2,
@@ -74,51 +130,122 @@ def latent() -> Model:
         "n_shared_experts": 1,
         "first_k_dense_replace": 1,
     }
-    routing = {"n_group": 4, "topk_group": 2, "norm_topk_prob": True, "routed_scaling_factor": 1.5, "num_nextn_predict_layers": 0}
-    config = {"architectures": ["DeepseekV3ForCausalLM"], **sizes, **heads, **experts, **routing, "rms_norm_eps": 1e-6}
+    routing = {
+        "n_group": 4,
+        "topk_group": 2,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.5,
+        "num_nextn_predict_layers": 0,
+    }
+    config = {
+        "architectures": ["DeepseekV3ForCausalLM"],
+        **sizes,
+        **heads,
+        **experts,
+        **routing,
+        "rms_norm_eps": 1e-6,
+    }
     return model_from_config({**config, "max_position_embeddings": 64}, name="latent")
 
 
 def shared_gate() -> Model:
     """Experts beside a shared one, which counts as much as a score of the token says."""
-    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
-    config = {**SIZES, **experts, "intermediate_size": 128, "num_key_value_heads": 2, "norm_topk_prob": True, "rms_norm_eps": 1e-6}
+    experts = {
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 64,
+    }
+    config = {
+        **SIZES,
+        **experts,
+        "intermediate_size": 128,
+        "num_key_value_heads": 2,
+        "norm_topk_prob": True,
+        "rms_norm_eps": 1e-6,
+    }
     return model_from_config({**config, "architectures": ["Qwen2MoeForCausalLM"]}, name="gate")
 
 
 def balanced() -> Model:
     """Experts whose load a loss over all layers balances."""
-    experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "output_router_logits": True, "router_aux_loss_coef": 0.5}
-    config = {**SIZES, **experts, "intermediate_size": 64, "num_key_value_heads": 2, "architectures": ["MixtralForCausalLM"]}
+    experts = {
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "output_router_logits": True,
+        "router_aux_loss_coef": 0.5,
+    }
+    config = {
+        **SIZES,
+        **experts,
+        "intermediate_size": 64,
+        "num_key_value_heads": 2,
+        "architectures": ["MixtralForCausalLM"],
+    }
     return model_from_config(config, name="balanced")
 
 
 def turned() -> Model:
     """A share of each head is turned, every pair slower by a factor of its own."""
-    longer = {"type": "longrope", "short_factor": [1.0, 1.5, 2.0, 4.0], "long_factor": [2.0, 3.0, 4.0, 8.0]}
-    config = {"intermediate_size": 128, "partial_rotary_factor": 0.5, "rope_scaling": longer, "original_max_position_embeddings": 4}
-    return model_from_config({**SIZES, **config, "architectures": ["Phi3ForCausalLM"]}, name="turned")
+    longer = {
+        "type": "longrope",
+        "short_factor": [1.0, 1.5, 2.0, 4.0],
+        "long_factor": [2.0, 3.0, 4.0, 8.0],
+    }
+    config = {
+        "intermediate_size": 128,
+        "partial_rotary_factor": 0.5,
+        "rope_scaling": longer,
+        "original_max_position_embeddings": 4,
+    }
+    return model_from_config(
+        {**SIZES, **config, "architectures": ["Phi3ForCausalLM"]}, name="turned"
+    )
 
 
-FACTORS = {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.22, "attention_multiplier": 0.3}
+FACTORS = {
+    "embedding_multiplier": 12.0,
+    "logits_scaling": 8.0,
+    "residual_multiplier": 0.22,
+    "attention_multiplier": 0.3,
+}
 
 
 def factored() -> Model:
     """Factors of the embedding, of scores, of what joins the stream, and of logits."""
-    config = {"num_key_value_heads": 2, "intermediate_size": 128, "architectures": ["GraniteForCausalLM"]}
+    config = {
+        "num_key_value_heads": 2,
+        "intermediate_size": 128,
+        "architectures": ["GraniteForCausalLM"],
+    }
     return model_from_config({**SIZES, **config, **FACTORS}, name="factored")
 
 
 def bounded() -> Model:
     """Logits within bounds; layers with a window turn at rates of their own."""
-    config = {"num_key_value_heads": 4, "head_dim": 16, "intermediate_size": 128, "sliding_window": 4, "query_pre_attn_scalar": 24}
-    more = {"sliding_window_pattern": 2, "final_logit_softcapping": 3.0, "architectures": ["Gemma3ForCausalLM"]}
+    config = {
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "intermediate_size": 128,
+        "sliding_window": 4,
+        "query_pre_attn_scalar": 24,
+    }
+    more = {
+        "sliding_window_pattern": 2,
+        "final_logit_softcapping": 3.0,
+        "architectures": ["Gemma3ForCausalLM"],
+    }
     return model_from_config({**SIZES, **config, **more}, name="bounded")
 
 
 def together() -> Model:
     """Both sub-blocks read one norm, which takes the mean away without a bias; tied."""
-    config = {"num_key_value_heads": 4, "intermediate_size": 128, "logit_scale": 0.25, "architectures": ["CohereForCausalLM"]}
+    config = {
+        "num_key_value_heads": 4,
+        "intermediate_size": 128,
+        "logit_scale": 0.25,
+        "architectures": ["CohereForCausalLM"],
+    }
     return model_from_config({**SIZES, **config}, name="together")
 
 
@@ -140,7 +267,8 @@ STEPS = many(2, 3)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A grid of four devices and the model that it trains; `microbatches`: of the single process, where the loss is of microbatches."""
+    """A grid of four devices and the model that it trains; `microbatches`: of the single process,
+    where the loss is of microbatches."""
 
     grid: Grid
     whole: Callable[[], Model] = DENSE2
@@ -172,47 +300,79 @@ CASES: dict[str, Case] = {
     "zero-2": Case(grid=Grid(dp=4, zero=2)),
     "zero-3": Case(grid=Grid(dp=4, zero=3)),
     "hybrid zero-3": Case(grid=Grid(dp=4, zero=3, shard=2)),
-    "tp2, sequence and zero-3": Case(grid=Grid(tp=2, sp=True, dp=2, zero=3, microbatch=2, recompute=Recompute.FULL)),
-    "tp2 outside zero-3": Case(grid=Grid(tp=2, dp=2, zero=3, microbatch=4, order=("dp", "tp", "cp", "ep", "pp"))),
+    "tp2, sequence and zero-3": Case(
+        grid=Grid(tp=2, sp=True, dp=2, zero=3, microbatch=2, recompute=Recompute.FULL)
+    ),
+    "tp2 outside zero-3": Case(
+        grid=Grid(tp=2, dp=2, zero=3, microbatch=4, order=("dp", "tp", "cp", "ep", "pp"))
+    ),
     "1f1b": Case(grid=_PIPELINE(), whole=DENSE4),
     "gpipe": Case(grid=_PIPELINE(schedule="gpipe", recompute=Recompute.SELECTIVE), whole=DENSE4),
     "zb-h1": Case(grid=_PIPELINE(schedule="zb-h1", recompute=Recompute.FULL), whole=DENSE4),
     "found order": Case(grid=_PIPELINE(), whole=DENSE4, order=_FOUND),
     "zero-3 under 1f1b": Case(grid=Grid(pp=2, dp=2, zero=3, recompute=Recompute.FULL)),
     "dp2 around 1f1b": Case(grid=Grid(pp=2, dp=2, order=("pp", "tp", "cp", "ep", "dp"))),
-    "interleaved": Case(grid=_TWO_CHUNKS(tp=2, microbatch=2, schedule="interleaved-1f1b"), whole=DENSE4),
+    "interleaved": Case(
+        grid=_TWO_CHUNKS(tp=2, microbatch=2, schedule="interleaved-1f1b"), whole=DENSE4
+    ),
     "zb-v": Case(grid=_TWO_CHUNKS(dp=2, zero=3, schedule="zb-v"), whole=DENSE4),
-    "tp2 under zb-v": Case(grid=_TWO_CHUNKS(tp=2, sp=True, microbatch=2, schedule="zb-v"), whole=DENSE4),
+    "tp2 under zb-v": Case(
+        grid=_TWO_CHUNKS(tp=2, sp=True, microbatch=2, schedule="zb-v"), whole=DENSE4
+    ),
     "dualpipe-v": Case(grid=_TWO_CHUNKS(dp=2, schedule="dualpipe-v"), whole=DENSE4),
     "half precision": Case(grid=Grid(tp=2, pp=2, microbatch=4), compute=torch.bfloat16),
-    "normed heads, tp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=4), whole=normed_heads),
-    "learned positions, tied, under tp": Case(grid=Grid(tp=4, sp=True, microbatch=8), whole=learned_positions),
+    "normed heads, tp2 under 1f1b": Case(
+        grid=Grid(tp=2, sp=True, pp=2, microbatch=4), whole=normed_heads
+    ),
+    "learned positions, tied, under tp": Case(
+        grid=Grid(tp=4, sp=True, microbatch=8), whole=learned_positions
+    ),
     "experts under zero-3": Case(grid=Grid(dp=4, zero=3), whole=SPARSE),
-    "balanced experts under zero-3": Case(grid=Grid(dp=4, zero=3, recompute=Recompute.FULL), whole=balanced, microbatches=2),
-    "balanced experts, tp2 and sequence": Case(grid=Grid(tp=2, sp=True, dp=2, ep=4, microbatch=2), whole=balanced, microbatches=2),
-    "balanced experts, tp2 and cp2": Case(grid=Grid(tp=2, cp=2, ulysses=2, microbatch=8), whole=balanced),
+    "balanced experts under zero-3": Case(
+        grid=Grid(dp=4, zero=3, recompute=Recompute.FULL), whole=balanced, microbatches=2
+    ),
+    "balanced experts, tp2 and sequence": Case(
+        grid=Grid(tp=2, sp=True, dp=2, ep=4, microbatch=2), whole=balanced, microbatches=2
+    ),
+    "balanced experts, tp2 and cp2": Case(
+        grid=Grid(tp=2, cp=2, ulysses=2, microbatch=8), whole=balanced
+    ),
     "experts under zb-h1": Case(grid=Grid(pp=2, dp=2, schedule="zb-h1"), whole=SPARSE),
     "spared under zero-3": Case(grid=Grid(dp=4, zero=3), whole=learned_positions, rule=SPARING),
     "tied": Case(grid=Grid(dp=4, zero=3), whole=tied),
     "latent attention, zero-3 under 1f1b": Case(grid=Grid(pp=2, dp=2, zero=3), whole=latent),
     "tied under 1f1b": Case(grid=Grid(pp=2, dp=2, zero=3), whole=tied),
-    "tied, tp2 under gpipe": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=4, schedule="gpipe"), whole=tied),
+    "tied, tp2 under gpipe": Case(
+        grid=Grid(tp=2, sp=True, pp=2, microbatch=4, schedule="gpipe"), whole=tied
+    ),
     "tied under zb-v": Case(grid=_TWO_CHUNKS(dp=2, schedule="zb-v"), whole=partial(tied, layers=4)),
     "factors, tp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=4), whole=factored),
     "factors under zero-3": Case(grid=Grid(dp=4, zero=3), whole=factored),
     "bounded logits under tp4": Case(grid=Grid(tp=4, microbatch=8), whole=bounded),
     "bounded logits under zero-2": Case(grid=Grid(dp=4, zero=2), whole=bounded),
-    "one norm for both under tp4 and sequence": Case(grid=Grid(tp=4, sp=True, microbatch=4), whole=together),
+    "one norm for both under tp4 and sequence": Case(
+        grid=Grid(tp=4, sp=True, microbatch=4), whole=together
+    ),
     "one norm for both under zero-1": Case(grid=Grid(dp=4, zero=1), whole=together),
-    "positions from the third row under tp2 and zero-3": Case(grid=Grid(tp=2, dp=2, zero=3, microbatch=2), whole=behind_two),
+    "positions from the third row under tp2 and zero-3": Case(
+        grid=Grid(tp=2, dp=2, zero=3, microbatch=2), whole=behind_two
+    ),
     "zero-1 beside tp2": Case(grid=Grid(tp=2, sp=True, dp=2, zero=1, microbatch=4)),
     "zero-2 beside tp2": Case(grid=Grid(tp=2, dp=2, zero=2, microbatch=2)),
     "gpipe beside tp2": Case(grid=Grid(tp=2, pp=2, microbatch=4, schedule="gpipe")),
-    "zb-h1 beside tp2": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=2, schedule="zb-h1"), whole=DENSE4),
-    "interleaved beside dp2": Case(grid=_TWO_CHUNKS(dp=2, microbatch=2, schedule="interleaved-1f1b"), whole=DENSE4),
+    "zb-h1 beside tp2": Case(
+        grid=Grid(tp=2, sp=True, pp=2, microbatch=2, schedule="zb-h1"), whole=DENSE4
+    ),
+    "interleaved beside dp2": Case(
+        grid=_TWO_CHUNKS(dp=2, microbatch=2, schedule="interleaved-1f1b"), whole=DENSE4
+    ),
     "dualpipe-v beside tp2": Case(grid=_TWO_CHUNKS(tp=2, schedule="dualpipe-v"), whole=DENSE4),
-    "factors of layers, tp2 and zero-3": Case(grid=Grid(tp=2, sp=True, dp=2, zero=3, microbatch=2), whole=stored_factors),
-    "factors of layers, tp2 under 1f1b": Case(grid=Grid(tp=2, pp=2, microbatch=4), whole=stored_factors),
+    "factors of layers, tp2 and zero-3": Case(
+        grid=Grid(tp=2, sp=True, dp=2, zero=3, microbatch=2), whole=stored_factors
+    ),
+    "factors of layers, tp2 under 1f1b": Case(
+        grid=Grid(tp=2, pp=2, microbatch=4), whole=stored_factors
+    ),
     "frozen under zero-3": Case(grid=Grid(dp=4, zero=3), whole=partly),
 }
 """By name; of each the single process is `Small.alone`."""
@@ -221,70 +381,145 @@ DIVIDED: dict[str, Case] = {
     "experts on ep4": Case(grid=_SPREAD(ep=4), whole=SPARSE),
     "experts on ep2 under zero-1": Case(grid=_SPREAD(ep=2, zero=1), whole=SPARSE),
     "experts on ep2 under zero-2": Case(grid=_SPREAD(ep=2, zero=2), whole=SPARSE),
-    "experts on ep2 under hybrid zero-3": Case(grid=_SPREAD(ep=2, zero=3, shard=2, recompute=Recompute.FULL), whole=SPARSE),
+    "experts on ep2 under hybrid zero-3": Case(
+        grid=_SPREAD(ep=2, zero=3, shard=2, recompute=Recompute.FULL), whole=SPARSE
+    ),
     "experts on ep2 outside of what copies them": Case(
-        grid=_SPREAD(ep=2, zero=3, order=("tp", "cp", "dp", "ep", "pp"), recompute=Recompute.SELECTIVE), whole=latent
+        grid=_SPREAD(
+            ep=2, zero=3, order=("tp", "cp", "dp", "ep", "pp"), recompute=Recompute.SELECTIVE
+        ),
+        whole=latent,
     ),
     "experts on ep2 under 1f1b": Case(grid=Grid(pp=2, dp=2, ep=2, zero=3), whole=SPARSE),
     "experts on ep2 under zb-h1": Case(grid=Grid(pp=2, dp=2, ep=2, schedule="zb-h1"), whole=latent),
-    "experts whole beside tp2": Case(grid=Grid(tp=2, sp=True, dp=2, microbatch=2, zero=2), whole=SPARSE),
-    "experts on ep4 over tp2": Case(grid=Grid(tp=2, sp=True, dp=2, ep=4, microbatch=2, zero=1), whole=SPARSE),
-    "experts on ep2 over tp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, pp=2, ep=2, microbatch=2), whole=SPARSE),
-    "parts of experts on etp2": Case(grid=_SPREAD(etp=2, zero=3, order=("dp", "tp", "cp", "ep", "pp")), whole=SPARSE),
+    "experts whole beside tp2": Case(
+        grid=Grid(tp=2, sp=True, dp=2, microbatch=2, zero=2), whole=SPARSE
+    ),
+    "experts on ep4 over tp2": Case(
+        grid=Grid(tp=2, sp=True, dp=2, ep=4, microbatch=2, zero=1), whole=SPARSE
+    ),
+    "experts on ep2 over tp2 under 1f1b": Case(
+        grid=Grid(tp=2, sp=True, pp=2, ep=2, microbatch=2), whole=SPARSE
+    ),
+    "parts of experts on etp2": Case(
+        grid=_SPREAD(etp=2, zero=3, order=("dp", "tp", "cp", "ep", "pp")), whole=SPARSE
+    ),
     "parts of experts on etp2 and ep2": Case(grid=_SPREAD(etp=2, ep=2), whole=SPARSE),
     "parts of experts on etp2 and ep2 beside tp2": Case(
         grid=Grid(tp=2, sp=True, dp=2, etp=2, ep=2, zero=2, microbatch=2), whole=shared_gate
     ),
-    "parts of experts on etp2 under 1f1b": Case(grid=Grid(tp=2, sp=True, etp=2, pp=2, microbatch=2), whole=SPARSE),
-    "parts of experts on tp2": Case(grid=Grid(tp=2, dp=2, zero=3, microbatch=2), whole=shared_gate),
-    "parts of experts on tp2 under zb-h1": Case(grid=Grid(tp=2, pp=2, microbatch=2, schedule="zb-h1"), whole=SPARSE),
-    "latent attention beside tp2": Case(grid=Grid(tp=2, dp=2, zero=2, microbatch=2), whole=latent),
-    "latent attention beside tp2, sequence and ep4": Case(grid=Grid(tp=2, sp=True, dp=2, ep=4, zero=3, microbatch=2), whole=latent),
-    "latent attention beside tp2 under zb-h1": Case(grid=Grid(tp=2, sp=True, pp=2, microbatch=2, schedule="zb-h1"), whole=latent),
-    "experts of weighed tokens on ep2": Case(grid=_SPREAD(ep=2, zero=3), whole=_LLAMA4),
-    "keys gathered beside heads traded, in windows": Case(grid=_KEYS(cp=4, ulysses=2, microbatch=8), whole=bounded),
-    "keys gathered over cp4": Case(grid=_KEYS(cp=4, microbatch=8)),
-    "keys gathered over cp4 under zero-3": Case(grid=_KEYS(cp=4, microbatch=4, zero=3, recompute=Recompute.FULL)),
-    "keys gathered over cp2 under zero-1": Case(grid=_KEYS(cp=2, dp=2, zero=1, microbatch=2), whole=learned_positions),
-    "keys gathered over cp2 outside zero-2": Case(
-        grid=_KEYS(cp=2, dp=2, zero=2, microbatch=2, order=("dp", "cp", "tp", "ep", "pp")), whole=turned
+    "parts of experts on etp2 under 1f1b": Case(
+        grid=Grid(tp=2, sp=True, etp=2, pp=2, microbatch=2), whole=SPARSE
     ),
-    "keys gathered over cp2 beside tp2": Case(grid=_KEYS(cp=2, tp=2, sp=True, microbatch=2), whole=normed_heads),
+    "parts of experts on tp2": Case(grid=Grid(tp=2, dp=2, zero=3, microbatch=2), whole=shared_gate),
+    "parts of experts on tp2 under zb-h1": Case(
+        grid=Grid(tp=2, pp=2, microbatch=2, schedule="zb-h1"), whole=SPARSE
+    ),
+    "latent attention beside tp2": Case(grid=Grid(tp=2, dp=2, zero=2, microbatch=2), whole=latent),
+    "latent attention beside tp2, sequence and ep4": Case(
+        grid=Grid(tp=2, sp=True, dp=2, ep=4, zero=3, microbatch=2), whole=latent
+    ),
+    "latent attention beside tp2 under zb-h1": Case(
+        grid=Grid(tp=2, sp=True, pp=2, microbatch=2, schedule="zb-h1"), whole=latent
+    ),
+    "experts of weighed tokens on ep2": Case(grid=_SPREAD(ep=2, zero=3), whole=_LLAMA4),
+    "keys gathered beside heads traded, in windows": Case(
+        grid=_KEYS(cp=4, ulysses=2, microbatch=8), whole=bounded
+    ),
+    "keys gathered over cp4": Case(grid=_KEYS(cp=4, microbatch=8)),
+    "keys gathered over cp4 under zero-3": Case(
+        grid=_KEYS(cp=4, microbatch=4, zero=3, recompute=Recompute.FULL)
+    ),
+    "keys gathered over cp2 under zero-1": Case(
+        grid=_KEYS(cp=2, dp=2, zero=1, microbatch=2), whole=learned_positions
+    ),
+    "keys gathered over cp2 outside zero-2": Case(
+        grid=_KEYS(cp=2, dp=2, zero=2, microbatch=2, order=("dp", "cp", "tp", "ep", "pp")),
+        whole=turned,
+    ),
+    "keys gathered over cp2 beside tp2": Case(
+        grid=_KEYS(cp=2, tp=2, sp=True, microbatch=2), whole=normed_heads
+    ),
     "keys gathered over cp2 around tp2 and zero-3": Case(
-        grid=_KEYS(cp=2, tp=2, zero=3, microbatch=2, order=("cp", "tp", "ep", "dp", "pp")), whole=tied
+        grid=_KEYS(cp=2, tp=2, zero=3, microbatch=2, order=("cp", "tp", "ep", "dp", "pp")),
+        whole=tied,
     ),
     "keys gathered over cp2 under 1f1b": Case(grid=_KEYS(cp=2, pp=2, zero=3), whole=tied),
-    "keys gathered over cp2 under zb-v": Case(grid=_TWO_CHUNKS(cp=2, gather=True, schedule="zb-v"), whole=DENSE4),
-    "latent keys gathered over cp2": Case(grid=_KEYS(cp=2, dp=2, zero=3, microbatch=2, recompute=Recompute.SELECTIVE), whole=latent),
+    "keys gathered over cp2 under zb-v": Case(
+        grid=_TWO_CHUNKS(cp=2, gather=True, schedule="zb-v"), whole=DENSE4
+    ),
+    "latent keys gathered over cp2": Case(
+        grid=_KEYS(cp=2, dp=2, zero=3, microbatch=2, recompute=Recompute.SELECTIVE), whole=latent
+    ),
     "keys passed round over cp4": Case(grid=Grid(cp=4, microbatch=8)),
-    "keys passed round over cp4 under zero-3": Case(grid=Grid(cp=4, microbatch=4, zero=3, recompute=Recompute.FULL)),
+    "keys passed round over cp4 under zero-3": Case(
+        grid=Grid(cp=4, microbatch=4, zero=3, recompute=Recompute.FULL)
+    ),
     "keys passed round over cp2 outside zero-2": Case(
-        grid=Grid(cp=2, dp=2, zero=2, microbatch=2, order=("dp", "cp", "tp", "ep", "pp")), whole=turned
+        grid=Grid(cp=2, dp=2, zero=2, microbatch=2, order=("dp", "cp", "tp", "ep", "pp")),
+        whole=turned,
     ),
-    "keys passed round over cp2 beside tp2": Case(grid=Grid(cp=2, tp=2, sp=True, microbatch=2), whole=normed_heads),
+    "keys passed round over cp2 beside tp2": Case(
+        grid=Grid(cp=2, tp=2, sp=True, microbatch=2), whole=normed_heads
+    ),
     "keys passed round over cp2 around tp2 and zero-3": Case(
-        grid=Grid(cp=2, tp=2, zero=3, microbatch=2, order=("cp", "tp", "ep", "dp", "pp")), whole=tied
+        grid=Grid(cp=2, tp=2, zero=3, microbatch=2, order=("cp", "tp", "ep", "dp", "pp")),
+        whole=tied,
     ),
-    "keys passed round over cp2 under 1f1b": Case(grid=Grid(cp=2, pp=2, zero=3, recompute=Recompute.SELECTIVE), whole=tied),
-    "keys passed round over cp2 under zb-v": Case(grid=_TWO_CHUNKS(cp=2, schedule="zb-v"), whole=DENSE4),
-    "keys passed round beside heads traded, in windows": Case(grid=Grid(cp=4, ulysses=2, microbatch=8), whole=bounded),
-    "keys passed round beside heads traded, of two keys": Case(grid=Grid(cp=4, ulysses=2, microbatch=4, zero=1), whole=normed_heads),
-    "keys of longer queries passed round, and experts on ep2": Case(grid=Grid(cp=2, dp=2, ep=2, zero=3), whole=_LLAMA4),
-    "latent keys passed round over cp2": Case(grid=Grid(cp=2, dp=2, zero=3, microbatch=2, recompute=Recompute.SELECTIVE), whole=latent),
-    "latent keys passed round over cp2 under zb-h1": Case(grid=Grid(cp=2, ep=2, pp=2, zero=1, schedule="zb-h1"), whole=latent),
-    "heads traded over cp4, of two keys": Case(grid=Grid(cp=4, ulysses=4, microbatch=8, zero=1), whole=normed_heads),
-    "heads traded over cp2 under 1f1b": Case(grid=Grid(cp=2, ulysses=2, pp=2, zero=3, microbatch=2), whole=latent),
-    "heads traded over cp2 beside tp2": Case(grid=Grid(cp=2, ulysses=2, tp=2, sp=True, microbatch=2), whole=factored),
-    "experts on ep4 over cp2": Case(grid=_KEYS(cp=2, dp=2, ep=4, zero=3, microbatch=2), whole=SPARSE),
+    "keys passed round over cp2 under 1f1b": Case(
+        grid=Grid(cp=2, pp=2, zero=3, recompute=Recompute.SELECTIVE), whole=tied
+    ),
+    "keys passed round over cp2 under zb-v": Case(
+        grid=_TWO_CHUNKS(cp=2, schedule="zb-v"), whole=DENSE4
+    ),
+    "keys passed round beside heads traded, in windows": Case(
+        grid=Grid(cp=4, ulysses=2, microbatch=8), whole=bounded
+    ),
+    "keys passed round beside heads traded, of two keys": Case(
+        grid=Grid(cp=4, ulysses=2, microbatch=4, zero=1), whole=normed_heads
+    ),
+    "keys of longer queries passed round, and experts on ep2": Case(
+        grid=Grid(cp=2, dp=2, ep=2, zero=3), whole=_LLAMA4
+    ),
+    "latent keys passed round over cp2": Case(
+        grid=Grid(cp=2, dp=2, zero=3, microbatch=2, recompute=Recompute.SELECTIVE), whole=latent
+    ),
+    "latent keys passed round over cp2 under zb-h1": Case(
+        grid=Grid(cp=2, ep=2, pp=2, zero=1, schedule="zb-h1"), whole=latent
+    ),
+    "heads traded over cp4, of two keys": Case(
+        grid=Grid(cp=4, ulysses=4, microbatch=8, zero=1), whole=normed_heads
+    ),
+    "heads traded over cp2 under 1f1b": Case(
+        grid=Grid(cp=2, ulysses=2, pp=2, zero=3, microbatch=2), whole=latent
+    ),
+    "heads traded over cp2 beside tp2": Case(
+        grid=Grid(cp=2, ulysses=2, tp=2, sp=True, microbatch=2), whole=factored
+    ),
+    "experts on ep4 over cp2": Case(
+        grid=_KEYS(cp=2, dp=2, ep=4, zero=3, microbatch=2), whole=SPARSE
+    ),
     "experts on ep2 in cp4": Case(grid=_KEYS(cp=4, ep=2, zero=3, microbatch=4), whole=SPARSE),
-    "experts on ep2 over cp2 under zb-h1": Case(grid=_KEYS(cp=2, ep=2, pp=2, zero=1, schedule="zb-h1"), whole=SPARSE),
-    "experts on ep2 beside tp2 and cp2": Case(grid=_KEYS(cp=2, tp=2, sp=True, ep=2, zero=3, microbatch=2), whole=SPARSE),
+    "experts on ep2 over cp2 under zb-h1": Case(
+        grid=_KEYS(cp=2, ep=2, pp=2, zero=1, schedule="zb-h1"), whole=SPARSE
+    ),
+    "experts on ep2 beside tp2 and cp2": Case(
+        grid=_KEYS(cp=2, tp=2, sp=True, ep=2, zero=3, microbatch=2), whole=SPARSE
+    ),
 }
 """Grids that divide experts, positions or latent attention; in proofs some that are drawn, too."""
-for _name, _whole in {"sparse": SPARSE, "gate": shared_gate, "latent": latent, "dense": DENSE4}.items() if in_proof() else ():
+for _name, _whole in (
+    {"sparse": SPARSE, "gate": shared_gate, "latent": latent, "dense": DENSE4}.items()
+    if in_proof()
+    else ()
+):
     _small = Case(grid=Grid(), whole=_whole).small
-    _grids = drawn_grids(random_of(f"native {_name}"), model=_small.model, job=_small.job, ranks=RANKS)
-    DIVIDED |= {f"{_name}: {print_grid(grid)}": Case(grid=grid, whole=_whole) for grid in islice(_grids, 4)}
+    _grids = drawn_grids(
+        random_of(f"native {_name}"), model=_small.model, job=_small.job, ranks=RANKS
+    )
+    DIVIDED |= {
+        f"{_name}: {print_grid(grid)}": Case(grid=grid, whole=_whole) for grid in islice(_grids, 4)
+    }
 CASES |= DIVIDED
 COVERED = {
     "tp4",
@@ -329,7 +564,9 @@ COVERED |= set(DIVIDED) - {
     "keys gathered beside heads traded, in windows",
     "keys passed round over cp2 under 1f1b",
 }
-TRAINED = CASES if in_proof() else {name: case for name, case in CASES.items() if name not in COVERED}
+TRAINED = (
+    CASES if in_proof() else {name: case for name, case in CASES.items() if name not in COVERED}
+)
 
 
 WATCHED = (
@@ -352,7 +589,8 @@ UNLEARNT = (100, 101)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a rank found of the grids, by name: steps; elements that it trains; losses of what is evaluated; the last step's trace."""
+    """What a rank found of the grids, by name: steps; elements that it trains; losses of what is
+    evaluated; the last step's trace."""
 
     trained: dict[str, list[StepReport]] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
@@ -370,7 +608,9 @@ def train_all() -> Found:
             found.held[name] = sum(piece.numel() for piece in engine.pieces)
 
         def after(engine: Engine, one: StepReport, name: str = name, small: Small = small) -> None:
-            found.evaluated.setdefault(name, []).append(evaluate(engine, map(small.batches, UNLEARNT)))
+            found.evaluated.setdefault(name, []).append(
+                evaluate(engine, map(small.batches, UNLEARNT))
+            )
 
         recorder = native_recorder(torch.device("cpu")) if watched else None
         source = seeded(small.model, seed=0)
@@ -398,9 +638,22 @@ def train_all() -> Found:
 def refused() -> dict[str, str]:
     """What is said of grids that cannot run."""
     found, small = {}, Small(body="")
-    for name, grid in {"world": Grid(dp=2), "offload": Grid(dp=4, zero=1, offload=50), "legal": Grid(dp=4, zero=3, shard=3)}.items():
+    for name, grid in {
+        "world": Grid(dp=2),
+        "offload": Grid(dp=4, zero=1, offload=50),
+        "legal": Grid(dp=4, zero=3, shard=3),
+    }.items():
         try:
-            list(train_native(small.model, small.job, grid, source=seeded(small.model, seed=0), batches=small.batches, steps=1))
+            list(
+                train_native(
+                    small.model,
+                    small.job,
+                    grid,
+                    source=seeded(small.model, seed=0),
+                    batches=small.batches,
+                    steps=1,
+                )
+            )
         except StrategyError as error:
             found[name] = str(error)
     return found
@@ -421,8 +674,15 @@ ALL_KEPT = {
     "keys gathered over cp2 under 1f1b": "tied",
     "keys passed round over cp4 under zero-3": "keys gathered over cp4",
 }
-KEPT = ALL_KEPT if in_proof() else {name: ALL_KEPT[name] for name in ("tp2, sequence and zero-3", "experts on ep2 under zero-3")}
-"""Grids of PyTorch's engine, and of the interpreter: one does two steps, the other goes on from its checkpoint."""
+KEPT = (
+    ALL_KEPT
+    if in_proof()
+    else {
+        name: ALL_KEPT[name] for name in ("tp2, sequence and zero-3", "experts on ep2 under zero-3")
+    }
+)
+"""Grids of PyTorch's engine, and of the interpreter: one does two steps, the other goes on from its
+checkpoint."""
 FIRST, LAST = 2, 3
 
 
@@ -437,10 +697,18 @@ def crossed(folder: Path, rank: int) -> dict[str, dict[str, list[StepReport]]]:
             for engine, until in ((begins, FIRST), (OWN if begins == NATIVE else NATIVE, LAST)):
                 # Of another grid of the same model, where there is one.
                 case = CASES[other] if engine == OWN and CASES[other].whole is own.whole else own
-                plan = plan_of(case.grid, model=own.small.model, global_batch=own.small.job.global_batch)
+                plan = plan_of(
+                    case.grid, model=own.small.model, global_batch=own.small.job.global_batch
+                )
                 known = training(own.small.model, own.small.job, plan, rule=own.rule)
                 if engine == OWN:
-                    steps += run_rank(known, source=source, batches=own.small.batches, steps=until, checkpoints=root)
+                    steps += run_rank(
+                        known,
+                        source=source,
+                        batches=own.small.batches,
+                        steps=until,
+                        checkpoints=root,
+                    )
                 else:
                     saving = kept(known, root, steps=until, every=0, keep=0)
                     steps += train_native(
@@ -461,9 +729,18 @@ def crossed(folder: Path, rank: int) -> dict[str, dict[str, list[StepReport]]]:
 
 def _work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timedelta(seconds=240))
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meet",
+        rank=rank,
+        world_size=RANKS,
+        timeout=timedelta(seconds=240),
+    )
     own = train_all()
-    found = {name: getattr(own, name) for name in own.__slots__} | {"refused": refused(), "crossed": crossed(Path(folder), rank)}
+    found = {name: getattr(own, name) for name in own.__slots__} | {
+        "refused": refused(),
+        "crossed": crossed(Path(folder), rank),
+    }
     torch.save(found, Path(folder) / f"rank{rank}")
     dist.destroy_process_group()
 

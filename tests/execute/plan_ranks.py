@@ -1,4 +1,5 @@
-"""Ranks of torch.distributed that are started once and train every small plan; what they find is written to files."""
+"""Ranks of torch.distributed that are started once and train every small plan; what they find is
+written to files."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from tests.tiers import in_proof, many
 RANKS = 8
 STEPS = many(2, 4)
 RESUMED_STEPS = 3
-"""Of two plans, the first one's the first: what it left changes parameters in the second step, and that the loss of the third."""
+"""Of two plans, the first one's the first: what it left changes parameters in the second step, and
+that the loss of the third."""
 SOME = (
     "ring",
     "experts",
@@ -49,7 +51,12 @@ SOME = (
 )
 """One plan of every form of messages, beside those that are resumed; a proof trains them all."""
 GROUPED = (
-    PLANS if in_proof() else {name: PLANS[name] for name in ("ring", "experts", "zb-v", "hybrid zero-3", "tied", "unequal duplicates")}
+    PLANS
+    if in_proof()
+    else {
+        name: PLANS[name]
+        for name in ("ring", "experts", "zb-v", "hybrid zero-3", "tied", "unequal duplicates")
+    }
 )
 """Of these, requests of groups are gloo's collectives."""
 TRAINED = PLANS if in_proof() else {name: PLANS[name] for name in SOME}
@@ -63,7 +70,9 @@ MIDDLE = 20
 """Requests of that step that such a rank has asked by then: more are to come."""
 
 
-def train_all(rank: int, plans: Mapping[str, Small], *, backend: str = "") -> tuple[dict[str, list[StepReport]], dict[str, StepTrace]]:
+def train_all(
+    rank: int, plans: Mapping[str, Small], *, backend: str = ""
+) -> tuple[dict[str, list[StepReport]], dict[str, StepTrace]]:
     """Steps of every plan that has a device on this rank; and the last one's trace, of all ranks."""
     found, traces = {}, {}
     with Network({d: d for d in range(RANKS)}, timeout_s=240, backend=backend) as network:
@@ -72,13 +81,20 @@ def train_all(rank: int, plans: Mapping[str, Small], *, backend: str = "") -> tu
             if rank < small.devices:
                 known = small.known()
                 members = {rank: member(rank, known, source=seeded(small.model, seed=0))}
-                found[name] = list(train_rank(network, members, known, map(small.batches, range(STEPS)), recorder=recorder))
+                found[name] = list(
+                    train_rank(
+                        network, members, known, map(small.batches, range(STEPS)), recorder=recorder
+                    )
+                )
             traces[name] = collected(recorder.trace(plan=name) if name in found else None)
     return found, traces
 
 
-def serve(rank: int) -> tuple[dict[int, list[int]], dict[int, dict[int, list[torch.Tensor]]]] | None:
-    """Tokens, and logits of this rank's device, of `served.moving`; None of ranks that are not of it."""
+def serve(
+    rank: int,
+) -> tuple[dict[int, list[int]], dict[int, dict[int, list[torch.Tensor]]]] | None:
+    """Tokens, and logits of this rank's device, of `served.moving`; None of ranks that are not of
+    it."""
     with Network({d: d for d in range(RANKS)}, timeout_s=240) as network:
         if rank >= SERVING:
             return None
@@ -87,7 +103,8 @@ def serve(rank: int) -> tuple[dict[int, list[int]], dict[int, dict[int, list[tor
 
 
 def connected(rank: int, folder: Path) -> bool:
-    """Whether this rank enters a network only when the last one has connected. Nobody sends anything there."""
+    """Whether this rank enters a network only when the last one has connected. Nobody sends
+    anything there."""
     last = folder / "all have connected"
     create, created = dist.new_group, count(1)
 
@@ -98,7 +115,10 @@ def connected(rank: int, folder: Path) -> bool:
             last.touch()
         return group
 
-    with patch.object(dist, "new_group", late), Network({d: d for d in range(RANKS)}, timeout_s=240):
+    with (
+        patch.object(dist, "new_group", late),
+        Network({d: d for d in range(RANKS)}, timeout_s=240),
+    ):
         return last.exists()
 
 
@@ -121,12 +141,22 @@ def resume(folder: Path) -> dict[str, object]:
     dist.barrier()
     small = PLANS[RESUMED]
     try:
-        run_rank(small.known(), source=seeded(small.model, seed=0), batches=small.batches, steps=1, checkpoints=folder / "checkpoints")
+        run_rank(
+            small.known(),
+            source=seeded(small.model, seed=0),
+            batches=small.batches,
+            steps=1,
+            checkpoints=folder / "checkpoints",
+        )
     except DataError as error:
         found["damaged"] = str(error)
     try:
         run_rank(
-            small.known(), source=seeded(small.model, seed=0), batches=small.batches, steps=1, checkpoints=folder / "meet" / "no folder"
+            small.known(),
+            source=seeded(small.model, seed=0),
+            batches=small.batches,
+            steps=1,
+            checkpoints=folder / "meet" / "no folder",
         )
     except DataError as error:
         found["unwritable"] = str(error)
@@ -139,7 +169,8 @@ def resume(folder: Path) -> dict[str, object]:
 
 
 def ended(rank: int, *, by: Callable[[], None], who: int, backend: str = "") -> str:
-    """What a rank says of a step in whose middle another one ended; groups of a backend have met in a step before."""
+    """What a rank says of a step in whose middle another one ended; groups of a backend have met in
+    a step before."""
     small = PLANS[ENDED]
     known = small.known()
     own = member(rank, known, source=seeded(small.model, seed=0))
@@ -181,7 +212,13 @@ def _kill() -> None:
 
 def _work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timedelta(seconds=240))
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meet",
+        rank=rank,
+        world_size=RANKS,
+        timeout=timedelta(seconds=240),
+    )
     trained, traces = train_all(rank, TRAINED)
     result = {
         "trained": trained,

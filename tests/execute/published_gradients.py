@@ -19,19 +19,32 @@ from tests.execute.published_configs import logits_of
 
 
 def published_loss(published: Any, batch: dict[str, Any]) -> torch.Tensor:
-    """Cross-entropy of every token, and what the class adds to it where its configuration says so, of one forward pass."""
+    """Cross-entropy of every token, and what the class adds to it where its configuration says so,
+    of one forward pass."""
     found: list[Any] = []
-    hook = published.register_forward_hook(lambda module, inputs, output: found.append(getattr(output, "aux_loss", None)))
-    own = functional.cross_entropy(logits_of(published, batch).flatten(0, 1), batch["labels"].flatten())
+    hook = published.register_forward_hook(
+        lambda module, inputs, output: found.append(getattr(output, "aux_loss", None))
+    )
+    own = functional.cross_entropy(
+        logits_of(published, batch).flatten(0, 1), batch["labels"].flatten()
+    )
     hook.remove()
-    return own if found[0] is None else own + published.config.get_text_config().router_aux_loss_coef * found[0]
+    return (
+        own
+        if found[0] is None
+        else own + published.config.get_text_config().router_aux_loss_coef * found[0]
+    )
 
 
-def gradient_differences(published: Any, model: Model, result: StepResult, *, folder: Path) -> Iterator[tuple[Key, float, float]]:
-    """(parameter, largest difference of its gradient, largest of Transformers') of every trained parameter of a step of one device.
+def gradient_differences(
+    published: Any, model: Model, result: StepResult, *, folder: Path
+) -> Iterator[tuple[Key, float, float]]:
+    """(parameter, largest difference of its gradient, largest of Transformers') of every trained
+    parameter of a step of one device.
 
     Args:
-        published: behind its backward; its parameters become their gradients. folder: gets them as weights, which we read as such.
+        published: behind its backward; its parameters become their gradients.
+        folder: gets them as weights, which we read as such.
     """
     for parameter in published.parameters():
         parameter.data = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

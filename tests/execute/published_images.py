@@ -64,7 +64,12 @@ QWEN3_VL: Config = {
         **PLAIN,
         "model_type": "qwen3_vl_text",
         "head_dim": 12,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [2, 2, 1], "mrope_interleaved": True},
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 100.0,
+            "mrope_section": [2, 2, 1],
+            "mrope_interleaved": True,
+        },
     },
     "vision_config": {
         "model_type": "qwen3_vl_vision",
@@ -81,7 +86,8 @@ QWEN3_VL: Config = {
         "deepstack_visual_indexes": [0, 2],
     },
 }
-"""Images of sixteen patches, which become four image tokens; features of two tower layers go to both layers of the language model."""
+"""Images of sixteen patches, which become four image tokens; features of two tower layers go to
+both layers of the language model."""
 GEMMA4: Config = {
     **PLAIN,
     "architectures": ["Gemma4ForCausalLM"],
@@ -94,7 +100,12 @@ GEMMA4: Config = {
     "final_logit_softcapping": 3.0,
     "hidden_size_per_layer_input": 0,
     "rope_parameters": {
-        "full_attention": {"rope_type": "proportional", "rope_theta": 50.0, "partial_rotary_factor": 0.7, "factor": 2.0},
+        "full_attention": {
+            "rope_type": "proportional",
+            "rope_theta": 50.0,
+            "partial_rotary_factor": 0.7,
+            "factor": 2.0,
+        },
         "sliding_attention": {"rope_type": "default", "rope_theta": 20.0},
     },
 }
@@ -122,7 +133,8 @@ GEMMA4_IMAGES: Config = {
         "standardize": True,
     },
 }
-"""Images of sixteen patches, which become four image tokens, whose embeddings of padding have no gradient there."""
+"""Images of sixteen patches, which become four image tokens, whose embeddings of padding have no
+gradient there."""
 MINIMAX_M3_TEXT: Config = {
     **{key: value for key, value in PLAIN.items() if key != "pad_token_id"},
     "model_type": "minimax_m3_vl_text",
@@ -175,7 +187,12 @@ IMAGES: dict[str, Config] = {
         **KIMI,
         "tie_word_embeddings": True,
         "projection_layer_norm_eps": 0.25,
-        "text_config": {**KIMI["text_config"], "rms_norm_eps": 1e-3, "norm_topk_prob": False, "rope_interleave": False},
+        "text_config": {
+            **KIMI["text_config"],
+            "rms_norm_eps": 1e-3,
+            "norm_topk_prob": False,
+            "rope_interleave": False,
+        },
         "vision_config": {
             **KIMI["vision_config"],
             "merge_kernel_size": [2, 4],
@@ -203,7 +220,12 @@ IMAGES: dict[str, Config] = {
     "qwen3 vl tied": {
         **QWEN3_VL,
         "tie_word_embeddings": True,
-        "text_config": {**PLAIN, "model_type": "qwen3_vl_text", "attention_bias": True, "hidden_act": "gelu"},
+        "text_config": {
+            **PLAIN,
+            "model_type": "qwen3_vl_text",
+            "attention_bias": True,
+            "hidden_act": "gelu",
+        },
         "vision_config": {
             **QWEN3_VL["vision_config"],
             "in_channels": 2,
@@ -241,7 +263,11 @@ IMAGES: dict[str, Config] = {
         "multimodal_projector_bias": True,
         "tie_word_embeddings": True,
         "text_config": {
-            **{key: value for key, value in MINIMAX_M3_TEXT.items() if not key.endswith("_types") and key != "rope_parameters"},
+            **{
+                key: value
+                for key, value in MINIMAX_M3_TEXT.items()
+                if not key.endswith("_types") and key != "rope_parameters"
+            },
             "num_hidden_layers": 3,
             "hidden_act": "swigluoai",
             "moe_layer_freq": [0, 1, 1],
@@ -278,7 +304,10 @@ IMAGES: dict[str, Config] = {
             "layer_norm_eps": 1e-3,
             "num_channels": 2,
             "temporal_patch_size": 1,
-            "img_token_compression_config": {"image_token_compression_method": "patch_merge", "spatial_merge_size": 2},
+            "img_token_compression_config": {
+                "image_token_compression_method": "patch_merge",
+                "spatial_merge_size": 2,
+            },
         },
     },
 }

@@ -19,5 +19,7 @@ PLAIN: Config = {
     "eos_token_id": 0,
     "pad_token_id": None,
 }
-ALIKE: Config = {key: value for key, value in PLAIN.items() if key not in ("num_key_value_heads", "head_dim")}
+ALIKE: Config = {
+    key: value for key, value in PLAIN.items() if key not in ("num_key_value_heads", "head_dim")
+}
 """Of families whose heads all have keys of their own, as wide as their share of the stream."""

@@ -1,4 +1,5 @@
-"""Operators as a textbook writes them, whole and for torch.autograd: what the numerics are held against."""
+"""Operators as a textbook writes them, whole and for torch.autograd: what the numerics are held
+against."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def linear(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
     x = torch.cat([v[0] for v in inputs], -1)
     n = len(o.writes)
     named = [w[p.name] for p in o.parameters]
-    biases = named[n : 2 * n] if len(named) >= 2 * n and ".bias" in o.parameters[n].name else [None] * n
+    biases = (
+        named[n : 2 * n] if len(named) >= 2 * n and ".bias" in o.parameters[n].name else [None] * n
+    )
     return tuple(functional.linear(x, named[i].T, biases[i]) for i in range(n))
 
 
@@ -29,13 +32,21 @@ def norm(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
     for i, extent in enumerate(o.reads):
         x = values[i]
         if len(o.parameters) == 2 and len(o.reads) == 1:
-            result.append(functional.layer_norm(x, x.shape[-1:], w[o.parameters[0].name], w[o.parameters[1].name], EPS))
+            result.append(
+                functional.layer_norm(
+                    x, x.shape[-1:], w[o.parameters[0].name], w[o.parameters[1].name], EPS
+                )
+            )
             continue
-        gain = w[o.parameters[i].name] if o.parameters else torch.ones(extent.quantum, dtype=x.dtype)
+        gain = (
+            w[o.parameters[i].name] if o.parameters else torch.ones(extent.quantum, dtype=x.dtype)
+        )
         gain = gain.reshape(o.groups, -1) if o.groups > 1 else gain
         heads = x.reshape(*x.shape[:-1], -1, gain.shape[-1])
         if o.groups > 1:
-            result.append((functional.rms_norm(heads, gain.shape[-1:], None, EPS) * gain).reshape(x.shape))
+            result.append(
+                (functional.rms_norm(heads, gain.shape[-1:], None, EPS) * gain).reshape(x.shape)
+            )
             continue
         result.append(functional.rms_norm(heads, gain.shape, gain, EPS).reshape(x.shape))
     while len(result) < len(o.writes):
@@ -48,7 +59,9 @@ def _rotate(x: torch.Tensor, width: int) -> torch.Tensor:
     half = width // 2
     heads = x.reshape(*x.shape[:-1], -1, width)
     z = torch.complex(heads[..., :half], heads[..., half:])
-    angles = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * BASE ** (-torch.arange(half, dtype=torch.float64) / half)
+    angles = torch.arange(x.shape[1], dtype=torch.float64)[:, None] * BASE ** (
+        -torch.arange(half, dtype=torch.float64) / half
+    )
     z = z * torch.polar(torch.ones_like(angles), angles)[:, None]
     return torch.cat([z.real, z.imag], -1).reshape(x.shape)
 
@@ -60,7 +73,10 @@ def rotary(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
         return _rotate(q, width), _rotate(k, width), inputs[0][2] if len(inputs[0]) > 2 else k
     (q,), (plain, v), (_, rope) = inputs
     r = rope.shape[-1]
-    queries = [torch.cat([h[..., : width - r], _rotate(h[..., width - r :], r)], -1) for h in q.split(width, -1)]
+    queries = [
+        torch.cat([h[..., : width - r], _rotate(h[..., width - r :], r)], -1)
+        for h in q.split(width, -1)
+    ]
     turned = _rotate(rope, r)
     keys = [torch.cat([h, turned], -1) for h in plain.split(width - r, -1)]
     return torch.cat(queries, -1), torch.cat(keys, -1), v
@@ -84,10 +100,17 @@ def attention(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
             if a.soft_cap:
                 scores = a.soft_cap * torch.tanh(scores / a.soft_cap)
             if a.alibi:
-                scores = scores - slope[h] * torch.tensor([abs(t - u) for u in seen], dtype=scores.dtype)
+                scores = scores - slope[h] * torch.tensor(
+                    [abs(t - u) for u in seen], dtype=scores.dtype
+                )
             if o.biased:
                 table = w[o.parameters[-1].name]
-                scores = scores + table[[_row(t - u, len(table), causal=a.mask is Mask.CAUSAL) for u in seen], h]
+                scores = (
+                    scores
+                    + table[
+                        [_row(t - u, len(table), causal=a.mask is Mask.CAUSAL) for u in seen], h
+                    ]
+                )
             if a.sinks:
                 sink = w[o.parameters[0].name][h].expand(len(scores), 1)
                 p = torch.softmax(torch.cat([scores, sink], -1), -1)[:, :-1]
@@ -99,7 +122,8 @@ def attention(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
 
 
 def _row(distance: int, rows: int, *, causal: bool, reach: float = 128.0) -> int:
-    """Of a table of biases, as Raffel et al. 2020 (arXiv 1910.10683) say it: later keys have the second half of the rows."""
+    """Of a table of biases, as Raffel et al. 2020 (arXiv 1910.10683) say it: later keys have the
+    second half of the rows."""
     if not causal:
         return _row(abs(distance), rows // 2, causal=True) + (rows // 2 if distance < 0 else 0)
     near = rows // 2
@@ -122,9 +146,17 @@ def activation(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
         if o.clamped:
             gate, up = x[0].minimum(torch.tensor(7.0)), x[1].clamp(-7.0, 7.0)
             return (gate / (1 + (-1.702 * gate).exp()) * (1 + up),)
-        return (functional.silu(x[0]) * x[1] if o.gated else functional.gelu(x[0], approximate="tanh"),)
+        return (
+            functional.silu(x[0]) * x[1] if o.gated else functional.gelu(x[0], approximate="tanh"),
+        )
     x, other = inputs[0][0], inputs[1]
-    gate = {1: other[0], 2: other[-1], 4: other[-1], 5: other[0], 6: other[3] if len(other) == 6 else None}[len(other)]
+    gate = {
+        1: other[0],
+        2: other[-1],
+        4: other[-1],
+        5: other[0],
+        6: other[3] if len(other) == 6 else None,
+    }[len(other)]
     act = functional.silu(gate) if o.klass is OperatorClass.SSM else torch.sigmoid(gate)
     return (x * act.repeat_interleave(x.shape[-1] // act.shape[-1], -1),)
 
@@ -146,7 +178,9 @@ def embedding(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
 
 def loss(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
     logits, labels = inputs[0][0], inputs[-1][0][..., 0]
-    each = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=-1)
+    each = functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten(), reduction="none", ignore_index=-1
+    )
     return (each.reshape(*labels.shape, 1),)
 
 
@@ -158,9 +192,18 @@ def route(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
     ranked = scores + named.get("correction", 0.0)
     if o.experts.groups:
         parts = ranked.chunk(o.experts.of_groups, -1)
-        worth = torch.stack([p.sort(-1).values[..., -2 if "correction" in named else -1 :].sum(-1) for p in parts], -1)
+        worth = torch.stack(
+            [p.sort(-1).values[..., -2 if "correction" in named else -1 :].sum(-1) for p in parts],
+            -1,
+        )
         least = worth.sort(-1).values[..., -o.experts.groups]
-        ranked = torch.cat([torch.where((worth[..., i] >= least).unsqueeze(-1), p, -9.0) for i, p in enumerate(parts)], -1)
+        ranked = torch.cat(
+            [
+                torch.where((worth[..., i] >= least).unsqueeze(-1), p, -9.0)
+                for i, p in enumerate(parts)
+            ],
+            -1,
+        )
     chosen = ranked.topk(o.experts.topk, -1).indices
     mask = torch.zeros_like(scores).scatter(-1, chosen, 1.0)
     dense = scores * mask / (scores * mask).sum(-1, keepdim=True)
@@ -178,7 +221,11 @@ def grouped_linear(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Value
     n = len(o.writes)
     named = [w[p.name] for p in o.parameters]
     outputs = [torch.einsum("stei,eio->steo", inputs[0][0], m) for m in named[:n]]
-    return tuple(y + b for y, b in zip(outputs, named[n:], strict=True)) if len(named) > n else tuple(outputs)
+    return (
+        tuple(y + b for y, b in zip(outputs, named[n:], strict=True))
+        if len(named) > n
+        else tuple(outputs)
+    )
 
 
 def conv(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
@@ -217,7 +264,10 @@ def scan(o: Operator, inputs: tuple[Values, ...], w: Weights) -> Values:
         state, rows = torch.zeros(x.shape[0], s.head_dim, s.state, dtype=x.dtype), []
         for t in range(x.shape[1]):
             keep = torch.exp(-dt[:, t, None] * named["a_log"][h].exp())
-            state = keep.reshape(keep.shape[0], 1, -1) * state + dt[:, t, None, None] * x[:, t, :, None] * b[:, t, None, :]
+            state = (
+                keep.reshape(keep.shape[0], 1, -1) * state
+                + dt[:, t, None, None] * x[:, t, :, None] * b[:, t, None, :]
+            )
             rows.append((state @ c[:, t, :, None])[..., 0] + named["d"][h] * x[:, t])
         outputs.append(torch.stack(rows, 1))
     return (torch.cat(outputs, -1),)
@@ -232,11 +282,16 @@ def _delta(s: object, inputs: tuple[Values, ...], named: Weights) -> torch.Tenso
         q, k = (v / (v.square().sum(-1, keepdim=True) + 1e-6).sqrt() for v in (q, k))
         v = inputs[0][2][..., h * s.head_dim : (h + 1) * s.head_dim]
         b = torch.sigmoid(inputs[1][4][..., h])
-        a = torch.exp(-named["a_log"][h].exp() * functional.softplus(inputs[1][5][..., h] + named["dt_bias"][h]))
+        a = torch.exp(
+            -named["a_log"][h].exp()
+            * functional.softplus(inputs[1][5][..., h] + named["dt_bias"][h])
+        )
         state, rows = torch.zeros(v.shape[0], s.head_dim, s.state, dtype=v.dtype), []
         for t in range(v.shape[1]):
             kk = k[:, t, :, None] @ k[:, t, None, :]
-            state = state @ (a[:, t, None, None] * (torch.eye(s.state, dtype=v.dtype) - b[:, t, None, None] * kk))
+            state = state @ (
+                a[:, t, None, None] * (torch.eye(s.state, dtype=v.dtype) - b[:, t, None, None] * kk)
+            )
             state = state + b[:, t, None, None] * v[:, t, :, None] @ k[:, t, None, :]
             rows.append((state @ q[:, t, :, None])[..., 0] / s.state**0.5)
         outputs.append(torch.stack(rows, 1))

@@ -1,4 +1,5 @@
-"""Ranks of torch.distributed that are started once and run many cases; what they find is written to files."""
+"""Ranks of torch.distributed that are started once and run many cases; what they find is written to
+files."""
 
 from __future__ import annotations
 
@@ -18,7 +19,16 @@ from shardwright.errors import StrategyError
 from shardwright.execute.redistribution.redistribute import Tensors
 from shardwright.execute.transport.distributed import DTYPES, Network
 from shardwright.execute.transport.record import SentElements, Trace
-from shardwright.execute.transport.requests import Exchange, Post, Reduce, Reduction, Take, Task, begun, ended
+from shardwright.execute.transport.requests import (
+    Exchange,
+    Post,
+    Reduce,
+    Reduction,
+    Take,
+    Task,
+    begun,
+    ended,
+)
 from tests.execute.layouts import devices_of, held, two_sided, whole_tasks
 from tests.execute.started import started
 from tests.program.test_transition import case_of
@@ -36,7 +46,10 @@ def both_sides(seed: int) -> Tasks:
     source, wanted, keywords, random = case_of(seed)
     keywords.pop("across")
     tensors, _ = held(source, random)
-    return {d: two_sided(tensors, source, wanted, keywords, device=d, key=("sides", seed)) for d in devices_of(source, wanted)}
+    return {
+        d: two_sided(tensors, source, wanted, keywords, device=d, key=("sides", seed))
+        for d in devices_of(source, wanted)
+    }
 
 
 def noisy_sums(seed: int) -> Tasks:
@@ -50,7 +63,16 @@ def noisy_sums(seed: int) -> Tasks:
                 tensor = torch.randn(size, generator=generator).to(dtype)
                 for reduction in Reduction:
                     key = ("noise", seed, size, str(dtype), reduction.value)
-                    found.append((yield Reduce(group=tuple(range(devices)), tensor=tensor, key=key, reduction=reduction)))
+                    found.append(
+                        (
+                            yield Reduce(
+                                group=tuple(range(devices)),
+                                tensor=tensor,
+                                key=key,
+                                reduction=reduction,
+                            )
+                        )
+                    )
         return tuple(found)  # type: ignore[arg-type]
 
     devices = Random(seed).randint(2, 7)
@@ -79,7 +101,8 @@ def dtypes(seed: int) -> Tasks:
 
 
 def ring(seed: int) -> Tasks:
-    """Everyone sends a large tensor both ways before anyone receives, then takes in the reverse order."""
+    """Everyone sends a large tensor both ways before anyone receives, then takes in the reverse
+    order."""
 
     def task(device: int, devices: int) -> Task[Tensors]:
         tensor = torch.full((1 << 18,), float(device))
@@ -89,14 +112,24 @@ def ring(seed: int) -> Tasks:
         found = []
         for i in reversed(range(3)):
             for source in ((device + 1) % devices, (device - 1) % devices):
-                found.append((yield Take(source=source, shape=(1 << 18,), key=("ring", seed, i, source, device), dtype=torch.float32)))
+                found.append(
+                    (
+                        yield Take(
+                            source=source,
+                            shape=(1 << 18,),
+                            key=("ring", seed, i, source, device),
+                            dtype=torch.float32,
+                        )
+                    )
+                )
         return tuple(found)  # type: ignore[arg-type]
 
     return {d: task(d, 4) for d in range(4)}
 
 
 def beside(seed: int) -> Tasks:
-    """Sums and gathers of random groups in one order, some begun earlier or ended later than it says. Sums of small integers are exact."""
+    """Sums and gathers of random groups in one order, some begun earlier or ended later than it
+    says. Sums of small integers are exact."""
     random = Random(seed)
     devices = tuple(range(4))
     asked = [tuple(sorted(random.sample(devices, random.randint(2, 4)))) for _ in range(24)]
@@ -119,17 +152,28 @@ def beside(seed: int) -> Tasks:
         receives = dict.fromkeys(others, (5,))
         key = ("beside", seed, number)
         gives = dict.fromkeys(others, tensor)
-        found = yield Exchange(group=group, gives=gives, receives=receives, key=key, kind="all_gather", elements=5 * len(group))
+        found = yield Exchange(
+            group=group,
+            gives=gives,
+            receives=receives,
+            key=key,
+            kind="all_gather",
+            elements=5 * len(group),
+        )
         return torch.cat([tensor if d == device else found[d] for d in group])
 
     def task(device: int) -> Task[Tensors]:
         going, found = {}, {}
         for now in range(len(asked)):
-            for i in (i for i in range(len(asked)) if apart[i] and begins[i] == now and device in asked[i]):
+            for i in (
+                i for i in range(len(asked)) if apart[i] and begins[i] == now and device in asked[i]
+            ):
                 going[i] = yield from begun(one(device, i), late=begins[i] < i)
             if not apart[now] and device in asked[now]:
                 found[now] = yield from one(device, now)
-            for i in (i for i in range(len(asked)) if apart[i] and ends[i] == now and device in asked[i]):
+            for i in (
+                i for i in range(len(asked)) if apart[i] and ends[i] == now and device in asked[i]
+            ):
                 found[i] = yield from ended(going.pop(i))
         assert not going
         return tuple(found[i] for i in sorted(found))  # type: ignore[return-value]
@@ -155,13 +199,23 @@ def rank_of(device: int, *, ranks: int) -> int:
     return device % ranks
 
 
-def run_all(rank: int, *, spread: int, devices: int = 32, backend: str = "") -> tuple[Found, list[SentElements]]:
+def run_all(
+    rank: int, *, spread: int, devices: int = 32, backend: str = ""
+) -> tuple[Found, list[SentElements]]:
     found: Found = {}
     trace = Trace()
-    with Network({device: rank_of(device, ranks=spread) for device in range(devices)}, timeout_s=240, backend=backend) as network:
+    with Network(
+        {device: rank_of(device, ranks=spread) for device in range(devices)},
+        timeout_s=240,
+        backend=backend,
+    ) as network:
         for name, (tasks_of, seeds) in CASES.items():
             for seed in seeds if not backend or name in GROUPED else ():
-                own = {d: task for d, task in tasks_of(seed).items() if rank_of(d, ranks=spread) == rank}
+                own = {
+                    d: task
+                    for d, task in tasks_of(seed).items()
+                    if rank_of(d, ranks=spread) == rank
+                }
                 found[name, seed] = network.drive(own, trace=trace)
     return found, trace.records
 
@@ -171,13 +225,23 @@ def errors(rank: int) -> dict[str, str]:
     found: dict[str, str] = {}
 
     def caught(
-        name: str, devices: dict[int, int], tasks: dict[int, Task[None]], *, strangers: Tasks | None = None, timeout_s: float = 240
+        name: str,
+        devices: dict[int, int],
+        tasks: dict[int, Task[None]],
+        *,
+        strangers: Tasks | None = None,
+        timeout_s: float = 240,
     ) -> None:
         try:
             with Network(devices, timeout_s=timeout_s) as network:
                 # A rank that gives up at once would break off the other's connecting.
                 dist.barrier()
-                network.drive({**{d: task for d, task in tasks.items() if devices[d] == rank}, **(strangers or {})})
+                network.drive(
+                    {
+                        **{d: task for d, task in tasks.items() if devices[d] == rank},
+                        **(strangers or {}),
+                    }
+                )
         except StrategyError as error:
             found[name] = str(error)
 
@@ -190,7 +254,9 @@ def errors(rank: int) -> dict[str, str]:
 
     apart = {0: 0, 1: 1}
     caught("shape", apart, {0: takes(1), 1: gives(torch.zeros(4))}, timeout_s=30)
-    caught("dtype", apart, {0: takes(1), 1: gives(torch.zeros(3, dtype=torch.float64))}, timeout_s=30)
+    caught(
+        "dtype", apart, {0: takes(1), 1: gives(torch.zeros(3, dtype=torch.float64))}, timeout_s=30
+    )
     caught("silent", apart, {0: takes(1), 1: takes(0)}, timeout_s=1 + 30 * rank)
     caught("deadlock", {0: 0, 1: 1, 2: 0}, {0: takes(2), 2: takes(0)})
     caught("world", {0: 0, 1: 5}, {})
@@ -231,7 +297,13 @@ def _work(rank: int, ranks: int, folder: str) -> None:
 
 def _found(rank: int, ranks: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks, timeout=timedelta(seconds=240))
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meet",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=240),
+    )
     result: dict[str, object] = {}
     if ranks > 2:
         result |= {"cases": run_all(rank, spread=ranks), "fewer": run_all(rank, spread=2)}

@@ -26,7 +26,11 @@ from tests.execute.lockstep import place_of
 RANKS, LENGTH, SAMPLES = 3, 24, 2
 DEAL: tuple[Indices, ...] = (((0, 4), (20, 24)), ((4, 7), (7, 12)), ((12, 20),))
 SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=6, value_dim=6)
-CORES: dict[str, dict[str, Any]] = {"fused": {}, "window": {"window": 5}, "values of another width": {"value_dim": 3}}
+CORES: dict[str, dict[str, Any]] = {
+    "fused": {},
+    "window": {"window": 5},
+    "values of another width": {"value_dim": 3},
+}
 
 
 def core_of(variant: str) -> Operator:
@@ -37,7 +41,10 @@ def inputs_of(operator: Operator) -> list[torch.Tensor]:
     """Queries, keys, values and the output's gradient, of all positions."""
     generator = torch.Generator().manual_seed(3)
     sizes = [e.size for e in (*operator.reads, *operator.writes)]
-    return [torch.randn((SAMPLES, LENGTH, size), generator=generator, dtype=torch.float64) for size in sizes]
+    return [
+        torch.randn((SAMPLES, LENGTH, size), generator=generator, dtype=torch.float64)
+        for size in sizes
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +52,11 @@ class Found:
     """Of a rank.
 
     Args:
-        tensors: its output and gradients. again: the same where forward ran again for backward. kept: shapes of what is kept for backward.
-        sent: elements that it gave to others. events: what was begun and computed, in order.
+        tensors: its output and gradients.
+        again: the same where forward ran again for backward.
+        kept: shapes of what is kept for backward.
+        sent: elements that it gave to others.
+        events: what was begun and computed, in order.
     """
 
     tensors: list[torch.Tensor]
@@ -57,7 +67,12 @@ class Found:
 
 
 def _found(variant: str, rank: int, patch: pytest.MonkeyPatch) -> Found:
-    operator, ring, events, sent = core_of(variant), Ring(ranks=dist.group.WORLD, dealt=DEAL), list[str](), list[int]()
+    operator, ring, events, sent = (
+        core_of(variant),
+        Ring(ranks=dist.group.WORLD, dealt=DEAL),
+        list[str](),
+        list[int](),
+    )
     place = place_of(operator, length=LENGTH, device=rank, positions=DEAL[rank])
     *own, grad = (one[:, numbers(DEAL[rank], like=one)] for one in inputs_of(operator))
 
@@ -100,7 +115,13 @@ def _found(variant: str, rank: int, patch: pytest.MonkeyPatch) -> Found:
 
 def work(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS, timeout=timedelta(seconds=60))
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meet",
+        rank=rank,
+        world_size=RANKS,
+        timeout=timedelta(seconds=60),
+    )
     found = {}
     for variant in CORES:
         with pytest.MonkeyPatch.context() as patch:

@@ -13,4 +13,6 @@ def save(members: Mapping[int, Member], known: Training, root: Path) -> Path:
     """Save all devices of this process; the new checkpoint's folder."""
     step = next(iter(members.values())).steps
     folder = begin(root, step)
-    return finish(folder, [write_device(own, known, folder) for own in members.values()], known, step=step)
+    return finish(
+        folder, [write_device(own, known, folder) for own in members.values()], known, step=step
+    )

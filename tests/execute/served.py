@@ -1,4 +1,5 @@
-"""Small models, degrees and random scripts of iterations, and how a server is held against the unsplit model."""
+"""Small models, degrees and random scripts of iterations, and how a server is held against the
+unsplit model."""
 
 from __future__ import annotations
 
@@ -33,7 +34,12 @@ SEED = 3
 def twice(name: str) -> Model:
     """A small catalog model whose layers are each there twice."""
     model = small_model(name)
-    return replace(model, runs=tuple(replace(run, count=2 if run.name.startswith("layers") else 1) for run in model.runs))
+    return replace(
+        model,
+        runs=tuple(
+            replace(run, count=2 if run.name.startswith("layers") else 1) for run in model.runs
+        ),
+    )
 
 
 FAMILIES: dict[str, Callable[[], Model]] = {
@@ -69,24 +75,42 @@ def plan(model: Model, degrees: Degrees) -> Plan:
 
 def texts(model: Model, *, lengths: Sequence[int], seed: int = 1) -> dict[int, list[int]]:
     generator = torch.Generator().manual_seed(seed)
-    return {r: torch.randint(0, model.vocab, (n,), generator=generator).tolist() for r, n in enumerate(lengths)}
+    return {
+        r: torch.randint(0, model.vocab, (n,), generator=generator).tolist()
+        for r, n in enumerate(lengths)
+    }
 
 
-def tiny(model: Model, degrees: Sequence[Degrees], known: Mapping[int, Sequence[int]], **more: object) -> Server:
+def tiny(
+    model: Model, degrees: Sequence[Degrees], known: Mapping[int, Sequence[int]], **more: object
+) -> Server:
     """A server whose requests have their whole text from the start."""
     plans = [plan(model, one) for one in degrees]
     answers: dict[int, list[int]] = {r: [] for r in known}
-    return server(model, plans, prompts=known, answers=answers, source=seeded(model, seed=SEED), **more)  # type: ignore[arg-type]
+    return server(
+        model, plans, prompts=known, answers=answers, source=seeded(model, seed=SEED), **more
+    )  # type: ignore[arg-type]
 
 
 def moving(drive: Drive | None = None, here: frozenset[int] | None = None) -> Server:
-    """Greedy requests that go from a worker of two devices to one of two other ones, and one of them back."""
+    """Greedy requests that go from a worker of two devices to one of two other ones, and one of
+    them back."""
     model = family("experts")
     plans = [plan(model, {"tp": 2, "ep": 2}), plan(model, {"pp": 2})]
-    served = server(model, plans, prompts=texts(model, lengths=(5, 4)), source=seeded(model, seed=SEED), drive=drive, here=here)
+    served = server(
+        model,
+        plans,
+        prompts=texts(model, lengths=(5, 4)),
+        source=seeded(model, seed=SEED),
+        drive=drive,
+        here=here,
+    )
 
     def iterate(worker: int, *parts: tuple[int, int, int]) -> None:
-        served.iterate(worker, [[Part(request=request, tokens=tokens, past=past) for request, tokens, past in parts]])
+        served.iterate(
+            worker,
+            [[Part(request=request, tokens=tokens, past=past) for request, tokens, past in parts]],
+        )
 
     iterate(0, (0, 5, 0), (1, 2, 0))
     served.send(0, source=0, target=1)
@@ -113,7 +137,8 @@ class _Place:
 
 @dataclass(slots=True)
 class Script:
-    """A random way to serve all of some texts: unlike parts beside each other, evictions, moves between workers."""
+    """A random way to serve all of some texts: unlike parts beside each other, evictions, moves
+    between workers."""
 
     random: Random
     lengths: Sequence[int]
@@ -156,16 +181,21 @@ class Script:
 
 
 def worst(served: Server) -> float:
-    """Largest difference of any logit, whenever it was computed, from the unsplit model's; every position was computed."""
+    """Largest difference of any logit, whenever it was computed, from the unsplit model's; every
+    position was computed."""
     found = 0.0
     for request, text in served.tokens.items():
-        whole = whole_logits(served.workers[0].model, text, source=seeded(served.workers[0].model, seed=SEED))
+        whole = whole_logits(
+            served.workers[0].model, text, source=seeded(served.workers[0].model, seed=SEED)
+        )
         known = served.logits[request]
         assert sorted(known) == list(range(max(known) + 1))
         for position, computed in known.items():
             for logits in computed:
                 difference = float((logits - whole[position]).abs().max())
-                assert difference <= TOLERANCE, f"request {request}, position {position}: {difference:.1e}"
+                assert difference <= TOLERANCE, (
+                    f"request {request}, position {position}: {difference:.1e}"
+                )
                 found = max(found, difference)
     return found
 
@@ -175,7 +205,9 @@ def random_case(name: str, degrees: Sequence[Degrees], random: Random) -> None:
     model = family(name)
     lengths = [random.randint(4, many(12, 17)) for _ in range(many(2, 3))]
     size = CacheSize(blocks=64, block_tokens=random.randint(1, 5))
-    served = tiny(model, degrees, texts(model, lengths=lengths), size=size, sizes=random.choice(((), (4, 8))))
+    served = tiny(
+        model, degrees, texts(model, lengths=lengths), size=size, sizes=random.choice(((), (4, 8)))
+    )
     Script(random=random, lengths=lengths, ranks=[one.get("dp", 1) for one in degrees]).run(served)
     for request, length in enumerate(lengths):
         assert sorted(served.logits[request]) == list(range(length))
@@ -198,6 +230,14 @@ DEGREES: tuple[tuple[Degrees, ...], ...] = (
     *(({},), ({"tp": 2},), ({"pp": 2},), ({"tp": 2, "pp": 2},), ({"dp": 2},)),
     *(({"tp": 2}, {}), ({}, {"tp": 2}), ({"tp": 2, "pp": 2}, {"dp": 2}), ({"tp": 4}, {"tp": 2})),
 )
-OF_EXPERTS: tuple[tuple[Degrees, ...], ...] = (({"tp": 2, "ep": 2},), ({"dp": 2, "ep": 2},), ({"dp": 2, "tp": 2, "ep": 2, "etp": 2},))
-EVERY = [(name, degrees) for name in FAMILIES for degrees in (*DEGREES, *(OF_EXPERTS if name in EXPERTS else ()))]
+OF_EXPERTS: tuple[tuple[Degrees, ...], ...] = (
+    ({"tp": 2, "ep": 2},),
+    ({"dp": 2, "ep": 2},),
+    ({"dp": 2, "tp": 2, "ep": 2, "etp": 2},),
+)
+EVERY = [
+    (name, degrees)
+    for name in FAMILIES
+    for degrees in (*DEGREES, *(OF_EXPERTS if name in EXPERTS else ()))
+]
 """All families under all degrees that they have a use for."""

@@ -1,4 +1,5 @@
-"""Plans as `make test` runs them: with fewer layers and microbatches. A proof runs them as they are."""
+"""Plans as `make test` runs them: with fewer layers and microbatches. A proof runs them as they
+are."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ def short(question: Question) -> Question:
     while not in_proof() and (count := num_operators(question)) > FEW_OPERATORS:
         shorter = shortened(*question, most=count - 1)
         lanes = zip(question[2].lanes, shorter[2].lanes, strict=True)
-        if shorter == question or any(one.microbatches < min(lane.microbatches, 2) for lane, one in lanes):
+        if shorter == question or any(
+            one.microbatches < min(lane.microbatches, 2) for lane, one in lanes
+        ):
             break
         question = shorter
     return question

@@ -30,7 +30,13 @@ RULE = AdamW(rate=3e-3, clip=1.0)
 
 def tied(layers: int = 2) -> Model:
     """Layers under a head that is the embedding, which has a row of padding."""
-    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 64}
+    sizes = {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "vocab_size": 64,
+    }
     config = {
         "architectures": ["LlamaForCausalLM"],
         **sizes,
@@ -55,7 +61,8 @@ MAMBA2 = partial(small_model, "mamba-codestral-7b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Small:
-    """A plan and what it trains; `zero` lines come before `body`. microbatches: of the same on one device."""
+    """A plan and what it trains; `zero` lines come before `body`. microbatches: of the same on one
+    device."""
 
     body: str
     devices: int = 4
@@ -71,7 +78,10 @@ class Small:
 
     @property
     def job(self) -> TrainingJob:
-        return TrainingJob(sequences=tuple(SequenceLength(name=n, tokens=TOKENS) for n in self.sequences), global_batch=self.batch)
+        return TrainingJob(
+            sequences=tuple(SequenceLength(name=n, tokens=TOKENS) for n in self.sequences),
+            global_batch=self.batch,
+        )
 
     @property
     def sequences(self) -> tuple[str, ...]:
@@ -91,7 +101,10 @@ class Small:
 
     def batches(self, step: int) -> Batch:
         generator = torch.Generator().manual_seed(step)
-        tokens = {n: torch.randint(0, self.model.vocab, (self.batch, TOKENS + 1), generator=generator) for n in self.sequences}
+        tokens = {
+            n: torch.randint(0, self.model.vocab, (self.batch, TOKENS + 1), generator=generator)
+            for n in self.sequences
+        }
         return {n: ids[:, :-1] for n, ids in tokens.items()} | {"labels": tokens["text"][:, 1:]}
 
     def members(self, known: Training) -> dict[int, Member]:
@@ -110,7 +123,12 @@ def _known(small: Small) -> Training:
 
 @lru_cache(maxsize=64)
 def _alone(small: Small) -> Training:
-    return training(small.model, small.job, unsplit(small.model, small.job, microbatches=small.microbatches), rule=small.rule)
+    return training(
+        small.model,
+        small.job,
+        unsplit(small.model, small.job, microbatches=small.microbatches),
+        rule=small.rule,
+    )
 
 
 def alone_reports(small: Small, *, steps: int) -> tuple[StepReport, ...]:
@@ -123,14 +141,19 @@ def _alone_reports(small: Small, steps: int) -> tuple[StepReport, ...]:
     return tuple(run_here(small, small.alone(), steps=steps)[0])
 
 
-def run_here(small: Small, known: Training, *, steps: int) -> tuple[list[StepReport], dict[int, Member]]:
+def run_here(
+    small: Small, known: Training, *, steps: int
+) -> tuple[list[StepReport], dict[int, Member]]:
     members = small.members(known)
     return train(members, known, (small.batches(step) for step in range(steps))), members
 
 
 def _one(split: str, *, order: str = "1f1b", microbatches: int = 2, batch: int = 8) -> str:
     lines = "".join(f"    {line}\n" for line in split.split("; "))
-    return f"lane main samples {batch} in {microbatches}\n  stages embed+2+head on 0\n{lines}order {order}(main)\n"
+    return (
+        f"lane main samples {batch} in {microbatches}\n  stages embed+2+head on 0\n{lines}order"
+        f" {order}(main)\n"
+    )
 
 
 def _pipeline(stages: str, *, order: str, microbatches: int = 4, split: str = "all = .") -> str:
@@ -155,7 +178,8 @@ order table(main)
   2: 2F0 2F1 2I0 2W0 2F2 2I1 2W1 2F3 2I2 2W2 2I3 2W3
   3: 3F0 3I0 3W0 3F1 3I1 3W1 3F2 3I2 3W2 3F3 3I3 3W3
 """
-# What `search.orders.find_order` found for forward 4 2 3 5, input 4 3 2 5, weight 3 2 4 2, send 1, memory for three microbatches.
+# What `search.orders.find_order` found for forward 4 2 3 5, input 4 3 2 5, weight 3 2 4 2, send 1,
+# memory for three microbatches.
 RECOMPUTED = """lane main samples 4 in 4
   stages embed+1, 1+head on 0, 1
     all = .
@@ -207,8 +231,14 @@ lane slow samples 2 in 1
 order 1f1b(both)
 order 1f1b(slow)
 """
-EXPERTS8 = "lane main samples 8 in 1\n  stages embed+2+head on 0\n    all = b8\n    experts = b2 e4\norder 1f1b(main)\n"
-EXPERTS = "lane main samples 8 in 2\n  stages embed+2+head on 0\n    all = b4\n    experts = e4\norder 1f1b(main)\n"
+EXPERTS8 = (
+    "lane main samples 8 in 1\n  stages embed+2+head on 0\n    all = b8\n    experts = b2 e4\norder"
+    " 1f1b(main)\n"
+)
+EXPERTS = (
+    "lane main samples 8 in 2\n  stages embed+2+head on 0\n    all = b4\n    experts = e4\norder"
+    " 1f1b(main)\n"
+)
 
 OPPOSITE = """lane down samples {samples} in {samples}
   stages embed+1, 1*2, 1+head on 0..3
@@ -227,7 +257,10 @@ MLA = """lane main samples 8 in 2
     experts = e2
 order 1f1b(main)
 """
-MAMBA = "lane main samples 8 in 2\n  stages embed+1+head on 0\n    all = b2 t2\n    stream = b2 x2\norder 1f1b(main)\n"
+MAMBA = (
+    "lane main samples 8 in 2\n  stages embed+1+head on 0\n    all = b2 t2\n    stream = b2"
+    " x2\norder 1f1b(main)\n"
+)
 CROSS = """lane main samples 8 in 4
   stages encoder_embed+encoder:2+encoder_norm on 0
     all = b2
@@ -264,7 +297,13 @@ ONE_SHARDS = "zero all: all/1/1\nzero all: all/all/all gather=use reduce=microba
 
 def _apart(split: str, cut: str, other: str) -> str:
     """Two lanes of devices of their own, of unlike numbers of microbatches."""
-    return APART.format(cut=cut, **{name: text.replace("; ", "\n    ") for name, text in (("split", split), ("other", other))})
+    return APART.format(
+        cut=cut,
+        **{
+            name: text.replace("; ", "\n    ")
+            for name, text in (("split", split), ("other", other))
+        },
+    )
 
 
 PLANS: dict[str, Small] = {
@@ -276,62 +315,111 @@ PLANS: dict[str, Small] = {
     "experts": Small(body=EXPERTS, whole=SPARSE, zero="zero all: all/1/1\n"),
     "1f1b": Small(body=_pipeline(FOUR, order="1f1b"), whole=DENSE4),
     "interleaved": Small(
-        body=_pipeline("embed+1, 1*2, 1+head on (0, 2)*2", order="interleaved-1f1b", split="all = t2; stream = s2"), whole=DENSE4
+        body=_pipeline(
+            "embed+1, 1*2, 1+head on (0, 2)*2",
+            order="interleaved-1f1b",
+            split="all = t2; stream = s2",
+        ),
+        whole=DENSE4,
     ),
-    "zb-v": Small(body=_pipeline("embed+1, 1*2, 1+head on 0..1, 1..0", order="zb-v"), devices=2, whole=DENSE4),
+    "zb-v": Small(
+        body=_pipeline("embed+1, 1*2, 1+head on 0..1, 1..0", order="zb-v"), devices=2, whole=DENSE4
+    ),
     "order by hand": Small(body=TABLE, devices=2, batch=4),
     "found order": Small(body=FOUND, whole=DENSE4),
     "recomputed early": Small(body=RECOMPUTED, devices=2, batch=4),
     "zero-1": Small(body=_one("all = b4"), zero="zero all: all/1/1\n"),
     "adapters zero-3": Small(
-        body=_one("all = b2 t2; stream = b2 s2"), whole=adapted, zero="zero all: all/all/all gather=use reduce=microbatch\n"
+        body=_one("all = b2 t2; stream = b2 s2"),
+        whole=adapted,
+        zero="zero all: all/all/all gather=use reduce=microbatch\n",
     ),
     "zero-2": Small(body=_one("all = b2 t2; stream = b2 s2"), zero="zero all: all/all/1\n"),
-    "zero-3": Small(body=_one("all = b4"), zero="zero all: all/all/all gather=use reduce=microbatch\n"),
+    "zero-3": Small(
+        body=_one("all = b4"), zero="zero all: all/all/all gather=use reduce=microbatch\n"
+    ),
     "hybrid zero-3": Small(body=_one("all = b4"), zero="zero all: 4/2/2\n"),
     "two lanes": Small(body=TWO_LANES, zero="zero all: all/1/1\n"),
     "unequal lanes": Small(body=UNEQUAL_LANES, whole=DENSE4, zero="zero all: all/all/1\n"),
     "unlike kinds": Small(body=UNLIKE_KINDS, devices=8, whole=DENSE4, zero="zero all: all/1/1\n"),
     "tp2 then dp2": Small(body=MIXED),
-    "three devices": Small(body=_one("all = b[2:1]{t2, .+2}; stream = b[2:1]{s2, .+2}", batch=12, microbatches=4), devices=3, batch=12),
-    "weighted batch": Small(body=_one("all = b[3:1]{., .+1}", microbatches=2), devices=2, zero="zero all: all/all/all\n"),
+    "three devices": Small(
+        body=_one("all = b[2:1]{t2, .+2}; stream = b[2:1]{s2, .+2}", batch=12, microbatches=4),
+        devices=3,
+        batch=12,
+    ),
+    "weighted batch": Small(
+        body=_one("all = b[3:1]{., .+1}", microbatches=2), devices=2, zero="zero all: all/all/all\n"
+    ),
     "unequal duplicates": Small(
-        body=_one("all = b[2:1]{x2, .+2}", batch=12, microbatches=4), devices=3, batch=12, zero="zero all: all/all/all\n"
+        body=_one("all = b[2:1]{x2, .+2}", batch=12, microbatches=4),
+        devices=3,
+        batch=12,
+        zero="zero all: all/all/all\n",
     ),
     "tied": Small(body=TIED, whole=tied, zero="zero all: all/all/1\n"),
     "hidden": Small(body=_one("all = x2; attn,mlp = d2"), devices=2),
-    "one lane shards": Small(body=_apart("b2", "embed+2+head on 2", "t2; stream = s2"), batch=20, zero=ONE_SHARDS),
+    "one lane shards": Small(
+        body=_apart("b2", "embed+2+head on 2", "t2; stream = s2"), batch=20, zero=ONE_SHARDS
+    ),
     "lanes shard for themselves": Small(
-        body=_apart("b4", "embed+2+head on 4", "b2 t2; stream = b2 s2"), devices=8, batch=20, zero=EVERYWHERE
+        body=_apart("b4", "embed+2+head on 4", "b2 t2; stream = b2 s2"),
+        devices=8,
+        batch=20,
+        zero=EVERYWHERE,
     ),
     "a lane shards gradients": Small(
         body=_apart("b4", "embed+2+head on 4", "b2"),
         devices=6,
         batch=20,
-        zero="zero all: all/1/1\nzero all: all/all/1 reduce=microbatch lanes=slow\nzero all: all/2/2 lanes=fast\n",
+        zero=(
+            "zero all: all/1/1\nzero all: all/all/1 reduce=microbatch lanes=slow\nzero all: all/2/2"
+            " lanes=fast\n"
+        ),
     ),
     "hybrid lanes": Small(
-        body=_apart("b4", "embed+2+head on 4", "b2"), devices=6, batch=20, zero="zero all: 3/2/2 gather=use lanes=fast,slow\n"
+        body=_apart("b4", "embed+2+head on 4", "b2"),
+        devices=6,
+        batch=20,
+        zero="zero all: 3/2/2 gather=use lanes=fast,slow\n",
     ),
-    "a lane shards beside a pipeline": Small(body=_apart("b2", "embed+1, 1+head on 2, 4", "b2"), devices=6, batch=20, zero=ONE_SHARDS),
+    "a lane shards beside a pipeline": Small(
+        body=_apart("b2", "embed+1, 1+head on 2, 4", "b2"), devices=6, batch=20, zero=ONE_SHARDS
+    ),
     "a lane shards tied weights": Small(
-        body=_apart("b2", "embed+1, 1+head on 4, 6", "b2").replace("embed+2+head on 0", "embed+1, 1+head on 0, 2"),
+        body=_apart("b2", "embed+1, 1+head on 4, 6", "b2").replace(
+            "embed+2+head on 0", "embed+1, 1+head on 0, 2"
+        ),
         devices=8,
         batch=20,
         whole=tied,
         zero=ONE_SHARDS,
     ),
     "lanes of experts shard": Small(
-        body=_apart("b4; experts = b2 e2", "embed+2+head on 4", "b2"), devices=6, batch=20, whole=SPARSE, zero=EVERYWHERE
+        body=_apart("b4; experts = b2 e2", "embed+2+head on 4", "b2"),
+        devices=6,
+        batch=20,
+        whole=SPARSE,
+        zero=EVERYWHERE,
     ),
     "lanes hold experts once": Small(
-        body=_apart("b4; experts = e4", "embed+2+head on 4", "b2; experts = e2"), devices=6, batch=20, whole=SPARSE, zero=EVERYWHERE
+        body=_apart("b4; experts = e4", "embed+2+head on 4", "b2; experts = e2"),
+        devices=6,
+        batch=20,
+        whole=SPARSE,
+        zero=EVERYWHERE,
     ),
     "lanes of one replica": Small(
-        body=_apart("t2; stream = s2", "embed+1, 1+head on 2, 4", "t2; stream = s2"), devices=6, batch=20, zero=EVERYWHERE
+        body=_apart("t2; stream = s2", "embed+1, 1+head on 2, 4", "t2; stream = s2"),
+        devices=6,
+        batch=20,
+        zero=EVERYWHERE,
     ),
     "a lane of unequal duplicates shards": Small(
-        body=_apart("b[2:1]{x2, .+2}", "embed+2+head on 3", "b2"), devices=5, batch=20, zero=EVERYWHERE
+        body=_apart("b[2:1]{x2, .+2}", "embed+2+head on 3", "b2"),
+        devices=5,
+        batch=20,
+        zero=EVERYWHERE,
     ),
     "chimera": Small(body=OPPOSITE.format(samples=4, order="chimera"), whole=DENSE4),
     "dualpipe": Small(body=OPPOSITE.format(samples=8, order="dualpipe"), batch=16, whole=DENSE4),
@@ -339,14 +427,22 @@ PLANS: dict[str, Small] = {
     "mamba-2": Small(body=MAMBA, whole=MAMBA2),
     "encoder and decoder": Small(body=CROSS, whole=partial(encoder_decoder, layers=2)),
     "tp, pp and dp": Small(body=GRID, devices=8, zero="zero all: all/1/1\n"),
-    "hybrid zero-3 of eight": Small(body=_one("all = b8", microbatches=1), devices=8, zero="zero all: 8/4/2\n"),
+    "hybrid zero-3 of eight": Small(
+        body=_one("all = b8", microbatches=1), devices=8, zero="zero all: 8/4/2\n"
+    ),
     "experts in data": Small(body=EXPERTS8, devices=8, whole=SPARSE, zero="zero all: all/1/1\n"),
-    "ring, tp and dp": Small(body=_one("all = b2 s2z t2; stream = b2 s2z s2; core = b2 s2z t2 via ring"), devices=8),
+    "ring, tp and dp": Small(
+        body=_one("all = b2 s2z t2; stream = b2 s2z s2; core = b2 s2z t2 via ring"), devices=8
+    ),
     "eight stages": Small(
-        body=_pipeline("embed+1, 1*6, 1+head on 0..7", order="1f1b", microbatches=8), devices=8, whole=partial(dense, layers=8)
+        body=_pipeline("embed+1, 1*6, 1+head on 0..7", order="1f1b", microbatches=8),
+        devices=8,
+        whole=partial(dense, layers=8),
     ),
     "interleaved in data": Small(
-        body=_pipeline("embed+1, 1*6, 1+head on (0, 2, 4, 6)*2", order="interleaved-1f1b", split="all = b2"),
+        body=_pipeline(
+            "embed+1, 1*6, 1+head on (0, 2, 4, 6)*2", order="interleaved-1f1b", split="all = b2"
+        ),
         devices=8,
         whole=partial(dense, layers=8),
     ),

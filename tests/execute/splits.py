@@ -18,7 +18,8 @@ Cuts = Mapping[Dim, Interval]
 
 
 def _interval(operator: Operator, extent: Extent, cuts: Cuts) -> Interval:
-    """Elements of an input's extent that a device reads: whole where the operator does not read that dim."""
+    """Elements of an input's extent that a device reads: whole where the operator does not read
+    that dim."""
     if extent.dim not in {e.dim for e in operator.reads} or extent.dim not in cuts:
         return (0, extent.size)
     probe = place_of(replace(operator, writes=(*operator.writes, extent)), length=1, cuts=cuts)
@@ -39,11 +40,16 @@ def check_split(
     length: int = 8,
     seed: int = 3,
 ) -> None:
-    """Outputs, input gradients and weight gradients of devices with these cuts, put together, are those of one device.
+    """Outputs, input gradients and weight gradients of devices with these cuts, put together, are
+    those of one device.
 
     Args:
-        producers: extents of each input. cuts: of each device. positions: of each device. groups: names of the group of all devices.
-        integers: inputs that are ids or labels, by number. everywhere: those that every device has of all positions.
+        producers: extents of each input.
+        cuts: of each device.
+        positions: of each device.
+        groups: names of the group of all devices.
+        integers: inputs that are ids or labels, by number.
+        everywhere: those that every device has of all positions.
     """
     generator = torch.Generator().manual_seed(seed)
     integers = integers or {}
@@ -51,7 +57,10 @@ def check_split(
     def random(width: int, rows: int = length) -> torch.Tensor:
         return torch.randn((2, rows, width), generator=generator, dtype=torch.float64)
 
-    inputs = [(integers[i],) if i in integers else tuple(random(e.size) for e in extents) for i, extents in enumerate(producers)]
+    inputs = [
+        (integers[i],) if i in integers else tuple(random(e.size) for e in extents)
+        for i, extents in enumerate(producers)
+    ]
     weights = made_weights(operator, generator)
     more: dict[str, Any] = {"memory_length": length} if memory else {}
     whole = place_of(operator, length=length, **more)
@@ -77,9 +86,15 @@ def check_split(
         )
         for d in devices
     ]
-    boxes = [[[(own[d], _interval(operator, e, cuts[d])) for e in extents] for extents in producers] for d in devices]
+    boxes = [
+        [[(own[d], _interval(operator, e, cuts[d])) for e in extents] for extents in producers]
+        for d in devices
+    ]
     if memory:
-        boxes = [[b if i == 0 else [(memory[d], x) for _, x in b] for i, b in enumerate(boxes[d])] for d in devices]
+        boxes = [
+            [b if i == 0 else [(memory[d], x) for _, x in b] for i, b in enumerate(boxes[d])]
+            for d in devices
+        ]
     local = [
         tuple(
             (v if i in everywhere else (v[0][:, rows_of(own[d])],))
@@ -102,12 +117,19 @@ def check_split(
             _add(got, made[d][0][i], own[d], places[d].writes[i])
             _add(counts, torch.ones_like(made[d][0][i]), own[d], places[d].writes[i])
         assert (counts > 0).all()
-        torch.testing.assert_close(got if summed else got / counts, expected, rtol=1e-12, atol=1e-12)
-        # A value that several devices hold is given its gradient in parts, unless they hold parts of its sum.
+        torch.testing.assert_close(
+            got if summed else got / counts, expected, rtol=1e-12, atol=1e-12
+        )
+        # A value that several devices hold is given its gradient in parts, unless they hold parts
+        # of its sum.
         whole_gradient = summed or operator.kind.value == "loss"
         share = grads[i] if whole_gradient else grads[i] / counts
-        local_grads = [(*g, _part(share, own[d], places[d].writes[i])) for d, g in enumerate(local_grads)]
-    found = run({d: numerics.input_grad(places[d], made[d][1], local_grads[d], slices[d]) for d in devices})
+        local_grads = [
+            (*g, _part(share, own[d], places[d].writes[i])) for d, g in enumerate(local_grads)
+        ]
+    found = run(
+        {d: numerics.input_grad(places[d], made[d][1], local_grads[d], slices[d]) for d in devices}
+    )
     for i, expected_parts in enumerate(back):
         if expected_parts is None:
             assert all(found[d][i] is None for d in devices)
@@ -117,7 +139,9 @@ def check_split(
             for d in devices:
                 _add(got, found[d][i][j], *boxes[d][i][j])
             torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
-    wfound = run({d: numerics.weight_grad(places[d], made[d][1], local_grads[d], slices[d]) for d in devices})
+    wfound = run(
+        {d: numerics.weight_grad(places[d], made[d][1], local_grads[d], slices[d]) for d in devices}
+    )
     for name, expected in wgrads.items():
         got = torch.zeros_like(expected)
         for d in devices:

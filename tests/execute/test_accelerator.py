@@ -24,8 +24,14 @@ def four(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
 
 
 @pytest.mark.parametrize(("rank", "index"), [("0", 0), ("3", 3), ("5", 1)])
-def test_ranks_of_a_host_take_its_gpus_in_turn(four: list[torch.device], rank: str, index: int) -> None:
-    assert own_device("", {"LOCAL_RANK": rank}) == own_device("cuda", {"LOCAL_RANK": rank}) == torch.device("cuda", index)
+def test_ranks_of_a_host_take_its_gpus_in_turn(
+    four: list[torch.device], rank: str, index: int
+) -> None:
+    assert (
+        own_device("", {"LOCAL_RANK": rank})
+        == own_device("cuda", {"LOCAL_RANK": rank})
+        == torch.device("cuda", index)
+    )
     assert four == [torch.device("cuda", index)] * 2
 
 

@@ -1,4 +1,5 @@
-"""What a device begins beside its own task runs one behind another, sees what was asked before, and is waited for."""
+"""What a device begins beside its own task runs one behind another, sees what was asked before, and
+is waited for."""
 
 from __future__ import annotations
 
@@ -15,7 +16,17 @@ torch = pytest.importorskip("torch")
 from shardwright.errors import StrategyError
 from shardwright.execute.transport.beside import StreamAsides, ThreadAsides
 from shardwright.execute.transport.one_by_one import one_by_one
-from shardwright.execute.transport.requests import Begin, End, Post, Reduce, Request, Task, answered, begun, ended
+from shardwright.execute.transport.requests import (
+    Begin,
+    End,
+    Post,
+    Reduce,
+    Request,
+    Task,
+    answered,
+    begun,
+    ended,
+)
 
 
 def asks(*keys: str) -> Task[list[Any]]:
@@ -122,7 +133,10 @@ def test_a_stream_waits_for_what_was_asked_before_and_who_ends_for_the_stream() 
         patch.object(torch.cuda, "current_stream", lambda on: main),
     ):
         asides = StreamAsides(torch.device("cuda"))
-        begins = asides.begin(asks("a", "b"), lambda request: events.asked.append(f"{key_of(request)} on {events.current}"))
+        begins = asides.begin(
+            asks("a", "b"),
+            lambda request: events.asked.append(f"{key_of(request)} on {events.current}"),
+        )
         events.asked.append("main goes on")
         assert asides.end(begins) == [None, None]
     assert events.asked == [

@@ -1,4 +1,5 @@
-"""The unsplit model as the interpreter runs it equals torch.autograd over the whole graph of a textbook's operators."""
+"""The unsplit model as the interpreter runs it equals torch.autograd over the whole graph of a
+textbook's operators."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,16 +34,25 @@ def test_unsplit_model_equals_autograd(made: Callable[[], Model]) -> None:
     batch = made_batch(model, job, seed=3)
     batch["encoder"] = batch["text"]
     source = seeded(model, seed=3)
-    result = run_step(model, job, unsplit(model, job), batch=batch, source=source, settings=Settings())
+    result = run_step(
+        model, job, unsplit(model, job), batch=batch, source=source, settings=Settings()
+    )
     chain, numbers = Chain(model), {run.name: i for i, run in enumerate(model.runs)}
     owners = {}
     weights = {}
     for operator, key, _ in chain.steps:
-        found = {p.name: origin(model, numbers[key[0]], key[1], operator, p) for p in operator.parameters}
+        found = {
+            p.name: origin(model, numbers[key[0]], key[1], operator, p) for p in operator.parameters
+        }
         owners |= {(key, name): one for name, one in found.items()}
-        back = {name: tuple(one.order.index(i) for i in range(len(one.order))) for name, one in found.items()}
+        back = {
+            name: tuple(one.order.index(i) for i in range(len(one.order)))
+            for name, one in found.items()
+        }
         weights[key] = {name: source(one.key).permute(back[name]) for name, one in found.items()}
-    loss, grads = chain.reference(weights, batch["text"].unsqueeze(-1), batch["labels"].unsqueeze(-1))
+    loss, grads = chain.reference(
+        weights, batch["text"].unsqueeze(-1), batch["labels"].unsqueeze(-1)
+    )
     tokens = job.global_batch * job.sequence_length
     torch.testing.assert_close(result.loss, loss / tokens, rtol=1e-13, atol=1e-13)
     wanted: dict[Key, torch.Tensor] = {}

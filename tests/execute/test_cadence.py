@@ -1,4 +1,5 @@
-"""Parameters gathered at each use and gradients summed after each microbatch: the same steps, and as many collectives as passes."""
+"""Parameters gathered at each use and gradients summed after each microbatch: the same steps, and
+as many collectives as passes."""
 
 from __future__ import annotations
 
@@ -24,11 +25,19 @@ from tests.execute.small_plans import PLANS, Small, run_here
 from tests.execute.trained import train
 
 EACH = "zero all: all/all/all gather=use reduce=microbatch\n"
-PIPELINE = Small(body="lane main samples 8 in 2\n  stages embed+1, 1+head on 0, 2\n    all = b2\norder zb-h1(main)\n", zero=EACH)
+PIPELINE = Small(
+    body=(
+        "lane main samples 8 in 2\n  stages embed+1, 1+head on 0, 2\n    all = b2\norder"
+        " zb-h1(main)\n"
+    ),
+    zero=EACH,
+)
 CASES: dict[str, Small] = {
     "one stage": PLANS["zero-3"],
     "input and weight gradients apart": PIPELINE,
-    "hybrid": replace(PLANS["hybrid zero-3"], zero="zero all: 4/2/2 gather=use reduce=microbatch\n"),
+    "hybrid": replace(
+        PLANS["hybrid zero-3"], zero="zero all: 4/2/2 gather=use reduce=microbatch\n"
+    ),
     "made again": with_lines(PLANS["zero-3"], "recompute 0-1: full", "recompute 2-: act"),
     "gathers only": replace(PLANS["zero-3"], zero="zero all: all/all/all gather=use\n"),
     "sums only": replace(PLANS["zero-2"], zero="zero all: all/all/1 reduce=microbatch\n"),
@@ -40,14 +49,25 @@ CASES: dict[str, Small] = {
     "lanes of their own": PLANS["lanes shard for themselves"],
     "hybrid lanes": PLANS["hybrid lanes"],
 }
-FEW = {"input and weight gradients apart", "made again", "sums only", "shared by lanes", "experts", "hybrid lanes"}
+FEW = {
+    "input and weight gradients apart",
+    "made again",
+    "sums only",
+    "shared by lanes",
+    "experts",
+    "hybrid lanes",
+}
 """What is tested of each: who gathers, who sums, within a lane and over lanes."""
 
 
-@pytest.mark.parametrize("name", [name if name in FEW else pytest.param(name, marks=pytest.mark.proof) for name in CASES])
+@pytest.mark.parametrize(
+    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.proof) for name in CASES]
+)
 def test_steps_are_those_of_the_cadence_of_a_step(name: str) -> None:
     small = CASES[name]
-    once = replace(small, zero=small.zero.replace(" gather=use", "").replace(" reduce=microbatch", ""))
+    once = replace(
+        small, zero=small.zero.replace(" gather=use", "").replace(" reduce=microbatch", "")
+    )
     found, expected = (run_here(one, one.known(), steps=2)[0] for one in (small, once))
     assert [r.loss for r in found] == pytest.approx([r.loss for r in expected], rel=1e-12)
     assert [r.norm for r in found] == pytest.approx([r.norm for r in expected], rel=1e-12)
@@ -59,14 +79,18 @@ def passes(known: Training, device: int) -> Counter[str]:
     row = next(i for i, devices in enumerate(rows.devices) if device in devices)
     found: Counter[str] = Counter()
     for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
-        nodes = stage_nodes(known.work.stages[int(rows.lane[action])][int(rows.chunk[action])], known.work.model)
+        nodes = stage_nodes(
+            known.work.stages[int(rows.lane[action])][int(rows.chunk[action])], known.work.model
+        )
         kind = TaskKind(int(rows.kind[action]))
         found["use"] += len(nodes)
         found["sum"] += len(nodes) if kind in (TaskKind.B, TaskKind.W) else 0
     return found
 
 
-@pytest.mark.parametrize("name", ["one stage", "input and weight gradients apart", "gathers only", "hybrid"])
+@pytest.mark.parametrize(
+    "name", ["one stage", "input and weight gradients apart", "gathers only", "hybrid"]
+)
 def test_there_is_a_collective_for_every_pass_of_a_layer(name: str) -> None:
     small = CASES[name]
     known, trace = small.known(), Trace()
@@ -87,7 +111,8 @@ def test_there_is_a_collective_for_every_pass_of_a_layer(name: str) -> None:
 
 
 class Weighed(Walker):
-    """Notes the most elements of parameters and of gradients that it holds when a layer begins its work."""
+    """Notes the most elements of parameters and of gradients that it holds when a layer begins its
+    work."""
 
     most = (0, 0)
 
@@ -101,29 +126,51 @@ class Weighed(Walker):
 
     def _note(self) -> None:
         held = [h for boxes in self.store.held.values() for h in boxes.values()]
-        now = sum(h.value.numel() for h in held), sum(h.gradient.numel() for h in held if h.gradient is not None)
+        now = (
+            sum(h.value.numel() for h in held),
+            sum(h.gradient.numel() for h in held if h.gradient is not None),
+        )
         self.most = (max(self.most[0], now[0]), max(self.most[1], now[1]))
 
 
 def test_one_layer_is_whole_at_a_time() -> None:
-    """A device holds whole parameters of the layer at work, and of no layer a whole gradient when the next begins."""
+    """A device holds whole parameters of the layer at work, and of no layer a whole gradient when
+    the next begins."""
     small = CASES["one stage"]
     known = small.known()
     members, walkers, arounds = small.members(known), {}, {}
     for device, own in members.items():
         buckets = tuple(b for b in known.buckets if device in b.devices)
-        arounds[device] = Cadenced(device, own.store, buckets, own.views, own.pieces, uses=True, sums=True)
+        arounds[device] = Cadenced(
+            device, own.store, buckets, own.views, own.pieces, uses=True, sums=True
+        )
 
     def walking(device: int, *given: Any) -> Weighed:
         return walkers.setdefault(device, Weighed(device, *given))
 
     batch = small.batches(0)
-    run({d: device_task(d, known.work, batch=batch, store=m.store, walking=walking, around=arounds[d]) for d, m in members.items()})
+    run(
+        {
+            d: device_task(
+                d, known.work, batch=batch, store=m.store, walking=walking, around=arounds[d]
+            )
+            for d, m in members.items()
+        }
+    )
     for device, walker in walkers.items():
         assert walker.most == (max(b.elements for b in known.buckets), 0)
-        assert sum(h.value.numel() for boxes in members[device].store.held.values() for h in boxes.values()) == 0
+        assert (
+            sum(
+                h.value.numel()
+                for boxes in members[device].store.held.values()
+                for h in boxes.values()
+            )
+            == 0
+        )
         pieces = [b.sharing(device).piece(device, b.elements, 2) for b in known.buckets]
-        assert [arounds[device].total[b.number].numel() for b in known.buckets] == [high - low for low, high in pieces]
+        assert [arounds[device].total[b.number].numel() for b in known.buckets] == [
+            high - low for low, high in pieces
+        ]
 
 
 def buckets_of(known: Training, device: int) -> tuple[Bucket, ...]:
@@ -151,9 +198,20 @@ def test_the_next_layer_is_gathered_and_the_one_before_summed_while_one_is_at_wo
             seen[self.device].append((kind, len(around.ahead), len(around.summing)))
 
     for device, own in members.items():
-        arounds[device] = Cadenced(device, own.store, buckets_of(known, device), own.views, own.pieces, uses=True, sums=True)
+        arounds[device] = Cadenced(
+            device,
+            own.store,
+            buckets_of(known, device),
+            own.views,
+            own.pieces,
+            uses=True,
+            sums=True,
+        )
     tasks = {
-        d: device_task(d, known.work, batch=small.batches(0), store=m.store, walking=Watched, around=arounds[d]) for d, m in members.items()
+        d: device_task(
+            d, known.work, batch=small.batches(0), store=m.store, walking=Watched, around=arounds[d]
+        )
+        for d, m in members.items()
     }
     run(tasks)
     microbatches, (stages,) = small.plan.lanes[0].microbatches, known.work.stages
@@ -163,7 +221,8 @@ def test_the_next_layer_is_gathered_and_the_one_before_summed_while_one_is_at_wo
         forward, backward = ([one[1:] for one in seen[device] if one[0] == kind] for kind in "FB")
         assert [ahead for ahead, _ in forward] == [*(1,) * (layers - 1), 0] * microbatches
         assert [ahead for ahead, _ in backward] == [*(1,) * (layers - 1), 0] * microbatches
-        # Nothing has been summed before the first backward of all; what one microbatch left is waited for in the next.
+        # Nothing has been summed before the first backward of all; what one microbatch left is
+        # waited for in the next.
         assert [summing for _, summing in backward] == [0, *(1,) * (layers * microbatches - 1)]
 
 
@@ -181,10 +240,22 @@ def test_sums_of_a_step_begin_as_layers_end_in_the_last_microbatch(name: str) ->
                 begun[self.device].append(len(self.whole) + len(self.summing))
 
     arounds = {
-        d: Counting(d, own.store, buckets_of(known, d), own.views, own.pieces, uses=False, sums=False, passes=own.passes)
+        d: Counting(
+            d,
+            own.store,
+            buckets_of(known, d),
+            own.views,
+            own.pieces,
+            uses=False,
+            sums=False,
+            passes=own.passes,
+        )
         for d, own in members.items()
     }
-    tasks = {d: device_task(d, known.work, batch=small.batches(0), store=m.store, around=arounds[d]) for d, m in members.items()}
+    tasks = {
+        d: device_task(d, known.work, batch=small.batches(0), store=m.store, around=arounds[d])
+        for d, m in members.items()
+    }
     run(tasks)
     for device, counts in begun.items():
         microbatches = small.plan.lanes[0].microbatches

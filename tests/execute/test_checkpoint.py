@@ -1,4 +1,5 @@
-"""A checkpoint resumes under any plan with the same bits; what is not whole is refused, and never takes the place of what is."""
+"""A checkpoint resumes under any plan with the same bits; what is not whole is refused, and never
+takes the place of what is."""
 
 from __future__ import annotations
 
@@ -23,7 +24,16 @@ from shardwright.execute.numerics.precision import precision_of
 from shardwright.execute.shares.flat import box_views
 from shardwright.execute.shares.parameters import Key, seeded, sliced
 from shardwright.execute.state import checkpoint
-from shardwright.execute.state.checkpoint import METADATA, Saved, begin, finish, read, resumed, tensor_name, write_device
+from shardwright.execute.state.checkpoint import (
+    METADATA,
+    Saved,
+    begin,
+    finish,
+    read,
+    resumed,
+    tensor_name,
+    write_device,
+)
 from shardwright.execute.state.checkpoint_planners import Piece
 from shardwright.execute.state.folders import MANIFEST, latest
 from shardwright.execute.training.train import Member, Training, member, training
@@ -57,10 +67,14 @@ def copied(saved: Path, tmp_path: Path) -> Path:
 def _resumed(name: str, found: Saved) -> tuple[Training, dict[int, Member]]:
     small = PLANS[name]
     known = small.known()
-    return known, {d: resumed(d, known, found, source=seeded(small.model, seed=1)) for d in known.devices}
+    return known, {
+        d: resumed(d, known, found, source=seeded(small.model, seed=1)) for d in known.devices
+    }
 
 
-def _states(own: Member, known: Training, found: Saved) -> Iterator[tuple[Key, torch.Tensor, torch.Tensor]]:
+def _states(
+    own: Member, known: Training, found: Saved
+) -> Iterator[tuple[Key, torch.Tensor, torch.Tensor]]:
     """(key, the device's piece of a state, what the checkpoint has of it)."""
     for bucket in (b for b in known.buckets if own.device in b.devices):
         low, high = bucket.sharing(own.device).piece(own.device, bucket.elements, 1)
@@ -76,7 +90,8 @@ def _in_boxes(found: Saved, key: Key, state: str, boxes: tuple[Box, ...]) -> tor
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_another_plan_resumes_with_the_same_bits(saved: Path, tmp_path: Path, name: str) -> None:
-    """Saved again under the other plan, every parameter and state is what it was; and training goes on alike."""
+    """Saved again under the other plan, every parameter and state is what it was; and training goes
+    on alike."""
     found = read(saved, model=PLANS[SAVED].model)
     assert found.step == STEPS
     known, members = _resumed(name, found)
@@ -102,9 +117,15 @@ def test_another_plan_resumes_with_the_same_bits(saved: Path, tmp_path: Path, na
 def test_a_model_that_computes_something_else_does_not_resume(saved: Path) -> None:
     """Shapes of parameters do not tell heads, nor the numbers of norms and positions."""
     model = PLANS[SAVED].model
-    (width,) = {o.attention.head_dim for b in model.blocks for o in b.operators if o.attention is not None}
-    twice = tuple(replace(b, operators=tuple(_with_half_heads(o) for o in b.operators)) for b in model.blocks)
-    with pytest.raises(DataError, match=rf"core.attention.head_dim = {width}, this one with {2 * width} "):
+    (width,) = {
+        o.attention.head_dim for b in model.blocks for o in b.operators if o.attention is not None
+    }
+    twice = tuple(
+        replace(b, operators=tuple(_with_half_heads(o) for o in b.operators)) for b in model.blocks
+    )
+    with pytest.raises(
+        DataError, match=rf"core.attention.head_dim = {width}, this one with {2 * width} "
+    ):
         read(saved, model=replace(model, blocks=twice))
     with pytest.raises(DataError, match=r"settings.eps = 1e-05, this one with 1e-06"):
         read(saved, model=model, settings=replace(model.settings, eps=1e-6))
@@ -114,27 +135,52 @@ def _with_half_heads(operator: Operator) -> Operator:
     shape = operator.attention
     if shape is None:
         return operator
-    fewer = replace(shape, heads=shape.heads // 2, kv_heads=shape.kv_heads // 2, head_dim=2 * shape.head_dim, value_dim=2 * shape.value_dim)
+    fewer = replace(
+        shape,
+        heads=shape.heads // 2,
+        kv_heads=shape.kv_heads // 2,
+        head_dim=2 * shape.head_dim,
+        value_dim=2 * shape.value_dim,
+    )
     return replace(operator, attention=fewer)
 
 
 def test_any_reader_of_the_format_opens_it(saved: Path, tmp_path: Path) -> None:
-    """torch's own conversion and loading, which know nothing of us, find every parameter and state whole; and each element once."""
+    """torch's own conversion and loading, which know nothing of us, find every parameter and state
+    whole; and each element once."""
     found = read(saved, model=PLANS[SAVED].model)
     dcp_to_torch_save(saved, tmp_path / "whole.pt")
     whole = torch.load(tmp_path / "whole.pt", weights_only=True)
-    assert set(whole) == {tensor_name(found.model, key, state) for key in found.shapes for state in ("value", "first", "second")}
+    assert set(whole) == {
+        tensor_name(found.model, key, state)
+        for key in found.shapes
+        for state in ("value", "first", "second")
+    }
     for key in found.shapes:
         for state in ("value", "first", "second"):
             assert torch.equal(whole[tensor_name(found.model, key, state)], found.whole(key, state))
-    state_dict = {"model.embed.0.embed.weight": torch.zeros_like(whole["model.embed.0.embed.weight"])}
+    state_dict = {
+        "model.embed.0.embed.weight": torch.zeros_like(whole["model.embed.0.embed.weight"])
+    }
     with pytest.warns(UserWarning, match="single process"):
         dcp.load(state_dict, storage_reader=dcp.FileSystemReader(saved), no_dist=True)
-    assert torch.equal(state_dict["model.embed.0.embed.weight"], whole["model.embed.0.embed.weight"])
-    elements = sum(p.size * r.count for r in found.model.runs for o in found.model.blocks[r.block].operators for p in o.parameters)
-    chunks = [chunk for entry in found.metadata.state_dict_metadata.values() for chunk in entry.chunks]
+    assert torch.equal(
+        state_dict["model.embed.0.embed.weight"], whole["model.embed.0.embed.weight"]
+    )
+    elements = sum(
+        p.size * r.count
+        for r in found.model.runs
+        for o in found.model.blocks[r.block].operators
+        for p in o.parameters
+    )
+    chunks = [
+        chunk for entry in found.metadata.state_dict_metadata.values() for chunk in entry.chunks
+    ]
     assert sum(torch.Size(chunk.sizes).numel() for chunk in chunks) == 3 * elements
-    assert sum(torch.Size(entry.size).numel() for entry in found.metadata.state_dict_metadata.values()) == 3 * elements
+    assert (
+        sum(torch.Size(entry.size).numel() for entry in found.metadata.state_dict_metadata.values())
+        == 3 * elements
+    )
 
 
 def test_a_device_reads_what_it_holds(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +198,12 @@ def test_a_device_reads_what_it_holds(saved: Path, monkeypatch: pytest.MonkeyPat
     held = sum(h.value.numel() for boxes in own.store.held.values() for h in boxes.values())
     states = sum(t.numel() for s in own.states.values() for t in s.tensors.values())
     assert sum(piece.values.numel() for piece in asked) == held + states
-    whole = sum(p.size * r.count for r in small.model.runs for o in small.model.blocks[r.block].operators for p in o.parameters)
+    whole = sum(
+        p.size * r.count
+        for r in small.model.runs
+        for o in small.model.blocks[r.block].operators
+        for p in o.parameters
+    )
     assert held < 0.5 * whole
 
 
@@ -166,7 +217,11 @@ def test_views_of_boxes_cover_a_range_in_its_order(data: st.DataObject) -> None:
         return tuple(zip(ends[::2], ends[1::2], strict=False))
 
     boxes = tuple(tuple(indices() for _ in range(2)) for _ in range(data.draw(st.integers(1, 3))))
-    listed = [place for box in boxes for place in itertools.product(*([i for a, b in dim for i in range(a, b)] for dim in box))]
+    listed = [
+        place
+        for box in boxes
+        for place in itertools.product(*([i for a, b in dim for i in range(a, b)] for dim in box))
+    ]
     low = data.draw(st.integers(0, len(listed)))
     high = data.draw(st.integers(low, len(listed)))
     flat = torch.arange(low, high)
@@ -179,14 +234,20 @@ def test_views_of_boxes_cover_a_range_in_its_order(data: st.DataObject) -> None:
 
 
 def test_formats_of_a_job_are_kept_and_master_copies_found(saved: Path, tmp_path: Path) -> None:
-    """bf16 with copies in fp32, under two plans; and begun from a checkpoint in float64, which has no copies."""
+    """bf16 with copies in fp32, under two plans; and begun from a checkpoint in float64, which has
+    no copies."""
 
     def begun(name: str, source: Saved | None) -> tuple[Training, dict[int, Member]]:
         small = PLANS[name]
-        known = training(small.model, small.job, small.plan, rule=RULE, precision=precision_of(small.job))
+        known = training(
+            small.model, small.job, small.plan, rule=RULE, precision=precision_of(small.job)
+        )
         first = seeded(small.model, seed=0)
         return known, {
-            d: member(d, known, source=first) if source is None else resumed(d, known, source, source=first) for d in known.devices
+            d: member(d, known, source=first)
+            if source is None
+            else resumed(d, known, source, source=first)
+            for d in known.devices
         }
 
     model = PLANS[SAVED].model
@@ -204,12 +265,18 @@ def test_formats_of_a_job_are_kept_and_master_copies_found(saved: Path, tmp_path
     exact = read(saved, model=model)
     coarse_known, coarse = begun("two lanes", exact)
     three = read(save(coarse, coarse_known, tmp_path / "three"), model=model)
-    assert all(torch.equal(three.whole(key, "master"), exact.whole(key).float()) for key in exact.shapes)
+    assert all(
+        torch.equal(three.whole(key, "master"), exact.whole(key).float()) for key in exact.shapes
+    )
 
 
-@pytest.mark.parametrize("harm", ["truncated", "altered", "missing", "manifest", "manifest altered", "metadata altered"])
+@pytest.mark.parametrize(
+    "harm", ["truncated", "altered", "missing", "manifest", "manifest altered", "metadata altered"]
+)
 def test_what_is_not_whole_is_refused_by_name(copied: Path, harm: str) -> None:
-    path = copied / (MANIFEST if "manifest" in harm else METADATA if "metadata" in harm else "__1_0.distcp")
+    path = copied / (
+        MANIFEST if "manifest" in harm else METADATA if "metadata" in harm else "__1_0.distcp"
+    )
     content = bytearray(path.read_bytes())
     if harm == "missing":
         path.unlink()
@@ -230,7 +297,8 @@ def test_another_model_is_refused(saved: Path) -> None:
 
 
 def _dies(rank: int, root: str, after: int) -> None:
-    """Save step 1, then be killed in the middle of saving step 2, when so many files or folders have been put on disk."""
+    """Save step 1, then be killed in the middle of saving step 2, when so many files or folders
+    have been put on disk."""
     torch.set_num_threads(1)
     small = PLANS["hidden"]
     known = small.known()
@@ -251,12 +319,20 @@ def _dies(rank: int, root: str, after: int) -> None:
     finish(folder, [write_device(members[1], known, folder)], known, step=2)
 
 
-@pytest.mark.parametrize("after", [pytest.param(1, id="a device's file", marks=pytest.mark.proof), pytest.param(4, id="all files")])
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param(1, id="a device's file", marks=pytest.mark.proof),
+        pytest.param(4, id="all files"),
+    ],
+)
 def test_a_kill_while_saving_leaves_the_previous_checkpoint(tmp_path: Path, after: int) -> None:
     (process,) = started(_dies, ranks=1, arguments=(str(tmp_path), after))
     process.join(240)
     assert process.exitcode == -signal.SIGKILL
-    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == [".step-00000002.unfinished"]
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == [
+        ".step-00000002.unfinished"
+    ]
     newest = latest(tmp_path)
     assert newest == tmp_path / "step-00000001"
     small = PLANS["hidden"]
@@ -267,11 +343,20 @@ def test_a_kill_while_saving_leaves_the_previous_checkpoint(tmp_path: Path, afte
     finished = save(members, known, tmp_path)
     assert latest(tmp_path) == finished
     assert not list(tmp_path.glob(".*"))
-    two, same = read(finished, model=small.model), read(save(straight, known, tmp_path / "straight"), model=small.model)
-    assert all(torch.equal(two.whole(key, state), same.whole(key, state)) for key in two.shapes for state in ("value", "first", "second"))
+    two, same = (
+        read(finished, model=small.model),
+        read(save(straight, known, tmp_path / "straight"), model=small.model),
+    )
+    assert all(
+        torch.equal(two.whole(key, state), same.whole(key, state))
+        for key in two.shapes
+        for state in ("value", "first", "second")
+    )
 
 
-def test_a_kill_while_replacing_a_checkpoint_leaves_the_one_before(saved: Path, copied: Path) -> None:
+def test_a_kill_while_replacing_a_checkpoint_leaves_the_one_before(
+    saved: Path, copied: Path
+) -> None:
     before = copied.parent / f".{copied.name}.before"
     copied.rename(before)
     assert latest(before.parent) == before

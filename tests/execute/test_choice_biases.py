@@ -1,4 +1,5 @@
-"""Biases of routers' choices that a step moves towards equal loads: by hand, the same under every plan, kept with checkpoints."""
+"""Biases of routers' choices that a step moves towards equal loads: by hand, the same under every
+plan, kept with checkpoints."""
 
 from __future__ import annotations
 
@@ -43,16 +44,25 @@ from tests.tiers import examples
 LENGTH = 8
 RATE = 0.05
 JOB = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
-DEEPSEEK = next(config for config in ALL.values() if config["architectures"] == ["DeepseekV3ForCausalLM"])
+DEEPSEEK = next(
+    config for config in ALL.values() if config["architectures"] == ["DeepseekV3ForCausalLM"]
+)
 
 
 def small(layers: int = 4, predictors: int = 0) -> Model:
     """A DeepSeek-V3 of which every layer has experts."""
-    config = {**DEEPSEEK, "num_hidden_layers": layers, "first_k_dense_replace": 0, "num_nextn_predict_layers": predictors}
+    config = {
+        **DEEPSEEK,
+        "num_hidden_layers": layers,
+        "first_k_dense_replace": 0,
+        "num_nextn_predict_layers": predictors,
+    }
     return model_from_config(config, name="small")
 
 
-def begun(model: Model, plan: Plan, *, rate: float | None = RATE, precision: Precision | None = None) -> tuple[Training, dict[int, Member]]:
+def begun(
+    model: Model, plan: Plan, *, rate: float | None = RATE, precision: Precision | None = None
+) -> tuple[Training, dict[int, Member]]:
     known = training(model, JOB, plan, rule=AdamW(rate=1e-2), bias_rate=rate, precision=precision)
     return known, {d: member(d, known, source=seeded(model, seed=1)) for d in known.devices}
 
@@ -61,7 +71,11 @@ def biases(members: Mapping[int, Member], known: Training) -> dict[Key, Any]:
     """By key, which all holders have alike."""
     found: dict[Key, Any] = {}
     for key in known.biases:
-        held = [one.value for d in known.bias_holders(key) for one in members[d].store.held[key].values()]
+        held = [
+            one.value
+            for d in known.bias_holders(key)
+            for one in members[d].store.held[key].values()
+        ]
         assert all(torch.equal(held[0], other) for other in held)
         found[key] = held[0]
     return found
@@ -74,19 +88,28 @@ def test_a_step_moves_each_bias_towards_the_mean_load(loads: list[int], rate: fl
     found = moved_bias(bias, torch.tensor(loads, dtype=torch.float64), rate=rate)
     mean = sum(loads) / len(loads)
     for number, load in enumerate(loads):
-        moved = rate if load * len(loads) < sum(loads) else -rate if load * len(loads) > sum(loads) else 0.0
+        moved = (
+            rate
+            if load * len(loads) < sum(loads)
+            else -rate
+            if load * len(loads) > sum(loads)
+            else 0.0
+        )
         assert float(found[number]) == number + moved
         assert (load < mean) <= (float(found[number]) >= number)
 
 
 def test_an_update_by_hand() -> None:
     """The worked one of its docstring."""
-    found = moved_bias(torch.zeros(4), torch.tensor([5.0, 1.0, 3.0, 3.0], dtype=torch.float64), rate=0.1)
+    found = moved_bias(
+        torch.zeros(4), torch.tensor([5.0, 1.0, 3.0, 3.0], dtype=torch.float64), rate=0.1
+    )
     assert found.tolist() == pytest.approx([-0.1, 0.1, 0.0, 0.0])
 
 
 def test_loads_are_of_the_choice_of_the_whole_step() -> None:
-    """Of every microbatch's forward pass, counted by hand. The four calls behind those are of backward."""
+    """Of every microbatch's forward pass, counted by hand. The four calls behind those are of
+    backward."""
     model = small(1)
     (key,) = choice_biases(model)
     known, members = begun(model, unsplit(model, JOB, microbatches=4))
@@ -104,17 +127,26 @@ def test_loads_are_of_the_choice_of_the_whole_step() -> None:
     loads = torch.bincount(torch.cat([one.flatten() for one in seen[:4]]), minlength=len(before))
     topk = seen[0].shape[-1]
     assert int(loads.sum()) == 8 * LENGTH * topk
-    signs = [(-1) ** (int(load) * len(before) > int(loads.sum())) * (int(load) * len(before) != int(loads.sum())) for load in loads]
-    assert biases(members, known)[key].tolist() == pytest.approx([float(b) + RATE * s for b, s in zip(before, signs, strict=True)])
+    signs = [
+        (-1) ** (int(load) * len(before) > int(loads.sum()))
+        * (int(load) * len(before) != int(loads.sum()))
+        for load in loads
+    ]
+    assert biases(members, known)[key].tolist() == pytest.approx(
+        [float(b) + RATE * s for b, s in zip(before, signs, strict=True)]
+    )
 
 
 QUICK = ("ep and tp", "zero-3", "two lanes", "pp, recomputed", "slices, one of a token")
 """Plans that `make test` tries: of each way to divide the tokens of a step."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.proof) for name in PLANS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.proof) for name in PLANS]
+)
 def test_a_plan_moves_biases_as_the_unsplit_model(name: str) -> None:
-    """Three steps: to the last bit of every bias, and with the same losses. One router's choice depends on the biases before it."""
+    """Three steps: to the last bit of every bias, and with the same losses. One router's choice
+    depends on the biases before it."""
     plan, layers = parse_plan(PLANS[name]), 2 if "embed+2+head" in PLANS[name] else 4
     model = small(layers)
     known, members = begun(model, plan)
@@ -175,7 +207,9 @@ def test_equal_loads_come_of_it() -> None:
         loads: list[Any] = []
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(
-                choice_biases_module, "moved_bias", lambda bias, load, rate: loads.append(load) or moved_bias(bias, load, rate=rate)
+                choice_biases_module,
+                "moved_bias",
+                lambda bias, load, rate: loads.append(load) or moved_bias(bias, load, rate=rate),
             )
             train(members, known, [batch] * 12)
         return float(min(load.max() / load.mean() for load in loads[6:]))
@@ -183,7 +217,10 @@ def test_equal_loads_come_of_it() -> None:
     assert worst(0.05) < worst(1e-9) - 0.1
 
 
-@pytest.mark.parametrize("later", ["zero-3", *(pytest.param(name, marks=pytest.mark.proof) for name in ("dp", "pp", "slices"))])
+@pytest.mark.parametrize(
+    "later",
+    ["zero-3", *(pytest.param(name, marks=pytest.mark.proof) for name in ("dp", "pp", "slices"))],
+)
 def test_a_checkpoint_has_the_biases_under_any_plan(tmp_path: Path, later: str) -> None:
     """Saved by one plan and gone on under another, as if it had not been interrupted."""
     model = small(2 if "embed+2+head" in PLANS[later] else 4)
@@ -199,22 +236,43 @@ def test_a_checkpoint_has_the_biases_under_any_plan(tmp_path: Path, later: str) 
     known = training(model, JOB, parse_plan(PLANS[later]), rule=AdamW(rate=1e-2), bias_rate=RATE)
     again = {d: resumed(d, known, found, source=seeded(model, seed=1)) for d in known.devices}
     assert all(torch.equal(bias, moved[key]) for key, bias in biases(again, known).items())
-    assert [one.loss for one in train(again, known, batches[2:])] == pytest.approx([one.loss for one in wanted[2:]], abs=1e-9)
-    assert all(torch.equal(bias, biases(whole, alone)[key]) for key, bias in biases(again, known).items())
+    assert [one.loss for one in train(again, known, batches[2:])] == pytest.approx(
+        [one.loss for one in wanted[2:]], abs=1e-9
+    )
+    assert all(
+        torch.equal(bias, biases(whole, alone)[key]) for key, bias in biases(again, known).items()
+    )
 
 
 def test_moved_biases_are_written_as_transformers_keeps_them(tmp_path: Path) -> None:
-    """In float32 beside weights in bf16, and so they are read by its class; nothing of the folder that the run began with is needed."""
+    """In float32 beside weights in bf16, and so they are read by its class; nothing of the folder
+    that the run began with is needed."""
     transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
     pytest.importorskip("safetensors")
     model = small(1)
-    known, members = begun(model, unsplit(model, JOB), rate=2.0**-12, precision=uniform(torch.bfloat16))
+    known, members = begun(
+        model, unsplit(model, JOB), rate=2.0**-12, precision=uniform(torch.bfloat16)
+    )
     train(members, known, [made_batch(model, JOB, seed=0)])
-    config = {**DEEPSEEK, "num_hidden_layers": 1, "first_k_dense_replace": 0, "num_nextn_predict_layers": 0}
+    config = {
+        **DEEPSEEK,
+        "num_hidden_layers": 1,
+        "first_k_dense_replace": 0,
+        "num_nextn_predict_layers": 0,
+    }
     (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "deepseek_v3"}))
     checkpoint = save(members, known, tmp_path)
-    written_weights(checkpoint, model=model, config=tmp_path / "config.json", folder=tmp_path / "out", dtype="", base=None)
-    published = transformers.DeepseekV3ForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.bfloat16)
+    written_weights(
+        checkpoint,
+        model=model,
+        config=tmp_path / "config.json",
+        folder=tmp_path / "out",
+        dtype="",
+        base=None,
+    )
+    published = transformers.DeepseekV3ForCausalLM.from_pretrained(
+        tmp_path / "out", dtype=torch.bfloat16
+    )
     (bias,) = biases(members, known).values()
     gate = published.model.layers[0].mlp.gate
     assert (gate.weight.dtype, gate.e_score_correction_bias.dtype) == (torch.float32, torch.float32)
@@ -234,7 +292,9 @@ def test_a_run_that_keeps_no_biases_does_not_go_on_from_moved_ones(tmp_path: Pat
     kept, _ = begun(model, unsplit(model, JOB), rate=0.0)
     again = {0: resumed(0, kept, found, source=seeded(model, seed=1))}
     train(again, kept, [made_batch(model, JOB, seed=1)])
-    assert all(torch.equal(bias, biases(members, known)[key]) for key, bias in biases(again, kept).items())
+    assert all(
+        torch.equal(bias, biases(members, known)[key]) for key, bias in biases(again, kept).items()
+    )
 
 
 def test_a_run_that_begins_to_move_them_takes_those_of_before(tmp_path: Path) -> None:
@@ -244,13 +304,21 @@ def test_a_run_that_begins_to_move_them_takes_those_of_before(tmp_path: Path) ->
     found = read(save(members, known, tmp_path), model=model)
     known, others = begun(model, unsplit(model, JOB))
     again = {0: resumed(0, known, found, source=seeded(model, seed=1))}
-    assert all(torch.equal(bias, biases(others, known)[key]) for key, bias in biases(again, known).items())
+    assert all(
+        torch.equal(bias, biases(others, known)[key]) for key, bias in biases(again, known).items()
+    )
 
 
 def test_a_model_without_such_biases_is_refused() -> None:
-    mixtral = model_from_config(next(c for c in ALL.values() if c["architectures"] == ["MixtralForCausalLM"]), name="small")
-    dense = model_from_config(next(c for c in ALL.values() if c["architectures"] == ["LlamaForCausalLM"]), name="small")
+    mixtral = model_from_config(
+        next(c for c in ALL.values() if c["architectures"] == ["MixtralForCausalLM"]), name="small"
+    )
+    dense = model_from_config(
+        next(c for c in ALL.values() if c["architectures"] == ["LlamaForCausalLM"]), name="small"
+    )
     for model, hint in ((mixtral, "--load-balancing"), (dense, "without --router-bias-update")):
-        with pytest.raises(StrategyError, match="no router of small has a bias of its choice") as refused:
+        with pytest.raises(
+            StrategyError, match="no router of small has a bias of its choice"
+        ) as refused:
             training(model, JOB, unsplit(model, JOB), bias_rate=RATE)
         assert (refused.value.rule, hint in refused.value.hint) == ("execute.bias", True)

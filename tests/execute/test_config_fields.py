@@ -1,4 +1,5 @@
-"""Every field of a published configuration is computed, without effect, or refused by name: the page of verdicts holds."""
+"""Every field of a published configuration is computed, without effect, or refused by name: the
+page of verdicts holds."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ def test_the_page_has_every_field_of_every_family() -> None:
 
 def tried() -> list[Any]:
     """Every other family; in a proof all. Those between train in `test_published_training`."""
-    return [pytest.param(name, marks=() if i % 2 else pytest.mark.proof) for i, name in enumerate(sorted(families()))]
+    return [
+        pytest.param(name, marks=() if i % 2 else pytest.mark.proof)
+        for i, name in enumerate(sorted(families()))
+    ]
 
 
 @in_both
@@ -40,15 +44,22 @@ def test_other_values_of_fields_end_as_the_page_says(tmp_path: Path, architectur
     base = verdict(config, tmp_path / "base")
     assert base.ending is Ending.EQUAL, base.said
     every = list(flips(config))
-    for number, flip in enumerate(random_of(f"flips of {architecture}").sample(every, min(many(1, 10**6), len(every)))):
+    for number, flip in enumerate(
+        random_of(f"flips of {architecture}").sample(every, min(many(1, 10**6), len(every)))
+    ):
         kind, _ = words_of(flip, verdict(flip.of(config), tmp_path / str(number)), base)
-        # The page has the strongest verdict of a field: any value may be without effect, or not taken.
-        assert kind in ("without effect", "not taken") or flip.field in page.get(kind, ()), f"{flip}: {kind}"
+        # The page has the strongest verdict of a field: any value may be without effect, or not
+        # taken.
+        assert kind in ("without effect", "not taken") or flip.field in page.get(kind, ()), (
+            f"{flip}: {kind}"
+        )
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("scaled", [True, False, None])
-def test_what_a_head_reads_is_scaled_as_a_t5_was_trained(tmp_path: Path, tied: bool, scaled: bool | None) -> None:
+def test_what_a_head_reads_is_scaled_as_a_t5_was_trained(
+    tmp_path: Path, tied: bool, scaled: bool | None
+) -> None:
     """Its class in Transformers has neither field: one it takes for the other, and writes that."""
     config = {
         **PUBLISHED["t5"],
@@ -60,9 +71,16 @@ def test_what_a_head_reads_is_scaled_as_a_t5_was_trained(tmp_path: Path, tied: b
 
 
 @pytest.mark.parametrize(
-    "fields", [{"rope_theta": 50.0}, {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0}}, {"rope_scaling": None}]
+    "fields",
+    [
+        {"rope_theta": 50.0},
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50.0}},
+        {"rope_scaling": None},
+    ],
 )
-def test_layers_with_a_window_of_an_olmo3_turn_by_the_base_of_its_class(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_layers_with_a_window_of_an_olmo3_turn_by_the_base_of_its_class(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
     """What is written for all layers is of those without a window alone, as Transformers reads it."""
     found = verdict({**families()["Olmo3ForCausalLM"], **fields}, tmp_path)
     assert found.ending is Ending.EQUAL, found.said

@@ -1,4 +1,5 @@
-"""What runs is what was lowered, as integers: elements of every collective, messages, sums of gradients, FLOPs of products, parameters."""
+"""What runs is what was lowered, as integers: elements of every collective, messages, sums of
+gradients, FLOPs of products, parameters."""
 
 from __future__ import annotations
 
@@ -59,13 +60,21 @@ ALWAYS = (
 )
 """One plan of every form; recurrences are in a small plan."""
 VISION = "59-vision"
-NAMES = [pytest.param(z.name, marks=pytest.mark.proof) for z in zoo() if small(z) and z.name != VISION] if in_proof() else ALWAYS
+NAMES = (
+    [pytest.param(z.name, marks=pytest.mark.proof) for z in zoo() if small(z) and z.name != VISION]
+    if in_proof()
+    else ALWAYS
+)
 
 
 @lru_cache
 def problem(name: str) -> Problem:
     model, job, plan = short_zoo_plan(name)
-    return problem_of(plan, model=model, job=replace(job, sequences=tuple(replace(s, tokens=TOKENS) for s in job.sequences)))
+    return problem_of(
+        plan,
+        model=model,
+        job=replace(job, sequences=tuple(replace(s, tokens=TOKENS) for s in job.sequences)),
+    )
 
 
 @lru_cache
@@ -104,25 +113,37 @@ def test_a_tower_and_its_text_are_counted_as_they_run() -> None:
 @pytest.mark.parametrize("tower", cases(TOWER[:6], 2))
 def test_tokens_of_several_patches_are_counted_as_they_run(tower: str) -> None:
     """What crosses from the tower is one row of the text's width for four patches."""
-    asked = problem_of(parse_plan(two_stages(tower, "all = b2")), model=small_kimi(), job=job_of(image=64))
+    asked = problem_of(
+        parse_plan(two_stages(tower, "all = b2")), model=small_kimi(), job=job_of(image=64)
+    )
     found = ran(asked)
-    # Patches are data: each device has those of its products, and what would be gathered of a cut stream is priced.
+    # Patches are data: each device has those of its products, and what would be gathered of a cut
+    # stream is priced.
     if "stream = s2" not in tower:
         assert traced_moves(found.records) == lowered_moves(asked)
     assert traced_messages(found.records) == lowered_messages(asked)
     assert traced_sums(found.records) == lowered_sums(asked)
     assert found.parameters == lowered_parameters(asked)
     others = {what: count for what, count in found.flops.items() if "patch" not in what}
-    assert others == {what: count for what, count in lowered_flops(asked).items() if "patch" not in what}
+    assert others == {
+        what: count for what, count in lowered_flops(asked).items() if "patch" not in what
+    }
 
 
-@pytest.mark.xfail(strict=True, reason="of image tokens a device is priced the positions of its own part, but reads them all")
+@pytest.mark.xfail(
+    strict=True,
+    reason="of image tokens a device is priced the positions of its own part, but reads them all",
+)
 def test_all_image_tokens_that_a_merge_reads_are_counted() -> None:
     assert traced_moves(result(VISION).records) == lowered_moves(problem(VISION))
 
 
 @pytest.mark.xfail(
-    strict=True, reason="an input gradient of patches is priced, as measured tables count it (`model.gradients`), and not run"
+    strict=True,
+    reason=(
+        "an input gradient of patches is priced, as measured tables count it (`model.gradients`),"
+        " and not run"
+    ),
 )
 def test_the_first_product_of_a_tower_is_counted_as_it_runs() -> None:
     assert result(VISION).flops == lowered_flops(problem(VISION))
@@ -140,7 +161,9 @@ def same(problem: Problem) -> None:
     assert found.parameters == lowered_parameters(problem)
 
 
-@pytest.mark.parametrize("name", ["latent attention", "mamba-2", "ring, tp and dp", "experts in data", "weighted batch"])
+@pytest.mark.parametrize(
+    "name", ["latent attention", "mamba-2", "ring, tp and dp", "experts in data", "weighted batch"]
+)
 def test_small_plans(name: str) -> None:
     chosen = PLANS_BY_NAME[name]
     # Tokens that six or eight experts share out evenly.
@@ -154,7 +177,9 @@ def test_a_core_that_runs_again_exchanges_its_keys_again(exchange: Exchange) -> 
     (lane,) = chosen.plan.lanes
     (stage,) = lane.stages
     keep = Keep(blocks=(0, 0), how=How.RECOMPUTE, operators=("core",), unit=1)
-    trees = tuple(t if t.exchange is None else replace(t, exchange=exchange) for t in stage.placements)
+    trees = tuple(
+        t if t.exchange is None else replace(t, exchange=exchange) for t in stage.placements
+    )
     again = replace(lane, stages=(replace(stage, placements=trees, keeps=(keep,)),))
     same(problem_of(replace(chosen.plan, lanes=(again,)), model=chosen.model, job=chosen.job))
 
@@ -165,7 +190,9 @@ def test_a_core_that_runs_again_exchanges_its_keys_again(exchange: Exchange) -> 
 def test_generated_plans(case: Case) -> None:
     if any(o.experts is not None for block in case.model.blocks for o in block.operators):
         reject()  # random trees share tokens out unevenly, and experts with them
-    sequences = tuple(SequenceLength(name=name, tokens=case.seq_len) for name in ("text", "encoder"))
+    sequences = tuple(
+        SequenceLength(name=name, tokens=case.seq_len) for name in ("text", "encoder")
+    )
     job = TrainingJob(sequences=sequences, global_batch=case.global_batch)
     try:
         problem = problem_of(case.plan, model=case.model, job=job)

@@ -17,4 +17,8 @@ def test_gradients_are_those_of_autograd(name: str) -> None:
     leaf = x.clone().requires_grad_()
     (wanted,) = torch.autograd.grad((curve(name, leaf) * grad).sum(), leaf)
     torch.testing.assert_close(curve_gradient(name, grad, x), wanted, rtol=1e-13, atol=1e-13)
-    assert all(not torch.allclose(curve(other, x), curve(name, x), atol=1e-6) for other in ACTIVATIONS if other != name)
+    assert all(
+        not torch.allclose(curve(other, x), curve(name, x), atol=1e-6)
+        for other in ACTIVATIONS
+        if other != name
+    )

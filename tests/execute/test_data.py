@@ -20,7 +20,14 @@ from shardwright.execute.training.data import open_tokens, shuffled
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.step import unsplit
 from shardwright.execute.training.token_files import description_of, write_tokens
-from shardwright.execute.training.tokenizer import BEGIN, END, VOCABULARY, encode, tokenise, tokenise_shipped
+from shardwright.execute.training.tokenizer import (
+    BEGIN,
+    END,
+    VOCABULARY,
+    encode,
+    tokenise,
+    tokenise_shipped,
+)
 from shardwright.execute.training.train import member, training
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface import model_from_config
@@ -33,7 +40,10 @@ from tests.execute.trained import train
 def _job(*, samples: int = 2, tokens: int = 4, encoder: int = 0) -> TrainingJob:
     sequences = (SequenceLength(name="text", tokens=tokens),)
     return TrainingJob(
-        sequences=(*sequences, SequenceLength(name="encoder", tokens=encoder)) if encoder else sequences, global_batch=samples
+        sequences=(*sequences, SequenceLength(name="encoder", tokens=encoder))
+        if encoder
+        else sequences,
+        global_batch=samples,
     )
 
 
@@ -42,8 +52,16 @@ def _model(vocab: int = 64) -> Model:
     assert model.vocab == 64
     if vocab == model.vocab:
         return model
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 64}
-    return model_from_config({"architectures": ["LlamaForCausalLM"], "vocab_size": vocab, **sizes}, name="small")
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "max_position_embeddings": 64,
+    }
+    return model_from_config(
+        {"architectures": ["LlamaForCausalLM"], "vocab_size": vocab, **sizes}, name="small"
+    )
 
 
 def test_a_file_gives_windows_by_step(tmp_path: Path) -> None:
@@ -62,15 +80,23 @@ def test_a_pass_in_any_order_reads_every_window_once(tmp_path: Path) -> None:
     path = tmp_path / "text.npy"
     write_tokens(path, np.arange(4 * 15 + 1), vocabulary=64)
     batches = open_tokens(path, model=_model(), job=_job(samples=3), seed=9)
-    passes = [[k for step in range(5 * turn, 5 * turn + 5) for k in batches.order(step)] for turn in range(3)]
+    passes = [
+        [k for step in range(5 * turn, 5 * turn + 5) for k in batches.order(step)]
+        for turn in range(3)
+    ]
     assert all(sorted(one) == list(range(15)) for one in passes)
     assert passes[0] != passes[1]
     assert passes[1] != list(range(15))
     other = open_tokens(path, model=_model(), job=_job(samples=3), seed=10)
     assert other.order(0) != batches.order(0)
     # Going on from a step needs no earlier one.
-    assert open_tokens(path, model=_model(), job=_job(samples=3), seed=9).batch(7)["text"].tolist() == batches.batch(7)["text"].tolist()
-    assert batches.batch(7)["text"].tolist() == [list(range(4 * k, 4 * k + 4)) for k in batches.order(7)]
+    assert (
+        open_tokens(path, model=_model(), job=_job(samples=3), seed=9).batch(7)["text"].tolist()
+        == batches.batch(7)["text"].tolist()
+    )
+    assert batches.batch(7)["text"].tolist() == [
+        list(range(4 * k, 4 * k + 4)) for k in batches.order(7)
+    ]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 16, 17, 1000])
@@ -78,7 +104,8 @@ def test_shuffling_is_a_permutation(count: int) -> None:
     found = [shuffled(i, count, seed=(1, 2)) for i in range(count)]
     assert sorted(found) == list(range(count))
     if count > 100:
-        # Of a random permutation about one place stays where it is, and half of all neighbours ascend.
+        # Of a random permutation about one place stays where it is, and half of all neighbours
+        # ascend.
         assert sum(i == k for i, k in enumerate(found)) < 10
         assert 400 < sum(a < b for a, b in pairwise(found)) < 600
 
@@ -96,7 +123,9 @@ def test_several_sequences_go_together(tmp_path: Path) -> None:
             assert encoder == [30 + text[0] // 4 * 5 + i for i in range(5)]
 
 
-def _refused(files: Path | Mapping[str, Path], *, model: Model | None = None, job: TrainingJob | None = None) -> str:
+def _refused(
+    files: Path | Mapping[str, Path], *, model: Model | None = None, job: TrainingJob | None = None
+) -> str:
     with pytest.raises(DataError) as caught:
         open_tokens(files, model=model or _model(), job=job or _job())
     assert "\n" not in str(caught.value)
@@ -104,7 +133,9 @@ def _refused(files: Path | Mapping[str, Path], *, model: Model | None = None, jo
     return str(caught.value)
 
 
-def test_unusable_data_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_data_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "text.npy"
 
     def refused(tokens: np.ndarray | bytes) -> str:
@@ -154,7 +185,9 @@ def test_sequences_without_a_file_and_files_without_a_sequence_are_refused(tmp_p
     assert "the job has no sequence encoder" in _refused({"text": path, "encoder": path})
     short = tmp_path / "short.npy"
     write_tokens(short, np.arange(9), vocabulary=64)
-    assert "short.npy has 9 tokens, a batch needs 10 (2 x 5 of encoder)" in _refused({"text": path, "encoder": short}, job=_job(encoder=5))
+    assert "short.npy has 9 tokens, a batch needs 10 (2 x 5 of encoder)" in _refused(
+        {"text": path, "encoder": short}, job=_job(encoder=5)
+    )
 
 
 def test_the_description_must_fit_file_and_model(tmp_path: Path) -> None:
@@ -164,7 +197,9 @@ def test_the_description_must_fit_file_and_model(tmp_path: Path) -> None:
     assert "was made with a vocabulary of 300, the model has 64" in _refused(path)
     assert open_tokens(path, model=_model(300), job=_job()).windows == 4
     np.save(path, np.arange(20, dtype=np.uint32))
-    assert "has 20 tokens of uint32, text.npy.json says 20 of uint16" in _refused(path, model=_model(300))
+    assert "has 20 tokens of uint32, text.npy.json says 20 of uint16" in _refused(
+        path, model=_model(300)
+    )
     description_of(path).write_text(json.dumps({"dtype": "uint32"}))
     assert "does not describe a file of tokens" in _refused(path)
     with pytest.raises(DataError, match="token 19 at 19 is outside the vocabulary of 19"):
@@ -217,7 +252,10 @@ def test_a_small_model_learns_the_shipped_text(tmp_path: Path) -> None:
     tokenise_shipped(path)
     batches = open_tokens(path, model=model, job=job, seed=0)
     known = training(model, job, unsplit(model, job), rule=AdamW(rate=1e-2))
-    members = {d: member(d, known, source=InitialValues(model=model, seed=0, dtype=torch.float64)) for d in known.devices}
+    members = {
+        d: member(d, known, source=InitialValues(model=model, seed=0, dtype=torch.float64))
+        for d in known.devices
+    }
     losses = [r.loss for r in train(members, known, map(batches.batch, range(40)))]
     assert losses[0] == pytest.approx(log(VOCABULARY), abs=0.1)
     shares = np.bincount(np.load(path)) / len(np.load(path))

@@ -1,4 +1,5 @@
-"""Features of inner tower layers reach the first language layers under any cut of either, round the stages between."""
+"""Features of inner tower layers reach the first language layers under any cut of either, round the
+stages between."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ TEXT = "embed+layers.0+layers.1+layers.2:4+head"
 
 
 def deep() -> Model:
-    """A small LLaVA of four and six layers whose first two take features of tower layers 0 and 2 in."""
+    """A small LLaVA of four and six layers whose first two take features of tower layers 0 and 2
+    in."""
     width = next(block.output_width for block in ZOO.model.blocks if block.name == "vision")
     shape = ProjectorShape(inner=width, norm=width)
     merger = projector_operators(shape, width=width, hidden=ZOO.model.hidden, source=INPUT)
@@ -39,7 +41,10 @@ CUTS = (
     ("all = t2\n    stream = s2", "all = s2\n    core = s2 via ring"),
     ("all = s2\n    core = s2 via gather", "all = t2\n    stream = d2"),
     ("all = s3\n    core = s3 via gather", "all = b2 s2z\n    core = b2 s2z via gather"),
-    ("all = b2 s2\n    core = b2 s2 via ring", "all = t2 s2\n    stream = s4\n    core = t2 s2 via ring"),
+    (
+        "all = b2 s2\n    core = b2 s2 via ring",
+        "all = t2 s2\n    stream = s4\n    core = t2 s2 via ring",
+    ),
 )
 
 
@@ -50,7 +55,8 @@ def test_features_come_from_any_cut_to_any_cut(tower: str, text: str) -> None:
 
 
 def test_features_go_round_the_stages_between() -> None:
-    """The first merger's input, the mergers and the two layers that add lie in five stages, of two ranks in turns."""
+    """The first merger's input, the mergers and the two layers that add lie in five stages, of two
+    ranks in turns."""
     cuts = (
         "vision_embed+vision.0:1",
         "vision.1:2",
@@ -60,10 +66,25 @@ def test_features_go_round_the_stages_between() -> None:
         "2+head",
     )
     plan = f"  stages {', '.join(cuts)} on 0, 2, 0, 2, 0, 2\n    all = t2\n    stream = s2\n"
-    assert_alike(deep(), f"plan round devices 4\nlane main samples 8 in 4\n{plan}order interleaved-1f1b(main)\n")
+    assert_alike(
+        deep(),
+        f"plan round devices 4\nlane main samples 8 in 4\n{plan}order interleaved-1f1b(main)\n",
+    )
 
 
-@pytest.mark.parametrize("asked", ["", "frozen:vision_embed,vision", "frozen:vision_embed,vision,deep,projector", "lora:r4:attn,mlp"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "",
+        "frozen:vision_embed,vision",
+        "frozen:vision_embed,vision,deep,projector",
+        "lora:r4:attn,mlp",
+    ],
+)
 def test_what_is_recomputed_or_frozen_is_alike(asked: str) -> None:
     text = f"  stages {TOWER}+{TEXT} on 0\n    all = t2\n    recompute 0-: full\n"
-    assert_alike(trained(deep(), asked), f"plan one devices 2\nzero all: all/1/1\nlane main samples 8 in 2\n{text}order gpipe(main)\n")
+    assert_alike(
+        trained(deep(), asked),
+        f"plan one devices 2\nzero all: all/1/1\nlane main samples 8 in 2\n{text}order"
+        " gpipe(main)\n",
+    )

@@ -1,4 +1,5 @@
-"""The emulated cluster without root: commands, fits, orders, and that waiting devices send what computing ones do."""
+"""The emulated cluster without root: commands, fits, orders, and that waiting devices send what
+computing ones do."""
 
 from __future__ import annotations
 
@@ -47,7 +48,11 @@ def test_every_host_gets_two_cards_and_a_route_to_every_other() -> None:
 
 def test_hosts_of_a_node_meet_at_its_switch() -> None:
     cards = {c[c.index("dev") - 1]: c[c.index("dev") + 1] for c in routing(HERE, 2, near=True)}
-    assert cards == {f"{HERE.address(0)}/32": FAR, f"{HERE.address(1)}/32": FAR, f"{HERE.address(3)}/32": NEAR}
+    assert cards == {
+        f"{HERE.address(0)}/32": FAR,
+        f"{HERE.address(1)}/32": FAR,
+        f"{HERE.address(3)}/32": NEAR,
+    }
 
 
 @pytest.mark.parametrize("mbit", [10.0, 200.0, 1000.0])
@@ -67,12 +72,25 @@ def test_a_straight_line_is_found_again() -> None:
 
 
 def row(name: str, predicted_s: float, measured_s: float, cluster: str = "one") -> Compared:
-    return Compared(name=name, cluster=cluster, predicted_s=predicted_s, steps_s=(measured_s, measured_s / 2, measured_s * 9))
+    return Compared(
+        name=name,
+        cluster=cluster,
+        predicted_s=predicted_s,
+        steps_s=(measured_s, measured_s / 2, measured_s * 9),
+    )
 
 
 def test_orders_are_judged_within_a_cluster_where_times_differ() -> None:
-    close, far, wrong, other = row("a", 1.0, 1.0), row("b", 0.9, 1.04), row("c", 0.95, 1.2), row("d", 0.1, 9.0, "two")
-    assert [(a.name, b.name) for a, b in comparable([close, far, wrong, other])] == [("a", "c"), ("b", "c")]
+    close, far, wrong, other = (
+        row("a", 1.0, 1.0),
+        row("b", 0.9, 1.04),
+        row("c", 0.95, 1.2),
+        row("d", 0.1, 9.0, "two"),
+    )
+    assert [(a.name, b.name) for a, b in comparable([close, far, wrong, other])] == [
+        ("a", "c"),
+        ("b", "c"),
+    ]
     assert [(a.name, b.name) for a, b in disordered([close, far, wrong, other])] == [("a", "c")]
     assert mean_error([close, wrong]) == pytest.approx((0.0 + (1 - 0.95 / 1.2)) / 2)
     assert worst_error([close, wrong]) == pytest.approx(1 - 0.95 / 1.2)
@@ -80,7 +98,9 @@ def test_orders_are_judged_within_a_cluster_where_times_differ() -> None:
 
 def test_settings_are_what_the_bar_asks_for() -> None:
     assert len(SETTINGS) >= 8
-    schedules = {o.schedule for s in SETTINGS.values() for o in s.parsed.orders if hasattr(o, "schedule")}
+    schedules = {
+        o.schedule for s in SETTINGS.values() for o in s.parsed.orders if hasattr(o, "schedule")
+    }
     assert {"1f1b", "interleaved-1f1b", "zb-h1", "zb-v"} <= schedules
     assert {m for s in SETTINGS.values() for m in s.mbit} >= {200.0, 1000.0}
     assert any(len(set(s.speeds)) > 1 for s in SETTINGS.values())
@@ -94,7 +114,10 @@ def test_a_device_never_works_longer_than_the_step(name: str) -> None:
         found, update = durations(result, devices[0])
         seconds = {(lane, chunk, kind): s for lane, chunk, kind, _, s in found}
         span = range(int(rows.row_start[number]), int(rows.row_start[number + 1]))
-        busy.append(sum(seconds[int(rows.lane[a]), int(rows.chunk[a]), int(rows.kind[a])] for a in span) + update)
+        busy.append(
+            sum(seconds[int(rows.lane[a]), int(rows.chunk[a]), int(rows.kind[a])] for a in span)
+            + update
+        )
     assert 0.5 * result.step_time_s < max(busy) < result.step_time_s
 
 
@@ -106,18 +129,36 @@ def test_an_order_that_is_found_is_faster_and_reaches_the_ranks_whole() -> None:
 
 
 def test_stages_by_speed_are_faster_than_even_ones() -> None:
-    assert predicted("stages by speed, mixed speeds").step_time_s < 0.9 * predicted("even stages, mixed speeds").step_time_s
+    assert (
+        predicted("stages by speed, mixed speeds").step_time_s
+        < 0.9 * predicted("even stages, mixed speeds").step_time_s
+    )
 
 
 def test_slower_links_and_gradients_across_nodes_cost_time() -> None:
-    assert predicted("DP2 within nodes").step_time_s < 0.95 * predicted("DP2 across nodes").step_time_s
+    assert (
+        predicted("DP2 within nodes").step_time_s < 0.95 * predicted("DP2 across nodes").step_time_s
+    )
 
 
 def sent(small: Small, walking: Walking | None) -> Counter[tuple[object, ...]]:
     known, trace = small.known(), Trace()
-    stores = {d: ParameterStore(model=small.model, source=seeded(small.model, seed=0), settings=Settings()) for d in known.devices}
-    run({d: device_task(d, known.work, batch=small.batches(0), store=s, walking=walking) for d, s in stores.items()}, trace=trace)
-    return Counter((r.device, r.kind, r.group, r.elements, r.element, repr(r.key)) for r in trace.records)
+    stores = {
+        d: ParameterStore(
+            model=small.model, source=seeded(small.model, seed=0), settings=Settings()
+        )
+        for d in known.devices
+    }
+    run(
+        {
+            d: device_task(d, known.work, batch=small.batches(0), store=s, walking=walking)
+            for d, s in stores.items()
+        },
+        trace=trace,
+    )
+    return Counter(
+        (r.device, r.kind, r.group, r.elements, r.element, repr(r.key)) for r in trace.records
+    )
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-v", "order by hand", "found order"])
@@ -130,7 +171,9 @@ def test_waiting_devices_send_what_computing_ones_send(name: str) -> None:
     assert waiting == sent(small, None)
 
 
-def test_without_root_it_says_why_and_does_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_root_it_says_why_and_does_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("sys.argv", ["emulated"])
     monkeypatch.setattr("shutil.which", lambda tool: tool)
     monkeypatch.setattr("sys.platform", "linux")

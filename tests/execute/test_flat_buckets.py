@@ -1,4 +1,5 @@
-"""Parts of parameters are views of their bucket, and their gradients too; those that cannot be are copied."""
+"""Parts of parameters are views of their bucket, and their gradients too; those that cannot be are
+copied."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ def _alone() -> Small:
 
 
 def test_parts_stay_views_of_the_tensors_that_they_began_in() -> None:
-    """One device: two steps, and no parameter has moved. Its gradients lie in the bucket too: the flat ones are those of the parts."""
+    """One device: two steps, and no parameter has moved. Its gradients lie in the bucket too: the
+    flat ones are those of the parts."""
     small = _alone()
     known = small.alone()
     _, members = run_here(small, known, steps=1)
@@ -27,7 +29,9 @@ def test_parts_stay_views_of_the_tensors_that_they_began_in() -> None:
     assert view.gradients is not None
     places = [view.values.data_ptr(), view.gradients.data_ptr()]
     parts = [held for boxes in own.store.held.values() for held in boxes.values()]
-    assert sum(held.value.numel() for held in parts) == view.values.numel() == view.gradients.numel()
+    assert (
+        sum(held.value.numel() for held in parts) == view.values.numel() == view.gradients.numel()
+    )
     for held in parts:
         assert held.room is not None
         assert held.value.untyped_storage().data_ptr() == places[0]
@@ -38,7 +42,9 @@ def test_parts_stay_views_of_the_tensors_that_they_began_in() -> None:
 def test_gradients_of_several_parts_are_added() -> None:
     """Two uses of one box, of which the first has room: with and without a gradient of its own."""
     small = _alone()
-    store = ParameterStore(model=small.model, source=seeded(small.model, seed=0), settings=small.model.settings)
+    store = ParameterStore(
+        model=small.model, source=seeded(small.model, seed=0), settings=small.model.settings
+    )
     key = next(iter(small.alone().places))
     first = store.part(key, tuple(((0, n),) for n in seeded(small.model, seed=0)(key).shape))
     second = StoredParameter(box=first.box, value=first.value.clone())
@@ -51,15 +57,22 @@ def test_gradients_of_several_parts_are_added() -> None:
     assert torch.equal(view.own_gradients(EXACT.gradient), second.gradient.flatten())
     assert first.room is not None
     first.gradient = first.room.fill_(1.0)
-    assert torch.equal(view.own_gradients(EXACT.gradient), torch.full_like(second.value, 3.0).flatten())
+    assert torch.equal(
+        view.own_gradients(EXACT.gradient), torch.full_like(second.value, 3.0).flatten()
+    )
 
 
 @pytest.mark.parametrize("gap", [False, True])
 def test_a_box_with_gaps_is_copied(gap: bool) -> None:
-    """A part of rows 0 to 4 and 6 to 8: a bucket of all of them is its memory, one of rows 1 to 2 and 6 to 7 is not."""
+    """A part of rows 0 to 4 and 6 to 8: a bucket of all of them is its memory, one of rows 1 to 2
+    and 6 to 7 is not."""
     small = _alone()
-    store = ParameterStore(model=small.model, source=seeded(small.model, seed=0), settings=small.model.settings)
-    key = next(k for k in small.alone().places if len(small.alone().places[k][0].parameter.extents) == 2)
+    store = ParameterStore(
+        model=small.model, source=seeded(small.model, seed=0), settings=small.model.settings
+    )
+    key = next(
+        k for k in small.alone().places if len(small.alone().places[k][0].parameter.extents) == 2
+    )
     width = seeded(small.model, seed=0)(key).shape[1]
     columns = ((0, width),)
     held = store.part(key, (((0, 4), (6, 8)), columns))

@@ -1,4 +1,5 @@
-"""ZeRO-3 of frozen parameters: adapters on a sharded base and a sharded teacher train like the unsplit models, and send what is counted."""
+"""ZeRO-3 of frozen parameters: adapters on a sharded base and a sharded teacher train like the
+unsplit models, and send what is counted."""
 
 from __future__ import annotations
 
@@ -79,11 +80,21 @@ def one(split: str, stage: str = OWN) -> str:
 CASES: dict[str, Small] = {
     "adapters": Small(body=one("all = b4"), whole=adapted, zero=EACH),
     "two ranks": Small(body=one("all = b2"), devices=2, whole=adapted, zero=EACH),
-    "hybrid": Small(body=one("all = b4"), whole=adapted, zero="zero all: 4/2/2 gather=use reduce=microbatch\n"),
-    "base alone": Small(body=one("all = b2 t2; stream = b2 s2"), whole=adapted, zero="zero base: 1/1/all gather=use\nzero lora: all/1/1\n"),
-    "made again": with_lines(Small(body=one("all = b4"), whole=adapted, zero=EACH), "recompute 0-1: full"),
+    "hybrid": Small(
+        body=one("all = b4"), whole=adapted, zero="zero all: 4/2/2 gather=use reduce=microbatch\n"
+    ),
+    "base alone": Small(
+        body=one("all = b2 t2; stream = b2 s2"),
+        whole=adapted,
+        zero="zero base: 1/1/all gather=use\nzero lora: all/1/1\n",
+    ),
+    "made again": with_lines(
+        Small(body=one("all = b4"), whole=adapted, zero=EACH), "recompute 0-1: full"
+    ),
     "once a step": Small(body=one("all = b4"), whole=adapted, zero="zero all: all/all/all\n"),
-    "no embedding": Small(body=one("all = b4"), whole=partial(adapted, "frozen:embed,attn"), zero=EACH),
+    "no embedding": Small(
+        body=one("all = b4"), whole=partial(adapted, "frozen:embed,attn"), zero=EACH
+    ),
     "teacher": Small(body=one("all = b4", BESIDE), whole=beside, zero=EACH),
     "teacher in a pipeline": OfGrid(body="", grid="pp2 dp2 mbs2 zero3", whole=beside),
     "adapters and tensors": OfGrid(body="", grid="tp2 sp dp2 mbs2 zero3", whole=adapted),
@@ -92,15 +103,27 @@ CASES: dict[str, Small] = {
     "tied": replace(PLANS["tied"], whole=adapted_and_tied, zero=EACH),
     "experts": replace(PLANS["experts"], whole=adapted_experts, zero=EACH),
 }
-"""The last three are general plans: lanes cut unlike each other, stages that share a weight, experts in trees of their own."""
+"""The last three are general plans: lanes cut unlike each other, stages that share a weight,
+experts in trees of their own."""
 
 
-COVERED = {"two ranks", "made again", "once a step", "teacher", "adapters and tensors", "replicas", "two lanes"}
+COVERED = {
+    "two ranks",
+    "made again",
+    "once a step",
+    "teacher",
+    "adapters and tensors",
+    "replicas",
+    "two lanes",
+}
 """Whose parts other cases have, or other tests of this file: proofs alone train them."""
 
 
 @in_both
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.proof) if name in COVERED else name for name in CASES])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.proof) if name in COVERED else name for name in CASES],
+)
 def test_steps_are_those_of_one_device_and_nothing_frozen_changes(name: str) -> None:
     small = CASES[name]
     reports, members = run_here(small, small.known(), steps=2)
@@ -126,7 +149,13 @@ def frozen_elements(model: Model) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", ["adapters", "hybrid", "teacher", *(pytest.param(name, marks=pytest.mark.proof) for name in ("two ranks", "no embedding"))]
+    "name",
+    [
+        "adapters",
+        "hybrid",
+        "teacher",
+        *(pytest.param(name, marks=pytest.mark.proof) for name in ("two ranks", "no embedding")),
+    ],
 )
 def test_devices_hold_their_part_of_what_is_frozen(name: str) -> None:
     small = CASES[name]
@@ -137,7 +166,9 @@ def test_devices_hold_their_part_of_what_is_frozen(name: str) -> None:
         pieces = sum(own.pieces[b.number].numel() for b in frozen)
         whole = frozen_elements(small.model)
         assert whole / ways <= pieces < whole / ways + len(frozen)
-        assert all(h.value.numel() == 0 for boxes in own.store.held.values() for h in boxes.values())
+        assert all(
+            h.value.numel() == 0 for boxes in own.store.held.values() for h in boxes.values()
+        )
 
 
 def traced(small: Small) -> tuple[Training, dict[int, Member], Trace]:
@@ -152,19 +183,37 @@ def test_what_has_no_backward_is_gathered_once_and_all_else_twice() -> None:
     for name in ("teacher", "adapters", "no embedding", "made again"):
         small = CASES[name]
         known, _, trace = traced(small)
-        found = Counter(r.key[1] for r in trace.records if r.device == 0 and isinstance(r.key, tuple) and r.key[0] == "use")
+        found = Counter(
+            r.key[1]
+            for r in trace.records
+            if r.device == 0 and isinstance(r.key, tuple) and r.key[0] == "use"
+        )
         microbatches = small.plan.lanes[0].microbatches
         for bucket in known.buckets:
             blocks = {small.model.blocks[small.model.runs[key[0]].block] for key, _ in bucket.boxes}
             (block,) = blocks
-            alone = block.is_teachers or all(key[3].startswith("teacher.") for key, _ in bucket.boxes)
+            alone = block.is_teachers or all(
+                key[3].startswith("teacher.") for key, _ in bucket.boxes
+            )
             ends = not bucket.trainable and block.name == "embed"
-            assert found[bucket.number] == microbatches * (1 if alone or ends else 2), (name, block.name, bucket.boxes)
+            assert found[bucket.number] == microbatches * (1 if alone or ends else 2), (
+                name,
+                block.name,
+                bucket.boxes,
+            )
 
 
 @pytest.mark.parametrize(
     "name",
-    ["adapters", "replicas", "made again", *(pytest.param(n, marks=pytest.mark.proof) for n in ("two ranks", "no embedding", "teacher"))],
+    [
+        "adapters",
+        "replicas",
+        "made again",
+        *(
+            pytest.param(n, marks=pytest.mark.proof)
+            for n in ("two ranks", "no embedding", "teacher")
+        ),
+    ],
 )
 def test_bytes_on_the_links_are_those_of_the_program(name: str) -> None:
     """Rings of n send (n - 1) / n of what a gather or a reduction is of."""
@@ -178,10 +227,16 @@ def test_bytes_on_the_links_are_those_of_the_program(name: str) -> None:
     for number, traffic in enumerate(plan_traffic(problem, simulated)):
         device = simulated.program.classes[number].devices[0]
         sent = 0.0
-        for record in (r for r in trace.records if r.device == device and isinstance(r.key, tuple) and r.key[0] in bytes_of):
+        for record in (
+            r
+            for r in trace.records
+            if r.device == device and isinstance(r.key, tuple) and r.key[0] in bytes_of
+        ):
             n = len(record.group)
             sent += record.elements * bytes_of[record.key[0]] * (n - 1) / n
-        assert sum(sum(t.sent[:1]) for t in traffic if t.part == "sharding") == pytest.approx(sent, rel=1e-9)
+        assert sum(sum(t.sent[:1]) for t in traffic if t.part == "sharding") == pytest.approx(
+            sent, rel=1e-9
+        )
 
 
 @pytest.mark.parametrize(
@@ -190,7 +245,10 @@ def test_bytes_on_the_links_are_those_of_the_program(name: str) -> None:
         "base alone",
         "adapters and tensors",
         "experts",
-        *(pytest.param(n, marks=pytest.mark.proof) for n in ("replicas", "teacher in a pipeline", "hybrid")),
+        *(
+            pytest.param(n, marks=pytest.mark.proof)
+            for n in ("replicas", "teacher in a pipeline", "hybrid")
+        ),
     ],
 )
 def test_elements_that_are_gathered_are_those_that_are_priced(name: str) -> None:
@@ -201,29 +259,61 @@ def test_elements_that_are_gathered_are_those_that_are_priced(name: str) -> None
     _, _, trace = traced(small)
     for device in (one.devices[0] for one in program.classes):
         wanted = 0
-        for stage in (s for lane in program.stages for s in lane if (s.lane, s.chunk, 0, device) in holdings):
-            held = [holdings.get((stage.lane, stage.chunk, n, device), ()) for n in range(len(stage.segments))]
-            sync = sync_of(problem, held, device=device, segments=stage.segments, rules=rules, zero=rules.lanes[stage.lane].zero)
+        for stage in (
+            s for lane in program.stages for s in lane if (s.lane, s.chunk, 0, device) in holdings
+        ):
+            held = [
+                holdings.get((stage.lane, stage.chunk, n, device), ())
+                for n in range(len(stage.segments))
+            ]
+            sync = sync_of(
+                problem,
+                held,
+                device=device,
+                segments=stage.segments,
+                rules=rules,
+                zero=rules.lanes[stage.lane].zero,
+            )
             runs = small.plan.lanes[stage.lane].microbatches
-            wanted += sum(runs * s.count * int(g + r) for s, (g,), (r,) in zip(stage.segments, sync.gathered, sync.regathered, strict=True))
-        found = (r.elements for r in trace.records if r.device == device and isinstance(r.key, tuple) and r.key[0] == "use")
+            wanted += sum(
+                runs * s.count * int(g + r)
+                for s, (g,), (r,) in zip(
+                    stage.segments, sync.gathered, sync.regathered, strict=True
+                )
+            )
+        found = (
+            r.elements
+            for r in trace.records
+            if r.device == device and isinstance(r.key, tuple) and r.key[0] == "use"
+        )
         assert sum(found) == wanted > 0
 
 
 @pytest.mark.parametrize("onto", ["replicas", "base alone"])
-def test_a_checkpoint_has_what_is_trained_and_any_plan_resumes_it(tmp_path: Path, onto: str) -> None:
+def test_a_checkpoint_has_what_is_trained_and_any_plan_resumes_it(
+    tmp_path: Path, onto: str
+) -> None:
     small, other = CASES["adapters"], CASES[onto]
     known, then = small.known(), other.known()
     members = small.members(known)
     train(members, known, [small.batches(0)])
     folder = begin(tmp_path, 1)
-    saved = read(finish(folder, [write_device(m, known, folder) for m in members.values()], known, step=1), model=small.model)
+    saved = read(
+        finish(folder, [write_device(m, known, folder) for m in members.values()], known, step=1),
+        model=small.model,
+    )
     assert {key for key in saved.shapes if "lora" not in key[3]} == set()
-    resumed_members = {d: resumed(d, then, saved, source=seeded(small.model, seed=0)) for d in then.devices}
-    found, wanted = (train(m, k, [small.batches(1)])[0] for m, k in ((resumed_members, then), (members, known)))
+    resumed_members = {
+        d: resumed(d, then, saved, source=seeded(small.model, seed=0)) for d in then.devices
+    }
+    found, wanted = (
+        train(m, k, [small.batches(1)])[0] for m, k in ((resumed_members, then), (members, known))
+    )
     assert (found.loss, found.norm) == pytest.approx((wanted.loss, wanted.norm), rel=1e-9)
 
 
 def asked(small: Small) -> Problem:
     cluster = parse_cluster(f"h100-sxm:{small.devices}")
-    return Problem(model=small.model, cluster=cluster, job=small.job, runtime=load_runtime("torchtitan"))
+    return Problem(
+        model=small.model, cluster=cluster, job=small.job, runtime=load_runtime("torchtitan")
+    )

@@ -1,4 +1,5 @@
-"""PyTorch's fused core, forward and backward, against the core that is built up block by block of keys."""
+"""PyTorch's fused core, forward and backward, against the core that is built up block by block of
+keys."""
 
 from __future__ import annotations
 
@@ -57,23 +58,41 @@ def _drawn(place: Any, generator: torch.Generator) -> list[torch.Tensor]:
     """Queries, keys and values of a device."""
     counts = (count(place.positions), *(count(place.key_positions or place.positions),) * 2)
     reads = place.operator.reads
-    return [torch.randn((2, n, e.size), generator=generator, dtype=torch.float64) for n, e in zip(counts, reads, strict=True)]
+    return [
+        torch.randn((2, n, e.size), generator=generator, dtype=torch.float64)
+        for n, e in zip(counts, reads, strict=True)
+    ]
 
 
 def _ran(places: list[Any], inputs: list[list[torch.Tensor]]) -> list[torch.Tensor]:
     """Output, logarithm of the denominator, and gradients, of all devices."""
     numerics = numerics_of(places[0].operator)
-    made = run({p.device: numerics.forward(p, (tuple(own),), {}) for p, own in zip(places, inputs, strict=True)})
+    made = run(
+        {
+            p.device: numerics.forward(p, (tuple(own),), {})
+            for p, own in zip(places, inputs, strict=True)
+        }
+    )
     generator = torch.Generator().manual_seed(7)
-    grads = [torch.randn(made[p.device][0][0].shape, generator=generator, dtype=torch.float64) for p in places]
+    grads = [
+        torch.randn(made[p.device][0][0].shape, generator=generator, dtype=torch.float64)
+        for p in places
+    ]
     tasks = {
-        p.device: numerics.input_grad(p, made[p.device][1], (g.to(i[0].dtype),), {}) for p, g, i in zip(places, grads, inputs, strict=True)
+        p.device: numerics.input_grad(p, made[p.device][1], (g.to(i[0].dtype),), {})
+        for p, g, i in zip(places, grads, inputs, strict=True)
     }
     back = run(tasks)
-    return [t for p in places for t in (*made[p.device][0], made[p.device][1].own[1], *back[p.device][0])]
+    return [
+        t
+        for p in places
+        for t in (*made[p.device][0], made[p.device][1].own[1], *back[p.device][0])
+    ]
 
 
-def _built(places: list[Any], inputs: list[list[torch.Tensor]], monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+def _built(
+    places: list[Any], inputs: list[list[torch.Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> list[torch.Tensor]:
     """The same from the scores themselves."""
     with monkeypatch.context() as patch:
         patch.setattr(core, "is_fused", lambda *_: False)
@@ -101,7 +120,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("variant", FUSED)
-def test_the_fused_core_is_the_one_that_is_built_up(variant: str, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fused_core_is_the_one_that_is_built_up(
+    variant: str, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     place, _, inputs = _made(replace(SHAPE, **FUSED[variant]))
     assert is_fused(place, tuple(inputs))
     found = _ran([place], [inputs])
@@ -113,13 +134,17 @@ def test_the_fused_core_is_the_one_that_is_built_up(variant: str, calls: list[st
 @pytest.mark.parametrize("group", ["ring", "gather"])
 @pytest.mark.parametrize("deal", RINGS)
 @pytest.mark.parametrize("variant", FUSED)
-def test_divided_positions_are_fused(variant: str, deal: str, group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divided_positions_are_fused(
+    variant: str, deal: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     places, inputs = _divided(replace(SHAPE, **FUSED[variant]), RINGS[deal], group)
     assert all(is_fused(place, tuple(own)) for place, own in zip(places, inputs, strict=True))
     _alike(_ran(places, inputs), _built(places, inputs, monkeypatch))
 
 
-def _divided(shape: AttentionShape, deal: tuple[Indices, ...], group: str) -> tuple[list[Any], list[list[torch.Tensor]]]:
+def _divided(
+    shape: AttentionShape, deal: tuple[Indices, ...], group: str
+) -> tuple[list[Any], list[list[torch.Tensor]]]:
     devices = tuple(range(len(deal)))
     more: dict[str, Any] = {"groups": {group: devices}, "ring_positions": dict(enumerate(deal))}
     made = [_made(shape, device=d, positions=deal[d], **more) for d in devices]
@@ -139,16 +164,26 @@ def test_a_ring_in_halves_is_as_near_as_its_format(monkeypatch: pytest.MonkeyPat
 
 def test_many_calls_in_halves_are_summed_in_32_bits() -> None:
     """255 calls for queries whose runs fall: summed in 16 bits, gradients of keys are 1 % off."""
-    positions, kernel, scale = tuple((low, low + 4) for low in range(508, -1, -4)), ProcessorFlash(), 0.3
+    positions, kernel, scale = (
+        tuple((low, low + 4) for low in range(508, -1, -4)),
+        ProcessorFlash(),
+        0.3,
+    )
     asked = calls_of(positions, positions, causal=True)
     generator = torch.Generator().manual_seed(0)
-    *heads, grad = (torch.randn((1, 512, 2, 16), generator=generator).bfloat16().transpose(1, 2) for _ in range(4))
+    *heads, grad = (
+        torch.randn((1, 512, 2, 16), generator=generator).bfloat16().transpose(1, 2)
+        for _ in range(4)
+    )
 
     def ran(dtype: torch.dtype) -> list[torch.Tensor]:
         query, key, value = (one.to(dtype) for one in heads)
         out, normal = joined(kernel, (query, key, value), asked, None, scale=scale)
         made = out.to(dtype), normal
-        return [made[0], *joined_back(kernel, (query, key, value), asked, made, grad.to(dtype), scale=scale)]
+        return [
+            made[0],
+            *joined_back(kernel, (query, key, value), asked, made, grad.to(dtype), scale=scale),
+        ]
 
     for own, exact in zip(ran(torch.bfloat16), ran(torch.float64), strict=True):
         assert (own.double() - exact).norm() < 4e-3 * exact.norm()
@@ -167,9 +202,14 @@ def test_many_calls_in_halves_are_summed_in_32_bits() -> None:
     ],
 )
 def test_a_causal_core_of_other_positions(
-    positions: Indices, keys: Indices, count_of_calls: int, calls: list[str], monkeypatch: pytest.MonkeyPatch
+    positions: Indices,
+    keys: Indices,
+    count_of_calls: int,
+    calls: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those of runs that do not rise, and keys of earlier slices; queries that see no key have zeros."""
+    """Those of runs that do not rise, and keys of earlier slices; queries that see no key have
+    zeros."""
     place, _, inputs = _made(SHAPE, positions=positions, key_positions=keys)
     assert is_fused(place, tuple(inputs))
     found = _ran([place], [inputs])

@@ -1,4 +1,5 @@
-"""Norms by an accelerator's kernels, stood in by PyTorch's decompositions of them, against norms that are built up."""
+"""Norms by an accelerator's kernels, stood in by PyTorch's decompositions of them, against norms
+that are built up."""
 
 from __future__ import annotations
 
@@ -28,13 +29,22 @@ def _by_head() -> Operator:
     """Two heads normed with one gain."""
     whole = norm_operator("norm", source="x", hidden=2 * BLOCK)
     (gain,) = whole.parameters
-    return replace(whole, parameters=(Parameter(name=gain.name, extents=(replace(gain.extents[0], size=BLOCK),)),))
+    return replace(
+        whole,
+        parameters=(Parameter(name=gain.name, extents=(replace(gain.extents[0], size=BLOCK),)),),
+    )
 
 
 NORMS: dict[str, tuple[Operator, Settings]] = {
     "root mean square": (norm_operator("norm", source="x", hidden=BLOCK), Settings(eps=1e-2)),
-    "gain and bias": (norm_operator("norm", source="x", hidden=BLOCK, bias=True), Settings(eps=1e-2)),
-    "centred without a bias": (norm_operator("norm", source="x", hidden=BLOCK), Settings(eps=1e-2, norms_centred=True)),
+    "gain and bias": (
+        norm_operator("norm", source="x", hidden=BLOCK, bias=True),
+        Settings(eps=1e-2),
+    ),
+    "centred without a bias": (
+        norm_operator("norm", source="x", hidden=BLOCK),
+        Settings(eps=1e-2, norms_centred=True),
+    ),
     "by head": (_by_head(), Settings(eps=1e-2)),
 }
 
@@ -44,7 +54,10 @@ def _ran(operator: Operator, settings: Settings) -> list[torch.Tensor]:
     generator, numerics = torch.Generator().manual_seed(3), numerics_of(operator)
     place = replace(place_of(operator, length=5), settings=settings)
     weights = made_weights(operator, generator)
-    x, grad = (torch.randn((2, 5, operator.reads[0].size), generator=generator, dtype=torch.float64) for _ in range(2))
+    x, grad = (
+        torch.randn((2, 5, operator.reads[0].size), generator=generator, dtype=torch.float64)
+        for _ in range(2)
+    )
     (y,), saved = alone(numerics.forward(place, ((x,),), weights))
     ((back,),) = alone(numerics.input_grad(place, saved, (grad,), weights))
     found = alone(numerics.weight_grad(place, saved, (grad,), weights))
@@ -52,7 +65,9 @@ def _ran(operator: Operator, settings: Settings) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", NORMS)
-def test_fused_norms_are_those_that_are_built_up(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_norms_are_those_that_are_built_up(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = _ran(*NORMS[name])
     asked: list[NormPart] = []
 

@@ -1,4 +1,5 @@
-"""What Gemma 4's layers compute that others' do not: worked values, and that the published loss needs each of them."""
+"""What Gemma 4's layers compute that others' do not: worked values, and that the published loss
+needs each of them."""
 
 from __future__ import annotations
 
@@ -36,9 +37,20 @@ def test_rates_are_those_of_transformers(share: float, half: int) -> None:
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    rope = {"rope_type": "proportional", "rope_theta": 50.0, "partial_rotary_factor": share, "factor": 3.0}
-    wanted, scale = ROPE_INIT_FUNCTIONS["proportional"](LlamaConfig(head_dim=2 * half, rope_parameters=rope), "cpu")
-    found = rotary_rates(Settings(rope_base=50.0, longer=ProportionalRotary(share=share, factor=3.0)), half, on=torch.device("cpu"))
+    rope = {
+        "rope_type": "proportional",
+        "rope_theta": 50.0,
+        "partial_rotary_factor": share,
+        "factor": 3.0,
+    }
+    wanted, scale = ROPE_INIT_FUNCTIONS["proportional"](
+        LlamaConfig(head_dim=2 * half, rope_parameters=rope), "cpu"
+    )
+    found = rotary_rates(
+        Settings(rope_base=50.0, longer=ProportionalRotary(share=share, factor=3.0)),
+        half,
+        on=torch.device("cpu"),
+    )
     torch.testing.assert_close(found.float(), wanted, rtol=1e-6, atol=0)
     assert scale == 1.0
 
@@ -46,7 +58,11 @@ def test_rates_are_those_of_transformers(share: float, half: int) -> None:
 def test_factors_of_a_layer_and_of_experts_begin_at_one() -> None:
     model = model_from_config(CONFIG, name="gemma")
     values = InitialValues(model=model, seed=1, dtype=torch.float64)
-    ones = [key for key, _ in owned(model) if key[3].endswith(("residual2.weight", "expert_scale", "router_norm.weight"))]
+    ones = [
+        key
+        for key, _ in owned(model)
+        if key[3].endswith(("residual2.weight", "expert_scale", "router_norm.weight"))
+    ]
     assert len(ones) == 9
     for key in ones:
         assert bool((values(key) == 1.0).all())
@@ -70,7 +86,9 @@ def values_are_normed_keys(patch: pytest.MonkeyPatch) -> None:
 
     def wrong(self: Any, place: Any, inputs: Any, weights: Any) -> Any:
         outputs, saved = yield from forward(self, place, inputs, weights)
-        return (*outputs[:2], outputs[1]) if len(outputs) == 3 and len(inputs[0]) == 2 else outputs, saved
+        return (*outputs[:2], outputs[1]) if len(outputs) == 3 and len(
+            inputs[0]
+        ) == 2 else outputs, saved
 
     patch.setattr(norm.Norm, "forward", wrong)
 
@@ -86,7 +104,11 @@ def experts_without_scales(patch: pytest.MonkeyPatch) -> None:
 
 def all_pairs_turn(patch: pytest.MonkeyPatch) -> None:
     rates = rotary.rotary_rates
-    patch.setattr(rotary, "rotary_rates", lambda settings, half, **more: rates(Settings(rope_base=settings.rope_base), half, **more))
+    patch.setattr(
+        rotary,
+        "rotary_rates",
+        lambda settings, half, **more: rates(Settings(rope_base=settings.rope_base), half, **more),
+    )
 
 
 MUTANTS = (
@@ -101,7 +123,9 @@ MUTANTS = (
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
-def test_without_one_of_its_mechanisms_it_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: Any) -> None:
+def test_without_one_of_its_mechanisms_it_is_another_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: Any
+) -> None:
     mutant(monkeypatch)
     # Turns are kept by settings and positions: those of another test are not these.
     rotary._turns.cache_clear()

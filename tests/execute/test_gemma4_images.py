@@ -1,4 +1,5 @@
-"""Gemma 4's tower and its text: any cut trains as one device, what cannot be cut is refused by name, and every mechanism counts."""
+"""Gemma 4's tower and its text: any cut trains as one device, what cannot be cut is refused by
+name, and every mechanism counts."""
 
 from __future__ import annotations
 
@@ -40,13 +41,27 @@ from tests.tiers import cases, in_both, in_proof
 
 CONFIG = PUBLISHED["gemma4 of images"]
 CUTS = TOWER[:6]
-TEXT = (f"all = s2\n    {RING}", "all = t2\n    stream = s2", "all = b2", f"all = s2\n    {GATHER}", "all = t2\n    stream = d2")
+TEXT = (
+    f"all = s2\n    {RING}",
+    "all = t2\n    stream = s2",
+    "all = b2",
+    f"all = s2\n    {GATHER}",
+    "all = t2\n    stream = d2",
+)
 
 
 def small_gemma(*, hidden: int = 64) -> Model:
     text = {**CONFIG["text_config"], "hidden_size": hidden}
-    vision = {**CONFIG["vision_config"], "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 48}
-    return model_from_config({**CONFIG, "text_config": text, "vision_config": vision}, name="small-gemma")
+    vision = {
+        **CONFIG["vision_config"],
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "intermediate_size": 48,
+    }
+    return model_from_config(
+        {**CONFIG, "text_config": text, "vision_config": vision}, name="small-gemma"
+    )
 
 
 def two_stages(tower: str, text: str) -> str:
@@ -58,8 +73,13 @@ def two_stages(tower: str, text: str) -> str:
 
 
 @in_both
-@pytest.mark.parametrize(("tower", "text"), list(product(CUTS, TEXT)) if in_proof() else [*zip(CUTS, (*TEXT, TEXT[0]), strict=True)])
-def test_pooled_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(tower: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("tower", "text"),
+    list(product(CUTS, TEXT)) if in_proof() else [*zip(CUTS, (*TEXT, TEXT[0]), strict=True)],
+)
+def test_pooled_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(
+    tower: str, text: str
+) -> None:
     job = job_of(image=64 if "s2" in tower else PATCHES)
     found = prove(small_gemma(), job, parse_plan(two_stages(tower, text)))
     assert found.equal, (found.loss_difference, found.worst)
@@ -70,15 +90,23 @@ def test_a_text_whose_width_is_no_multiple_of_the_patches_of_a_token(text: str) 
     model = small_gemma(hidden=66)
     found = prove(model, job_of(), parse_plan(two_stages(TOWER[1], text)))
     assert found.equal, (found.loss_difference, found.worst)
-    (out,) = (o for b in model.blocks if b.name == "projector" for o in b.operators if o.name == "out")
+    (out,) = (
+        o for b in model.blocks if b.name == "projector" for o in b.operators if o.name == "out"
+    )
     assert out.writes[0].size == 17
 
 
 def of_few_layers() -> Model:
-    """The published widths and heads: nine patches to a token, of a text whose width they do not divide."""
+    """The published widths and heads: nine patches to a token, of a text whose width they do not
+    divide."""
     config = catalog_entry("gemma-4-31b").config
     kinds = ["sliding_attention", "full_attention"]
-    text = {**config["text_config"], "num_hidden_layers": 2, "layer_types": kinds, "use_bidirectional_attention": "vision"}
+    text = {
+        **config["text_config"],
+        "num_hidden_layers": 2,
+        "layer_types": kinds,
+        "use_bidirectional_attention": "vision",
+    }
     vision = {**config["vision_config"], "num_hidden_layers": 2, "standardize": True}
     return model_from_config({**config, "text_config": text, "vision_config": vision}, name="few")
 
@@ -86,35 +114,52 @@ def of_few_layers() -> Model:
 @pytest.mark.parametrize("text", cases(TEXT[:2], 1))
 def test_the_published_widths_of_few_layers(text: str) -> None:
     lengths = {"text": 1024, "image": 48 * 48}
-    job = TrainingJob(sequences=tuple(SequenceLength(name=n, tokens=t) for n, t in lengths.items()), global_batch=8)
+    job = TrainingJob(
+        sequences=tuple(SequenceLength(name=n, tokens=t) for n, t in lengths.items()),
+        global_batch=8,
+    )
     plan = two_stages(TOWER[0], text).replace("embed+3+head", "embed+2+head")
     found = prove(of_few_layers(), job, parse_plan(plan))
     assert found.equal, (found.loss_difference, found.worst)
 
 
 def test_a_small_model_has_what_is_held_of_a_token_of_its_own_width() -> None:
-    """Of 5,376 elements nine patches have 598 each, which no power of two above two divides; of an eighth 75."""
-    (out,) = (o for b in shrink(of_few_layers()).blocks if b.name == "projector" for o in b.operators if o.name == "out")
+    """Of 5,376 elements nine patches have 598 each, which no power of two above two divides; of an
+    eighth 75."""
+    (out,) = (
+        o
+        for b in shrink(of_few_layers()).blocks
+        if b.name == "projector"
+        for o in b.operators
+        if o.name == "out"
+    )
     assert (out.parameters[0].extents[-1].size, out.writes[0].size) == (672, 75)
 
 
 def test_elements_that_do_not_lie_evenly_over_patches_are_not_cut() -> None:
-    with pytest.raises(StrategyError, match=r"elements 0 to 32 of tokens, which do not lie evenly over 4 patches") as caught:
+    with pytest.raises(
+        StrategyError, match=r"elements 0 to 32 of tokens, which do not lie evenly over 4 patches"
+    ) as caught:
         assert_same(small_gemma(hidden=66), job_of(), two_stages(TOWER[1], TEXT[4]))
     assert caught.value.rule == "execute.width"
 
 
-@pytest.mark.parametrize("asked", ["frozen:vision_embed,vision", "frozen:vision_embed,vision,projector", "lora:r4:attn,mlp"])
+@pytest.mark.parametrize(
+    "asked",
+    ["frozen:vision_embed,vision", "frozen:vision_embed,vision,projector", "lora:r4:attn,mlp"],
+)
 def test_its_tower_may_be_frozen_or_have_adapters(asked: str) -> None:
-    found = prove(trained(small_gemma(), asked), job_of(), parse_plan(two_stages(TOWER[0], TEXT[1])))
+    found = prove(
+        trained(small_gemma(), asked), job_of(), parse_plan(two_stages(TOWER[0], TEXT[1]))
+    )
     assert found.equal, (found.loss_difference, found.worst)
 
 
 def test_tower_and_text_in_one_stage_train_alike() -> None:
     text = (
-        "plan pooled devices 2\nzero all: all/all/all gather=use reduce=microbatch\nlane main samples 8 in 2\n"
-        f"  stages vision_embed+vision:2+projector+embed+3+head on 0\n    all = s2\n    {GATHER}\n    recompute 0-: full\n"
-        "order gpipe(main)\n"
+        "plan pooled devices 2\nzero all: all/all/all gather=use reduce=microbatch\nlane main"
+        " samples 8 in 2\n  stages vision_embed+vision:2+projector+embed+3+head on 0\n    all ="
+        f" s2\n    {GATHER}\n    recompute 0-: full\norder gpipe(main)\n"
     )
     assert_same(small_gemma(), job_of(image=16), text)
 
@@ -127,10 +172,16 @@ def test_zeros_fill_up_the_rows_of_a_token() -> None:
 
 
 def test_a_worked_mean_of_neighbours() -> None:
-    operator, _, _ = pooled_operators(width=2, hidden=4, source="input", merge=2, factor=2.0, standard=True)
+    operator, _, _ = pooled_operators(
+        width=2, hidden=4, source="input", merge=2, factor=2.0, standard=True
+    )
     place = place_of(operator, length=2, samples=1)
     weights = {"pool.shift": torch.tensor([1.0, 0.0]), "pool.scale": torch.tensor([1.0, 3.0])}
-    (found,), _ = alone(numerics_of(operator).forward(place, ((torch.tensor([[[1.0, 2.0], [3.0, 6.0]]]),),), weights))
+    (found,), _ = alone(
+        numerics_of(operator).forward(
+            place, ((torch.tensor([[[1.0, 2.0], [3.0, 6.0]]]),),), weights
+        )
+    )
     assert unfolded(found, 2, width=2).tolist() == [[[3.0, 24.0]]]
 
 
@@ -138,15 +189,20 @@ def test_a_patch_has_a_row_of_the_table_of_columns_and_one_of_that_of_rows() -> 
     numbers, weights = by_axis(torch.tensor([[0, 2], [1, 0]]), (2, 3), PositionAxes(rows=5))
     assert numbers.tolist() == [[2, 5], [0, 6]]
     assert weights.tolist() == [[1.0, 1.0]] * 2
-    with pytest.raises(DataError, match="an image of 2 x 6 patches, of which the model knows 5 positions"):
+    with pytest.raises(
+        DataError, match="an image of 2 x 6 patches, of which the model knows 5 positions"
+    ):
         by_axis(torch.tensor([[0, 2]]), (2, 6), PositionAxes(rows=5))
 
 
 def test_halves_of_a_head_turn_apart() -> None:
-    """By no angle the first pair of each, by a quarter of a circle the second: of nine elements the last stands."""
+    """By no angle the first pair of each, by a quarter of a circle the second: of nine elements the
+    last stands."""
     cos, sin = torch.tensor([[[1.0, 0.0, 1.0, 0.0]]]), torch.tensor([[[0.0, 1.0, 0.0, 1.0]]])
     heads = torch.tensor([[[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]]])
-    assert turned_apart(heads, cos, sin, width=9, parts=2).tolist() == [[[1.0, -4.0, 3.0, 2.0, 5.0, -8.0, 7.0, 6.0, 9.0]]]
+    assert turned_apart(heads, cos, sin, width=9, parts=2).tolist() == [
+        [[1.0, -4.0, 3.0, 2.0, 5.0, -8.0, 7.0, 6.0, 9.0]]
+    ]
 
 
 def test_numbers_of_features_begin_as_nothing() -> None:
@@ -162,7 +218,9 @@ def test_elements_of_a_patch_are_the_channels_of_its_pixels() -> None:
     images = np.random.default_rng(1).random((2, 3, 12, 12))
     theirs = np.zeros((2, 16, 27))
     for down, across, i, j, channel in product(range(4), range(4), range(3), range(3), range(3)):
-        theirs[:, 4 * down + across, 9 * i + 3 * j + channel] = images[:, channel, 3 * down + i, 3 * across + j]
+        theirs[:, 4 * down + across, 9 * i + 3 * j + channel] = images[
+            :, channel, 3 * down + i, 3 * across + j
+        ]
     model = small_gemma()
     assert np.array_equal(patches_of(images, model=model), patches_of(theirs, model=model))
     assert np.array_equal(patches_of(theirs, model=model)[:, :5], theirs[:, [0, 1, 4, 5, 2]])
@@ -178,25 +236,42 @@ def test_files_of_images(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not squares of whole blocks of 2 x 2"):
         open_images(path, model=model, job=job_of(image=32))
     np.save(path, np.zeros((8, 3, 24, 24)))
-    with pytest.raises(DataError, match="images of 8 x 8 patches, of which the model knows 7 positions along a side"):
+    with pytest.raises(
+        DataError,
+        match="images of 8 x 8 patches, of which the model knows 7 positions along a side",
+    ):
         open_images(path, model=model, job=job_of(image=64))
 
 
 def causal(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(built_core, "in_one_image", lambda place, runs, positions, window: torch.zeros((1, 1, 1), dtype=torch.bool))
+    patch.setattr(
+        built_core,
+        "in_one_image",
+        lambda place, runs, positions, window: torch.zeros((1, 1, 1), dtype=torch.bool),
+    )
 
 
 def pixels_as_they_are(patch: pytest.MonkeyPatch) -> None:
     rows = block_run._rows
-    patch.setattr(block_run, "_rows", lambda whole, *at: rows(whole, *at) / 2 + 0.5 if whole.dim() == 3 else rows(whole, *at))
+    patch.setattr(
+        block_run,
+        "_rows",
+        lambda whole, *at: rows(whole, *at) / 2 + 0.5 if whole.dim() == 3 else rows(whole, *at),
+    )
 
 
 def rows_and_columns_swapped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(patches, "by_axis", lambda at, grid, table, dtype: by_axis(at.flip(-1), grid, table, dtype=dtype))
+    patch.setattr(
+        patches,
+        "by_axis",
+        lambda at, grid, table, dtype: by_axis(at.flip(-1), grid, table, dtype=dtype),
+    )
 
 
 def whole_heads_turn(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rotary, "turned_apart", lambda x, cos, sin, width, parts: turned(x, cos, sin, width=width))
+    patch.setattr(
+        rotary, "turned_apart", lambda x, cos, sin, width, parts: turned(x, cos, sin, width=width)
+    )
 
 
 def sums_of_patches(patch: pytest.MonkeyPatch) -> None:
@@ -231,7 +306,9 @@ MUTANTS = (
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.__name__)
-def test_without_one_of_its_mechanisms_it_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: Any) -> None:
+def test_without_one_of_its_mechanisms_it_is_another_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: Any
+) -> None:
     pytest.importorskip("transformers", reason="Transformers is not installed")
     mutant(monkeypatch)
     rotary._turns.cache_clear()

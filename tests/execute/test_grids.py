@@ -1,4 +1,5 @@
-"""Rows and columns of patches, what turns by them, and tables of positions that are stretched: worked values, and those of PyTorch."""
+"""Rows and columns of patches, what turns by them, and tables of positions that are stretched:
+worked values, and those of PyTorch."""
 
 from __future__ import annotations
 
@@ -28,32 +29,53 @@ def test_patches_are_counted_block_by_block() -> None:
     assert places(torch.tensor([8, 15]), columns=4, block=(2, 2)).tolist() == [[2, 0], [3, 3]]
     assert places(torch.tensor([5, 6]), columns=3, block=(1, 1)).tolist() == [[1, 2], [2, 0]]
     # Of blocks of 1 x 2 the second row begins behind the first.
-    assert places(torch.tensor([2, 3, 4]), columns=4, block=(1, 2)).tolist() == [[0, 2], [0, 3], [1, 0]]
+    assert places(torch.tensor([2, 3, 4]), columns=4, block=(1, 2)).tolist() == [
+        [0, 2],
+        [0, 3],
+        [1, 0],
+    ]
 
 
 def test_images_are_squares_of_whole_blocks() -> None:
     assert grid_of(IMAGE, patches=36) == (6, 6)
     assert grid_of(replace(IMAGE, block=(2, 3)), patches=36) == (6, 6)
     for patches in (9, 12, 35):
-        with pytest.raises(DataError, match=f"{patches} patches is no square of whole blocks of 2 x 2"):
+        with pytest.raises(
+            DataError, match=f"{patches} patches is no square of whole blocks of 2 x 2"
+        ):
             grid_of(IMAGE, patches=patches)
     assert (IMAGE.written(36), replace(IMAGE, block=(1, 1), first=1).written(37)) == (9, 36)
 
 
-SIDES = (((4, 4), (6, 6)), ((7, 7), (3, 3)), ((3, 5), (8, 2)), ((4, 4), (4, 4)), ((5, 5), (1, 1)), ((1, 1), (3, 3)))
+SIDES = (
+    ((4, 4), (6, 6)),
+    ((7, 7), (3, 3)),
+    ((3, 5), (8, 2)),
+    ((4, 4), (4, 4)),
+    ((5, 5), (1, 1)),
+    ((1, 1), (3, 3)),
+)
 """Of tables, and of the images that they are stretched over."""
 
 
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("cubic", [False, True])
 @pytest.mark.parametrize(("known", "size"), SIDES)
-def test_a_stretched_table_is_that_of_pytorch(known: tuple[int, int], size: tuple[int, int], cubic: bool, corners: bool) -> None:
-    table = torch.randn(known[0] * known[1], 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+def test_a_stretched_table_is_that_of_pytorch(
+    known: tuple[int, int], size: tuple[int, int], cubic: bool, corners: bool
+) -> None:
+    table = torch.randn(
+        known[0] * known[1], 6, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    )
     at = places(torch.arange(size[0] * size[1]), columns=size[1], block=(1, 1))
-    rows, weights = stretched(at, size, PositionGrid(rows=known[0], columns=known[1], cubic=cubic, corners=corners))
+    rows, weights = stretched(
+        at, size, PositionGrid(rows=known[0], columns=known[1], cubic=cubic, corners=corners)
+    )
     found = (table[rows] * weights.unsqueeze(-1)).sum(1)
     image = table.T.unflatten(1, known).unsqueeze(0)
-    wanted = functional.interpolate(image, size=size, mode="bicubic" if cubic else "bilinear", align_corners=corners)
+    wanted = functional.interpolate(
+        image, size=size, mode="bicubic" if cubic else "bilinear", align_corners=corners
+    )
     torch.testing.assert_close(found, wanted[0].flatten(1).T, rtol=0, atol=1e-12)
     assert weights.sum(1) == pytest.approx(torch.ones(len(at)))
 
@@ -67,19 +89,34 @@ def test_a_table_as_large_as_the_image_is_its_rows() -> None:
 
 def test_pairs_turn_by_rows_or_by_columns() -> None:
     settings = Settings(rope_base=100.0, turns=GridRotary())
-    assert rotary_rates(settings, 4, on=CPU).tolist() == [[1.0, 0.1, 0.0, 0.0], [0.0, 0.0, 1.0, 0.1]]
+    assert rotary_rates(settings, 4, on=CPU).tolist() == [
+        [1.0, 0.1, 0.0, 0.0],
+        [0.0, 0.0, 1.0, 0.1],
+    ]
     in_turns = replace(settings, turns=GridRotary(axes=(1, 0), in_turns=True))
-    assert rotary_rates(in_turns, 4, on=CPU).tolist() == [[0.0, 1.0, 0.0, 0.1], [1.0, 0.0, 0.1, 0.0]]
+    assert rotary_rates(in_turns, 4, on=CPU).tolist() == [
+        [0.0, 1.0, 0.0, 0.1],
+        [1.0, 0.0, 0.1, 0.0],
+    ]
     # A third of the pairs turns by frames, and two elements of a head of 20 by nothing.
     of_videos = replace(settings, turns=GridRotary(axes=(2, 0, 1)))
     assert turned_pairs(of_videos, 20) == 9
-    assert rotary_rates(of_videos, 6, on=CPU).tolist() == [[0, 0, 1.0, 0.1, 0, 0], [0, 0, 0, 0, 1.0, 0.1]]
+    assert rotary_rates(of_videos, 6, on=CPU).tolist() == [
+        [0, 0, 1.0, 0.1, 0, 0],
+        [0, 0, 0, 0, 1.0, 0.1],
+    ]
     # Row 2, column 3: the first pair turns by 3, the second by 2.
-    cos, sin = cosines(torch.tensor([[2, 3]]), rotary_rates(in_turns, 4, on=CPU), scale=1.0, dtype=torch.float64)
-    assert cos[0, 0].tolist() == pytest.approx(torch.tensor([3.0, 2.0, 0.3, 0.2], dtype=torch.float64).cos().tolist())
+    cos, sin = cosines(
+        torch.tensor([[2, 3]]), rotary_rates(in_turns, 4, on=CPU), scale=1.0, dtype=torch.float64
+    )
+    assert cos[0, 0].tolist() == pytest.approx(
+        torch.tensor([3.0, 2.0, 0.3, 0.2], dtype=torch.float64).cos().tolist()
+    )
     x = torch.tensor([[[1.0, 0, 0, 0, 0, 0, 0, 0]]], dtype=torch.float64)
     found = turned(x, cos, sin, width=8)[0, 0]
-    assert found.tolist() == pytest.approx([float(cos[0, 0, 0]), 0, 0, 0, float(sin[0, 0, 0]), 0, 0, 0])
+    assert found.tolist() == pytest.approx(
+        [float(cos[0, 0, 0]), 0, 0, 0, float(sin[0, 0, 0]), 0, 0, 0]
+    )
 
 
 def test_what_a_query_sees_of_a_key_depends_on_how_far_apart_they_are() -> None:
@@ -88,15 +125,23 @@ def test_what_a_query_sees_of_a_key_depends_on_how_far_apart_they_are() -> None:
     q, k = torch.randn(2, 1, 1, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
     def at(x: torch.Tensor, row: int, column: int) -> torch.Tensor:
-        return turned(x, *cosines(torch.tensor([[row, column]]), rates, scale=1.0, dtype=torch.float64), width=8)
+        return turned(
+            x,
+            *cosines(torch.tensor([[row, column]]), rates, scale=1.0, dtype=torch.float64),
+            width=8,
+        )
 
-    scores = [float((at(q, row, column) * at(k, row + 2, column + 1)).sum()) for row, column in ((0, 0), (3, 1), (5, 6))]
+    scores = [
+        float((at(q, row, column) * at(k, row + 2, column + 1)).sum())
+        for row, column in ((0, 0), (3, 1), (5, 6))
+    ]
     assert scores == pytest.approx([scores[0]] * 3)
     assert float((at(q, 0, 0) * at(k, 1, 2)).sum()) != pytest.approx(scores[0])
 
 
 def test_the_gradient_of_a_stretched_table_is_the_slope_of_the_loss() -> None:
-    """Images of 6 x 6 patches over a table of 4 x 4; against differences of the loss in three rows of it."""
+    """Images of 6 x 6 patches over a table of 4 x 4; against differences of the loss in three rows
+    of it."""
     model, job = small_kimi(), job_of(samples=2)
     batch, source = made_batch(model, job, seed=1), seeded(model, seed=1)
     whole = run_step(model, job, unsplit(model, job), batch=batch, source=source)

@@ -20,7 +20,9 @@ GROUPS = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("width", "out"), [(16, 8), (10, 6)])
 @pytest.mark.parametrize("name", GROUPS)
-def test_each_group_is_multiplied_by_its_own_matrix(name: str, width: int, out: int, dtype: torch.dtype) -> None:
+def test_each_group_is_multiplied_by_its_own_matrix(
+    name: str, width: int, out: int, dtype: torch.dtype
+) -> None:
     groups, count = torch.tensor(GROUPS[name], dtype=torch.int64), 6
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(len(groups), width, generator=generator).to(dtype)
@@ -28,7 +30,11 @@ def test_each_group_is_multiplied_by_its_own_matrix(name: str, width: int, out: 
     matrices = torch.randn(count, width, out, generator=generator).to(dtype)
     ends = ends_of(groups, count)
     near = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
-    wanted = torch.stack([row @ matrices[g] for row, g in zip(rows, groups, strict=True)]) if len(groups) else rows.new_zeros((0, out))
+    wanted = (
+        torch.stack([row @ matrices[g] for row, g in zip(rows, groups, strict=True)])
+        if len(groups)
+        else rows.new_zeros((0, out))
+    )
     torch.testing.assert_close(products(rows, matrices, ends), wanted, **near)
     torch.testing.assert_close(products(others, matrices.transpose(1, 2), ends).shape, rows.shape)
     total = torch.zeros(count, width, out, dtype=torch.float64)

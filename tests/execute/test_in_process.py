@@ -12,21 +12,34 @@ from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Exchange, Post, Reduce, Reduction, Take, Task
 
 
-def summed(device: int, group: tuple[int, ...], *, key: str = "s", reduction: Reduction = Reduction.SUM) -> Task[list[float]]:
-    total = yield Reduce(group=group, tensor=torch.tensor([float(device + 1), -float(device)]), key=key, reduction=reduction)
+def summed(
+    device: int, group: tuple[int, ...], *, key: str = "s", reduction: Reduction = Reduction.SUM
+) -> Task[list[float]]:
+    total = yield Reduce(
+        group=group,
+        tensor=torch.tensor([float(device + 1), -float(device)]),
+        key=key,
+        reduction=reduction,
+    )
     return total.tolist()  # type: ignore[union-attr, no-any-return]
 
 
 def test_reductions_of_groups() -> None:
     assert run({d: summed(d, (0, 1, 2)) for d in range(3)}) == {d: [6.0, -3.0] for d in range(3)}
-    assert run({d: summed(d, (0, 1, 2), reduction=Reduction.MAX) for d in range(3)}) == {d: [3.0, 0.0] for d in range(3)}
+    assert run({d: summed(d, (0, 1, 2), reduction=Reduction.MAX) for d in range(3)}) == {
+        d: [3.0, 0.0] for d in range(3)
+    }
 
 
 def test_an_exchange_gives_each_its_own() -> None:
     def task(device: int) -> Task[dict[int, list[int]]]:
         came = yield Exchange(
             group=(0, 1, 2),
-            gives={other: torch.tensor([10 * device + other]) for other in range(3) if other != (device + 1) % 3},
+            gives={
+                other: torch.tensor([10 * device + other])
+                for other in range(3)
+                if other != (device + 1) % 3
+            },
             receives={other: (1,) for other in range(3) if device != (other + 1) % 3},
             key="e",
             kind="all_to_all",
@@ -34,7 +47,9 @@ def test_an_exchange_gives_each_its_own() -> None:
         )
         return {other: tensor.tolist() for other, tensor in came.items()}  # type: ignore[union-attr]
 
-    assert run({d: task(d) for d in range(3)}) == {d: {o: [10 * o + d] for o in range(3) if d != (o + 1) % 3} for d in range(3)}
+    assert run({d: task(d) for d in range(3)}) == {
+        d: {o: [10 * o + d] for o in range(3) if d != (o + 1) % 3} for d in range(3)
+    }
 
 
 def test_messages_of_one_key_come_in_order_and_a_post_never_waits() -> None:
@@ -107,11 +122,20 @@ def test_members_that_disagree(second: Reduce) -> None:
 
 @pytest.mark.parametrize(
     ("gives", "receives"),
-    [({}, {0: (2,)}), ({0: torch.zeros(1)}, {}), ({0: torch.zeros(1)}, {0: (3,)}), ({0: torch.zeros(2)}, {0: (2,)})],
+    [
+        ({}, {0: (2,)}),
+        ({0: torch.zeros(1)}, {}),
+        ({0: torch.zeros(1)}, {0: (3,)}),
+        ({0: torch.zeros(2)}, {0: (2,)}),
+    ],
 )
-def test_exchanges_that_disagree(gives: dict[int, torch.Tensor], receives: dict[int, tuple[int, ...]]) -> None:
+def test_exchanges_that_disagree(
+    gives: dict[int, torch.Tensor], receives: dict[int, tuple[int, ...]]
+) -> None:
     def task(given: dict[int, torch.Tensor], expected: dict[int, tuple[int, ...]]) -> Task[None]:
-        yield Exchange(group=(0, 1), gives=given, receives=expected, key="k", kind="all_gather", elements=3)
+        yield Exchange(
+            group=(0, 1), gives=given, receives=expected, key="k", kind="all_gather", elements=3
+        )
 
     with pytest.raises(StrategyError) as caught:
         run({0: task({1: torch.zeros(2)}, {1: (1,)}), 1: task(gives, receives)})
@@ -178,7 +202,9 @@ def test_the_trace_counts_tensors_and_says_what_the_device_did() -> None:
         (0, "send", (0, 2)): 5,
         (2, "receive", (0, 2)): 5,
     }
-    assert [(r.device, r.sent, r.received, r.element, r.action) for r in trace.records if r.device != 1] == [
+    assert [
+        (r.device, r.sent, r.received, r.element, r.action) for r in trace.records if r.device != 1
+    ] == [
         (0, 6, 6, 4, "F0"),
         (2, 6, 6, 4, "F0"),
         (0, 5, 0, 8, "F0"),

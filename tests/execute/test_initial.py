@@ -33,7 +33,10 @@ def test_a_part_is_the_slice_of_the_whole(name: str) -> None:
 
 
 def test_weights_are_normal_and_the_ends_of_branches_narrower() -> None:
-    model = model_from_config({**LAYOUTS["llama"], "hidden_size": 512, "intermediate_size": 512, "attention_bias": True}, name="wide")
+    model = model_from_config(
+        {**LAYOUTS["llama"], "hidden_size": 512, "intermediate_size": 512, "attention_bias": True},
+        name="wide",
+    )
     source = InitialValues(model=model, seed=5, dtype=torch.float64)
     assert branches(model) == 4
     seen = {}
@@ -42,7 +45,13 @@ def test_weights_are_normal_and_the_ends_of_branches_narrower() -> None:
             seen[parameter.name] = source(key).flatten()
     assert all((seen[name] == 1).all() for name in ("norm1.weight", "norm2.weight", "norm.weight"))
     assert (seen["qkv.bias"] == 0).all()
-    for name, std in {"qkv.weight": 0.02, "up.weight": 0.02, "down.weight": 0.01, "proj.weight": 0.01, "embed.weight": 0.02}.items():
+    for name, std in {
+        "qkv.weight": 0.02,
+        "up.weight": 0.02,
+        "down.weight": 0.01,
+        "proj.weight": 0.01,
+        "embed.weight": 0.02,
+    }.items():
         values = seen[name] / std
         count = len(values)
         # Six standard errors of mean, spread and fourth moment of a normal sample.
@@ -76,11 +85,16 @@ def test_state_spaces_begin_within_their_bounds() -> None:
         model = model_from_config(LAYOUTS[name], name=name)
         source = InitialValues(model=model, seed=1, dtype=torch.float64)
         found = {parameter.name: source(key) for key, parameter in owned(model)}
-        steps = torch.nn.functional.softplus(found["scan.dt_bias" if name == "mamba2" else "dt_proj.bias"])
+        steps = torch.nn.functional.softplus(
+            found["scan.dt_bias" if name == "mamba2" else "dt_proj.bias"]
+        )
         assert ((steps > 0.99e-3) & (steps < 0.101)).all()
         rates = found["scan.a_log"].exp()
         if name == "mamba":
-            torch.testing.assert_close(rates, torch.arange(1.0, rates.shape[1] + 1, dtype=torch.float64).expand(rates.shape))
+            torch.testing.assert_close(
+                rates,
+                torch.arange(1.0, rates.shape[1] + 1, dtype=torch.float64).expand(rates.shape),
+            )
         assert ((rates >= 1) & (rates <= 16)).all()
         assert (found["scan.d"] == 1).all()
         assert (found["conv.weight"].abs() <= 0.5).all()

@@ -1,4 +1,5 @@
-"""Lanes that shard gradients and parameters for themselves: the same steps as one device, and as many elements moved as is priced."""
+"""Lanes that shard gradients and parameters for themselves: the same steps as one device, and as
+many elements moved as is priced."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ from tests.execute.saved import save
 from tests.execute.small_plans import PLANS, RULE, Small, alone_reports, run_here
 from tests.execute.trained import train
 
-NAMES = tuple(name for name, small in PLANS.items() if any(rule.lanes for rule in small.plan.shards))
+NAMES = tuple(
+    name for name, small in PLANS.items() if any(rule.lanes for rule in small.plan.shards)
+)
 STEPS = 3
 
 
@@ -38,7 +41,13 @@ def test_some_plans_have_lanes_of_their_own() -> None:
     assert len(NAMES) >= 9
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.proof] if i % 2 else []) for i, name in enumerate(NAMES)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.proof] if i % 2 else [])
+        for i, name in enumerate(NAMES)
+    ],
+)
 def test_steps_are_those_of_one_device(name: str) -> None:
     small = PLANS[name]
     found = [(r.loss, r.norm) for r in run_here(small, small.known(), steps=STEPS)[0]]
@@ -46,7 +55,8 @@ def test_steps_are_those_of_one_device(name: str) -> None:
 
 
 def moved(name: str, what: str) -> list[tuple[Bucket, list[SentElements]]]:
-    """Of each bucket of several parties: what its devices exchanged with the owners of optimizer states in a step."""
+    """Of each bucket of several parties: what its devices exchanged with the owners of optimizer
+    states in a step."""
     small = PLANS[name]
     known, trace = small.known(), Trace()
     train(small.members(known), known, [small.batches(0)], trace=trace)
@@ -63,7 +73,9 @@ def test_the_busiest_gives_the_owners_what_is_priced(name: str) -> None:
     compared = 0
     for bucket, records in moved(name, "owners"):
         sharing = rules.sharing(ParameterClass.DENSE, DeviceList.of(bucket.sharers[0].devices))
-        volume = bucket.elements * owner_volumes(DeviceList.of(bucket.members), sharing)["to_owners"]
+        volume = (
+            bucket.elements * owner_volumes(DeviceList.of(bucket.members), sharing)["to_owners"]
+        )
         assert sorted(r.device for r in records) == list(bucket.devices)
         assert max(r.elements for r in records) == pytest.approx(volume, abs=len(bucket.devices))
         assert sum(r.sent for r in records) == sum(r.received for r in records)
@@ -77,22 +89,31 @@ def test_new_values_come_once(name: str) -> None:
     for bucket, records in moved(name, "renewed"):
         sharers = bucket.sharers[0]
         for record in records:
-            (low, high), (a, b) = (one.piece(record.device, bucket.elements, 1) for one in (sharers.party(record.device), sharers))
+            (low, high), (a, b) = (
+                one.piece(record.device, bucket.elements, 1)
+                for one in (sharers.party(record.device), sharers)
+            )
             assert record.received == high - low - max(min(high, b) - max(low, a), 0)
 
 
 @pytest.mark.parametrize("name", ["lanes of one replica", "lanes hold experts once"])
 def test_what_no_lane_shards_is_summed_once_and_gathered_once(name: str) -> None:
-    """Whatever the lanes' stage: of it no microbatch reduces anything and no use gathers anything, and new values come from all holders."""
+    """Whatever the lanes' stage: of it no microbatch reduces anything and no use gathers anything,
+    and new values come from all holders."""
     small = PLANS[name]
     known, trace = small.known(), Trace()
     train(small.members(known), known, [small.batches(0)], trace=trace)
-    found = Counter((*r.key[:2], r.device) for r in trace.records if isinstance(r.key, tuple) and len(r.key) == 2)
+    found = Counter(
+        (*r.key[:2], r.device)
+        for r in trace.records
+        if isinstance(r.key, tuple) and len(r.key) == 2
+    )
     apart = [bucket for bucket in known.buckets if not bucket.in_parties]
     sums = []
     for bucket in apart:
         uses, owners, new, scattered = (
-            {found[what, bucket.number, d] for d in bucket.devices} for what in ("use", "owners", "new", "scatter")
+            {found[what, bucket.number, d] for d in bucket.devices}
+            for what in ("use", "owners", "new", "scatter")
         )
         assert (uses, owners, new) == ({0}, {0}, {1})
         sums.append(scattered)
@@ -103,8 +124,11 @@ def test_what_no_lane_shards_is_summed_once_and_gathered_once(name: str) -> None
 
 @pytest.mark.parametrize("in_formats", [pytest.param(False, marks=pytest.mark.proof), True])
 @pytest.mark.parametrize("name", ["one lane shards", "hybrid lanes"])
-def test_a_checkpoint_is_taken_up_where_it_was_left(name: str, in_formats: bool, tmp_path: Path) -> None:
-    """Under the same plan and on one device, with master copies and without: the next step is that of who went on."""
+def test_a_checkpoint_is_taken_up_where_it_was_left(
+    name: str, in_formats: bool, tmp_path: Path
+) -> None:
+    """Under the same plan and on one device, with master copies and without: the next step is that
+    of who went on."""
     small, source = PLANS[name], seeded(PLANS[name].model, seed=0)
     precision = precision_of(small.job) if in_formats else None
     known = training(small.model, small.job, small.plan, rule=RULE, precision=precision)
@@ -113,8 +137,16 @@ def test_a_checkpoint_is_taken_up_where_it_was_left(name: str, in_formats: bool,
     assert all(bool(own.values) is not in_formats for own in members.values() if own.pieces)
     found = read(save(members, known, tmp_path), model=small.model)
     (expected,) = train(members, known, [small.batches(1)])
-    (again,) = train({d: resumed(d, known, found, source=source) for d in known.devices}, known, [small.batches(1)])
+    (again,) = train(
+        {d: resumed(d, known, found, source=source) for d in known.devices},
+        known,
+        [small.batches(1)],
+    )
     assert (again.loss, again.norm) == (expected.loss, expected.norm)
-    one = training(small.model, small.job, unsplit(small.model, small.job), rule=RULE, precision=precision)
-    (alone,) = train({d: resumed(d, one, found, source=source) for d in one.devices}, one, [small.batches(1)])
+    one = training(
+        small.model, small.job, unsplit(small.model, small.job), rule=RULE, precision=precision
+    )
+    (alone,) = train(
+        {d: resumed(d, one, found, source=source) for d in one.devices}, one, [small.batches(1)]
+    )
     assert alone.loss == pytest.approx(expected.loss, rel=1e-2 if in_formats else 1e-12)

@@ -1,4 +1,5 @@
-"""The load-balancing loss of experts: Transformers' on one device, the same under every plan with the same microbatches."""
+"""The load-balancing loss of experts: Transformers' on one device, the same under every plan with
+the same microbatches."""
 
 from __future__ import annotations
 
@@ -42,8 +43,14 @@ from tests.strategy.zoo_models import sparse
 
 COEFFICIENT = 0.7
 LENGTH = 8
-MIXTRAL = next(config for config in ALL.values() if config["architectures"] == ["MixtralForCausalLM"])
-TRIED = {config["architectures"][0]: config for config in reversed(ALL.values()) if "expert" in str(config)}
+MIXTRAL = next(
+    config for config in ALL.values() if config["architectures"] == ["MixtralForCausalLM"]
+)
+TRIED = {
+    config["architectures"][0]: config
+    for config in reversed(ALL.values())
+    if "expert" in str(config)
+}
 
 
 def balanced(config: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -70,12 +77,15 @@ def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, architectu
     weights = open_weights(tmp_path / "weights", model=model, dtype=torch.float64)
     result = run_step(model, job, unsplit(model, job), batch=batch, source=weights)
     assert float(result.loss) == pytest.approx(float(wanted.detach()), abs=1e-6)
-    for key, difference, largest in gradient_differences(published, model, result, folder=tmp_path / "gradients"):
+    for key, difference, largest in gradient_differences(
+        published, model, result, folder=tmp_path / "gradients"
+    ):
         assert difference <= 1e-6 * (1 + largest), key
 
 
 def test_every_class_with_the_loss_is_known() -> None:
-    """Classes of Transformers that call the function of the loss are those of the table, with their coefficients."""
+    """Classes of Transformers that call the function of the loss are those of the table, with their
+    coefficients."""
     import inspect
 
     from tests.execute.test_padding_classes import published_classes
@@ -97,7 +107,11 @@ def small(layers: int = 2, coefficient: float = COEFFICIENT) -> Model:
 
 
 HEAD = "plan small devices 4\n"
-ONE = HEAD + "{zero}lane main samples 8 in {microbatches}\n  stages embed+{layers}+head on 0\n{split}order gpipe(main)\n"
+ONE = (
+    HEAD
+    + "{zero}lane main samples 8 in {microbatches}\n  stages embed+{layers}+head on 0\n{split}order"
+    " gpipe(main)\n"
+)
 
 
 def one(split: str, *, microbatches: int = 2, layers: int = 2, zero: str = "") -> str:
@@ -105,9 +119,20 @@ def one(split: str, *, microbatches: int = 2, layers: int = 2, zero: str = "") -
     return ONE.format(split=lines, microbatches=microbatches, layers=layers, zero=zero)
 
 
-def piped(order: str, stages: str, *, split: str = "all = .", devices: int = 4, microbatches: int = 4, slices: str = "") -> str:
+def piped(
+    order: str,
+    stages: str,
+    *,
+    split: str = "all = .",
+    devices: int = 4,
+    microbatches: int = 4,
+    slices: str = "",
+) -> str:
     lines = "".join(f"    {line}\n" for line in split.split("; "))
-    return f"plan small devices {devices}\nlane main samples 8 in {microbatches}{slices}\n  stages {stages}\n{lines}order {order}(main)\n"
+    return (
+        f"plan small devices {devices}\nlane main samples 8 in {microbatches}{slices}\n  stages"
+        f" {stages}\n{lines}order {order}(main)\n"
+    )
 
 
 FOUR = "embed+1, 1*2, 1+head on 0..3"
@@ -123,15 +148,30 @@ PLANS = {
     "pp": piped("1f1b", FOUR),
     "pp, recomputed": piped("1f1b", FOUR, split="all = .; recompute 0-: full"),
     "pp, halves of backward": piped("zb-h1", FOUR),
-    "pp, interleaved": piped("interleaved-1f1b", "embed+1, 1*2, 1+head on (0, 2)*2", split="all = b2; experts = e2"),
+    "pp, interleaved": piped(
+        "interleaved-1f1b", "embed+1, 1*2, 1+head on (0, 2)*2", split="all = b2; experts = e2"
+    ),
     "pp, v": piped("zb-v", "embed+1, 1*2, 1+head on 0..1, 1..0", devices=2),
     "a found order": "plan small devices 4\n" + FOUND,
-    "two lanes": "plan small devices 4\nlane down samples 4 in 4\n  stages embed+1, 1*2, 1+head on 0..3\n    all = .\n"
-    "lane up samples 4 in 4\n  stages embed+1, 1*2, 1+head on 3..0\n    all = .\norder chimera(down, up)\n",
+    "two lanes": (
+        "plan small devices 4\nlane down samples 4 in 4\n  stages embed+1, 1*2, 1+head on 0..3\n   "
+        " all = .\nlane up samples 4 in 4\n  stages embed+1, 1*2, 1+head on 3..0\n    all ="
+        " .\norder chimera(down, up)\n"
+    ),
     "pp and dp and ep": piped("1f1b", "embed+2, 2+head on 0, 2", split="all = b2; experts = e2"),
-    "slices": piped("terapipe", "embed+2, 2+head on 0, 2", split="all = s2z via ring", microbatches=2, slices=" slices 2:1"),
+    "slices": piped(
+        "terapipe",
+        "embed+2, 2+head on 0, 2",
+        split="all = s2z via ring",
+        microbatches=2,
+        slices=" slices 2:1",
+    ),
     "slices, one of a token": piped(
-        "terapipe", "embed+2, 2+head on 0, 2", split="all = t2; stream = s2; router = s2", microbatches=2, slices=" slices 7:1"
+        "terapipe",
+        "embed+2, 2+head on 0, 2",
+        split="all = t2; stream = s2; router = s2",
+        microbatches=2,
+        slices=" slices 7:1",
     ),
     "routers in the first stage alone": piped("1f1b", "embed+4, head on 0, 2", split="all = b2"),
 }
@@ -141,7 +181,9 @@ JOB = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), globa
 
 
 def step(model: Model, plan: Plan) -> StepResult:
-    return run_step(model, JOB, plan, batch=made_batch(model, JOB, seed=0), source=seeded(model, seed=1))
+    return run_step(
+        model, JOB, plan, batch=made_batch(model, JOB, seed=0), source=seeded(model, seed=1)
+    )
 
 
 @lru_cache(maxsize=8)
@@ -190,10 +232,16 @@ def test_prediction_modules_are_not_balanced() -> None:
     assert found == "route"
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
     batch, source = made_batch(model, job, seed=0), seeded(model, seed=1)
-    added = [float(run_step(one, job, unsplit(one, job), batch=batch, source=source).loss) for one in (chosen, model)]
+    added = [
+        float(run_step(one, job, unsplit(one, job), batch=batch, source=source).loss)
+        for one in (chosen, model)
+    ]
     without = without_predictors(model)
     balanced_without = replace(without, settings=chosen.settings)
-    alone = [float(run_step(one, job, unsplit(one, job), batch=batch, source=source).loss) for one in (balanced_without, without)]
+    alone = [
+        float(run_step(one, job, unsplit(one, job), batch=batch, source=source).loss)
+        for one in (balanced_without, without)
+    ]
     assert added[0] - added[1] == pytest.approx(alone[0] - alone[1], abs=1e-12)
     assert added[0] - added[1] > COEFFICIENT
 
@@ -204,16 +252,26 @@ def test_microbatches_have_the_mean_of_their_own_losses() -> None:
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
     batch, source = made_batch(model, job, seed=0), seeded(model, seed=1)
     batch["labels"] = batch["labels"].clamp(min=0)
-    together = run_step(model, job, unsplit(model, job, microbatches=4), batch=batch, source=source).loss
+    together = run_step(
+        model, job, unsplit(model, job, microbatches=4), batch=batch, source=source
+    ).loss
     fewer = replace(job, global_batch=2)
     alone = [
-        run_step(model, fewer, unsplit(model, fewer), batch={name: x[i : i + 2] for name, x in batch.items()}, source=source).loss
+        run_step(
+            model,
+            fewer,
+            unsplit(model, fewer),
+            batch={name: x[i : i + 2] for name, x in batch.items()},
+            source=source,
+        ).loss
         for i in range(0, 8, 2)
     ]
     assert float(together) == pytest.approx(float(sum(alone)) / 4, abs=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["frozen:router", "frozen:embed,attn,router,experts", "lora:r2:attn"])
+@pytest.mark.parametrize(
+    "kind", ["frozen:router", "frozen:embed,attn,router,experts", "lora:r2:attn"]
+)
 def test_what_is_frozen_has_no_gradient_and_the_same_loss(kind: str) -> None:
     model = trained(small(4), kind)
     plan = parse_plan(PLANS["pp and dp and ep"])
@@ -252,8 +310,13 @@ def test_a_proof_has_the_loss() -> None:
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
     found = prove(model, job, parse_plan(PLANS["pp and dp and ep"]))
     assert abs(found.loss_difference) < 1e-10
-    unlike = "plan small devices 2\nlane a samples 4 in 2\n  stages embed+4+head on 0\n    all = .\n"
-    unlike += "lane b samples 4 in 4\n  stages embed+4+head on 1\n    all = .\norder gpipe(a)\norder gpipe(b)\n"
+    unlike = (
+        "plan small devices 2\nlane a samples 4 in 2\n  stages embed+4+head on 0\n    all = .\n"
+    )
+    unlike += (
+        "lane b samples 4 in 4\n  stages embed+4+head on 1\n    all = .\norder gpipe(a)\norder"
+        " gpipe(b)\n"
+    )
     with pytest.raises(StrategyError, match="lanes have some of 1 and 2 samples"):
         prove(model, job, parse_plan(unlike))
     assert max(found.gradients.values()) < 1e-8
@@ -267,7 +330,9 @@ def test_what_is_not_learnt_has_the_loss_of_tokens_alone() -> None:
     members = {d: member(d, known, source=seeded(model, seed=1)) for d in known.devices}
     found = run({d: evaluation_task(own, known, batch=batch) for d, own in members.items()})
     without = replace(model, settings=replace(model.settings, load_balancing=0.0))
-    tokens = run_step(without, job, unsplit(without, job), batch=batch, source=seeded(model, seed=1)).loss
+    tokens = run_step(
+        without, job, unsplit(without, job), batch=batch, source=seeded(model, seed=1)
+    ).loss
     assert list(found.values()) == pytest.approx([float(tokens)] * 4, abs=1e-12)
 
 
@@ -282,10 +347,16 @@ def test_noise_on_routers_is_refused_unless_it_is_switched_off() -> None:
 
 
 def test_a_model_without_routers_has_no_such_loss() -> None:
-    model = model_from_config(next(c for c in ALL.values() if c["architectures"] == ["LlamaForCausalLM"]), name="small")
+    model = model_from_config(
+        next(c for c in ALL.values() if c["architectures"] == ["LlamaForCausalLM"]), name="small"
+    )
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=LENGTH),), global_batch=8)
-    with pytest.raises(StrategyError, match="mean over equal routers, and small has none") as refused:
-        training(model, job, unsplit(model, job), settings=replace(model.settings, load_balancing=0.1))
+    with pytest.raises(
+        StrategyError, match="mean over equal routers, and small has none"
+    ) as refused:
+        training(
+            model, job, unsplit(model, job), settings=replace(model.settings, load_balancing=0.1)
+        )
     assert refused.value.rule == "execute.balance"
 
 

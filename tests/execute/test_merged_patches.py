@@ -1,4 +1,5 @@
-"""Patches that become one image token: a tower of any cut before a text of any cut trains as on one device, or is refused by name."""
+"""Patches that become one image token: a tower of any cut before a text of any cut trains as on one
+device, or is refused by name."""
 
 from __future__ import annotations
 
@@ -46,14 +47,31 @@ PATCHES = 36
 
 
 def small_kimi(*, hidden: int = 64) -> Model:
-    text = {**KIMI["text_config"], "hidden_size": hidden, "num_hidden_layers": 2, "n_routed_experts": 8}
-    vision = {**KIMI["vision_config"], "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "patch_size": 4}
-    return model_from_config({**KIMI, "text_config": text, "vision_config": vision, "projection_hidden_size": 32}, name="small-kimi")
+    text = {
+        **KIMI["text_config"],
+        "hidden_size": hidden,
+        "num_hidden_layers": 2,
+        "n_routed_experts": 8,
+    }
+    vision = {
+        **KIMI["vision_config"],
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "patch_size": 4,
+    }
+    return model_from_config(
+        {**KIMI, "text_config": text, "vision_config": vision, "projection_hidden_size": 32},
+        name="small-kimi",
+    )
 
 
 def job_of(*, image: int = PATCHES, samples: int = 8) -> TrainingJob:
     lengths = {"text": 16, "image": image}
-    return TrainingJob(sequences=tuple(SequenceLength(name=n, tokens=t) for n, t in lengths.items()), global_batch=samples)
+    return TrainingJob(
+        sequences=tuple(SequenceLength(name=n, tokens=t) for n, t in lengths.items()),
+        global_batch=samples,
+    )
 
 
 def two_stages(tower: str, text: str) -> str:
@@ -89,8 +107,13 @@ def test_elements_of_a_token_lie_over_its_patches() -> None:
 
 
 @in_both
-@pytest.mark.parametrize(("tower", "text"), list(product(TOWER, TEXT)) if in_proof() else [*zip(TOWER, TEXT * 2, strict=False)])
-def test_merged_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(tower: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("tower", "text"),
+    list(product(TOWER, TEXT)) if in_proof() else [*zip(TOWER, TEXT * 2, strict=False)],
+)
+def test_merged_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(
+    tower: str, text: str
+) -> None:
     model, job = small_kimi(), job_of(image=64 if "s2" in tower else PATCHES)
     found = prove(model, job, parse_plan(two_stages(tower, text)))
     assert found.equal, (found.loss_difference, found.worst)
@@ -99,9 +122,15 @@ def test_merged_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(tower: 
 @pytest.mark.parametrize("cut", cases(["up", "act", "down", "norm", "merge"], 3))
 def test_a_projector_may_be_cut_between_its_operators(cut: str) -> None:
     """Devices of both sides have other parts of the tensor between them."""
-    operators = [f"projector.{name}" for name in ("vision_norm", "norm", "up", "act", "down")] + ["embed.lookup", "embed.merge"]
+    operators = [f"projector.{name}" for name in ("vision_norm", "norm", "up", "act", "down")] + [
+        "embed.lookup",
+        "embed.merge",
+    ]
     at = next(i for i, name in enumerate(operators) if name.endswith(f".{cut}")) + 1
-    first, behind = ["vision_embed", "vision:2", *operators[:at]], [*operators[at:], "layers.0:1", "layers.1:1", "head"]
+    first, behind = (
+        ["vision_embed", "vision:2", *operators[:at]],
+        [*operators[at:], "layers.0:1", "layers.1:1", "head"],
+    )
     text = (
         "plan merged devices 8\nlane main samples 8 in 2\n"
         f"  stages {'+'.join(first)} on 0\n    all = t4\n"
@@ -112,7 +141,13 @@ def test_a_projector_may_be_cut_between_its_operators(cut: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", ["frozen:vision_embed,vision", "frozen:vision_embed,vision,projector", "lora:r4:attn,mlp", "frozen:embed"]
+    "asked",
+    [
+        "frozen:vision_embed,vision",
+        "frozen:vision_embed,vision,projector",
+        "lora:r4:attn,mlp",
+        "frozen:embed",
+    ],
 )
 def test_a_merging_tower_may_be_frozen_or_have_adapters(asked: str) -> None:
     found = prove(trained(small_kimi(), asked), job_of(), parse_plan(two_stages(TOWER[0], TEXT[1])))
@@ -121,9 +156,9 @@ def test_a_merging_tower_may_be_frozen_or_have_adapters(asked: str) -> None:
 
 def test_a_merging_tower_and_its_text_in_one_stage_train_alike() -> None:
     text = (
-        "plan merged devices 2\nzero all: all/all/all gather=use reduce=microbatch\nlane main samples 8 in 2\n"
-        f"  stages vision_embed+vision:2+projector+embed+2+head on 0\n    all = s2\n    {GATHER}\n    recompute 0-: full\n"
-        "order gpipe(main)\n"
+        "plan merged devices 2\nzero all: all/all/all gather=use reduce=microbatch\nlane main"
+        " samples 8 in 2\n  stages vision_embed+vision:2+projector+embed+2+head on 0\n    all ="
+        f" s2\n    {GATHER}\n    recompute 0-: full\norder gpipe(main)\n"
     )
     assert_same(small_kimi(), job_of(image=16), text)
 
@@ -131,7 +166,10 @@ def test_a_merging_tower_and_its_text_in_one_stage_train_alike() -> None:
 def test_a_cut_through_a_token_is_refused_by_name() -> None:
     """Thirty-six patches in two are eighteen, four tokens and a half."""
     text = two_stages(f"all = s2\n    {RING}", TEXT[0])
-    with pytest.raises(StrategyError, match=r"up makes one token of 4 patches, of which a device has only some: 0 to 17 of 36") as caught:
+    with pytest.raises(
+        StrategyError,
+        match=r"up makes one token of 4 patches, of which a device has only some: 0 to 17 of 36",
+    ) as caught:
         assert_same(small_kimi(), job_of(), text)
     assert caught.value.rule == "execute.neighbours"
     # The same tower whose projector has whole images.
@@ -142,23 +180,40 @@ def test_images_without_rows_and_columns_are_refused_by_name() -> None:
     model = small_kimi()
     for patches, other in ((12, 16), (9, 16), (2, 4)):
         job = job_of(image=patches)
-        with pytest.raises(StrategyError, match=f"an image of {patches} patches is no square of whole blocks of 2 x 2") as caught:
+        with pytest.raises(
+            StrategyError,
+            match=f"an image of {patches} patches is no square of whole blocks of 2 x 2",
+        ) as caught:
             prepare(model, job, unsplit(model, job))
         assert caught.value.rule == "execute.grid"
         assert f"of {other} patches" in str(caught.value.hint)
 
 
 def joined_norm(model: Model) -> Model:
-    """The model with a norm over the elements of all patches of a token, as of features of inner layers."""
-    operators = projector_operators(ProjectorShape(inner=128, norm=128), width=32, hidden=model.hidden, source="vision_norm", merge=4)
-    blocks = tuple(replace(b, operators=(b.operators[0], *operators)) if b.name == "projector" else b for b in model.blocks)
+    """The model with a norm over the elements of all patches of a token, as of features of inner
+    layers."""
+    operators = projector_operators(
+        ProjectorShape(inner=128, norm=128),
+        width=32,
+        hidden=model.hidden,
+        source="vision_norm",
+        merge=4,
+    )
+    blocks = tuple(
+        replace(b, operators=(b.operators[0], *operators)) if b.name == "projector" else b
+        for b in model.blocks
+    )
     return replace(model, blocks=blocks)
 
 
 @pytest.mark.parametrize("tower", cases(TOWER[:6], 2))
 def test_a_norm_over_all_patches_of_a_token(tower: str) -> None:
     model = joined_norm(small_kimi())
-    found = prove(model, job_of(image=64 if "s2" in tower else PATCHES), parse_plan(two_stages(tower, TEXT[1])))
+    found = prove(
+        model,
+        job_of(image=64 if "s2" in tower else PATCHES),
+        parse_plan(two_stages(tower, TEXT[1])),
+    )
     assert found.equal, (found.loss_difference, found.worst)
     with pytest.raises(StrategyError) as caught:
         prove(model, job_of(), parse_plan(two_stages(TOWER[6], TEXT[1])))
@@ -180,17 +235,39 @@ def folded_norm(model: Model) -> Model:
         keeps=("first",),
         folds=4,
     )
-    first = projector_operators(ProjectorShape(inner=128), width=32, hidden=128, source="vision_norm", merge=4)
-    last = projector_operators(ProjectorShape(inner=128), width=32, hidden=model.hidden, source="between", merge=4, prefix="last.")
-    made = (*first[:-1], replace(first[-1], name="first"), between, replace(last[0], joins=1), *last[1:])
-    blocks = tuple(replace(b, operators=(block.operators[0], *made)) if b.name == "projector" else b for b in model.blocks)
+    first = projector_operators(
+        ProjectorShape(inner=128), width=32, hidden=128, source="vision_norm", merge=4
+    )
+    last = projector_operators(
+        ProjectorShape(inner=128),
+        width=32,
+        hidden=model.hidden,
+        source="between",
+        merge=4,
+        prefix="last.",
+    )
+    made = (
+        *first[:-1],
+        replace(first[-1], name="first"),
+        between,
+        replace(last[0], joins=1),
+        *last[1:],
+    )
+    blocks = tuple(
+        replace(b, operators=(block.operators[0], *made)) if b.name == "projector" else b
+        for b in model.blocks
+    )
     return replace(model, blocks=blocks)
 
 
 @pytest.mark.parametrize("tower", cases(TOWER[:6], 2))
 def test_a_norm_of_merged_tokens(tower: str) -> None:
     model = folded_norm(small_kimi())
-    found = prove(model, job_of(image=64 if "s2" in tower else PATCHES), parse_plan(two_stages(tower, TEXT[1])))
+    found = prove(
+        model,
+        job_of(image=64 if "s2" in tower else PATCHES),
+        parse_plan(two_stages(tower, TEXT[1])),
+    )
     assert found.equal, (found.loss_difference, found.worst)
 
 
@@ -198,7 +275,11 @@ def test_a_norm_of_merged_tokens(tower: str) -> None:
 def test_a_text_as_wide_as_no_multiple_of_the_patches_of_a_token(tower: str) -> None:
     model = small_kimi(hidden=66)
     assert next(b for b in model.blocks if b.name == "projector").output_width == 17
-    found = prove(model, job_of(image=64 if "s2" in tower else PATCHES), parse_plan(two_stages(tower, TEXT[1])))
+    found = prove(
+        model,
+        job_of(image=64 if "s2" in tower else PATCHES),
+        parse_plan(two_stages(tower, TEXT[1])),
+    )
     assert found.equal, (found.loss_difference, found.worst)
 
 

@@ -1,4 +1,5 @@
-"""MiniMax-M3 under any cut, its two spellings, its files, and what its class in Transformers computes whatever is written."""
+"""MiniMax-M3 under any cut, its two spellings, its files, and what its class in Transformers
+computes whatever is written."""
 
 from __future__ import annotations
 
@@ -48,28 +49,57 @@ def model_of(config: Config) -> Model:
 
 
 def small() -> Model:
-    wide = {**of_tower(hidden_size=48, num_attention_heads=4, intermediate_size=32), "projector_hidden_size": 32}
-    text = {**MINIMAX_M3_TEXT, "hidden_size": 64, "num_hidden_layers": 4, "num_key_value_heads": 4, "num_local_experts": 8}
-    kinds = {"mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "layer_types": ["full_attention"] * 4}
-    return model_of({**wide, "text_config": {**text, **kinds, "intermediate_size": 16, "shared_intermediate_size": 16}})
+    wide = {
+        **of_tower(hidden_size=48, num_attention_heads=4, intermediate_size=32),
+        "projector_hidden_size": 32,
+    }
+    text = {
+        **MINIMAX_M3_TEXT,
+        "hidden_size": 64,
+        "num_hidden_layers": 4,
+        "num_key_value_heads": 4,
+        "num_local_experts": 8,
+    }
+    kinds = {
+        "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+        "layer_types": ["full_attention"] * 4,
+    }
+    return model_of(
+        {
+            **wide,
+            "text_config": {
+                **text,
+                **kinds,
+                "intermediate_size": 16,
+                "shared_intermediate_size": 16,
+            },
+        }
+    )
 
 
 def job_of(*, text: int = 32, image: int = 64, samples: int = 8) -> TrainingJob:
     lengths = {"text": text, "image": image}
-    return TrainingJob(sequences=tuple(SequenceLength(name=n, tokens=t) for n, t in lengths.items()), global_batch=samples)
+    return TrainingJob(
+        sequences=tuple(SequenceLength(name=n, tokens=t) for n, t in lengths.items()),
+        global_batch=samples,
+    )
 
 
 def two_stages(tower: str, text: str) -> str:
     return (
-        "plan m3 devices 8\nlane main samples 8 in 2\n"
-        f"  stages vision_embed+vision:2+projector+embed+2 on 0\n    {tower}\n  stages 2+head on 4\n    {text}\norder 1f1b(main)\n"
+        "plan m3 devices 8\nlane main samples 8 in 2\n  stages"
+        f" vision_embed+vision:2+projector+embed+2 on 0\n    {tower}\n  stages 2+head on 4\n   "
+        f" {text}\norder 1f1b(main)\n"
     )
 
 
 EXPERTS = "\n    router = s2\n    experts = e2"
 CUTS = (
     ("all = t2\n    stream = s2", f"all = s2\n    core = s2 via ring{EXPERTS}"),
-    ("all = s2\n    core = s2 via gather", "all = t2 s2\n    stream = s4\n    core = t2 s2 via ring"),
+    (
+        "all = s2\n    core = s2 via gather",
+        "all = t2 s2\n    stream = s4\n    core = t2 s2 via ring",
+    ),
     ("all = b2", "all = t4\n    stream = s4"),
     ("all = t4", f"all = t2\n    stream = s2{EXPERTS}"),
     ("all = b2 s2\n    core = b2 s2 via ring", "all = b4"),
@@ -99,7 +129,11 @@ def test_a_clamped_gate_has_a_slope() -> None:
 
 def test_both_spellings_are_one_model() -> None:
     """The published one, and that which Transformers writes."""
-    other = {key: value for key, value in MINIMAX_M3_TEXT.items() if not key.endswith("_types") and key != "rope_parameters"}
+    other = {
+        key: value
+        for key, value in MINIMAX_M3_TEXT.items()
+        if not key.endswith("_types") and key != "rope_parameters"
+    }
     section = {
         **SPARSE,
         "sparse_num_index_heads": 4,
@@ -109,8 +143,17 @@ def test_both_spellings_are_one_model() -> None:
         "sparse_init_block": 0,
     }
     rope = {"rope_theta": 100.0, "partial_rotary_factor": 0.5}
-    published = {**other, **rope, "moe_layer_freq": [0, 1], "sparse_attention_config": section, "hidden_act": "swigluoai"}
-    merged = {"img_token_compression_config": {"spatial_merge_size": 2, "temporal_patch_size": 2}, "rope_theta": 10000.0}
+    published = {
+        **other,
+        **rope,
+        "moe_layer_freq": [0, 1],
+        "sparse_attention_config": section,
+        "hidden_act": "swigluoai",
+    }
+    merged = {
+        "img_token_compression_config": {"spatial_merge_size": 2, "temporal_patch_size": 2},
+        "rope_theta": 10000.0,
+    }
     found = model_of({**of_tower(**merged), "text_config": published})
     assert found == model_of(MINIMAX_M3)
     assert not found.differs
@@ -121,16 +164,37 @@ def test_both_spellings_are_one_model() -> None:
     ("config", "said"),
     [
         (of_text(moe_layer_freq=[1, 1]), "mlp_layer_types and moe_layer_freq disagree"),
-        (of_text(sparse_attention_config={**SPARSE, "sparse_attention_freq": [0, 1]}), "layer_types and sparse_attention_config disagree"),
         (
-            of_text(layer_types=None, sparse_attention_config={"use_sparse_attention": False, "sparse_attention_freq": [0, 1]}),
+            of_text(sparse_attention_config={**SPARSE, "sparse_attention_freq": [0, 1]}),
+            "layer_types and sparse_attention_config disagree",
+        ),
+        (
+            of_text(
+                layer_types=None,
+                sparse_attention_config={
+                    "use_sparse_attention": False,
+                    "sparse_attention_freq": [0, 1],
+                },
+            ),
             "use_sparse_attention = false beside layers",
         ),
-        (of_text(sparse_attention_config={**SPARSE, "sparse_init_block": 1}), "sparse_init_block other than 0"),
-        (of_text(sparse_attention_config={**SPARSE, "sparse_score_type": "sum"}), "sparse_score_type"),
+        (
+            of_text(sparse_attention_config={**SPARSE, "sparse_init_block": 1}),
+            "sparse_init_block other than 0",
+        ),
+        (
+            of_text(sparse_attention_config={**SPARSE, "sparse_score_type": "sum"}),
+            "sparse_score_type",
+        ),
         (of_text(attention_output_gate=True), "attention_output_gate"),
-        (of_tower(img_token_compression_config={"spatial_merge_size": 4}, spatial_merge_size=2), "spatial_merge_size is not that of"),
-        (of_tower(img_token_compression_config={"image_token_compression_method": "pool"}), "image_token_compression_method"),
+        (
+            of_tower(img_token_compression_config={"spatial_merge_size": 4}, spatial_merge_size=2),
+            "spatial_merge_size is not that of",
+        ),
+        (
+            of_tower(img_token_compression_config={"image_token_compression_method": "pool"}),
+            "image_token_compression_method",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused(config: Config, said: str) -> None:
@@ -142,7 +206,10 @@ def test_what_does_not_fit_together_is_refused(config: Config, said: str) -> Non
     ("config", "said"),
     [
         (of_text(n_shared_experts=2), "n_shared_experts 2, where the published class has 1"),
-        (of_text(use_routing_bias=False), "use_routing_bias False, where the published class has True"),
+        (
+            of_text(use_routing_bias=False),
+            "use_routing_bias False, where the published class has True",
+        ),
         (of_text(scoring_func="softmax"), "scoring_func softmax"),
         ({**MINIMAX_M3, "multimodal_projector_bias": False}, "multimodal_projector_bias False"),
         ({**MINIMAX_M3, "projector_hidden_act": "relu"}, "projector_hidden_act relu"),
@@ -158,15 +225,26 @@ def test_what_its_class_does_not_read_is_named(config: Config, said: str) -> Non
     "config",
     [
         of_tower(spatial_merge_size=4),
-        of_tower(hidden_size=36, num_attention_heads=2, rope_parameters={"rope_type": "axial", "rope_theta": 5.0}),
+        of_tower(
+            hidden_size=36,
+            num_attention_heads=2,
+            rope_parameters={"rope_type": "axial", "rope_theta": 5.0},
+        ),
         of_text(layer_types=None, mlp_layer_types=None),
-        of_text(tie_word_embeddings=True, num_hidden_layers=1, mlp_layer_types=["dense"], layer_types=["full_attention"]),
+        of_text(
+            tie_word_embeddings=True,
+            num_hidden_layers=1,
+            mlp_layer_types=["dense"],
+            layer_types=["full_attention"],
+        ),
     ],
     ids=["one token an image", "three axes of a head", "experts everywhere", "tied"],
 )
 def test_other_forms_are_those_of_transformers(tmp_path: Path, config: Config) -> None:
     pytest.importorskip("transformers", reason="Transformers is not installed")
-    found, usual = (verdict(one, tmp_path / name) for one, name in ((config, "one"), (MINIMAX_M3, "usual")))
+    found, usual = (
+        verdict(one, tmp_path / name) for one, name in ((config, "one"), (MINIMAX_M3, "usual"))
+    )
     assert (found.ending, usual.ending) == (Ending.EQUAL, Ending.EQUAL), found.said
     assert abs(found.loss - usual.loss) > 1e-4
 
@@ -182,12 +260,20 @@ def test_experts_of_the_language_model_alone_are_one_tensor(tmp_path: Path) -> N
     up, down = (tensors[f"model.layers.2.mlp.experts.{name}_proj"] for name in ("gate_up", "down"))
     assert (tuple(up.shape), tuple(down.shape)) == ((4, 24, 32), (4, 32, 12))
     keys = {key[3]: key for key, _ in owned(model)}
-    assert torch.equal(up[2], torch.cat([source(keys["experts.up.weight"])[2], source(keys["experts.up.weight.1"])[2]], dim=1).T)
+    assert torch.equal(
+        up[2],
+        torch.cat(
+            [source(keys["experts.up.weight"])[2], source(keys["experts.up.weight.1"])[2]], dim=1
+        ).T,
+    )
     weights = open_weights(tmp_path / "one", model=model, dtype=torch.float64)
     for key, _ in owned(model):
         torch.testing.assert_close(weights(key), source(key), rtol=0, atol=1e-15)
     box = (((1, 3),), ((5, 9),), ((2, 7),))
-    assert torch.equal(weights.part(keys["experts.up.weight.1"], box), source(keys["experts.up.weight.1"])[1:3, 5:9, 2:7])
+    assert torch.equal(
+        weights.part(keys["experts.up.weight.1"], box),
+        source(keys["experts.up.weight.1"])[1:3, 5:9, 2:7],
+    )
 
 
 def test_places_of_an_image_need_not_be_one_row(tmp_path: Path) -> None:
@@ -200,7 +286,9 @@ def test_places_of_an_image_need_not_be_one_row(tmp_path: Path) -> None:
     np.save(files["image"], pixels)
     batch = open_tokens(files, model=model, job=job).batch(1)
     patch = pixels[2, :, 3:6, :3]
-    assert np.array_equal(batch["image"][0, 2].numpy(), np.stack([patch, patch], axis=1).reshape(-1))
+    assert np.array_equal(
+        batch["image"][0, 2].numpy(), np.stack([patch, patch], axis=1).reshape(-1)
+    )
     np.save(files["text"], np.array([*window * 3, *[0] * 7, 0], dtype=np.uint8))
     with pytest.raises(DataError, match="window 3"):
         open_tokens(files, model=model, job=job)

@@ -1,4 +1,5 @@
-"""Plans that the search over mixed clusters finds train as the unsplit model: the best one and all that were next."""
+"""Plans that the search over mixed clusters finds train as the unsplit model: the best one and all
+that were next."""
 
 from __future__ import annotations
 
@@ -24,10 +25,20 @@ from tests.tiers import in_both, numbers
 
 ASKED = {
     "two kinds": Request(
-        model="examples/tiny.json", cluster="h100-sxm:2+a100-sxm-80gb:2", seq_len=64, global_batch=10, pins=(("mbs", ("1",)),), top=9
+        model="examples/tiny.json",
+        cluster="h100-sxm:2+a100-sxm-80gb:2",
+        seq_len=64,
+        global_batch=10,
+        pins=(("mbs", ("1",)),),
+        top=9,
     ),
     "many slow ones": Request(
-        model="examples/tiny.json", cluster="h100-sxm:1+v100-sxm-16gb:4", seq_len=64, global_batch=14, pins=(("mbs", ("1",)),), top=9
+        model="examples/tiny.json",
+        cluster="h100-sxm:1+v100-sxm-16gb:4",
+        seq_len=64,
+        global_batch=14,
+        pins=(("mbs", ("1",)),),
+        top=9,
     ),
     "three kinds": Request(
         model="examples/tiny.json",
@@ -60,13 +71,17 @@ def test_found_plans_train_as_the_unsplit_model(name: str) -> None:
         assert proof.equal, proof.worst
 
 
-@pytest.mark.parametrize("kind", [KINDS[1], *(pytest.param(kind, marks=pytest.mark.proof) for kind in KINDS[2:])])
+@pytest.mark.parametrize(
+    "kind", [KINDS[1], *(pytest.param(kind, marks=pytest.mark.proof) for kind in KINDS[2:])]
+)
 def test_found_plans_with_experts_train_as_the_unsplit_model(kind: str) -> None:
     problem = tiny("h100-sxm:4+a100-sxm-80gb:4", batch=12, kind=kind)
     answer = find_mixed(problem, top=4)
     part = answer.certificate.mixed
     assert part is not None
-    assert any(" ep" in one for one in (part.pipelines, *(runner.pipelines for runner in part.runners)))
+    assert any(
+        " ep" in one for one in (part.pipelines, *(runner.pipelines for runner in part.runners))
+    )
     for plan in (answer.plan, *(runner.plan for runner in part.runners)):
         proof = prove(problem.model, problem.job, plan)
         assert proof.equal, proof.worst
@@ -74,20 +89,36 @@ def test_found_plans_with_experts_train_as_the_unsplit_model(kind: str) -> None:
 
 def test_they_have_several_lanes_and_unlike_pipelines() -> None:
     every = [plan for name in ASKED for plan in plans(name)]
-    assert any(len(plan.lanes) > 1 and len({lane.samples for lane in plan.lanes}) > 1 for plan in every)
+    assert any(
+        len(plan.lanes) > 1 and len({lane.samples for lane in plan.lanes}) > 1 for plan in every
+    )
     assert any(len({len(lane.stages) for lane in plan.lanes}) > 1 for plan in every)
 
 
 @in_both
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.proof] if i % 2 else []) for i, kind in enumerate(KINDS)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.proof] if i % 2 else [])
+        for i, kind in enumerate(KINDS)
+    ],
+)
 @pytest.mark.parametrize("seed", numbers(1, 40))
 def test_any_plan_of_the_space_trains_as_the_unsplit_model(seed: int, kind: str) -> None:
-    """Up to two lanes of random pipelines, whose meshes, cuts and shares differ between and within lanes."""
+    """Up to two lanes of random pipelines, whose meshes, cuts and shares differ between and within
+    lanes."""
     generator = random.Random(seed)
-    problem = tiny(generator.choice(("h100-sxm:4+v100-sxm-16gb:4", "a100-sxm-40gb:2+v100-sxm-16gb:8")), seed=seed, kind=kind)
+    problem = tiny(
+        generator.choice(("h100-sxm:4+v100-sxm-16gb:4", "a100-sxm-40gb:2+v100-sxm-16gb:8")),
+        seed=seed,
+        kind=kind,
+    )
     market = Market.of(Ground.of(problem))
     drawn = None
-    while drawn is None or len({market.ground.table.mesh(row) for lane in drawn.lanes for row in lane.rows}) < 2:
+    while (
+        drawn is None
+        or len({market.ground.table.mesh(row) for lane in drawn.lanes for row in lane.rows}) < 2
+    ):
         drawn = drawn_plan(market, generator, lanes=generator.choice((1, 2)))
     problem = with_batch(problem, batch_of(market.ground, drawn))
     proof = prove(problem.model, problem.job, general_plan(market.ground, drawn))

@@ -29,7 +29,13 @@ def no_sums(patch: pytest.MonkeyPatch) -> None:
 
 def one_parameter_is_not_summed(patch: pytest.MonkeyPatch) -> None:
     whole = gradients.sum_gradients
-    patch.setattr(step, "sum_gradients", lambda d, groups, store: whole(d, {k: g for k, g in groups.items() if "proj" not in k[2]}, store))
+    patch.setattr(
+        step,
+        "sum_gradients",
+        lambda d, groups, store: whole(
+            d, {k: g for k, g in groups.items() if "proj" not in k[2]}, store
+        ),
+    )
 
 
 def devices_hold_each_others_queries(patch: pytest.MonkeyPatch) -> None:
@@ -39,7 +45,10 @@ def devices_hold_each_others_queries(patch: pytest.MonkeyPatch) -> None:
         if key[3] != "qkv.weight":
             return part(source, key, box)
         whole = source(key)
-        starts = [sum(b - a for a, b in dim) if dim != ((0, size),) else 0 for dim, size in zip(box, whole.shape, strict=True)]
+        starts = [
+            sum(b - a for a, b in dim) if dim != ((0, size),) else 0
+            for dim, size in zip(box, whole.shape, strict=True)
+        ]
         return parameters.sliced(whole.roll(starts, dims=list(range(whole.dim()))), box).clone()
 
     patch.setattr(parameters, "part", wrong)
@@ -47,7 +56,9 @@ def devices_hold_each_others_queries(patch: pytest.MonkeyPatch) -> None:
 
 def parts_of_sums_are_taken_for_values(patch: pytest.MonkeyPatch) -> None:
     layout = edges.cotangent_layout
-    patch.setattr(edges, "cotangent_layout", lambda *a: tuple(h._replace(part=None) for h in layout(*a)))
+    patch.setattr(
+        edges, "cotangent_layout", lambda *a: tuple(h._replace(part=None) for h in layout(*a))
+    )
 
 
 def slices_in_the_wrong_order(patch: pytest.MonkeyPatch) -> None:
@@ -76,7 +87,13 @@ def slices_owe_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def positions_begin_at_zero(patch: pytest.MonkeyPatch) -> None:
     rows = block_run._rows
-    patch.setattr(block_run, "_rows", lambda whole, samples, positions: rows(whole, samples, ((0, sum(b - a for a, b in positions)),)))
+    patch.setattr(
+        block_run,
+        "_rows",
+        lambda whole, samples, positions: rows(
+            whole, samples, ((0, sum(b - a for a, b in positions)),)
+        ),
+    )
 
 
 MUTANTS: list[tuple[Patch, str, bool, str]] = [
@@ -85,14 +102,24 @@ MUTANTS: list[tuple[Patch, str, bool, str]] = [
     (devices_hold_each_others_queries, "53-tp2-dp2", True, r".*"),
     (parts_of_sums_are_taken_for_values, "49-survey-heads-hidden", False, r"(?!.*logits).*"),
     (slices_in_the_wrong_order, "64-uneven-slices", True, r".*"),
-    (slices_owe_nothing, "64-uneven-slices", False, r"embed.*|layers\.[0-6]/.*|layers\.7/(norm1.*|qkv\.weight\.[12])"),
+    (
+        slices_owe_nothing,
+        "64-uneven-slices",
+        False,
+        r"embed.*|layers\.[0-6]/.*|layers\.7/(norm1.*|qkv\.weight\.[12])",
+    ),
     (positions_begin_at_zero, "63-weighted-ring", True, r".*"),
 ]
-"""A mutation, the plan, and what the proof then finds wrong: the loss, and the parameters whose gradients differ. Nothing else is."""
+"""A mutation, the plan, and what the proof then finds wrong: the loss, and the parameters whose
+gradients differ. Nothing else is."""
 
 
-@pytest.mark.parametrize(("mutate", "name", "loss", "gradients"), MUTANTS, ids=[m.__name__ for m, *_ in MUTANTS])
-def test_mutant_is_caught(mutate: Patch, name: str, loss: bool, gradients: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("mutate", "name", "loss", "gradients"), MUTANTS, ids=[m.__name__ for m, *_ in MUTANTS]
+)
+def test_mutant_is_caught(
+    mutate: Patch, name: str, loss: bool, gradients: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = zoo_plan(name)
     mutate(monkeypatch)
     edges.edges.cache_clear()

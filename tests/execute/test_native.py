@@ -25,7 +25,17 @@ from shardwright.program.step_trace import ACTIONS, Track
 from shardwright.schedules.table import KINDS
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.plan.plan import Plan
-from tests.execute.native_ranks import CASES, KEPT, LAST, RANKS, STEPS, TRAINED, UNLEARNT, WATCHED, start
+from tests.execute.native_ranks import (
+    CASES,
+    KEPT,
+    LAST,
+    RANKS,
+    STEPS,
+    TRAINED,
+    UNLEARNT,
+    WATCHED,
+    start,
+)
 from tests.execute.small_plans import Small, alone_reports
 from tests.execute.started import finished
 from tests.execute.traces import check_measured
@@ -45,8 +55,22 @@ def _alone(small: Small) -> tuple[tuple[float, float, float], ...]:
     members, found = small.members(known), []
     for step in range(STEPS):
         (report,) = train(members, known, [small.batches(step)])
-        unlearnt = [run({d: evaluation_task(own, known, batch=small.batches(n)) for d, own in members.items()}) for n in UNLEARNT]
-        found.append((report.loss, report.norm, fmean(loss for losses in unlearnt for loss in losses.values())))
+        unlearnt = [
+            run(
+                {
+                    d: evaluation_task(own, known, batch=small.batches(n))
+                    for d, own in members.items()
+                }
+            )
+            for n in UNLEARNT
+        ]
+        found.append(
+            (
+                report.loss,
+                report.norm,
+                fmean(loss for losses in unlearnt for loss in losses.values()),
+            )
+        )
     return tuple(found)
 
 
@@ -54,7 +78,9 @@ def _alone(small: Small) -> tuple[tuple[float, float, float], ...]:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     """What each rank found. The single process runs while they do."""
     folder = tmp_path_factory.mktemp("native")
-    with finished(start(folder), folder, meanwhile=lambda: [_alone(case.small) for case in TRAINED.values()]) as found:
+    with finished(
+        start(folder), folder, meanwhile=lambda: [_alone(case.small) for case in TRAINED.values()]
+    ) as found:
         yield found
 
 
@@ -63,8 +89,13 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
 def test_losses_and_norms_are_those_of_a_single_process(ranks: list[Any], name: str) -> None:
     expected, close = _alone(TRAINED[name].small), CLOSE if TRAINED[name].compute is None else HALF
     assert expected[0][0] != pytest.approx(expected[-1][0], abs=1e-3), "training changes the loss"
-    apart = [abs(r.loss - loss) for r, (loss, *_) in zip(ranks[0]["trained"][name], expected, strict=True)]
-    assert (max(apart) > CLOSE) == (TRAINED[name].compute is not None), "fewer bits give other numbers"
+    apart = [
+        abs(r.loss - loss)
+        for r, (loss, *_) in zip(ranks[0]["trained"][name], expected, strict=True)
+    ]
+    assert (max(apart) > CLOSE) == (TRAINED[name].compute is not None), (
+        "fewer bits give other numbers"
+    )
     for found in ranks:
         reports = found["trained"][name]
         assert [r.step for r in reports] == list(range(1, STEPS + 1))
@@ -77,7 +108,10 @@ def test_losses_and_norms_are_those_of_a_single_process(ranks: list[Any], name: 
 @pytest.mark.parametrize("name", sorted(WATCHED))
 def test_what_is_not_learnt_has_the_losses_of_a_single_process(ranks: list[Any], name: str) -> None:
     """Behind every step; that training goes on as without, the test above says."""
-    expected, close = [unlearnt for *_, unlearnt in _alone(TRAINED[name].small)], CLOSE if TRAINED[name].compute is None else HALF
+    expected, close = (
+        [unlearnt for *_, unlearnt in _alone(TRAINED[name].small)],
+        CLOSE if TRAINED[name].compute is None else HALF,
+    )
     assert len(set(expected)) == STEPS
     for found in ranks:
         assert found["evaluated"][name] == pytest.approx(expected, abs=close)
@@ -96,7 +130,11 @@ def test_a_trace_has_the_actions_of_the_plan(ranks: list[Any], name: str) -> Non
     messages = {(s.kind, s.within) for s in trace.spans if s.track is Track.MESSAGES}
     assert {kind for kind, _ in messages} == ({"send", "receive"} if piped else set())
     assert all((within in ACTIONS) == (kind == "receive") for kind, within in messages)
-    experts = any(o.kind is OperatorKind.GROUPED_LINEAR for block in case.small.model.blocks for o in block.operators)
+    experts = any(
+        o.kind is OperatorKind.GROUPED_LINEAR
+        for block in case.small.model.blocks
+        for o in block.operators
+    )
     replicas, spread = case.grid.dp * case.grid.cp, experts and spreads_experts(case.grid)
     sharded = replicas > 1 or case.compute is not None or spread
     summed = replicas > 1 or (spread and replicas * case.grid.tp > case.grid.ep * case.grid.etp)
@@ -108,10 +146,21 @@ def test_a_trace_has_the_actions_of_the_plan(ranks: list[Any], name: str) -> Non
     assert ("all_reduce", "STEP") in asked
     for device in range(RANKS):
         own = sorted((s for s in trace.spans if s.device == device), key=lambda s: s.start_s)
-        assert [s.kind for s in own if s.kind in ("REDUCE", "STEP") and s.chunk < 0] == ["REDUCE", "STEP"]
-        assert ({s.kind for s in own if s.track is Track.SYNC and s.chunk >= 0}) == ({"GATHER", "REDUCE"} if piped and sharded else set())
-        ran = [(s.kind, s.chunk, s.microbatch) for s in own if s.track is Track.COMPUTE and s.kind in ACTIONS]
-        assert ran == (_row(plan, device) if piped else sorted(ran, key=lambda action: action[2])), "in the plan's order"
+        assert [s.kind for s in own if s.kind in ("REDUCE", "STEP") and s.chunk < 0] == [
+            "REDUCE",
+            "STEP",
+        ]
+        assert ({s.kind for s in own if s.track is Track.SYNC and s.chunk >= 0}) == (
+            {"GATHER", "REDUCE"} if piped and sharded else set()
+        )
+        ran = [
+            (s.kind, s.chunk, s.microbatch)
+            for s in own
+            if s.track is Track.COMPUTE and s.kind in ACTIONS
+        ]
+        assert ran == (
+            _row(plan, device) if piped else sorted(ran, key=lambda action: action[2])
+        ), "in the plan's order"
 
 
 def _row(plan: Plan, device: int) -> list[tuple[str, int, int]]:
@@ -124,9 +173,15 @@ def _row(plan: Plan, device: int) -> list[tuple[str, int, int]]:
 
 @pytest.mark.proof
 def test_a_rank_has_its_own_experts_alone(ranks: list[Any]) -> None:
-    operators = [(o, run.count) for run in SPARSE_MODEL.runs for o in SPARSE_MODEL.blocks[run.block].operators]
+    operators = [
+        (o, run.count)
+        for run in SPARSE_MODEL.runs
+        for o in SPARSE_MODEL.blocks[run.block].operators
+    ]
     sizes = [
-        (o.kind is OperatorKind.GROUPED_LINEAR, count * prod(e.size for e in p.extents)) for o, count in operators for p in o.parameters
+        (o.kind is OperatorKind.GROUPED_LINEAR, count * prod(e.size for e in p.extents))
+        for o, count in operators
+        for p in o.parameters
     ]
     experts, whole = sum(size for own, size in sizes if own), sum(size for _, size in sizes)
     for found in ranks:
@@ -137,7 +192,9 @@ def test_a_rank_has_its_own_experts_alone(ranks: list[Any]) -> None:
 @in_both
 @pytest.mark.parametrize("begins", [NATIVE, OWN])
 @pytest.mark.parametrize("name", KEPT)
-def test_each_engine_goes_on_from_the_others_checkpoint(ranks: list[Any], name: str, begins: str) -> None:
+def test_each_engine_goes_on_from_the_others_checkpoint(
+    ranks: list[Any], name: str, begins: str
+) -> None:
     expected = [(r.loss, r.norm) for r in alone_reports(CASES[name].small, steps=LAST)]
     for found in ranks:
         reports = found["crossed"][name][begins]

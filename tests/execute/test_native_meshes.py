@@ -1,4 +1,5 @@
-"""Ranks that a mesh puts together are those that the plan gives the same parameters, or parts of the same sequences."""
+"""Ranks that a mesh puts together are those that the plan gives the same parameters, or parts of
+the same sequences."""
 
 from __future__ import annotations
 
@@ -34,7 +35,11 @@ from tests.tiers import many, random_of
 DEVICES, SAMPLES, LENGTH, EXPERTS = 16, 16, 64, 8
 MODEL = expert_model(dense=1, sparse=3, experts=EXPERTS)
 JOB = training_job(seq_len=LENGTH, global_batch=SAMPLES)
-ORDERS = (("tp", "cp", "ep", "dp", "pp"), ("dp", "ep", "cp", "tp", "pp"), ("pp", "ep", "tp", "dp", "cp"))
+ORDERS = (
+    ("tp", "cp", "ep", "dp", "pp"),
+    ("dp", "ep", "cp", "tp", "pp"),
+    ("pp", "ep", "tp", "dp", "cp"),
+)
 
 
 def _grids() -> list[Grid]:
@@ -60,7 +65,12 @@ def _grids() -> list[Grid]:
         )
         if cp % ulysses == 0 and tp * cp * pp <= DEVICES
     ]
-    runs = [g for g in found if legal(g, model=MODEL, global_batch=SAMPLES, seq_len=LENGTH) and expressible(MODEL, g, job=JOB) is None]
+    runs = [
+        g
+        for g in found
+        if legal(g, model=MODEL, global_batch=SAMPLES, seq_len=LENGTH)
+        and expressible(MODEL, g, job=JOB) is None
+    ]
     return random_of("grids of meshes").sample(runs, many(12))
 
 
@@ -86,7 +96,9 @@ def _alike(parts: tuple[StageParts, ...], klass: OperatorClass, *dims: Dim) -> s
     groups: dict[object, set[int]] = {}
     for part in parts:
         for device, cell in part.segments[-1].cells.cells[klass].items():
-            groups.setdefault((part.chunk, *(indices(cell.way(dim), 1 << 12) for dim in dims)), set()).add(device + part.base)
+            groups.setdefault(
+                (part.chunk, *(indices(cell.way(dim), 1 << 12) for dim in dims)), set()
+            ).add(device + part.base)
     return {frozenset(group) for group in groups.values()}
 
 
@@ -95,8 +107,12 @@ def test_ranks_are_together_as_the_plan_has_them(rank: int) -> None:
     for grid in _grids():
         (parts,) = plan_stages(plan_of(grid, model=MODEL, global_batch=SAMPLES), model=MODEL)
         meshes = grid_meshes(grid, experts=True, device="cpu")
-        assert _together(meshes.dense, "replicate", "shard") == _alike(parts, OperatorClass.MLP, Dim.WIDTH)
-        assert {len(group) for group in _together(meshes.dense, "shard")} == {(grid.shard or grid.dp * grid.cp) if grid.zero else 1}
+        assert _together(meshes.dense, "replicate", "shard") == _alike(
+            parts, OperatorClass.MLP, Dim.WIDTH
+        )
+        assert {len(group) for group in _together(meshes.dense, "shard")} == {
+            (grid.shard or grid.dp * grid.cp) if grid.zero else 1
+        }
         mine = next(part for part in parts if rank in part.devices)
         if meshes.experts is not None:
             spread += 1
@@ -106,7 +122,9 @@ def test_ranks_are_together_as_the_plan_has_them(rank: int) -> None:
             context = context_of(mine, meshes.context, rank=rank, length=LENGTH, gather=grid.gather)
             _check_context(context, mine, grid, rank=rank)
             traded += grid.ulysses > 1
-            assert _together(meshes.context, "ring", "ulysses") == _alike(parts, OperatorClass.MLP, Dim.WIDTH, Dim.BATCH)
+            assert _together(meshes.context, "ring", "ulysses") == _alike(
+                parts, OperatorClass.MLP, Dim.WIDTH, Dim.BATCH
+            )
     assert spread > 2
     assert traded > 2
     assert owned > 1
@@ -115,8 +133,12 @@ def test_ranks_are_together_as_the_plan_has_them(rank: int) -> None:
 def _check_experts(meshes: Meshes, parts: tuple[StageParts, ...], grid: Grid) -> None:
     mesh = meshes.experts
     assert mesh is not None
-    assert _together(mesh, "expert_replicate", "expert_shard") == _alike(parts, OperatorClass.EXPERTS, Dim.EXPERTS, Dim.FFN)
-    assert _together(mesh, "expert_replicate", "expert_shard", "etp") == _alike(parts, OperatorClass.EXPERTS, Dim.EXPERTS)
+    assert _together(mesh, "expert_replicate", "expert_shard") == _alike(
+        parts, OperatorClass.EXPERTS, Dim.EXPERTS, Dim.FFN
+    )
+    assert _together(mesh, "expert_replicate", "expert_shard", "etp") == _alike(
+        parts, OperatorClass.EXPERTS, Dim.EXPERTS
+    )
     names = mesh.mesh_dim_names or ()
     owners = owners_of(meshes)
     assert owners is None or sorted(owners.runs) == sorted([*range(grid.ep)] * grid.etp)
@@ -135,10 +157,15 @@ def _check_context(context: Context, part: StageParts, grid: Grid, *, rank: int)
     assert _numbers(context.queries) == _numbers(positions)
     assert _numbers(context.keys) == set(range(LENGTH))
     assert _numbers(context.own) <= _numbers(context.queries)
-    assert ((context.givers is not None), (context.ring is not None)) == (grid.ring > 1 and grid.gather, grid.ring > 1 and not grid.gather)
+    assert ((context.givers is not None), (context.ring is not None)) == (
+        grid.ring > 1 and grid.gather,
+        grid.ring > 1 and not grid.gather,
+    )
     if context.ring is not None:
         assert context.ring.held(0) == context.queries
-        assert _numbers(tuple(i for step in range(grid.ring) for i in context.ring.held(step))) == set(range(LENGTH))
+        assert _numbers(
+            tuple(i for step in range(grid.ring) for i in context.ring.held(step))
+        ) == set(range(LENGTH))
 
 
 def _numbers(intervals: tuple[tuple[int, int], ...]) -> set[int]:
@@ -153,20 +180,32 @@ def test_tokens_of_all_ranks_are_the_batch(rank: int) -> None:
     batch = torch.arange(SAMPLES * LENGTH).view(SAMPLES, LENGTH)
     own = [tokens_of(part, rank=r, microbatches=2, length=LENGTH).of(batch) for r in range(DEVICES)]
     assert {tokens.shape for tokens in own} == {(SAMPLES // 4, LENGTH // 4)}
-    assert torch.equal(torch.cat([tokens.flatten() for tokens in own]).sort().values, batch.flatten())
+    assert torch.equal(
+        torch.cat([tokens.flatten() for tokens in own]).sort().values, batch.flatten()
+    )
 
 
 @pytest.mark.parametrize("window", [0, 5])
-@pytest.mark.parametrize("queries", [((0, 3), (9, 12)), ((3, 6), (6, 9)), ((9, 12), (0, 3)), ((4, 12),)])
-def test_queries_of_some_positions_see_what_they_see_among_all(queries: tuple[tuple[int, int], ...], window: int) -> None:
-    operator = next(o for o in dense_model().blocks[1].operators if o.kind is OperatorKind.ATTENTION)
+@pytest.mark.parametrize(
+    "queries", [((0, 3), (9, 12)), ((3, 6), (6, 9)), ((9, 12), (0, 3)), ((4, 12),)]
+)
+def test_queries_of_some_positions_see_what_they_see_among_all(
+    queries: tuple[tuple[int, int], ...], window: int
+) -> None:
+    operator = next(
+        o for o in dense_model().blocks[1].operators if o.kind is OperatorKind.ATTENTION
+    )
     assert operator.attention is not None
     shape = replace(operator.attention, heads=4, kv_heads=2, window=window)
     own = [n for low, high in queries for n in range(low, high)]
     made = torch.Generator().manual_seed(1)
-    q, k, v = (torch.randn(2, heads, 12, 8, generator=made, dtype=torch.float64) for heads in (4, 2, 2))
+    q, k, v = (
+        torch.randn(2, heads, 12, 8, generator=made, dtype=torch.float64) for heads in (4, 2, 2)
+    )
     part, whole = (
         Core(replace(operator, attention=shape), settings=Settings(), context=context, again=False)
         for context in (Context(own=queries, length=12, queries=queries), Context())
     )
-    assert torch.allclose(part._seen(q[:, :, own], k, v), whole._seen(q, k, v)[:, :, own], rtol=0, atol=1e-14)
+    assert torch.allclose(
+        part._seen(q[:, :, own], k, v), whole._seen(q, k, v)[:, :, own], rtol=0, atol=1e-14
+    )

@@ -1,4 +1,5 @@
-"""PyTorch parses our CSV into our actions, for every schedule that it can hold, and sends and receives in one order."""
+"""PyTorch parses our CSV into our actions, for every schedule that it can hold, and sends and
+receives in one order."""
 
 from __future__ import annotations
 
@@ -46,20 +47,31 @@ def _ranks() -> Iterator[None]:
 def _plan(name: str) -> Plan:
     several = {"hanayo": 4, "interleaved-1f1b": 2, "breadth-first": 2, "looped-bfs": 2}
     chunks = several.get(name, 2 if schedule(name).placement is Placement.WAVE else 1)
-    return plan_of(Grid(pp=RANKS, vpp=chunks, schedule=name), model=dense_model(layers=16), global_batch=MICROBATCHES)
+    return plan_of(
+        Grid(pp=RANKS, vpp=chunks, schedule=name),
+        model=dense_model(layers=16),
+        global_batch=MICROBATCHES,
+    )
 
 
 def _loaded(plan: Plan) -> Any:
     chunks = len(plan.lanes[0].stages)
     mine = [c for c, stage in enumerate(plan.lanes[0].stages) if stage.base == 0]
     stages = [PipelineStage(torch.nn.Linear(1, 1), c, chunks, torch.device("cpu")) for c in mine]
-    return pipeline(stages, csv=schedule_csv(plan), microbatches=plan.lanes[0].microbatches, loss=lambda output, target: output)
+    return pipeline(
+        stages,
+        csv=schedule_csv(plan),
+        microbatches=plan.lanes[0].microbatches,
+        loss=lambda output, target: output,
+    )
 
 
 def _rows(plan: Plan) -> list[list[str]]:
     """Every rank's actions, pairs taken apart."""
     rows = action_rows(plan)
-    texts = [f"{c}{KINDS[k]}{m}" for c, k, m in zip(rows.chunk, rows.kind, rows.microbatch, strict=True)]
+    texts = [
+        f"{c}{KINDS[k]}{m}" for c, k, m in zip(rows.chunk, rows.kind, rows.microbatch, strict=True)
+    ]
     return [texts[a:b] for a, b in zip(rows.row_start[:-1], rows.row_start[1:], strict=True)]
 
 
@@ -67,18 +79,26 @@ def _rows(plan: Plan) -> list[list[str]]:
 def test_torch_reads_our_actions(name: str) -> None:
     plan = _plan(name)
     runtime = _loaded(plan)
-    parsed = [[str(a) for a in runtime.pipeline_order[rank] if a is not None] for rank in range(RANKS)]
-    apart = [[format_action(a) for word in row for a in actions_of(parse_action(word))] for row in parsed]
+    parsed = [
+        [str(a) for a in runtime.pipeline_order[rank] if a is not None] for rank in range(RANKS)
+    ]
+    apart = [
+        [format_action(a) for word in row for a in actions_of(parse_action(word))] for row in parsed
+    ]
     assert apart == _rows(plan)
-    assert runtime.stage_index_to_group_rank == {c: stage.base for c, stage in enumerate(plan.lanes[0].stages)}
+    assert runtime.stage_index_to_group_rank == {
+        c: stage.base for c, stage in enumerate(plan.lanes[0].stages)
+    }
 
 
 @pytest.mark.parametrize("forward", [False, True])
 @pytest.mark.parametrize("name", HELD)
 def test_messages_are_received_as_they_are_sent(name: str, forward: bool) -> None:
-    """Messages have no tags: what a rank sends to another comes in that order, so the other must ask for them in that order.
+    """Messages have no tags: what a rank sends to another comes in that order, so the other must
+    ask for them in that order.
 
-    With that a pipeline ends if its actions do, which `schedules.entries.slots` has shown before there is a text.
+    With that a pipeline ends if its actions do, which `schedules.entries.slots` has shown before
+    there is a text.
     """
     runtime = forward_only(_loaded(_plan(name))) if forward else _loaded(_plan(name))
     rank_of = runtime.stage_index_to_group_rank
@@ -89,20 +109,30 @@ def test_messages_are_received_as_they_are_sent(name: str, forward: bool) -> Non
             kind, stage = action.computation_type.value, action.stage_index
             step = 1 if kind.endswith("_F") else -1
             if kind.startswith("SEND_"):
-                sent.setdefault((rank, rank_of[stage + step]), []).append(f"{kind[-1]}{stage + step}.{action.microbatch_index}")
+                sent.setdefault((rank, rank_of[stage + step]), []).append(
+                    f"{kind[-1]}{stage + step}.{action.microbatch_index}"
+                )
             elif kind.startswith("RECV_"):
-                received.setdefault((rank_of[stage - step], rank), []).append(f"{kind[-1]}{stage}.{action.microbatch_index}")
+                received.setdefault((rank_of[stage - step], rank), []).append(
+                    f"{kind[-1]}{stage}.{action.microbatch_index}"
+                )
     assert sent == received
     borders = sum(rank_of[c] != rank_of[c + 1] for c in range(len(rank_of) - 1))
     assert sum(map(len, sent.values())) == (1 if forward else 2) * borders * MICROBATCHES
-    kinds = {action.computation_type.value for actions in runtime.pipeline_order_with_comms.values() for action in actions}
+    kinds = {
+        action.computation_type.value
+        for actions in runtime.pipeline_order_with_comms.values()
+        for action in actions
+    }
     assert not forward or kinds == {"F", "SEND_F", "RECV_F", "UNSHARD", "RESHARD"}
 
 
 def test_a_table_of_ones_own_is_read() -> None:
     plan = PLANS["found order"].plan
     runtime = _loaded(plan)
-    assert [[str(a) for a in runtime.pipeline_order[rank] if a is not None] for rank in range(RANKS)] == _rows(plan)
+    assert [
+        [str(a) for a in runtime.pipeline_order[rank] if a is not None] for rank in range(RANKS)
+    ] == _rows(plan)
 
 
 @pytest.mark.parametrize("name", [name for name in SCHEDULES if name not in HELD])
@@ -112,7 +142,9 @@ def test_two_lanes_are_refused(name: str) -> None:
 
 
 def test_slices_and_recompute_actions_are_refused() -> None:
-    sliced = plan_of(Grid(pp=4, slices=2, schedule="seq-1f1b"), model=dense_model(layers=4), global_batch=8)
+    sliced = plan_of(
+        Grid(pp=4, slices=2, schedule="seq-1f1b"), model=dense_model(layers=4), global_batch=8
+    )
     with pytest.raises(StrategyError, match=r"slices of a sequence \[native.schedule\]"):
         schedule_csv(sliced)
     with pytest.raises(StrategyError, match="no recompute action"):

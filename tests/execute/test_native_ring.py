@@ -1,4 +1,5 @@
-"""Keys that are passed round under PyTorch's autograd: the core of one device, messages of the interpreter, kept tensors, their order."""
+"""Keys that are passed round under PyTorch's autograd: the core of one device, messages of the
+interpreter, kept tensors, their order."""
 
 from __future__ import annotations
 
@@ -36,20 +37,39 @@ def test_a_ring_finds_what_one_device_does(ranks: list[Any], variant: str) -> No
     outputs, saved = alone(numerics.forward(place, (tuple(inputs),), {}))
     (back,) = alone(numerics.input_grad(place, saved, (grad,), {}))
     for rank, found in enumerate(ranks):
-        for whole, own, again in zip((*outputs, *back), found[variant].tensors, found[variant].again, strict=True):
-            torch.testing.assert_close(own, whole[:, numbers(DEAL[rank], like=own)], rtol=1e-12, atol=1e-12)
+        for whole, own, again in zip(
+            (*outputs, *back), found[variant].tensors, found[variant].again, strict=True
+        ):
+            torch.testing.assert_close(
+                own, whole[:, numbers(DEAL[rank], like=own)], rtol=1e-12, atol=1e-12
+            )
             assert torch.equal(own, again)
 
 
 @pytest.mark.parametrize("variant", CORES)
 def test_messages_are_those_of_the_interpreter(ranks: list[Any], variant: str) -> None:
     operator, trace = core_of(variant), Trace()
-    more: dict[str, Any] = {"groups": {"ring": tuple(range(RANKS))}, "ring_positions": dict(enumerate(DEAL))}
-    places = {d: place_of(operator, length=LENGTH, device=d, positions=DEAL[d], **more) for d in range(RANKS)}
+    more: dict[str, Any] = {
+        "groups": {"ring": tuple(range(RANKS))},
+        "ring_positions": dict(enumerate(DEAL)),
+    }
+    places = {
+        d: place_of(operator, length=LENGTH, device=d, positions=DEAL[d], **more)
+        for d in range(RANKS)
+    }
     numerics, inputs = numerics_of(operator), inputs_of(operator)
     own = {d: [one[:, numbers(DEAL[d], like=one)] for one in inputs] for d in places}
-    made = run({d: numerics.forward(place, (tuple(own[d][:3]),), {}) for d, place in places.items()}, trace=trace)
-    run({d: numerics.input_grad(place, made[d][1], (own[d][3],), {}) for d, place in places.items()}, trace=trace)
+    made = run(
+        {d: numerics.forward(place, (tuple(own[d][:3]),), {}) for d, place in places.items()},
+        trace=trace,
+    )
+    run(
+        {
+            d: numerics.input_grad(place, made[d][1], (own[d][3],), {})
+            for d, place in places.items()
+        },
+        trace=trace,
+    )
     for rank, found in enumerate(ranks):
         assert found[variant].sent == sum(one.sent for one in trace.records if one.device == rank)
 
@@ -60,7 +80,10 @@ def test_what_is_kept_is_a_ranks_own(ranks: list[Any], variant: str) -> None:
     (*widths, out), heads = (e.size for e in (*core_of(variant).reads, *core_of(variant).writes)), 4
     for found in ranks:
         rows = found[variant].tensors[0].shape[:2]
-        assert found[variant].kept == [*((*rows, width) for width in (*widths, out)), (rows[0], heads, rows[1])]
+        assert found[variant].kept == [
+            *((*rows, width) for width in (*widths, out)),
+            (rows[0], heads, rows[1]),
+        ]
 
 
 @pytest.mark.parametrize("variant", CORES)

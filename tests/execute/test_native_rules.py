@@ -1,4 +1,5 @@
-"""Which grids PyTorch can express, what is said of the others, and decoders of every family against the interpreter."""
+"""Which grids PyTorch can express, what is said of the others, and decoders of every family against
+the interpreter."""
 
 from __future__ import annotations
 
@@ -60,30 +61,62 @@ FAMILIES = (
     "deepseek-v2",
     "deepseek-v3-no-mtp",
 )
-OTHERS = ("gemma-2-2b", "bloom-7b1", "gpt-oss-20b", "mamba-codestral-7b", "glm-4.5", "mimo-7b", "bert-base", "t5-11b")
-SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "vocab_size": 20, "num_hidden_layers": 1}
-NORMED_WIDE = {**SIZES, "architectures": ["Olmo2ForCausalLM"], "rms_norm_eps": 1e-5, "max_position_embeddings": 32}
+OTHERS = (
+    "gemma-2-2b",
+    "bloom-7b1",
+    "gpt-oss-20b",
+    "mamba-codestral-7b",
+    "glm-4.5",
+    "mimo-7b",
+    "bert-base",
+    "t5-11b",
+)
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 4,
+    "vocab_size": 20,
+    "num_hidden_layers": 1,
+}
+NORMED_WIDE = {
+    **SIZES,
+    "architectures": ["Olmo2ForCausalLM"],
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 32,
+}
 WRITTEN = {"wide": NORMED_WIDE, "gemma 4": PUBLISHED["gemma4"]}
 JOB = training_job(seq_len=16, global_batch=8)
 
 
 @pytest.mark.parametrize("name", [*FAMILIES, *WRITTEN])
 def test_a_family_has_the_loss_and_gradients_of_the_interpreter(name: str) -> None:
-    model = small_model(name) if name not in WRITTEN else model_from_config(WRITTEN[name], name=name)
+    model = (
+        small_model(name) if name not in WRITTEN else model_from_config(WRITTEN[name], name=name)
+    )
     job, settings = training_job(seq_len=7, global_batch=2), Settings(rope_base=500.0)
     source = seeded(model, seed=3)
     tokens = torch.randint(0, model.vocab, (2, 8), generator=torch.Generator().manual_seed(5))
     labels = tokens[:, 1:].clone()
     labels[0, 2] = -1
     plan = unsplit(model, job)
-    expected = run_step(model, job, plan, batch={"text": tokens[:, :-1], "labels": labels}, source=source, settings=settings)
+    expected = run_step(
+        model,
+        job,
+        plan,
+        batch={"text": tokens[:, :-1], "labels": labels},
+        source=source,
+        settings=settings,
+    )
     (store,) = expected.stores.values()
 
     ((part,),) = plan_stages(plan, model=model)
     stage = Stage(part, model=model, settings=settings)
     fill(stage, source=source, dtype=torch.float64, device="cpu")
     wanted = torch.where(labels < 0, -100, labels).flatten()
-    loss = functional.cross_entropy(stage(tokens[:, :-1]).flatten(0, 1), wanted, reduction="sum") / labels.numel()
+    loss = (
+        functional.cross_entropy(stage(tokens[:, :-1]).flatten(0, 1), wanted, reduction="sum")
+        / labels.numel()
+    )
     loss.backward()
 
     assert abs(float(loss.detach()) - float(expected.loss)) < 1e-12
@@ -92,8 +125,11 @@ def test_a_family_has_the_loss_and_gradients_of_the_interpreter(name: str) -> No
         parameter = stage.get_parameter(own)
         assert torch.equal(parameter.detach(), lying.to_module(source(key)))
         (held,) = store.held[key].values()
-        wanted = lying.to_module(held.gradient if held.gradient is not None else torch.zeros_like(held.value))
-        # Both uses of a tied parameter have it in one layout; the interpreter's gradient is their sum.
+        wanted = lying.to_module(
+            held.gradient if held.gradient is not None else torch.zeros_like(held.value)
+        )
+        # Both uses of a tied parameter have it in one layout; the interpreter's gradient is their
+        # sum.
         found[key] = found.get(key, -wanted) + (parameter.grad if parameter.grad is not None else 0)
     assert set(found) == set(store.held)
     assert max(float(difference.abs().max()) for difference in found.values()) < 1e-12
@@ -138,7 +174,10 @@ def _biased(block: Block) -> Block:
     def more(operator: Operator) -> Operator:
         if operator.kind is not OperatorKind.GROUPED_LINEAR:
             return operator
-        biases = tuple(replace(p, name=f"{p.name}.bias", extents=(p.extents[0], p.extents[2])) for p in operator.parameters)
+        biases = tuple(
+            replace(p, name=f"{p.name}.bias", extents=(p.extents[0], p.extents[2]))
+            for p in operator.parameters
+        )
         return replace(operator, parameters=(*operator.parameters, *biases))
 
     return replace(block, operators=tuple(map(more, block.operators)))
@@ -147,10 +186,22 @@ def _biased(block: Block) -> Block:
 @pytest.mark.parametrize(
     ("grid", "model", "part"),
     [
-        (Grid(dp=12, ep=2, etp=2, zero=3), expert_model(ffn=128), "no dim of 8 x 128 x 64 (experts.up, on one of ep 2 x etp 2)"),
+        (
+            Grid(dp=12, ep=2, etp=2, zero=3),
+            expert_model(ffn=128),
+            "no dim of 8 x 128 x 64 (experts.up, on one of ep 2 x etp 2)",
+        ),
         (Grid(tp=4, dp=4), expert_model(ffn=62), "62 experts' feed-forward do not divide by tp 4"),
-        (Grid(dp=4, etp=2), replace(expert_model(), blocks=tuple(map(_biased, expert_model().blocks))), "has biases of experts"),
-        (Grid(cp=8, tp=4, sp=True, gather=True), dense_model(), "2 positions do not divide by tp 4"),
+        (
+            Grid(dp=4, etp=2),
+            replace(expert_model(), blocks=tuple(map(_biased, expert_model().blocks))),
+            "has biases of experts",
+        ),
+        (
+            Grid(cp=8, tp=4, sp=True, gather=True),
+            dense_model(),
+            "2 positions do not divide by tp 4",
+        ),
     ],
 )
 def test_what_lies_otherwise_is_refused_by_name(grid: Grid, model: Model, part: str) -> None:
@@ -161,7 +212,11 @@ def test_what_lies_otherwise_is_refused_by_name(grid: Grid, model: Model, part: 
 
 def test_another_optimizer_is_refused() -> None:
     with pytest.raises(StrategyError, match=r"run\.optimizer"):
-        require_expressible(dense_model(), Grid(), job=replace(JOB, optimizer=Optimizer(family=OptimizerFamily.SGD, states=())))
+        require_expressible(
+            dense_model(),
+            Grid(),
+            job=replace(JOB, optimizer=Optimizer(family=OptimizerFamily.SGD, states=())),
+        )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +237,14 @@ def test_what_is_expressed(grid: Grid) -> None:
     assert expressible(dense_model(), grid, job=JOB) is None
 
 
-@pytest.mark.parametrize("grid", [Grid(dp=8, ep=4, zero=3), Grid(tp=2, sp=True, dp=2), Grid(tp=2, sp=True, cp=2, gather=True, dp=2, ep=8)])
+@pytest.mark.parametrize(
+    "grid",
+    [
+        Grid(dp=8, ep=4, zero=3),
+        Grid(tp=2, sp=True, dp=2),
+        Grid(tp=2, sp=True, cp=2, gather=True, dp=2, ep=8),
+    ],
+)
 def test_what_is_expressed_with_experts(grid: Grid) -> None:
     assert expressible(expert_model(), grid, job=JOB) is None
 

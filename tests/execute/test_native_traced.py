@@ -1,4 +1,5 @@
-"""What a step of PyTorch's engine tells: by a clock of events, which are read once it is over; and nothing where nobody listens."""
+"""What a step of PyTorch's engine tells: by a clock of events, which are read once it is over; and
+nothing where nobody listens."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def test_events_are_read_once_the_step_is_over() -> None:
 
     events = Events(lambda: Mark(ticks), settle, clock=lambda: float(next(hours)))
     events.restart()
-    recorder = Recorder(clock=events.read, seconds=events.seconds, restart=events.restart, held=lambda: 5)
+    recorder = Recorder(
+        clock=events.read, seconds=events.seconds, restart=events.restart, held=lambda: 5
+    )
     for number in range(2):
         listener = listening(recorder, device=3)
         before = next(settled)
@@ -55,7 +58,9 @@ def test_events_are_read_once_the_step_is_over() -> None:
     times = [t for s in (forward, gather, update) for t in (s.start_s, s.end_s)]
     assert times == pytest.approx([0.0, 0.03, 0.01, 0.02, 0.03, 0.04])
     assert len(events.marks) == 6, "of the last step alone"
-    assert [m.time_s for m in recorder.trace(plan="small").memory] == pytest.approx([0.0, 0.03, 0.04])
+    assert [m.time_s for m in recorder.trace(plan="small").memory] == pytest.approx(
+        [0.0, 0.03, 0.04]
+    )
 
 
 def test_where_nobody_listens_no_clock_is_read() -> None:

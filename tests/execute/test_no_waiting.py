@@ -1,4 +1,5 @@
-"""In a step nothing asks the device for a number, so that an accelerator never waits for the host, but at its end."""
+"""In a step nothing asks the device for a number, so that an accelerator never waits for the host,
+but at its end."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ def waits(small: Small) -> Counter[str]:
     return asked.found
 
 
-@pytest.mark.parametrize("name", ["ring", "zb-v", "hybrid zero-3", "recomputed early", "tied", "two lanes"])
+@pytest.mark.parametrize(
+    "name", ["ring", "zb-v", "hybrid zero-3", "recomputed early", "tied", "two lanes"]
+)
 def test_a_dense_step_asks_at_its_end_alone(name: str) -> None:
     small = PLANS[name]
     found = waits(small)
@@ -62,8 +65,12 @@ def test_a_dense_step_asks_at_its_end_alone(name: str) -> None:
     assert found, "the loss is asked for"
 
 
-@pytest.mark.parametrize(("config", "tokens"), [(LLAVA, 5), (QWEN3_VL, 16)], ids=["llava", "qwen3-vl"])
-def test_where_image_tokens_lie_in_a_text_is_known_before_it_goes_to_the_device(config: Config, tokens: int) -> None:
+@pytest.mark.parametrize(
+    ("config", "tokens"), [(LLAVA, 5), (QWEN3_VL, 16)], ids=["llava", "qwen3-vl"]
+)
+def test_where_image_tokens_lie_in_a_text_is_known_before_it_goes_to_the_device(
+    config: Config, tokens: int
+) -> None:
     """Tokens in any places, and in the one row that a text turns by."""
     model = model_from_config(config, name="small")
     lengths = (SequenceLength(name="text", tokens=12), SequenceLength(name="image", tokens=tokens))

@@ -21,7 +21,14 @@ from tests.execute.lockstep import alone, local_weights, made_weights, place_of,
 
 HIDDEN, FFN, EXPERTS, LENGTH = 5, 6, 5, 7
 OPERATORS = {
-    o.name: o for o in moe_operators(source="norm2", hidden=HIDDEN, ffn=FFN, experts=ExpertShape(experts=EXPERTS, topk=2), bias=True)
+    o.name: o
+    for o in moe_operators(
+        source="norm2",
+        hidden=HIDDEN,
+        ffn=FFN,
+        experts=ExpertShape(experts=EXPERTS, topk=2),
+        bias=True,
+    )
 }
 CHAIN = ("permute", "experts.up", "experts.act", "experts.down", "unpermute")
 ALL = ((0, 2),)
@@ -36,8 +43,11 @@ def sides(x: Any, routes: Any, values: dict[str, Any], name: str) -> tuple[Any, 
     return (before, routes) if name == "unpermute" else (before,)
 
 
-def experts_task(places: dict[str, Any], weights: dict[str, Any], x: Any, routes: Any, grad: Any) -> Any:
-    """Forward and backward of the chain: (y, dx, gradient of the probabilities, gradients of weights)."""
+def experts_task(
+    places: dict[str, Any], weights: dict[str, Any], x: Any, routes: Any, grad: Any
+) -> Any:
+    """Forward and backward of the chain: (y, dx, gradient of the probabilities, gradients of
+    weights)."""
     values: dict[str, Any] = {}
     saved: dict[str, Any] = {}
     for name in CHAIN:
@@ -61,7 +71,13 @@ def box_rows(whole: Any, box: Any) -> Any:
     return whole[rows_of(box[0])][:, rows_of(box[1])] if box else whole[:0, :0]
 
 
-def device(home: Any, serves: Any, experts: tuple[int, int], ffn: tuple[int, int] = (0, FFN), copy: bool = False) -> tuple[Routed, Any]:
+def device(
+    home: Any,
+    serves: Any,
+    experts: tuple[int, int],
+    ffn: tuple[int, int] = (0, FFN),
+    copy: bool = False,
+) -> tuple[Routed, Any]:
     return Routed(home=home, serves=serves, experts=experts, copy=copy), ffn
 
 
@@ -71,13 +87,29 @@ QUARTERS = tuple((s[0], p[1]) for s in SAMPLES for p in HALF)
 PLACES: dict[str, list[Any]] = {
     "each its own tokens": [device(HALF[0], TOKENS, (0, 2)), device(HALF[1], TOKENS, (2, 5))],
     "width cut too": [
-        device(q, TOKENS, e, f) for q, (e, f) in zip(QUARTERS, [(e, f) for e in ((0, 3), (3, 5)) for f in ((0, 2), (2, 6))], strict=True)
+        device(q, TOKENS, e, f)
+        for q, (e, f) in zip(
+            QUARTERS, [(e, f) for e in ((0, 3), (3, 5)) for f in ((0, 2), (2, 6))], strict=True
+        )
     ],
     "all hold all": [device(TOKENS, TOKENS, (0, 2)), device(TOKENS, TOKENS, (2, 5))],
-    "all hold all, width cut": [device(TOKENS, TOKENS, (0, 5), (0, 1)), device(TOKENS, TOKENS, (0, 5), (1, 6))],
-    "pairs hold alike": [device(SAMPLES[i // 2], TOKENS, e) for i, e in enumerate(((0, 1), (1, 2), (2, 4), (4, 5)))],
-    "experts of their own samples": [device(SAMPLES[i // 2], SAMPLES[i // 2], e) for i, e in enumerate(((0, 2), (2, 5), (0, 2), (2, 5)))],
-    "experts elsewhere": [device(HALF[0], (), (0, 0)), device(HALF[1], (), (0, 0)), device((), TOKENS, (0, 4)), device((), TOKENS, (4, 5))],
+    "all hold all, width cut": [
+        device(TOKENS, TOKENS, (0, 5), (0, 1)),
+        device(TOKENS, TOKENS, (0, 5), (1, 6)),
+    ],
+    "pairs hold alike": [
+        device(SAMPLES[i // 2], TOKENS, e) for i, e in enumerate(((0, 1), (1, 2), (2, 4), (4, 5)))
+    ],
+    "experts of their own samples": [
+        device(SAMPLES[i // 2], SAMPLES[i // 2], e)
+        for i, e in enumerate(((0, 2), (2, 5), (0, 2), (2, 5)))
+    ],
+    "experts elsewhere": [
+        device(HALF[0], (), (0, 0)),
+        device(HALF[1], (), (0, 0)),
+        device((), TOKENS, (0, 4)),
+        device((), TOKENS, (4, 5)),
+    ],
     "copies": [device(HALF[0], TOKENS, (0, 5)), device(HALF[1], TOKENS, (0, 5), copy=True)],
 }
 
@@ -85,10 +117,16 @@ PLACES: dict[str, list[Any]] = {
 @pytest.mark.parametrize("case", PLACES)
 def test_experts_over_devices(case: str) -> None:
     generator = torch.Generator().manual_seed(11)
-    x, grad = (torch.randn((2, LENGTH, HIDDEN), generator=generator, dtype=torch.float64) for _ in range(2))
+    x, grad = (
+        torch.randn((2, LENGTH, HIDDEN), generator=generator, dtype=torch.float64) for _ in range(2)
+    )
     logits = torch.randn((2, LENGTH, EXPERTS), generator=generator, dtype=torch.float64)
     weights = {name: made_weights(OPERATORS[name], generator) for name in CHAIN}
-    routes, _ = alone(numerics_of(OPERATORS["route"]).forward(place_of(OPERATORS["route"], length=LENGTH), ((logits,),), {}))
+    routes, _ = alone(
+        numerics_of(OPERATORS["route"]).forward(
+            place_of(OPERATORS["route"], length=LENGTH), ((logits,),), {}
+        )
+    )
     whole = {name: place_of(OPERATORS[name], length=LENGTH) for name in CHAIN}
     y, dx, shares, found = alone(experts_task(whole, weights, x, routes, grad))
 
@@ -98,12 +136,26 @@ def test_experts_over_devices(case: str) -> None:
     for d, (routed, ffn) in enumerate(layout):
         places = {
             name: replace(
-                place_of(OPERATORS[name], length=LENGTH, device=d, cuts={Dim.FFN: ffn, Dim.EXPERTS: routed.experts}),
+                place_of(
+                    OPERATORS[name],
+                    length=LENGTH,
+                    device=d,
+                    cuts={Dim.FFN: ffn, Dim.EXPERTS: routed.experts},
+                ),
                 experts=routed.experts,
                 routing=routing,
                 parameters={
                     p.name: tuple(
-                        ((routed.experts if e.dim is Dim.EXPERTS else ffn if e.dim is Dim.FFN else (0, e.size)),) for e in p.extents
+                        (
+                            (
+                                routed.experts
+                                if e.dim is Dim.EXPERTS
+                                else ffn
+                                if e.dim is Dim.FFN
+                                else (0, e.size)
+                            ),
+                        )
+                        for e in p.extents
                     )
                     for p in OPERATORS[name].parameters
                 },
@@ -112,7 +164,11 @@ def test_experts_over_devices(case: str) -> None:
         }
         own = {name: local_weights(places[name], weights[name]) for name in CHAIN}
         tasks[d] = experts_task(
-            places, own, box_rows(x, routed.home), tuple(box_rows(v, routed.home) for v in routes), box_rows(grad, routed.home)
+            places,
+            own,
+            box_rows(x, routed.home),
+            tuple(box_rows(v, routed.home) for v in routes),
+            box_rows(grad, routed.home),
         )
     results = run(tasks)
     for d, (routed, _) in enumerate(layout):
@@ -127,7 +183,9 @@ def test_experts_over_devices(case: str) -> None:
                 torch.testing.assert_close(part, twin, rtol=1e-12, atol=1e-12)
                 continue
             view = got[routed.experts[0] : routed.experts[1]]
-            extents = next(p for o in OPERATORS.values() for p in o.parameters if p.name == name).extents
+            extents = next(
+                p for o in OPERATORS.values() for p in o.parameters if p.name == name
+            ).extents
             for dim, extent in enumerate(extents):
                 view = view.narrow(dim, ffn[0], ffn[1] - ffn[0]) if extent.dim is Dim.FFN else view
             view += part
@@ -139,18 +197,29 @@ def test_equal_scores_go_to_the_lowest_experts() -> None:
     logits = torch.zeros((1, 3, EXPERTS), dtype=torch.float64)
     logits[0, 1, 3] = 1.0
     logits[0, 2, 4] = logits[0, 2, 2] = 1.0
-    (shares, chosen), _ = alone(numerics_of(route).forward(place_of(route, length=3, samples=1), ((logits,),), {}))
+    (shares, chosen), _ = alone(
+        numerics_of(route).forward(place_of(route, length=3, samples=1), ((logits,),), {})
+    )
     assert chosen.tolist() == [[[0, 1], [3, 0], [2, 4]]]
     torch.testing.assert_close(shares.sum(-1), torch.ones((1, 3), dtype=torch.float64))
 
 
 def test_a_cut_router_is_refused() -> None:
     with pytest.raises(StrategyError, match="of 5 experts"):
-        alone(numerics_of(OPERATORS["route"]).forward(place_of(OPERATORS["route"], length=3), ((torch.zeros((2, 3, 2)),),), {}))
+        alone(
+            numerics_of(OPERATORS["route"]).forward(
+                place_of(OPERATORS["route"], length=3), ((torch.zeros((2, 3, 2)),),), {}
+            )
+        )
 
 
-@pytest.mark.parametrize(("add_up", "factor", "wanted"), [(True, 1.0, (0.8, 0.2)), (False, 1.0, (0.4, 0.1)), (False, 2.0, (0.8, 0.2))])
-def test_the_choice_within_a_group(add_up: bool, factor: float, wanted: tuple[float, float]) -> None:
+@pytest.mark.parametrize(
+    ("add_up", "factor", "wanted"),
+    [(True, 1.0, (0.8, 0.2)), (False, 1.0, (0.4, 0.1)), (False, 2.0, (0.8, 0.2))],
+)
+def test_the_choice_within_a_group(
+    add_up: bool, factor: float, wanted: tuple[float, float]
+) -> None:
     """The worked number of `chosen_experts`; without groups expert 2 would be chosen."""
     logits = torch.tensor([0.4, 0.1, 0.3, 0.2], dtype=torch.float64).log()
     settings = Settings(shares_add_up=add_up, share_factor=factor)
@@ -158,12 +227,17 @@ def test_the_choice_within_a_group(add_up: bool, factor: float, wanted: tuple[fl
     shares, chosen = chosen_experts(logits, {}, shape=shape, settings=settings)
     assert chosen.tolist() == [0, 1]
     assert shares.tolist() == pytest.approx(wanted)
-    assert chosen_experts(logits, {}, shape=ExpertShape(experts=4, topk=2), settings=settings)[1].tolist() == [0, 2]
+    assert chosen_experts(logits, {}, shape=ExpertShape(experts=4, topk=2), settings=settings)[
+        1
+    ].tolist() == [0, 2]
 
 
 def test_a_corrected_group_ranks_by_its_two_best() -> None:
-    """Scores of one half; corrections .5 0 .3 .3: sums of the two best are 1.5 and 1.6, so the second group is chosen."""
+    """Scores of one half; corrections .5 0 .3 .3: sums of the two best are 1.5 and 1.6, so the
+    second group is chosen."""
     own = {"correction": torch.tensor([0.5, 0.0, 0.3, 0.3], dtype=torch.float64)}
     shape = ExpertShape(experts=4, topk=2, groups=1, of_groups=2)
-    shares, chosen = chosen_experts(torch.zeros(4, dtype=torch.float64), own, shape=shape, settings=Settings())
+    shares, chosen = chosen_experts(
+        torch.zeros(4, dtype=torch.float64), own, shape=shape, settings=Settings()
+    )
     assert (chosen.tolist(), shares.tolist()) == ([2, 3], [0.5, 0.5])

@@ -1,4 +1,5 @@
-"""Whole models of every text family of the catalog, on one device: loss and gradients equal torch.autograd over a textbook's operators."""
+"""Whole models of every text family of the catalog, on one device: loss and gradients equal
+torch.autograd over a textbook's operators."""
 
 from __future__ import annotations
 
@@ -62,7 +63,9 @@ def test_model_equals_autograd(name: str) -> None:
     generator = torch.Generator().manual_seed(7)
     chain = Chain(small_model(name))
     weights = chain.weights(generator)
-    ids, labels = (torch.randint(0, chain.model.vocab, (2, 5, 1), generator=generator) for _ in range(2))
+    ids, labels = (
+        torch.randint(0, chain.model.vocab, (2, 5, 1), generator=generator) for _ in range(2)
+    )
     labels[0, 3] = -1
     loss, grads = chain.numbers(weights, ids, labels)
     expected, wanted = chain.reference(weights, ids, labels)
@@ -75,7 +78,9 @@ def test_model_equals_autograd(name: str) -> None:
                 assert parameter.name not in grads[key] or not grads[key][parameter.name].any()
             elif parameter.trainable:
                 scale = max(1.0, gradient.abs().max().item())
-                torch.testing.assert_close(grads[key][parameter.name] / scale, gradient / scale, rtol=0, atol=1e-12)
+                torch.testing.assert_close(
+                    grads[key][parameter.name] / scale, gradient / scale, rtol=0, atol=1e-12
+                )
                 compared += 1
     assert compared > 5
 

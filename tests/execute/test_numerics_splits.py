@@ -22,8 +22,17 @@ from shardwright.model.blocks.dense import (
     norm,
     residual,
 )
-from shardwright.model.blocks.linear_attention import DeltaShape, delta_operators, gated_attention_operators
-from shardwright.model.blocks.mamba import MambaShape, SelectiveShape, mamba1_operators, mamba2_operators
+from shardwright.model.blocks.linear_attention import (
+    DeltaShape,
+    delta_operators,
+    gated_attention_operators,
+)
+from shardwright.model.blocks.mamba import (
+    MambaShape,
+    SelectiveShape,
+    mamba1_operators,
+    mamba2_operators,
+)
 from shardwright.model.blocks.mla import LatentShape, mla_operators
 from shardwright.model.families.encoder_decoder import cross_attention_operators
 from shardwright.model.ir.operator import AttentionShape, Mask, Operator, OperatorClass, ScanShape
@@ -61,17 +70,33 @@ def test_rows_with_a_bias_once() -> None:
 
 
 def test_columns_of_the_logits() -> None:
-    check_split(head_block(hidden=12, vocab=11, tied=False, bias=True).operators[1], [[HIDDEN]], parts(Dim.VOCAB, 5, 11))
+    check_split(
+        head_block(hidden=12, vocab=11, tied=False, bias=True).operators[1],
+        [[HIDDEN]],
+        parts(Dim.VOCAB, 5, 11),
+    )
 
 
 def test_contraction_over_hidden() -> None:
-    up = linear("up", source="input", reads=(HIDDEN,), writes=(Extent(dim=Dim.FFN, size=6),) * 2, klass=OperatorClass.MLP, bias=True)
+    up = linear(
+        "up",
+        source="input",
+        reads=(HIDDEN,),
+        writes=(Extent(dim=Dim.FFN, size=6),) * 2,
+        klass=OperatorClass.MLP,
+        bias=True,
+    )
     check_split(up, [[HIDDEN]], parts(Dim.HIDDEN, 5, 12))
 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_norm_of_a_cut_width(bias: bool) -> None:
-    check_split(norm("norm", source="input", hidden=12, bias=bias), [[HIDDEN]], parts(Dim.HIDDEN, 5, 6, 12), groups=["hidden"])
+    check_split(
+        norm("norm", source="input", hidden=12, bias=bias),
+        [[HIDDEN]],
+        parts(Dim.HIDDEN, 5, 6, 12),
+        groups=["hidden"],
+    )
 
 
 @pytest.mark.parametrize("kind", [QkNorm.HEAD, QkNorm.WIDTH, QkNorm.PLAIN])
@@ -85,8 +110,12 @@ def test_norms_of_queries_and_keys(kind: QkNorm, ends: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("ends", [(2, 4), (1, 2, 3, 4), (3, 4)])
 @pytest.mark.parametrize("shared", [False, True])
 def test_norms_of_values_too(shared: bool, ends: tuple[int, ...]) -> None:
-    made = named(attention_operators(source="input", hidden=12, shape=SHAPE, qk_norm=True, value_norm=True))
-    check_split(made["qk_norm"], [made["qkv"].writes[: 2 if shared else 3]], parts(Dim.HEADS, *ends))
+    made = named(
+        attention_operators(source="input", hidden=12, shape=SHAPE, qk_norm=True, value_norm=True)
+    )
+    check_split(
+        made["qk_norm"], [made["qkv"].writes[: 2 if shared else 3]], parts(Dim.HEADS, *ends)
+    )
 
 
 def test_norm_behind_a_gated_projection() -> None:
@@ -134,8 +163,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def core_of(variant: str) -> Operator:
     """A core; of few distances each has a bias of its own."""
-    table = distance_table("core.distances", buckets=6, heads=SHAPE.heads) if "distances" in variant else None
-    return core_operator("core", source="rotary", shape=replace(SHAPE, **VARIANTS[variant]), distances=table)
+    table = (
+        distance_table("core.distances", buckets=6, heads=SHAPE.heads)
+        if "distances" in variant
+        else None
+    )
+    return core_operator(
+        "core", source="rotary", shape=replace(SHAPE, **VARIANTS[variant]), distances=table
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -150,9 +185,14 @@ def test_core_over_positions(variant: str, positions: Any, group: str) -> None:
 @pytest.mark.parametrize("positions", [ZIGZAG, THREE])
 @pytest.mark.parametrize("group", ["ring", "gather"])
 def test_core_that_sees_images_over_positions(window: int, positions: Any, group: str) -> None:
-    core = replace(core_operator("core", source="rotary", shape=replace(SHAPE, window=window)), sees_images=True)
+    core = replace(
+        core_operator("core", source="rotary", shape=replace(SHAPE, window=window)),
+        sees_images=True,
+    )
     more: dict[str, Any] = {"integers": {1: RUNS}, "everywhere": (1,)}
-    check_split(core, [core.reads, ()], [{}] * len(positions), positions=positions, groups=[group], **more)
+    check_split(
+        core, [core.reads, ()], [{}] * len(positions), positions=positions, groups=[group], **more
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -165,7 +205,14 @@ def test_core_of_another_sequence() -> None:
     made = named(cross_attention_operators(hidden=12, shape=SHAPE))
     producers = [made[n].writes for n in made["cross.core"].inputs]
     check_split(made["cross.core"], producers, parts(Dim.HEADS, 3, 4), memory=[((0, 8),)] * 2)
-    check_split(made["cross.core"], producers, [{}, {}], positions=ZIGZAG, memory=(((0, 5),), ((5, 8),)), groups=["ring"])
+    check_split(
+        made["cross.core"],
+        producers,
+        [{}, {}],
+        positions=ZIGZAG,
+        memory=(((0, 5),), ((5, 8),)),
+        groups=["ring"],
+    )
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -175,13 +222,19 @@ def test_activation(gated: bool) -> None:
 
 
 def test_residual_with_a_factor_of_its_own() -> None:
-    number = Parameter(name="sum.weight", extents=(hidden_extent(1),), trainable=False, counted=False)
+    number = Parameter(
+        name="sum.weight", extents=(hidden_extent(1),), trainable=False, counted=False
+    )
     scaled = replace(residual("sum", source="a", skip="b", hidden=12), parameters=(number,))
     check_split(scaled, [[HIDDEN], [HIDDEN]], [{}, {}], positions=ZIGZAG)
 
 
 def test_residual() -> None:
-    check_split(residual("sum", source="a", skip="b", hidden=12), [[HIDDEN], [HIDDEN]], parts(Dim.HIDDEN, 5, 12))
+    check_split(
+        residual("sum", source="a", skip="b", hidden=12),
+        [[HIDDEN], [HIDDEN]],
+        parts(Dim.HIDDEN, 5, 12),
+    )
 
 
 def test_embedding_by_rows_and_width_and_position() -> None:
@@ -196,7 +249,9 @@ def test_loss_by_rows_and_position() -> None:
     loss = head_block(hidden=12, vocab=11, tied=False).operators[-1]
     labels = torch.randint(0, 11, (2, 8, 1), generator=torch.Generator().manual_seed(5))
     labels[1, 2] = -1
-    check_split(loss, [loss.reads, []], parts(Dim.VOCAB, 4, 5, 11), integers={1: labels}, groups=["vocab"])
+    check_split(
+        loss, [loss.reads, []], parts(Dim.VOCAB, 4, 5, 11), integers={1: labels}, groups=["vocab"]
+    )
     check_split(loss, [loss.reads, []], [{}, {}], positions=ZIGZAG, integers={1: labels})
 
 
@@ -215,15 +270,27 @@ def test_mixers_by_heads() -> None:
             ends = (1, 4) if operator.scan is None or operator.scan.heads == 4 else (1, 6)
             if name == "x_norm":
                 continue
-            heads = max((e.runs for e in (*operator.reads, *operator.writes) if e.dim is Dim.HEADS), default=4)
+            heads = max(
+                (e.runs for e in (*operator.reads, *operator.writes) if e.dim is Dim.HEADS),
+                default=4,
+            )
             check_split(operator, producers, parts(Dim.HEADS, ends[0], heads), groups=groups)
 
 
 def test_groups_are_the_same_for_all_members_where_parts_have_copies() -> None:
     for text in ("s2 x2", "x2 s2", "s3 x2", "x2 s2 x2"):
-        plan = parse_plan(f"plan p devices 12\nlane main samples 4 in 1\n  stages embed+2+head on 0\n    all = {text}\norder 1f1b(main)\n")
+        plan = parse_plan(
+            "plan p devices 12\nlane main samples 4 in 1\n  stages embed+2+head on 0\n    all ="
+            f" {text}\norder 1f1b(main)\n"
+        )
         cells = stage_cells(class_trees(plan.lanes[0].stages[0].placements, 0), samples=4)
         core = core_operator("core", source="rotary", shape=SHAPE)
-        groups = {d: CellStructure(stage=cells, device=d, length=12).members(core, Dim.SEQUENCE) for d in cells.devices}
+        groups = {
+            d: CellStructure(stage=cells, device=d, length=12).members(core, Dim.SEQUENCE)
+            for d in cells.devices
+        }
         assert all(groups[member] == groups[d] for d in groups for member in groups[d])
-        assert all(d in group and len(group) == int(text[text.index("s") + 1]) for d, group in groups.items())
+        assert all(
+            d in group and len(group) == int(text[text.index("s") + 1])
+            for d, group in groups.items()
+        )

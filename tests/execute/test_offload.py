@@ -1,4 +1,5 @@
-"""What waits on the host: gradients and steps are the same to the last bit, and the device keeps as much less as lowering says."""
+"""What waits on the host: gradients and steps are the same to the last bit, and the device keeps as
+much less as lowering says."""
 
 from __future__ import annotations
 
@@ -63,11 +64,15 @@ def test_a_share_of_the_elements_lies_on_the_host(percent: int) -> None:
 
 def _known(zero: str) -> tuple[Small, Training]:
     small = replace(PLANS["zero-1"], zero=zero)
-    return small, training(small.model, small.job, small.plan, rule=RULE, precision=precision_of(small.job))
+    return small, training(
+        small.model, small.job, small.plan, rule=RULE, precision=precision_of(small.job)
+    )
 
 
 @pytest.mark.parametrize("percent", [100, 30])
-def test_states_on_the_host_make_the_same_steps_and_can_be_resumed(percent: int, tmp_path: Path) -> None:
+def test_states_on_the_host_make_the_same_steps_and_can_be_resumed(
+    percent: int, tmp_path: Path
+) -> None:
     plain, known = _known("zero all: all/1/1\n")
     hosting, with_host = _known(f"zero all: all/1/1 host=opt:{percent}\n")
     members, others = plain.members(known), hosting.members(with_host)
@@ -85,7 +90,9 @@ def test_states_on_the_host_make_the_same_steps_and_can_be_resumed(percent: int,
     assert newest is not None
     saved = read(newest, model=plain.model)
     again = {d: resumed(d, known, saved, source=seeded(plain.model, seed=1)) for d in known.devices}
-    back = {d: resumed(d, with_host, saved, source=seeded(plain.model, seed=1)) for d in known.devices}
+    back = {
+        d: resumed(d, with_host, saved, source=seeded(plain.model, seed=1)) for d in known.devices
+    }
     expected = train(members, known, batches[2:])
     assert train(again, known, batches[2:]) == expected
     assert train(back, with_host, batches[2:]) == expected
@@ -93,5 +100,7 @@ def test_states_on_the_host_make_the_same_steps_and_can_be_resumed(percent: int,
 
 @pytest.mark.parametrize("state", ["grad", "param"])
 def test_other_states_on_the_host_are_refused(state: str) -> None:
-    with pytest.raises(StrategyError, match=rf"the host share of {state} is not executed \[execute.host\]"):
+    with pytest.raises(
+        StrategyError, match=rf"the host share of {state} is not executed \[execute.host\]"
+    ):
         _known(f"zero all: all/1/1 host={state}:50\n")

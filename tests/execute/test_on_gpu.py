@@ -1,4 +1,5 @@
-"""What runs on a processor runs on a GPU and finds the same: every family, every small plan, PyTorch's engine, the verbs. Needs a GPU."""
+"""What runs on a processor runs on a GPU and finds the same: every family, every small plan,
+PyTorch's engine, the verbs. Needs a GPU."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def losses(model: Model, job: TrainingJob, *, on: str, precision: Precision) -> 
 
 def both(name: str, precision: Precision) -> tuple[list[float], list[float]]:
     model = model_from_config(ALL[name], name=name)
-    tokens = max(TOKENS, 4 * sum(s.tokens for s in sequences_of(model, tokens=TOKENS) if s.name == "image"))
+    tokens = max(
+        TOKENS, 4 * sum(s.tokens for s in sequences_of(model, tokens=TOKENS) if s.name == "image")
+    )
     job = TrainingJob(sequences=sequences_of(model, tokens=tokens), global_batch=SAMPLES)
     here, there = (losses(model, job, on=on, precision=precision) for on in ("cpu", "cuda"))
     return here, there
@@ -96,12 +99,16 @@ def _trained(small: Small, known: Training) -> list[float]:
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (6, 1)])
 @pytest.mark.parametrize("kernel", [Flash(), Efficient()], ids=["flash", "efficient"])
 @pytest.mark.parametrize(("queries", "width"), [(64, 64), (70, 40), (129, 128)])
-def test_fused_kernels_compute_attention(kernel: Any, heads: int, kv_heads: int, queries: int, width: int, causal: bool) -> None:
+def test_fused_kernels_compute_attention(
+    kernel: Any, heads: int, kv_heads: int, queries: int, width: int, causal: bool
+) -> None:
     """Against autograd through plain attention in float64."""
     dtype, near = (torch.float32, 1e-4) if isinstance(kernel, Efficient) else (torch.bfloat16, 3e-2)
     generator = torch.Generator().manual_seed(0)
     shapes = [(2, queries, count, width) for count in (heads, kv_heads, kv_heads, heads)]
-    query, key, value, grad = (torch.randn(s, generator=generator).to("cuda", dtype).transpose(1, 2) for s in shapes)
+    query, key, value, grad = (
+        torch.randn(s, generator=generator).to("cuda", dtype).transpose(1, 2) for s in shapes
+    )
     assert kernel.fits((query, key, value))
     scale = 0.3
     out, normal = kernel.forward((query, key, value), causal=causal, scale=scale)
@@ -144,7 +151,8 @@ def test_a_task_beside_reads_what_was_asked_before_and_who_ends_it_reads_what_it
 @pytest.mark.parametrize("kernel", [Flash(), Efficient()], ids=["flash", "efficient"])
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_calls_of_a_fused_kernel_join(kernel: Any, kv_heads: int) -> None:
-    """Queries of two runs against blocks of keys one after another: outputs and gradients of all keys at once, in float64."""
+    """Queries of two runs against blocks of keys one after another: outputs and gradients of all
+    keys at once, in float64."""
     joins(kernel, kv_heads, on="cuda")
 
 
@@ -154,7 +162,9 @@ def joins(kernel: Any, kv_heads: int, *, on: str) -> None:
     blocks: tuple[Indices, ...] = (queries, ((40, 75), (90, 120)), ((75, 90),))
     generator, scale = torch.Generator().manual_seed(0), 0.3
     shapes = [(2, 80, 4, 64), *[(2, 160, kv_heads, 64)] * 2, (2, 80, 4, 64)]
-    query, key, value, grad = (torch.randn(s, generator=generator).to(on, dtype).transpose(1, 2) for s in shapes)
+    query, key, value, grad = (
+        torch.randn(s, generator=generator).to(on, dtype).transpose(1, 2) for s in shapes
+    )
     order, made, listed, first = [], None, [], 0
     for block in blocks:
         rows = count(block)
@@ -166,11 +176,16 @@ def joins(kernel: Any, kv_heads: int, *, on: str) -> None:
     assert made is not None
     made = made[0].to(dtype), made[1]
     back = [joined_back(kernel, heads, own, made, grad, scale=scale) for heads, own in listed]
-    found = [sum(one[0] for one in back), *(torch.cat([one[i] for one in back], dim=2) for i in (1, 2))]
+    found = [
+        sum(one[0] for one in back),
+        *(torch.cat([one[i] for one in back], dim=2) for i in (1, 2)),
+    ]
     exact = [one.double().requires_grad_() for one in (query, key, value)]
     repeated = [one.repeat_interleave(4 // kv_heads, 1) for one in exact[1:]]
     scores = scale * exact[0] @ repeated[0].mT
-    scores = scores.masked_fill(numbers(queries, like=query).unsqueeze(-1) < torch.cat(order), -torch.inf)
+    scores = scores.masked_fill(
+        numbers(queries, like=query).unsqueeze(-1) < torch.cat(order), -torch.inf
+    )
     whole = scores.softmax(-1) @ repeated[1]
     whole.backward(grad.double())
     torch.testing.assert_close(made[1].double(), scores.logsumexp(-1), rtol=near, atol=near)
@@ -181,12 +196,33 @@ def joins(kernel: Any, kv_heads: int, *, on: str) -> None:
 @pytest.mark.parametrize("backend", ["shardwright", "torch-native"])
 def test_a_run_trains_saves_traces_and_goes_on(tmp_path: Path, backend: str) -> None:
     """As a user runs it, over NCCL; the second half goes on from the first's checkpoint."""
-    config = {"architectures": ["LlamaForCausalLM"], "hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4}
-    config |= {"num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 512, "max_position_embeddings": 512, "rms_norm_eps": 1e-5}
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_attention_heads": 4,
+    }
+    config |= {
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 2,
+        "vocab_size": 512,
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5,
+    }
     (tmp_path / "model.json").write_text(json.dumps(config))
-    plan, tokens, kept, trace = (str(tmp_path / name) for name in ("plan.json", "tokens.npy", "kept", "trace.json"))
+    plan, tokens, kept, trace = (
+        str(tmp_path / name) for name in ("plan.json", "tokens.npy", "kept", "trace.json")
+    )
     np.save(tokens, np.random.default_rng(0).integers(0, 512, 128 * 40 + 1).astype(np.int32))
-    words = ["simulate", str(tmp_path / "model.json"), "h100-sxm:1", "--seq-len", "128", "--global-batch", "4"]
+    words = [
+        "simulate",
+        str(tmp_path / "model.json"),
+        "h100-sxm:1",
+        "--seq-len",
+        "128",
+        "--global-batch",
+        "4",
+    ]
     said(*words, "--strategy", "mbs2", "--runtime", "shardwright", "-o", plan)
     asked = ("run", plan, "--data", tokens, "--backend", backend)
     first = said(*asked, "--steps", "2", "--on", "cuda", "--checkpoints", kept, "--trace", trace)
@@ -200,7 +236,12 @@ def test_a_run_trains_saves_traces_and_goes_on(tmp_path: Path, backend: str) -> 
 
 def said(*words: str) -> dict[str, Any]:
     """What a verb prints as JSON."""
-    done = subprocess.run((sys.executable, "-m", "shardwright", *words, "--json"), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        (sys.executable, "-m", "shardwright", *words, "--json"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -1,4 +1,5 @@
-"""AdamW and clipping against torch's own; pieces of states, as integers, against what lowering says."""
+"""AdamW and clipping against torch's own; pieces of states, as integers, against what lowering
+says."""
 
 from __future__ import annotations
 
@@ -15,7 +16,15 @@ from shardwright.errors import StrategyError
 from shardwright.execute.numerics.precision import uniform
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.shares.shards import Sharers
-from shardwright.execute.training.optimizer import BLOCK, AdamW, clip_factor, moments, require_adamw, square_sum, update
+from shardwright.execute.training.optimizer import (
+    BLOCK,
+    AdamW,
+    clip_factor,
+    moments,
+    require_adamw,
+    square_sum,
+    update,
+)
 from shardwright.execute.training.train import member
 from shardwright.job.training import Optimizer, OptimizerFamily
 from shardwright.program.shard_rules import shard_rules
@@ -30,7 +39,9 @@ def test_updates_are_those_of_torch(dtype: torch.dtype, clip: float) -> None:
     rule = AdamW(rate=2e-2, betas=(0.8, 0.97), eps=1e-6, decay=0.2, clip=clip)
     ours = [torch.randn(n, generator=generator, dtype=dtype) for n in (7, 30)]
     theirs = [torch.nn.Parameter(p.clone()) for p in ours]
-    reference = torch.optim.AdamW(theirs, lr=rule.rate, betas=rule.betas, eps=rule.eps, weight_decay=rule.decay)
+    reference = torch.optim.AdamW(
+        theirs, lr=rule.rate, betas=rule.betas, eps=rule.eps, weight_decay=rule.decay
+    )
     states = [moments(p, precision=uniform(dtype)) for p in ours]
     for step in range(1, 8):
         gradients = [torch.randn(p.shape, generator=generator, dtype=dtype) for p in ours]
@@ -50,9 +61,13 @@ def test_updates_are_those_of_torch(dtype: torch.dtype, clip: float) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("ends", [(3, 200), (64, 150), (130, 131)])
-def test_an_element_is_updated_alike_wherever_its_piece_is_cut(dtype: torch.dtype, ends: tuple[int, ...]) -> None:
+def test_an_element_is_updated_alike_wherever_its_piece_is_cut(
+    dtype: torch.dtype, ends: tuple[int, ...]
+) -> None:
     generator = torch.Generator().manual_seed(4)
-    parameter, *gradients = (torch.randn(300, generator=generator, dtype=torch.float64).to(dtype) for _ in range(4))
+    parameter, *gradients = (
+        torch.randn(300, generator=generator, dtype=torch.float64).to(dtype) for _ in range(4)
+    )
     rule, factor = AdamW(), torch.tensor(0.3)
     cuts = (0, *ends, 300)
     pieces = [parameter[a:b].clone() for a, b in pairwise(cuts)]
@@ -60,7 +75,9 @@ def test_an_element_is_updated_alike_wherever_its_piece_is_cut(dtype: torch.dtyp
     whole, of_whole = parameter.clone(), moments(parameter, precision=uniform(dtype))
     for step, gradient in enumerate(gradients, start=1):
         update(whole, gradient.clone(), of_whole, step=step, rule=rule, factor=factor)
-        for piece, part, of_piece in zip(pieces, [gradient[a:b].clone() for a, b in pairwise(cuts)], states, strict=True):
+        for piece, part, of_piece in zip(
+            pieces, [gradient[a:b].clone() for a, b in pairwise(cuts)], states, strict=True
+        ):
             update(piece, part, of_piece, step=step, rule=rule, factor=factor)
         assert torch.equal(torch.cat(pieces), whole)
         for name, tensor in of_whole.tensors.items():
@@ -69,7 +86,8 @@ def test_an_element_is_updated_alike_wherever_its_piece_is_cut(dtype: torch.dtyp
 
 @pytest.mark.parametrize("count", [0, 5, BLOCK, 2 * BLOCK + 3])
 def test_squares_are_summed_in_float64(count: int) -> None:
-    """Within BLOCK roundings of the exact sum, in whatever order a processor adds a block (Higham 2002, section 3.1); float32 is not."""
+    """Within BLOCK roundings of the exact sum, in whatever order a processor adds a block (Higham
+    2002, section 3.1); float32 is not."""
     flat = torch.randn(count, generator=torch.Generator().manual_seed(6))
     exact = math.fsum(x * x for x in flat.tolist())
     bound = BLOCK * 2.0**-53
@@ -102,9 +120,13 @@ def test_other_optimizers_are_refused() -> None:
     assert caught.value.rule == "run.optimizer"
 
 
-@pytest.mark.parametrize("degrees", [(12, 12, 12), (12, 4, 2), (6, 6, 1), (4, 2, 2), (12, 1, 1), (1, 1, 1)])
+@pytest.mark.parametrize(
+    "degrees", [(12, 12, 12), (12, 4, 2), (6, 6, 1), (4, 2, 2), (12, 1, 1), (1, 1, 1)]
+)
 @pytest.mark.parametrize("elements", [0, 5, 24, 101])
-def test_pieces_are_nested_and_every_run_has_everything_once(degrees: tuple[int, int, int], elements: int) -> None:
+def test_pieces_are_nested_and_every_run_has_everything_once(
+    degrees: tuple[int, int, int], elements: int
+) -> None:
     sharers = Sharers(devices=tuple(range(10, 22)), degrees=degrees)
     for level in (1, 2, 3):
         for start in range(10, 22, degrees[level - 1]):
@@ -114,7 +136,9 @@ def test_pieces_are_nested_and_every_run_has_everything_once(degrees: tuple[int,
             assert max(high - low for low, high in pieces) <= -(-elements // degrees[level - 1]) + 1
         for device in sharers.devices:
             assert device in sharers.alike(device, level)
-            assert {sharers.piece(d, elements, level) for d in sharers.alike(device, level)} == {sharers.piece(device, elements, level)}
+            assert {sharers.piece(d, elements, level) for d in sharers.alike(device, level)} == {
+                sharers.piece(device, elements, level)
+            }
             low, high = sharers.piece(device, elements, level)
             if level > 1:
                 inner = sharers.piece(device, elements, level - 1)
@@ -123,7 +147,8 @@ def test_pieces_are_nested_and_every_run_has_everything_once(degrees: tuple[int,
 
 
 def shared(holdings: Holdings, device: int) -> list[tuple[HeldParameters, ...]]:
-    """What a device holds, as it is shared with others: stage by stage, each parameter in its bucket."""
+    """What a device holds, as it is shared with others: stage by stage, each parameter in its
+    bucket."""
     found: list[tuple[HeldParameters, ...]] = []
     for place in sorted({key[:2] for key in holdings if key[3] == device}):
         held = [holdings[key] for key in sorted(holdings) if key[:2] == place and key[3] == device]
@@ -132,12 +157,17 @@ def shared(holdings: Holdings, device: int) -> list[tuple[HeldParameters, ...]]:
 
 
 # Lowering rounds the shares of unlike devices up where they do not divide.
-@pytest.mark.parametrize("name", [name for name in PLANS if "duplicates" not in name and name != "unlike kinds"])
+@pytest.mark.parametrize(
+    "name", [name for name in PLANS if "duplicates" not in name and name != "unlike kinds"]
+)
 def test_devices_hold_as_much_as_lowering_says(name: str) -> None:
-    """Elements of each state of the optimizer, of the summed gradient, and of parameters between steps: the same integers."""
+    """Elements of each state of the optimizer, of the summed gradient, and of parameters between
+    steps: the same integers."""
     small = PLANS[name]
     known = small.known()
-    holdings = plan_holdings(known.work.stages, model=small.model, length=small.job.sequence_length, islands=None)
+    holdings = plan_holdings(
+        known.work.stages, model=small.model, length=small.job.sequence_length, islands=None
+    )
     for device in known.devices:
         held, rules = shared(holdings, device), shard_rules(small.plan)
         cuts, frozen = (of(held, device=device, rules=rules) for of in (cuts_of, frozen_cuts_of))
@@ -146,19 +176,29 @@ def test_devices_hold_as_much_as_lowering_says(name: str) -> None:
         buckets = [b for b in known.buckets if device in b.devices and b.trainable]
         gradients = [b.sharing(device).piece(device, b.elements, 2) for b in buckets]
         unsharded = sum(b.elements for b in buckets if b.number not in own.pieces)
-        # Of lanes that shard for themselves pieces need not divide, nor need a layer's: each bucket is rounded by itself.
-        uneven = any(b.sharing(device).parties or b.elements % b.sharing(device).degrees[0] for b in buckets)
+        # Of lanes that shard for themselves pieces need not divide, nor need a layer's: each bucket
+        # is rounded by itself.
+        uneven = any(
+            b.sharing(device).parties or b.elements % b.sharing(device).degrees[0] for b in buckets
+        )
         close = len(buckets) if uneven else 0
         states = [
-            sum(moment.numel() for moment in moments) for moments in zip(*((s.first, s.second) for s in own.states.values()), strict=True)
+            sum(moment.numel() for moment in moments)
+            for moments in zip(*((s.first, s.second) for s in own.states.values()), strict=True)
         ]
         assert states == pytest.approx([expected[0]] * 2, abs=close)
         assert sum(high - low for low, high in gradients) == pytest.approx(expected[1], abs=close)
         pieces = sum(own.pieces[b.number].numel() for b in buckets if b.number in own.pieces)
         assert pieces + unsharded == pytest.approx(expected[2], abs=close)
         apart = sum(cut.held(1) for cut in cuts if cut.apart)
-        assert sum(values.numel() for values in own.values.values()) == pytest.approx(apart, abs=close)
-        cut = sum(own.pieces[b.number].numel() for b in known.buckets if device in b.devices and not b.trainable)
+        assert sum(values.numel() for values in own.values.values()) == pytest.approx(
+            apart, abs=close
+        )
+        cut = sum(
+            own.pieces[b.number].numel()
+            for b in known.buckets
+            if device in b.devices and not b.trainable
+        )
         assert cut == sum(one.held(3) for one in frozen if one.parameter > 1)
 
 
@@ -182,7 +222,9 @@ def test_parameters_that_are_sharded_are_not_held_between_steps(name: str) -> No
     kept = 0
     for device in known.devices:
         own = member(device, known, source=seeded(small.model, seed=0))
-        assert sum(h.value.numel() for boxes in own.store.held.values() for h in boxes.values()) == 0
+        assert (
+            sum(h.value.numel() for boxes in own.store.held.values() for h in boxes.values()) == 0
+        )
         kept += sum(piece.numel() for piece in own.pieces.values())
     copies = {"zero-3": 1, "weighted batch": 1, "hybrid zero-3": 2}[name]
     assert kept == copies * whole

@@ -28,7 +28,11 @@ def published_classes() -> dict[str, Any]:
     for target, architecture in ARCHITECTURES.items():
         if "refused" in target:
             continue
-        names = [name for name, other in REGISTRY.items() if other == target and hasattr(transformers, name)]
+        names = [
+            name
+            for name, other in REGISTRY.items()
+            if other == target and hasattr(transformers, name)
+        ]
         if names:
             found[architecture] = getattr(transformers, names[0])
     return found
@@ -38,7 +42,9 @@ def embedding_of(published: Any, *, row: int | None) -> Any:
     """The token embedding that a class builds for this ``pad_token_id``, without memory."""
     small = next((c for c in ALL.values() if c["architectures"] == [published.__name__]), None)
     config = (
-        published.config_class() if small is None else published.config_class(**{k: v for k, v in small.items() if k != "architectures"})
+        published.config_class()
+        if small is None
+        else published.config_class(**{k: v for k, v in small.items() if k != "architectures"})
     )
     text = config.get_text_config()
     text.pad_token_id = row
@@ -66,7 +72,13 @@ def test_every_padded_architecture_is_one_of_ours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "row"), [({"pad_token_id": 5}, 5), ({"pad_token_id": -1}, 18), ({"pad_token_id": None}, None), ({}, None)]
+    ("written", "row"),
+    [
+        ({"pad_token_id": 5}, 5),
+        ({"pad_token_id": -1}, 18),
+        ({"pad_token_id": None}, None),
+        ({}, None),
+    ],
 )
 def test_the_row_is_the_one_that_is_written(written: dict[str, Any], row: int | None) -> None:
     config = {key: value for key, value in LLAMA.items() if key != "pad_token_id"}
@@ -79,7 +91,9 @@ def test_the_row_is_the_one_that_is_written(written: dict[str, Any], row: int | 
 def test_a_row_outside_the_vocabulary_is_told() -> None:
     model = model_from_config({**LLAMA, "pad_token_id": 19}, name="small")
     assert model.settings.padding_row is None
-    assert model.differs == ("pad_token_id 19 outside the vocabulary of 19, which the published class does not take",)
+    assert model.differs == (
+        "pad_token_id 19 outside the vocabulary of 19, which the published class does not take",
+    )
 
 
 def test_a_row_that_is_no_number_is_refused() -> None:
@@ -88,8 +102,19 @@ def test_a_row_that_is_no_number_is_refused() -> None:
 
 
 def test_the_language_model_of_a_model_with_images_has_the_row_of_its_own_section() -> None:
-    """``pad_token_id`` beside ``text_config`` is of the processor; which class embeds the text, ``model_type`` says there."""
+    """``pad_token_id`` beside ``text_config`` is of the processor; which class embeds the text,
+    ``model_type`` says there."""
     llava = next(c for c in ALL.values() if c["architectures"] == ["LlavaForConditionalGeneration"])
     without = {key: value for key, value in llava["text_config"].items() if key != "pad_token_id"}
-    assert model_from_config({**llava, "pad_token_id": 2, "text_config": without}, name="small").settings.padding_row is None
-    assert model_from_config({**llava, "text_config": {**without, "pad_token_id": 2}}, name="small").settings.padding_row == 2
+    assert (
+        model_from_config(
+            {**llava, "pad_token_id": 2, "text_config": without}, name="small"
+        ).settings.padding_row
+        is None
+    )
+    assert (
+        model_from_config(
+            {**llava, "text_config": {**without, "pad_token_id": 2}}, name="small"
+        ).settings.padding_row
+        == 2
+    )

@@ -1,4 +1,5 @@
-"""Plans whose tensors lie where no usual collective reaches them: each one trains like the unsplit model."""
+"""Plans whose tensors lie where no usual collective reaches them: each one trains like the unsplit
+model."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,10 +21,15 @@ HYBRID = partial(hybrid, layers=4)
 WHOLE = "  stages embed+{layers}+head on 0\n"
 
 
-def assert_equal(model: Model, stages: str, *, devices: int, lane: str = "samples 4 in 2", order: str = "1f1b") -> None:
+def assert_equal(
+    model: Model, stages: str, *, devices: int, lane: str = "samples 4 in 2", order: str = "1f1b"
+) -> None:
     """A step of the plan is that of the unsplit model, to 1e-10."""
     text = f"plan form devices {devices}\nlane main {lane}\n{stages}\norder {order}(main)"
-    job = TrainingJob(sequences=tuple(SequenceLength(name=name, tokens=64) for name in ("text", "encoder")), global_batch=4)
+    job = TrainingJob(
+        sequences=tuple(SequenceLength(name=name, tokens=64) for name in ("text", "encoder")),
+        global_batch=4,
+    )
     found = prove(model, job, parse_plan(text))
     assert found.equal, f"loss {found.loss_difference:+.1e}, {found.worst[0]} {found.worst[1]:.1e}"
 
@@ -43,14 +49,25 @@ def test_key_heads_shared_otherwise_than_they_were_made(split: str, devices: int
 
 @pytest.mark.parametrize("model", [SHARED, partial(dense, layers=2, kv_heads=16)])
 @pytest.mark.parametrize("exchange", ["ring", "gather"])
-def test_positions_of_which_one_part_is_cut_by_heads(model: Callable[[], Model], exchange: str) -> None:
+def test_positions_of_which_one_part_is_cut_by_heads(
+    model: Callable[[], Model], exchange: str
+) -> None:
     split = f"all = s[2:1]{{t2, .+2}} via {exchange}"
     assert_equal(model(), f"{WHOLE.format(layers=2)}    {split}", devices=3)
-    assert_equal(model(), f"{WHOLE.format(layers=2)}    {split}", devices=3, lane="samples 4 in 2 slices 2:1", order="terapipe")
+    assert_equal(
+        model(),
+        f"{WHOLE.format(layers=2)}    {split}",
+        devices=3,
+        lane="samples 4 in 2 slices 2:1",
+        order="terapipe",
+    )
 
 
 def test_memory_of_which_one_part_is_cut_by_heads() -> None:
-    stages = "  stages encoder_embed+encoder+encoder_norm+embed+decoder+head on 0\n    all = s[2:1]{t2, .+2} via gather"
+    stages = (
+        "  stages encoder_embed+encoder+encoder_norm+embed+decoder+head on 0\n    all = s[2:1]{t2,"
+        " .+2} via gather"
+    )
     assert_equal(encoder_decoder(layers=1), stages, devices=3)
 
 
@@ -76,7 +93,10 @@ RECURRENCES = [
         pytest.param(*one, marks=pytest.mark.proof)
         for one in (
             *product(("all = .", "all = s2z via ring"), ("samples 4 in 2",)),
-            *product(("all = s2 via ring", "all = s[2:1]{t2, .+2} via ring"), ("samples 4 in 2 slices 2:1",)),
+            *product(
+                ("all = s2 via ring", "all = s[2:1]{t2, .+2} via ring"),
+                ("samples 4 in 2 slices 2:1",),
+            ),
         )
     ),
 ]
@@ -85,7 +105,13 @@ RECURRENCES = [
 @pytest.mark.parametrize(("split", "lane"), RECURRENCES)
 def test_recurrences_over_cut_positions(split: str, lane: str) -> None:
     stages = f"{WHOLE.format(layers=4)}    {split}"
-    assert_equal(HYBRID(), stages, devices={"all = .": 1}.get(split, 3), lane=lane, order="terapipe" if "slices" in lane else "1f1b")
+    assert_equal(
+        HYBRID(),
+        stages,
+        devices={"all = .": 1}.get(split, 3),
+        lane=lane,
+        order="terapipe" if "slices" in lane else "1f1b",
+    )
 
 
 def cut_module(*, before: str) -> tuple[str, str]:
@@ -99,20 +125,33 @@ def cut_module(*, before: str) -> tuple[str, str]:
 
 CUTS = [
     *("qkv", "norm2", "route", "experts.up"),
-    *(pytest.param(name, marks=pytest.mark.proof) for name in ("unpermute", "core", "proj", "permute", "experts.act", "residual2")),
+    *(
+        pytest.param(name, marks=pytest.mark.proof)
+        for name in ("unpermute", "core", "proj", "permute", "experts.act", "residual2")
+    ),
 ]
-"""Operators that a block is cut before: with one stream or two on the way, with routes, with tokens at their experts."""
+"""Operators that a block is cut before: with one stream or two on the way, with routes, with tokens
+at their experts."""
 
 
 @pytest.mark.parametrize("before", CUTS)
 def test_cut_inside_a_block_with_residuals_and_experts(before: str) -> None:
     one, two = cut_module(before=before)
-    stages = f"  stages embed+1+1+head+{one}, {two}+mtp_head on 0, 4\n    all = t4\n    stream = s4\n    router = s4\n    experts = e2 f2"
+    stages = (
+        f"  stages embed+1+1+head+{one}, {two}+mtp_head on 0, 4\n    all = t4\n    stream = s4\n   "
+        " router = s4\n    experts = e2 f2"
+    )
     assert_equal(sparse(dense_layers=1, layers=1, predictors=1), stages, devices=8)
 
 
 def test_predictor_that_looks_up_the_next_tokens() -> None:
-    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16}
+    sizes = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+    }
     experts = {
         "n_routed_experts": 8,
         "num_experts_per_tok": 2,

@@ -1,4 +1,5 @@
-"""Plans on virtual devices: loss and every gradient equal the unsplit model's, which equal torch.autograd over the whole graph."""
+"""Plans on virtual devices: loss and every gradient equal the unsplit model's, which equal
+torch.autograd over the whole graph."""
 
 from itertools import product
 
@@ -49,18 +50,23 @@ ALWAYS = (
 )
 """One plan of every form; all of them, and none shorter than it is, are proofs."""
 ILLEGAL = "grad.overlap"
-"""The rule that generated plans may break: uses of a parameter on unlike copies, which only lowering tells (see docs/execution.md)."""
+"""The rule that generated plans may break: uses of a parameter on unlike copies, which only
+lowering tells (see docs/execution.md)."""
 MOST_ILLEGAL = 0.25
-"""Share of generated plans that may be so; 17.5 % are, and of 400 the bound is four deviations from that."""
+"""Share of generated plans that may be so; 17.5 % are, and of 400 the bound is four deviations from
+that."""
 MANY = (200, 2000)
 LARGEST = many(300, 10**9)
-"""Operators of a generated plan that is executed, one way: time grows with them. Half of the plans have fewer."""
+"""Operators of a generated plan that is executed, one way: time grows with them. Half of the plans
+have fewer."""
 SIZES_ALONE = ("qwen3.5-27b",)
 """Models of whose towers only the sizes are known."""
 
 
 def small(plan: ZooPlan) -> bool:
-    return plan.trains and plan.plan.devices <= 8 and sum(run.count for run in plan.model.runs) <= 20
+    return (
+        plan.trains and plan.plan.devices <= 8 and sum(run.count for run in plan.model.runs) <= 20
+    )
 
 
 def proof_of(plan: ZooPlan) -> Proof:
@@ -82,7 +88,9 @@ def test_every_small_plan_of_the_zoo_trains_like_the_unsplit_model(name: str) ->
     assert_equal(proof_of(zoo_plan(name)))
 
 
-@pytest.mark.xfail(strict=True, reason="plans of more than 8 devices or 20 layers take one process minutes to days")
+@pytest.mark.xfail(
+    strict=True, reason="plans of more than 8 devices or 20 layers take one process minutes to days"
+)
 def test_all_plans_of_the_zoo_are_executed() -> None:
     assert not [z.name for z in zoo() if z.trains and not small(z)]
 
@@ -92,7 +100,9 @@ def test_towers_of_known_sizes_alone_are_refused_by_name(name: str) -> None:
     model = load_model(name)
     sequences = tuple(SequenceLength(name=one, tokens=8) for one in ("text", "image"))
     job = TrainingJob(sequences=sequences, global_batch=1)
-    with pytest.raises(StrategyError, match=r"vision_embed\.patch reads features of image") as error:
+    with pytest.raises(
+        StrategyError, match=r"vision_embed\.patch reads features of image"
+    ) as error:
         prepare(model, job, unsplit(model, job))
     assert error.value.rule == "execute.operator"
 
@@ -119,8 +129,13 @@ TOWER = (
 
 
 @in_both
-@pytest.mark.parametrize(("tower", "language"), list(product(TOWER, LANGUAGE) if in_proof() else zip(TOWER, LANGUAGE, strict=False)))
-def test_image_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(tower: str, language: str) -> None:
+@pytest.mark.parametrize(
+    ("tower", "language"),
+    list(product(TOWER, LANGUAGE) if in_proof() else zip(TOWER, LANGUAGE, strict=False)),
+)
+def test_image_tokens_come_from_any_cut_of_a_tower_to_any_cut_of_a_text(
+    tower: str, language: str
+) -> None:
     zoo_one = zoo_plan("59-vision")
     text = (
         "plan vision devices 8\nlane main samples 8 in 2\n"
@@ -135,13 +150,17 @@ def test_a_tower_and_its_text_in_one_stage_train_alike(split: str) -> None:
     one = zoo_plan("59-vision")
     items = "vision_embed+vision:4+projector+embed+layers:6+head"
     text = (
-        "plan vision devices 2\nzero all: all/all/all gather=use reduce=microbatch\nlane main samples 8 in 2\n"
-        f"  stages {items} on 0\n    all = {split}\n    recompute 0-: full\norder gpipe(main)\n"
+        "plan vision devices 2\nzero all: all/all/all gather=use reduce=microbatch\nlane main"
+        f" samples 8 in 2\n  stages {items} on 0\n    all = {split}\n    recompute 0-: full\norder"
+        " gpipe(main)\n"
     )
     assert_equal(prove(one.model, one.job, parse_plan(text)))
 
 
-@pytest.mark.parametrize("asked", ["frozen:vision_embed,vision", "frozen:vision_embed,vision,projector", "lora:r4:attn,mlp"])
+@pytest.mark.parametrize(
+    "asked",
+    ["frozen:vision_embed,vision", "frozen:vision_embed,vision,projector", "lora:r4:attn,mlp"],
+)
 def test_a_tower_may_be_frozen_or_have_adapters(asked: str) -> None:
     one = zoo_plan("59-vision")
     assert_equal(prove(trained(one.model, asked), one.job, one.plan))
@@ -150,8 +169,12 @@ def test_a_tower_may_be_frozen_or_have_adapters(asked: str) -> None:
 @examples(25, 1000, suppress_health_check=list(HealthCheck))
 @given(plans())
 def test_generated_plan_trains_like_the_unsplit_model(case: Case) -> None:
-    sequences = tuple(SequenceLength(name=name, tokens=case.seq_len) for name in ("text", "encoder"))
-    question = short((case.model, TrainingJob(sequences=sequences, global_batch=case.global_batch), case.plan))
+    sequences = tuple(
+        SequenceLength(name=name, tokens=case.seq_len) for name in ("text", "encoder")
+    )
+    question = short(
+        (case.model, TrainingJob(sequences=sequences, global_batch=case.global_batch), case.plan)
+    )
     assume(num_operators(question) <= LARGEST)
     try:
         found = prove(*question)
@@ -169,9 +192,15 @@ def test_generated_plans_are_refused_only_where_gradients_overlap() -> None:
     @examples(*MANY, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     @given(plans())
     def prepared(case: Case) -> None:
-        sequences = tuple(SequenceLength(name=name, tokens=case.seq_len) for name in ("text", "encoder"))
+        sequences = tuple(
+            SequenceLength(name=name, tokens=case.seq_len) for name in ("text", "encoder")
+        )
         try:
-            prepare(case.model, TrainingJob(sequences=sequences, global_batch=case.global_batch), case.plan)
+            prepare(
+                case.model,
+                TrainingJob(sequences=sequences, global_batch=case.global_batch),
+                case.plan,
+            )
             refused.append("")
         except StrategyError as error:
             refused.append(error.rule)

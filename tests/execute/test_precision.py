@@ -1,4 +1,5 @@
-"""Number formats of the job: bf16 and float32 train as one device does, and a device holds the bytes that lowering counts."""
+"""Number formats of the job: bf16 and float32 train as one device does, and a device holds the
+bytes that lowering counts."""
 
 from __future__ import annotations
 
@@ -38,10 +39,20 @@ SMOOTH = AdamW(rate=3e-2, eps=3e-2, clip=1.0)
 def formats(small: Small, kind: Dtype) -> Precision:
     """What a job of one format, with AdamW in float32, runs in."""
     master = None if kind is Dtype.FP32 else Dtype.FP32
-    return precision_of(replace(small.job, compute=kind, parameter=kind, activation=kind, optimizer=Optimizer(master=master)))
+    return precision_of(
+        replace(
+            small.job,
+            compute=kind,
+            parameter=kind,
+            activation=kind,
+            optimizer=Optimizer(master=master),
+        )
+    )
 
 
-def steps(small: Small, known: Training, *, count: int = STEPS, trace: Trace | None = None) -> tuple[list[StepReport], dict[int, Member]]:
+def steps(
+    small: Small, known: Training, *, count: int = STEPS, trace: Trace | None = None
+) -> tuple[list[StepReport], dict[int, Member]]:
     members = small.members(known)
     return train(members, known, [small.batches(0)] * count, trace=trace), members
 
@@ -66,7 +77,8 @@ def depth(small: Small) -> int:
 @pytest.mark.parametrize("kind", [Dtype.FP32, Dtype.BF16])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_plan_trains_as_one_device_does(name: str, kind: Dtype) -> None:
-    """Each operator rounds once, by u on either side; roundings are independent: sqrt(2 depth) u of what is of order one, for each step."""
+    """Each operator rounds once, by u on either side; roundings are independent: sqrt(2 depth) u of
+    what is of order one, for each step."""
     small = PLANS[name]
     precision = formats(small, kind)
     split, _ = steps(small, known_in(small, precision))
@@ -91,19 +103,39 @@ def test_a_device_holds_the_bytes_that_are_lowered(name: str, kind: Dtype) -> No
     precision = formats(small, kind)
     known = known_in(small, precision)
     master = None if kind is Dtype.FP32 else Dtype.FP32
-    job = replace(small.job, compute=kind, parameter=kind, activation=kind, optimizer=Optimizer(master=master))
-    problem = Problem(model=small.model, cluster=parse_cluster("h100-sxm:8"), job=job, runtime=load_runtime("megatron-core"))
+    job = replace(
+        small.job, compute=kind, parameter=kind, activation=kind, optimizer=Optimizer(master=master)
+    )
+    problem = Problem(
+        model=small.model,
+        cluster=parse_cluster("h100-sxm:8"),
+        job=job,
+        runtime=load_runtime("megatron-core"),
+    )
     program, costs = lower(problem, small.plan, unfolded=True)
     expected = {
-        device: dict(memory.items) for memory in plan_memory(problem, program, costs) for device in program.classes[memory.rank].devices
+        device: dict(memory.items)
+        for memory in plan_memory(problem, program, costs)
+        for device in program.classes[memory.rank].devices
     }
     members = small.members(known)
-    run({d: device_task(d, known.work, batch=small.batches(0), store=own.store) for d, own in members.items()})
+    run(
+        {
+            d: device_task(d, known.work, batch=small.batches(0), store=own.store)
+            for d, own in members.items()
+        }
+    )
     for device, own in members.items():
         held = [h for boxes in own.store.held.values() for h in boxes.values()]
         assert bytes_of([h.value for h in held]) == expected[device]["parameters"]
-        assert bytes_of([h.gradient for h in held if h.gradient is not None]) == expected[device]["gradients"]
-        assert bytes_of([t for s in own.states.values() for t in s.tensors.values()]) == expected[device]["optimizer"]
+        assert (
+            bytes_of([h.gradient for h in held if h.gradient is not None])
+            == expected[device]["gradients"]
+        )
+        assert (
+            bytes_of([t for s in own.states.values() for t in s.tensors.values()])
+            == expected[device]["optimizer"]
+        )
 
 
 def test_what_moves_has_the_format_of_its_kind() -> None:
@@ -119,16 +151,25 @@ def test_what_moves_has_the_format_of_its_kind() -> None:
             if outer == "gradient":
                 kind = outer
             elif isinstance(outer, tuple):
-                kind = "statistics" if isinstance(inner, tuple) and inner[-1] in ("max", "sum") else "activation"
+                kind = (
+                    "statistics"
+                    if isinstance(inner, tuple) and inner[-1] in ("max", "sum")
+                    else "activation"
+                )
             else:
                 continue
             seen.setdefault(kind, set()).add(record.element)
-        assert seen == {"activation": {2}, "statistics": {4}, "gradient": {4 if wire is None else 2}}
+        assert seen == {
+            "activation": {2},
+            "statistics": {4},
+            "gradient": {4 if wire is None else 2},
+        }
 
 
 @pytest.mark.parametrize("name", ["ring", "experts"])
 def test_all_tensors_are_made_where_the_run_lies(name: str) -> None:
-    """Where torch makes tensors that are told no device (here: on `meta`), none of the run's may be."""
+    """Where torch makes tensors that are told no device (here: on `meta`), none of the run's may
+    be."""
     small = PLANS[name]
     known = known_in(small, precision_of(small.job))
     expected, _ = steps(small, known, count=2)
@@ -146,7 +187,10 @@ def test_all_tensors_are_made_where_the_run_lies(name: str) -> None:
     [
         ({"compute": Dtype.FP8}, "compute in fp8"),
         ({"compute": Dtype.FP16, "activation": Dtype.FP16}, "compute in fp16"),
-        ({"compute": Dtype.BF16, "activation": Dtype.FP32}, "compute in bf16 over activations in fp32"),
+        (
+            {"compute": Dtype.BF16, "activation": Dtype.FP32},
+            "compute in bf16 over activations in fp32",
+        ),
         ({"gradient_wire": Dtype.FP8}, "gradient wire in fp8"),
         ({"optimizer": Optimizer(states=(Dtype.FP8, Dtype.FP32))}, "optimizer state 0 in fp8"),
     ],

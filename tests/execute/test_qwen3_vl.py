@@ -1,4 +1,5 @@
-"""Qwen3-VL under any cut: every device turns its tokens by the image's place in the whole text; its files, and weights in either order."""
+"""Qwen3-VL under any cut: every device turns its tokens by the image's place in the whole text; its
+files, and weights in either order."""
 
 from __future__ import annotations
 
@@ -48,7 +49,13 @@ TOWER = "vision_embed+vision.0:1+vision.1:2+deep.0+deep.1+projector"
 
 
 def small(**text: object) -> Config:
-    vision = {**QWEN3_VL["vision_config"], "hidden_size": 32, "num_heads": 4, "intermediate_size": 48, "out_hidden_size": 64}
+    vision = {
+        **QWEN3_VL["vision_config"],
+        "hidden_size": 32,
+        "num_heads": 4,
+        "intermediate_size": 48,
+        "out_hidden_size": 64,
+    }
     more = {"hidden_size": 64, "num_hidden_layers": 4, "head_dim": 16, **text}
     return {**QWEN3_VL, "text_config": {**QWEN3_VL["text_config"], **more}, "vision_config": vision}
 
@@ -59,19 +66,25 @@ def model_of(**text: object) -> Model:
 
 def job_of(*, text: int = 32, image: int = 64, samples: int = 8) -> TrainingJob:
     lengths = {"text": text, "image": image}
-    return TrainingJob(sequences=tuple(SequenceLength(name=n, tokens=t) for n, t in lengths.items()), global_batch=samples)
+    return TrainingJob(
+        sequences=tuple(SequenceLength(name=n, tokens=t) for n, t in lengths.items()),
+        global_batch=samples,
+    )
 
 
 def two_stages(tower: str, text: str) -> str:
     return (
-        "plan qwen devices 8\nlane main samples 8 in 2\n"
-        f"  stages {TOWER}+embed+1 on 0\n    {tower}\n  stages 3+head on 4\n    {text}\norder 1f1b(main)\n"
+        f"plan qwen devices 8\nlane main samples 8 in 2\n  stages {TOWER}+embed+1 on 0\n   "
+        f" {tower}\n  stages 3+head on 4\n    {text}\norder 1f1b(main)\n"
     )
 
 
 CUTS = (
     ("all = t2\n    stream = s2", "all = s2\n    core = s2 via ring"),
-    ("all = s2\n    core = s2 via gather", "all = t2 s2\n    stream = s4\n    core = t2 s2 via ring"),
+    (
+        "all = s2\n    core = s2 via gather",
+        "all = t2 s2\n    stream = s4\n    core = t2 s2 via ring",
+    ),
     ("all = b2", "all = s4z\n    core = s4z via gather"),
     ("all = b4", "all = b2 s2z\n    core = b2 s2z via gather"),
     ("all = s2\n    core = s2 via ring", "all = t4\n    stream = s4"),
@@ -101,16 +114,22 @@ def test_a_text_without_an_image_turns_by_its_places() -> None:
     by_time = model_of(rope_parameters={"rope_theta": 100.0, "mrope_section": [6, 0, 0]})
     assert by_time.settings.turns == TextRotary(rows=0, columns=0)
     losses = [
-        [float(run_step(one, job, unsplit(one, job), batch=given, source=source).loss) for one in (model, by_time)]
+        [
+            float(run_step(one, job, unsplit(one, job), batch=given, source=source).loss)
+            for one in (model, by_time)
+        ]
         for given in (plain, batch)
     ]
     assert losses[0][0] == losses[0][1]
     assert abs(losses[1][0] - losses[1][1]) > 1e-6
 
 
-@pytest.mark.parametrize(("tower", "text"), cases([*product(("all = t2", "all = b4"), ("all = b2", "all = t4"))], 2))
+@pytest.mark.parametrize(
+    ("tower", "text"), cases([*product(("all = t2", "all = b4"), ("all = b2", "all = t4"))], 2)
+)
 def test_what_goes_round_is_counted_as_it_runs(tower: str, text: str) -> None:
-    """Features of the last tower layer, one row of the text's width for four patches, reach the second layer behind the border."""
+    """Features of the last tower layer, one row of the text's width for four patches, reach the
+    second layer behind the border."""
     asked = problem_of(parse_plan(two_stages(tower, text)), model=model_of(), job=job_of())
     found = ran(asked)
     assert traced_moves(found.records) == lowered_moves(asked)
@@ -118,11 +137,14 @@ def test_what_goes_round_is_counted_as_it_runs(tower: str, text: str) -> None:
     assert traced_sums(found.records) == lowered_sums(asked)
     assert found.parameters == lowered_parameters(asked)
     others = {what: count for what, count in found.flops.items() if "patch" not in what}
-    assert others == {what: count for what, count in lowered_flops(asked).items() if "patch" not in what}
+    assert others == {
+        what: count for what, count in lowered_flops(asked).items() if "patch" not in what
+    }
 
 
 def files_of(folder: Path, images: np.ndarray, *, gap: bool = False) -> dict[str, Path]:
-    """Four windows of seven tokens, each with four places; `gap`: in the last one they are not one row."""
+    """Four windows of seven tokens, each with four places; `gap`: in the last one they are not one
+    row."""
     window = [0, TOKEN, TOKEN, TOKEN, TOKEN, 7, 8]
     last = [0, TOKEN, TOKEN, 7, TOKEN, TOKEN, 8] if gap else window
     files = {"text": folder / "text.npy", "image": folder / "image.npy"}
@@ -132,7 +154,8 @@ def files_of(folder: Path, images: np.ndarray, *, gap: bool = False) -> dict[str
 
 
 def test_pixels_are_patches_of_equal_frames_block_by_block(tmp_path: Path) -> None:
-    """Patches of a file are as its processor makes them: elements by channel, frame, row and column."""
+    """Patches of a file are as its processor makes them: elements by channel, frame, row and
+    column."""
     model, job = model_from_config(QWEN3_VL, name="q"), job_of(text=7, image=16, samples=2)
     pixels = np.random.default_rng(3).standard_normal((4, 3, 12, 12))
     batch = open_tokens(files_of(tmp_path, pixels), model=model, job=job).batch(1)
@@ -168,7 +191,9 @@ def test_experts_are_read_in_either_order_of_their_dims(tmp_path: Path) -> None:
     for key, _ in owned(model):
         assert torch.equal(weights(key), source(key)), key
     key = next(key for key, _ in owned(model) if key[3] == "experts.up.weight.1")
-    assert torch.equal(weights.part(key, (((1, 3),), ((5, 9),), ((2, 7),))), source(key)[1:3, 5:9, 2:7])
+    assert torch.equal(
+        weights.part(key, (((1, 3),), ((5, 9),), ((2, 7),))), source(key)[1:3, 5:9, 2:7]
+    )
     safetensors.save_file(tensors | {experts[0]: tensors[experts[0]][:, :-1].contiguous()}, path)
     with pytest.raises(DataError, match="has shape"):
         open_weights(tmp_path / "one", model=model, dtype=torch.float64)
@@ -177,8 +202,13 @@ def test_experts_are_read_in_either_order_of_their_dims(tmp_path: Path) -> None:
 def test_what_a_text_turns_by_is_read_or_refused() -> None:
     rope = {"rope_type": "default", "rope_theta": 50.0}
     assert model_of(rope_parameters=rope).settings.turns == TextRotary(rows=20, columns=20)
-    assert model_of(rope_scaling={"mrope_section": [3, 2, 1]}, rope_theta=9.0).settings.turns == TextRotary(rows=2, columns=1)
+    assert model_of(
+        rope_scaling={"mrope_section": [3, 2, 1]}, rope_theta=9.0
+    ).settings.turns == TextRotary(rows=2, columns=1)
     with pytest.raises(ModelError, match="mrope_section must list three numbers"):
         model_of(rope_parameters={**rope, "mrope_section": [1, 2]})
     longer = {"rope_type": "dynamic", "factor": 2.0, "mrope_section": [3, 2, 1]}
-    assert "rotary positions of kind dynamic of a text with images" in model_of(rope_parameters=longer).differs
+    assert (
+        "rotary positions of kind dynamic of a text with images"
+        in model_of(rope_parameters=longer).differs
+    )

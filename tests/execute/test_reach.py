@@ -1,4 +1,5 @@
-"""Proofs whose short sequences go beyond windows and chunks of scans, as the long ones of their plans do."""
+"""Proofs whose short sequences go beyond windows and chunks of scans, as the long ones of their
+plans do."""
 
 from __future__ import annotations
 
@@ -61,7 +62,12 @@ def test_a_window_binds_where_the_long_sequence_goes_beyond_it(grid: str) -> Non
     assert bound.equal
     assert loose.equal
     (tokens,) = bound.tokens.values()
-    assert {o.attention.window for b in bound.model.blocks for o in b.operators if o.attention is not None} == {3 * tokens // 8}
+    assert {
+        o.attention.window
+        for b in bound.model.blocks
+        for o in b.operators
+        if o.attention is not None
+    } == {3 * tokens // 8}
     assert bound.loss != pytest.approx(none.loss, rel=1e-9)
     assert loose.loss == pytest.approx(none.loss, rel=1e-12)
 
@@ -71,12 +77,19 @@ def test_a_scan_crosses_its_chunks(grid: str) -> None:
     found = proven(model_from_config(SCANNED, name="scanned"), grid)
     assert found.equal
     (tokens,) = found.tokens.values()
-    assert {o.scan.chunk for b in found.model.blocks for o in b.operators if o.scan is not None} == {3 * tokens // 8}
+    assert {
+        o.scan.chunk for b in found.model.blocks for o in b.operators if o.scan is not None
+    } == {3 * tokens // 8}
 
 
 def test_what_keeps_nothing_out_stays() -> None:
     model = windowed(1000)
     assert short_reach(model, {"text": reach_of(8, whole=1000)}) == model
     assert short_reach(model, {"image": ShortReach(window=3, chunk=3)}) == model
-    (shape,) = {o.attention for b in short_reach(model, {"text": reach_of(16, whole=1001)}).blocks for o in b.operators if o.attention}
+    (shape,) = {
+        o.attention
+        for b in short_reach(model, {"text": reach_of(16, whole=1001)}).blocks
+        for o in b.operators
+        if o.attention
+    }
     assert shape.window == 6

@@ -1,4 +1,5 @@
-"""Operators that run again: gradients are the same to the last bit, and what the plan drops is gone between forward and backward."""
+"""Operators that run again: gradients are the same to the last bit, and what the plan drops is gone
+between forward and backward."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ from tests.execute.kept import ONE, gradients, saved_bytes, with_lines
 from tests.execute.small_plans import PLANS, Small
 
 SLICED = Small(
-    body="lane main samples 2 in 1 slices 4\n  stages embed+1, 1+head on 0, 1\n    all = .\norder gpipe(main)\n", devices=2, batch=2
+    body=(
+        "lane main samples 2 in 1 slices 4\n  stages embed+1, 1+head on 0, 1\n    all = .\norder"
+        " gpipe(main)\n"
+    ),
+    devices=2,
+    batch=2,
 )
 
 
@@ -44,9 +50,13 @@ def test_gradients_are_the_same_and_less_is_kept(name: str, line: str) -> None:
         assert not walker.flows
 
 
-@pytest.mark.parametrize("line", ["recompute 0-: core,act", "recompute 0-: up,act", "recompute 1-2: act", "recompute 0-: mlp"])
+@pytest.mark.parametrize(
+    "line",
+    ["recompute 0-: core,act", "recompute 0-: up,act", "recompute 1-2: act", "recompute 0-: mlp"],
+)
 def test_what_is_dropped_is_what_lowering_drops(line: str) -> None:
-    """Bytes that one device keeps less, of one microbatch; the runtime's gated activation keeps its inputs only."""
+    """Bytes that one device keeps less, of one microbatch; the runtime's gated activation keeps its
+    inputs only."""
     plain, again = ONE, with_lines(ONE, line)
     lowered = saved_bytes(plain, "megatron-core") - saved_bytes(again, "megatron-core")
     kept = [sum(gradients(small)[1][0].after) for small in (plain, again)]
@@ -55,7 +65,9 @@ def test_what_is_dropped_is_what_lowering_drops(line: str) -> None:
 
 def test_one_layer_is_made_again_at_a_time() -> None:
     """What lives when a layer goes back: inputs of all, and one layer whole."""
-    plain, again = (gradients(small)[1][0] for small in (ONE, with_lines(ONE, "recompute 0-: full")))
+    plain, again = (
+        gradients(small)[1][0] for small in (ONE, with_lines(ONE, "recompute 0-: full"))
+    )
     layers = 4
     assert again.most < plain.most / 2
     assert again.most - sum(again.after) < 1.5 * (sum(plain.after) - sum(again.after)) / layers

@@ -1,4 +1,5 @@
-"""Measured traces: the actions that are simulated, what was asked inside them, and parts of ranks whose clocks differ."""
+"""Measured traces: the actions that are simulated, what was asked inside them, and parts of ranks
+whose clocks differ."""
 
 from __future__ import annotations
 
@@ -16,7 +17,15 @@ from tests.execute.small_plans import PLANS, Small
 from tests.execute.traces import check_measured
 from tests.execute.trained import train
 
-HERE = ("1f1b", "found order", "two lanes", "unequal lanes", "zero-3", "three devices", "recomputed early")
+HERE = (
+    "1f1b",
+    "found order",
+    "two lanes",
+    "unequal lanes",
+    "zero-3",
+    "three devices",
+    "recomputed early",
+)
 
 
 def recorded(small: Small, recorder: Recorder, *, steps: int = 1) -> StepTrace:
@@ -43,7 +52,9 @@ def test_a_recorder_changes_nothing() -> None:
     reports = []
     for recorder in (None, Recorder()):
         known = small.known()
-        reports.append(train(small.members(known), known, map(small.batches, range(2)), recorder=recorder))
+        reports.append(
+            train(small.members(known), known, map(small.batches, range(2)), recorder=recorder)
+        )
     assert reports[0] == reports[1]
 
 
@@ -85,7 +96,9 @@ def test_parts_become_the_whole() -> None:
 def test_clocks_that_contradict_each_other_are_set_by_the_last_reduction() -> None:
     trace = recorded(PLANS["1f1b"], Recorder())
     parts = parts_of(trace)
-    wrong = [replace(part, zero_s=part.zero_s + 1000.0 * number) for number, part in enumerate(parts)]
+    wrong = [
+        replace(part, zero_s=part.zero_s + 1000.0 * number) for number, part in enumerate(parts)
+    ]
     again = merged(wrong)
     ends = {s.end_s for s in again.spans if (s.kind, s.within) == ("all_reduce", "STEP")}
     assert max(ends) - min(ends) < 1e-6

@@ -1,4 +1,5 @@
-"""A tensor from one layout to another, run in process: exact integers, forward, across stages, and adjoint."""
+"""A tensor from one layout to another, run in process: exact integers, forward, across stages, and
+adjoint."""
 
 from __future__ import annotations
 
@@ -20,7 +21,16 @@ from shardwright.execute.transport.record import Trace
 from shardwright.program.layout.layout import Holding, Layout
 from shardwright.program.transition.steps import StepKind
 from shardwright.program.transition.transition import solve, transition
-from tests.execute.layouts import EVERYTHING, boxed, devices_of, expected, held, same, two_sided, whole_tasks
+from tests.execute.layouts import (
+    EVERYTHING,
+    boxed,
+    devices_of,
+    expected,
+    held,
+    same,
+    two_sided,
+    whole_tasks,
+)
 from tests.program.flows import flows
 from tests.program.test_transition import TEXTBOOK, cases, cells_of, tree
 from tests.tiers import examples
@@ -36,7 +46,9 @@ def test_devices_get_the_wanted_boxes_of_the_global_tensor(case: Case) -> None:
     before = {device: [one.clone() for one in own] for device, own in tensors.items()}
     found = run(whole_tasks(tensors, source, wanted, keywords))
     assert same(found, expected(wanted, values))
-    assert all(torch.equal(a, b) for d in before for a, b in zip(before[d], tensors[d], strict=True)), "inputs stay as they were"
+    assert all(
+        torch.equal(a, b) for d in before for a, b in zip(before[d], tensors[d], strict=True)
+    ), "inputs stay as they were"
 
 
 @examples(35, 2000)
@@ -46,14 +58,18 @@ def test_a_senders_side_then_a_receivers_side_is_the_whole(case: Case) -> None:
     source, wanted, keywords, random = case
     keywords.pop("across")
     tensors, values = held(source, random)
-    tasks = {d: two_sided(tensors, source, wanted, keywords, device=d) for d in devices_of(source, wanted)}
+    tasks = {
+        d: two_sided(tensors, source, wanted, keywords, device=d)
+        for d in devices_of(source, wanted)
+    }
     assert same(run(tasks), expected(wanted, values))
 
 
 @examples(25, 1000)
 @given(cases())
 def test_what_moved_is_what_the_transition_says(case: Case) -> None:
-    """Each device's messages are those of the steps; of collectives the elements are the full buffers that lowering counts."""
+    """Each device's messages are those of the steps; of collectives the elements are the full
+    buffers that lowering counts."""
     source, wanted, keywords, random = case
     tensors, _ = held(source, random)
     trace = Trace()
@@ -67,21 +83,32 @@ def test_what_moved_is_what_the_transition_says(case: Case) -> None:
                 messages[pair] = messages.get(pair, 0) + elements
             for group, elements in zip(act.step.groups, act.step.elements, strict=True):
                 for member in group:
-                    key = one.devices[member], act.step.kind.value, tuple(sorted(one.devices[i] for i in group))
+                    key = (
+                        one.devices[member],
+                        act.step.kind.value,
+                        tuple(sorted(one.devices[i] for i in group)),
+                    )
                     collectives[key] = collectives.get(key, 0) + elements
-    sent = {(r.device, next(d for d in r.group if d != r.device)): 0 for r in trace.records if r.kind == "send"}
+    sent = {
+        (r.device, next(d for d in r.group if d != r.device)): 0
+        for r in trace.records
+        if r.kind == "send"
+    }
     for r in trace.records:
         if r.kind == "send":
             sent[r.device, next(d for d in r.group if d != r.device)] += r.elements
     assert sent == messages
-    assert {key: n for key, n in trace.elements().items() if key[1] not in ("send", "receive")} == collectives
+    assert {
+        key: n for key, n in trace.elements().items() if key[1] not in ("send", "receive")
+    } == collectives
     assert all(r.element == 8 for r in trace.records if r.sent or r.received)
 
 
 @examples(25, 750)
 @given(st.integers(0, 2**32))
 def test_backward_is_the_adjoint(seed: int) -> None:
-    """<A x, y> = <x, B y>: A brings full values to where they are wanted; B the cotangents, a part of a sum from each reader, back."""
+    """<A x, y> = <x, B y>: A brings full values to where they are wanted; B the cotangents, a part
+    of a sum from each reader, back."""
     random = Random(seed)
     devices = list(range(random.randint(1, 8)))
     source = tuple(tree(random, devices, EVERYTHING, sums=False))
@@ -93,7 +120,9 @@ def test_backward_is_the_adjoint(seed: int) -> None:
     for h in cotangent:
         shape = [sum(b - a for a, b in dim) for dim in h.box]
         readers.setdefault(h.device, []).append(
-            torch.tensor([float(random.randint(-9, 9)) for _ in cells_of(h.box)]).double().reshape(shape)
+            torch.tensor([float(random.randint(-9, 9)) for _ in cells_of(h.box)])
+            .double()
+            .reshape(shape)
         )
     back = run(whole_tasks(readers, cotangent, source, {}))
     left = sum(float((a * b).sum()) for d in made for a, b in zip(made[d], readers[d], strict=True))
@@ -115,7 +144,9 @@ def test_textbook_patterns(name: str) -> None:
     found = run(whole_tasks(tensors, source, wanted, {}), trace=trace)
     assert same(found, expected(wanted, values))
     asked = {"send": StepKind.SEND, "receive": StepKind.SEND}
-    assert {asked.get(one.kind, one.kind) for one in trace.records} == {kind for kind, _, _ in kinds}
+    assert {asked.get(one.kind, one.kind) for one in trace.records} == {
+        kind for kind, _, _ in kinds
+    }
 
 
 def test_a_step_that_runs_again_costs_no_geometry() -> None:
@@ -124,7 +155,10 @@ def test_a_step_that_runs_again_costs_no_geometry() -> None:
     run(whole_tasks(tensors, source, wanted, {}))
     before = moves.cache_info().misses, overlap.cache_info().misses + overlap.cache_info().hits
     run(whole_tasks(tensors, source, wanted, {}, key="again"))
-    assert (moves.cache_info().misses, overlap.cache_info().misses + overlap.cache_info().hits) == before
+    assert (
+        moves.cache_info().misses,
+        overlap.cache_info().misses + overlap.cache_info().hits,
+    ) == before
 
 
 def test_nothing_to_do_gives_the_same_tensor() -> None:
@@ -138,14 +172,24 @@ def test_nothing_to_do_gives_the_same_tensor() -> None:
 
 
 def test_three_dims_and_zigzag_to_contiguous_and_back() -> None:
-    """(samples, positions, elements): positions dealt zigzag over two devices, elements split over two more; float32 and exact sums."""
+    """(samples, positions, elements): positions dealt zigzag over two devices, elements split over
+    two more; float32 and exact sums."""
     deal = (((0, 2), (6, 8)), ((2, 6),))
-    source = tuple(Holding(device=2 * i + j, box=(((0, 2),), deal[i], ((3 * j, 3 * j + 3),))) for i, j in product(range(2), range(2)))
-    wanted = tuple(Holding(device=d, box=(((0, 2),), ((2 * d, 2 * d + 2),), ((0, 6),))) for d in range(4))
+    source = tuple(
+        Holding(device=2 * i + j, box=(((0, 2),), deal[i], ((3 * j, 3 * j + 3),)))
+        for i, j in product(range(2), range(2))
+    )
+    wanted = tuple(
+        Holding(device=d, box=(((0, 2),), ((2 * d, 2 * d + 2),), ((0, 6),))) for d in range(4)
+    )
     x = torch.arange(96, dtype=torch.float32).reshape(2, 8, 6)
     positions = (torch.tensor([0, 1, 6, 7]), torch.tensor([2, 3, 4, 5]))
-    shares = {2 * i + j: [x[:, positions[i], 3 * j : 3 * j + 3]] for i, j in product(range(2), range(2))}
-    made = run({d: redistribute(shares[d], source, wanted, device=d, key="there") for d in range(4)})
+    shares = {
+        2 * i + j: [x[:, positions[i], 3 * j : 3 * j + 3]] for i, j in product(range(2), range(2))
+    }
+    made = run(
+        {d: redistribute(shares[d], source, wanted, device=d, key="there") for d in range(4)}
+    )
     assert all(torch.equal(made[d][0], x[:, 2 * d : 2 * d + 2]) for d in range(4))
     back = run({d: redistribute(made[d], wanted, source, device=d, key="back") for d in range(4)})
     assert all(torch.equal(back[d][0], shares[d][0]) for d in range(4))
@@ -165,9 +209,17 @@ def test_sums_do_not_depend_on_who_asks() -> None:
 
 def test_parts_of_one_device_are_added_where_they_lie() -> None:
     """A device with two parts of a sum, of different boxes, and another with the rest."""
-    source = (boxed(0, (0, 4), part="a"), boxed(0, (2, 6), part="b"), boxed(0, (4, 6), part="a"), boxed(0, (0, 2), part="b"))
+    source = (
+        boxed(0, (0, 4), part="a"),
+        boxed(0, (2, 6), part="b"),
+        boxed(0, (4, 6), part="a"),
+        boxed(0, (0, 2), part="b"),
+    )
     wanted = (boxed(0, (0, 6)), boxed(1, (1, 5)))
-    tensors = [torch.tensor(one, dtype=torch.float64) for one in ([1, 2, 3, 4], [10, 20, 30, 40], [5, 6], [50, 60])]
+    tensors = [
+        torch.tensor(one, dtype=torch.float64)
+        for one in ([1, 2, 3, 4], [10, 20, 30, 40], [5, 6], [50, 60])
+    ]
     made = run(
         {
             0: redistribute(tensors, source, wanted, device=0, key="x"),

@@ -35,16 +35,28 @@ def pairs(found: tuple[Call, ...]) -> list[tuple[int, int]]:
         assert first < end
         assert low < high
         assert not call.causal or end - first == high - low, "a diagonal is square"
-        listed += [(q, k) for q in range(first, end) for k in range(low, high) if not call.causal or k - low <= q - first]
+        listed += [
+            (q, k)
+            for q in range(first, end)
+            for k in range(low, high)
+            if not call.causal or k - low <= q - first
+        ]
     return listed
 
 
 @given(positions(), positions(), st.booleans())
 @examples(200)
-def test_every_pair_that_is_seen_is_in_one_call(queries: Indices, keys: Indices, same: bool) -> None:
+def test_every_pair_that_is_seen_is_in_one_call(
+    queries: Indices, keys: Indices, same: bool
+) -> None:
     keys = queries if same else keys
     found = pairs(calls(queries, keys, causal=True))
-    seen = [(i, j) for i, q in enumerate(rows_of(queries)) for j, k in enumerate(rows_of(keys)) if k <= q]
+    seen = [
+        (i, j)
+        for i, q in enumerate(rows_of(queries))
+        for j, k in enumerate(rows_of(keys))
+        if k <= q
+    ]
     assert sorted(found) == seen
 
 
@@ -63,7 +75,11 @@ def test_where_all_is_seen_one_call_has_it(queries: Indices, keys: Indices) -> N
         (((0, 2), (6, 8)), ((0, 2), (6, 8)), [Call((0, 4), (0, 4), True)]),
         (((0, 2), (6, 8)), ((2, 6),), [Call((2, 4), (0, 4), False)]),
         (((2, 6),), ((0, 2), (6, 8)), [Call((0, 4), (0, 2), False)]),
-        (((0, 2), (6, 8)), ((0, 2), (6, 8), (2, 6)), [Call((0, 4), (0, 4), True), Call((2, 4), (4, 8), False)]),
+        (
+            ((0, 2), (6, 8)),
+            ((0, 2), (6, 8), (2, 6)),
+            [Call((0, 4), (0, 4), True), Call((2, 4), (4, 8), False)],
+        ),
         (((4, 8),), ((0, 8),), [Call((0, 4), (4, 8), True), Call((0, 4), (0, 4), False)]),
         (((7, 8),), ((0, 8),), [Call((0, 1), (0, 8), False)]),
         (((0, 4),), ((4, 8),), []),

@@ -1,4 +1,5 @@
-"""Blocks of keys that an indexer selects: the choice by hand, what it leaves out, cuts that can and cannot run, what is not trained."""
+"""Blocks of keys that an indexer selects: the choice by hand, what it leaves out, cuts that can and
+cannot run, what is not trained."""
 
 from __future__ import annotations
 
@@ -22,7 +23,13 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.gradients import without_gradient
 from shardwright.model.ir.graph import Model
-from shardwright.model.ir.operator import AttentionShape, BlockChoice, Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.operator import (
+    AttentionShape,
+    BlockChoice,
+    Operator,
+    OperatorClass,
+    OperatorKind,
+)
 from shardwright.model.ir.settings import Settings
 from shardwright.model.trained import trained
 from shardwright.strategy.text.parser import parse_plan
@@ -63,10 +70,20 @@ def two_stages(first: str, last: str, *, more: str = "") -> str:
     return f"{lane}{more}  stages 1+head on 4\n    {last}\norder 1f1b(main)\n"
 
 
-def place_of(choice: BlockChoice, *, length: int, width: int, kind: OperatorKind = OperatorKind.INDEX) -> OperatorShare:
+def place_of(
+    choice: BlockChoice, *, length: int, width: int, kind: OperatorKind = OperatorKind.INDEX
+) -> OperatorShare:
     """A device with all of a sequence, and all of as many heads as the indexer has."""
     shape = AttentionShape(heads=choice.heads, kv_heads=1, head_dim=width, value_dim=0)
-    operator = Operator(name="index", kind=kind, klass=OperatorClass.ATTN, inputs=("q", "k"), writes=(), attention=shape, choice=choice)
+    operator = Operator(
+        name="index",
+        kind=kind,
+        klass=OperatorClass.ATTN,
+        inputs=("q", "k"),
+        writes=(),
+        attention=shape,
+        choice=choice,
+    )
     return OperatorShare(
         operator=operator,
         device=0,
@@ -91,7 +108,8 @@ def place_of(choice: BlockChoice, *, length: int, width: int, kind: OperatorKind
     ],
 )
 def test_a_query_sees_its_own_blocks_and_the_best(local: int, wanted: list[list[int]]) -> None:
-    """Six keys in blocks of two, whose products with every query are 5 1 2 3 4 0; two blocks a query."""
+    """Six keys in blocks of two, whose products with every query are 5 1 2 3 4 0; two blocks a
+    query."""
     choice = BlockChoice(size=2, count=2, local=local, heads=1, width=2)
     key = torch.tensor([[5.0, 0], [1, 0], [2, 0], [3, 0], [4, 0], [0, 0]]).unsqueeze(0)
     query = torch.tensor([1.0, 0.0]).expand(1, 6, 2)
@@ -132,7 +150,9 @@ def test_each_head_of_the_scorer_selects_for_its_own_heads() -> None:
 )
 def test_other_indexers_are_those_of_transformers(tmp_path: Path, more: Config, kept: bool) -> None:
     pytest.importorskip("transformers", reason="Transformers is not installed")
-    found, usual = (verdict({**ALONE, **one}, tmp_path / name) for one, name in ((more, "one"), ({}, "usual")))
+    found, usual = (
+        verdict({**ALONE, **one}, tmp_path / name) for one, name in ((more, "one"), ({}, "usual"))
+    )
     assert (found.ending, usual.ending) == (Ending.EQUAL, Ending.EQUAL), found.said
     assert (found.loss == usual.loss) is kept
 
@@ -155,7 +175,12 @@ def test_a_split_step_is_that_of_one_device(first: str, last: str) -> None:
     assert float(parts.loss - whole.loss) == pytest.approx(0.0, abs=1e-12)
     assert max(difference for *_, difference in differences(parts, whole)) < 1e-12
     assert prove(model, job, plan).equal
-    everything = replace(model, blocks=tuple(replace(b, operators=tuple(map(seeing_all, b.operators))) for b in model.blocks))
+    everything = replace(
+        model,
+        blocks=tuple(
+            replace(b, operators=tuple(map(seeing_all, b.operators))) for b in model.blocks
+        ),
+    )
     other = run_step(everything, job, unsplit(everything, job), batch=batch, source=source)
     assert abs(float(other.loss - whole.loss)) > 1e-6
 
@@ -165,7 +190,10 @@ def test_a_split_step_is_that_of_one_device(first: str, last: str) -> None:
     [
         (CUTS[2], {}),
         (("all = t4", "all = b2 t2"), {"mlp_layer_types": ["dense"] * 3}),
-        (("all = t2\n    stream = s2", "all = t4\n    stream = s4"), {"mlp_layer_types": ["dense"] * 3}),
+        (
+            ("all = t2\n    stream = s2", "all = t4\n    stream = s4"),
+            {"mlp_layer_types": ["dense"] * 3},
+        ),
     ],
 )
 def test_what_moves_is_what_is_lowered(cut: tuple[str, str], more: Config) -> None:
@@ -178,7 +206,15 @@ def test_what_moves_is_what_is_lowered(cut: tuple[str, str], more: Config) -> No
     assert found.parameters == lowered_parameters(asked)
 
 
-@pytest.mark.parametrize("line", ["recompute 0-: full", "recompute 0-: core", "recompute 0-: attn,core", "recompute 0-: norm1,index"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "recompute 0-: full",
+        "recompute 0-: core",
+        "recompute 0-: attn,core",
+        "recompute 0-: norm1,index",
+    ],
+)
 def test_what_was_selected_is_selected_again(line: str) -> None:
     model, job = small(), job_of()
     batch, source = made_batch(model, job, seed=1), seeded(model, seed=1)
@@ -208,7 +244,9 @@ def seeing_all(operator: Operator) -> Operator:
         ("all = b2\n    core = b4", "all = t2", "or of other samples"),
     ],
 )
-def test_cuts_through_what_an_indexer_scores_are_refused_before_a_step(first: str, last: str, said: str) -> None:
+def test_cuts_through_what_an_indexer_scores_are_refused_before_a_step(
+    first: str, last: str, said: str
+) -> None:
     model, job = small(), job_of()
     with pytest.raises(StrategyError, match=said) as error:
         prepare(model, job, parse_plan(two_stages(first, last)))
@@ -222,8 +260,9 @@ def test_a_cut_between_an_indexer_and_its_core_is_refused(cut: str) -> None:
     operators = [f"{model.runs[1].name}.{o.name}" for o in model.blocks[1].operators]
     at = operators.index(f"{model.runs[1].name}.{cut}")
     text = (
-        "plan m3 devices 2\nlane main samples 8 in 2\n"
-        f"  stages {'+'.join(['embed', *operators[:at]])}, {'+'.join([*operators[at:], 'head'])} on 0, 1\n    all = .\norder gpipe(main)\n"
+        "plan m3 devices 2\nlane main samples 8 in 2\n  stages"
+        f" {'+'.join(['embed', *operators[:at]])}, {'+'.join([*operators[at:], 'head'])} on 0, 1\n "
+        "   all = .\norder gpipe(main)\n"
     )
     with pytest.raises(StrategyError, match="an indexer of another stage selects") as error:
         prepare(model, job_of(), parse_plan(text))
@@ -239,12 +278,15 @@ def test_single_keys_are_refused() -> None:
 
 
 def test_nothing_goes_back_through_a_selection() -> None:
-    """What the indexer is made of is not trained, and its tensors have no gradient; an indexer that is trained keeps its own."""
+    """What the indexer is made of is not trained, and its tensors have no gradient; an indexer that
+    is trained keeps its own."""
     block = next(b for b in small().blocks if b.name == "moe_indexed")
     names = {"index_q", "index_q_norm", "index_k", "index_k_norm", "index"}
     assert without_gradient(block) == names
     assert all(not p.trainable for o in block.operators if o.name in names for p in o.parameters)
-    other = next(b for b in load_model("deepseek-v3.2").blocks if any(o.name == "index" for o in b.operators))
+    other = next(
+        b for b in load_model("deepseek-v3.2").blocks if any(o.name == "index" for o in b.operators)
+    )
     assert not without_gradient(other)
 
 
@@ -253,14 +295,20 @@ def test_sizes_of_an_indexer_that_do_not_fit_are_refused() -> None:
         model_of(index_n_heads=3)
     with pytest.raises(ModelError, match="3 local blocks are more than the 2"):
         model_of(index_local_blocks=3)
-    assert "heads of an indexer that are narrower than what turns of a head" in model_of(index_head_dim=2).differs
+    assert (
+        "heads of an indexer that are narrower than what turns of a head"
+        in model_of(index_head_dim=2).differs
+    )
 
 
 def test_a_proof_selects_some_of_its_short_sequence() -> None:
     """As the long one: 32 of 64 keys become 6 of 16."""
     model = short_reach(model_of(index_block_size=16), {"text": reach_of(16, whole=64)})
     choices = {o.name: o.choice for b in model.blocks for o in b.operators if o.choice is not None}
-    assert {(name, one.size, one.count) for name, one in choices.items()} == {("index", 3, 2), ("core", 3, 2)}
+    assert {(name, one.size, one.count) for name, one in choices.items()} == {
+        ("index", 3, 2),
+        ("core", 3, 2),
+    }
 
 
 def test_a_checkpoint_says_how_keys_are_selected() -> None:

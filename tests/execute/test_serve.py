@@ -1,4 +1,5 @@
-"""A tiny server gives the logits of the unsplit model: any parts beside each other, in any order, evicted and moved."""
+"""A tiny server gives the logits of the unsplit model: any parts beside each other, in any order,
+evicted and moved."""
 
 from dataclasses import replace
 
@@ -16,7 +17,18 @@ from shardwright.execute.serve.worker import CacheSize
 from shardwright.execute.shares.parameters import seeded
 from shardwright.model.ir.settings import DynamicRotary, Longer, LongRotary
 from shardwright.model.living import Lifetime, lives_in
-from tests.execute.served import EVERY, FAMILIES, SEED, Degrees, family, moving, random_case, texts, tiny, worst
+from tests.execute.served import (
+    EVERY,
+    FAMILIES,
+    SEED,
+    Degrees,
+    family,
+    moving,
+    random_case,
+    texts,
+    tiny,
+    worst,
+)
 from tests.execute.small_models import small_model
 from tests.tiers import random_of, seeds
 
@@ -54,7 +66,9 @@ def test_any_way_to_serve_gives_the_logits_of_the_unsplit_model(name: str) -> No
 @pytest.mark.proof
 @pytest.mark.parametrize("case", EVERY, ids=str)
 @pytest.mark.parametrize("seed", seeds(1, 3))
-def test_every_family_under_every_degree_gives_the_logits_of_the_unsplit_model(case: tuple[str, tuple[Degrees, ...]], seed: int) -> None:
+def test_every_family_under_every_degree_gives_the_logits_of_the_unsplit_model(
+    case: tuple[str, tuple[Degrees, ...]], seed: int
+) -> None:
     name, degrees = case
     random_case(name, degrees, random_of(f"{case} {seed}"))
 
@@ -73,13 +87,20 @@ def test_greedy_answers_are_the_most_likely_tokens_of_the_unsplit_model() -> Non
     assert [len(tokens) for tokens in served.tokens.values()] == [9, 6]
     for request, prompt in ((0, 5), (1, 4)):
         tokens = served.tokens[request]
-        whole = whole_logits(served.workers[0].model, tokens, source=seeded(served.workers[0].model, seed=SEED))
+        whole = whole_logits(
+            served.workers[0].model, tokens, source=seeded(served.workers[0].model, seed=SEED)
+        )
         assert tokens[prompt:] == whole[prompt - 1 : -1].argmax(-1).tolist()
     worst(served)
 
 
-@pytest.mark.parametrize(("name", "longer"), [("grouped queries", LONG), ("latent", DynamicRotary(factor=2.0, trained=6.0))])
-def test_positions_that_differ_with_the_sequences_length_are_served_up_to_it(name: str, longer: Longer) -> None:
+@pytest.mark.parametrize(
+    ("name", "longer"),
+    [("grouped queries", LONG), ("latent", DynamicRotary(factor=2.0, trained=6.0))],
+)
+def test_positions_that_differ_with_the_sequences_length_are_served_up_to_it(
+    name: str, longer: Longer
+) -> None:
     """Keys in the cache would have to be turned again."""
     model = family(name)
     model = replace(model, settings=replace(model.settings, longer=longer))
@@ -106,11 +127,15 @@ def test_computed_anew_the_logits_are_the_same_again() -> None:
 
 def test_blocks_of_a_window_are_given_back_as_it_slides() -> None:
     model = family("windows, sinks and experts")
-    served = tiny(model, ({},), texts(model, lengths=(17,)), size=CacheSize(blocks=9, block_tokens=2))
+    served = tiny(
+        model, ({},), texts(model, lengths=(17,)), size=CacheSize(blocks=9, block_tokens=2)
+    )
     tables = served.workers[0].tables[0]
     for past in range(0, 16, 2):
         served.iterate(0, [[_part(0, 2, past)]])
-    assert sorted((reach.window, tables.blocks - len(tables.free[reach])) for reach in tables.reaches) == [(0, 8), (3, 2)]
+    assert sorted(
+        (reach.window, tables.blocks - len(tables.free[reach])) for reach in tables.reaches
+    ) == [(0, 8), (3, 2)]
     served.release(0, 0)
     assert [len(tables.free[reach]) for reach in tables.reaches] == [9, 9]
 
@@ -118,15 +143,25 @@ def test_blocks_of_a_window_are_given_back_as_it_slides() -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_devices_keep_what_the_model_says_that_lives(name: str) -> None:
     model = family(name)
-    served = tiny(model, ({"tp": 2},), texts(model, lengths=(5,)), size=CacheSize(blocks=8, block_tokens=4))
+    served = tiny(
+        model, ({"tp": 2},), texts(model, lengths=(5,)), size=CacheSize(blocks=8, block_tokens=4)
+    )
     served.iterate(0, [[_part(0, 5, 0)]])
     for cache in served.workers[0].caches.values():
         for number, run in enumerate(model.runs):
             lives = lives_in(model.blocks[run.block])
-            by_token = sum(page.shape[-1] for (_, spot), page in cache.pages.items() if spot.run == number)
-            by_sequence = sum(state.numel() for (_, spot), state in cache.states.items() if spot.run == number)
-            assert by_token == run.count * sum(one.elements(2) for one in lives if one.lifetime is Lifetime.TOKEN)
-            assert by_sequence == run.count * sum(one.elements(2) for one in lives if one.lifetime is Lifetime.SEQUENCE)
+            by_token = sum(
+                page.shape[-1] for (_, spot), page in cache.pages.items() if spot.run == number
+            )
+            by_sequence = sum(
+                state.numel() for (_, spot), state in cache.states.items() if spot.run == number
+            )
+            assert by_token == run.count * sum(
+                one.elements(2) for one in lives if one.lifetime is Lifetime.TOKEN
+            )
+            assert by_sequence == run.count * sum(
+                one.elements(2) for one in lives if one.lifetime is Lifetime.SEQUENCE
+            )
 
 
 def test_what_is_given_back_is_not_read_again() -> None:
@@ -164,7 +199,9 @@ def test_who_goes_on_elsewhere_than_the_cache_ends_is_refused() -> None:
 
 def test_a_full_cache_and_unknown_tokens_are_refused() -> None:
     model = family("grouped queries")
-    served = tiny(model, ({},), texts(model, lengths=(6, 6)), size=CacheSize(blocks=2, block_tokens=4))
+    served = tiny(
+        model, ({},), texts(model, lengths=(6, 6)), size=CacheSize(blocks=2, block_tokens=4)
+    )
     served.iterate(0, [[_part(0, 5, 0)]])
     with pytest.raises(StrategyError) as error:
         served.iterate(0, [[_part(1, 1, 0)]])
@@ -186,7 +223,9 @@ def test_models_that_are_not_served_are_refused_by_name(name: str) -> None:
 
 def test_tables_hand_out_each_block_once() -> None:
     random = random_of("tables")
-    tables = BlockTables(reaches=(Reach(), Reach(window=5), Reach(window=4, chunked=True)), blocks=40, block_tokens=3)
+    tables = BlockTables(
+        reaches=(Reach(), Reach(window=5), Reach(window=4, chunked=True)), blocks=40, block_tokens=3
+    )
     for _ in range(400):
         request = random.randrange(4)
         past = tables.cached.get(request, 0)
@@ -195,7 +234,12 @@ def test_tables_hand_out_each_block_once() -> None:
         else:
             tables.extend(request, past=past, end=past + random.randint(1, 6))
         for reach in tables.reaches:
-            held = [block for (other, _), table in tables.held.items() if other == reach for block in table.blocks]
+            held = [
+                block
+                for (other, _), table in tables.held.items()
+                if other == reach
+                for block in table.blocks
+            ]
             assert sorted([*held, *tables.free[reach]]) == list(range(40))
             for (other, who), table in tables.held.items():
                 if other == reach:

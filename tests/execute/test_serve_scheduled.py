@@ -1,4 +1,5 @@
-"""A server under a policy does what the simulator says: the same requests and tokens in the same iterations, on blocks that are there."""
+"""A server under a policy does what the simulator says: the same requests and tokens in the same
+iterations, on blocks that are there."""
 
 from __future__ import annotations
 
@@ -21,7 +22,17 @@ from shardwright.execute.shares.parameters import seeded
 from shardwright.runtime.engines.engine import Admission, Batching, Eviction
 from shardwright.runtime.engines.rules import Estimate
 from shardwright.serving.fleet import Fleet
-from shardwright.serving.policy.state import DONE, ENTRY, LIFE, PREEMPTED, REFUSED, STATUS, TOKENS, State, new_state
+from shardwright.serving.policy.state import (
+    DONE,
+    ENTRY,
+    LIFE,
+    PREEMPTED,
+    REFUSED,
+    STATUS,
+    TOKENS,
+    State,
+    new_state,
+)
 from shardwright.serving.requests import Requests, Served
 from shardwright.serving.scheduler import Scheduler
 from shardwright.serving.step_table import StepTable
@@ -31,7 +42,9 @@ from tests.tiers import many, random_of
 
 Log = list[tuple[int, int, int]]
 POLICIES: dict[str, Scheduler] = {
-    "mixed": Scheduler(batching=Batching.MIXED, token_budget=7, max_sequences=4, block_tokens=2, blocks=14),
+    "mixed": Scheduler(
+        batching=Batching.MIXED, token_budget=7, max_sequences=4, block_tokens=2, blocks=14
+    ),
     "mixed, whole prompts": Scheduler(
         batching=Batching.MIXED,
         admission=Admission.PROMPT,
@@ -45,15 +58,24 @@ POLICIES: dict[str, Scheduler] = {
         batching=Batching.PREFILL_FIRST,
         admission=Admission.ESTIMATED,
         eviction=Eviction.RETRACT,
-        estimate=Estimate(first=0.5, least=0.1, steps=20, retract_steps=2, clip=4096, kept_tokens=0),
+        estimate=Estimate(
+            first=0.5, least=0.1, steps=20, retract_steps=2, clip=4096, kept_tokens=0
+        ),
         token_budget=8,
         max_sequences=4,
         block_tokens=2,
         blocks=16,
     ),
-    "in flight, all that runs": Scheduler(batching=Batching.IN_FLIGHT, token_budget=7, max_sequences=4, block_tokens=2, blocks=14),
+    "in flight, all that runs": Scheduler(
+        batching=Batching.IN_FLIGHT, token_budget=7, max_sequences=4, block_tokens=2, blocks=14
+    ),
     "in flight, nobody evicted": Scheduler(
-        batching=Batching.IN_FLIGHT, admission=Admission.WHOLE, token_budget=7, max_sequences=4, block_tokens=2, blocks=14
+        batching=Batching.IN_FLIGHT,
+        admission=Admission.WHOLE,
+        token_budget=7,
+        max_sequences=4,
+        block_tokens=2,
+        blocks=14,
     ),
 }
 
@@ -95,18 +117,22 @@ class Case:
         return scheduled
 
     def simulated(self) -> tuple[Log, list[int]]:
-        """(what runs at each second, how often each request was preempted) of a simulation whose iterations take a second a stage."""
+        """(what runs at each second, how often each request was preempted) of a simulation whose
+        iterations take a second a stage."""
         log, served = watched(self.requests, self)
         return log, served.preempted.tolist()
 
 
 def watched(requests: Requests, case: Case) -> tuple[Log, Served]:
-    """A simulation of requests on the case's worker whose iterations take a second a stage, and what runs at each second."""
+    """A simulation of requests on the case's worker whose iterations take a second a stage, and
+    what runs at each second."""
     log: Log = []
 
     def watch(now: float, state: State, rank: int, slot: int) -> None:
         entries = state.batch[rank, slot, : state.batch_size[rank, slot]].tolist()
-        assert all(entry[LIFE] == state.requests[entry[ENTRY], PREEMPTED] for entry in entries), "who is planned lost its blocks"
+        assert all(entry[LIFE] == state.requests[entry[ENTRY], PREEMPTED] for entry in entries), (
+            "who is planned lost its blocks"
+        )
         log.extend((int(now), entry[ENTRY], entry[TOKENS]) for entry in entries)
 
     served = serve_unfolded(
@@ -157,7 +183,8 @@ def case_of(name: str, random: Random, *, requests: int = 8) -> Case:
 
 @dataclass(slots=True)
 class Counted:
-    """Serves nothing but keeps block tables as a server does, and sees that every part goes on where the cache ends."""
+    """Serves nothing but keeps block tables as a server does, and sees that every part goes on
+    where the cache ends."""
 
     tables: tuple[BlockTables, ...]
 
@@ -169,7 +196,9 @@ class Counted:
     def release(self, worker: int, request: int, *, rank: int = 0) -> None:
         self.tables[rank].release(request)
 
-    def send(self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)) -> None:
+    def send(
+        self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)
+    ) -> None:
         raise AssertionError("one worker")
 
     def land(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:
@@ -178,7 +207,12 @@ class Counted:
 
 def counted(case: Case) -> Counted:
     size = case.scheduler
-    return Counted(tuple(BlockTables(reaches=(Reach(),), blocks=size.blocks, block_tokens=size.block_tokens) for _ in range(case.ranks)))
+    return Counted(
+        tuple(
+            BlockTables(reaches=(Reach(),), blocks=size.blocks, block_tokens=size.block_tokens)
+            for _ in range(case.ranks)
+        )
+    )
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -197,7 +231,9 @@ def test_the_log_of_iterations_is_the_simulators_and_blocks_never_run_out(name: 
         assert [r for r, status in enumerate(statuses) if status == REFUSED] == scheduled.refused
         assert set(statuses) <= {DONE, REFUSED}
         preempted += sum(lost)
-    assert bool(preempted) == (POLICIES[name].admission is not Admission.WHOLE), "the traffic puts no pressure on the cache"
+    assert bool(preempted) == (POLICIES[name].admission is not Admission.WHOLE), (
+        "the traffic puts no pressure on the cache"
+    )
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -214,13 +250,22 @@ def test_no_policy_takes_the_blocks_of_who_is_planned_already(name: str) -> None
         ("mixed", "grouped queries", {"tp": 2}),
         ("prompts first", "mamba-2 beside attention", {}),
         ("in flight, all that runs", "latent", {"dp": 2}),
-        pytest.param("mixed", "windows, sinks and experts", {"tp": 2, "ep": 2}, marks=pytest.mark.proof),
+        pytest.param(
+            "mixed", "windows, sinks and experts", {"tp": 2, "ep": 2}, marks=pytest.mark.proof
+        ),
         pytest.param("mixed, whole prompts", "delta rule", {"pp": 2}, marks=pytest.mark.proof),
         pytest.param("prompts first", "experts", {"dp": 2, "ep": 2}, marks=pytest.mark.proof),
-        pytest.param("in flight, nobody evicted", "mamba-2, attention and experts", {"tp": 2, "pp": 2}, marks=pytest.mark.proof),
+        pytest.param(
+            "in flight, nobody evicted",
+            "mamba-2, attention and experts",
+            {"tp": 2, "pp": 2},
+            marks=pytest.mark.proof,
+        ),
     ],
 )
-def test_under_a_policy_answers_are_the_unsplit_models(policy: str, name: str, degrees: Degrees) -> None:
+def test_under_a_policy_answers_are_the_unsplit_models(
+    policy: str, name: str, degrees: Degrees
+) -> None:
     random = random_of(f"{policy} {name}")
     stages, ranks = degrees.get("pp", 1), degrees.get("dp", 1)
     case = replace(case_of(policy, random, requests=4), ranks=ranks, stages=stages)
@@ -229,13 +274,24 @@ def test_under_a_policy_answers_are_the_unsplit_models(policy: str, name: str, d
     model = family(name)
     size = CacheSize(blocks=case.scheduler.blocks, block_tokens=case.scheduler.block_tokens)
     prompts = texts(model, lengths=case.inputs)
-    served = server(model, [plan(model, degrees)], prompts=prompts, source=seeded(model, seed=SEED), size=size, sizes=(4, 8))
+    served = server(
+        model,
+        [plan(model, degrees)],
+        prompts=prompts,
+        source=seeded(model, seed=SEED),
+        size=size,
+        sizes=(4, 8),
+    )
     scheduled = case.on(served)
     run(scheduled)
     assert scheduled.log == case.simulated()[0]
     refused = set(scheduled.refused)
     lengths = {r: len(tokens) for r, tokens in served.tokens.items() if r not in refused}
-    assert lengths == {r: i + o for r, (i, o) in enumerate(zip(case.inputs, case.outputs, strict=True)) if r not in refused}
+    assert lengths == {
+        r: i + o
+        for r, (i, o) in enumerate(zip(case.inputs, case.outputs, strict=True))
+        if r not in refused
+    }
     served.tokens = {r: tokens for r, tokens in served.tokens.items() if r not in refused}
     worst(served)
 

@@ -1,4 +1,5 @@
-"""Prompts and answers on workers of their own: both logs are the simulator's, logits the unsplit model's."""
+"""Prompts and answers on workers of their own: both logs are the simulator's, logits the unsplit
+model's."""
 
 from __future__ import annotations
 
@@ -34,10 +35,13 @@ class SplitCase:
 
     def on(self, serves: Serves) -> tuple[Scheduled, Scheduled]:
         """Both workers; the first one expects the traffic."""
-        return self.prefill.on(serves), Scheduled(server=serves, state=self.decode.state, worker=1, stages=self.decode.stages)
+        return self.prefill.on(serves), Scheduled(
+            server=serves, state=self.decode.state, worker=1, stages=self.decode.stages
+        )
 
     def simulated(self) -> tuple[Log, Log, int]:
-        """Logs of both, and how often some request was preempted, as `serving.disaggregation` puts simulations together."""
+        """Logs of both, and how often some request was preempted, as `serving.disaggregation` puts
+        simulations together."""
         requests = self.prefill.requests
         log, prefill = watched(requests, self.prefill)
         own_first = self.decode.scheduler.batching is Batching.MIXED
@@ -55,7 +59,11 @@ class SplitCase:
             block_offsets=np.zeros(len(chosen) + 1, dtype=np.int64),
         )
         more, decode = watched(some, self.decode)
-        return log, [(turn, int(chosen[one]), tokens) for turn, one, tokens in more], int(prefill.preempted.sum() + decode.preempted.sum())
+        return (
+            log,
+            [(turn, int(chosen[one]), tokens) for turn, one, tokens in more],
+            int(prefill.preempted.sum() + decode.preempted.sum()),
+        )
 
 
 def split_case(name: str, random: Random, *, requests: int = 8) -> SplitCase:
@@ -63,7 +71,10 @@ def split_case(name: str, random: Random, *, requests: int = 8) -> SplitCase:
     other = case_of(name, random)
     prefill = replace(case, scheduler=replace(case.scheduler, only_prompts=True))
     decode = replace(
-        case, scheduler=replace(other.scheduler, only_answers=True, blocks=random.randint(12, 16)), ranks=other.ranks, stages=other.stages
+        case,
+        scheduler=replace(other.scheduler, only_answers=True, blocks=random.randint(12, 16)),
+        ranks=other.ranks,
+        stages=other.stages,
     )
     return SplitCase(prefill=prefill, decode=decode, turns=random.choice((0, 1, 3)))
 
@@ -84,7 +95,9 @@ class CountedWorkers:
         self.tables[worker][rank].release(request)
         self.under_way.pop(request, None)
 
-    def send(self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)) -> None:
+    def send(
+        self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)
+    ) -> None:
         end = self.tables[source][ranks[0]].cached[request]
         self.release(source, request, rank=ranks[0])
         self.under_way[request] = end
@@ -96,7 +109,10 @@ class CountedWorkers:
 
 def tables_of(case: Case) -> tuple[BlockTables, ...]:
     size = case.scheduler
-    return tuple(BlockTables(reaches=(Reach(),), blocks=size.blocks, block_tokens=size.block_tokens) for _ in range(case.ranks))
+    return tuple(
+        BlockTables(reaches=(Reach(),), blocks=size.blocks, block_tokens=size.block_tokens)
+        for _ in range(case.ranks)
+    )
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -119,13 +135,32 @@ def test_logs_of_both_workers_are_the_simulators(name: str) -> None:
     [
         ("mixed", "grouped queries", ({"tp": 2}, {})),
         ("in flight, all that runs", "mamba-2 beside attention", ({}, {"tp": 2})),
-        pytest.param("prompts first", "latent", ({"tp": 2, "ep": 2}, {"dp": 2, "ep": 2}), marks=pytest.mark.proof),
-        pytest.param("mixed", "windows, sinks and experts", ({"tp": 2, "pp": 2}, {"dp": 2}), marks=pytest.mark.proof),
-        pytest.param("in flight, nobody evicted", "sliding window", ({"dp": 2}, {"pp": 2}), marks=pytest.mark.proof),
-        pytest.param("prompts first", "delta rule", ({"tp": 2}, {"dp": 2, "ep": 2}), marks=pytest.mark.proof),
+        pytest.param(
+            "prompts first",
+            "latent",
+            ({"tp": 2, "ep": 2}, {"dp": 2, "ep": 2}),
+            marks=pytest.mark.proof,
+        ),
+        pytest.param(
+            "mixed",
+            "windows, sinks and experts",
+            ({"tp": 2, "pp": 2}, {"dp": 2}),
+            marks=pytest.mark.proof,
+        ),
+        pytest.param(
+            "in flight, nobody evicted",
+            "sliding window",
+            ({"dp": 2}, {"pp": 2}),
+            marks=pytest.mark.proof,
+        ),
+        pytest.param(
+            "prompts first", "delta rule", ({"tp": 2}, {"dp": 2, "ep": 2}), marks=pytest.mark.proof
+        ),
     ],
 )
-def test_answers_of_both_workers_are_the_unsplit_models(policy: str, name: str, degrees: tuple[Degrees, Degrees]) -> None:
+def test_answers_of_both_workers_are_the_unsplit_models(
+    policy: str, name: str, degrees: tuple[Degrees, Degrees]
+) -> None:
     random = random_of(f"{policy} {name} split")
 
     def drawn() -> SplitCase:
@@ -135,7 +170,11 @@ def test_answers_of_both_workers_are_the_unsplit_models(policy: str, name: str, 
             for one, each in zip((case.prefill, case.decode), degrees, strict=True)
         )
         prefill, decode = sides
-        return replace(case, prefill=prefill, decode=replace(decode, scheduler=replace(decode.scheduler, blocks=12)))
+        return replace(
+            case,
+            prefill=prefill,
+            decode=replace(decode, scheduler=replace(decode.scheduler, blocks=12)),
+        )
 
     case = drawn()
     while policy == "mixed" and not case.simulated()[2]:
@@ -145,21 +184,32 @@ def test_answers_of_both_workers_are_the_unsplit_models(policy: str, name: str, 
     size = CacheSize(blocks=most, block_tokens=case.prefill.scheduler.block_tokens)
     prompts = texts(model, lengths=case.prefill.inputs)
     plans = [plan(model, each) for each in degrees]
-    served = server(model, plans, prompts=prompts, source=seeded(model, seed=SEED), size=size, sizes=(4, 8))
+    served = server(
+        model, plans, prompts=prompts, source=seeded(model, seed=SEED), size=size, sizes=(4, 8)
+    )
     prefill, decode = case.on(served)
     run_split(prefill, decode, turns=case.turns)
     assert (prefill.log, decode.log) == case.simulated()[:2]
     refused = {*prefill.refused, *decode.refused}
     served.tokens = {r: tokens for r, tokens in served.tokens.items() if r not in refused}
     lengths = {r: len(tokens) for r, tokens in served.tokens.items()}
-    assert lengths == {r: i + o for r, (i, o) in enumerate(zip(case.prefill.inputs, case.prefill.outputs, strict=True)) if r in lengths}
+    assert lengths == {
+        r: i + o
+        for r, (i, o) in enumerate(zip(case.prefill.inputs, case.prefill.outputs, strict=True))
+        if r in lengths
+    }
     worst(served)
     assert not served.under_way
 
 
 def test_a_state_does_not_go_back() -> None:
     model = family("mamba-2")
-    served = server(model, [plan(model, {}), plan(model, {})], prompts=texts(model, lengths=(5,)), source=seeded(model, seed=SEED))
+    served = server(
+        model,
+        [plan(model, {}), plan(model, {})],
+        prompts=texts(model, lengths=(5,)),
+        source=seeded(model, seed=SEED),
+    )
     served.iterate(0, [[Part(request=0, tokens=5, past=0)]])
     served.send(0, source=0, target=1)
     with pytest.raises(StrategyError) as error:

@@ -1,4 +1,5 @@
-"""A step that is too long for a minute has fewer layers and microbatches, and the same devices, trees, stages and order."""
+"""A step that is too long for a minute has fewer layers and microbatches, and the same devices,
+trees, stages and order."""
 
 import pytest
 
@@ -36,8 +37,12 @@ def test_what_is_left_is_a_plan_of_the_same_form(name: str, grid: str, batch: in
         assert found.orders == plan.orders
         for one, other in zip(plan.lanes, found.lanes, strict=True):
             assert other.samples * one.microbatches == one.samples * other.microbatches
-            assert [[p.split for p in s.placements] for s in one.stages] == [[p.split for p in s.placements] for s in other.stages]
-            assert [[k.how for k in s.keeps] for s in one.stages] == [[k.how for k in s.keeps] for s in other.stages]
+            assert [[p.split for p in s.placements] for s in one.stages] == [
+                [p.split for p in s.placements] for s in other.stages
+            ]
+            assert [[k.how for k in s.keeps] for s in one.stages] == [
+                [k.how for k in s.keeps] for s in other.stages
+            ]
     assert fewest < num_operators(asked) / 8
 
 

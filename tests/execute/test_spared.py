@@ -1,4 +1,5 @@
-"""Weight decay that spares kinds of parameters: as PyTorch's AdamW with two groups, the same under every plan."""
+"""Weight decay that spares kinds of parameters: as PyTorch's AdamW with two groups, the same under
+every plan."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def model_called(name: str) -> Model:
 
 
 def batches(model: Model) -> list[dict[str, torch.Tensor]]:
-    ids = torch.randint(0, model.vocab, (STEPS, 4, TOKENS + 1), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(
+        0, model.vocab, (STEPS, 4, TOKENS + 1), generator=torch.Generator().manual_seed(1)
+    )
     return [{"text": one[:, :-1], "labels": one[:, 1:]} for one in ids]
 
 
@@ -37,9 +40,14 @@ JOB = TrainingJob(sequences=(SequenceLength(name="text", tokens=TOKENS),), globa
 
 
 def trained(known: Training, model: Model) -> tuple[list[float], dict[object, torch.Tensor]]:
-    members = {device: member(device, known, source=seeded(model, seed=2)) for device in known.devices}
+    members = {
+        device: member(device, known, source=seeded(model, seed=2)) for device in known.devices
+    }
     losses = [report.loss for report in train(members, known, batches(model))]
-    held = {key: next(iter(boxes.values())).value for key, boxes in members[known.devices[0]].store.held.items()}
+    held = {
+        key: next(iter(boxes.values())).value
+        for key, boxes in members[known.devices[0]].store.held.items()
+    }
     return losses, held
 
 
@@ -63,7 +71,9 @@ def test_an_update_is_pytorchs_with_two_groups(name: str, spared: tuple[str, ...
         value = torch.nn.Parameter(source(key).clone())
         value.grad = before.gradient
         decay = 0.0 if kept else rule.decay
-        torch.optim.AdamW([value], lr=rule.rate, betas=rule.betas, eps=rule.eps, weight_decay=decay).step()
+        torch.optim.AdamW(
+            [value], lr=rule.rate, betas=rule.betas, eps=rule.eps, weight_decay=decay
+        ).step()
         (after,) = own.store.held[key].values()
         torch.testing.assert_close(after.value, value.detach(), rtol=0, atol=1e-12)
     assert seen == ({False, True} if spared else {False})
@@ -74,8 +84,14 @@ def test_plans_spare_the_same(grid: str) -> None:
     """Pieces of flat buckets have parameters of both kinds."""
     model = model_called("llama")
     alone, _ = trained(training(model, JOB, unsplit(model, JOB), rule=RULE), model)
-    every, _ = trained(training(model, JOB, unsplit(model, JOB), rule=AdamW(rate=RULE.rate, decay=RULE.decay)), model)
-    split, _ = trained(training(model, JOB, plan_of(parse_grid(grid), model=model, global_batch=4), rule=RULE), model)
+    every, _ = trained(
+        training(model, JOB, unsplit(model, JOB), rule=AdamW(rate=RULE.rate, decay=RULE.decay)),
+        model,
+    )
+    split, _ = trained(
+        training(model, JOB, plan_of(parse_grid(grid), model=model, global_batch=4), rule=RULE),
+        model,
+    )
     assert split == pytest.approx(alone, abs=1e-10)
     assert alone[2] != pytest.approx(every[2], abs=1e-6)
 

@@ -1,4 +1,5 @@
-"""A frozen teacher beside the model: what runs is what was lowered, trains like the unsplit models, and has PyTorch's FLOPs."""
+"""A frozen teacher beside the model: what runs is what was lowered, trains like the unsplit models,
+and has PyTorch's FLOPs."""
 
 from __future__ import annotations
 
@@ -55,7 +56,14 @@ def planned(grid: str, *, model: Model = BESIDE) -> Plan:
         "tp2 pp2 mbs2 recompute=full",
         *(
             pytest.param(one, marks=pytest.mark.proof)
-            for one in ("dp4 mbs1", "tp4 mbs2", "cp2 tp2 sp mbs2", "pp4 mbs1", "cp4 ulysses2 mbs2", "tp2 dp2 mbs1 recompute=selective")
+            for one in (
+                "dp4 mbs1",
+                "tp4 mbs2",
+                "cp2 tp2 sp mbs2",
+                "pp4 mbs1",
+                "cp4 ulysses2 mbs2",
+                "tp2 dp2 mbs1 recompute=selective",
+            )
         ),
     ],
 )
@@ -67,15 +75,22 @@ def test_plans_train_like_the_unsplit_models_and_as_counted(grid: str) -> None:
 
 @pytest.mark.proof
 def test_a_teacher_of_experts() -> None:
-    job, plan = training_job(seq_len=64, global_batch=BATCH), planned("tp2 sp dp2 ep4 mbs1", model=OF_EXPERTS)
+    job, plan = (
+        training_job(seq_len=64, global_batch=BATCH),
+        planned("tp2 sp dp2 ep4 mbs1", model=OF_EXPERTS),
+    )
     assert_equal(prove(OF_EXPERTS, job, plan))
     same(problem_of(plan, model=OF_EXPERTS, job=job))
 
 
 def test_training_changes_the_model_and_never_the_teacher() -> None:
-    """Two steps on four devices end where one device ends; the teacher's parameters are what they were."""
+    """Two steps on four devices end where one device ends; the teacher's parameters are what they
+    were."""
     small = Small(
-        body=f"lane main samples {BATCH} in 2\n  stages {STAGE} on 0\n    all = t2 b2\norder 1f1b(main)\n",
+        body=(
+            f"lane main samples {BATCH} in 2\n  stages {STAGE} on 0\n    all = t2 b2\norder"
+            " 1f1b(main)\n"
+        ),
         whole=lambda: BESIDE,
         zero="zero all: all/1/1\n",
     )
@@ -87,7 +102,10 @@ def test_training_changes_the_model_and_never_the_teacher() -> None:
     for member in (*members.values(), *alone.values()):
         for key, boxes in member.store.held.items():
             for held in boxes.values():
-                place = torch.meshgrid(*(torch.cat([torch.arange(a, b) for a, b in dim]) for dim in held.box), indexing="ij")
+                place = torch.meshgrid(
+                    *(torch.cat([torch.arange(a, b) for a, b in dim]) for dim in held.box),
+                    indexing="ij",
+                )
                 unchanged = torch.equal(held.value, source(key)[place].to(held.value.dtype))
                 assert unchanged is is_of_teacher(small.model, key), key
 
@@ -104,10 +122,18 @@ def is_of_teacher(model: Model, key: Key) -> bool:
 
 def test_the_teacher_alone_keeps_nothing_and_has_no_gradient() -> None:
     job = training_job(seq_len=TOKENS, global_batch=2)
-    step = run_step(BESIDE, job, unsplit(BESIDE, job), batch=made_batch(BESIDE, job, seed=0), source=seeded(BESIDE, seed=0))
+    step = run_step(
+        BESIDE,
+        job,
+        unsplit(BESIDE, job),
+        batch=made_batch(BESIDE, job, seed=0),
+        source=seeded(BESIDE, seed=0),
+    )
     (store,) = step.stores.values()
     for key, boxes in store.held.items():
-        assert all((held.gradient is None) is is_of_teacher(BESIDE, key) for held in boxes.values()), key
+        assert all(
+            (held.gradient is None) is is_of_teacher(BESIDE, key) for held in boxes.values()
+        ), key
 
 
 def test_a_model_beside_itself_learns_nothing() -> None:
@@ -123,7 +149,9 @@ def test_the_divergence_is_that_of_pytorch() -> None:
     own, other = (torch.randn(2, 5, 11, dtype=torch.float64, generator=generator) for _ in range(2))
     labels = torch.tensor([[0, 1, -1, 3, 4], [0, -1, 2, 3, 4]])
     asked = own.clone().requires_grad_()
-    each = kl_div(log_softmax(asked, -1), log_softmax(other, -1), reduction="none", log_target=True).sum(-1)
+    each = kl_div(
+        log_softmax(asked, -1), log_softmax(other, -1), reduction="none", log_target=True
+    ).sum(-1)
     wanted = torch.where(labels >= 0, each, 0)
     wanted.sum().backward()
     value, back = divergence(own, other, labels)
@@ -131,9 +159,13 @@ def test_the_divergence_is_that_of_pytorch() -> None:
     torch.testing.assert_close(back, asked.grad)
 
 
-def divergence(own: torch.Tensor, other: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def divergence(
+    own: torch.Tensor, other: torch.Tensor, labels: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Value and gradient of own logits on one device."""
-    problem = problem_of(planned("mbs8"), model=BESIDE, job=training_job(seq_len=TOKENS, global_batch=BATCH))
+    problem = problem_of(
+        planned("mbs8"), model=BESIDE, job=training_job(seq_len=TOKENS, global_batch=BATCH)
+    )
     loss = problem.model.blocks[-1].operators[-1]
 
     class Place:
@@ -154,11 +186,16 @@ def divergence(own: torch.Tensor, other: torch.Tensor, labels: torch.Tensor) -> 
 
 
 def plain_flops(model: Model, *, trained: bool) -> tuple[int, int]:
-    """FLOPs of the products of a decoder's step in PyTorch, forward and backward, as PyTorch counts them; cores are left out."""
+    """FLOPs of the products of a decoder's step in PyTorch, forward and backward, as PyTorch counts
+    them; cores are left out."""
     forward = backward = 0
     for run in model.runs:
         for operator in model.blocks[run.block].operators:
-            for parameter in (p for p in operator.parameters if operator.kind.value == "linear" and len(p.extents) == 2):
+            for parameter in (
+                p
+                for p in operator.parameters
+                if operator.kind.value == "linear" and len(p.extents) == 2
+            ):
                 weight = torch.zeros([e.size for e in parameter.extents], requires_grad=trained)
                 x = torch.zeros(TOKENS, parameter.extents[0].size, requires_grad=trained)
                 with FlopCounterMode(display=False) as counted:
@@ -172,12 +209,17 @@ def plain_flops(model: Model, *, trained: bool) -> tuple[int, int]:
 
 
 def test_flops_are_three_forwards_of_the_model_and_one_of_its_teacher() -> None:
-    """Products as PyTorch runs them; cores are the same function of both, whose backward counts twice its forward."""
+    """Products as PyTorch runs them; cores are the same function of both, whose backward counts
+    twice its forward."""
     student, teacher = dense(layers=2), dense(layers=3)
 
     def counted(model: Model) -> float:
         job = job_from_flags(seq_len=TOKENS, global_batch=1)
-        return model_flops(Problem(model=model, cluster=parse_cluster("h100:1"), job=job, runtime=load_runtime(DEFAULT)))[0]
+        return model_flops(
+            Problem(
+                model=model, cluster=parse_cluster("h100:1"), job=job, runtime=load_runtime(DEFAULT)
+            )
+        )[0]
 
     alone, its = counted(student), counted(teacher)
     assert alone % 3 == its % 3 == 0

@@ -32,8 +32,12 @@ def test_positions_are_those_of_transformers(seed: int) -> None:
     rows, columns = draw.randint(1, 5), draw.randint(1, 5)
     length = rows * columns + draw.randint(0, 9)
     starts = [draw.randint(0, length - rows * columns) for _ in range(4)]
-    ids = torch.stack([text(length, at=at, places=rows * columns * draw.randint(0, 1)) for at in starts])
+    ids = torch.stack(
+        [text(length, at=at, places=rows * columns * draw.randint(0, 1)) for at in starts]
+    )
     kinds = (ids == TOKEN).int()
     grids = torch.tensor([[1, 2 * rows, 2 * columns]] * int(kinds.any(1).sum())).reshape(-1, 3)
     wanted, _ = owner.get_rope_index(ids, kinds, image_grid_thw=grids)
-    assert torch.equal(grid_positions(ids, token=TOKEN, grid=(rows, columns)), wanted.permute(1, 2, 0))
+    assert torch.equal(
+        grid_positions(ids, token=TOKEN, grid=(rows, columns)), wanted.permute(1, 2, 0)
+    )

@@ -1,4 +1,5 @@
-"""Cores that no kernel computes hold the scores of a tile at a time, leave out tiles in which no query sees a key, and find the same."""
+"""Cores that no kernel computes hold the scores of a tile at a time, leave out tiles in which no
+query sees a key, and find the same."""
 
 from __future__ import annotations
 
@@ -52,9 +53,17 @@ LINEAR = SAMPLES * LENGTH * 4 * 12
 
 
 def core_of(variant: str) -> Operator:
-    table = distance_table("core.distances", buckets=6, heads=SHAPE.heads) if "distances" in variant else None
-    made = core_operator("core", source="rotary", shape=replace(SHAPE, **CORES[variant]), distances=table)
-    return replace(made, sees_images="images" in variant, choice=CHOICE if variant == "selected" else None)
+    table = (
+        distance_table("core.distances", buckets=6, heads=SHAPE.heads)
+        if "distances" in variant
+        else None
+    )
+    made = core_operator(
+        "core", source="rotary", shape=replace(SHAPE, **CORES[variant]), distances=table
+    )
+    return replace(
+        made, sees_images="images" in variant, choice=CHOICE if variant == "selected" else None
+    )
 
 
 class Largest(TorchDispatchMode):
@@ -76,24 +85,50 @@ def _ran(operator: Operator, group: str) -> tuple[list[torch.Tensor], int]:
     """(outputs and all gradients of all devices, elements of the largest tensor)."""
     generator, deal = torch.Generator().manual_seed(4), DEALS[group]
     devices = tuple(range(len(deal)))
-    more: dict[str, Any] = {"groups": {group: devices}, "ring_positions": dict(enumerate(deal))} if group else {}
-    places = [place_of(operator, length=LENGTH, device=d, positions=deal[d], **more) for d in devices]
-    whole = [torch.randn((SAMPLES, LENGTH, e.size), generator=generator, dtype=torch.float64) for e in operator.reads]
+    more: dict[str, Any] = (
+        {"groups": {group: devices}, "ring_positions": dict(enumerate(deal))} if group else {}
+    )
+    places = [
+        place_of(operator, length=LENGTH, device=d, positions=deal[d], **more) for d in devices
+    ]
+    whole = [
+        torch.randn((SAMPLES, LENGTH, e.size), generator=generator, dtype=torch.float64)
+        for e in operator.reads
+    ]
     weights = made_weights(operator, generator)
     beside: tuple[Any, ...] = ()
     if operator.sees_images:
-        beside = ((torch.randint(-1, 3, (SAMPLES, LENGTH // 8), generator=generator).repeat_interleave(8, 1),),)
+        beside = (
+            (
+                torch.randint(-1, 3, (SAMPLES, LENGTH // 8), generator=generator).repeat_interleave(
+                    8, 1
+                ),
+            ),
+        )
     if operator.choice is not None:
         beside = ((torch.randint(-1, LENGTH // 8, (SAMPLES, LENGTH, 6), generator=generator),),)
-    inputs = [(tuple(one[:, numbers(place.positions, like=one)] for one in whole), *beside) for place in places]
-    grad = torch.randn((SAMPLES, LENGTH, operator.writes[0].size), generator=generator, dtype=torch.float64)
+    inputs = [
+        (tuple(one[:, numbers(place.positions, like=one)] for one in whole), *beside)
+        for place in places
+    ]
+    grad = torch.randn(
+        (SAMPLES, LENGTH, operator.writes[0].size), generator=generator, dtype=torch.float64
+    )
     grads = [(grad[:, numbers(place.positions, like=grad)],) for place in places]
     numerics = numerics_of(operator)
     with Largest() as largest:
         made = run({d: numerics.forward(places[d], inputs[d], weights) for d in devices})
-        back = run({d: numerics.input_grad(places[d], made[d][1], grads[d], weights) for d in devices})
-        learnt = run({d: numerics.weight_grad(places[d], made[d][1], grads[d], weights) for d in devices})
-    found = [one for d in devices for one in (*made[d][0], made[d][1].own[1], *back[d][0], *learnt[d].values())]
+        back = run(
+            {d: numerics.input_grad(places[d], made[d][1], grads[d], weights) for d in devices}
+        )
+        learnt = run(
+            {d: numerics.weight_grad(places[d], made[d][1], grads[d], weights) for d in devices}
+        )
+    found = [
+        one
+        for d in devices
+        for one in (*made[d][0], made[d][1].own[1], *back[d][0], *learnt[d].values())
+    ]
     return found, largest.found
 
 
@@ -102,8 +137,12 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiles, "NARROWEST", 2)
 
 
-@pytest.mark.parametrize(("variant", "group"), [(v, g) for v in CORES for g in DEALS if not g or v != "selected"])
-def test_tiles_make_what_one_of_all_scores_does(variant: str, group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("variant", "group"), [(v, g) for v in CORES for g in DEALS if not g or v != "selected"]
+)
+def test_tiles_make_what_one_of_all_scores_does(
+    variant: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     operator = core_of(variant)
     expected, before = _ran(operator, group)
     _few(monkeypatch)
@@ -114,7 +153,9 @@ def test_tiles_make_what_one_of_all_scores_does(variant: str, group: str, monkey
 
 
 @pytest.mark.parametrize("group", DEALS)
-def test_what_a_kernel_computes_holds_no_scores(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_kernel_computes_holds_no_scores(
+    group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     operator = core_operator("core", source="rotary", shape=SHAPE)
     _, most = _ran(operator, group)
     with monkeypatch.context() as patch:
@@ -127,7 +168,10 @@ def test_sums_of_tiles_in_halves_are_fine(monkeypatch: pytest.MonkeyPatch) -> No
     """Gradients of many tiles are added in 32 bits."""
     place = place_of(core_of("cap"), length=LENGTH)
     generator = torch.Generator().manual_seed(1)
-    inputs = tuple(torch.randn((SAMPLES, LENGTH, e.size), generator=generator).bfloat16() for e in place.operator.reads)
+    inputs = tuple(
+        torch.randn((SAMPLES, LENGTH, e.size), generator=generator).bfloat16()
+        for e in place.operator.reads
+    )
     numerics = numerics_of(place.operator)
 
     def ran(own: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
@@ -142,8 +186,13 @@ def test_sums_of_tiles_in_halves_are_fine(monkeypatch: pytest.MonkeyPatch) -> No
         assert (own.double() - other).norm() < 1e-2 * other.norm()
 
 
-@pytest.mark.parametrize(("variant", "share"), [("cap", 0.62), ("window", 0.12), ("chunked", 0.12), ("window both ways", 0.2)])
-def test_tiles_that_nobody_sees_are_left_out(variant: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("variant", "share"),
+    [("cap", 0.62), ("window", 0.12), ("chunked", 0.12), ("window both ways", 0.2)],
+)
+def test_tiles_that_nobody_sees_are_left_out(
+    variant: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of all scores those that are made."""
     _few(monkeypatch)
     shape, whole = core_of(variant).attention, ((0, LENGTH),)
@@ -165,7 +214,9 @@ def runs(draw: st.DrawFn) -> Indices:
 
 @given(runs(), runs(), st.integers(0, 12), st.booleans(), st.sampled_from(Mask))
 @examples(200)
-def test_positions_that_meet_are_those_that_are_seen(queries: Indices, keys: Indices, window: int, chunked: bool, mask: Mask) -> None:
+def test_positions_that_meet_are_those_that_are_seen(
+    queries: Indices, keys: Indices, window: int, chunked: bool, mask: Mask
+) -> None:
     shape = replace(SHAPE, window=window, chunked=bool(window) and chunked, mask=mask)
     like = torch.empty(0)
     asking, asked = numbers(queries, like=like).unsqueeze(-1), numbers(keys, like=like)
@@ -181,7 +232,9 @@ def test_positions_that_meet_are_those_that_are_seen(queries: Indices, keys: Ind
 def test_rows_are_cut_in_turn(positions: Indices, size: int) -> None:
     like = torch.empty(0)
     parts = list(tiles.cut(positions, size))
-    assert [row for part in parts for row in range(part.taken.start, part.taken.stop)] == list(range(len(numbers(positions, like=like))))
+    assert [row for part in parts for row in range(part.taken.start, part.taken.stop)] == list(
+        range(len(numbers(positions, like=like)))
+    )
     assert all(part.taken.stop - part.taken.start == size for part in parts[:-1])
     whole = numbers(positions, like=like)
     assert all(torch.equal(numbers(part.positions, like=like), whole[part.taken]) for part in parts)

@@ -14,16 +14,27 @@ from tests.execute.small_plans import PLANS, RULE, Small, run_here
 from tests.execute.trained import train
 
 
-def _by_torch(small: Small, *, steps: int) -> tuple[list[float], list[float], dict[Key, torch.Tensor]]:
-    """Losses, norms and parameters of the unsplit model, whose gradients torch.optim.AdamW and clip_grad_norm_ use."""
+def _by_torch(
+    small: Small, *, steps: int
+) -> tuple[list[float], list[float], dict[Key, torch.Tensor]]:
+    """Losses, norms and parameters of the unsplit model, whose gradients torch.optim.AdamW and
+    clip_grad_norm_ use."""
     model, job = small.model, small.job
     plan, source = unsplit(model, job), seeded(model, seed=0)
     (store,) = run_step(model, job, plan, batch=small.batches(0), source=source).stores.values()
     parameters = {key: torch.nn.Parameter(source(key)) for key in store.held}
-    optimizer = torch.optim.AdamW(parameters.values(), lr=RULE.rate, betas=RULE.betas, eps=RULE.eps, weight_decay=RULE.decay)
+    optimizer = torch.optim.AdamW(
+        parameters.values(), lr=RULE.rate, betas=RULE.betas, eps=RULE.eps, weight_decay=RULE.decay
+    )
     losses, norms = [], []
     for step in range(steps):
-        result = run_step(model, job, plan, batch=small.batches(step), source=lambda key: parameters[key].detach().clone())
+        result = run_step(
+            model,
+            job,
+            plan,
+            batch=small.batches(step),
+            source=lambda key: parameters[key].detach().clone(),
+        )
         (store,) = result.stores.values()
         for key, boxes in store.held.items():
             (held,) = boxes.values()
@@ -48,7 +59,9 @@ def test_parameters_change_as_torch_changes_them(name: str) -> None:
         for key, boxes in own.store.held.items():
             for held in boxes.values():
                 if held.value.numel():
-                    torch.testing.assert_close(held.value, sliced(expected[key], held.box), rtol=0, atol=1e-10)
+                    torch.testing.assert_close(
+                        held.value, sliced(expected[key], held.box), rtol=0, atol=1e-10
+                    )
                     compared += 1
     sharded = sum(piece.numel() for own in members.values() for piece in own.pieces.values())
     assert compared or sharded == sum(p.numel() for p in expected.values())
@@ -64,7 +77,9 @@ def test_a_batch_again_and_again_is_learnt() -> None:
 
 
 def test_degrees_that_do_not_nest_are_refused() -> None:
-    body = "lane main samples 12 in 1\n  stages embed+2+head on 0\n    all = b12\norder 1f1b(main)\n"
+    body = (
+        "lane main samples 12 in 1\n  stages embed+2+head on 0\n    all = b12\norder 1f1b(main)\n"
+    )
     small = Small(body=body, devices=12, batch=12, zero="zero all: 8/4/1\n")
     with pytest.raises(StrategyError) as caught:
         small.known()

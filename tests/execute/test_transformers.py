@@ -1,4 +1,5 @@
-"""Losses and gradients of Hugging Face families are those that Transformers computes, where it is installed."""
+"""Losses and gradients of Hugging Face families are those that Transformers computes, where it is
+installed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,14 @@ from shardwright.execute.weights.read import open_weights
 from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface import load_config
 from tests.execute.huggingface_layouts import CONFIGS, checkpoint
-from tests.execute.published_configs import PUBLISHED, batch_of, in_double, logits_of, publish, sequences_of
+from tests.execute.published_configs import (
+    PUBLISHED,
+    batch_of,
+    in_double,
+    logits_of,
+    publish,
+    sequences_of,
+)
 from tests.execute.published_families import first_of_each
 from tests.execute.published_gradients import gradient_differences
 from tests.tiers import in_both
@@ -38,11 +46,19 @@ def _published(name: str, folder: Path) -> Any:
 
 
 def tried() -> list[Any]:
-    """Forms that `test_published_training` leaves to proofs, and published layouts of experts; the others in a proof."""
+    """Forms that `test_published_training` leaves to proofs, and published layouts of experts; the
+    others in a proof."""
     trained = first_of_each()
-    experts = {name for name in trained if any("experts" in field for field in {**CONFIGS, **PUBLISHED}[name])}
+    experts = {
+        name
+        for name in trained
+        if any("experts" in field for field in {**CONFIGS, **PUBLISHED}[name])
+    }
     return [
-        pytest.param(name, marks=() if name in experts or name not in trained else pytest.mark.proof) for name in (*CONFIGS, *PUBLISHED)
+        pytest.param(
+            name, marks=() if name in experts or name not in trained else pytest.mark.proof
+        )
+        for name in (*CONFIGS, *PUBLISHED)
     ]
 
 
@@ -50,12 +66,19 @@ def tried() -> list[Any]:
 @pytest.mark.parametrize("name", tried())
 def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, name: str) -> None:
     published = _published(name, tmp_path / "weights")
-    ids = torch.randint(0, published.config.get_text_config().vocab_size, (2, TOKENS + 1), generator=torch.Generator().manual_seed(3))
+    ids = torch.randint(
+        0,
+        published.config.get_text_config().vocab_size,
+        (2, TOKENS + 1),
+        generator=torch.Generator().manual_seed(3),
+    )
     model = load_config(tmp_path / "weights" / "config.json")
     assert not model.differs
     batch = batch_of(published, ids)
     with in_double(type(published).__name__):
-        wanted = functional.cross_entropy(logits_of(published, batch).flatten(0, 1), ids[:, 1:].flatten())
+        wanted = functional.cross_entropy(
+            logits_of(published, batch).flatten(0, 1), ids[:, 1:].flatten()
+        )
         wanted.backward()
 
     job = TrainingJob(sequences=sequences_of(model, tokens=TOKENS), global_batch=2)
@@ -63,7 +86,9 @@ def test_loss_and_gradients_are_those_of_transformers(tmp_path: Path, name: str)
     result = run_step(model, job, unsplit(model, job), batch=batch, source=weights)
     assert float(result.loss) == pytest.approx(float(wanted.detach()), abs=TOLERANCE)
 
-    for key, difference, largest in gradient_differences(published, model, result, folder=tmp_path / "gradients"):
+    for key, difference, largest in gradient_differences(
+        published, model, result, folder=tmp_path / "gradients"
+    ):
         assert difference <= TOLERANCE * (1 + largest), key
     saved = load_config(tmp_path / "gradients" / "config.json")
     assert (saved.settings, saved.differs) == (model.settings, ())

@@ -1,4 +1,5 @@
-"""Published weights under a plan: each device reads what it holds; trained ones leave through a checkpoint."""
+"""Published weights under a plan: each device reads what it holds; trained ones leave through a
+checkpoint."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ PLANS["deepseek v3 halves"] = PLANS["deepseek v3"]
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_devices_read_what_they_hold_and_train_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_devices_read_what_they_hold_and_train_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     checkpoint(name, tmp_path / "weights")
     model = load_config(tmp_path / "weights" / "config.json")
     job = TrainingJob(sequences=(SequenceLength(name="text", tokens=8),), global_batch=4)
@@ -81,7 +84,11 @@ def test_devices_read_what_they_hold_and_train_as_one(tmp_path: Path, monkeypatc
         for device in known.devices:
             fetched.clear()
             members[device] = member(device, known, source=source)
-            held = sum(h.value.numel() for boxes in members[device].store.held.values() for h in boxes.values())
+            held = sum(
+                h.value.numel()
+                for boxes in members[device].store.held.values()
+                for h in boxes.values()
+            )
             amounts.append((sum(fetched), held))
         return [r.loss for r in train(members, known, batches)], members, amounts
 
@@ -90,7 +97,11 @@ def test_devices_read_what_they_hold_and_train_as_one(tmp_path: Path, monkeypatc
     losses, members, amounts = trained(known)
     assert losses == pytest.approx(alone, abs=1e-10)
     assert alone[0] != pytest.approx(alone[1], abs=1e-6)
-    everything = sum(torch.Size(whole_shape(model, key)).numel() for key, parameter in owned(model) if parameter.trainable)
+    everything = sum(
+        torch.Size(whole_shape(model, key)).numel()
+        for key, parameter in owned(model)
+        if parameter.trainable
+    )
     for read_elements, held in amounts:
         assert read_elements == held
         assert held < 0.8 * everything

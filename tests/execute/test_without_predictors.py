@@ -1,4 +1,5 @@
-"""DeepSeek-V3 as Transformers saves it: a configuration that names a prediction module, and files that have none."""
+"""DeepSeek-V3 as Transformers saves it: a configuration that names a prediction module, and files
+that have none."""
 
 from __future__ import annotations
 
@@ -18,7 +19,15 @@ from shardwright.model.asked import asked_model
 from tests.execute.huggingface_layouts import CONFIGS
 from tests.execute.published_configs import batch_of, made, sequences_of
 from tests.execute.saved import save
-from tests.execute.test_published_training import RULE, SAMPLES, TOKENS, TOLERANCE, opened, split, steps_of
+from tests.execute.test_published_training import (
+    RULE,
+    SAMPLES,
+    TOKENS,
+    TOLERANCE,
+    opened,
+    split,
+    steps_of,
+)
 from tests.execute.trained import train
 
 
@@ -30,17 +39,23 @@ def test_it_trains_as_in_transformers_and_is_opened_again(tmp_path: Path) -> Non
     weights = open_weights(tmp_path / "first", model=model, dtype=torch.float64)
     assert "of which its files have nothing" in weights.remarks[0]
 
-    ids = torch.randint(0, model.vocab, (2, SAMPLES, TOKENS + 1), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(
+        0, model.vocab, (2, SAMPLES, TOKENS + 1), generator=torch.Generator().manual_seed(1)
+    )
     batches = [batch_of(published, one) for one in ids]
     wanted = steps_of(published, batches)
     job = TrainingJob(sequences=sequences_of(model, tokens=TOKENS), global_batch=SAMPLES)
     known = training(model, job, split(model), rule=RULE)
     members = {device: member(device, known, source=weights) for device in known.devices}
-    assert [report.loss for report in train(members, known, batches)] == pytest.approx(wanted, abs=TOLERANCE)
+    assert [report.loss for report in train(members, known, batches)] == pytest.approx(
+        wanted, abs=TOLERANCE
+    )
 
     kept = save(members, known, tmp_path / "run")
     full = asked_model(str(config))
-    written_weights(kept, model=full, config=config, folder=tmp_path / "last", dtype="", base=tmp_path / "first")
+    written_weights(
+        kept, model=full, config=config, folder=tmp_path / "last", dtype="", base=tmp_path / "first"
+    )
     trained = dict(opened(tmp_path / "last", "DeepseekV3ForCausalLM").named_parameters())
     for key, parameter in published.named_parameters():
         torch.testing.assert_close(trained[key], parameter, rtol=0, atol=TOLERANCE)

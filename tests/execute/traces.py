@@ -23,9 +23,14 @@ EARLY = 1e-9
 
 
 def check_measured(small: Small, trace: StepTrace, *, plan: Plan | None = None) -> Compared:
-    """It has the actions of the simulated step, each device one thing at a time on a track, and what is sent is taken."""
+    """It has the actions of the simulated step, each device one thing at a time on a track, and
+    what is sent is taken."""
     problem = replace(problem_for(small.model, batch=small.batch, seq_len=TOKENS), job=small.job)
-    predicted = simulated_trace(simulate_plan(problem, plan or small.plan), plan=trace.plan, devices=[d.device for d in trace.devices])
+    predicted = simulated_trace(
+        simulate_plan(problem, plan or small.plan),
+        plan=trace.plan,
+        devices=[d.device for d in trace.devices],
+    )
     found = compared(predicted, trace)
     assert trace.origin is Origin.MEASURED
     assert min(s.start_s for s in trace.spans) == 0.0
@@ -37,13 +42,18 @@ def check_measured(small: Small, trace: StepTrace, *, plan: Plan | None = None) 
             assert one.end_s <= two.start_s + EARLY
     for rows in found.rows:
         for times, whole in zip(rows, (predicted.end_s, trace.end_s), strict=True):
-            assert times.compute_s + times.communication_s + times.waiting_s == pytest.approx(whole, rel=1e-9)
+            assert times.compute_s + times.communication_s + times.waiting_s == pytest.approx(
+                whole, rel=1e-9
+            )
             assert times.compute_s > 0
     asked = [s for s in trace.spans if s.track is Track.MESSAGES]
     assert {s.kind for s in asked} <= {"send", "receive"}
     ends = list(messages(trace))
     # PyTorch's engine does not say who is at the other end.
     assert 2 * len(ends) == sum(s.peer >= 0 for s in asked), "each is received"
-    assert all((one.size, one.peer, one.device) == (other.size, other.device, other.peer) for one, other in ends)
+    assert all(
+        (one.size, one.peer, one.device) == (other.size, other.device, other.peer)
+        for one, other in ends
+    )
     assert faults(trace_text(trace)) == []
     return found

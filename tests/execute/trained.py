@@ -22,7 +22,10 @@ def train(
     """One step for every batch, all devices in this process; `recorder` has the last one then."""
     reports = []
     for batch in batches:
-        tasks = {d: step_task(own, known, batch=batch, stop=None, recorder=recorder) for d, own in members.items()}
+        tasks = {
+            d: step_task(own, known, batch=batch, stop=None, recorder=recorder)
+            for d, own in members.items()
+        }
         found = run(tasks if recorder is None else recorder.watched(tasks), trace=trace)
         reports.append(next(iter(found.values())))
     return reports

@@ -1,6 +1,8 @@
-"""MaxText's own configuration without JAX: a program that reads {"file", "devices", "slices"} and says what was parsed, as JSON.
+"""MaxText's own configuration without JAX: a program that reads {"file", "devices", "slices"} and
+says what was parsed, as JSON.
 
-JAX is asked only for devices, flax for decorators, and the utilities for the number of slices; all are answered here.
+JAX is asked only for devices, flax for decorators, and the utilities for the number of slices; all
+are answered here.
 """
 
 from __future__ import annotations
@@ -14,11 +16,30 @@ from typing import Any
 from unittest.mock import MagicMock
 
 STOOD_IN = (
-    *("jax", "jax.numpy", "jax.sharding", "jax.tree_util", "jax.experimental", "jax.experimental.compilation_cache", "flax", "flax.struct"),
-    *(f"maxtext.utils.{name}" for name in ("gcs_utils", "elastic_utils", "max_logging", "max_utils")),
+    *(
+        "jax",
+        "jax.numpy",
+        "jax.sharding",
+        "jax.tree_util",
+        "jax.experimental",
+        "jax.experimental.compilation_cache",
+        "flax",
+        "flax.struct",
+    ),
+    *(
+        f"maxtext.utils.{name}"
+        for name in ("gcs_utils", "elastic_utils", "max_logging", "max_utils")
+    ),
     *("maxtext.inference.inference_utils", "maxtext.configs.pyconfig_deprecated"),
 )
-ASKED = ("model_name", "global_batch_size_to_train_on", "num_pipeline_microbatches", "ici_parallelism", "dcn_parallelism", "mesh_axes")
+ASKED = (
+    "model_name",
+    "global_batch_size_to_train_on",
+    "num_pipeline_microbatches",
+    "ici_parallelism",
+    "dcn_parallelism",
+    "mesh_axes",
+)
 
 
 def stand_in(*, devices: int, slices: int) -> None:
@@ -27,7 +48,10 @@ def stand_in(*, devices: int, slices: int) -> None:
     assert found is not None
     assert found.submodule_search_locations is not None
     root = Path(found.submodule_search_locations[0])
-    for name, folder in (("maxtext", root), *((f"maxtext.{part}", root / part) for part in ("utils", "configs", "common", "inference"))):
+    for name, folder in (
+        ("maxtext", root),
+        *((f"maxtext.{part}", root / part) for part in ("utils", "configs", "common", "inference")),
+    ):
         module: Any = ModuleType(name)
         module.__path__ = [str(folder)]
         sys.modules[name] = module
@@ -49,7 +73,12 @@ def main() -> None:
     stand_in(devices=asked["devices"], slices=asked["slices"])
     from maxtext.configs import pyconfig
 
-    beside = ("run_name=run", "base_output_directory=/tmp/run", "dataset_type=synthetic", "steps=10")
+    beside = (
+        "run_name=run",
+        "base_output_directory=/tmp/run",
+        "dataset_type=synthetic",
+        "steps=10",
+    )
     found = pyconfig._initialize_pydantic(["train", asked["file"], *beside])
     sys.stdout.write("\n" + json.dumps({name: getattr(found, name) for name in ASKED}) + "\n")
 

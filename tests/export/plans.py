@@ -39,7 +39,14 @@ def stored(
         runtime=load_runtime(runtime),
     )
     plan = plan_of(grid, model=problem.model, global_batch=BATCH)
-    return Stored(name=print_grid(grid), problem=problem, plan=plan, grid=grid, cluster=cluster, step_time_s=1.0)
+    return Stored(
+        name=print_grid(grid),
+        problem=problem,
+        plan=plan,
+        grid=grid,
+        cluster=cluster,
+        step_time_s=1.0,
+    )
 
 
 def facts_of(grid: Grid, model: str) -> GridFacts:

@@ -1,4 +1,5 @@
-"""Accelerate's launch file says a plan's strategy, what its program has to do stands in its comments, and what neither says is refused."""
+"""Accelerate's launch file says a plan's strategy, what its program has to do stands in its
+comments, and what neither says is refused."""
 
 from __future__ import annotations
 
@@ -38,18 +39,31 @@ PLANS = (
 def said(grid: Grid, model: str, folder: Path) -> dict[str, Any]:
     one = stored(grid, model=model, runtime="deepspeed" if grid.ulysses > 1 else "torchtitan")
     paths = write_export(export_plan(one, target="accelerate", allow_lossy=True), folder)
-    assert [path.name for path in paths[:-3]] == [FILE, *([CONFIG] if grid.ulysses > 1 else []), SCRIPT]
+    assert [path.name for path in paths[:-3]] == [
+        FILE,
+        *([CONFIG] if grid.ulysses > 1 else []),
+        SCRIPT,
+    ]
     found: dict[str, Any] = read_yaml(paths[0].read_text())
     return found
 
 
 def read_back(found: dict[str, Any], folder: Path) -> Grid:
-    """The grid that a launch file is, by what Accelerate does with it and with the program that its comments ask for."""
+    """The grid that a launch file is, by what Accelerate does with it and with the program that its
+    comments ask for."""
     text = (folder / FILE).read_text()
-    micro, steps = (int(re.search(pattern, text)[1]) for pattern in (r" (\d+) at once", r"gradient_accumulation_steps=(\d+)"))  # type: ignore[index]
-    degrees = {key.removeprefix("parallelism_config_"): value for key, value in found.get("parallelism_config", {}).items()}
+    micro, steps = (
+        int(re.search(pattern, text)[1])
+        for pattern in (r" (\d+) at once", r"gradient_accumulation_steps=(\d+)")
+    )  # type: ignore[index]
+    degrees = {
+        key.removeprefix("parallelism_config_"): value
+        for key, value in found.get("parallelism_config", {}).items()
+    }
     if found["distributed_type"] == "DEEPSPEED":
-        config = json.loads((folder / found["deepspeed_config"]["deepspeed_config_file"]).read_text())
+        config = json.loads(
+            (folder / found["deepspeed_config"]["deepspeed_config_file"]).read_text()
+        )
         sp = degrees["sp_size"]
         assert degrees["sp_backend"] == "deepspeed"
         assert config["train_batch_size"] == micro * steps * found["num_processes"] // sp == BATCH
@@ -57,7 +71,9 @@ def read_back(found: dict[str, Any], folder: Path) -> Grid:
         recompute = Recompute.FULL if "gradient_checkpointing_enable" in text else Recompute.NONE
         dp, zero = found["num_processes"] // sp, config["zero_optimization"]["stage"]
         return Grid(cp=sp, ulysses=sp, dp=dp, microbatch=micro, zero=zero, recompute=recompute)
-    replicate, shard, tp, cp = (degrees.get(f"{axis}_size", 1) for axis in ("dp_replicate", "dp_shard", "tp", "cp"))
+    replicate, shard, tp, cp = (
+        degrees.get(f"{axis}_size", 1) for axis in ("dp_replicate", "dp_shard", "tp", "cp")
+    )
     if found["distributed_type"] == "MULTI_GPU":
         # Without a degree to shard over each process that is no member of tp is a replica.
         replicate, zero, recompute, offload = found["num_processes"] // tp, 0, Recompute.NONE, 0
@@ -116,15 +132,23 @@ def test_random_strategies_are_read_back(model: str, tmp_path: Path) -> None:
         except StrategyError as error:
             refused.append(str(error))
             continue
-        assert canonical(read_back(found, tmp_path), facts=facts_of(grid, model)) == grid, print_grid(grid)
+        assert canonical(read_back(found, tmp_path), facts=facts_of(grid, model)) == grid, (
+            print_grid(grid)
+        )
         compared += 1
     assert compared > 10
-    assert all(any(known in one for known in ("whole replicas", "without shards")) for one in refused)
+    assert all(
+        any(known in one for known in ("whole replicas", "without shards")) for one in refused
+    )
 
 
 def test_nodes_are_counted(tmp_path: Path) -> None:
     found = said(parse_grid("tp4 dp8 zero3"), MODELS[0], tmp_path)
-    assert (found["num_machines"], found["num_processes"], found["rdzv_backend"]) == (4, 32, "static")
+    assert (found["num_machines"], found["num_processes"], found["rdzv_backend"]) == (
+        4,
+        32,
+        "static",
+    )
     assert f"samples of {LENGTH} tokens" in (tmp_path / FILE).read_text()
 
 
@@ -164,7 +188,10 @@ def test_its_own_parser_takes_it(text: str, tmp_path: Path) -> None:
     known = {action.dest for action in launch_command_parser()._actions}
     for section in ("fsdp_config", "parallelism_config", "deepspeed_config", "dynamo_config"):
         assert set(found.get(section, {})) <= known
-    degrees = {key.removeprefix("parallelism_config_"): value for key, value in parsed.parallelism_config.items()}
+    degrees = {
+        key.removeprefix("parallelism_config_"): value
+        for key, value in parsed.parallelism_config.items()
+    }
     sizes = {key: value for key, value in degrees.items() if key.endswith(("_size", "_backend"))}
     config = ParallelismConfig(**sizes)
     assert config.total_size == (grid.devices if degrees else 1)

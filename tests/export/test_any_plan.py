@@ -1,4 +1,5 @@
-"""Any legal plan is exported to every target, or refused by an error of ours: no other exception comes of it."""
+"""Any legal plan is exported to every target, or refused by an error of ours: no other exception
+comes of it."""
 
 from __future__ import annotations
 
@@ -47,7 +48,13 @@ def drawn(draw: Random, *, sparse: bool) -> Grid:
         host=draw.choice((0, 1)) if recompute is Recompute.NONE else 0,
         recompute=recompute,
         recompute_layers=draw.choice((0, 1)) if recompute is Recompute.FULL else 0,
-        schedule=draw.choice(("interleaved-1f1b", "looped-bfs") if vpp > 1 else ("1f1b", "gpipe", "zb-h1") if pp > 1 else ("1f1b",)),
+        schedule=draw.choice(
+            ("interleaved-1f1b", "looped-bfs")
+            if vpp > 1
+            else ("1f1b", "gpipe", "zb-h1")
+            if pp > 1
+            else ("1f1b",)
+        ),
         order=tuple(draw.sample(AXES, len(AXES))),
     )
 
@@ -56,7 +63,9 @@ def with_idle(one: Stored) -> Stored:
     """The same plan on a cluster of which one more node works nothing."""
     assert one.grid is not None
     cluster = f"h100-sxm:{8 * -(-one.grid.devices // 8) + 8}"
-    return replace(one, problem=replace(one.problem, cluster=parse_cluster(cluster)), cluster=cluster)
+    return replace(
+        one, problem=replace(one.problem, cluster=parse_cluster(cluster)), cluster=cluster
+    )
 
 
 def answered(one: Stored, target: str) -> bool:
@@ -68,7 +77,10 @@ def answered(one: Stored, target: str) -> bool:
     assert all(file.text for file in (*found.files, *found.beside))
     for launcher in LAUNCHERS:
         with suppress(ShardwrightError):
-            assert export_plan(one, target=target, allow_lossy=True, launchers=(launcher,)).files == found.files
+            assert (
+                export_plan(one, target=target, allow_lossy=True, launchers=(launcher,)).files
+                == found.files
+            )
     return True
 
 
@@ -91,9 +103,12 @@ def test_every_target_takes_a_plan_or_refuses_it(sparse: bool) -> None:
     assert refused
 
 
-@pytest.mark.parametrize("words", ["ep8 dp1 cp8 mbs1", "ep4 dp2 cp2 pp2 mbs1 zero1", "ep4 dp2 cp4 mbs1 zero2"])
+@pytest.mark.parametrize(
+    "words", ["ep8 dp1 cp8 mbs1", "ep4 dp2 cp2 pp2 mbs1 zero1", "ep4 dp2 cp4 mbs1 zero2"]
+)
 def test_experts_over_context_groups_are_no_axes_of_maxtext(words: str) -> None:
-    """More experts' groups than replicas: what was left of the replicas for other axes was none, and slices were divided by it."""
+    """More experts' groups than replicas: what was left of the replicas for other axes was none,
+    and slices were divided by it."""
     one = stored(parse_grid(words), model="mixtral-8x7b", runtime="megatron-core")
     with pytest.raises(ShardwrightError, match="its experts are dealt over replicas"):
         export_plan(one, target="maxtext", allow_lossy=True)

@@ -1,4 +1,5 @@
-"""DeepSpeed's configuration says a plan's strategy, what its program has to do is written beside it, and what neither says is refused."""
+"""DeepSpeed's configuration says a plan's strategy, what its program has to do is written beside
+it, and what neither says is refused."""
 
 from __future__ import annotations
 
@@ -30,13 +31,18 @@ PLANS = (
     ("tp2 dp4 zero1", "llama-3.1-8b"),
     ("dp8 ep4 zero2", "qwen3-30b-a3b"),
     ("dp8 zero0", "llama-3.2-1b"),
-    ("dp8 zero3 param_offload=on cpu_checkpoints=on recompute=full kernels=compiled", "llama-3.1-8b"),
+    (
+        "dp8 zero3 param_offload=on cpu_checkpoints=on recompute=full kernels=compiled",
+        "llama-3.1-8b",
+    ),
 )
 
 
 def said(grid: Grid, model: str, folder: Path, *, allow_lossy: bool = False) -> dict[str, Any]:
     one = stored(grid, model=model, runtime="deepspeed")
-    config, script, *_ = write_export(export_plan(one, target="deepspeed", allow_lossy=allow_lossy), folder)
+    config, script, *_ = write_export(
+        export_plan(one, target="deepspeed", allow_lossy=allow_lossy), folder
+    )
     assert (config.name, script.name) == (CONFIG, SCRIPT)
     found: dict[str, Any] = json.loads(config.read_text())
     return found
@@ -109,11 +115,18 @@ def test_random_strategies_are_read_back(model: str, tmp_path: Path) -> None:
         assert again == replace(grid, options=()), print_grid(grid)
         compared += 1
     assert compared > 10
-    assert all(any(known in one for known in ("ep beside cp", "outside replicas", "without ZeRO")) for one in refused)
+    assert all(
+        any(known in one for known in ("ep beside cp", "outside replicas", "without ZeRO"))
+        for one in refused
+    )
 
 
 def test_states_and_buckets_are_what_the_plan_was_priced_with(tmp_path: Path) -> None:
-    found = said(parse_grid("dp8 zero3 grad_overlap=off param_offload=on cpu_checkpoints=on recompute=full"), MODELS[0], tmp_path)
+    found = said(
+        parse_grid("dp8 zero3 grad_overlap=off param_offload=on cpu_checkpoints=on recompute=full"),
+        MODELS[0],
+        tmp_path,
+    )
     assert found["zero_optimization"] == {
         "stage": 3,
         "reduce_bucket_size": 500_000_000,
@@ -123,7 +136,10 @@ def test_states_and_buckets_are_what_the_plan_was_priced_with(tmp_path: Path) ->
         "overlap_comm": False,
         "offload_param": {"device": "cpu"},
     }
-    assert found["activation_checkpointing"] == {"partition_activations": True, "cpu_checkpointing": True}
+    assert found["activation_checkpointing"] == {
+        "partition_activations": True,
+        "cpu_checkpointing": True,
+    }
     assert found["data_types"] == {"grad_accum_dtype": "bf16"}
 
 
@@ -131,13 +147,25 @@ def test_what_the_program_does_is_written(tmp_path: Path) -> None:
     said(parse_grid("cp4 ulysses4 dp2 zero3 recompute=full kernels=compiled"), MODELS[0], tmp_path)
     script = (tmp_path / SCRIPT).read_text()
     subprocess.run(["bash", "-n", str(tmp_path / SCRIPT)], check=True)
-    for words in ("0.19.8", "DistributedAttention", "gradient_checkpointing_enable", "engine.compile()", "8192 tokens"):
+    for words in (
+        "0.19.8",
+        "DistributedAttention",
+        "gradient_checkpointing_enable",
+        "engine.compile()",
+        "8192 tokens",
+    ):
         assert words in script
 
 
 def test_options_of_the_program_are_no_settings(tmp_path: Path) -> None:
-    """The program makes its optimizer and calls its loss: a key that DeepSpeed does not know is not written."""
-    found = said(parse_grid("dp8 zero1 moments=8bit linear_loss=liger"), MODELS[0], tmp_path, allow_lossy=True)
+    """The program makes its optimizer and calls its loss: a key that DeepSpeed does not know is not
+    written."""
+    found = said(
+        parse_grid("dp8 zero1 moments=8bit linear_loss=liger"),
+        MODELS[0],
+        tmp_path,
+        allow_lossy=True,
+    )
     plain = said(parse_grid("dp8 zero1"), MODELS[0], tmp_path / "plain", allow_lossy=True)
     assert found == plain
 
@@ -153,10 +181,22 @@ def test_options_of_the_program_are_no_settings(tmp_path: Path) -> None:
         ("dp8 zero1 offload=50", "llama-3.1-8b", "50 % of the states"),
         ("dp8 ep4 zero1", "gpt-oss-20b", "it deals experts of mixtral"),
         ("tp2 sp dp4 zero1", "llama-3.1-8b", "sp (instead: norms and residuals of all tokens"),
-        ("dp8 zero1 recompute=selective", "llama-3.1-8b", "recompute of attention's core alone (instead"),
+        (
+            "dp8 zero1 recompute=selective",
+            "llama-3.1-8b",
+            "recompute of attention's core alone (instead",
+        ),
         ("tp2 dp4 zero1 order=dp-tp-cp-ep-pp", "llama-3.1-8b", "ranks in the order dp-tp (instead"),
-        ("dp8 zero1 moments=8bit", "llama-3.1-8b", "the option moments=8bit (instead: what the program"),
-        ("dp8 zero1 linear_loss=liger", "llama-3.1-8b", "the option linear_loss=liger (instead: what the program"),
+        (
+            "dp8 zero1 moments=8bit",
+            "llama-3.1-8b",
+            "the option moments=8bit (instead: what the program",
+        ),
+        (
+            "dp8 zero1 linear_loss=liger",
+            "llama-3.1-8b",
+            "the option linear_loss=liger (instead: what the program",
+        ),
     ],
 )
 def test_what_it_cannot_say_is_named(text: str, model: str, what: str) -> None:
@@ -168,20 +208,28 @@ def test_what_it_cannot_say_is_named(text: str, model: str, what: str) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 @pytest.mark.parametrize(("text", "model"), PLANS)
-def test_its_own_parser_takes_it(text: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_own_parser_takes_it(
+    text: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from deepspeed.module_inject.auto_ep_config import validate_autoep_config
     from deepspeed.runtime import config
 
     grid = parse_grid(text)
     found = said(grid, model, tmp_path)
-    # Alone it takes its process for the world: here it is asked for the replicas, as its groups would be.
+    # Alone it takes its process for the world: here it is asked for the replicas, as its groups
+    # would be.
     monkeypatch.setattr(config.dist, "get_rank", lambda: 0)
     monkeypatch.setattr(config.dist, "get_world_size", lambda *_, **__: grid.devices)
     parsed = config.DeepSpeedConfig(found)
     assert parsed.zero_optimization_stage == grid.zero
-    assert parsed.train_micro_batch_size_per_gpu * parsed.gradient_accumulation_steps * grid.dp == BATCH
+    assert (
+        parsed.train_micro_batch_size_per_gpu * parsed.gradient_accumulation_steps * grid.dp
+        == BATCH
+    )
     assert parsed.bfloat16_config.enabled
     assert max(parsed.tensor_parallel_config.autotp_size, 1) == grid.tp
     assert (parsed.zero_config.offload_optimizer is not None) == (grid.offload > 0)
     assert parsed.expert_parallel_config.autoep_size == grid.ep
-    validate_autoep_config(parsed.expert_parallel_config, grid.devices, 1, grid.tp, grid.cp, zero_stage=grid.zero)
+    validate_autoep_config(
+        parsed.expert_parallel_config, grid.devices, 1, grid.tp, grid.cp, zero_stage=grid.zero
+    )

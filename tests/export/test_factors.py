@@ -8,7 +8,9 @@ from tests.model.test_gemma4 import TEXT
 
 
 def test_stored_factors_norms_of_values_and_plain_scores_are_said() -> None:
-    model = model_from_config({**TEXT, "num_hidden_layers": 1, "layer_types": ["full_attention"]}, name="gemma")
+    model = model_from_config(
+        {**TEXT, "num_hidden_layers": 1, "layer_types": ["full_attention"]}, name="gemma"
+    )
     assert [one.what for one in factors(decoder_of(model))] == [
         "factors of the embedding, of the stream or of logits",
         "stored factors of layers",
@@ -21,4 +23,10 @@ def test_stored_factors_norms_of_values_and_plain_scores_are_said() -> None:
 def test_a_plain_decoder_has_none() -> None:
     names = ("layer_types", "sliding_window", "hidden_size_per_layer_input")
     config = {name: value for name, value in TEXT.items() if name not in names}
-    assert not [*factors(decoder_of(model_from_config({**config, "architectures": ["LlamaForCausalLM"]}, name="llama")))]
+    assert not [
+        *factors(
+            decoder_of(
+                model_from_config({**config, "architectures": ["LlamaForCausalLM"]}, name="llama")
+            )
+        )
+    ]

@@ -1,4 +1,5 @@
-"""FlagScale's files say what Megatron's arguments say, and of pipelines whose stages differ a mesh for each run of like ones."""
+"""FlagScale's files say what Megatron's arguments say, and of pipelines whose stages differ a mesh
+for each run of like ones."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ MIXED = "h100-sxm:8+a100-sxm-80gb:16"
 KINDS = ("h100-sxm", "a100-sxm-80gb")
 
 
-def said(one: Stored, folder: Path, *, allow_lossy: bool = True) -> tuple[dict[str, str], dict[str, Any]]:
+def said(
+    one: Stored, folder: Path, *, allow_lossy: bool = True
+) -> tuple[dict[str, str], dict[str, Any]]:
     """Arguments as its runner makes them of the file, and the section of meshes."""
     paths = write_export(export_plan(one, target="flagscale", allow_lossy=allow_lossy), folder)
     assert paths[:-3] == (folder / CONFIG, folder / TRAIN)
@@ -52,7 +55,13 @@ def said(one: Stored, folder: Path, *, allow_lossy: bool = True) -> tuple[dict[s
     words: dict[str, str] = {}
     for key, value in (*found["system"].items(), *found["model"].items()):
         if value is not False:
-            text = "" if value is True else " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            text = (
+                ""
+                if value is True
+                else " ".join(map(str, value))
+                if isinstance(value, list)
+                else str(value)
+            )
             words[key.replace("_", "-")] = text
     return words, meshes
 
@@ -69,14 +78,23 @@ def test_random_grids_are_read_back(model: str, tmp_path: Path) -> None:
         grid = canonical(grid, facts=facts)
         words, meshes = said(stored(grid, model=model, runtime="megatron-core"), tmp_path)
         again = replace(read_back(words, model), dp=grid.dp)
-        assert again == replace(grid, order=again.order if 1 in (grid.dp, grid.pp) else grid.order), print_grid(grid)
+        assert again == replace(
+            grid, order=again.order if 1 in (grid.dp, grid.pp) else grid.order
+        ), print_grid(grid)
         assert not meshes
         compared += 1
     assert compared > 10
 
 
-def staged(stages: Sequence[tuple[Grid, int]], *, model: str = "llama-2-13b", lanes: int = 1, recomputed: Sequence[int] = ()) -> Stored:
-    """A plan of like lanes whose stages are these grids, with so many layers each, one stage behind the other.
+def staged(
+    stages: Sequence[tuple[Grid, int]],
+    *,
+    model: str = "llama-2-13b",
+    lanes: int = 1,
+    recomputed: Sequence[int] = (),
+) -> Stored:
+    """A plan of like lanes whose stages are these grids, with so many layers each, one stage behind
+    the other.
 
     Args:
         recomputed: layers of each stage that run again in backward; none named = no layer does.
@@ -98,9 +116,13 @@ def staged(stages: Sequence[tuple[Grid, int]], *, model: str = "llama-2-13b", la
                     items=item,
                     base=base + number * grid.devices,
                     placements=grid_placements(grid, experts=False),
-                    keeps=(Keep(blocks=(0, again - 1), how=How.RECOMPUTE, operators=("full",)),) if again else (),
+                    keeps=(Keep(blocks=(0, again - 1), how=How.RECOMPUTE, operators=("full",)),)
+                    if again
+                    else (),
                 )
-                for (grid, _), item, base, again in zip(stages, items, bases, recomputed or [0] * len(stages), strict=True)
+                for (grid, _), item, base, again in zip(
+                    stages, items, bases, recomputed or [0] * len(stages), strict=True
+                )
             ),
         )
         for number, name in enumerate(names)
@@ -117,17 +139,25 @@ def staged(stages: Sequence[tuple[Grid, int]], *, model: str = "llama-2-13b", la
         job=training_job(seq_len=2048, global_batch=BATCH),
         runtime=load_runtime("megatron-core"),
     )
-    return Stored(name="mixed", problem=problem, plan=plan, grid=None, cluster=MIXED, step_time_s=1.0)
+    return Stored(
+        name="mixed", problem=problem, plan=plan, grid=None, cluster=MIXED, step_time_s=1.0
+    )
 
 
-def validated(words: dict[str, str], meshes: dict[str, Any], *, layers: int) -> list[tuple[int, ...]]:
+def validated(
+    words: dict[str, str], meshes: dict[str, Any], *, layers: int
+) -> list[tuple[int, ...]]:
     """Meshes, by the rules of its `pre_validate_args`."""
     flat = meshes["hetero_process_meshes"]
     assert len(flat) % 5 == 0
     found = [tuple(flat[at : at + 5]) for at in range(0, len(flat), 5)]
     assert all(found[0][3] * int(words["micro-batch-size"]) % dp == 0 for _, _, _, dp, _ in found)
     assert len({cp for _, cp, _, _, _ in found}) == 1
-    assert int(words["pipeline-model-parallel-size"]) == sum(pp for *_, pp in found) == len(meshes["hetero_pipeline_layer_split"])
+    assert (
+        int(words["pipeline-model-parallel-size"])
+        == sum(pp for *_, pp in found)
+        == len(meshes["hetero_pipeline_layer_split"])
+    )
     assert sum(meshes["hetero_pipeline_layer_split"]) == layers
     assert len(meshes["hetero_device_types"]) == len(found)
     assert meshes["hetero_current_device_type"] in meshes["hetero_device_types"]
@@ -147,7 +177,10 @@ def test_stages_of_unlike_degrees_are_meshes(tmp_path: Path) -> None:
         *((KINDS[0], "0", str(rank % 4), str(rank // 4)) for rank in range(8)),
         *((KINDS[1], "1", str(rank % 8), str(rank // 8)) for rank in range(16)),
     ]
-    assert {(row["pp"], row["layers"]) for row in rows} == {("0", "embed + 0-32"), ("1", "33-39 + head")}
+    assert {(row["pp"], row["layers"]) for row in rows} == {
+        ("0", "embed + 0-32"),
+        ("1", "33-39 + head"),
+    }
     assert meshes["hetero_device_types"] == list(KINDS)
     assert {"sequence-parallel", "use-distributed-optimizer"} <= set(words)
 
@@ -181,12 +214,20 @@ def test_random_meshes_are_read_back(tmp_path: Path) -> None:
             stages += [(kind, Grid(tp=tp, sp=tp > 1, dp=dp, zero=1))] * count
         cuts = [0, *sorted(random.sample(range(1, layers), len(stages) - 1)), layers]
         counts = [b - a for a, b in pairwise(cuts)]
-        one = staged([(grid, count) for (_, grid), count in zip(stages, counts, strict=True)], lanes=lanes)
+        one = staged(
+            [(grid, count) for (_, grid), count in zip(stages, counts, strict=True)], lanes=lanes
+        )
         words, meshes = said(one, tmp_path)
         read = [mesh for mesh in validated(words, meshes, layers=layers) for _ in range(mesh[4])]
-        assert [(tp, dp_) for tp, _, _, dp_, _ in read] == [(grid.tp, dp * lanes) for _, grid in stages]
+        assert [(tp, dp_) for tp, _, _, dp_, _ in read] == [
+            (grid.tp, dp * lanes) for _, grid in stages
+        ]
         types = [
-            kind for kind, pp in zip(meshes["hetero_device_types"], meshes["hetero_process_meshes"][4::5], strict=True) for _ in range(pp)
+            kind
+            for kind, pp in zip(
+                meshes["hetero_device_types"], meshes["hetero_process_meshes"][4::5], strict=True
+            )
+            for _ in range(pp)
         ]
         assert types == [KINDS[kind] for kind, _ in stages]
         assert meshes["hetero_pipeline_layer_split"] == counts
@@ -196,9 +237,21 @@ def test_random_meshes_are_read_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stages", "what"),
     [
-        ([(Grid(tp=4, sp=True, dp=2, zero=1), 20), (Grid(tp=4, sp=True, dp=2, cp=2, zero=1), 20)], "stages of cp 1 and 2"),
-        ([(Grid(tp=8, sp=True, zero=1), 20), (Grid(tp=4, dp=2, zero=1), 20)], "microbatches of 1 samples over 1 and 2 replicas"),
-        ([(Grid(tp=4, sp=True, dp=1, zero=1), 20), (Grid(tp=8, sp=True, dp=1, zero=1), 20)], "several kinds"),
+        (
+            [
+                (Grid(tp=4, sp=True, dp=2, zero=1), 20),
+                (Grid(tp=4, sp=True, dp=2, cp=2, zero=1), 20),
+            ],
+            "stages of cp 1 and 2",
+        ),
+        (
+            [(Grid(tp=8, sp=True, zero=1), 20), (Grid(tp=4, dp=2, zero=1), 20)],
+            "microbatches of 1 samples over 1 and 2 replicas",
+        ),
+        (
+            [(Grid(tp=4, sp=True, dp=1, zero=1), 20), (Grid(tp=8, sp=True, dp=1, zero=1), 20)],
+            "several kinds",
+        ),
         ([(Grid(dp=16, zero=1), 40)], "several kinds"),
     ],
 )
@@ -210,7 +263,9 @@ def test_meshes_that_it_has_not_are_named(stages: list[tuple[Grid, int]], what: 
 
 def test_other_targets_refuse_stages_that_differ() -> None:
     one = staged([(Grid(tp=4, sp=True, dp=2, zero=1), 33), (Grid(tp=8, sp=True, dp=2, zero=1), 7)])
-    with pytest.raises(StrategyError, match=r"no grid says this plan, and megatron runs grids \[export\.grid\]"):
+    with pytest.raises(
+        StrategyError, match=r"no grid says this plan, and megatron runs grids \[export\.grid\]"
+    ):
         export_plan(one, target="megatron", allow_lossy=True)
 
 
@@ -224,5 +279,7 @@ def test_other_targets_refuse_stages_that_differ() -> None:
 )
 def test_what_it_cannot_say_is_named(text: str, model: str, what: str) -> None:
     with pytest.raises(StrategyError, match=r"\[export\.(refused|lossy)\]") as error:
-        export_plan(stored(parse_grid(text), model=model, runtime="megatron-core"), target="flagscale")
+        export_plan(
+            stored(parse_grid(text), model=model, runtime="megatron-core"), target="flagscale"
+        )
     assert what in str(error.value)

@@ -1,4 +1,5 @@
-"""MaxText's configuration says a plan's strategy, with each axis cut where slices end, and what it cannot say is refused by name."""
+"""MaxText's configuration says a plan's strategy, with each axis cut where slices end, and what it
+cannot say is refused by name."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ PLANS = (
 )
 
 
-def said(grid: Grid, model: str, folder: Path, *, device: str = "h100-sxm", allow_lossy: bool = True) -> dict[str, Any]:
+def said(
+    grid: Grid, model: str, folder: Path, *, device: str = "h100-sxm", allow_lossy: bool = True
+) -> dict[str, Any]:
     one = stored(grid, model=model, runtime="maxtext", device=device)
     path, *_ = write_export(export_plan(one, target="maxtext", allow_lossy=allow_lossy), folder)
     assert path.name == FILE
@@ -89,7 +92,11 @@ def read_back(found: dict[str, Any]) -> Grid:
         microbatch=BATCH // (dp * microbatches),
         zero=zero,
         shard=shards if zero == 3 and size["data"] > 1 else 0,
-        recompute={"full": Recompute.FULL, "minimal": Recompute.SELECTIVE, "minimal_with_context": Recompute.NONE}[found["remat_policy"]],
+        recompute={
+            "full": Recompute.FULL,
+            "minimal": Recompute.SELECTIVE,
+            "minimal_with_context": Recompute.NONE,
+        }[found["remat_policy"]],
         schedule=("breadth-first" if vpp > 1 else "gpipe") if pp > 1 else "1f1b",
         offload=100 * found["optimizer_memory_host_offload"],
     )
@@ -98,7 +105,11 @@ def read_back(found: dict[str, Any]) -> Grid:
 def drawn(random: Random, model: str) -> Grid:
     tp, cp, pp = random.choice((1, 1, 2, 4)), random.choice((1, 1, 2)), random.choice((1, 1, 2, 4))
     dp, vpp = random.choice((1, 2, 4, 8, 16)), random.choice((1, 2)) if pp > 1 else 1
-    ep = random.choice([n for n in (1, 2, 4) if dp % n == 0]) if model == "qwen3-30b-a3b" and cp == 1 else 1
+    ep = (
+        random.choice([n for n in (1, 2, 4) if dp % n == 0])
+        if model == "qwen3-30b-a3b" and cp == 1
+        else 1
+    )
     zero = 3 if cp * ep > 1 else 0 if dp == 1 else random.choice((0, 1, 3))
     return Grid(
         tp=tp,
@@ -138,7 +149,8 @@ def test_random_strategies_are_read_back(model: str, tmp_path: Path) -> None:
             continue
         again = read_back(found)
         alone = replace(grid, order=again.order, options=())
-        # A pipeline of one microbatch has no order, and experts of a model that has them are whole where nothing is cut.
+        # A pipeline of one microbatch has no order, and experts of a model that has them are whole
+        # where nothing is cut.
         assert canonical(again, facts=facts) == canonical(alone, facts=facts), print_grid(grid)
         inside, between = of_axes(found, "ici"), of_axes(found, "dcn")
         slice_ = min(SLICES[device], grid.devices)
@@ -154,15 +166,25 @@ def test_random_strategies_are_read_back(model: str, tmp_path: Path) -> None:
 
 
 def test_options_are_its_settings(tmp_path: Path) -> None:
-    found = said(parse_grid("dp8 zero3 recompute=selective remat=attention_offloaded logits_parts=8"), MODELS[0], tmp_path)
+    found = said(
+        parse_grid("dp8 zero3 recompute=selective remat=attention_offloaded logits_parts=8"),
+        MODELS[0],
+        tmp_path,
+    )
     assert found["remat_policy"] == "custom"
     assert (found["decoder_layer_input"], found["query_proj"]) == ("offload", "offload")
     assert found["num_vocab_tiling"] == 8
 
 
 def test_slices_are_of_islands(tmp_path: Path) -> None:
-    found = said(parse_grid("tp8 sp dp64 zero3 recompute=full"), MODELS[0], tmp_path, device="tpu-v5e")
-    assert (found["hardware"], found["ici_tensor_sequence_parallelism"], found["ici_fsdp_parallelism"]) == ("tpu", 8, 32)
+    found = said(
+        parse_grid("tp8 sp dp64 zero3 recompute=full"), MODELS[0], tmp_path, device="tpu-v5e"
+    )
+    assert (
+        found["hardware"],
+        found["ici_tensor_sequence_parallelism"],
+        found["ici_fsdp_parallelism"],
+    ) == ("tpu", 8, 32)
     assert (found["dcn_fsdp_parallelism"], found["dcn_data_parallelism"]) == (2, 1)
 
 
@@ -170,19 +192,37 @@ def test_slices_are_of_islands(tmp_path: Path) -> None:
     ("text", "model", "device", "what"),
     [
         ("pp4 dp2 zero3 recompute=full", "llama-3.1-8b", "h100-sxm", "the schedule 1f1b"),
-        ("pp4 dp2 zero3 recompute=full schedule=gpipe layers=7,9,9,7", "llama-3.1-8b", "h100-sxm", "chunks of 7, 9, 9, 7 layers"),
+        (
+            "pp4 dp2 zero3 recompute=full schedule=gpipe layers=7,9,9,7",
+            "llama-3.1-8b",
+            "h100-sxm",
+            "chunks of 7, 9, 9, 7 layers",
+        ),
         ("cp4 ulysses4 dp2 zero3 recompute=full", "llama-3.1-8b", "h100-sxm", "ulysses 4 on GPUs"),
         ("tp2 sp dp4 ep2 zero3 recompute=full", "mixtral-8x7b", "h100-sxm", "etp 1 with tp 2"),
         ("dp8 zero3 recompute=full", "opt-6.7b", "h100-sxm", "no model of these sizes"),
-        ("tp2 dp4 zero3 recompute=full order=dp-tp-cp-ep-pp", "llama-3.1-8b", "h100-sxm", "fsdp-tensor inside a slice (instead"),
+        (
+            "tp2 dp4 zero3 recompute=full order=dp-tp-cp-ep-pp",
+            "llama-3.1-8b",
+            "h100-sxm",
+            "fsdp-tensor inside a slice (instead",
+        ),
         ("dp8 zero2 recompute=full", "llama-3.1-8b", "h100-sxm", "zero2 (instead"),
         ("dp8 zero3", "llama-3.1-8b", "h100-sxm", "no recompute (instead: minimal_with_context"),
-        ("dp8 ep4 zero3 recompute=full", "qwen3-30b-a3b", "h100-sxm", "by the base 1e+06 (instead: by the base 1e+07"),
+        (
+            "dp8 ep4 zero3 recompute=full",
+            "qwen3-30b-a3b",
+            "h100-sxm",
+            "by the base 1e+06 (instead: by the base 1e+07",
+        ),
     ],
 )
 def test_what_it_cannot_say_is_named(text: str, model: str, device: str, what: str) -> None:
     with pytest.raises(StrategyError, match=r"\[export\.(refused|lossy)\]") as error:
-        export_plan(stored(parse_grid(text), model=model, runtime="maxtext", device=device), target="maxtext")
+        export_plan(
+            stored(parse_grid(text), model=model, runtime="maxtext", device=device),
+            target="maxtext",
+        )
     assert what in str(error.value)
 
 
@@ -199,7 +239,9 @@ def test_its_own_parser_takes_it(text: str, model: str, device: str, tmp_path: P
     slices = max(grid.devices // SLICES[device], 1)
     asked = {"file": str(tmp_path / FILE), "devices": grid.devices, "slices": slices}
     program = [sys.executable, str(Path(__file__).with_name("maxtext_parser.py"))]
-    done = subprocess.run(program, input=json.dumps(asked), capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        program, input=json.dumps(asked), capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-600:]
     parsed = json.loads(done.stdout.strip().splitlines()[-1])
     assert parsed["global_batch_size_to_train_on"] == BATCH

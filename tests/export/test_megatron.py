@@ -1,4 +1,5 @@
-"""Megatron-LM's arguments say a plan's strategy and its model, and what they cannot say is refused by name."""
+"""Megatron-LM's arguments say a plan's strategy and its model, and what they cannot say is refused
+by name."""
 
 from __future__ import annotations
 
@@ -101,14 +102,23 @@ def read_back(found: dict[str, str], model: str) -> Grid:
     vpp = int(found.get("num-virtual-stages-per-pipeline-rank", "1"))
     layers: tuple[int, ...] = ()
     if "pipeline-model-parallel-layout" in found:
-        layers = tuple(stage.count("t") for stage in found["pipeline-model-parallel-layout"].split("|"))
+        layers = tuple(
+            stage.count("t") for stage in found["pipeline-model-parallel-layout"].split("|")
+        )
         vpp = len(layers) // pp
     kind = found.get("cp-comm-type", "p2p")
-    ulysses = {"a2a": cp, "a2a+p2p": int(found.get("hierarchical-context-parallel-sizes", "1 1").split()[0])}.get(kind, 1)
+    ulysses = {
+        "a2a": cp,
+        "a2a+p2p": int(found.get("hierarchical-context-parallel-sizes", "1 1").split()[0]),
+    }.get(kind, 1)
     sharding = found.get("data-parallel-sharding-strategy", "")
-    zero = {"optim_grads": 2, "optim_grads_params": 3}.get(sharding, int("use-distributed-optimizer" in found))
+    zero = {"optim_grads": 2, "optim_grads_params": 3}.get(
+        sharding, int("use-distributed-optimizer" in found)
+    )
     full = found.get("recompute-granularity") == "full"
-    counted = int(found["recompute-num-layers"]) if full and found["recompute-method"] == "block" else 0
+    counted = (
+        int(found["recompute-num-layers"]) if full and found["recompute-method"] == "block" else 0
+    )
     even = chunk_layers(num_layers(load_model(model)), pp=pp, vpp=vpp) if pp > 1 else ()
     return Grid(
         tp=int(found["tensor-model-parallel-size"]),
@@ -126,7 +136,11 @@ def read_back(found: dict[str, str], model: str) -> Grid:
         recompute_layers=counted,
         schedule="interleaved-1f1b" if vpp > 1 else "1f1b",
         layers=() if layers == even else layers,
-        order=(*MAPPINGS["use-tp-pp-dp-mapping" in found][:2], "ep", *MAPPINGS["use-tp-pp-dp-mapping" in found][2:]),
+        order=(
+            *MAPPINGS["use-tp-pp-dp-mapping" in found][:2],
+            "ep",
+            *MAPPINGS["use-tp-pp-dp-mapping" in found][2:],
+        ),
         offload=round(100 * float(found.get("optimizer-offload-fraction", "0"))),
     )
 
@@ -169,7 +183,9 @@ def test_random_strategies_are_read_back(model: str, tmp_path: Path) -> None:
         # Replicas are what devices are left, and an order of axes of one device is none.
         again = Grid(**{**{name: getattr(found, name) for name in Grid.__slots__}, "dp": grid.dp})
         if grid.dp == 1 or grid.pp == 1:
-            again = Grid(**{**{name: getattr(again, name) for name in Grid.__slots__}, "order": grid.order})
+            again = Grid(
+                **{**{name: getattr(again, name) for name in Grid.__slots__}, "order": grid.order}
+            )
         assert again == grid, print_grid(grid)
         compared += 1
     assert compared > 10
@@ -184,21 +200,28 @@ def test_models_are_said(model: str, tmp_path: Path) -> None:
 def test_options_are_its_flags(tmp_path: Path) -> None:
     found = said(parse_grid("tp2 sp dp4 zero1 grad_overlap=on"), "llama-3.1-8b", tmp_path)
     assert "overlap-grad-reduce" in found
-    off = said(parse_grid("tp2 sp dp4 zero1 grad_overlap=off param_overlap=off"), "llama-3.1-8b", tmp_path)
+    off = said(
+        parse_grid("tp2 sp dp4 zero1 grad_overlap=off param_overlap=off"), "llama-3.1-8b", tmp_path
+    )
     assert "overlap-grad-reduce" not in off
 
 
 def test_overlaps_that_megatron_refuses_are_not_written(tmp_path: Path) -> None:
-    """Parameters are gathered beside compute with the distributed optimizer alone, and where gradients are reduced beside it."""
+    """Parameters are gathered beside compute with the distributed optimizer alone, and where
+    gradients are reduced beside it."""
     assert "overlap-param-gather" in said(parse_grid("tp2 sp dp4 zero1"), "llama-3.1-8b", tmp_path)
-    assert "overlap-param-gather" not in said(parse_grid("tp2 sp dp4 zero0"), "llama-3.1-8b", tmp_path)
+    assert "overlap-param-gather" not in said(
+        parse_grid("tp2 sp dp4 zero0"), "llama-3.1-8b", tmp_path
+    )
     with pytest.raises(StrategyError, match="param_overlap=on with grad_overlap=off"):
         said(parse_grid("tp2 sp dp4 zero1 grad_overlap=off"), "llama-3.1-8b", tmp_path)
 
 
 def test_uneven_stages_are_a_layout(tmp_path: Path) -> None:
     found = said(parse_grid("pp4 layers=7,9,9,7 dp2 zero1"), "llama-3.1-8b", tmp_path)
-    assert found["pipeline-model-parallel-layout"] == "|".join(["E" + "t" * 7, "t" * 9, "t" * 9, "t" * 7 + "L"])
+    assert found["pipeline-model-parallel-layout"] == "|".join(
+        ["E" + "t" * 7, "t" * 9, "t" * 9, "t" * 7 + "L"]
+    )
 
 
 def test_the_script_is_one(tmp_path: Path) -> None:
@@ -220,7 +243,11 @@ def test_the_script_is_one(tmp_path: Path) -> None:
 )
 def test_what_they_cannot_say_is_named(text: str, model: str, what: str, tmp_path: Path) -> None:
     with pytest.raises(StrategyError, match=r"\[export\.refused\]") as error:
-        export_plan(stored(parse_grid(text), model=model, runtime="megatron-core"), target="megatron", allow_lossy=True)
+        export_plan(
+            stored(parse_grid(text), model=model, runtime="megatron-core"),
+            target="megatron",
+            allow_lossy=True,
+        )
     assert what in str(error.value)
 
 
@@ -250,12 +277,27 @@ def installed() -> bool:
 )
 def test_its_own_parser_takes_it(text: str, model: str, tmp_path: Path) -> None:
     grid = parse_grid(text)
-    words = [word for name, value in said(grid, model, tmp_path, allow_lossy=True).items() for word in (f"--{name}", *value.split())]
-    exported = re.findall(r"^export (\w+)=\$\{\w+:-(\w+)\}$", (tmp_path / SCRIPT).read_text(), flags=re.MULTILINE)
+    words = [
+        word
+        for name, value in said(grid, model, tmp_path, allow_lossy=True).items()
+        for word in (f"--{name}", *value.split())
+    ]
+    exported = re.findall(
+        r"^export (\w+)=\$\{\w+:-(\w+)\}$", (tmp_path / SCRIPT).read_text(), flags=re.MULTILINE
+    )
     asked = {"devices": grid.devices, "words": words, "environment": dict(exported)}
     program = [sys.executable, str(Path(__file__).with_name("megatron_parser.py"))]
-    done = subprocess.run(program, input=json.dumps(asked), capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        program, input=json.dumps(asked), capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stderr[-600:]
     found = json.loads(done.stdout.strip().splitlines()[-1])
     layers = num_layers(load_model(model))
-    assert found == {"tp": grid.tp, "pp": grid.pp, "cp": grid.cp, "ep": grid.ep, "dp": grid.dp, "layers": layers}
+    assert found == {
+        "tp": grid.tp,
+        "pp": grid.pp,
+        "cp": grid.cp,
+        "ep": grid.ep,
+        "dp": grid.dp,
+        "layers": layers,
+    }

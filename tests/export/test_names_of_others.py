@@ -1,4 +1,5 @@
-"""Names of a plan, its model and its cluster are others' words: whatever they are, the files of an export do the same."""
+"""Names of a plan, its model and its cluster are others' words: whatever they are, the files of an
+export do the same."""
 
 from __future__ import annotations
 
@@ -16,7 +17,20 @@ from shardwright.export.registry import TARGETS
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.export.plans import stored
 
-NAMES = ("a\nrm -rf x", '"""\nimport os\n"""', "\\", "'; x; '", "$(x)", "a: b\n- c", "\u2028x", "\ud800", "\x00", "${x}", "*/ x", "%s {x}")
+NAMES = (
+    "a\nrm -rf x",
+    '"""\nimport os\n"""',
+    "\\",
+    "'; x; '",
+    "$(x)",
+    "a: b\n- c",
+    "\u2028x",
+    "\ud800",
+    "\x00",
+    "${x}",
+    "*/ x",
+    "%s {x}",
+)
 
 
 def meaning(file: ExportFile) -> object:
@@ -26,7 +40,10 @@ def meaning(file: ExportFile) -> object:
     if suffix == "py":
         tree = ast.parse(file.text)
         for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            if (
+                isinstance(node, ast.Module | ast.FunctionDef)
+                and ast.get_docstring(node) is not None
+            ):
                 node.body = node.body[1:]
         return ast.dump(tree)
     if suffix in ("yaml", "yml"):
@@ -49,4 +66,10 @@ def test_names_do_nothing(target: str) -> None:
     assert plain
     for name in NAMES:
         model = replace(one.problem.model, name=name)
-        assert meant(replace(one, name=name, cluster=name, problem=replace(one.problem, model=model)), target) == plain, repr(name)
+        assert (
+            meant(
+                replace(one, name=name, cluster=name, problem=replace(one.problem, model=model)),
+                target,
+            )
+            == plain
+        ), repr(name)

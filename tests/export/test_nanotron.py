@@ -1,4 +1,5 @@
-"""nanotron's file says a plan's strategy and its model; where its stages would be cut otherwise that is listed, and the rest is refused."""
+"""nanotron's file says a plan's strategy and its model; where its stages would be cut otherwise
+that is listed, and the rest is refused."""
 
 from __future__ import annotations
 
@@ -26,21 +27,64 @@ MODELS = ("llama-2-7b", "qwen2.5-7b")
 FIELDS = {
     "general": {"project", "run"},
     "parallelism": {
-        *("dp", "pp", "tp", "pp_engine", "tp_mode", "tp_linear_async_communication", "recompute_layer", "moe_layer_recompute"),
+        *(
+            "dp",
+            "pp",
+            "tp",
+            "pp_engine",
+            "tp_mode",
+            "tp_linear_async_communication",
+            "recompute_layer",
+            "moe_layer_recompute",
+        ),
         *("tp_recompute_allgather", "expert_parallel_size", "context_parallel_size"),
     },
-    "model": {"model_config", "init_method", "dtype", "make_vocab_size_divisible_by", "ddp_bucket_cap_mb"},
-    "tokens": {"sequence_length", "train_steps", "micro_batch_size", "batch_accumulation_per_replica", "val_check_interval"},
+    "model": {
+        "model_config",
+        "init_method",
+        "dtype",
+        "make_vocab_size_divisible_by",
+        "ddp_bucket_cap_mb",
+    },
+    "tokens": {
+        "sequence_length",
+        "train_steps",
+        "micro_batch_size",
+        "batch_accumulation_per_replica",
+        "val_check_interval",
+    },
     "optimizer": {
-        *("optimizer_factory", "zero_stage", "weight_decay", "clip_grad", "accumulate_grad_in_fp32", "learning_rate_scheduler"),
+        *(
+            "optimizer_factory",
+            "zero_stage",
+            "weight_decay",
+            "clip_grad",
+            "accumulate_grad_in_fp32",
+            "learning_rate_scheduler",
+        ),
         "weight_decay_exclude_named_params",
     },
 }
 """Names of its dataclasses (`Config` and what it holds); it takes no others."""
 QWEN: frozenset[str] = frozenset(
     {
-        *("is_qwen2_config", "_attn_implementation", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads"),
-        *("num_key_value_heads", "attention_bias", "hidden_act", "rms_norm_eps", "rope_theta", "rope_interleaved", "vocab_size"),
+        *(
+            "is_qwen2_config",
+            "_attn_implementation",
+            "num_hidden_layers",
+            "hidden_size",
+            "intermediate_size",
+            "num_attention_heads",
+        ),
+        *(
+            "num_key_value_heads",
+            "attention_bias",
+            "hidden_act",
+            "rms_norm_eps",
+            "rope_theta",
+            "rope_interleaved",
+            "vocab_size",
+        ),
         *("max_position_embeddings", "tie_word_embeddings"),
     }
 )
@@ -60,11 +104,21 @@ def said(grid: Grid, model: str, folder: Path, *, allow_lossy: bool = True) -> d
 
 
 def cut(config: dict[str, Any], pp: int) -> tuple[int, ...]:
-    """Layers of each stage: blocks in order, the next stage after the one whose costs pass the stage's share, as its `build_model`."""
-    width, ffn, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
-    cost = 4 * config["num_attention_heads"] * (width // config["num_attention_heads"]) * width + 3 * ffn * width
+    """Layers of each stage: blocks in order, the next stage after the one whose costs pass the
+    stage's share, as its `build_model`."""
+    width, ffn, layers = (
+        config["hidden_size"],
+        config["intermediate_size"],
+        config["num_hidden_layers"],
+    )
+    cost = (
+        4 * config["num_attention_heads"] * (width // config["num_attention_heads"]) * width
+        + 3 * ffn * width
+    )
     blocks = ["embedding", *["layer"] * layers, "norm", "head", "loss"]
-    sums = np.cumsum([{"layer": cost, "head": config["vocab_size"] * width}.get(block, 0) for block in blocks])
+    sums = np.cumsum(
+        [{"layer": cost, "head": config["vocab_size"] * width}.get(block, 0) for block in blocks]
+    )
     stage, counts = 0, [0] * pp
     for block, total in zip(blocks, sums, strict=True):
         counts[stage] += block == "layer"
@@ -77,7 +131,9 @@ def read_back(found: dict[str, Any]) -> Grid:
     """The grid that a file is, by what nanotron does with it."""
     own, tokens = found["parallelism"], found["tokens"]
     pp = own["pp"]
-    assert tokens["micro_batch_size"] * tokens["batch_accumulation_per_replica"] * own["dp"] == BATCH
+    assert (
+        tokens["micro_batch_size"] * tokens["batch_accumulation_per_replica"] * own["dp"] == BATCH
+    )
     assert tokens["sequence_length"] == LENGTH
     ring = found["model"]["model_config"]["_attn_implementation"] == "ring"
     assert ring == (own["context_parallel_size"] > 1)
@@ -125,7 +181,9 @@ def test_random_strategies_are_read_back(model: str, tmp_path: Path) -> None:
         found = read_back(said(grid, model, tmp_path))
         own = found.layers
         # Its own stages are what it would do instead, and are listed where they are not the plan's.
-        losses = export_plan(stored(grid, model=model, runtime="nanotron"), target="nanotron", allow_lossy=True).losses
+        losses = export_plan(
+            stored(grid, model=model, runtime="nanotron"), target="nanotron", allow_lossy=True
+        ).losses
         planned = chunk_layers(layers, pp=grid.pp)
         assert any("stages of" in loss.what for loss in losses) == (grid.pp > 1 and own != planned)
         again = canonical(replace(found, layers=() if grid.pp == 1 else planned), facts=facts)
@@ -135,7 +193,9 @@ def test_random_strategies_are_read_back(model: str, tmp_path: Path) -> None:
 
 
 def test_a_plan_of_its_own_stages_is_no_loss(tmp_path: Path) -> None:
-    found = said(parse_grid("pp4 dp2 zero1 layers=9,8,8,7"), "llama-2-7b", tmp_path, allow_lossy=False)
+    found = said(
+        parse_grid("pp4 dp2 zero1 layers=9,8,8,7"), "llama-2-7b", tmp_path, allow_lossy=False
+    )
     assert read_back(found).layers == (9, 8, 8, 7)
 
 
@@ -166,14 +226,22 @@ def test_a_model_is_said(tmp_path: Path) -> None:
     ("text", "model", "what"),
     [
         ("dp8 zero2", "llama-2-7b", "zero2: its ZeRO ends"),
-        ("pp2 vpp2 dp4 zero1 schedule=interleaved-1f1b", "llama-2-7b", "the schedule interleaved-1f1b"),
+        (
+            "pp2 vpp2 dp4 zero1 schedule=interleaved-1f1b",
+            "llama-2-7b",
+            "the schedule interleaved-1f1b",
+        ),
         ("cp4 ulysses4 dp2 zero1", "llama-2-7b", "trades heads"),
         ("dp8 zero1", "mistral-nemo-12b", "32 heads of 128 in a stream of 5120"),
         ("dp8 ep4 zero1", "mixtral-8x7b", "sends no tokens"),
         ("dp8 zero1", "qwen3-8b", "layers with qk_norm"),
         ("dp8 zero1", "gpt-oss-20b", "sends no tokens"),
         ("tp8 dp1", "qwen2.5-7b", "tp 8 with 4 heads of keys"),
-        ("pp4 dp2 zero1 layers=7,9,9,7", "llama-2-7b", "stages of 7, 9, 9, 7 layers (instead: stages by its own costs, 9, 8, 8, 7)"),
+        (
+            "pp4 dp2 zero1 layers=7,9,9,7",
+            "llama-2-7b",
+            "stages of 7, 9, 9, 7 layers (instead: stages by its own costs, 9, 8, 8, 7)",
+        ),
         ("dp8 zero1", "llama-3.1-8b", "made longer by LongerRotary (instead"),
     ],
 )

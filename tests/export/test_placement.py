@@ -1,4 +1,5 @@
-"""A rank map says of every rank where it runs and what it is, as the plan's trees have it, and hosts are read or refused by line."""
+"""A rank map says of every rank where it runs and what it is, as the plan's trees have it, and
+hosts are read or refused by line."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def rows_of(export: Export) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text_of(export, TABLE))))
 
 
-def parts_of(split: Split | None, base: int, parts: tuple[tuple[Dim, int], ...] = ()) -> dict[int, dict[Dim, list[int]]]:
+def parts_of(
+    split: Split | None, base: int, parts: tuple[tuple[Dim, int], ...] = ()
+) -> dict[int, dict[Dim, list[int]]]:
     """(dim -> its part of each cut, from the outermost) of every device of a tree of equal parts."""
     if split is None:
         found: dict[Dim, list[int]] = {}
@@ -49,7 +52,9 @@ def parts_of(split: Split | None, base: int, parts: tuple[tuple[Dim, int], ...] 
     assert isinstance(split.step, int)
     result: dict[int, dict[Dim, list[int]]] = {}
     for number in range(split.parts):
-        result |= parts_of(split.children[0], base + number * split.step, (*parts, (split.dim, number)))
+        result |= parts_of(
+            split.children[0], base + number * split.step, (*parts, (split.dim, number))
+        )
     return result
 
 
@@ -80,7 +85,14 @@ def exported(one: Stored) -> Export:
     from shardwright.export.registry import TARGETS
 
     assert one.grid is not None
-    given_ = Given(name=one.name, cluster=one.cluster, problem=one.problem, plan=one.plan, grid=one.grid, table=None)
+    given_ = Given(
+        name=one.name,
+        cluster=one.cluster,
+        problem=one.problem,
+        plan=one.plan,
+        grid=one.grid,
+        table=None,
+    )
     files = placement_files(placement_of(given_), plan=one.name, cluster=one.cluster)
     return Export(target=TARGETS["megatron"], files=(), beside=files, losses=())
 
@@ -88,8 +100,8 @@ def exported(one: Stored) -> Export:
 @in_both
 @pytest.mark.parametrize("model", MODELS)
 def test_coordinates_are_those_of_the_plan_s_trees(model: str) -> None:
-    """Of a stage's devices those with the same place on an axis hold the same part of what is cut along it, and others another: counted on
-    the trees, cut by cut.
+    """Of a stage's devices those with the same place on an axis hold the same part of what is cut
+    along it, and others another: counted on the trees, cut by cut.
     """
     compared = folded = 0
     for number in numbers(60, 300):
@@ -105,14 +117,24 @@ def test_coordinates_are_those_of_the_plan_s_trees(model: str) -> None:
                 experts = placement.select.classes == ("experts",)
                 if placement.select.classes and not experts:
                     continue
-                axes = {Dim.EXPERTS: "ep", Dim.FFN: "etp"} if experts else {Dim.BATCH: "dp", Dim.WIDTH: "tp", Dim.SEQUENCE: "cp"}
+                axes = (
+                    {Dim.EXPERTS: "ep", Dim.FFN: "etp"}
+                    if experts
+                    else {Dim.BATCH: "dp", Dim.WIDTH: "tp", Dim.SEQUENCE: "cp"}
+                )
                 parts = parts_of(placement.split, chunk.base)
                 assert {int(rows[device]["pp"]) for device in parts} == {number_of_chunk % grid.pp}
                 assert len(parts) == grid.devices // grid.pp
                 for dim, axis in axes.items():
-                    pairs = {(int(rows[device][axis]), tuple(cuts.get(dim, ()))) for device, cuts in parts.items()}
+                    pairs = {
+                        (int(rows[device][axis]), tuple(cuts.get(dim, ())))
+                        for device, cuts in parts.items()
+                    }
                     places, cuts_of = {place for place, _ in pairs}, {cut for _, cut in pairs}
-                    assert len(pairs) == len(places) == len(cuts_of) == getattr(grid, axis), (print_grid(grid), axis)
+                    assert len(pairs) == len(places) == len(cuts_of) == getattr(grid, axis), (
+                        print_grid(grid),
+                        axis,
+                    )
                 folded += experts
         compared += 1
     assert compared > 15
@@ -130,7 +152,8 @@ def test_coordinates_are_those_of_the_plan_s_trees(model: str) -> None:
     ],
 )
 def test_ranks_are_node_by_node(cluster: str, sizes: list[int]) -> None:
-    """In the order of the cluster's groups; who shares an island of the cost model shares what the map says of nodes."""
+    """In the order of the cluster's groups; who shares an island of the cost model shares what the
+    map says of nodes."""
     one = stored(parse_grid("tp4 sp dp4 zero1"))
     found = parse_cluster(cluster)
     from dataclasses import replace
@@ -139,13 +162,21 @@ def test_ranks_are_node_by_node(cluster: str, sizes: list[int]) -> None:
     rows = rows_of(exported(one))
     nodes = [int(row["node"]) for row in rows]
     assert nodes == [n for n, size in enumerate(sizes) for _ in range(size)]
-    assert [int(row["local_rank"]) for row in rows] == [local for size in sizes for local in range(size)]
+    assert [int(row["local_rank"]) for row in rows] == [
+        local for size in sizes for local in range(size)
+    ]
     units = units_of(found)
-    first, second = (np.array(side) for side in zip(*[(a, b) for a in range(16) for b in range(a)], strict=True))
+    first, second = (
+        np.array(side) for side in zip(*[(a, b) for a in range(16) for b in range(a)], strict=True)
+    )
     together = level_between(first, second, units) == 0
     kinds = [row["device"] for row in rows]
     for a, b, island in zip(first.tolist(), second.tolist(), together.tolist(), strict=True):
-        if nodes[a] == nodes[b] and found.groups[0].kind.island >= found.groups[0].kind.num_devices and "nvl:" not in cluster:
+        if (
+            nodes[a] == nodes[b]
+            and found.groups[0].kind.island >= found.groups[0].kind.num_devices
+            and "nvl:" not in cluster
+        ):
             assert island, "a node is inside an island"
         if island:
             assert kinds[a] == kinds[b]
@@ -153,14 +184,23 @@ def test_ranks_are_node_by_node(cluster: str, sizes: list[int]) -> None:
 
 def test_the_files_of_a_plan() -> None:
     export = export_plan(
-        stored(parse_grid("tp2 sp pp4 dp2 vpp2 zero1 schedule=interleaved-1f1b"), runtime="megatron-core"), target="megatron"
+        stored(
+            parse_grid("tp2 sp pp4 dp2 vpp2 zero1 schedule=interleaved-1f1b"),
+            runtime="megatron-core",
+        ),
+        target="megatron",
     )
     document = json.loads(text_of(export, RANKS))
     rows = rows_of(export)
     assert document["columns"] == list(COLUMNS)
     assert [[int(row[name]) for name in COLUMNS] for row in rows] == document["ranks"]
     assert [node["ranks"] for node in document["nodes"]] == [8, 8]
-    assert document["layers"] == ["embed + 0-3; 16-19", "4-7; 20-23", "8-11; 24-27", "12-15; 28-31 + head"]
+    assert document["layers"] == [
+        "embed + 0-3; 16-19",
+        "4-7; 20-23",
+        "8-11; 24-27",
+        "12-15; 28-31 + head",
+    ]
     assert [row["layers"] for row in rows] == [document["layers"][int(row["pp"])] for row in rows]
     assert text_of(export, HOSTS) == "node0 slots=8\nnode1 slots=8\n"
 
@@ -175,7 +215,9 @@ def test_another_order_of_the_target_is_another_map() -> None:
 
 def test_hosts_are_the_nodes() -> None:
     one = stored(parse_grid("tp2 sp dp8 zero3"))
-    export = export_plan(one, target="torchtitan", hosts=parse_hosts("b-2 slots=8 # first\n\na.1\n", name="hosts"))
+    export = export_plan(
+        one, target="torchtitan", hosts=parse_hosts("b-2 slots=8 # first\n\na.1\n", name="hosts")
+    )
     assert text_of(export, HOSTS) == "b-2 slots=8\na.1 slots=8\n"
     assert {(row["node"], row["host"]) for row in rows_of(export)} == {("0", "b-2"), ("1", "a.1")}
     with pytest.raises(DataError, match="1 hosts for a plan on 2 nodes"):

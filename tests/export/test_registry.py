@@ -1,4 +1,5 @@
-"""Every target takes any model or refuses it in a line, and says in its files for which version they were written."""
+"""Every target takes any model or refuses it in a line, and says in its files for which version
+they were written."""
 
 from __future__ import annotations
 
@@ -35,13 +36,19 @@ def test_files_say_their_version(target: str) -> None:
     found = export_plan(stored(parse_grid("dp8 zero0")), target=target, allow_lossy=True)
     exporter = TARGETS[target]
     assert exporter.name == target
-    assert any(exporter.version in file.text and "Made by Shardwright" in file.text for file in found.files)
+    assert any(
+        exporter.version in file.text and "Made by Shardwright" in file.text for file in found.files
+    )
 
 
 def refusal(target: str, **asked: str) -> str:
     """What a target refuses of a plan; nothing where it exports it."""
     try:
-        export_plan(stored(parse_grid("ep8 dp8 zero1"), runtime="megatron-core", **asked), target=target, allow_lossy=True)
+        export_plan(
+            stored(parse_grid("ep8 dp8 zero1"), runtime="megatron-core", **asked),
+            target=target,
+            allow_lossy=True,
+        )
     except StrategyError as error:
         return str(error)
     return ""
@@ -49,15 +56,21 @@ def refusal(target: str, **asked: str) -> str:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_only_what_the_request_freezes_is_frozen(target: str) -> None:
-    """The correction of DeepSeek-V3's router has no gradient in any framework, and a model without its prediction modules is whole."""
+    """The correction of DeepSeek-V3's router has no gradient in any framework, and a model without
+    its prediction modules is whole."""
     assert "frozen" not in refusal(target, model="deepseek-v3")
     assert "frozen" not in refusal(target, model="deepseek-v3", train="without:mtp")
 
 
-@pytest.mark.parametrize("asked", [{"train": "frozen:embed"}, {"train": "lora:r16"}, {"teacher": "deepseek-v3-no-mtp"}])
+@pytest.mark.parametrize(
+    "asked", [{"train": "frozen:embed"}, {"train": "lora:r16"}, {"teacher": "deepseek-v3-no-mtp"}]
+)
 def test_frozen_parameters_adapters_and_teachers_are_refused(asked: dict[str, str]) -> None:
     train_all = ("torchtitan", "megatron", "maxtext")
-    assert all("frozen parameters or adapters" in refusal(target, model="deepseek-v3-no-mtp", **asked) for target in train_all)
+    assert all(
+        "frozen parameters or adapters" in refusal(target, model="deepseek-v3-no-mtp", **asked)
+        for target in train_all
+    )
 
 
 def test_torchtitan_takes_deepseek_v3_without_its_prediction_modules() -> None:

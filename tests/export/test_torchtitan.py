@@ -1,4 +1,5 @@
-"""An exported configuration says the plan's strategy, field by field, and what torchtitan cannot say is refused by name."""
+"""An exported configuration says the plan's strategy, field by field, and what torchtitan cannot
+say is refused by name."""
 
 from __future__ import annotations
 
@@ -44,7 +45,13 @@ def drawn(random: Random, model: str) -> Grid:
     """A random grid of degrees that torchtitan has, legal or not."""
     tp, cp, pp = random.choice((1, 2, 4, 8)), random.choice((1, 1, 2)), random.choice((1, 1, 2, 4))
     dp, zero = random.choice((1, 2, 4, 8)), random.choice((0, 2, 3))
-    schedule = random.choice(("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "dualpipe-v", "v-half")) if pp > 1 else "1f1b"
+    schedule = (
+        random.choice(
+            ("gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-v", "dualpipe-v", "v-half")
+        )
+        if pp > 1
+        else "1f1b"
+    )
     vpp = 2 if schedule in ("interleaved-1f1b", "zb-v", "dualpipe-v", "v-half") else 1
     return Grid(
         tp=tp,
@@ -66,8 +73,15 @@ def said(found: TrainerConfig, folder: Path, *, layers: int) -> dict[str, Any]:
     own, training = found.parallelism, found.training
     replicas = own.data_parallel_replicate_degree * own.data_parallel_shard_degree
     sharded = own.data_parallel_shard_degree * own.context_parallel_degree > 1
-    stages = own.module_fqns_per_model_part or [["tok_embeddings", *(f"layers.{i}" for i in range(layers)), "norm", "lm_head"]]
-    assert [name for stage in stages for name in stage] == ["tok_embeddings", *(f"layers.{i}" for i in range(layers)), "norm", "lm_head"]
+    stages = own.module_fqns_per_model_part or [
+        ["tok_embeddings", *(f"layers.{i}" for i in range(layers)), "norm", "lm_head"]
+    ]
+    assert [name for stage in stages for name in stage] == [
+        "tok_embeddings",
+        *(f"layers.{i}" for i in range(layers)),
+        "norm",
+        "lm_head",
+    ]
     staged = own.pipeline_parallel_degree > 1
     per_microbatch = own.pipeline_parallel_microbatch_size if staged else training.local_batch_size
     assert training.global_batch_size == BATCH
@@ -99,7 +113,10 @@ def planned(one: Stored) -> dict[str, Any]:
     grid = one.grid
     assert grid is not None
     named = grid.pp > 1 and grid.schedule in SCHEDULES
-    chunks = [sum(item.count for item in stage.items if not item.name) for stage in one.plan.lanes[0].stages]
+    chunks = [
+        sum(item.count for item in stage.items if not item.name)
+        for stage in one.plan.lanes[0].stages
+    ]
     return {
         "tp": grid.tp,
         "sp": grid.sp,
@@ -119,7 +136,11 @@ def planned(one: Stored) -> dict[str, Any]:
 @pytest.mark.parametrize("model", MODELS)
 def test_random_plans_are_said_in_its_fields(model: str, tmp_path: Path) -> None:
     refused: list[str] = []
-    layers, compared, tables = sum(run.count for run in load_model(model).runs if run.name not in ("embed", "head")), 0, 0
+    layers, compared, tables = (
+        sum(run.count for run in load_model(model).runs if run.name not in ("embed", "head")),
+        0,
+        0,
+    )
     for number in numbers(60, 200):
         random = Random(f"{model} {number}")
         grid = drawn(random, model)
@@ -136,8 +157,13 @@ def test_random_plans_are_said_in_its_fields(model: str, tmp_path: Path) -> None
         assert bool(order) == (grid.pp > 1 and grid.schedule not in SCHEDULES)
         if order:
             rows = action_rows(one.plan)
-            cells = [[parse_action(cell) for cell in line.split(",") if cell] for line in order.strip().splitlines()]
-            assert [len(row) for row in cells] == [int(b - a) for a, b in zip(rows.row_start, rows.row_start[1:], strict=False)]
+            cells = [
+                [parse_action(cell) for cell in line.split(",") if cell]
+                for line in order.strip().splitlines()
+            ]
+            assert [len(row) for row in cells] == [
+                int(b - a) for a, b in zip(rows.row_start, rows.row_start[1:], strict=False)
+            ]
             tables += 1
         compared += 1
     assert compared > 10
@@ -153,8 +179,14 @@ def test_random_plans_are_said_in_its_fields(model: str, tmp_path: Path) -> None
         ("pp2 dp4 schedule=dualpipe", "dualpipe: two lanes"),
         ("pp2 vpp4 dp4 schedule=hanayo", "waves of 4 chunks"),
         ("dp8 zero3 offload=50", "50 % of the states"),
-        ("dp8 zero3 recompute=selective", "recompute of attention's core (instead: its selective policy"),
-        ("tp2 dp4 zero3 order=dp-tp-cp-ep-pp", "ranks in the order dp-tp (instead: ranks in its own order, tp-dp"),
+        (
+            "dp8 zero3 recompute=selective",
+            "recompute of attention's core (instead: its selective policy",
+        ),
+        (
+            "tp2 dp4 zero3 order=dp-tp-cp-ep-pp",
+            "ranks in the order dp-tp (instead: ranks in its own order, tp-dp",
+        ),
     ],
 )
 def test_what_it_cannot_say_is_named(text: str, what: str) -> None:
@@ -182,7 +214,9 @@ def test_one_microbatch_is_gpipes_order(tmp_path: Path) -> None:
     """Which PyTorch's 1F1B refuses with fewer microbatches than stages."""
     for microbatch, name in ((BATCH // 2, "GPipe"), (1, "1F1B")):
         grid = parse_grid(f"pp4 dp2 mbs{microbatch} zero2")
-        found = configured(stored(grid, model="llama-3.1-8b", runtime="torchtitan"), tmp_path, allow_lossy=True)
+        found = configured(
+            stored(grid, model="llama-3.1-8b", runtime="torchtitan"), tmp_path, allow_lossy=True
+        )
         assert found.parallelism.pipeline_parallel_schedule == name
 
 
@@ -193,10 +227,24 @@ def test_uneven_stages_are_listed(tmp_path: Path) -> None:
     assert [len(stage) for stage in stages] == [8, 9, 9, 9]
 
 
-def test_the_verb_writes_files_and_says_what_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_writes_files_and_says_what_is_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan, folder = tmp_path / "plan.json", tmp_path / "titan"
-    words = ["llama-3.1-8b", "h100-sxm:8", "--seq-len", str(LENGTH), "--global-batch", "32", "--strategy", "tp2 sp dp4 zero1"]
-    assert run(["simulate", *words, "--runtime", "torchtitan", "-o", str(plan), "--quiet"]) in (0, 5)
+    words = [
+        "llama-3.1-8b",
+        "h100-sxm:8",
+        "--seq-len",
+        str(LENGTH),
+        "--global-batch",
+        "32",
+        "--strategy",
+        "tp2 sp dp4 zero1",
+    ]
+    assert run(["simulate", *words, "--runtime", "torchtitan", "-o", str(plan), "--quiet"]) in (
+        0,
+        5,
+    )
     if not plan.exists():
         words[-1] = "tp2 sp dp4 zero2 recompute=selective"
         assert run(["simulate", *words, "--runtime", "torchtitan", "-o", str(plan), "--quiet"]) == 0
@@ -204,10 +252,30 @@ def test_the_verb_writes_files_and_says_what_is_lost(tmp_path: Path, capsys: pyt
     assert run(["export", str(plan), "--to", "torchtitan", "-o", str(folder)]) == 5
     assert "--allow-lossy" in capsys.readouterr().err
     assert not folder.exists()
-    assert run(["export", str(plan), "--to", "torchtitan", "-o", str(folder), "--allow-lossy", "--json"]) == 0
+    assert (
+        run(
+            [
+                "export",
+                str(plan),
+                "--to",
+                "torchtitan",
+                "-o",
+                str(folder),
+                "--allow-lossy",
+                "--json",
+            ]
+        )
+        == 0
+    )
     document = json.loads(capsys.readouterr().out)
     assert document["version"] == "0.3.0"
-    assert [Path(file).name for file in document["files"]] == [f"{MODULE}.py", SCRIPT, RANKS, TABLE, HOSTS]
+    assert [Path(file).name for file in document["files"]] == [
+        f"{MODULE}.py",
+        SCRIPT,
+        RANKS,
+        TABLE,
+        HOSTS,
+    ]
     assert len(document["losses"]) == 1
     assert run(["export", str(plan), "--to", "torchtitam", "-o", str(folder)]) == 5
     assert "torchtitan" in capsys.readouterr().err
@@ -225,7 +293,9 @@ def test_the_verb_writes_files_and_says_what_is_lost(tmp_path: Path, capsys: pyt
         ("dp2 zero3 pp4 layers=7,9,9,7", "llama-3.1-8b"),
     ],
 )
-def test_its_own_parser_takes_it(text: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_own_parser_takes_it(
+    text: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from torchtitan.config.manager import ConfigManager
     from torchtitan.distributed.parallel_dims import ParallelDims
 
@@ -233,8 +303,17 @@ def test_its_own_parser_takes_it(text: str, model: str, tmp_path: Path, monkeypa
     write_export(export_plan(stored(parse_grid(text), model=model), target="torchtitan"), tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     found = ConfigManager().parse_args(["--module", MODULE, "--config", FUNCTION])
-    dims, grid = ParallelDims.from_config(found.parallelism, world_size=parse_grid(text).devices), parse_grid(text)
-    assert (dims.tp, dims.pp, dims.cp, dims.ep, dims.dp_replicate * dims.dp_shard) == (grid.tp, grid.pp, grid.cp, grid.ep, grid.dp)
+    dims, grid = (
+        ParallelDims.from_config(found.parallelism, world_size=parse_grid(text).devices),
+        parse_grid(text),
+    )
+    assert (dims.tp, dims.pp, dims.cp, dims.ep, dims.dp_replicate * dims.dp_shard) == (
+        grid.tp,
+        grid.pp,
+        grid.cp,
+        grid.ep,
+        grid.dp,
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -251,6 +330,14 @@ def test_its_models_have_as_many_parameters(name: str) -> None:
         built = spec.model.build()
     # What corrects the choice of experts is no parameter there.
     model = load_model(name)
-    routes = [(run.count, o) for run in model.runs for o in model.blocks[run.block].operators if o.kind is OperatorKind.ROUTE]
+    routes = [
+        (run.count, o)
+        for run in model.runs
+        for o in model.blocks[run.block].operators
+        if o.kind is OperatorKind.ROUTE
+    ]
     corrections = sum(count * p.size for count, route in routes for p in route.parameters)
-    assert sum(prod(p.shape) for p in dict.fromkeys(built.parameters())) == model.num_parameters - corrections
+    assert (
+        sum(prod(p.shape) for p in dict.fromkeys(built.parameters()))
+        == model.num_parameters - corrections
+    )

@@ -1,4 +1,5 @@
-"""A stand-in of torchtitan's modules: what an exported module imports, with the fields of version 0.3.0, so that it can be run anywhere."""
+"""A stand-in of torchtitan's modules: what an exported module imports, with the fields of version
+0.3.0, so that it can be run anywhere."""
 
 from __future__ import annotations
 
@@ -94,18 +95,33 @@ def stood_in() -> Iterator[None]:
     modules = {
         "torchtitan": {},
         "torchtitan.components": {},
-        "torchtitan.components.loss": {"ChunkedLossWrapper": Configured, "CrossEntropyLoss": Configured},
+        "torchtitan.components.loss": {
+            "ChunkedLossWrapper": Configured,
+            "CrossEntropyLoss": Configured,
+        },
         "torchtitan.components.optimizer": {"default_adamw": Named},
-        "torchtitan.config": {"CompileConfig": CompileConfig, "ParallelismConfig": ParallelismConfig, "TrainingConfig": TrainingConfig},
+        "torchtitan.config": {
+            "CompileConfig": CompileConfig,
+            "ParallelismConfig": ParallelismConfig,
+            "TrainingConfig": TrainingConfig,
+        },
         "torchtitan.distributed": {},
-        "torchtitan.distributed.activation_checkpoint": {"FullAC": FullAC, "SelectiveAC": SelectiveAC},
+        "torchtitan.distributed.activation_checkpoint": {
+            "FullAC": FullAC,
+            "SelectiveAC": SelectiveAC,
+        },
         "torchtitan.hf_datasets": {},
         "torchtitan.hf_datasets.text_datasets": {"HuggingFaceTextDataLoader": Configured},
         "torchtitan.models": {},
         "torchtitan.models.common": {},
         "torchtitan.models.common.config_utils": {"decoder_vocab_size": Named},
         "torchtitan.trainer": {"Trainer": Trainer},
-        **{f"torchtitan.models.{name}": {"model_registry": Named} for name in ("llama3", "qwen3", "deepseek_v3")},
+        **{
+            f"torchtitan.models.{name}": {"model_registry": Named}
+            for name in ("llama3", "qwen3", "deepseek_v3")
+        },
     }
-    with patch.dict(sys.modules, {name: _module(name, **content) for name, content in modules.items()}):
+    with patch.dict(
+        sys.modules, {name: _module(name, **content) for name, content in modules.items()}
+    ):
         yield

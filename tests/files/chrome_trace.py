@@ -23,20 +23,33 @@ def faults(text: str) -> list[str]:
     """What is wrong in a file."""
     document = json.loads(text)
     events = document["traceEvents"]
-    found = [f"displayTimeUnit {document.get('displayTimeUnit')}"] if document.get("displayTimeUnit") not in ("ms", "ns") else []
+    found = (
+        [f"displayTimeUnit {document.get('displayTimeUnit')}"]
+        if document.get("displayTimeUnit") not in ("ms", "ns")
+        else []
+    )
     slices: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     named: dict[str, set[Any]] = defaultdict(set)
     flows: dict[Any, dict[str, dict[str, Any]]] = defaultdict(dict)
     for number, event in enumerate(events):
         where, phase = f"event {number}", event["ph"]
-        if not (type(event["pid"]) is int and type(event["tid"]) is int and type(event["name"]) is str) or event["pid"] < 1:
+        if (
+            not (
+                type(event["pid"]) is int
+                and type(event["tid"]) is int
+                and type(event["name"]) is str
+            )
+            or event["pid"] < 1
+        ):
             found.append(f"{where}: pid, tid or name")
         if phase != "M" and not (isinstance(event["ts"], int | float) and event["ts"] >= 0):
             found.append(f"{where}: ts")
         place = event["pid"], event["tid"]
         if phase == "M":
             value = event["args"].get(NAMES.get(event["name"], ""))
-            if event["name"] not in NAMES or type(value) is not (int if "index" in event["name"] else str):
+            if event["name"] not in NAMES or type(value) is not (
+                int if "index" in event["name"] else str
+            ):
                 found.append(f"{where}: {event['name']}")
             key = event["pid"] if event["name"].startswith("process") else place
             if key in named[event["name"]]:
@@ -48,7 +61,9 @@ def faults(text: str) -> list[str]:
             start = nanoseconds(event["ts"])
             slices[place].append((start, start + nanoseconds(event["dur"])))
         elif phase == "C":
-            if not event["args"] or not all(isinstance(value, int | float) for value in event["args"].values()):
+            if not event["args"] or not all(
+                isinstance(value, int | float) for value in event["args"].values()
+            ):
                 found.append(f"{where}: a counter's values")
         elif phase in ("s", "f"):
             if phase in flows[event["cat"], event["name"], event["id"]]:
@@ -57,8 +72,16 @@ def faults(text: str) -> list[str]:
         else:
             found.append(f"{where}: phase {phase}")
     for (pid, tid), spans in slices.items():
-        found += [f"thread {tid}: {one} overlaps {two}" for one, two in pairwise(sorted(spans)) if two[0] < one[1]]
-        if tid < 2 or (pid, tid) not in named["thread_name"] or (pid, tid) not in named["thread_sort_index"]:
+        found += [
+            f"thread {tid}: {one} overlaps {two}"
+            for one, two in pairwise(sorted(spans))
+            if two[0] < one[1]
+        ]
+        if (
+            tid < 2
+            or (pid, tid) not in named["thread_name"]
+            or (pid, tid) not in named["thread_sort_index"]
+        ):
             found.append(f"thread {tid} has no name or order")
         if pid not in named["process_name"] or pid not in named["process_sort_index"]:
             found.append(f"process {pid} has no name or order")
@@ -67,7 +90,9 @@ def faults(text: str) -> list[str]:
     return found + [fault for flow in flows.values() for fault in _of_a_flow(flow, slices)]
 
 
-def _of_a_flow(flow: dict[str, dict[str, Any]], slices: dict[tuple[int, int], list[tuple[int, int]]]) -> list[str]:
+def _of_a_flow(
+    flow: dict[str, dict[str, Any]], slices: dict[tuple[int, int], list[tuple[int, int]]]
+) -> list[str]:
     if set(flow) != {"s", "f"}:
         return [f"a flow of {sorted(flow)}"]
     begin, end = flow["s"], flow["f"]

@@ -1,4 +1,5 @@
-"""Edits of a document: every leaf changed or emptied, every key and item deleted, every item twice, every list empty."""
+"""Edits of a document: every leaf changed or emptied, every key and item deleted, every item twice,
+every list empty."""
 
 from __future__ import annotations
 
@@ -49,7 +50,13 @@ def changed(value: Any) -> Any:
         return not value
     if isinstance(value, int):
         return value + max(round(abs(value) * 0.01), 1)
-    return value * 1.01 if isinstance(value, float) and value else value + 0.01 if isinstance(value, float) else value + "x"
+    return (
+        value * 1.01
+        if isinstance(value, float) and value
+        else value + 0.01
+        if isinstance(value, float)
+        else value + "x"
+    )
 
 
 def edits(value: Any, path: Path = ()) -> Iterator[Edit]:

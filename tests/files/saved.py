@@ -17,12 +17,31 @@ from shardwright.files.stored import document_of, plan_document, simulation_docu
 from shardwright.search.request import Request
 
 REQUEST = Request(
-    model="llama-3.2-1b", cluster="h100-sxm:16", seq_len=2048, global_batch=32, top=2, runtime="megatron-core-0.12", precision="bf16"
+    model="llama-3.2-1b",
+    cluster="h100-sxm:16",
+    seq_len=2048,
+    global_batch=32,
+    top=2,
+    runtime="megatron-core-0.12",
+    precision="bf16",
 )
-ONE = tuple((axis, (value,)) for axis, value in (("mbs", "1"), ("cp", "1"), ("recompute", "none"), ("zero", "1"), ("vpp", "1")))
+ONE = tuple(
+    (axis, (value,))
+    for axis, value in (
+        ("mbs", "1"),
+        ("cp", "1"),
+        ("recompute", "none"),
+        ("zero", "1"),
+        ("vpp", "1"),
+    )
+)
 NARROW = replace(REQUEST, pins=(("tp", ("1", "2")), *ONE))
 SMALL = Request(
-    model="llama-3.2-1b", cluster="h100-sxm:4", seq_len=2048, global_batch=8, pins=(("tp", ("1",)), ("pp", ("2", "4")), ("mbs", ("1",)))
+    model="llama-3.2-1b",
+    cluster="h100-sxm:4",
+    seq_len=2048,
+    global_batch=8,
+    pins=(("tp", ("1",)), ("pp", ("2", "4")), ("mbs", ("1",))),
 )
 UNEVEN = """plan uneven devices 8
 lane main samples 32 in 8
@@ -40,8 +59,12 @@ def grid_plan(request: Request = NARROW, *, limit: float = float("inf")) -> dict
     return plan_document(plan(request, time_limit_s=limit))
 
 
-def joint_plan(request: Request = SMALL, *, space: str = "joint", limit: float = float("inf")) -> dict[str, Any]:
-    return document_of(stored_general(plan_joint(replace(request, space=space), time_limit_s=limit)))
+def joint_plan(
+    request: Request = SMALL, *, space: str = "joint", limit: float = float("inf")
+) -> dict[str, Any]:
+    return document_of(
+        stored_general(plan_joint(replace(request, space=space), time_limit_s=limit))
+    )
 
 
 def simulated(strategy: str, request: Request = REQUEST) -> dict[str, Any]:
@@ -50,12 +73,22 @@ def simulated(strategy: str, request: Request = REQUEST) -> dict[str, Any]:
 
 def general_plan(request: Request) -> dict[str, Any]:
     """What is written of a mixed, an exact or a robust search."""
-    search = plan_robust if request.scenarios else plan_exact if request.space == "exact" else plan_mixed
+    search = (
+        plan_robust if request.scenarios else plan_exact if request.space == "exact" else plan_mixed
+    )
     return document_of(stored_general(search(request)))
 
 
-MIXED = Request(model="examples/tiny.json", cluster="a100-sxm-40gb:2+v100-sxm-16gb:2", seq_len=64, global_batch=8, top=2)
-PRICED = replace(MIXED, cluster="a100-sxm-40gb:2/2usd+v100-sxm-16gb:2/1usd", objective="pareto", top=0)
+MIXED = Request(
+    model="examples/tiny.json",
+    cluster="a100-sxm-40gb:2+v100-sxm-16gb:2",
+    seq_len=64,
+    global_batch=8,
+    top=2,
+)
+PRICED = replace(
+    MIXED, cluster="a100-sxm-40gb:2/2usd+v100-sxm-16gb:2/1usd", objective="pareto", top=0
+)
 EXACT = replace(MIXED, cluster="a100-sxm-40gb:2", global_batch=2, space="exact", top=0)
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "grid": grid_plan,

@@ -1,4 +1,5 @@
-"""A stored file in which one leaf was changed is refused, whichever leaf it is; an honest one is accepted, whatever its time limit was.
+"""A stored file in which one leaf was changed is refused, whichever leaf it is; an honest one is
+accepted, whatever its time limit was.
 
 Every leaf of 30 files, and 50 plans of stopped searches, are proofs.
 """
@@ -39,13 +40,19 @@ SAMPLE = 10
 
 
 REPEATED = cache(grids.repeated)
-SEARCHES = {name: cache(getattr(general, name)) for name in ("plan_joint", "plan_mixed", "plan_exact", "plan_robust")}
+SEARCHES = {
+    name: cache(getattr(general, name))
+    for name in ("plan_joint", "plan_mixed", "plan_exact", "plan_robust")
+}
 
 
 @pytest.fixture
 def searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same search of the same question is made once: what is changed in a file is not part of it."""
-    monkeypatch.setattr(grids, "repeated", lambda *words, progress=None, **named: REPEATED(*words, **named))
+    """The same search of the same question is made once: what is changed in a file is not part of
+    it."""
+    monkeypatch.setattr(
+        grids, "repeated", lambda *words, progress=None, **named: REPEATED(*words, **named)
+    )
 
     def once(search: Any) -> Any:
         return lambda *words, progress=None, engine=None, **named: search(*words, **named)
@@ -107,10 +114,15 @@ def some_edits(document: dict[str, Any], count: int) -> list[Any]:
 @pytest.mark.usefixtures("searched_once")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_edit_is_found(kind: str) -> None:
-    """Leaves changed and emptied, keys and items deleted, items doubled: each is refused in a line, never verified and never a fault."""
+    """Leaves changed and emptied, keys and items deleted, items doubled: each is refused in a line,
+    never verified and never a fault."""
     document = json.loads(MADE(kind))
     assert refusal(document) is None
-    lists = [edit for edit in edits(document) if edit.what in ("delete", "twice", "empty") and "devices" in edit.path]
+    lists = [
+        edit
+        for edit in edits(document)
+        if edit.what in ("delete", "twice", "empty") and "devices" in edit.path
+    ]
     for edit in [*some_edits(document, EDITS), *lists[:10]]:
         error = refusal(edit.of(document))
         assert error is not None, f"{edit} was not found"
@@ -119,7 +131,8 @@ def test_every_edit_is_found(kind: str) -> None:
 
 @pytest.mark.usefixtures("searched_once")
 def test_what_further_searches_found_cannot_be_left_out() -> None:
-    """Whether they were made is part of what the digest is of, not read off the fields that would be missing."""
+    """Whether they were made is part of what the digest is of, not read off the fields that would
+    be missing."""
     document = json.loads(MADE("grid"))
     assert document["sensitivity"] is not None
     without = {**document, "sensitivity": None, "nearby": []}
@@ -131,16 +144,30 @@ def test_what_further_searches_found_cannot_be_left_out() -> None:
 
 @in_both
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "of a front"])
-def test_an_edited_file_is_shown_or_refused_in_a_line(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_edited_file_is_shown_or_refused_in_a_line(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Also under a digest that fits, which `explain`, `draw` and `export` do not make again."""
     document, path = json.loads(MADE(kind)), tmp_path / "edited.json"
-    verbs = (["explain", str(path)], ["draw", str(path), "--quiet"], ["export", str(path), "--to", "megatron", "-o", str(tmp_path / "out")])
+    verbs = (
+        ["explain", str(path)],
+        ["draw", str(path), "--quiet"],
+        ["export", str(path), "--to", "megatron", "-o", str(tmp_path / "out")],
+    )
     tied = [
-        edit for edit in edits(document) if edit.path[:1] == ("classes",) or edit.path[-1:] == ("rank",) or edit.path[1:2] == ("lanes",)
+        edit
+        for edit in edits(document)
+        if edit.path[:1] == ("classes",)
+        or edit.path[-1:] == ("rank",)
+        or edit.path[1:2] == ("lanes",)
     ]
     for number, edit in enumerate([*some_edits(document, 15), *tied[:9]]):
         edited = edit.of(document)
-        body = {key: value for key, value in edited.items() if key not in ("schema", "version", "digest")}
+        body = {
+            key: value
+            for key, value in edited.items()
+            if key not in ("schema", "version", "digest")
+        }
         with suppress(AttributeError, TypeError):
             edited["digest"] = question_digest(body)
         path.write_text(json.dumps(edited))
@@ -164,7 +191,9 @@ def test_an_edited_trace_or_profile_is_taken_or_refused_in_a_line(kind: str) -> 
                 for one in parse_traces(json.dumps(edit.of(document))):
                     render_trace(one)
             else:
-                apply_profile(parse_cluster("h100-sxm:8"), parse_profile(json.dumps(edit.of(document))))
+                apply_profile(
+                    parse_cluster("h100-sxm:8"), parse_profile(json.dumps(edit.of(document)))
+                )
         except ShardwrightError as error:
             said = str(error)
         assert "\n" not in said, str(edit)
@@ -173,9 +202,15 @@ def test_an_edited_trace_or_profile_is_taken_or_refused_in_a_line(kind: str) -> 
 @pytest.mark.usefixtures("searched_once")
 def test_a_false_prediction_is_refused_with_its_leaves(capsys: pytest.CaptureFixture[str]) -> None:
     """A step of a tenth and an MFU of 99 %, under a digest that fits."""
-    for made in (grid_plan(), joint_plan(space="joint-named"), simulated("tp2 sp pp2 dp4 mbs1 zero1")):
+    for made in (
+        grid_plan(),
+        joint_plan(space="joint-named"),
+        simulated("tp2 sp pp2 dp4 mbs1 zero1"),
+    ):
         document = json.loads(to_text(made))
-        false = put(document, ("prediction", "step_time_s"), document["prediction"]["step_time_s"] / 10)
+        false = put(
+            document, ("prediction", "step_time_s"), document["prediction"]["step_time_s"] / 10
+        )
         false = put(false, ("prediction", "mfu_causal"), 0.99)
         error = refusal(put(false, ("digest",), question_digest(false)))
         assert isinstance(error, DataError)
@@ -184,17 +219,28 @@ def test_a_false_prediction_is_refused_with_its_leaves(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("limit", cases([0.0, 0.02, 0.2, 1.0], 2))
-@pytest.mark.parametrize("made", [lambda t: grid_plan(NARROW, limit=t), lambda t: joint_plan(SMALL, limit=t)], ids=["grid", "joint"])
+@pytest.mark.parametrize(
+    "made",
+    [lambda t: grid_plan(NARROW, limit=t), lambda t: joint_plan(SMALL, limit=t)],
+    ids=["grid", "joint"],
+)
 def test_plans_of_stopped_searches_hold(made: Any, limit: float) -> None:
     document = made(limit)
     again = json.loads(to_text(document))
     assert refusal(again) is None
     if limit == 0.0:
-        assert again["certificate"]["stopped_at"] > 0 or (again["certificate"]["joint"] or {}).get("grid_stopped_at")
+        assert again["certificate"]["stopped_at"] > 0 or (again["certificate"]["joint"] or {}).get(
+            "grid_stopped_at"
+        )
 
 
 MODELS = ("llama-3.2-1b", "gpt2", "gemma-2-2b", "qwen2.5-0.5b", "qwen1.5-moe-a2.7b")
-MANY = [(model, devices, kind) for model in MODELS for devices in (4, 8) for kind in ("grid", "joint-named", "simulation")]
+MANY = [
+    (model, devices, kind)
+    for model in MODELS
+    for devices in (4, 8)
+    for kind in ("grid", "joint-named", "simulation")
+]
 
 
 @pytest.mark.proof
@@ -203,11 +249,19 @@ MANY = [(model, devices, kind) for model in MODELS for devices in (4, 8) for kin
 def test_every_changed_leaf_of_many_files_is_found(model: str, devices: int, kind: str) -> None:
     asked = replace(SMALL, model=model, cluster=f"h100-sxm:{devices}", global_batch=2 * devices)
     if kind == "simulation":
-        experts = "ep4 " if "moe" in model else ""  # whole experts do not fit, which `check` would say
-        text = "pp4 mbs1 recompute=full" if devices == 4 else f"tp2 sp {experts}pp2 dp2 mbs1 schedule=zb-v"
+        experts = (
+            "ep4 " if "moe" in model else ""
+        )  # whole experts do not fit, which `check` would say
+        text = (
+            "pp4 mbs1 recompute=full"
+            if devices == 4
+            else f"tp2 sp {experts}pp2 dp2 mbs1 schedule=zb-v"
+        )
         every_leaf_is_found(simulated(text, asked), SAMPLE)
     else:
-        every_leaf_is_found(grid_plan(asked) if kind == "grid" else joint_plan(asked, space=kind), SAMPLE)
+        every_leaf_is_found(
+            grid_plan(asked) if kind == "grid" else joint_plan(asked, space=kind), SAMPLE
+        )
 
 
 @pytest.mark.proof

@@ -27,8 +27,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("model", ["models/config.json", "models"])
-def test_a_plan_is_read_from_anywhere_and_moves_with_its_files(folder: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
-    words = [model, "cluster.yaml", "--seq-len", "128", "--global-batch", "8", "-o", "plans/one.plan", "--quiet"]
+def test_a_plan_is_read_from_anywhere_and_moves_with_its_files(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    words = [
+        model,
+        "cluster.yaml",
+        "--seq-len",
+        "128",
+        "--global-batch",
+        "8",
+        "-o",
+        "plans/one.plan",
+        "--quiet",
+    ]
     assert run(["plan", *words]) == 0
     written = json.loads((folder / "plans" / "one.plan").read_text())["request"]
     assert (written["model"], written["cluster"]) == (f"../{model}", "../cluster.yaml")
@@ -39,7 +51,16 @@ def test_a_plan_is_read_from_anywhere_and_moves_with_its_files(folder: Path, mon
     assert run(["check", str(moved / "plans" / "one.plan"), "--quiet"]) == 0
     assert Path(read_saved(moved / "plans" / "one.plan").request.cluster) == moved / "cluster.yaml"
     assert run(["draw", str(moved / "plans" / "one.plan"), "--json"]) == 0
-    simulated = ["simulate", str(moved / model), str(moved / "cluster.yaml"), "--seq-len", "128", "--global-batch", "8", "--quiet"]
+    simulated = [
+        "simulate",
+        str(moved / model),
+        str(moved / "cluster.yaml"),
+        "--seq-len",
+        "128",
+        "--global-batch",
+        "8",
+        "--quiet",
+    ]
     assert run([*simulated, "--strategy", str(moved / "plans" / "one.plan")]) == 0
 
 
@@ -52,7 +73,13 @@ def test_names_and_expressions_stay(folder: Path) -> None:
 
 
 def test_what_is_not_there_stays_as_it_is_written(folder: Path) -> None:
-    asked = Request(model="gone/config.json", cluster="h100-sxm:8", seq_len=128, global_batch=8, profile="gone.json")
+    asked = Request(
+        model="gone/config.json",
+        cluster="h100-sxm:8",
+        seq_len=128,
+        global_batch=8,
+        profile="gone.json",
+    )
     assert found_from(asked, folder) is asked
     long = Request(model="m" * 5000, cluster="a\0b", seq_len=128, global_batch=8)
     assert found_from(long, folder) is long

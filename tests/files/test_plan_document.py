@@ -1,4 +1,5 @@
-"""Plans in files: any of them is read as it was written, and any damage is one error that says where."""
+"""Plans in files: any of them is read as it was written, and any damage is one error that says
+where."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ def test_any_plan_round_trips(plan: Plan) -> None:
 
 
 def test_options_of_a_plan_stay_with_it() -> None:
-    plan = replace(parse_plan((ZOO / "12-chimera.plan").read_text()), options=(("tp_overlap", "userbuffers"), ("recompute_norms", "on")))
+    plan = replace(
+        parse_plan((ZOO / "12-chimera.plan").read_text()),
+        options=(("tp_overlap", "userbuffers"), ("recompute_norms", "on")),
+    )
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
 
 
@@ -41,7 +45,9 @@ def test_equal_trees_are_one_object() -> None:
 
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
     max_leaves=10,
 )
 _ANY_PLAN = plan_to_json(parse_plan((ZOO / "12-chimera.plan").read_text()))
@@ -87,13 +93,22 @@ def test_damaged_json_raises_only_our_errors(value: object, steps: list[int]) ->
         ({"lanes": None}, "lanes is None, not a list of objects"),
         ({"placements": 3}, "placements is 3, not a list"),
         ({"placements": []}, r"stage 0 of lane '\w+' has placements of number 0"),
-        ({"placements": [[{"select": {}, "split": {"dim": "q", "parts": 2, "step": 1}}]]}, "split: dim is 'q', not b or"),
-        ({"placements": [[{"select": {}, "split": {"dim": "b", "parts": 0, "step": 1}}]]}, "placements 0 0: split: .* at least 1"),
+        (
+            {"placements": [[{"select": {}, "split": {"dim": "q", "parts": 2, "step": 1}}]]},
+            "split: dim is 'q', not b or",
+        ),
+        (
+            {"placements": [[{"select": {}, "split": {"dim": "b", "parts": 0, "step": 1}}]]},
+            "placements 0 0: split: .* at least 1",
+        ),
         (
             {"placements": [[{"select": {}, "split": {"dim": "b", "parts": "2", "step": 1}}]]},
             "parts is .2., not .* or a list of numbers",
         ),
-        ({"orders": [{}]}, "orders 0 is {}, not an object of schedule and lanes or an object of lanes and rows"),
+        (
+            {"orders": [{}]},
+            "orders 0 is {}, not an object of schedule and lanes or an object of lanes and rows",
+        ),
         ({"orders": [{"lanes": ["main"], "rows": [[0, [{"chunk": 0}]]]}]}, "orders 0: rows 0 1 0"),
     ],
 )

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.files.plan_file import parse_saved, read_plan_file, require_whole
-from shardwright.files.stored import StoredPlan, document_of, plan_document, prediction_document, simulation_document
+from shardwright.files.stored import (
+    StoredPlan,
+    document_of,
+    plan_document,
+    prediction_document,
+    simulation_document,
+)
 from shardwright.files.text import to_text
 from tests.cli.answers import ANSWER, BEST, PREDICTION, REQUEST, simulated
 from tests.golden.files import assert_golden
@@ -27,7 +33,18 @@ def test_plan_file_is_golden() -> None:
 
 def test_names_of_the_plan_face() -> None:
     document = json.loads(TEXT)
-    named = {"request", "space", "plan", "strategy", "runtime", "prediction", "certificate", "alternatives", "sensitivity", "sources"}
+    named = {
+        "request",
+        "space",
+        "plan",
+        "strategy",
+        "runtime",
+        "prediction",
+        "certificate",
+        "alternatives",
+        "sensitivity",
+        "sources",
+    }
     assert named <= set(document)
     assert {
         "step_time_s",
@@ -65,22 +82,32 @@ def test_clock_values_are_not_in_the_file() -> None:
 
 
 def test_names_of_the_simulate_face() -> None:
-    """`simulate --json` is the object that stands under `prediction`, in a simulation's file and in a plan's."""
+    """`simulate --json` is the object that stands under `prediction`, in a simulation's file and in
+    a plan's."""
     document = simulation_document(simulated())
     assert document["strategy"].startswith("tp2 sp pp4 dp8")
     assert document["runtime"] == "megatron-core-0.12"
-    assert document["prediction"] == prediction_document(PREDICTION) == plan_document(ANSWER)["prediction"]
+    assert (
+        document["prediction"]
+        == prediction_document(PREDICTION)
+        == plan_document(ANSWER)["prediction"]
+    )
     assert document["prediction"]["step_time_s"] == 2.0
     assert set(document) <= set(plan_document(ANSWER))
 
 
 def test_floats_have_nine_digits_and_keys_are_sorted() -> None:
     text = to_text({"b": 1 / 3, "a": [math.inf, 1.0], "c": (2, True, None)})
-    assert text == '{\n "a": [\n  null,\n  1.0\n ],\n "b": 0.333333333,\n "c": [\n  2,\n  true,\n  null\n ]\n}\n'
+    assert (
+        text
+        == '{\n "a": [\n  null,\n  1.0\n ],\n "b": 0.333333333,\n "c": [\n  2,\n  true,\n  null\n'
+        " ]\n}\n"
+    )
 
 
 def test_a_space_may_have_more_members_than_a_machine_word_counts() -> None:
-    """80 layers have 4e143 joint plans: the certificate counts them all, and its file is read again."""
+    """80 layers have 4e143 joint plans: the certificate counts them all, and its file is read
+    again."""
     many = replace(ANSWER.certificate, enumerated=4 * 10**143, bounded_b0=4 * 10**143 - 400)
     text = to_text(plan_document(replace(ANSWER, certificate=many)))
     assert parse_saved(text, name="plan.json").certificate == many  # type: ignore[attr-defined]
@@ -127,11 +154,27 @@ def test_a_missing_field_is_named(path: tuple[str, ...], message: str) -> None:
         (("version",), 4, "plan file: version 4 is not 3"),
         (("certificate", "gapp"), 0, "plan file: certificate: unknown field 'gapp'"),
         (("request", "seq_len"), 8192, "plan file: what was asked is not what its digest is of"),
-        (("request", "global_batch"), 0, "plan file: request: global_batch is 0, not a whole number of at least 1"),
-        (("request", "pins"), {"tp": 8}, "plan file: request: pins: tp is 8, not a list of strings"),
+        (
+            ("request", "global_batch"),
+            0,
+            "plan file: request: global_batch is 0, not a whole number of at least 1",
+        ),
+        (
+            ("request", "pins"),
+            {"tp": 8},
+            "plan file: request: pins: tp is 8, not a list of strings",
+        ),
         (("certificate", "optimal"), 1, "plan file: certificate: optimal is 1, not true or false"),
-        (("certificate", "best_s"), 1e999, "plan file: certificate: best_s is inf, not a number of at least 0"),
-        (("prediction", "interval_s"), [1], "plan file: prediction: interval_s is [1], not a list of two numbers"),
+        (
+            ("certificate", "best_s"),
+            1e999,
+            "plan file: certificate: best_s is inf, not a number of at least 0",
+        ),
+        (
+            ("prediction", "interval_s"),
+            [1],
+            "plan file: prediction: interval_s is [1], not a list of two numbers",
+        ),
         (("alternatives",), [3], "plan file: alternatives is [3], not a list of objects"),
     ],
 )
@@ -156,14 +199,22 @@ def test_unreadable_files(tmp_path: Any) -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     found = [path] if path else []
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    items = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in items:
         found += _paths(item, (*path, key))
     return found

@@ -20,7 +20,15 @@ from tests.files.saved import KINDS
 from tests.files.test_trace_file import TEXT as TRACE
 from tests.golden.files import assert_golden
 
-TYPES = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None)}
+TYPES = {
+    "object": dict,
+    "array": list,
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "null": type(None),
+}
 
 
 def wrong(value: Any, schema: dict[str, Any], root: dict[str, Any], path: str = "") -> list[str]:
@@ -33,21 +41,36 @@ def wrong(value: Any, schema: dict[str, Any], root: dict[str, Any], path: str = 
             return [] if any(not errors for errors in found) else min(found, key=len)
     if "const" in schema or "enum" in schema:
         return [] if value in schema.get("enum", [schema.get("const")]) else [f"{path}: {value!r}"]
-    if "type" in schema and (not isinstance(value, TYPES[schema["type"]]) or (isinstance(value, bool) and schema["type"] != "boolean")):
+    if "type" in schema and (
+        not isinstance(value, TYPES[schema["type"]])
+        or (isinstance(value, bool) and schema["type"] != "boolean")
+    ):
         return [f"{path}: {value!r} is no {schema['type']}"]
     errors = []
     if isinstance(value, dict):
         known, rest = schema.get("properties", {}), schema.get("additionalProperties", True)
-        errors += [f"{path}.{name} is missing" for name in schema.get("required", ()) if name not in value]
+        errors += [
+            f"{path}.{name} is missing" for name in schema.get("required", ()) if name not in value
+        ]
         for name, item in value.items():
             if name not in known and rest is False:
                 errors.append(f"{path}.{name} is unknown")
             else:
-                errors += wrong(item, known.get(name, rest if isinstance(rest, dict) else {}), root, f"{path}.{name}")
+                errors += wrong(
+                    item,
+                    known.get(name, rest if isinstance(rest, dict) else {}),
+                    root,
+                    f"{path}.{name}",
+                )
     if isinstance(value, list):
         fixed = schema.get("prefixItems", [])
         for place, item in enumerate(value):
-            errors += wrong(item, fixed[place] if place < len(fixed) else schema.get("items", {}), root, f"{path}.{place}")
+            errors += wrong(
+                item,
+                fixed[place] if place < len(fixed) else schema.get("items", {}),
+                root,
+                f"{path}.{place}",
+            )
     least, most = schema.get("minimum"), schema.get("maximum")
     if (least is not None and value < least) or (most is not None and value > most):
         errors.append(f"{path}: {value!r} is not within {least} and {most}")
@@ -70,7 +93,10 @@ def test_what_is_written_has_the_schema(kind: str) -> None:
 
 
 def test_profiles_and_traces_have_the_schema() -> None:
-    for kind, text, parse in (("profile", to_text(profile_document(profile())), parse_profile), ("trace", TRACE, parse_traces)):
+    for kind, text, parse in (
+        ("profile", to_text(profile_document(profile())), parse_profile),
+        ("trace", TRACE, parse_traces),
+    ):
         schema = schema_of(kind)
         assert wrong(json.loads(text), schema, schema) == []
         assert parse(text)
@@ -78,7 +104,13 @@ def test_profiles_and_traces_have_the_schema() -> None:
 
 def test_what_a_schema_refuses_the_reader_refuses() -> None:
     schema, good = schema_of("simulation"), json.loads(to_text(simulation_document(simulated())))
-    for name, value in (("prediction", 1), ("runtime", 1), ("classes", [1]), ("request", {}), ("more", 1)):
+    for name, value in (
+        ("prediction", 1),
+        ("runtime", 1),
+        ("classes", [1]),
+        ("request", {}),
+        ("more", 1),
+    ):
         bad = {**good, name: value}
         assert wrong(bad, schema, schema)
         with pytest.raises(ValueError, match=name):
@@ -87,4 +119,6 @@ def test_what_a_schema_refuses_the_reader_refuses() -> None:
 
 def test_an_unknown_kind_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["schema", "plam"]) == 2
-    assert capsys.readouterr().err == "error: there is no schema of 'plam'\nhint: did you mean plan?\n"
+    assert (
+        capsys.readouterr().err == "error: there is no schema of 'plam'\nhint: did you mean plan?\n"
+    )

@@ -1,4 +1,5 @@
-"""Trace files: what is written is read again, Perfetto's fields are there, and anything else is refused in one line."""
+"""Trace files: what is written is read again, Perfetto's fields are there, and anything else is
+refused in one line."""
 
 from __future__ import annotations
 
@@ -54,24 +55,48 @@ def test_what_is_written_is_read(found: list[StepTrace]) -> None:
             replace(s, start_s=0, end_s=0, exposed_s=0) for s in other.spans
         ]
         for name in ("start_s", "end_s", "exposed_s"):
-            assert [getattr(s, name) for s in other.spans] == pytest.approx([getattr(s, name) for s in one.spans], abs=2e-12)
-        assert [(m.device, m.held) for m in one.memory] == [(m.device, m.held) for m in other.memory]
+            assert [getattr(s, name) for s in other.spans] == pytest.approx(
+                [getattr(s, name) for s in one.spans], abs=2e-12
+            )
+        assert [(m.device, m.held) for m in one.memory] == [
+            (m.device, m.held) for m in other.memory
+        ]
 
 
 def alternating(lengths: list[int]) -> StepTrace:
-    """Two devices in turn, each of whose spans, of so many picoseconds, sends what the other takes as it ends."""
+    """Two devices in turn, each of whose spans, of so many picoseconds, sends what the other takes
+    as it ends."""
     spans, now = [], 0
     for number, length in enumerate(lengths):
         first, end = now / 1e12, (now + length) / 1e12
-        spans.append(replace(span(0, first, end, "send", track=Track.MESSAGES), peer=1, microbatch=number, size=4))
-        spans.append(replace(span(1, first, end, "receive", track=Track.MESSAGES), peer=0, microbatch=number, size=4))
+        spans.append(
+            replace(
+                span(0, first, end, "send", track=Track.MESSAGES), peer=1, microbatch=number, size=4
+            )
+        )
+        spans.append(
+            replace(
+                span(1, first, end, "receive", track=Track.MESSAGES),
+                peer=0,
+                microbatch=number,
+                size=4,
+            )
+        )
         now += length
     return replace(trace(*spans), devices=(TracedDevice(device=0), TracedDevice(device=1)))
 
 
 @examples(200, 2000)
-@given(st.lists(st.one_of(st.integers(1, 10**7).map(lambda n: 1000 * n), st.integers(0, 10**8)), min_size=1, max_size=40))
-def test_spans_that_follow_one_another_overlap_nowhere_as_perfetto_cuts_them_off(lengths: list[int]) -> None:
+@given(
+    st.lists(
+        st.one_of(st.integers(1, 10**7).map(lambda n: 1000 * n), st.integers(0, 10**8)),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_spans_that_follow_one_another_overlap_nowhere_as_perfetto_cuts_them_off(
+    lengths: list[int],
+) -> None:
     """Whole nanoseconds too: 1.005 x 1000 is 1004.9 in double precision."""
     assert faults(trace_text(alternating(lengths))) == []
 
@@ -81,7 +106,9 @@ def test_events_are_those_that_perfetto_shows() -> None:
     events = document["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert names == {1: "simulated · device 0 (+3 alike)", 2: "measured · device 0"}
-    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    threads = {
+        (e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"
+    }
     assert threads == {(1, 16): "compute", (1, 17): "send forward", (2, 32): "compute"}
     spans = [e for e in events if e["ph"] == "X"]
     assert [(e["pid"], e["name"], e["ts"], e["dur"]) for e in spans] == [
@@ -97,7 +124,10 @@ def test_the_measured_trace_of_a_file(tmp_path: Path) -> None:
     path.write_text(TEXT, encoding="utf-8")
     assert read_traces(path) == (PREDICTED, MEASURED)
     assert read_measured(path) == MEASURED
-    for kept, says in (((PREDICTED,), "has no measured trace"), ((MEASURED, MEASURED), "has 2 measured traces")):
+    for kept, says in (
+        ((PREDICTED,), "has no measured trace"),
+        ((MEASURED, MEASURED), "has 2 measured traces"),
+    ):
         path.write_text(trace_text(*kept), encoding="utf-8")
         with pytest.raises(DataError, match=f"trace.json {says}"):
             read_measured(path)
@@ -112,12 +142,27 @@ def test_the_measured_trace_of_a_file(tmp_path: Path) -> None:
         (b"[]", "is not a trace of a plan"),
         (b'{"traceEvents": []}', "is not a trace of a plan: its schema is not shardwright.trace"),
         (TEXT.replace('"version": 1', '"version": 2').encode(), "version 2 is not 1"),
-        (TEXT.replace('"pid": 2, "device"', '"pid": 1, "device"').encode(), "process 1, device 0 is there twice"),
-        (TEXT.replace('"origin": "measured"', '"origin": "guessed"').encode(), "origin is 'guessed', not simulated or measured"),
-        (TEXT.replace('"dur": 3000.0', '"dur": -1').encode(), "dur is -1, not a number of at least 0"),
+        (
+            TEXT.replace('"pid": 2, "device"', '"pid": 1, "device"').encode(),
+            "process 1, device 0 is there twice",
+        ),
+        (
+            TEXT.replace('"origin": "measured"', '"origin": "guessed"').encode(),
+            "origin is 'guessed', not simulated or measured",
+        ),
+        (
+            TEXT.replace('"dur": 3000.0', '"dur": -1').encode(),
+            "dur is -1, not a number of at least 0",
+        ),
         (TEXT.replace('"dur": 3000.0', '"dur": NaN').encode(), "dur is nan"),
-        (TEXT.replace('"ph": "X", "pid": 2', '"ph": "X", "pid": 3').encode(), "pid is 3, not a process of this file"),
-        (TEXT.replace('"tid": 17, "name": "SEND_F', '"tid": 9, "name": "SEND_F').encode(), "tid is 9, not 16 x pid"),
+        (
+            TEXT.replace('"ph": "X", "pid": 2', '"ph": "X", "pid": 3').encode(),
+            "pid is 3, not a process of this file",
+        ),
+        (
+            TEXT.replace('"tid": 17, "name": "SEND_F', '"tid": 9, "name": "SEND_F').encode(),
+            "tid is 9, not 16 x pid",
+        ),
         (TEXT.replace('"bytes": 5', '"bytes": "5"').encode(), "bytes is '5', not a whole number"),
     ],
 )
@@ -137,7 +182,9 @@ def test_no_file(tmp_path: Path) -> None:
 
 ODD = st.recursive(
     st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=4,
 )
 
@@ -151,7 +198,11 @@ def test_a_damaged_file_is_read_or_refused(data: st.DataObject) -> None:
         while isinstance(where, dict | list) and where:
             keys = sorted(where) if isinstance(where, dict) else range(len(where))
             key = data.draw(st.sampled_from(list(keys)))
-            if not isinstance(where[key], dict | list) or not where[key] or data.draw(st.integers(0, 3)) == 0:
+            if (
+                not isinstance(where[key], dict | list)
+                or not where[key]
+                or data.draw(st.integers(0, 3)) == 0
+            ):
                 if isinstance(where, dict) and data.draw(st.booleans()):
                     del where[key]
                 else:
@@ -179,7 +230,8 @@ def test_any_text(text: str) -> None:
     ],
 )
 def test_simulated_steps_open_in_perfetto(text: str, runtime: str, arrows: int) -> None:
-    """Every message of every device is an arrow to the device of the same place: 32 microbatches, two ways, over each border of ranks."""
+    """Every message of every device is an arrow to the device of the same place: 32 microbatches,
+    two ways, over each border of ranks."""
     one = stored(parse_grid(text), runtime=runtime)
     assert one.grid is not None
     found = simulated(one, devices=range(one.grid.devices))
@@ -189,14 +241,23 @@ def test_simulated_steps_open_in_perfetto(text: str, runtime: str, arrows: int) 
     sent = [span for span in found.spans if span.track in (Track.SEND_F, Track.SEND_B)]
     replicas = one.grid.devices // one.grid.pp
     assert len([e for e in events if e["ph"] == "s"]) == len(sent) == arrows * replicas
-    devices = {e["pid"]: int(e["args"]["name"].rpartition(" ")[2]) for e in events if e["name"] == "process_name"}
+    devices = {
+        e["pid"]: int(e["args"]["name"].rpartition(" ")[2])
+        for e in events
+        if e["name"] == "process_name"
+    }
     ends = {(e["id"], e["ph"]): devices[e["pid"]] for e in events if e["ph"] in ("s", "f")}
-    assert all((ends[number, "f"] - device) % replicas == 0 for (number, phase), device in ends.items() if phase == "s")
+    assert all(
+        (ends[number, "f"] - device) % replicas == 0
+        for (number, phase), device in ends.items()
+        if phase == "s"
+    )
     assert faults(trace_text(simulated(one), replace(found, origin=Origin.MEASURED))) == []
 
 
 def test_measured_messages_are_arrows() -> None:
-    """Of two requests about the same microbatch in the same direction; not where one of them is lacking."""
+    """Of two requests about the same microbatch in the same direction; not where one of them is
+    lacking."""
     asked = [
         replace(span(0, 2.0, 2.1, "send", track=Track.MESSAGES, within="F"), peer=1),
         replace(span(1, 1.0, 2.3, "receive", track=Track.MESSAGES, within="F"), peer=0),
@@ -204,7 +265,11 @@ def test_measured_messages_are_arrows() -> None:
     ]
     written = trace_text(trace(*asked))
     assert faults(written) == []
-    flows = [(e["ph"], e["pid"], e["ts"]) for e in json.loads(written)["traceEvents"] if e["ph"] in ("s", "f")]
+    flows = [
+        (e["ph"], e["pid"], e["ts"])
+        for e in json.loads(written)["traceEvents"]
+        if e["ph"] in ("s", "f")
+    ]
     assert flows == [("s", 1, 2.05e6), ("f", 2, 2.05e6)]
 
 
@@ -218,8 +283,12 @@ def test_measured_messages_are_arrows() -> None:
         (lambda e: e["ph"] == "C" and e.update(args={}), "counter"),
     ],
 )
-def test_the_check_sees_what_perfetto_would_drop(change: Callable[[dict[str, Any]], object], fault: str) -> None:
-    document = json.loads(trace_text(simulated(stored(parse_grid("pp2 dp2 zero1"), runtime="megatron-core"))))
+def test_the_check_sees_what_perfetto_would_drop(
+    change: Callable[[dict[str, Any]], object], fault: str
+) -> None:
+    document = json.loads(
+        trace_text(simulated(stored(parse_grid("pp2 dp2 zero1"), runtime="megatron-core")))
+    )
     for event in document["traceEvents"]:
         change(event)
     assert any(fault in one for one in faults(json.dumps(document)))

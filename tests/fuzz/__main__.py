@@ -1,4 +1,5 @@
-"""``python -m tests.fuzz``: a million inputs of a new seed over all parsers; what escapes is printed and the exit code is 1."""
+"""``python -m tests.fuzz``: a million inputs of a new seed over all parsers; what escapes is
+printed and the exit code is 1."""
 
 from __future__ import annotations
 
@@ -27,7 +28,11 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--number", type=int, default=1_000_000, help="inputs over all parsers")
     arguments.add_argument("--parser", action="append", help="only this one; repeatable")
-    arguments.add_argument("--times", action="store_true", help="milliseconds of an input of each parser, mean and longest, of 300")
+    arguments.add_argument(
+        "--times",
+        action="store_true",
+        help="milliseconds of an input of each parser, mean and longest, of 300",
+    )
     given = arguments.parse_args()
     seed = os.environ.get(VARIABLE) or str(secrets.randbelow(10**9))
     chosen = [parser for parser in parsers() if not given.parser or parser.name in given.parser]
@@ -40,7 +45,9 @@ def main() -> int:
     escapes = hunt(chosen, given.number, seed=seed, told=_progress if sys.stderr.isatty() else None)
     for escape in escapes[:20]:
         _say(f"\n{escape.parser}, input {escape.seed!r}: {escape.text[:2000]!r}\n{escape.what}")
-    counts = Counter((escape.parser, escape.what.rstrip().rpartition("\n")[2][:100]) for escape in escapes)
+    counts = Counter(
+        (escape.parser, escape.what.rstrip().rpartition("\n")[2][:100]) for escape in escapes
+    )
     for (name, last), count in counts.most_common():
         _say(f"{count:6} {name}: {last}")
     _say(f"{len(escapes)} escapes")

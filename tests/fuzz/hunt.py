@@ -1,4 +1,5 @@
-"""Gives mutated inputs to every parser: each returns a value or raises an error of the project, one printable line with a hint of one."""
+"""Gives mutated inputs to every parser: each returns a value or raises an error of the project, one
+printable line with a hint of one."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class Escape:
     """An input that ended otherwise than in a value or an error of the project.
 
     Args:
-        seed: of the generator that drew the input: `input_of(parser, seed)` is it. what: what happened; a traceback, or the bad message.
+        seed: of the generator that drew the input: `input_of(parser, seed)` is it.
+        what: what happened; a traceback, or the bad message.
     """
 
     parser: str
@@ -52,7 +54,13 @@ def verdict(parser: Parser, text: str) -> str:
     return ""
 
 
-def hunt(parsers: Sequence[Parser], number: int, *, seed: str, told: Callable[[str, int], None] | None = None) -> list[Escape]:
+def hunt(
+    parsers: Sequence[Parser],
+    number: int,
+    *,
+    seed: str,
+    told: Callable[[str, int], None] | None = None,
+) -> list[Escape]:
     """Escapes among `number` inputs, shared by the parsers' weights.
 
     Args:

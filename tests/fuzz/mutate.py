@@ -1,4 +1,5 @@
-"""Inputs made from valid ones: changed characters, numbers, lines, words of other samples and, in JSON, fields and values."""
+"""Inputs made from valid ones: changed characters, numbers, lines, words of other samples and, in
+JSON, fields and values."""
 
 from __future__ import annotations
 
@@ -11,8 +12,39 @@ from typing import Any, Final
 
 MAX_CHARACTERS: Final = 200_000
 NUMBERS: Final = (
-    *("0", "-1", "1", "7", "1e308", "1e309", "nan", "inf", "-inf", "NaN", "Infinity", "1e-300", "-0.0", "0.1", "1e17", "1_000", "1,000"),
-    *("9" * 17, "9" * 19, "9" * 400, "1" + "0" * 5000, "0x10", "1e", "٣", "²", "4294967296", str(2**62), str(2**63), str(2**64)),
+    *(
+        "0",
+        "-1",
+        "1",
+        "7",
+        "1e308",
+        "1e309",
+        "nan",
+        "inf",
+        "-inf",
+        "NaN",
+        "Infinity",
+        "1e-300",
+        "-0.0",
+        "0.1",
+        "1e17",
+        "1_000",
+        "1,000",
+    ),
+    *(
+        "9" * 17,
+        "9" * 19,
+        "9" * 400,
+        "1" + "0" * 5000,
+        "0x10",
+        "1e",
+        "٣",
+        "²",
+        "4294967296",
+        str(2**62),
+        str(2**63),
+        str(2**64),
+    ),
 )
 ODD: Final = (
     "\x00",
@@ -73,7 +105,14 @@ def mutated(samples: Sequence[str], random: Random) -> str:
 def _flipped(text: str, samples: Sequence[str], random: Random) -> str:
     """A character is another one."""
     at = random.randrange(len(text) + 1)
-    new = random.choice((random.choice(ODD), random.choice(MARKS), chr(random.randrange(32, 127)), chr(random.randrange(0xD800))))
+    new = random.choice(
+        (
+            random.choice(ODD),
+            random.choice(MARKS),
+            chr(random.randrange(32, 127)),
+            chr(random.randrange(0xD800)),
+        )
+    )
     return text[:at] + new + text[at + random.randrange(2) :]
 
 
@@ -104,7 +143,11 @@ def _spliced(text: str, samples: Sequence[str], random: Random) -> str:
     """A stretch of one sample stands in the midst of another."""
     other = random.choice(samples)
     low, at = random.randrange(len(other) + 1), random.randrange(len(text) + 1)
-    return text[:at] + other[low : low + random.choice((5, 50, len(other)))] + text[at + random.choice((0, 0, 5, 50)) :]
+    return (
+        text[:at]
+        + other[low : low + random.choice((5, 50, len(other)))]
+        + text[at + random.choice((0, 0, 5, 50)) :]
+    )
 
 
 def _reworded(text: str, samples: Sequence[str], random: Random) -> str:
@@ -112,7 +155,9 @@ def _reworded(text: str, samples: Sequence[str], random: Random) -> str:
     words = _WORD.findall(text)
     if not words:
         return random.choice(MARKS)
-    words[random.randrange(len(words))] = random.choice(_WORD.findall(random.choice(samples)) or [""])
+    words[random.randrange(len(words))] = random.choice(
+        _WORD.findall(random.choice(samples)) or [""]
+    )
     return "".join(words)
 
 
@@ -130,11 +175,18 @@ def _deep(text: str, samples: Sequence[str], random: Random) -> str:
     low, high = random.choice(("[]", "{}", "()", "<>", "''"))
     depth = random.choice((3, 60, 3000))
     at = random.randrange(len(text) + 1)
-    return text[:at] + low * depth + random.choice(("", "1", "a")) + high * random.choice((depth, depth - 1)) + text[at:]
+    return (
+        text[:at]
+        + low * depth
+        + random.choice(("", "1", "a"))
+        + high * random.choice((depth, depth - 1))
+        + text[at:]
+    )
 
 
 def _other_value(text: str, samples: Sequence[str], random: Random) -> str:
-    """Of a JSON text: a value is another, a field lacks, has another name, or one more stands beside it."""
+    """Of a JSON text: a value is another, a field lacks, has another name, or one more stands
+    beside it."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -159,7 +211,9 @@ def _change(holder: Any, key: Any, places: Sequence[tuple[Any, Any]], random: Ra
     elif change == 2 and isinstance(holder, list):
         holder.insert(key, random.choice((*VALUES, holder[key])))
     elif change == 3 and isinstance(holder[key], int | float):
-        holder[key] = random.choice((holder[key] * 10**9, -holder[key], holder[key] + 1, holder[key] / 3, str(holder[key])))
+        holder[key] = random.choice(
+            (holder[key] * 10**9, -holder[key], holder[key] + 1, holder[key] / 3, str(holder[key]))
+        )
     elif change == 4:
         other, name = random.choice(places)
         holder[key] = other[name]
@@ -173,7 +227,13 @@ def _places(value: Any) -> list[tuple[Any, Any]]:
     waiting = [value]
     while waiting:
         holder = waiting.pop()
-        for key in range(len(holder)) if isinstance(holder, list) else list(holder) if isinstance(holder, dict) else ():
+        for key in (
+            range(len(holder))
+            if isinstance(holder, list)
+            else list(holder)
+            if isinstance(holder, dict)
+            else ()
+        ):
             found.append((holder, key))
             waiting.append(holder[key])
     return found

@@ -1,4 +1,5 @@
-"""Every parser of text that a user can hand to the project, with short valid samples; one that is added belongs here too."""
+"""Every parser of text that a user can hand to the project, with short valid samples; one that is
+added belongs here too."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from typing import Final
 from shardwright.calibrate.kineto import parse_kineto
 from shardwright.calibrate.nccl_tests import parse_nccl_tests
 from shardwright.cli.counts import read_batch, read_count
-from shardwright.cli.flags import read_choices, read_headroom, read_prices, read_reserve, read_tokens
+from shardwright.cli.flags import (
+    read_choices,
+    read_headroom,
+    read_prices,
+    read_reserve,
+    read_tokens,
+)
 from shardwright.cli.screen import plain
 from shardwright.errors import ShardwrightError
 from shardwright.files.plan_file import parse_saved, require_whole
@@ -70,21 +77,39 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PUBLISHED: Final = ROOT / "tests" / "launch_files" / "published"
 _SUFFIXES: Final = (".slurm", ".sh", ".json", ".yaml", ".toml")
 _ALIASES: Final = (
-    "base_model: &m a/b\ntokenizer: *m\nsequence_len: &n 2048\nmicro_batch_size: 1\neval_sequence_len: *n\n"
-    "datasets: [&d {path: x, type: &t alpaca}, {<<: *d, path: y}, {<<: [*d], type: *t}]\n"
+    "base_model: &m a/b\ntokenizer: *m\nsequence_len: &n 2048\nmicro_batch_size:"
+    " 1\neval_sequence_len: *n\ndatasets: [&d {path: x, type: &t alpaca}, {<<: *d, path: y}, {<<:"
+    " [*d], type: *t}]\n"
 )
 LAUNCH_FILES: Final = {
-    **{suffix: tuple(path.read_text() for path in sorted(PUBLISHED.glob(f"*{suffix}"))) for suffix in _SUFFIXES},
+    **{
+        suffix: tuple(path.read_text() for path in sorted(PUBLISHED.glob(f"*{suffix}")))
+        for suffix in _SUFFIXES
+    },
     ".yml": (_ALIASES,),
-    ".py": ("cfg.model.tensor_model_parallel_size = 4\ncfg.train.micro_batch_size = 1\nParallelismConfig(tensor_parallel_degree=2)\n",),
+    ".py": (
+        (
+            "cfg.model.tensor_model_parallel_size = 4\ncfg.train.micro_batch_size ="
+            " 1\nParallelismConfig(tensor_parallel_degree=2)\n"
+        ),
+    ),
 }
 
 
 SCRIPTS: Final = (
     ': "${TP:=4}"\nfor i in 1 2 "$@"; do A+=($i); done\nx ${A[@]} ${TP%.*} ${#A[@]} $((TP * 2))\n',
-    'case $1 in\n a|b) C=1 ;;\n *) C=${2:-3} ;;\nesac\nf() {\n local D=$1; shift\n x $D $#\n}\nf "$C" y\n',
-    "while [ $N -lt 3 ]; do ((N++)); [[ $N == 2* && -n $B ]] || break; done\n(cd x; E=1)\nbash -c 'y $E' 2>&1 | tee log\n",
-    'cat <<EOF > ds.json\n{"stage": $Z}\nEOF\nsource env.sh\nif [ -f $X ]; then F=1; elif ((N > 1)); then F=2; else F=3; fi\nset -- a b\n',
+    (
+        "case $1 in\n a|b) C=1 ;;\n *) C=${2:-3} ;;\nesac\nf() {\n local D=$1; shift\n x $D"
+        ' $#\n}\nf "$C" y\n'
+    ),
+    (
+        "while [ $N -lt 3 ]; do ((N++)); [[ $N == 2* && -n $B ]] || break; done\n(cd x; E=1)\nbash"
+        " -c 'y $E' 2>&1 | tee log\n"
+    ),
+    (
+        'cat <<EOF > ds.json\n{"stage": $Z}\nEOF\nsource env.sh\nif [ -f $X ]; then F=1; elif ((N >'
+        " 1)); then F=2; else F=3; fi\nset -- a b\n"
+    ),
 )
 
 
@@ -93,8 +118,10 @@ class Parser:
     """A parser and what it reads.
 
     Args:
-        read: takes a text; returns whatever it means or raises an error of the project. samples: valid texts, short.
-        others: texts that are mutated too, some of which are refused: what they mean is tested elsewhere.
+        read: takes a text; returns whatever it means or raises an error of the project.
+        samples: valid texts, short.
+        others: texts that are mutated too, some of which are refused: what they mean is tested
+            elsewhere.
         weight: its share of the inputs; slow ones have less.
     """
 
@@ -115,7 +142,13 @@ def parsers() -> tuple[Parser, ...]:
         "tp=2 cp2 ulysses2 recompute=full zero3",
         "pp4 first=3 last=5 schedule=zb-h1 recompute=selective offload=50",
     )
-    plans = (UNEVEN, *((ROOT / "tests" / "strategy" / "zoo" / name).read_text() for name in ("02-tp-sp.plan", "08-uneven.plan")))
+    plans = (
+        UNEVEN,
+        *(
+            (ROOT / "tests" / "strategy" / "zoo" / name).read_text()
+            for name in ("02-tp-sp.plan", "08-uneven.plan")
+        ),
+    )
     table = f"{HEADER}\n{LINE}\nmine,run 8,gpt-3 175b,A100,64,2048,64,2,fp16,8,8,9.1\n"
     return (
         Parser(
@@ -125,14 +158,23 @@ def parsers() -> tuple[Parser, ...]:
             weight=4,
         ),
         Parser(
-            name="model", read=load_named, samples=("llama-3.1-405b", "meta-llama/Llama-3.1-8B", "deepseek-v3", "gpt3-175b"), weight=0.4
+            name="model",
+            read=load_named,
+            samples=("llama-3.1-405b", "meta-llama/Llama-3.1-8B", "deepseek-v3", "gpt3-175b"),
+            weight=0.4,
         ),
-        Parser(name="training", read=partial(trained, model), samples=("all", "lora:r16", "lora:r8:attn,mlp", "frozen:embed,head")),
+        Parser(
+            name="training",
+            read=partial(trained, model),
+            samples=("all", "lora:r16", "lora:r8:attn,mlp", "frozen:embed,head"),
+        ),
         Parser(name="cluster", read=parse_cluster, samples=CLUSTERS),
         Parser(name="cluster file", read=cluster_from_yaml, samples=CLUSTER_FILES, weight=0.7),
         Parser(name="inventory", read=_inventory, samples=INVENTORIES),
         Parser(name="scenario file", read=states_from_yaml, samples=(SCENARIOS,), weight=0.5),
-        Parser(name="runtime", read=load_runtime, samples=("megatron-core-0.12", "maxtext", "FSDP2")),
+        Parser(
+            name="runtime", read=load_runtime, samples=("megatron-core-0.12", "maxtext", "FSDP2")
+        ),
         Parser(name="grid", read=_grid, samples=grids, weight=2),
         Parser(
             name="strategy words",
@@ -140,11 +182,23 @@ def parsers() -> tuple[Parser, ...]:
             samples=("fsdp", "zero-3 and no recompute", "more tp", "tensor parallel 4"),
         ),
         Parser(
-            name="changed grid", read=partial(changed_grid, parse_grid(grids[0])), samples=(*grids, "zero3", "tp4 dp16", "recompute=full")
+            name="changed grid",
+            read=partial(changed_grid, parse_grid(grids[0])),
+            samples=(*grids, "zero3", "tp4 dp16", "recompute=full"),
         ),
         Parser(name="notation", read=partial(parse_plan, model=model), samples=plans, weight=3),
-        Parser(name="plan file", read=parse_saved, samples=(saved("tp2 sp pp2 dp4 mbs1 zero1"), saved(UNEVEN)), weight=1),
-        Parser(name="explained plan", read=_explained, samples=(json.dumps(grid_plan()), saved("tp2 sp pp2 dp4 mbs1 zero1")), weight=0.4),
+        Parser(
+            name="plan file",
+            read=parse_saved,
+            samples=(saved("tp2 sp pp2 dp4 mbs1 zero1"), saved(UNEVEN)),
+            weight=1,
+        ),
+        Parser(
+            name="explained plan",
+            read=_explained,
+            samples=(json.dumps(grid_plan()), saved("tp2 sp pp2 dp4 mbs1 zero1")),
+            weight=0.4,
+        ),
         Parser(name="profile", read=parse_profile, samples=(to_text(profile_document(profile())),)),
         Parser(name="trace", read=parse_traces, samples=(TRACES,)),
         Parser(name="requests", read=_requests, samples=(AZURE, MOONCAKE, OWN)),
@@ -154,20 +208,40 @@ def parsers() -> tuple[Parser, ...]:
         Parser(
             name="served",
             read=_served,
-            samples=(f"{SERVING_HEADER}\n{SERVING_LINE}\n", f"{METRICS}\n{PLAIN}\n{POOLS}\n", POOLS_ROW),
+            samples=(
+                f"{SERVING_HEADER}\n{SERVING_LINE}\n",
+                f"{METRICS}\n{PLAIN}\n{POOLS}\n",
+                POOLS_ROW,
+            ),
             weight=2,
         ),
-        Parser(name="launch", read=_launch, samples=(f"{DENSE} {SPLIT}", LATENT, "tp=2 --bf16: true")),
+        Parser(
+            name="launch", read=_launch, samples=(f"{DENSE} {SPLIT}", LATENT, "tp=2 --bf16: true")
+        ),
         *(
-            Parser(name=f"launch file{suffix}", read=partial(_launch_file, suffix), samples=samples, weight=0.5)
+            Parser(
+                name=f"launch file{suffix}",
+                read=partial(_launch_file, suffix),
+                samples=samples,
+                weight=0.5,
+            )
             for suffix, samples in LAUNCH_FILES.items()
         ),
         Parser(name="shell script", read=partial(read_script, given={"2": "b"}), samples=SCRIPTS),
         *(
-            Parser(name=f"launch of {framework}{suffix}", read=partial(_launch_file, suffix), others=texts, weight=0.3)
+            Parser(
+                name=f"launch of {framework}{suffix}",
+                read=partial(_launch_file, suffix),
+                others=texts,
+                weight=0.3,
+            )
             for (framework, suffix), texts in FRAMEWORKS.items()
         ),
-        Parser(name="facts", read=_facts, samples=tuple(path.read_text() for path in sorted(FACTS.glob("*.toml"))[:4])),
+        Parser(
+            name="facts",
+            read=_facts,
+            samples=tuple(path.read_text() for path in sorted(FACTS.glob("*.toml"))[:4]),
+        ),
         Parser(
             name="facts of serving",
             read=_serving_facts,
@@ -176,10 +250,21 @@ def parsers() -> tuple[Parser, ...]:
         Parser(
             name="pins",
             read=partial(_pinned, space),
-            samples=("tp=4,8", "zero1", "schedule=1f1b", "order=tp-cp-ep-dp-pp", "first=3", "vpp=1,2,4"),
+            samples=(
+                "tp=4,8",
+                "zero1",
+                "schedule=1f1b",
+                "order=tp-cp-ep-dp-pp",
+                "first=3",
+                "vpp=1,2,4",
+            ),
         ),
         Parser(name="counts", read=_count, samples=("8192", "8k", "4M tokens", "8,192", "1.5k")),
-        Parser(name="sizes", read=_sizes, samples=("4", "4GiB", "5%", "15T", "300B", "2.5", "h100-sxm=2.5", "aws-p5.48xlarge=98")),
+        Parser(
+            name="sizes",
+            read=_sizes,
+            samples=("4", "4GiB", "5%", "15T", "300B", "2.5", "h100-sxm=2.5", "aws-p5.48xlarge=98"),
+        ),
     )
 
 
@@ -198,8 +283,8 @@ CONFIGURATIONS: Final = ROOT / "tests" / "model" / "configs"
 FACTS: Final = ROOT / "benchmarks" / "published" / "facts"
 SERVING_FACTS: Final = ROOT / "benchmarks" / "published" / "serving" / "facts"
 POOLS_ROW: Final = (
-    "source_id,table_or_row,model_name,gpu,engine,options,workers,precision,isl,osl,concurrency,spec_decoding,guesses,acceptance,ttft_ms\n"
-    "lab,1,deepseek-r1,gb300,trtllm 1.2.0rc6.post2,kv=fp8,1x(tp4ep4dp)+5x(tp8ep8),fp4,8192,1024,64,mtp,3,0.8,900\n"
+    "source_id,table_or_row,model_name,gpu,engine,options,workers,precision,isl,osl,concurrency,spec_decoding,guesses,acceptance,ttft_ms\nlab,1,deepseek-r1,gb300,trtllm"
+    " 1.2.0rc6.post2,kv=fp8,1x(tp4ep4dp)+5x(tp8ep8),fp4,8192,1024,64,mtp,3,0.8,900\n"
 )
 CLUSTER_FILES: Final = (
     """name: two-kinds
@@ -212,8 +297,14 @@ fabric:
   - {name: leaf, devices: 64, rails: true}
   - {name: spine, oversubscription: 2, latency_us: 1.5}
 """,
-    "nodes: [{accelerator: h100-sxm, count: 8}]\nfabric: [{name: leaf, devices: 32}, {name: spine, oversubscription: 3}]\n",
-    "nodes: [{accelerator: l40s, count: 2, island_devices: 4, node_tiers: [{name: sockets, devices: 8, bandwidth_gbps: 80}]}]\n",
+    (
+        "nodes: [{accelerator: h100-sxm, count: 8}]\nfabric: [{name: leaf, devices: 32}, {name:"
+        " spine, oversubscription: 3}]\n"
+    ),
+    (
+        "nodes: [{accelerator: l40s, count: 2, island_devices: 4, node_tiers: [{name: sockets,"
+        " devices: 8, bandwidth_gbps: 80}]}]\n"
+    ),
     """nodes:
   - {accelerator: h100-sxm, count: 2, zone: east, dollars_per_device_hour: 2.5}
   - {accelerator: a100-sxm-80gb, count: 1, zone: west}
@@ -248,18 +339,23 @@ def _inventory(text: str) -> object:
 
 
 def _configuration(text: str) -> object:
-    return model_from_config(parse_config(_bytes(text), source="config.json"), name="m").num_parameters
+    return model_from_config(
+        parse_config(_bytes(text), source="config.json"), name="m"
+    ).num_parameters
 
 
 def _explained(text: str) -> object:
-    """As `explain` reads and shows a file, whose digest is made to fit: who tampers with one may do that too."""
+    """As `explain` reads and shows a file, whose digest is made to fit: who tampers with one may do
+    that too."""
     with suppress(ValueError, TypeError, AttributeError, RecursionError):
         body = json.loads(text)
         text = json.dumps({**body, "digest": question_digest(body)})
     found = parse_saved(text)
     require_whole(found)
     answer = found.answer if isinstance(found, StoredPlan) else None
-    return plain(render_explained(found.simulation) if answer is None else render_explanation(answer))
+    return plain(
+        render_explained(found.simulation) if answer is None else render_explanation(answer)
+    )
 
 
 def _strategy_words(text: str) -> None:
@@ -275,7 +371,10 @@ def _grid(text: str) -> object:
 
 def _rows(text: str) -> object:
     """As `validate` reads a table, up to a problem for each row."""
-    return [to_case(row, facts=Facts(), runtime="megatron-core-0.12") for row in parse_measurements(_bytes(text), source="table.csv")]
+    return [
+        to_case(row, facts=Facts(), runtime="megatron-core-0.12")
+        for row in parse_measurements(_bytes(text), source="table.csv")
+    ]
 
 
 def _launch_file(suffix: str, text: str) -> object:
@@ -285,13 +384,23 @@ def _launch_file(suffix: str, text: str) -> object:
 def _launch(text: str) -> object:
     """The arguments of a launch script, up to the options and the cells that they say."""
     options_of(load_runtime("megatron-core"), parse_arguments(text))
-    empty = Measurement(line=2, source_id="s", table_or_row="r", model_name="m", gpu="h100", gpu_count=8, launch=text)
+    empty = Measurement(
+        line=2,
+        source_id="s",
+        table_or_row="r",
+        model_name="m",
+        gpu="h100",
+        gpu_count=8,
+        launch=text,
+    )
     return launched(empty, assumptions=[])
 
 
 def _requests(text: str) -> object:
     """As `serve-simulate` reads a file of requests, up to what is served."""
-    return draw(ServingJob(arrivals=parse_trace(_bytes(text), source="requests.csv")), block_tokens=16)
+    return draw(
+        ServingJob(arrivals=parse_trace(_bytes(text), source="requests.csv")), block_tokens=16
+    )
 
 
 def _facts(text: str) -> object:
@@ -303,7 +412,10 @@ def _serving_facts(text: str) -> Facts:
 
 
 def _served(text: str) -> object:
-    return [to_serving_case(row, facts=Facts(), engine="vllm") for row in parse_serving(_bytes(text), source="table.csv")]
+    return [
+        to_serving_case(row, facts=Facts(), engine="vllm")
+        for row in parse_serving(_bytes(text), source="table.csv")
+    ]
 
 
 def _pinned(space: Space, text: str) -> object:
@@ -322,7 +434,12 @@ def _count(text: str) -> object:
 
 
 def _sizes(text: str) -> object:
-    readers: tuple[Callable[[str], object], ...] = (read_reserve, read_tokens, read_headroom, lambda word: read_prices([word]))
+    readers: tuple[Callable[[str], object], ...] = (
+        read_reserve,
+        read_tokens,
+        read_headroom,
+        lambda word: read_prices([word]),
+    )
     for read in readers:
         with suppress(ShardwrightError):
             read(text)

@@ -13,4 +13,6 @@ def assert_golden(name: str, text: str) -> None:
     path = FOLDER / name
     if os.environ.get("SHARDWRIGHT_GOLDEN") == "write":
         path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8"), f"{name} differs; SHARDWRIGHT_GOLDEN=write writes it anew"
+    assert text == path.read_text(encoding="utf-8"), (
+        f"{name} differs; SHARDWRIGHT_GOLDEN=write writes it anew"
+    )

@@ -1,4 +1,5 @@
-"""A cluster as the text of a cluster file that loads as the same cluster: every number written out, catalog accelerators by name."""
+"""A cluster as the text of a cluster file that loads as the same cluster: every number written out,
+catalog accelerators by name."""
 
 from __future__ import annotations
 
@@ -15,32 +16,48 @@ from shardwright.units import GIB, scale_decimal
 
 
 def dump_cluster(cluster: Cluster) -> str:
-    return yaml.safe_dump(cluster_record(cluster), sort_keys=False, default_flow_style=None, width=140, allow_unicode=True)
+    return yaml.safe_dump(
+        cluster_record(cluster),
+        sort_keys=False,
+        default_flow_style=None,
+        width=140,
+        allow_unicode=True,
+    )
 
 
 def cluster_record(cluster: Cluster) -> dict[str, object]:
-    """`cluster` as nested dicts and lists; accelerators that differ from the catalog's of that name are written out."""
+    """`cluster` as nested dicts and lists; accelerators that differ from the catalog's of that name
+    are written out."""
     own: dict[str, Accelerator] = {}
     for group in cluster.groups:
         device = group.kind.accelerator
         if find_accelerator(device.name) == device:
             continue
         if own.setdefault(device.name, device) != device:
-            raise ClusterError(f"two different accelerators are called {device.name}", hint="rename one of them")
+            raise ClusterError(
+                f"two different accelerators are called {device.name}", hint="rename one of them"
+            )
     record: dict[str, object] = {"name": cluster.expression[:200] or "cluster"}
     if own:
         record["accelerators"] = {name: _accelerator(device) for name, device in own.items()}
     record["nodes"] = [_nodes(group) for group in cluster.groups]
     if cluster.fabric:
-        record |= {"fabric": [_tier(tier) for tier in cluster.fabric], "fabric_origin": _origin(cluster.fabric_origin)}
+        record |= {
+            "fabric": [_tier(tier) for tier in cluster.fabric],
+            "fabric_origin": _origin(cluster.fabric_origin),
+        }
     said = cluster.reliability
     stated = {
         "failures_per_device_hour": said.failures_per_device_hour,
-        "storage_gigabytes_per_s": _in_unit(said.storage_bandwidth, 9) if said.storage_bandwidth else None,
+        "storage_gigabytes_per_s": (
+            _in_unit(said.storage_bandwidth, 9) if said.storage_bandwidth else None
+        ),
         "restart_s": said.restart_s,
     }
     if any(value is not None for value in stated.values()):
-        record["reliability"] = {key: value for key, value in stated.items() if value is not None} | {"origin": _origin(said.origin)}
+        record["reliability"] = {
+            key: value for key, value in stated.items() if value is not None
+        } | {"origin": _origin(said.origin)}
     return record
 
 
@@ -137,7 +154,10 @@ def _nodes(group: NodeGroup) -> dict[str, object]:
         "nic": _link(kind.nic),
         "host": _host(kind.host),
         "in_network_reduction": kind.in_network_reduction,
-        "node_tiers": [{"name": tier.name, "devices": tier.num_devices, **_link(tier.link)} for tier in kind.node_tiers],
+        "node_tiers": [
+            {"name": tier.name, "devices": tier.num_devices, **_link(tier.link)}
+            for tier in kind.node_tiers
+        ],
     }
 
 

@@ -8,7 +8,12 @@ import pytest
 
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError
-from shardwright.hardware.catalog.catalog import ACCELERATORS, accelerator, accelerator_names, name_key
+from shardwright.hardware.catalog.catalog import (
+    ACCELERATORS,
+    accelerator,
+    accelerator_names,
+    name_key,
+)
 from shardwright.hardware.catalog.constants import SHIPPED
 from shardwright.hardware.catalog.generation import generation_of
 from shardwright.hardware.catalog.nodes import ROWS, node_of
@@ -153,7 +158,7 @@ def test_attention_kernels_are_those_that_exist_on_a_device() -> None:
         assert "unfused" in names
         assert len(names) >= 2
     own = load_cluster(
-        "accelerators: {chip: {memory_gib: 96, memory_bandwidth_gigabytes_per_s: 4000, peak_tflops: {bf16: 800}}}\n"
-        "nodes: [{accelerator: chip, count: 1}]"
+        "accelerators: {chip: {memory_gib: 96, memory_bandwidth_gigabytes_per_s: 4000, peak_tflops:"
+        " {bf16: 800}}}\nnodes: [{accelerator: chip, count: 1}]"
     )
     assert {rates.generation for rates in own.node.accelerator.attention} == {"fused", "unfused"}

@@ -19,19 +19,29 @@ LEVELS = st.lists(st.tuples(st.integers(1, 4), st.integers(-3, 24)), max_size=3)
 
 @st.composite
 def rows(draw: st.DrawFn) -> tuple[int, ...]:
-    """Patterns, patterns with some devices changed, left out or in another order, several patterns in a row, and any numbers."""
+    """Patterns, patterns with some devices changed, left out or in another order, several patterns
+    in a row, and any numbers."""
     found: list[int] = []
     for _ in range(draw(st.integers(1, 2))):
         found += written_out(draw(st.integers(0, 40)) + 72, draw(LEVELS))
     for _ in range(draw(st.sampled_from((0, 0, 0, 1, 2)))):
         found[draw(st.integers(0, len(found) - 1))] = draw(st.integers(0, 60))
     kept = draw(st.integers(0, len(found)))
-    return tuple(draw(st.sampled_from((found, found, found[:kept], sorted(found), found[::-1], sorted(set(found))))))
+    return tuple(
+        draw(
+            st.sampled_from(
+                (found, found, found[:kept], sorted(found), found[::-1], sorted(set(found)))
+            )
+        )
+    )
 
 
 def written_out(first: int, levels: list[tuple[int, int]]) -> list[int]:
     """The devices of a pattern, one after another."""
-    return [first + sum(i * step for i, (_, step) in zip(place, levels, strict=True)) for place in product(*(range(n) for n, _ in levels))]
+    return [
+        first + sum(i * step for i, (_, step) in zip(place, levels, strict=True))
+        for place in product(*(range(n) for n, _ in levels))
+    ]
 
 
 @given(row=rows(), by=st.integers(-9, 99), low=st.integers(-5, 150), high=st.integers(-5, 150))
@@ -82,7 +92,12 @@ def test_two_lists_compare_as_their_tuples(one: tuple[int, ...], other: tuple[in
 @examples(200)
 def test_equal_rows_have_one_form_and_one_hash(row: tuple[int, ...], by: int) -> None:
     found = DeviceList.of(row)
-    for again in (DeviceList.of(np.array(row, dtype=np.int64)), DeviceList.of(iter(row)), found.shifted(by).shifted(-by), found[:]):
+    for again in (
+        DeviceList.of(np.array(row, dtype=np.int64)),
+        DeviceList.of(iter(row)),
+        found.shifted(by).shifted(-by),
+        found[:],
+    ):
         assert (again, hash(again)) == (found, hash(found))
     assert pickle.loads(pickle.dumps(found)) == found
     assert found != row
@@ -97,11 +112,20 @@ def test_a_mesh_is_what_its_devices_are(first: int, levels: list[tuple[int, int]
     assert not found.offsets
 
 
-@given(levels=LEVELS, firsts=st.lists(st.integers(72, 120), min_size=1, max_size=4, unique=True), row=rows())
+@given(
+    levels=LEVELS,
+    firsts=st.lists(st.integers(72, 120), min_size=1, max_size=4, unique=True),
+    row=rows(),
+)
 @examples(200)
-def test_unions_of_several_lists(levels: list[tuple[int, int]], firsts: list[int], row: tuple[int, ...]) -> None:
+def test_unions_of_several_lists(
+    levels: list[tuple[int, int]], firsts: list[int], row: tuple[int, ...]
+) -> None:
     """Rows of one pattern, which may lie between each other, and one that is not."""
-    for several in ([written_out(first, levels) for first in firsts], [*(written_out(first, levels) for first in firsts), list(row)]):
+    for several in (
+        [written_out(first, levels) for first in firsts],
+        [*(written_out(first, levels) for first in firsts), list(row)],
+    ):
         found = [DeviceList.of(one) for one in several]
         every = [device for one in several for device in one]
         assert tuple(union(found)) == tuple(sorted(set(every)))
@@ -109,7 +133,14 @@ def test_unions_of_several_lists(levels: list[tuple[int, int]], firsts: list[int
 
 
 def test_lists_without_devices() -> None:
-    assert DeviceList.of(()) == EMPTY == DeviceList.run(3, 0) == DeviceList.of((1, 2))[2:] == EMPTY.shifted(4) == union(())
+    assert (
+        DeviceList.of(())
+        == EMPTY
+        == DeviceList.run(3, 0)
+        == DeviceList.of((1, 2))[2:]
+        == EMPTY.shifted(4)
+        == union(())
+    )
     assert apart(())
     with pytest.raises(IndexError):
         EMPTY[0]

@@ -31,7 +31,10 @@ def test_uniform() -> None:
 
 def test_mixed_groups_keep_their_order() -> None:
     cluster = parse_cluster("a100-sxm-80gb:64+v100-sxm-32gb:32")
-    assert [(g.kind.accelerator.name, g.count) for g in cluster.groups] == [("a100-sxm-80gb", 8), ("v100-sxm-32gb", 4)]
+    assert [(g.kind.accelerator.name, g.count) for g in cluster.groups] == [
+        ("a100-sxm-80gb", 8),
+        ("v100-sxm-32gb", 4),
+    ]
     assert not cluster.is_uniform
     assert parse_cluster("h100:8 + H100_SXM:16").groups == parse_cluster("h100:24").groups
 
@@ -51,7 +54,10 @@ def test_mixed_groups_keep_their_order() -> None:
         ("1024xmeta-24k-roce", "meta-24k-roce:1024"),
         ("A100-SXM4-80GB:8", "a100-sxm-80gb:8"),
         ("nvidia-h100-mega-80gb:8", "h100-sxm:8"),
-        ("2x8xH100@east/2usd+8xL40S@west,east~west=10gbps/1ms", "h100-sxm:16@east/2usd+l40s:8@west,east~west=10gbps/1ms"),
+        (
+            "2x8xH100@east/2usd+8xL40S@west,east~west=10gbps/1ms",
+            "h100-sxm:16@east/2usd+l40s:8@west,east~west=10gbps/1ms",
+        ),
     ],
 )
 def test_counts_before_the_name(text: str, plain: str) -> None:
@@ -66,7 +72,9 @@ def test_nodes_of_fewer_devices() -> None:
 
 def test_a_word_of_several_accelerators_says_which_it_is_read_as() -> None:
     note = parse_cluster("8xA100").described()
-    assert note.endswith("(A100 is read as a100-sxm-80gb; others: a100-pcie-40gb, a100-pcie-80gb, a100-sxm-40gb)")
+    assert note.endswith(
+        "(A100 is read as a100-sxm-80gb; others: a100-pcie-40gb, a100-pcie-80gb, a100-sxm-40gb)"
+    )
     assert parse_cluster("8xMI300X").described() == "8 x mi300x, a node of 8"
 
 
@@ -77,7 +85,11 @@ def test_a_word_of_several_accelerators_says_which_it_is_read_as() -> None:
         ("0x8xA100", "count '0'", "NAME:COUNT"),
         ("2x16xA100", "the usual node of a100-sxm-80gb has 8 devices", "devices_per_node: 16"),
         ("4x4xaws-p5.48xlarge", "have their own number of devices", "aws-p5.48xlarge:4"),
-        ("8xRTX", "unknown accelerator, instance or cluster 'RTX'", "say which: rtx-3090 or rtx-4090 or rtx-5090 or rtx-pro-6000"),
+        (
+            "8xRTX",
+            "unknown accelerator, instance or cluster 'RTX'",
+            "say which: rtx-3090 or rtx-4090 or rtx-5090 or rtx-pro-6000",
+        ),
         ("8x8x8xA100", "unknown accelerator, instance or cluster '8xA100'", ""),
     ],
 )
@@ -101,7 +113,10 @@ def test_nvl72_islands_span_nodes_of_4() -> None:
     assert [(t.name, t.num_devices) for t in parse_cluster("gb200:36").tiers()] == [("island", 36)]
 
 
-@pytest.mark.parametrize(("devices", "island"), [(64, 64), (72, 72), (128, 64), (144, 72), (256, 64), (1024, 64), (720, 72), (76, 72)])
+@pytest.mark.parametrize(
+    ("devices", "island"),
+    [(64, 64), (72, 72), (128, 64), (144, 72), (256, 64), (1024, 64), (720, 72), (76, 72)],
+)
 def test_a_job_gets_equal_segments_of_nvl72_islands(devices: int, island: int) -> None:
     """Of at least half an island: 76 devices are 19 nodes, which only single nodes divide."""
     assert parse_cluster(f"gb200-nvl72:{devices}").tiers()[0].num_devices == island
@@ -109,7 +124,12 @@ def test_a_job_gets_equal_segments_of_nvl72_islands(devices: int, island: int) -
 
 def test_published_cluster_brings_its_tiers() -> None:
     tiers = parse_cluster("meta-24k-roce:16384").tiers()
-    assert [(t.name, t.num_devices) for t in tiers] == [("island", 8), ("rack", 16), ("pod", 3072), ("aggregation", 16384)]
+    assert [(t.name, t.num_devices) for t in tiers] == [
+        ("island", 8),
+        ("rack", 16),
+        ("pod", 3072),
+        ("aggregation", 16384),
+    ]
     assert tiers[3].bandwidth == pytest.approx(tiers[2].bandwidth / 7)
     assert parse_cluster("META_24K_RoCE").num_devices == 24576
 
@@ -156,11 +176,17 @@ def test_every_name_parses() -> None:
 
 
 names = st.sampled_from(cluster_names())
-terms = st.tuples(names, st.integers(min_value=-3, max_value=10**20)).map(lambda t: f"{t[0]}:{t[1]}")
+terms = st.tuples(names, st.integers(min_value=-3, max_value=10**20)).map(
+    lambda t: f"{t[0]}:{t[1]}"
+)
 
 
 @examples(60, 1500)
-@given(st.one_of(st.text(), st.lists(st.one_of(terms, names, st.text(max_size=8)), max_size=5).map("+".join)))
+@given(
+    st.one_of(
+        st.text(), st.lists(st.one_of(terms, names, st.text(max_size=8)), max_size=5).map("+".join)
+    )
+)
 @example("h100:" + "9" * 5000)
 @example("h100:²")
 @example("h100:٣")

@@ -16,15 +16,29 @@ from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.graph import at_work, groups_of, level_between, levels_of, units_of
 from tests.tiers import examples
 
-KINDS = ("h100-sxm:8", "h100-sxm:24", "a100-sxm-80gb:4", "t4:12", "gb200-nvl72:72", "gb200-nvl72:36", "v100-sxm-32gb:16")
+KINDS = (
+    "h100-sxm:8",
+    "h100-sxm:24",
+    "a100-sxm-80gb:4",
+    "t4:12",
+    "gb200-nvl72:72",
+    "gb200-nvl72:36",
+    "v100-sxm-32gb:16",
+)
 
 
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
     words = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4))
-    zones = [f"@{draw(st.sampled_from('ab'))}" for _ in words] if draw(st.booleans()) else [""] * len(words)
+    zones = (
+        [f"@{draw(st.sampled_from('ab'))}" for _ in words]
+        if draw(st.booleans())
+        else [""] * len(words)
+    )
     link = ",a~b=10gbps/30ms" if len(set(zones)) > 1 else ""
-    cluster = parse_cluster("+".join(word + zone for word, zone in zip(words, zones, strict=True)) + link)
+    cluster = parse_cluster(
+        "+".join(word + zone for word, zone in zip(words, zones, strict=True)) + link
+    )
     size = draw(st.sampled_from((0, 4, 16, 64)))
     leaf = FabricTier(name="leaf", num_devices=size, oversubscription=3.0, latency_s=1e-6)
     fabric = (leaf, FabricTier(name="spine", num_devices=0, oversubscription=2.0)) if size else ()
@@ -34,7 +48,9 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 
 def with_divided_nodes(cluster: Cluster) -> Cluster:
-    return replace(cluster, groups=tuple(replace(group, kind=divided(group.kind)) for group in cluster.groups))
+    return replace(
+        cluster, groups=tuple(replace(group, kind=divided(group.kind)) for group in cluster.groups)
+    )
 
 
 def divided(kind: NodeKind) -> NodeKind:
@@ -42,7 +58,10 @@ def divided(kind: NodeKind) -> NodeKind:
     if (kind.num_devices, kind.island) != (8, 8):
         return kind
     link = replace(kind.scale_up, bandwidth=2e10, efficiency=0.5)
-    tiers = (NodeTier(name="processor", num_devices=4, link=link), NodeTier(name="sockets", num_devices=8, link=link))
+    tiers = (
+        NodeTier(name="processor", num_devices=4, link=link),
+        NodeTier(name="sockets", num_devices=8, link=link),
+    )
     return replace(kind, island=2, node_tiers=tiers)
 
 
@@ -53,29 +72,42 @@ def test_levels_nest_and_islands_are_those_of_the_nodes(cluster: Cluster) -> Non
     units = units_of(cluster)
     assert all(len(levels_of(cluster, group)) == len(units) for group in range(len(cluster.groups)))
     for inner, outer in pairwise(units):
-        assert all(len(set(outer.of(devices[inner.of(devices) == unit]).tolist())) == 1 for unit in set(inner.of(devices).tolist()))
+        assert all(
+            len(set(outer.of(devices[inner.of(devices) == unit]).tolist())) == 1
+            for unit in set(inner.of(devices).tolist())
+        )
     assert set(units[-1].of(devices).tolist()) == {0}
     for level in units:
         lying = level.of(devices)
         assert (np.diff(lying) >= 0).all()
         assert (np.bincount(lying)[lying] <= level.sizes(devices)).all()
     island, group = units[0].of(devices), groups_of(cluster, devices)
-    # Nodes of one kind and zone that stand side by side fill the same islands, whether they were written as one group or as two.
-    like = [(cluster.groups[number].kind, cluster.groups[number].zone) for number in range(len(cluster.groups))]
-    assert all(len({like[number] for number in set(group[island == unit].tolist())}) == 1 for unit in set(island.tolist()))
+    # Nodes of one kind and zone that stand side by side fill the same islands, whether they were
+    # written as one group or as two.
+    like = [
+        (cluster.groups[number].kind, cluster.groups[number].zone)
+        for number in range(len(cluster.groups))
+    ]
+    assert all(
+        len({like[number] for number in set(group[island == unit].tolist())}) == 1
+        for unit in set(island.tolist())
+    )
 
 
 @examples(30, 2000)
 @given(clusters(), st.sampled_from(KINDS))
 def test_more_devices_behind_move_nobody(cluster: Cluster, more: str) -> None:
-    """Two devices exchange as fast whatever lies behind them, but for what fills an island that they only begin."""
+    """Two devices exchange as fast whatever lies behind them, but for what fills an island that
+    they only begin."""
     assume(not cluster.expression.endswith("gb200-nvl72:36") or not more.startswith("gb200"))
     nodes, *links = cluster.expression.split(",")
     if cluster.zones != ("",):
         more, links = f"{more}@c", [*links, *(f"{zone}~c=5gbps/0ms" for zone in cluster.zones)]
     larger = replace(parse_cluster(",".join([f"{nodes}+{more}", *links])), fabric=cluster.fabric)
     larger = with_divided_nodes(larger) if with_divided_nodes(cluster) == cluster else larger
-    one, other = np.divmod(np.arange(min(cluster.num_devices, 24) ** 2), min(cluster.num_devices, 24))
+    one, other = np.divmod(
+        np.arange(min(cluster.num_devices, 24) ** 2), min(cluster.num_devices, 24)
+    )
     found = []
     for some in (cluster, larger):
         level = level_between(one, other, units_of(some))
@@ -90,8 +122,11 @@ def test_more_devices_behind_move_nobody(cluster: Cluster, more: str) -> None:
 
 @examples(30, 2000)
 @given(clusters(), st.data())
-def test_units_seen_from_a_place_are_those_of_the_cluster(cluster: Cluster, data: st.DataObject) -> None:
-    """Two devices lie in one unit, or not, however they are counted; and what lies alike is seen alike."""
+def test_units_seen_from_a_place_are_those_of_the_cluster(
+    cluster: Cluster, data: st.DataObject
+) -> None:
+    """Two devices lie in one unit, or not, however they are counted; and what lies alike is seen
+    alike."""
     devices = st.integers(0, cluster.num_devices - 1)
     first, last = sorted((data.draw(devices), data.draw(devices)))
     for level in units_of(cluster)[:-1]:
@@ -111,7 +146,10 @@ def test_islands_behind_an_odd_group_begin_where_it_ends() -> None:
 
 def test_a_leaf_takes_whole_islands_only() -> None:
     """Leaves of 16 over islands of 4, 8 and 8: the third island has no room beside the first two."""
-    cluster = replace(parse_cluster("a100-sxm-80gb:4+h100-sxm:16"), fabric=(FabricTier(name="leaf", num_devices=16),))
+    cluster = replace(
+        parse_cluster("a100-sxm-80gb:4+h100-sxm:16"),
+        fabric=(FabricTier(name="leaf", num_devices=16),),
+    )
     leaf = units_of(cluster)[1]
     assert leaf.of(np.arange(20)).tolist() == [0] * 12 + [1] * 8
     assert leaf.sizes(np.array([0, 19])).tolist() == [12, 8]
@@ -126,8 +164,8 @@ def test_a_uniform_cluster_has_its_tiers(text: str) -> None:
 
 
 def test_a_tier_inside_all_islands_narrows_those_above() -> None:
-    """A leaf of 4 devices is no level where islands have 8 and more; what it narrows by and how long it takes hold above it, for uniform
-    and mixed clusters alike."""
+    """A leaf of 4 devices is no level where islands have 8 and more; what it narrows by and how
+    long it takes hold above it, for uniform and mixed clusters alike."""
     fabric = (
         FabricTier(name="leaf", num_devices=4, oversubscription=3.0, latency_s=1e-6),
         FabricTier(name="spine", num_devices=0, oversubscription=2.0, latency_s=2e-6),
@@ -157,7 +195,10 @@ def test_a_device_has_an_equal_part_of_what_its_unit_sends_into_a_tier_of_the_no
     island, processor, sockets = kind.inner_levels
     assert (island.num_devices, processor.num_devices, sockets.num_devices) == (2, 4, 8)
     assert (processor.bandwidth, sockets.bandwidth) == (1e10 / 2, 1e10 / 4)
-    cluster = replace(parse_cluster("h100-sxm:16"), groups=(replace(parse_cluster("h100-sxm:16").groups[0], kind=kind),))
+    cluster = replace(
+        parse_cluster("h100-sxm:16"),
+        groups=(replace(parse_cluster("h100-sxm:16").groups[0], kind=kind),),
+    )
     assert [tier.name for tier in cluster.tiers()] == ["island", "processor", "sockets", "network"]
     assert cluster.tiers()[-1].bandwidth == kind.network_per_device.achieved
     # Three devices at work share the link of their processor by three.

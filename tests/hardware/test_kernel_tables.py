@@ -1,4 +1,5 @@
-"""The shipped tables: sane, readable where an installed package has them, exact at their points, and not read before they are needed."""
+"""The shipped tables: sane, readable where an installed package has them, exact at their points,
+and not read before they are needed."""
 
 from __future__ import annotations
 
@@ -54,10 +55,10 @@ def test_files_are_in_the_package_with_their_licence_and_small() -> None:
 
 def test_help_and_the_catalog_read_no_table() -> None:
     code = (
-        "import sys, contextlib, io\nsys.argv = ['shardwright', '--help']\n"
-        "from shardwright.__main__ import main\n"
-        "with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n    main()\n"
-        "import shardwright.hardware.catalog.catalog\nprint('shardwright.hardware.tables' in sys.modules)"
+        "import sys, contextlib, io\nsys.argv = ['shardwright', '--help']\nfrom"
+        " shardwright.__main__ import main\nwith contextlib.redirect_stdout(io.StringIO()),"
+        " contextlib.suppress(SystemExit):\n    main()\nimport"
+        " shardwright.hardware.catalog.catalog\nprint('shardwright.hardware.tables' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
@@ -66,21 +67,29 @@ def test_help_and_the_catalog_read_no_table() -> None:
 @pytest.mark.parametrize("name", TABLES)
 class TestEveryTable:
     def test_grids_are_over_the_rates_of_the_catalog(self, name: str) -> None:
-        """A change of the four numbers calls for a new table: until then the grid would not be used at all."""
+        """A change of the four numbers calls for a new table: until then the grid would not be used
+        at all."""
         rates = {r.dtype: r for r in accelerator(name).gemm}
         grids = tables_of(name).gemm
         assert Dtype.BF16 in {g.dtype for g in grids}
         assert all(g.corrects(rates[g.dtype]) for g in grids)
-        slower = replace(rates[Dtype.BF16], compute_efficiency=0.9 * rates[Dtype.BF16].compute_efficiency)
+        slower = replace(
+            rates[Dtype.BF16], compute_efficiency=0.9 * rates[Dtype.BF16].compute_efficiency
+        )
         assert not tables_of(name).gemm[0].corrects(slower)
 
     def test_corrections_are_sane(self, name: str) -> None:
         for grid in tables_of(name).gemm:
             ratio = np.exp2(grid.octaves)
-            # Small products that stay in a large cache, over rates that are assumed (L40S, RTX PRO 6000).
+            # Small products that stay in a large cache, over rates that are assumed (L40S, RTX PRO
+            # 6000).
             assert ratio.min() > 0.2
             assert ratio.max() < 8.0
-            large = (grid.m >= 10)[:, None, None] & (grid.n >= 10)[None, :, None] & (grid.k >= 10)[None, None, :]
+            large = (
+                (grid.m >= 10)[:, None, None]
+                & (grid.n >= 10)[None, :, None]
+                & (grid.k >= 10)[None, None, :]
+            )
             assert 0.6 < np.median(ratio[large]) < 1.7
             assert grid.measured.mean() > 0.9
 
@@ -88,16 +97,22 @@ class TestEveryTable:
         grid = tables_of(name).gemm[0]
         i, j, k = 4, 7, 9
         at = (floats(2 ** grid.m[i]), floats(2 ** grid.n[j]), floats(2 ** grid.k[k]))
-        assert gemm_correction(grid, m=at[0], n=at[1], k=at[2])[0] == pytest.approx(2 ** grid.octaves[i, j, k], rel=1e-9)
+        assert gemm_correction(grid, m=at[0], n=at[1], k=at[2])[0] == pytest.approx(
+            2 ** grid.octaves[i, j, k], rel=1e-9
+        )
         middle = floats(2 ** ((grid.k[k] + grid.k[k + 1]) / 2))
         expected = 2 ** ((grid.octaves[i, j, k] + grid.octaves[i, j, k + 1]) / 2)
-        assert gemm_correction(grid, m=at[0], n=at[1], k=middle)[0] == pytest.approx(expected, rel=1e-9)
+        assert gemm_correction(grid, m=at[0], n=at[1], k=middle)[0] == pytest.approx(
+            expected, rel=1e-9
+        )
 
     def test_grids_hold_their_edge(self, name: str) -> None:
         grid = tables_of(name).gemm[0]
         edge = floats(2 ** grid.m[-1])
         n = k = floats(4096.0)
-        assert gemm_correction(grid, m=16 * edge, n=n, k=k) == pytest.approx(gemm_correction(grid, m=edge, n=n, k=k))
+        assert gemm_correction(grid, m=16 * edge, n=n, k=k) == pytest.approx(
+            gemm_correction(grid, m=edge, n=n, k=k)
+        )
         assert inside_grid(grid, m=edge / 2, n=n, k=k)[0]
         assert not inside_grid(grid, m=16 * edge, n=n, k=k)[0]
 
@@ -137,11 +152,17 @@ class TestEveryTable:
 @examples(50, 500)
 @given(st.floats(1e3, 1e10), st.floats(0.1, 10.0), st.floats(0.1, 10.0))
 def test_curves_rescale(volume: float, seconds: float, size: float) -> None:
-    """Bytes counted in another unit and a clock that runs at another speed change the answer by the clock's factor only."""
+    """Bytes counted in another unit and a clock that runs at another speed change the answer by the
+    clock's factor only."""
     curve = collective_curves(node_of(accelerator("h100-sxm")))[0]
     link = floats(curve.bandwidth), floats(curve.latency_s)
     once = curve_seconds(curve, volume=floats(volume), bandwidth=link[0], latency_s=link[1])
-    again = curve_seconds(curve, volume=floats(volume * size), bandwidth=link[0] * size / seconds, latency_s=link[1] * seconds)
+    again = curve_seconds(
+        curve,
+        volume=floats(volume * size),
+        bandwidth=link[0] * size / seconds,
+        latency_s=link[1] * seconds,
+    )
     assert again[0] == pytest.approx(seconds * once[0], rel=1e-9)
 
 
@@ -164,14 +185,24 @@ PUBLISHED = (
 
 @pytest.mark.parametrize(("name", "kind", "devices", "volume", "bus"), PUBLISHED)
 def test_published_bandwidths(name: str, kind: str, devices: int, volume: int, bus: float) -> None:
-    curve = next(c for c in collective_curves(node_of(accelerator(name))) if (c.collective, c.num_devices) == (kind, devices))
-    seconds = curve_seconds(curve, volume=floats(volume), bandwidth=floats(curve.bandwidth), latency_s=floats(curve.latency_s))[0]
+    curve = next(
+        c
+        for c in collective_curves(node_of(accelerator(name)))
+        if (c.collective, c.num_devices) == (kind, devices)
+    )
+    seconds = curve_seconds(
+        curve,
+        volume=floats(volume),
+        bandwidth=floats(curve.bandwidth),
+        latency_s=floats(curve.latency_s),
+    )[0]
     times = 2 if kind == "all_reduce" else 1
     assert times * (devices - 1) / devices * volume / seconds / 1e9 == pytest.approx(bus, rel=0.02)
 
 
 def test_published_attention() -> None:
-    """H100, 32 heads of 128 and 8192 tokens: .61 of peak with the serving operator's start and cache, so somewhat more without."""
+    """H100, 32 heads of 128 and 8192 tokens: .61 of peak with the serving operator's start and
+    cache, so somewhat more without."""
     table = tables_of("h100-sxm").attention_table(head_dim=128, value_dim=128)
     assert table is not None
     assert 0.60 < attention_fraction(table, length=floats(8192.0), heads=floats(32.0))[0] < 0.66
@@ -190,7 +221,9 @@ def test_heads_that_were_not_measured_take_the_nearest() -> None:
 def test_links_that_are_not_the_measured_ones_have_no_curve() -> None:
     node = node_of(accelerator("h100-sxm"))
     assert collective_curves(node)
-    other = replace(node, scale_up=replace(node.scale_up, efficiency=0.5 * node.scale_up.efficiency))
+    other = replace(
+        node, scale_up=replace(node.scale_up, efficiency=0.5 * node.scale_up.efficiency)
+    )
     assert collective_curves(other) == ()
     assert collective_curves(replace(node, scale_up=replace(node.scale_up, latency_s=0.0))) == ()
     assert collective_curves(replace(node, in_network_reduction=False)) == ()
@@ -202,5 +235,9 @@ def test_parts_of_the_same_die_borrow_their_sibling() -> None:
     for part, sibling in SAME_DIE.items():
         assert accelerator(part).name == part
         assert kernel_tables(part) is kernel_tables(sibling)
-        assert tables_of(part).gemm[0].corrects(next(r for r in accelerator(part).gemm if r.dtype is Dtype.BF16))
+        assert (
+            tables_of(part)
+            .gemm[0]
+            .corrects(next(r for r in accelerator(part).gemm if r.dtype is Dtype.BF16))
+        )
     assert kernel_tables("mi300x") is None

@@ -50,9 +50,18 @@ reliability:
 
 def test_a_cluster_file_says_them() -> None:
     found = reliability_of(load_cluster(FILE), devices=32)
-    assert (found.failures_per_hour.value, found.storage.value, found.restart_s.value) == (pytest.approx(3.2e-4), 40e9, 120.0)
-    assert {one.origin.reference for one in (found.failures_per_hour, found.storage, found.restart_s)} == {"our own log"}
-    part = reliability_of(load_cluster("nodes: [{accelerator: h100-sxm, count: 4}]\nreliability: {restart_s: 0}"), devices=32)
+    assert (found.failures_per_hour.value, found.storage.value, found.restart_s.value) == (
+        pytest.approx(3.2e-4),
+        40e9,
+        120.0,
+    )
+    assert {
+        one.origin.reference for one in (found.failures_per_hour, found.storage, found.restart_s)
+    } == {"our own log"}
+    part = reliability_of(
+        load_cluster("nodes: [{accelerator: h100-sxm, count: 4}]\nreliability: {restart_s: 0}"),
+        devices=32,
+    )
     assert part.restart_s.value == 0.0
     assert part.failures_per_hour.value == pytest.approx(32 * LLAMA_3)
 
@@ -69,7 +78,15 @@ def test_what_is_not_said_is_not_printed() -> None:
     assert repr(replace(plain, reliability=load_cluster(FILE).reliability)) != repr(plain)
 
 
-@pytest.mark.parametrize("line", ["failures_per_device_hour: -1", "storage_gigabytes_per_s: 0", "restart_s: fast", "storage_gb_s: 4"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "failures_per_device_hour: -1",
+        "storage_gigabytes_per_s: 0",
+        "restart_s: fast",
+        "storage_gb_s: 4",
+    ],
+)
 def test_numbers_that_are_none_are_refused(line: str) -> None:
     with pytest.raises(ClusterError, match=line.split(":")[0]):
         load_cluster(f"nodes: [{{accelerator: h100-sxm, count: 4}}]\nreliability: {{{line}}}")

@@ -21,24 +21,34 @@ TABLES = [serving_tables(name) for name in SERVED]
 
 def test_every_file_is_small_and_attributed() -> None:
     folder = Path(next(iter(shardwright.hardware.tables.__path__)))
-    assert {path.name for path in folder.glob("*-serving.npz")} == {f"{name}-serving.npz" for name in SERVED}
+    assert {path.name for path in folder.glob("*-serving.npz")} == {
+        f"{name}-serving.npz" for name in SERVED
+    }
     assert all(path.stat().st_size < 32 * 1024 for path in folder.glob("*-serving.npz"))
     assert "serving_tables.py" in (folder / "ATTRIBUTION.txt").read_text()
 
 
 def test_weights_in_groups_have_the_kernels_of_their_format() -> None:
-    tables = [one for one in TABLES if one is not None and any(expert.weights == "int4" for expert in one.experts)]
+    tables = [
+        one
+        for one in TABLES
+        if one is not None and any(expert.weights == "int4" for expert in one.experts)
+    ]
     assert tables
     for one in tables:
         (multiplied, *_) = (expert.multiplied for expert in one.experts if expert.weights == "int4")
-        found = [one.expert(weights=weights, multiplied=multiplied, library="vllm") for weights in ("int4", "int4-group32", "int3")]
+        found = [
+            one.expert(weights=weights, multiplied=multiplied, library="vllm")
+            for weights in ("int4", "int4-group32", "int3")
+        ]
         assert found[0] is found[1] is not None
         assert found[2] is None
 
 
 @pytest.mark.parametrize("name", SERVED)
 def test_decode_never_falls(name: str) -> None:
-    """Starts, and slopes of all sequences and key heads together, along sequences, key heads, and rows from two on."""
+    """Starts, and slopes of all sequences and key heads together, along sequences, key heads, and
+    rows from two on."""
     tables = serving_tables(name)
     assert tables is not None
     assert tables.decodes
@@ -65,8 +75,15 @@ def test_forms_are_within_what_the_device_can_do(name: str) -> None:
 def test_an_engine_without_rows_takes_anothers() -> None:
     tables = serving_tables("h200-sxm")
     assert tables is not None
-    named = {library: tables.product(weights="bf16", multiplied=Dtype.BF16, library=library) for library in ("vllm", "sglang", "nobody")}
-    assert [None if t is None else t.library for t in named.values()] == ["vllm", "sglang", "sglang"]
+    named = {
+        library: tables.product(weights="bf16", multiplied=Dtype.BF16, library=library)
+        for library in ("vllm", "sglang", "nobody")
+    }
+    assert [None if t is None else t.library for t in named.values()] == [
+        "vllm",
+        "sglang",
+        "sglang",
+    ]
     latent = tables.decode(shape=(576, 512), cached=16, library="vllm")
     assert latent is not None
     assert latent.library != "vllm"
@@ -89,7 +106,9 @@ def test_parts_of_one_die_share_tables_and_others_have_none() -> None:
 
 def test_curves_are_named_by_library() -> None:
     node = node_of(accelerator("h200-sxm"))
-    assert {(c.collective, c.num_devices) for c in engine_curves(node, library="vllm")} == {("all_reduce", n) for n in (2, 4, 8)}
+    assert {(c.collective, c.num_devices) for c in engine_curves(node, library="vllm")} == {
+        ("all_reduce", n) for n in (2, 4, 8)
+    }
     assert {c.collective for c in engine_curves(node, library="deepep")} == {
         f"{mode}-{way}" for mode in ("low-latency", "normal") for way in ("dispatch", "combine")
     }
@@ -102,6 +121,9 @@ def test_curves_are_named_by_library() -> None:
 
 @given(x=st.floats(0.01, 1e6), y=st.floats(0.01, 1e6))
 def test_a_grid_is_linear_in_logarithms_and_held_at_its_edges(x: float, y: float) -> None:
-    grid = OctaveGrid(axes=(np.array([0.0, 1.0, 4.0]), np.array([2.0, 3.0])), octaves=np.array([[0.0, 1.0], [1.0, 2.0], [4.0, 5.0]]))
+    grid = OctaveGrid(
+        axes=(np.array([0.0, 1.0, 4.0]), np.array([2.0, 3.0])),
+        octaves=np.array([[0.0, 1.0], [1.0, 2.0], [4.0, 5.0]]),
+    )
     held = np.clip(np.log2(x), 0, 4) + np.clip(np.log2(y), 2, 3) - 2
     assert float(grid.ratio(np.array(x), np.array(y))) == pytest.approx(2.0**held, rel=1e-12)

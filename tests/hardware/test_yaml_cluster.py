@@ -1,4 +1,5 @@
-"""Cluster files: what they build, that dumps load as the same cluster, and that only ClusterError escapes."""
+"""Cluster files: what they build, that dumps load as the same cluster, and that only ClusterError
+escapes."""
 
 from __future__ import annotations
 
@@ -67,8 +68,16 @@ def test_oversubscription_divides_the_share_above_the_leaf() -> None:
             "leaf joins nodes at the rate of their cards",
             "of the tier above",
         ),
-        ("[{name: leaf, devices: 12}, {name: spine}]", "12 devices of leaf are no whole nodes", "a multiple of 8"),
-        ("[{name: leaf, devices: 16}, {name: pod, devices: 36}, {name: core}]", "36 devices of pod are no whole nodes", "a multiple of 8"),
+        (
+            "[{name: leaf, devices: 12}, {name: spine}]",
+            "12 devices of leaf are no whole nodes",
+            "a multiple of 8",
+        ),
+        (
+            "[{name: leaf, devices: 16}, {name: pod, devices: 36}, {name: core}]",
+            "36 devices of pod are no whole nodes",
+            "a multiple of 8",
+        ),
     ],
 )
 def test_tiers_that_no_network_has_are_refused(fabric: str, message: str, hint: str) -> None:
@@ -90,7 +99,11 @@ PCIE = """nodes:
 def test_tiers_inside_a_node() -> None:
     cluster = load_cluster(PCIE)
     processor, sockets = cluster.node.node_tiers
-    assert (processor.link.achieved, processor.link.latency_s, sockets.link.achieved) == (9.6e9, 2e-6, 10e9)
+    assert (processor.link.achieved, processor.link.latency_s, sockets.link.achieved) == (
+        9.6e9,
+        2e-6,
+        10e9,
+    )
     assert sockets.link.latency_s == cluster.node.scale_up.latency_s
     assert [tier.num_devices for tier in cluster.tiers()] == [2, 4, 8, 16]
     assert load_cluster(dump_cluster(cluster)) == cluster
@@ -99,8 +112,14 @@ def test_tiers_inside_a_node() -> None:
 @pytest.mark.parametrize(
     ("tiers", "message"),
     [
-        ("[{name: a, devices: 3, bandwidth_gbps: 8}]", "node_tiers.0: a tier of 3 devices in nodes of 8"),
-        ("[{name: a, devices: 8, bandwidth_gbps: 8}, {name: b, devices: 8, bandwidth_gbps: 8}]", "node_tiers.1: a tier of 8"),
+        (
+            "[{name: a, devices: 3, bandwidth_gbps: 8}]",
+            "node_tiers.0: a tier of 3 devices in nodes of 8",
+        ),
+        (
+            "[{name: a, devices: 8, bandwidth_gbps: 8}, {name: b, devices: 8, bandwidth_gbps: 8}]",
+            "node_tiers.1: a tier of 8",
+        ),
         ("[{name: a, devices: 16, bandwidth_gbps: 8}]", "a tier of 16 devices in nodes of 8"),
         ("[{name: a, devices: 4, bandwidth_gbps: 8}]", "the last tier joins 4 of 8 devices"),
         ("[{name: a, devices: 8}]", "node_tiers.0: no bandwidth"),
@@ -109,7 +128,10 @@ def test_tiers_inside_a_node() -> None:
 )
 def test_tiers_that_no_node_has_are_refused(tiers: str, message: str) -> None:
     with pytest.raises(ClusterError, match=message):
-        load_cluster(f"nodes: [{{accelerator: a100-pcie-80gb, count: 1, island_devices: 2, node_tiers: {tiers}}}]")
+        load_cluster(
+            "nodes: [{accelerator: a100-pcie-80gb, count: 1, island_devices: 2, node_tiers:"
+            f" {tiers}}}]"
+        )
 
 
 def test_devices_per_node_shrink_the_island_and_the_cards() -> None:
@@ -120,7 +142,10 @@ def test_devices_per_node_shrink_the_island_and_the_cards() -> None:
 
 
 def test_an_accelerator_of_the_files_own() -> None:
-    text = "accelerators: {chip: {memory_gib: 40, memory_bandwidth_gigabytes_per_s: 1000, peak_tflops: {bf16: 100}}}\n"
+    text = (
+        "accelerators: {chip: {memory_gib: 40, memory_bandwidth_gigabytes_per_s: 1000, peak_tflops:"
+        " {bf16: 100}}}\n"
+    )
     chip = load_cluster(text + "nodes: [{accelerator: Chip, count: 1}]").node.accelerator
     assert (chip.name, chip.peak(Dtype.BF16), chip.memory_bandwidth) == ("chip", 100e12, 1e12)
     assert chip.gemm[0].origin.evidence is Evidence.ASSUMED
@@ -152,7 +177,9 @@ def test_every_catalog_cluster_round_trips(name: str) -> None:
 def test_changed_clusters_round_trip() -> None:
     for cluster in (
         load_cluster(MIXED),
-        reserve_memory(scale_network(parse_cluster("gb200:72+mi300x:16"), factor=0.9), reserve_bytes=10**9),
+        reserve_memory(
+            scale_network(parse_cluster("gb200:72+mi300x:16"), factor=0.9), reserve_bytes=10**9
+        ),
     ):
         assert load_cluster(dump_cluster(cluster)) == cluster
 
@@ -181,7 +208,9 @@ def _near(left: Cluster, right: Cluster) -> bool:
     latency=st.floats(min_value=1e-9, max_value=1.0),
     memory=st.integers(min_value=1, max_value=2**45),
 )
-def test_any_number_round_trips_to_the_last_bit_but_one(bandwidth: float, latency: float, memory: int) -> None:
+def test_any_number_round_trips_to_the_last_bit_but_one(
+    bandwidth: float, latency: float, memory: int
+) -> None:
     cluster = parse_cluster("h100:8")
     kind = cluster.node
     nic = replace(kind.nic, bandwidth=bandwidth, latency_s=latency)
@@ -209,22 +238,61 @@ LEAVES = st.one_of(
 )
 KEYS = st.sampled_from(
     [
-        *("name", "nodes", "accelerators", "fabric", "accelerator", "instance", "count", "devices_per_node", "island_devices", "scale_up"),
-        *("nics", "nic", "host", "bandwidth_gbps", "bandwidth_gigabytes_per_s", "latency_us", "efficiency", "like", "memory_gib", "gemm"),
-        *("peak_tflops", "bf16", "attention", "forward", "origin", "evidence", "devices", "oversubscription", "pcie", "sustained"),
+        *(
+            "name",
+            "nodes",
+            "accelerators",
+            "fabric",
+            "accelerator",
+            "instance",
+            "count",
+            "devices_per_node",
+            "island_devices",
+            "scale_up",
+        ),
+        *(
+            "nics",
+            "nic",
+            "host",
+            "bandwidth_gbps",
+            "bandwidth_gigabytes_per_s",
+            "latency_us",
+            "efficiency",
+            "like",
+            "memory_gib",
+            "gemm",
+        ),
+        *(
+            "peak_tflops",
+            "bf16",
+            "attention",
+            "forward",
+            "origin",
+            "evidence",
+            "devices",
+            "oversubscription",
+            "pcie",
+            "sustained",
+        ),
     ]
 )
 VALUES = st.recursive(
     LEAVES,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.one_of(KEYS, st.text(max_size=4)), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.one_of(KEYS, st.text(max_size=4)), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 NODES = st.fixed_dictionaries(
-    {"accelerator": st.just("h100"), "count": st.integers(-1, 9)}, optional={"nic": VALUES, "host": VALUES, "nics": LEAVES}
+    {"accelerator": st.just("h100"), "count": st.integers(-1, 9)},
+    optional={"nic": VALUES, "host": VALUES, "nics": LEAVES},
 )
 FILES = st.one_of(
     st.dictionaries(KEYS, VALUES, max_size=5),
-    st.fixed_dictionaries({"nodes": st.lists(NODES, max_size=3)}, optional={"fabric": VALUES, "accelerators": VALUES}),
+    st.fixed_dictionaries(
+        {"nodes": st.lists(NODES, max_size=3)}, optional={"fabric": VALUES, "accelerators": VALUES}
+    ),
 )
 
 
@@ -265,7 +333,10 @@ def test_fuzz_text(text: str) -> None:
         "nodes: [{accelerator: h100, count: 1, nics: " + "9" * 6000 + "}]",
         "nodes: [{accelerator: h100, count: 1, nic: {bandwidth_gbps: 1.0e+308}}]",
         "nodes: [{accelerator: h100, count: true}]",
-        "accelerators: {my-chip: {like: h100}, my_chip: {like: a100}}\nnodes: [{accelerator: mychip, count: 1}]",
+        (
+            "accelerators: {my-chip: {like: h100}, my_chip: {like: a100}}\nnodes: [{accelerator:"
+            " mychip, count: 1}]"
+        ),
     ],
     ids=range(11),
 )
@@ -280,5 +351,11 @@ def test_the_package_stays_light() -> None:
         "print(sorted({'numpy', 'scipy', 'pydantic', 'yaml', 'numba'} & set(sys.modules)))"
     )
     source = Path(__file__).parents[2] / "src"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(source)})
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(source)},
+    )
     assert result.stdout.strip() == "[]"

@@ -1,4 +1,5 @@
-"""YAML with anchors and aliases: read as if they were written out, and small whatever they would expand to."""
+"""YAML with anchors and aliases: read as if they were written out, and small whatever they would
+expand to."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ from shardwright.hardware.files.yaml_text import read_yaml
 
 leaves = st.one_of(st.integers(-5, 5), st.text("abc", max_size=3), st.booleans(), st.none())
 values = st.recursive(
-    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("xyz", min_size=1, max_size=2), inner, max_size=3)
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text("xyz", min_size=1, max_size=2), inner, max_size=3)
+    ),
 )
 
 
@@ -29,7 +34,10 @@ def test_aliases_are_what_they_name(first: object, second: object) -> None:
 
 
 def test_own_keys_come_before_merged_ones_and_earlier_mappings_before_later() -> None:
-    text = "a: &a {lr: 1, batch: 2}\nb: &b {<<: *a, lr: 3}\nc: {<<: *b}\nd: {<<: [*a, *b]}\ne: {<<: [*b, *a], batch: 5}\n"
+    text = (
+        "a: &a {lr: 1, batch: 2}\nb: &b {<<: *a, lr: 3}\nc: {<<: *b}\nd: {<<: [*a, *b]}\ne: {<<:"
+        " [*b, *a], batch: 5}\n"
+    )
     found = read_yaml(text)
     assert isinstance(found, dict)
     assert found["b"] == found["c"] == {"lr": 3, "batch": 2}
@@ -40,7 +48,11 @@ def test_own_keys_come_before_merged_ones_and_earlier_mappings_before_later() ->
 
 def test_a_merged_mapping_may_be_written_before_it_is_merged_on() -> None:
     text = "a: &a {x: 1, y: 2}\nb: {q: &b {<<: *a, x: 3}}\nc: {<<: *b, z: 4}\n"
-    assert read_yaml(text) == {"a": {"x": 1, "y": 2}, "b": {"q": {"x": 3, "y": 2}}, "c": {"x": 3, "y": 2, "z": 4}}
+    assert read_yaml(text) == {
+        "a": {"x": 1, "y": 2},
+        "b": {"q": {"x": 3, "y": 2}},
+        "c": {"x": 3, "y": 2, "z": 4},
+    }
     with pytest.raises(ClusterError, match="key 'x' is given twice"):
         read_yaml("a: &a {x: 1, y: 2}\nb: {q: &b {<<: *a, x: 3, x: 5}}\nc: {<<: *b, z: 4}\n")
 
@@ -53,10 +65,17 @@ def test_no_text_expands_beyond_the_limit(width: int, levels: int, merged: bool)
 
     def line(n: int) -> str:
         inside = ",".join([f"*a{n - 1}" if n else "1"] * width)
-        return f"a{n}: &a{n} {{<<: [{inside}]}}\n" if merged and n else f"a{n}: &a{n} {{x: 1}}\n" if merged else f"a{n}: &a{n} [{inside}]\n"
+        return (
+            f"a{n}: &a{n} {{<<: [{inside}]}}\n"
+            if merged and n
+            else f"a{n}: &a{n} {{x: 1}}\n"
+            if merged
+            else f"a{n}: &a{n} [{inside}]\n"
+        )
 
     text = "".join(line(n) for n in range(levels))
-    # Nodes of a line: a mapping and its key and value, then the mapping, its merge key, the list and what it names.
+    # Nodes of a line: a mapping and its key and value, then the mapping, its merge key, the list
+    # and what it names.
     size, total, deep = 0, 0, levels + 1 if not merged else 2 * levels
     for n in range(levels):
         size = 3 if merged and not n else (3 if merged else 1) + width * (size if n else 1)
@@ -77,4 +96,6 @@ def test_too_many_aliases_are_refused() -> None:
 
 def test_a_cluster_may_repeat_its_nodes() -> None:
     node = "{accelerator: h100-sxm, count: 2, nic: {bandwidth_gbps: 400}}"
-    assert cluster_from_yaml(f"nodes: [&n {node}, *n]\n") == cluster_from_yaml(f"nodes: [{node}, {node}]\n")
+    assert cluster_from_yaml(f"nodes: [&n {node}, *n]\n") == cluster_from_yaml(
+        f"nodes: [{node}, {node}]\n"
+    )

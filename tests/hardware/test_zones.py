@@ -41,15 +41,23 @@ links:
 
 
 def facts(cluster: Cluster) -> object:
-    links = [(one.source, one.target, one.link.achieved, one.link.latency_s, one.egress) for one in cluster.links]
-    return [(g.kind.accelerator.name, g.count, g.zone, g.price) for g in cluster.groups], sorted(links)
+    links = [
+        (one.source, one.target, one.link.achieved, one.link.latency_s, one.egress)
+        for one in cluster.links
+    ]
+    return [(g.kind.accelerator.name, g.count, g.zone, g.price) for g in cluster.groups], sorted(
+        links
+    )
 
 
 def test_an_expression_says_what_a_file_says() -> None:
     written = parse_cluster(THREE)
     assert facts(written) == facts(load_cluster(FILE))
     assert written.zones == ("east", "west", "far")
-    assert [(g.kind.accelerator.name, g.price) for g in written.groups[:2]] == [("h100-sxm", 2.5), ("v100-sxm-32gb", 0.0)]
+    assert [(g.kind.accelerator.name, g.price) for g in written.groups[:2]] == [
+        ("h100-sxm", 2.5),
+        ("v100-sxm-32gb", 0.0),
+    ]
     assert len(written.links) == 6
     assert "in east" in written.described()
 
@@ -57,7 +65,16 @@ def test_an_expression_says_what_a_file_says() -> None:
 def test_nodes_of_a_zone_lie_together_and_zones_are_a_level() -> None:
     units = units_of(parse_cluster(THREE))
     assert len(units) == 3
-    assert units[-2].of(np.array([0, 15, 16, 23, 24, 39, 40, 47])).tolist() == [0, 0, 0, 0, 1, 1, 2, 2]
+    assert units[-2].of(np.array([0, 15, 16, 23, 24, 39, 40, 47])).tolist() == [
+        0,
+        0,
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+    ]
     assert level_between(np.array([0, 0, 0]), np.array([7, 20, 30]), units).tolist() == [0, 1, 2]
 
 
@@ -78,13 +95,20 @@ def test_a_link_wider_than_the_cards_is_as_fast_as_they_are() -> None:
 
 
 def test_switch_tiers_are_of_every_zone() -> None:
-    """Leaves of 16 do not reach over zones, and what lies in a zone sees the same tiers whatever other zones there are."""
-    fabric = (FabricTier(name="leaf", num_devices=16), FabricTier(name="spine", num_devices=0, oversubscription=2.0))
+    """Leaves of 16 do not reach over zones, and what lies in a zone sees the same tiers whatever
+    other zones there are."""
+    fabric = (
+        FabricTier(name="leaf", num_devices=16),
+        FabricTier(name="spine", num_devices=0, oversubscription=2.0),
+    )
     both = replace(parse_cluster("h100-sxm:24@a+h100-sxm:40@b,a~b=10gbps/0ms"), fabric=fabric)
     leaf = units_of(both)[1].of(np.arange(64))
     assert leaf.tolist() == [0] * 16 + [1] * 8 + [2] * 16 + [3] * 16 + [4] * 8
     alone = replace(parse_cluster("h100-sxm:40"), fabric=fabric)
-    seen = [[(t.bandwidth, t.latency_s) for t in levels_of(cluster, group)[:3]] for cluster, group in ((both, 1), (alone, 0))]
+    seen = [
+        [(t.bandwidth, t.latency_s) for t in levels_of(cluster, group)[:3]]
+        for cluster, group in ((both, 1), (alone, 0))
+    ]
     assert seen[0] == seen[1]
 
 
@@ -112,8 +136,14 @@ def test_fewer_devices_have_fewer_zones_and_links() -> None:
         ("h100-sxm:8@a+h100-sxm:8@b,a~b=10gbps/0.02usd", "'a~b=10gbps/0.02usd' says no latency"),
         ("h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps/60000ms", "from 'a' to 'b': a latency of 60 s"),
         ("h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps/60s", "says more than a link has"),
-        ("h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps/0ms/20usd", "from 'a' to 'b': 20 dollars for a gigabyte"),
-        ("h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps/-1usd", "'-1usd' in 'a~b=1gbps/-1usd' is no number of usd"),
+        (
+            "h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps/0ms/20usd",
+            "from 'a' to 'b': 20 dollars for a gigabyte",
+        ),
+        (
+            "h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps/-1usd",
+            "'-1usd' in 'a~b=1gbps/-1usd' is no number of usd",
+        ),
         ("h100-sxm:8@a+h100-sxm:8@b,a~b=1gbps/2eur", "says more than a link has"),
         ("h100-sxm:8@a+h100-sxm:8@b,a~b=10GB", "'10GB' in 'a~b=10GB' is no number of gbps"),
         ("h100-sxm:8@East+h100-sxm:8@east", "zones 'East' and 'east' have no link"),
@@ -139,40 +169,82 @@ def test_what_is_wrong_is_said_in_one_line(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (FILE.replace("between: [west, far]", "source: west"), "links.3: give either between, or source and target"),
-        (FILE.replace("dollars_per_device_hour: 2.5", "dollars_per_device_hour: 70000"), "nodes.0.dollars_per_device_hour: 70000 dollars"),
+        (
+            FILE.replace("between: [west, far]", "source: west"),
+            "links.3: give either between, or source and target",
+        ),
+        (
+            FILE.replace("dollars_per_device_hour: 2.5", "dollars_per_device_hour: 70000"),
+            "nodes.0.dollars_per_device_hour: 70000 dollars",
+        ),
         (FILE.replace("between: [west, far]", "between: [west]"), "links.3.between"),
-        (FILE.replace("latency_ms: 100", "latency_s: 1"), "links.3.latency_s: unknown key (hint: did you mean latency_ms"),
-        (FILE.replace("latency_ms: 100", "latency_ms: 100000"), "from 'west' to 'far': a latency of 100 s (hint: in ms"),
+        (
+            FILE.replace("latency_ms: 100", "latency_s: 1"),
+            "links.3.latency_s: unknown key (hint: did you mean latency_ms",
+        ),
+        (
+            FILE.replace("latency_ms: 100", "latency_ms: 100000"),
+            "from 'west' to 'far': a latency of 100 s (hint: in ms",
+        ),
         (
             FILE.replace("latency_ms: 100", "latency_ms: -1"),
             "links.3.latency_ms: Input should be greater than or equal to 0 (hint: in milli",
         ),
-        (FILE.replace("gigabyte: 0.09", "terabyte: 90"), "links.2.egress_dollars_per_terabyte: unknown key (hint: did you mean egress_d"),
+        (
+            FILE.replace("gigabyte: 0.09", "terabyte: 90"),
+            "links.2.egress_dollars_per_terabyte: unknown key (hint: did you mean egress_d",
+        ),
         (
             FILE.replace("gigabyte: 0.09", "gigabyte: 90"),
             "from 'east' to 'far': 90 dollars for a gigabyte that leaves (hint: dollars of 10^9",
         ),
-        (FILE.replace("gigabyte: 0.09", "gigabyte: -0.09"), "links.2.egress_dollars_per_gigabyte: Input should be greater"),
+        (
+            FILE.replace("gigabyte: 0.09", "gigabyte: -0.09"),
+            "links.2.egress_dollars_per_gigabyte: Input should be greater",
+        ),
         (
             FILE.replace("bandwidth_gbps: 10", "bandwidth_gigabytes_per_s: 1"),
             "links.1.bandwidth_gigabytes_per_s: unknown key (hint: did you mean",
         ),
-        (FILE.replace("bandwidth_gbps: 10", "bandwidth_gbps: 0"), "links.1.bandwidth_gbps: Input should be greater"),
-        (FILE.replace("between: [west, far]", "between: [east, far]"), "two links from 'east' to 'far'"),
-        (FILE.replace("  - {between: [west, far], bandwidth_gbps: 5, latency_ms: 100}\n", ""), "zones 'west' and 'far' have no link"),
-        (FILE.replace("dollars_per_device_hour: 2.5", "dollars_per_hour: 2.5"), "nodes.0.dollars_per_hour: unknown key"),
-        (FILE.replace("dollars_per_device_hour: 2.5", "dollars_per_device_hour: -2.5"), "nodes.0.dollars_per_device_hour: -2.5 dollars"),
+        (
+            FILE.replace("bandwidth_gbps: 10", "bandwidth_gbps: 0"),
+            "links.1.bandwidth_gbps: Input should be greater",
+        ),
+        (
+            FILE.replace("between: [west, far]", "between: [east, far]"),
+            "two links from 'east' to 'far'",
+        ),
+        (
+            FILE.replace("  - {between: [west, far], bandwidth_gbps: 5, latency_ms: 100}\n", ""),
+            "zones 'west' and 'far' have no link",
+        ),
+        (
+            FILE.replace("dollars_per_device_hour: 2.5", "dollars_per_hour: 2.5"),
+            "nodes.0.dollars_per_hour: unknown key",
+        ),
+        (
+            FILE.replace("dollars_per_device_hour: 2.5", "dollars_per_device_hour: -2.5"),
+            "nodes.0.dollars_per_device_hour: -2.5 dollars",
+        ),
         (
             FILE.replace("dollars_per_device_hour: 2.5", "dollars_per_device_hour: .nan"),
             "nodes.0.dollars_per_device_hour: Input should be a",
         ),
-        (FILE.replace("zone: far", "zone: 5"), "nodes.3.zone: Input should be a valid string (hint: text"),
+        (
+            FILE.replace("zone: far", "zone: 5"),
+            "nodes.3.zone: Input should be a valid string (hint: text",
+        ),
         (FILE.replace(", latency_ms: 100", ""), "links.3.latency_ms: required key is missing"),
         (FILE.replace("zone: far", "zone: a b"), "nodes.3.zone: String should match pattern"),
         (FILE.replace(", zone: far", ""), "some nodes are in no zone"),
-        (FILE.replace("accelerator: l40s", "accelerator: l41s"), "nodes.3: unknown accelerator 'l41s'"),
-        ("accelerators: {mine: {memory_gib: 80}}\nnodes: [{accelerator: mine, count: 1}]\n", "accelerators.mine: needs memory_gib"),
+        (
+            FILE.replace("accelerator: l40s", "accelerator: l41s"),
+            "nodes.3: unknown accelerator 'l41s'",
+        ),
+        (
+            "accelerators: {mine: {memory_gib: 80}}\nnodes: [{accelerator: mine, count: 1}]\n",
+            "accelerators.mine: needs memory_gib",
+        ),
     ],
 )
 def test_a_file_says_where(text: str, words: str) -> None:
@@ -188,7 +260,11 @@ ODD = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(ma
 NUMBER = st.one_of(st.floats(min_value=0.001, max_value=10.0), ODD)
 NODES = st.fixed_dictionaries(
     {"accelerator": st.sampled_from(["h100-sxm", "v100-sxm-16gb"]), "count": st.integers(1, 3)},
-    optional={"zone": st.one_of(ZONES, ODD), "dollars_per_device_hour": NUMBER, "dollars_per_hour": NUMBER},
+    optional={
+        "zone": st.one_of(ZONES, ODD),
+        "dollars_per_device_hour": NUMBER,
+        "dollars_per_hour": NUMBER,
+    },
 )
 LINKS = st.fixed_dictionaries(
     {"bandwidth_gbps": NUMBER},
@@ -204,8 +280,33 @@ LINKS = st.fixed_dictionaries(
 
 
 WORDS = [
-    *("h100-sxm:8", "v100-sxm-16gb:8", "@", "east", "west", "/", "2usd", "-1usd", "+", ",", "east~west", "~", "=", "10gbps", "30ms"),
-    *("1e9ms", "0.02usd", "usd", "east~west=10gbps/30ms/0.02usd", "h100-sxm:8@east/2usd", " ", "\n", "é"),
+    *(
+        "h100-sxm:8",
+        "v100-sxm-16gb:8",
+        "@",
+        "east",
+        "west",
+        "/",
+        "2usd",
+        "-1usd",
+        "+",
+        ",",
+        "east~west",
+        "~",
+        "=",
+        "10gbps",
+        "30ms",
+    ),
+    *(
+        "1e9ms",
+        "0.02usd",
+        "usd",
+        "east~west=10gbps/30ms/0.02usd",
+        "h100-sxm:8@east/2usd",
+        " ",
+        "\n",
+        "é",
+    ),
 ]
 
 
@@ -222,13 +323,20 @@ def read_or_refused(read: Callable[[str], Cluster], text: str) -> Cluster | None
 
 @examples(40, 1000)
 @given(nodes=st.lists(NODES, min_size=1, max_size=3), links=st.lists(LINKS, max_size=4))
-def test_files_with_zones_load_or_are_refused_in_a_line(nodes: list[object], links: list[object]) -> None:
+def test_files_with_zones_load_or_are_refused_in_a_line(
+    nodes: list[object], links: list[object]
+) -> None:
     cluster = read_or_refused(load_cluster, yaml.safe_dump({"nodes": nodes, "links": links}))
     if cluster is not None:
         zones = cluster.zones if len(cluster.zones) > 1 else ()
         assert {(one.source, one.target) for one in cluster.links} == set(permutations(zones, 2))
-        assert all(0.0 <= one.egress <= MAX_EGRESS and 0.0 <= one.link.latency_s <= MAX_LATENCY_S for one in cluster.links)
-        assert all(group.price == 0.0 or 0.0 < group.price <= MAX_DOLLARS for group in cluster.groups)
+        assert all(
+            0.0 <= one.egress <= MAX_EGRESS and 0.0 <= one.link.latency_s <= MAX_LATENCY_S
+            for one in cluster.links
+        )
+        assert all(
+            group.price == 0.0 or 0.0 < group.price <= MAX_DOLLARS for group in cluster.groups
+        )
 
 
 @examples(50, 1000)

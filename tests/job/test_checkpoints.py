@@ -32,8 +32,12 @@ def test_names_win_over_words() -> None:
     assert find_checkpoint("llama-7b", words="fp4") is None
 
 
-@pytest.mark.parametrize(("units", "activations"), [(True, NumberFormat.NVFP4), (False, NumberFormat.BF16)])
-def test_devices_without_four_bit_units_unpack_weights(units: bool, activations: NumberFormat) -> None:
+@pytest.mark.parametrize(
+    ("units", "activations"), [(True, NumberFormat.NVFP4), (False, NumberFormat.BF16)]
+)
+def test_devices_without_four_bit_units_unpack_weights(
+    units: bool, activations: NumberFormat
+) -> None:
     found = find_checkpoint("llama-3.3-70b", words="fp4")
     assert found is not None
     formats = found.formats(fp4_units=units)
@@ -45,4 +49,8 @@ def test_plain_words() -> None:
     fp8, fp16 = plain_precision("fp8"), plain_precision("fp16")
     assert fp8 is not None
     assert fp16 is not None
-    assert (fp8.mlp.weights, fp8.head.weights, fp16.kv) == (NumberFormat.FP8, NumberFormat.BF16, NumberFormat.FP16)
+    assert (fp8.mlp.weights, fp8.head.weights, fp16.kv) == (
+        NumberFormat.FP8,
+        NumberFormat.BF16,
+        NumberFormat.FP16,
+    )

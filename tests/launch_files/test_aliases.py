@@ -37,10 +37,17 @@ gradient_accumulation_steps: 4
 """
 
 
-@pytest.mark.parametrize(("name", "text"), [("axolotl", AXOLOTL), ("llama-factory", LLAMA_FACTORY), ("torchtune", TUNE)])
+@pytest.mark.parametrize(
+    ("name", "text"), [("axolotl", AXOLOTL), ("llama-factory", LLAMA_FACTORY), ("torchtune", TUNE)]
+)
 def test_a_launch_with_aliases_is_read(name: str, text: str) -> None:
     found = launch_of_files([("a.yaml", text)], model=load_model("llama-3.1-8b"), devices=4)
-    assert (found.framework, found.seq_len, found.global_batch, found.grid.microbatch) == (name, 4096, 32, 2)
+    assert (found.framework, found.seq_len, found.global_batch, found.grid.microbatch) == (
+        name,
+        4096,
+        32,
+        2,
+    )
 
 
 def test_a_small_file_of_many_aliases_is_one_line() -> None:

@@ -1,4 +1,5 @@
-"""A reader claims a file by what only its framework has; files of others are refused by their framework's name."""
+"""A reader claims a file by what only its framework has; files of others are refused by their
+framework's name."""
 
 from __future__ import annotations
 
@@ -50,9 +51,18 @@ gradient_accumulation_steps: 4
 num_epochs: 1
 bf16: auto
 """
-SWIFT = "megatron sft --model Qwen/Qwen2.5-7B --tensor_model_parallel_size 4 --micro_batch_size 1 --global_batch_size 16 --bf16 true\n"
-TRAINER = '{"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "bf16": true, "num_train_epochs": 3}'
-ZERO = '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}'
+SWIFT = (
+    "megatron sft --model Qwen/Qwen2.5-7B --tensor_model_parallel_size 4 --micro_batch_size 1"
+    " --global_batch_size 16 --bf16 true\n"
+)
+TRAINER = (
+    '{"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "bf16": true,'
+    ' "num_train_epochs": 3}'
+)
+ZERO = (
+    '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled":'
+    " true}}"
+)
 OTHERS = {
     "gpt-neox": ("neox.yml", NEOX),
     "torchtune": ("8b_full.yaml", TUNE),
@@ -61,7 +71,10 @@ OTHERS = {
     "ms-swift": ("run.sh", SWIFT),
     "huggingface-trainer": ("arguments.json", TRAINER),
 }
-MEGATRON = "--tensor-model-parallel-size 2 --num-layers 32 --micro-batch-size 1 --global-batch-size 16 --seq-length 4096 --bf16"
+MEGATRON = (
+    "--tensor-model-parallel-size 2 --num-layers 32 --micro-batch-size 1 --global-batch-size 16"
+    " --seq-length 4096 --bf16"
+)
 
 
 def refused(*files: tuple[str, str], framework: str = "") -> DataError:
@@ -80,9 +93,15 @@ def test_files_of_frameworks_that_are_not_read_are_refused_by_name(framework: st
 def test_no_other_reader_takes_a_file_that_is_named_for_it(framework: str) -> None:
     """Neither is it one of the ten frameworks that share keys with it, where the user says nothing."""
     mine = OTHERS[framework]
-    claims = {name: one for name, one in CLAIMANTS.items() if name not in parts_of(framework, CLAIMANTS)}
+    claims = {
+        name: one for name, one in CLAIMANTS.items() if name not in parts_of(framework, CLAIMANTS)
+    }
     for document in documents_of(mine[1], mine[0], {}):
-        assert not [name for name, one in claims.items() if one.claims(document).programs or one.claims(document).own]
+        assert not [
+            name
+            for name, one in claims.items()
+            if one.claims(document).programs or one.claims(document).own
+        ]
 
 
 def test_settings_of_one_framework_are_of_no_other() -> None:
@@ -97,28 +116,43 @@ def test_settings_of_one_framework_are_of_no_other() -> None:
 
 
 def test_what_two_frameworks_have_alike_is_refused_with_both_names() -> None:
-    error = refused(("recipe.yaml", "model: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 2}\n"))
+    error = refused(
+        ("recipe.yaml", "model: {tensor_model_parallel_size: 2, pipeline_model_parallel_size: 2}\n")
+    )
     assert {"nemo", "megatron-bridge"} <= set(error.message.replace(";", "").split())
     assert "--from" in error.hint
 
 
 def test_files_of_two_frameworks_are_no_launch() -> None:
-    assert "nanotron's" in refused((ARGUMENTS, MEGATRON), ("a.yaml", "parallelism: {tp: 2, pp_engine: 1f1b}\n")).message
+    assert (
+        "nanotron's"
+        in refused(
+            (ARGUMENTS, MEGATRON), ("a.yaml", "parallelism: {tp: 2, pp_engine: 1f1b}\n")
+        ).message
+    )
 
 
 def test_a_named_framework_has_to_have_something_in_the_file() -> None:
-    assert "no setting that is nanotron's" in refused(("ds.json", ZERO), framework="nanotron").message
+    assert (
+        "no setting that is nanotron's" in refused(("ds.json", ZERO), framework="nanotron").message
+    )
 
 
 def test_a_file_that_is_mostly_not_understood_is_refused_with_what_is_not() -> None:
     """At the stated share it is read, and with one setting more it is not."""
     known = 4
     most = int(known / LEAST_UNDERSTOOD - known)
-    keys = '"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "train_batch_size": 16'
+    keys = (
+        '"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1, "bf16":'
+        ' {"enabled": true}, "train_batch_size": 16'
+    )
     for number in (most, most + 1):
         text = "{" + keys + "".join(f', "custom_{n}": {n}' for n in range(number)) + "}"
         if number == most:
-            assert launch_of_files([("ds.json", text)], model=load_model(LLAMA), devices=16).framework == "deepspeed"
+            assert (
+                launch_of_files([("ds.json", text)], model=load_model(LLAMA), devices=16).framework
+                == "deepspeed"
+            )
         else:
             error = refused(("ds.json", text))
             assert f"4 of {4 + number} settings" in error.message
@@ -126,7 +160,10 @@ def test_a_file_that_is_mostly_not_understood_is_refused_with_what_is_not() -> N
 
 
 def test_parts_of_a_launch_are_claimed_with_it() -> None:
-    files = [("ds.sh", f"deepspeed pretrain_gpt.py {MEGATRON} --deepspeed --deepspeed_config ds.json\n"), ("ds.json", ZERO)]
+    files = [
+        ("ds.sh", f"deepspeed pretrain_gpt.py {MEGATRON} --deepspeed --deepspeed_config ds.json\n"),
+        ("ds.json", ZERO),
+    ]
     launch = launch_of_files(files, model=load_model(LLAMA), devices=16)
     assert (launch.framework, launch.grid.zero, launch.grid.tp) == ("megatron-deepspeed", 2, 2)
 

@@ -9,13 +9,16 @@ from shardwright.launch_files.read import launch_of_files
 from shardwright.model.catalog.catalog import load_model
 
 COMMAND = (
-    "torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --bf16 "
-    "--seq-length 2048 --micro-batch-size 1 --global-batch-size 16\n"
+    "torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --num-layers 32 --hidden-size 4096"
+    " --num-attention-heads 32 --bf16 --seq-length 2048 --micro-batch-size 1 --global-batch-size"
+    " 16\n"
 )
 
 
 def read(*lines: str, command: str = COMMAND) -> Launch:
-    return launch_of_files([("run.sh", "\n".join((*lines, command)))], model=load_model("llama-2-7b"), devices=8)
+    return launch_of_files(
+        [("run.sh", "\n".join((*lines, command)))], model=load_model("llama-2-7b"), devices=8
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,17 +39,27 @@ def test_what_slows_a_step_is_told(line: str, slows: bool) -> None:
 
 
 def test_a_variable_before_the_command_is_of_the_script() -> None:
-    assert [one.name for one in read(command=f"NCCL_P2P_DISABLE=1 {COMMAND}").of(Verdict.UNKNOWN)] == ["NCCL_P2P_DISABLE"]
+    assert [
+        one.name for one in read(command=f"NCCL_P2P_DISABLE=1 {COMMAND}").of(Verdict.UNKNOWN)
+    ] == ["NCCL_P2P_DISABLE"]
 
 
-@pytest.mark.parametrize(("framework", "counted"), [("megatron", False), ("megatron-deepspeed", True)])
+@pytest.mark.parametrize(
+    ("framework", "counted"), [("megatron", False), ("megatron-deepspeed", True)]
+)
 def test_blocking_launches_are_an_option_or_are_told(framework: str, counted: bool) -> None:
     """Where the runtime prices them they are not among what is not counted."""
-    command = COMMAND if framework == "megatron" else COMMAND.replace("--bf16", "--bf16 --deepspeed --zero-stage 1")
+    command = (
+        COMMAND
+        if framework == "megatron"
+        else COMMAND.replace("--bf16", "--bf16 --deepspeed --zero-stage 1")
+    )
     launch = read("export CUDA_LAUNCH_BLOCKING=1", command=command)
     assert launch.framework == framework
     assert (("launch_blocking", "on") in launch.grid.options) == counted
-    assert ("CUDA_LAUNCH_BLOCKING" not in {one.name for one in launch.of(Verdict.UNKNOWN)}) == counted
+    assert (
+        "CUDA_LAUNCH_BLOCKING" not in {one.name for one in launch.of(Verdict.UNKNOWN)}
+    ) == counted
 
 
 def test_a_variable_that_megatron_needs_is_told() -> None:
@@ -60,7 +73,9 @@ def test_a_variable_that_megatron_needs_is_told() -> None:
 
 
 def test_megatron_fsdp_needs_another_value() -> None:
-    command = COMMAND.replace("--bf16", "--bf16 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params")
+    command = COMMAND.replace(
+        "--bf16", "--bf16 --use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params"
+    )
     told = [
         any("Megatron-FSDP stops" in note for note in read(*lines, command=command).notes)
         for lines in ((), ("export CUDA_DEVICE_MAX_CONNECTIONS=1",))

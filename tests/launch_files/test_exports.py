@@ -17,14 +17,25 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import canonical
 from shardwright.strategy.text.grid_notation import print_grid
-from tests.export import test_accelerate, test_deepspeed, test_maxtext, test_megatron, test_nanotron, test_torchtitan
+from tests.export import (
+    test_accelerate,
+    test_deepspeed,
+    test_maxtext,
+    test_megatron,
+    test_nanotron,
+    test_torchtitan,
+)
 from tests.export.plans import BATCH, facts_of, legal, stored
 from tests.tiers import in_both, numbers
 
 Drawn = Callable[[Random, str], Grid]
 TARGETS: dict[str, tuple[tuple[str, ...], Drawn, str]] = {
     "deepspeed": (test_deepspeed.MODELS, test_deepspeed.drawn, "deepspeed"),
-    "accelerate": (test_accelerate.MODELS, lambda random, _: test_accelerate.drawn(random), "torchtitan"),
+    "accelerate": (
+        test_accelerate.MODELS,
+        lambda random, _: test_accelerate.drawn(random),
+        "torchtitan",
+    ),
     "megatron-bridge": (test_megatron.MODELS, test_megatron.drawn, "megatron-bridge"),
     "flagscale": (test_megatron.MODELS, test_megatron.drawn, "megatron-core"),
     "maxtext": (test_maxtext.MODELS, test_maxtext.drawn, "maxtext"),
@@ -36,7 +47,10 @@ SAMPLES_OF_PROGRAM = {"accelerate"}
 
 
 @in_both
-@pytest.mark.parametrize(("target", "model"), [(target, model) for target, (models, _, _) in TARGETS.items() for model in models])
+@pytest.mark.parametrize(
+    ("target", "model"),
+    [(target, model) for target, (models, _, _) in TARGETS.items() for model in models],
+)
 def test_exports_are_read_back(target: str, model: str, tmp_path: Path) -> None:
     _, drawn, runtime = TARGETS[target]
     compared = 0
@@ -44,7 +58,11 @@ def test_exports_are_read_back(target: str, model: str, tmp_path: Path) -> None:
         grid = drawn(Random(f"{model} {number}"), model)
         if not legal(grid, model):
             continue
-        one = stored(grid, model=model, runtime="deepspeed" if target == "accelerate" and grid.ulysses > 1 else runtime)
+        one = stored(
+            grid,
+            model=model,
+            runtime="deepspeed" if target == "accelerate" and grid.ulysses > 1 else runtime,
+        )
         grid = canonical(grid, facts=facts_of(grid, model))
         try:
             export = export_plan(one, target=target, allow_lossy=True)
@@ -56,7 +74,9 @@ def test_exports_are_read_back(target: str, model: str, tmp_path: Path) -> None:
         write_export(export, tmp_path)
         files = [str(tmp_path / file.name) for file in export.files if not file.starts]
         launch = read_launch(files, model=load_model(model), devices=grid.devices, framework=target)
-        found = launch.grid if grid.dp > 1 and grid.pp > 1 else replace(launch.grid, order=grid.order)
+        found = (
+            launch.grid if grid.dp > 1 and grid.pp > 1 else replace(launch.grid, order=grid.order)
+        )
         if target in SAMPLES_OF_PROGRAM:
             found = replace(found, microbatch=grid.microbatch)
         else:

@@ -14,10 +14,16 @@ from shardwright.launch_files.read import launch_of_files
 from shardwright.model.catalog.catalog import load_model
 from shardwright.search.request import Request
 
-ACCELERATE = "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision: bf16\nper_device_train_batch_size: 1\n"
+ACCELERATE = (
+    "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nmixed_precision:"
+    " bf16\nper_device_train_batch_size: 1\n"
+)
 FILES = {
     "accelerate": f"{ACCELERATE}fsdp_config: {{fsdp_sharding_strategy: STRATEGY}}\n",
-    "huggingface-trainer": "per_device_train_batch_size: 1\nnum_train_epochs: 1\nbf16: true\nfsdp_config: {sharding_strategy: STRATEGY}\n",
+    "huggingface-trainer": (
+        "per_device_train_batch_size: 1\nnum_train_epochs: 1\nbf16: true\nfsdp_config:"
+        " {sharding_strategy: STRATEGY}\n"
+    ),
 }
 
 
@@ -33,17 +39,26 @@ FILES = {
         ("SHARD_GRAD_OP", 8, (2, 0)),
     ],
 )
-def test_a_hybrid_strategy_shards_within_a_node(framework: str, strategy: str, node: int, words: tuple[int, int]) -> None:
+def test_a_hybrid_strategy_shards_within_a_node(
+    framework: str, strategy: str, node: int, words: tuple[int, int]
+) -> None:
     files = [("a.yaml", FILES[framework].replace("STRATEGY", strategy))]
-    found = launch_of_files(files, model=load_model("llama-3.1-8b"), devices=32, node_devices=node, framework=framework)
+    found = launch_of_files(
+        files, model=load_model("llama-3.1-8b"), devices=32, node_devices=node, framework=framework
+    )
     assert (found.grid.zero, found.grid.shard) == words
     assert any("of a node" in note for note in found.notes) == bool(words[1])
 
 
 SIZES = {
-    "accelerate": f"{ACCELERATE}fsdp_config: {{fsdp_version: 2}}\nparallelism_config: {{parallelism_config_dp_shard_size: SHARDS}}\n",
-    "axolotl": "base_model: a/b\nsequence_len: 2048\nmicro_batch_size: 1\nbf16: true\nfsdp_version: 2\n"
-    "fsdp_config: {reshard_after_forward: true}\ndp_shard_size: SHARDS\n",
+    "accelerate": (
+        f"{ACCELERATE}fsdp_config: {{fsdp_version: 2}}\nparallelism_config:"
+        " {parallelism_config_dp_shard_size: SHARDS}\n"
+    ),
+    "axolotl": (
+        "base_model: a/b\nsequence_len: 2048\nmicro_batch_size: 1\nbf16: true\nfsdp_version: 2\n"
+        "fsdp_config: {reshard_after_forward: true}\ndp_shard_size: SHARDS\n"
+    ),
 }
 
 
@@ -64,7 +79,9 @@ def test_copies_that_do_not_divide_the_replicas_are_refused() -> None:
 def test_nodes_are_those_of_the_cluster(tmp_path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "a.yaml"
     path.write_text(FILES["accelerate"].replace("STRATEGY", "HYBRID_SHARD"))
-    request = Request(model="llama-3.1-8b", cluster="a100-sxm-40gb:64", seq_len=2048, global_batch=64)
+    request = Request(
+        model="llama-3.1-8b", cluster="a100-sxm-40gb:64", seq_len=2048, global_batch=64
+    )
     for text, shard in (("h100-sxm:16", 8), ("gb200:16", 4)):
         cluster = load_cluster(text)
         launch, _ = read_request([str(path)], request, cluster=cluster)
@@ -72,12 +89,17 @@ def test_nodes_are_those_of_the_cluster(tmp_path) -> None:  # type: ignore[no-un
 
 
 @given(
-    nodes=st.integers(1, 9), node=st.integers(1, 9), replicate=st.integers(1, 4), strategy=st.sampled_from(["full_shard", "4", "5", "2"])
+    nodes=st.integers(1, 9),
+    node=st.integers(1, 9),
+    replicate=st.integers(1, 4),
+    strategy=st.sampled_from(["full_shard", "4", "5", "2"]),
 )
 def test_groups_divide_the_replicas(nodes: int, node: int, replicate: int, strategy: str) -> None:
     replicas = nodes * node * replicate
     found = sharding(strategy, replicas=replicas, replicate=replicate, node_devices=node)
-    assert found.zero == (0 if replicas == 1 else {"full_shard": 3, "4": 3, "5": 2, "2": 2}[strategy])
+    assert found.zero == (
+        0 if replicas == 1 else {"full_shard": 3, "4": 3, "5": 2, "2": 2}[strategy]
+    )
     assert replicas % (found.shard or replicas) == 0
     if replicate > 1:
         assert found.shard == nodes * node

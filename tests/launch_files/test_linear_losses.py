@@ -15,7 +15,9 @@ from shardwright.simulator.simulate import simulate_grid
 HF = "per_device_train_batch_size: 4\nnum_train_epochs: 1\nbf16: true\nblock_size: 4096\n"
 TRL = "dataset_name: a/b\nmax_length: 4096\nper_device_train_batch_size: 4\npacking_strategy: bfd\n"
 FACTORY = "finetuning_type: full\ncutoff_len: 4096\nper_device_train_batch_size: 4\nbf16: true\n"
-AXOLOTL = "base_model: a/b\nsequence_len: 4096\nsample_packing: true\nmicro_batch_size: 4\nbf16: true\n"
+AXOLOTL = (
+    "base_model: a/b\nsequence_len: 4096\nsample_packing: true\nmicro_batch_size: 4\nbf16: true\n"
+)
 LIGER = "plugins: [axolotl.integrations.liger.LigerPlugin]\n"
 CUT = "plugins: [axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin]\n"
 TUNE = """model: {_component_: torchtune.models.llama3_1.llama3_1_8b}
@@ -26,7 +28,10 @@ batch_size: 4
 SAID = (
     (f"{HF}use_liger_kernel: true\n", "liger"),
     (f"{HF}use_liger_kernel: false\n", ""),
-    (f"{HF}use_liger_kernel: true\nliger_kernel_config: {{fused_linear_cross_entropy: false}}\n", ""),
+    (
+        f"{HF}use_liger_kernel: true\nliger_kernel_config: {{fused_linear_cross_entropy: false}}\n",
+        "",
+    ),
     (f"{TRL}use_liger_kernel: true\n", "liger"),
     (f"{FACTORY}enable_liger_kernel: true\n", "liger"),
     (FACTORY, ""),
@@ -37,7 +42,13 @@ SAID = (
     (f"{AXOLOTL}{CUT}cut_cross_entropy: false\n", ""),
     (f"{AXOLOTL}cut_cross_entropy: true\n", ""),
     (f"{TUNE}loss: {{_component_: torchtune.modules.loss.LinearCrossEntropyLoss}}\n", "chunked"),
-    (f"{TUNE}loss: {{_component_: torchtune.modules.loss.LinearCrossEntropyLoss, num_output_chunks: 4}}\n", ""),
+    (
+        (
+            f"{TUNE}loss: {{_component_: torchtune.modules.loss.LinearCrossEntropyLoss,"
+            " num_output_chunks: 4}\n"
+        ),
+        "",
+    ),
     (f"{TUNE}loss: {{_component_: torchtune.modules.loss.CEWithChunkedOutputLoss}}\n", ""),
     (f"{TUNE}loss: {{_component_: torchtune.modules.loss.LigerFusedCrossEntropyLoss}}\n", "liger"),
 )
@@ -68,15 +79,25 @@ def tiny():
 """
 
 
-@pytest.mark.parametrize(("more", "loss"), [("", "parts"), (", num_chunks=8", "parts"), (", num_chunks=4", "")])
+@pytest.mark.parametrize(
+    ("more", "loss"), [("", "parts"), (", num_chunks=8", "parts"), (", num_chunks=4", "")]
+)
 def test_the_loss_of_torchtitan_in_parts(more: str, loss: str) -> None:
-    found = launch_of_files([("config_registry.py", REGISTRY.format(more))], model=load_model("llama-3.1-8b"), devices=8)
-    assert (found.framework, dict(found.grid.options).get("linear_loss", "")) == ("torchtitan", loss)
+    found = launch_of_files(
+        [("config_registry.py", REGISTRY.format(more))], model=load_model("llama-3.1-8b"), devices=8
+    )
+    assert (found.framework, dict(found.grid.options).get("linear_loss", "")) == (
+        "torchtitan",
+        loss,
+    )
     assert any("the loss in 4 parts" in note for note in found.notes) == (not loss)
 
 
 def test_a_loss_without_its_plugin_is_told() -> None:
-    assert any("without its plugin CutCrossEntropyPlugin" in note for note in read(f"{AXOLOTL}cut_cross_entropy: true\n").notes)
+    assert any(
+        "without its plugin CutCrossEntropyPlugin" in note
+        for note in read(f"{AXOLOTL}cut_cross_entropy: true\n").notes
+    )
 
 
 def test_settings_of_the_loss_are_understood() -> None:
@@ -91,6 +112,9 @@ def test_advice_keeps_the_loss(tmp_path) -> None:  # type: ignore[no-untyped-def
     path.write_text(f"{FACTORY}enable_liger_kernel: true\n")
     request = Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=0, global_batch=0)
     launch, request = read_request([str(path)], request, cluster=load_cluster("h100-sxm:8"))
-    logits = {dict(stage.items)["logits"] for stage in simulate_grid(problem_of(request), launch.grid).memory}
+    logits = {
+        dict(stage.items)["logits"]
+        for stage in simulate_grid(problem_of(request), launch.grid).memory
+    }
     # 16,384 tokens over ceil(128,256 / 4,096) = 32 parts of 512, in 16 bits.
     assert logits == {512 * 128_256 * 2}

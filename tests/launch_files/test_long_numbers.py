@@ -10,7 +10,9 @@ from shardwright.model.catalog.catalog import load_model
 
 LONG = "0x1" + "0" * 5_000
 FILES = {
-    "a.toml": f"[training]\nlocal_batch_size = {LONG}\n[parallelism]\ndata_parallel_shard_degree = 8\n",
+    "a.toml": (
+        f"[training]\nlocal_batch_size = {LONG}\n[parallelism]\ndata_parallel_shard_degree = 8\n"
+    ),
     "b.toml": f"[training]\nlocal_batch_size = [1, [{LONG}]]\n",
     "c.py": f"import nemo_run as run\nfrom nemo.collections import llm\nNODES = {LONG}\n",
     "d.yaml": f"compute_environment: LOCAL_MACHINE\nnum_processes: {LONG}\n",

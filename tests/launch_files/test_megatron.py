@@ -24,9 +24,19 @@ from tests.tiers import in_both, numbers
 LLAMA = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8
  --swiglu --disable-bias-linear --normalization RMSNorm --untie-embeddings-and-output-weights --position-embedding-type rope
  --rotary-base 500000 --seq-length 8192 --max-position-embeddings 8192 --attention-dropout 0 --hidden-dropout 0 --bf16 """
-SPLIT = "--tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2 --use-distributed-optimizer "
+SPLIT = (
+    "--tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2"
+    " --use-distributed-optimizer "
+)
 SIZES = "--micro-batch-size 1 --global-batch-size 64 "
-OPTIONS = ("grad_overlap=off", "param_overlap=off", "loss=te", "tp_overlap=dgrad", "recompute_norms=on", "grad_dtype=bf16")
+OPTIONS = (
+    "grad_overlap=off",
+    "param_overlap=off",
+    "loss=te",
+    "tp_overlap=dgrad",
+    "recompute_norms=on",
+    "grad_dtype=bf16",
+)
 
 
 def read(arguments: str, *, model: str = "llama-3.1-8b", devices: int = 16) -> Launch:
@@ -47,24 +57,49 @@ def test_exports_are_read_back(model: str, tmp_path: Path) -> None:
             "param_overlap": not grid.zero or grid.dp * grid.cp == 1,
             "recompute_norms": grid.recompute is Recompute.FULL,
         }
-        words = [word for word in OPTIONS if random.random() < 0.3 and not lacking.get(word.partition("=")[0])]
-        grid = canonical(replace(grid, options=parse_grid(" ".join(["dp1", *words])).options), facts=facts_of(grid, model))
+        words = [
+            word
+            for word in OPTIONS
+            if random.random() < 0.3 and not lacking.get(word.partition("=")[0])
+        ]
+        grid = canonical(
+            replace(grid, options=parse_grid(" ".join(["dp1", *words])).options),
+            facts=facts_of(grid, model),
+        )
         if grid.zero and "grad_overlap=off" in words and "param_overlap=off" not in words:
             # Megatron-LM refuses the one without the other: a loss of the export.
             continue
         path, *_ = write_export(
-            export_plan(stored(grid, model=model, runtime="megatron-core"), target="megatron", allow_lossy=True), tmp_path
+            export_plan(
+                stored(grid, model=model, runtime="megatron-core"),
+                target="megatron",
+                allow_lossy=True,
+            ),
+            tmp_path,
         )
         launch = read_launch([str(path)], model=load_model(model), devices=grid.devices)
         # The order of axes of one device is none.
-        found = launch.grid if grid.dp > 1 and grid.pp > 1 else replace(launch.grid, order=grid.order)
+        found = (
+            launch.grid if grid.dp > 1 and grid.pp > 1 else replace(launch.grid, order=grid.order)
+        )
         assert found == grid, f"{print_grid(found)} for {print_grid(grid)}"
-        assert (launch.seq_len, launch.global_batch, launch.precision, launch.dropout) == (LENGTH, BATCH, "bf16", False)
+        assert (launch.seq_len, launch.global_batch, launch.precision, launch.dropout) == (
+            LENGTH,
+            BATCH,
+            "bf16",
+            False,
+        )
         known = {Verdict.UNDERSTOOD, Verdict.OF_THE_MODEL, Verdict.IGNORED, Verdict.IDLE}
         assert {one.verdict for one in launch.settings} <= known, launch.settings
-        # An export does not write what Megatron-LM refuses; what does nothing is an overlap with what is not there.
+        # An export does not write what Megatron-LM refuses; what does nothing is an overlap with
+        # what is not there.
         assert launch.refused == ()
-        assert {one.name.partition("-")[0] for one in launch.of(Verdict.IDLE)} <= {"overlap", "use", "fp8", "moe"}, launch.of(Verdict.IDLE)
+        assert {one.name.partition("-")[0] for one in launch.of(Verdict.IDLE)} <= {
+            "overlap",
+            "use",
+            "fp8",
+            "moe",
+        }, launch.of(Verdict.IDLE)
         compared += 1
     assert compared > 5
 
@@ -78,8 +113,14 @@ def test_exports_are_read_back(model: str, tmp_path: Path) -> None:
         ("--pipeline-model-parallel-layout Et*15|t*17L", "first=15"),
         ("--recompute-activations", "recompute=selective"),
         ("--checkpoint-activations", "recompute=full"),
-        ("--recompute-granularity full --recompute-method block --recompute-num-layers 3", "recompute=full:3"),
-        ("--recompute-granularity selective --recompute-modules layernorm mlp", "recompute=none recompute_norms=on recompute_mlp=on"),
+        (
+            "--recompute-granularity full --recompute-method block --recompute-num-layers 3",
+            "recompute=full:3",
+        ),
+        (
+            "--recompute-granularity selective --recompute-modules layernorm mlp",
+            "recompute=none recompute_norms=on recompute_mlp=on",
+        ),
         ("--context-parallel-size 2 --cp-comm-type a2a", "cp2 ulysses2"),
         ("--num-distributed-optimizer-instances 2", "shard2"),
         ("--overlap-grad-reduce --overlap-param-gather", "zero1"),
@@ -94,13 +135,20 @@ def test_arguments_are_a_strategy(more: str, words: str) -> None:
 
 def test_every_setting_has_a_verdict() -> None:
     launch = read(
-        f"{LLAMA} {SPLIT} {SIZES} --lr 3e-4 --save /x --hiden-size 3 --fp32-residual-connection --hidden-size 8192 --num-layers 40"
+        f"{LLAMA} {SPLIT} {SIZES} --lr 3e-4 --save /x --hiden-size 3 --fp32-residual-connection"
+        " --hidden-size 8192 --num-layers 40"
     )
     verdicts = {one.name: one for one in launch.settings}
     assert verdicts["lr"].verdict is verdicts["save"].verdict is Verdict.IGNORED
-    assert (verdicts["hiden-size"].verdict, "hidden-size" in verdicts["hiden-size"].means) == (Verdict.UNKNOWN, True)
+    assert (verdicts["hiden-size"].verdict, "hidden-size" in verdicts["hiden-size"].means) == (
+        Verdict.UNKNOWN,
+        True,
+    )
     assert "not counted" in verdicts["fp32-residual-connection"].means
-    assert (verdicts["hidden-size"].verdict, verdicts["hidden-size"].means) == (Verdict.DIFFERENT, "MODEL: 4096")
+    assert (verdicts["hidden-size"].verdict, verdicts["hidden-size"].means) == (
+        Verdict.DIFFERENT,
+        "MODEL: 4096",
+    )
     assert {one.name for one in launch.of(Verdict.DIFFERENT)} == {"hidden-size", "num-layers"}
 
 
@@ -114,7 +162,13 @@ def test_what_a_launch_leaves_out_is_megatrons_default() -> None:
 @pytest.mark.parametrize("name", sorted(UNDERSTOOD))
 def test_what_is_understood_changes_what_is_read(name: str) -> None:
     """Each argument, at some value, makes another launch: none is called understood for nothing."""
-    model = "mixtral-8x7b" if name.startswith("expert") else "deepseek-v2-lite" if name.startswith("account") else "llama-3.1-8b"
+    model = (
+        "mixtral-8x7b"
+        if name.startswith("expert")
+        else "deepseek-v2-lite"
+        if name.startswith("account")
+        else "llama-3.1-8b"
+    )
     rest = "--num-experts 8"
     before = f"{LLAMA} {SPLIT} {SIZES} {rest} {NEEDED.get(name, '')}"
     values = VALUES.get(name, ("",))
@@ -182,18 +236,40 @@ def test_no_argument_has_two_verdicts() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
-        (f"{LLAMA} --tensor-model-parallel-size 3", StrategyError, "does not divide the 16 devices"),
+        (
+            f"{LLAMA} --tensor-model-parallel-size 3",
+            StrategyError,
+            "does not divide the 16 devices",
+        ),
         (f"{LLAMA} --tensor-model-parallel-size many", DataError, "not a whole number"),
-        (f"{LLAMA} {SPLIT} --pipeline-model-parallel-layout t|t|t", ShardwrightError, "3 chunks for pp 2"),
-        (f"{LLAMA} {SPLIT} --pipeline-model-parallel-layout tt|tt", StrategyError, "lays out 4 layers, MODEL has 32"),
+        (
+            f"{LLAMA} {SPLIT} --pipeline-model-parallel-layout t|t|t",
+            ShardwrightError,
+            "3 chunks for pp 2",
+        ),
+        (
+            f"{LLAMA} {SPLIT} --pipeline-model-parallel-layout tt|tt",
+            StrategyError,
+            "lays out 4 layers, MODEL has 32",
+        ),
         (f"{LLAMA} --tensor-model-parallel-size $TP", DataError, "the script does not say"),
-        (f"{LLAMA} --use-megatron-fsdp --data-parallel-sharding-strategy all", DataError, "is not known here"),
-        (f"{LLAMA} --recompute-granularity selective --recompute-modules nothing", DataError, "not known here"),
+        (
+            f"{LLAMA} --use-megatron-fsdp --data-parallel-sharding-strategy all",
+            DataError,
+            "is not known here",
+        ),
+        (
+            f"{LLAMA} --recompute-granularity selective --recompute-modules nothing",
+            DataError,
+            "not known here",
+        ),
         (f"{LLAMA} --yaml-cfg mine.yaml", DataError, "YAML is not read"),
         ("--nothing --at-all", DataError, "no setting that only one framework has"),
     ],
 )
-def test_what_cannot_be_read_is_an_error(arguments: str, error: type[ShardwrightError], said: str) -> None:
+def test_what_cannot_be_read_is_an_error(
+    arguments: str, error: type[ShardwrightError], said: str
+) -> None:
     with pytest.raises(error, match=said) as raised:
         read(arguments)
     assert raised.value.hint

@@ -8,11 +8,16 @@ from shardwright.launch_files.launch import Launch, Verdict
 from shardwright.launch_files.read import launch_of_files
 from shardwright.model.catalog.catalog import load_model
 
-BASE = "trainer: {{precision: bf16}}\nmodel:\n  micro_batch_size: 1\n  global_batch_size: 64\n  encoder_seq_length: 4096\n{}"
+BASE = (
+    "trainer: {{precision: bf16}}\nmodel:\n  micro_batch_size: 1\n  global_batch_size: 64\n "
+    " encoder_seq_length: 4096\n{}"
+)
 
 
 def read(more: str) -> Launch:
-    return launch_of_files([("a.yaml", BASE.format(more))], model=load_model("llama-2-7b"), devices=8, framework="nemo")
+    return launch_of_files(
+        [("a.yaml", BASE.format(more))], model=load_model("llama-2-7b"), devices=8, framework="nemo"
+    )
 
 
 @pytest.mark.parametrize(
@@ -26,7 +31,8 @@ def read(more: str) -> Launch:
     ],
 )
 def test_a_format_of_8_bits_says_nothing_where_8_bits_are_off(more: str, precision: str) -> None:
-    """As in the published files of GPT-3 175B and Mixtral 8x7B: fp8_hybrid is the format that fp8 would have."""
+    """As in the published files of GPT-3 175B and Mixtral 8x7B: fp8_hybrid is the format that fp8
+    would have."""
     assert read(more).precision == precision
 
 

@@ -1,4 +1,5 @@
-"""What the optimizer of a launch keeps: Adam's states are priced, others are refused by name, whatever the framework calls them."""
+"""What the optimizer of a launch keeps: Adam's states are priced, others are refused by name,
+whatever the framework calls them."""
 
 from __future__ import annotations
 
@@ -9,35 +10,74 @@ from shardwright.launch_files.launch import Launch, Verdict
 from shardwright.launch_files.read import launch_of_files
 from shardwright.model.catalog.catalog import load_model
 
-TITAN = "[training]\nlocal_batch_size = 1\nseq_len = 4096\n[parallelism]\ndata_parallel_shard_degree = -1\n[optimizer]\n"
+TITAN = (
+    "[training]\nlocal_batch_size = 1\nseq_len = 4096\n[parallelism]\ndata_parallel_shard_degree ="
+    " -1\n[optimizer]\n"
+)
 LAUNCHES = {
-    "deepspeed": ("ds.json", '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}, "optimizer": {"type": "NAME"}}'),
+    "deepspeed": (
+        "ds.json",
+        (
+            '{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 1}, "optimizer":'
+            ' {"type": "NAME"}}'
+        ),
+    ),
     "huggingface-trainer": (
         "a.json",
-        '{"per_device_train_batch_size": 1, "num_train_epochs": 1, "deepspeed": "true", "bf16": true, '
-        '"zero_optimization": {"stage": 1}, "optimizer": {"type": "NAME"}}',
+        (
+            '{"per_device_train_batch_size": 1, "num_train_epochs": 1, "deepspeed": "true", "bf16":'
+            ' true, "zero_optimization": {"stage": 1}, "optimizer": {"type": "NAME"}}'
+        ),
     ),
-    "megatron": ("run.sh", "python pretrain_gpt.py --num-layers 32 --micro-batch-size 1 --seq-length 4096 --bf16 --optimizer NAME\n"),
-    "nemo": ("n.yaml", "trainer: {precision: bf16}\nmodel: {micro_batch_size: 1, tensor_model_parallel_size: 1, optim: {name: NAME}}\n"),
+    "megatron": (
+        "run.sh",
+        (
+            "python pretrain_gpt.py --num-layers 32 --micro-batch-size 1 --seq-length 4096 --bf16"
+            " --optimizer NAME\n"
+        ),
+    ),
+    "nemo": (
+        "n.yaml",
+        (
+            "trainer: {precision: bf16}\nmodel: {micro_batch_size: 1, tensor_model_parallel_size:"
+            " 1, optim: {name: NAME}}\n"
+        ),
+    ),
     "torchtitan": ("t.toml", f'{TITAN}name = "NAME"\n'),
     "nanotron": (
         "n.yaml",
-        "parallelism: {tp: 1, pp: 1, dp: 8}\ntokens: {micro_batch_size: 1, sequence_length: 4096}\n"
-        "optimizer: {zero_stage: 1, optimizer_factory: {name: NAME}}\n",
+        (
+            "parallelism: {tp: 1, pp: 1, dp: 8}\ntokens: {micro_batch_size: 1, sequence_length:"
+            " 4096}\noptimizer: {zero_stage: 1, optimizer_factory: {name: NAME}}\n"
+        ),
     ),
-    "maxtext": ("m.yaml", "per_device_batch_size: 1\nici_fsdp_parallelism: 8\nmax_target_length: 4096\nopt_type: NAME\n"),
+    "maxtext": (
+        "m.yaml",
+        (
+            "per_device_batch_size: 1\nici_fsdp_parallelism: 8\nmax_target_length: 4096\nopt_type:"
+            " NAME\n"
+        ),
+    ),
     "gpt-neox": (
         "n.yml",
-        '{"pipe_parallel_size": 1, "model_parallel_size": 1, "train_micro_batch_size_per_gpu": 1, '
-        '"optimizer": {"type": "NAME"}, "norm": "rmsnorm"}',
+        (
+            '{"pipe_parallel_size": 1, "model_parallel_size": 1, "train_micro_batch_size_per_gpu":'
+            ' 1, "optimizer": {"type": "NAME"}, "norm": "rmsnorm"}'
+        ),
     ),
     "verl": (
         "v.yaml",
-        "actor_rollout_ref: {actor: {ppo_mini_batch_size: 8, ppo_micro_batch_size_per_gpu: 1, optim: {optimizer: NAME}}}\n"
-        "algorithm: {adv_estimator: grpo}\n",
+        (
+            "actor_rollout_ref: {actor: {ppo_mini_batch_size: 8, ppo_micro_batch_size_per_gpu: 1,"
+            " optim: {optimizer: NAME}}}\nalgorithm: {adv_estimator: grpo}\n"
+        ),
     ),
 }
-ADAM = {"nemo": ("distributed_fused_adam", "mcore_distributed_optim"), "nanotron": ("adamW",), "maxtext": ("adamw", "adam_pax")}
+ADAM = {
+    "nemo": ("distributed_fused_adam", "mcore_distributed_optim"),
+    "nanotron": ("adamW",),
+    "maxtext": ("adamw", "adam_pax"),
+}
 OTHERS = ("SGD", "Lion", "OneBitAdam", "muon", "adafactor")
 
 

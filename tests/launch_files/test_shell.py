@@ -43,9 +43,10 @@ def commands(text: str, **given: str) -> tuple[tuple[str, ...], ...]:
 
 def test_a_script_is_the_command_that_it_starts() -> None:
     first, second = commands(SCRIPT)
-    assert shlex.join(first) == (
-        "torchrun --nproc_per_node 8 --nnodes 16 train.py --tp 8 --nproc_per_node 8 --nnodes 16 --beta 0.9 --sequence-parallel --whole "
-        "--name 'a b' '2>&1'"
+    assert (
+        shlex.join(first)
+        == "torchrun --nproc_per_node 8 --nnodes 16 train.py --tp 8 --nproc_per_node 8 --nnodes 16"
+        " --beta 0.9 --sequence-parallel --whole --name 'a b' '2>&1'"
     )
     assert second == ("tee", "log")
     assert "--part" in commands(SCRIPT, NODES="2")[0]
@@ -105,27 +106,69 @@ def test_random_assignments_are_as_in_bash() -> None:
     for number in numbers(12, 300):
         random = Random(number)
         names = ("A", "B", "C")
-        pieces = ["-a", ".1", "'q r'", '"s t"', "--u", "${A}", '"$B"', "${C}", "${C:-v}", '"${A}w"', "=y", "\\ "]
-        lines = [f"{random.choice(names)}{random.choice(('=', '=', '+='))}{''.join(random.choices(pieces, k=2))}" for _ in range(5)]
+        pieces = [
+            "-a",
+            ".1",
+            "'q r'",
+            '"s t"',
+            "--u",
+            "${A}",
+            '"$B"',
+            "${C}",
+            "${C:-v}",
+            '"${A}w"',
+            "=y",
+            "\\ ",
+        ]
+        lines = [
+            f"{random.choice(names)}{random.choice(('=', '=', '+='))}{''.join(random.choices(pieces, k=2))}"
+            for _ in range(5)
+        ]
         lines = ["A=", "B=", "C=", *lines]
         words = " ".join(random.choice(pieces) for _ in range(6))
         script = "\n".join(lines)
-        ran = subprocess.run(["bash", "-c", f"{script}\nprintf '%s\\n' x {words}"], capture_output=True, text=True, check=True)
-        assert list(commands(f"{script}\nx {words}")[0]) == ran.stdout.split("\n")[:-1], f"{script}\n{words}"
+        ran = subprocess.run(
+            ["bash", "-c", f"{script}\nprintf '%s\\n' x {words}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert list(commands(f"{script}\nx {words}")[0]) == ran.stdout.split("\n")[:-1], (
+            f"{script}\n{words}"
+        )
 
 
 def test_a_here_document_is_a_file() -> None:
-    script = 'STAGE=1\nNAME=./ds.json\ncat <<EOT > $NAME\n{"zero": {"stage": $STAGE}, "on": "a b"}\nEOT\nx $NAME\n'
+    script = (
+        'STAGE=1\nNAME=./ds.json\ncat <<EOT > $NAME\n{"zero": {"stage": $STAGE}, "on": "a'
+        ' b"}\nEOT\nx $NAME\n'
+    )
     found = read_script(script, given={})
-    assert (found.files, found.commands) == ((("./ds.json", '{"zero": {"stage": 1}, "on": "a b"}\n'),), (("x", "./ds.json"),))
+    assert (found.files, found.commands) == (
+        (("./ds.json", '{"zero": {"stage": 1}, "on": "a b"}\n'),),
+        (("x", "./ds.json"),),
+    )
 
 
 def test_what_is_not_followed_is_told_with_its_line() -> None:
-    script = "if [ -f $X ]; then A=1; fi\n[ -d y ] && B=2\nfor i in $(ls); do C=3; done\ncase $Y in\na) D=1;;\nesac\nread E\nx $A $B $C $D"
+    script = (
+        "if [ -f $X ]; then A=1; fi\n[ -d y ] && B=2\nfor i in $(ls); do C=3; done\ncase $Y in\na)"
+        " D=1;;\nesac\nread E\nx $A $B $C $D"
+    )
     found = read_script(script, given={})
     assert found.commands == (("x", "$A", "$B", "$C", "$D"),)
-    assert [line.partition(": ")[0] for line in found.left_out] == ["line 1", "line 2", "line 3", "line 4", "line 7"]
-    assert [line.rpartition("it sets ")[2] for line in found.left_out if "it sets" in line] == ["A", "C", "D"]
+    assert [line.partition(": ")[0] for line in found.left_out] == [
+        "line 1",
+        "line 2",
+        "line 3",
+        "line 4",
+        "line 7",
+    ]
+    assert [line.rpartition("it sets ")[2] for line in found.left_out if "it sets" in line] == [
+        "A",
+        "C",
+        "D",
+    ]
 
 
 def test_arguments_of_a_script_can_be_given() -> None:
@@ -138,12 +181,17 @@ def test_arguments_of_a_script_can_be_given() -> None:
 
 def test_scripts_that_a_script_reads_are_found_or_told() -> None:
     sources = {"env.sh": "TP=4\n", "run.sh": "x --tp $TP --pp $1\n"}.get
-    found = read_script("source env.sh\nexport TP\nbash run.sh 2\n. other.sh\n", given={}, sources=sources)
+    found = read_script(
+        "source env.sh\nexport TP\nbash run.sh 2\n. other.sh\n", given={}, sources=sources
+    )
     assert (found.commands, found.missing) == ((("x", "--tp", "4", "--pp", "2"),), {"other.sh": 4})
 
 
 def test_files_that_commands_write() -> None:
-    found = read_script("echo '{\"a\": 1}' > a.json\nsed s/A/B/ t.json > b.json\ncat <<E | tee c.json\n{}\nE\n", given={})
+    found = read_script(
+        "echo '{\"a\": 1}' > a.json\nsed s/A/B/ t.json > b.json\ncat <<E | tee c.json\n{}\nE\n",
+        given={},
+    )
     assert found.files == (("a.json", '{"a": 1}\n'), ("c.json", "{}\n"))
     assert found.written == {"b.json": "sed"}
 
@@ -168,14 +216,83 @@ def test_what_cannot_be_read_is_an_error(text: str, said: str) -> None:
 
 
 EXPRESSIONS = (
-    *("$A", "${B}", '"$A"', '"${C[@]}"', "${C[@]}", "${#C[@]}", "${#A}", "${A:-x}", '"${D:-y z}"', "${A:+w}", "${D:+w}", "${C[1]}"),
-    *("${A%b}", "${A#a}", "${A%%.*}", "${A##*/}", "${A/a/q}", "${A//b/q}", "${A^^}", "${A:1}", "${A:0:2}", "'q $A'", "$((2*3))"),
-    *("$(( N + 1 ))", "$((N/2*2))", "$1", "${2}", "$#", '"$@"', "$@", '"a$A"', "--x=$A", "pre${B}post", "${10}", "${E:=set}"),
+    *(
+        "$A",
+        "${B}",
+        '"$A"',
+        '"${C[@]}"',
+        "${C[@]}",
+        "${#C[@]}",
+        "${#A}",
+        "${A:-x}",
+        '"${D:-y z}"',
+        "${A:+w}",
+        "${D:+w}",
+        "${C[1]}",
+    ),
+    *(
+        "${A%b}",
+        "${A#a}",
+        "${A%%.*}",
+        "${A##*/}",
+        "${A/a/q}",
+        "${A//b/q}",
+        "${A^^}",
+        "${A:1}",
+        "${A:0:2}",
+        "'q $A'",
+        "$((2*3))",
+    ),
+    *(
+        "$(( N + 1 ))",
+        "$((N/2*2))",
+        "$1",
+        "${2}",
+        "$#",
+        '"$@"',
+        "$@",
+        '"a$A"',
+        "--x=$A",
+        "pre${B}post",
+        "${10}",
+        "${E:=set}",
+    ),
 )
-CONDITIONS = ('[ "$A" = ab ]', "[[ $A == a* ]]", "[ $N -gt 3 ]", "(( N > 3 ))", "[[ -n $B || $N -lt 5 ]]", '[ -z "$B" ]')
+CONDITIONS = (
+    '[ "$A" = ab ]',
+    "[[ $A == a* ]]",
+    "[ $N -gt 3 ]",
+    "(( N > 3 ))",
+    "[[ -n $B || $N -lt 5 ]]",
+    '[ -z "$B" ]',
+)
 STATEMENTS = (
-    *("A=ab", "A=a.b/c", "B=7", "B=${A}x", "A=$((3+4))", "N=5", "C=(a b 'c d')", "C+=(e)", "C=($A $B)", "C=()", "shift", "set -- p q r"),
-    *('set -- "$@" z', "((N++))", "((N+=2))", "let N=N+1", ': "${E:=five}"', ": ${F:=6}", "unset B", "A+=z", 'B+="q"', "( A=sub; x $A )"),
+    *(
+        "A=ab",
+        "A=a.b/c",
+        "B=7",
+        "B=${A}x",
+        "A=$((3+4))",
+        "N=5",
+        "C=(a b 'c d')",
+        "C+=(e)",
+        "C=($A $B)",
+        "C=()",
+        "shift",
+        "set -- p q r",
+    ),
+    *(
+        'set -- "$@" z',
+        "((N++))",
+        "((N+=2))",
+        "let N=N+1",
+        ': "${E:=five}"',
+        ": ${F:=6}",
+        "unset B",
+        "A+=z",
+        'B+="q"',
+        "( A=sub; x $A )",
+    ),
 )
 
 
@@ -198,21 +315,29 @@ def _drawn(random: Random, depth: int = 0) -> str:
         return random.choice(STATEMENTS)
     if kind == 2:
         return "x " + " ".join(random.choices(EXPRESSIONS, k=random.randrange(1, 4)))
-    return f"{condition} {random.choice(('&&', '||'))} x t" if kind == 3 else random.choice(compound)()
+    return (
+        f"{condition} {random.choice(('&&', '||'))} x t" if kind == 3 else random.choice(compound)()
+    )
 
 
 @in_both
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_random_scripts_start_what_bash_starts() -> None:
-    """Conditions, loops, cases, functions, subshells, arrays and positional parameters, in each other."""
+    """Conditions, loops, cases, functions, subshells, arrays and positional parameters, in each
+    other."""
     for number in numbers(40, 1500):
         random = Random(number)
-        lines = [*("A=ab", "B=b", "E=", "N=2", "C=(k l)", "set -- one two"), *(_drawn(random) for _ in range(random.randrange(2, 8)))]
+        lines = [
+            *("A=ab", "B=b", "E=", "N=2", "C=(k l)", "set -- one two"),
+            *(_drawn(random) for _ in range(random.randrange(2, 8))),
+        ]
         script = "\n".join((*lines, 'x end "$A" "$N" "$#"'))
         printed = "unset D; x() { printf '<%s>' \"$@\"; echo; }\n" + script.replace("unset B", "B=")
         ran = subprocess.run(["bash", "-c", printed], capture_output=True, text=True, check=False)
         found = commands(script.replace("unset B", "B="))
-        assert ["".join(f"<{word}>" for word in one[1:] or ("",)) for one in found] == ran.stdout.split("\n")[:-1], script
+        assert [
+            "".join(f"<{word}>" for word in one[1:] or ("",)) for one in found
+        ] == ran.stdout.split("\n")[:-1], script
 
 
 @in_both

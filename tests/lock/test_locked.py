@@ -38,7 +38,11 @@ LINES = lock.read_lock()
 
 def sample() -> list[str]:
     """Names of the commands that `make test` runs."""
-    cheap = [line.name for line in LINES if not any(word in line.name for word in DEAR) and not lock.needed(line.words)]
+    cheap = [
+        line.name
+        for line in LINES
+        if not any(word in line.name for word in DEAR) and not lock.needed(line.words)
+    ]
     return sorted(Random(SEED).sample(cheap, SAMPLE))
 
 
@@ -69,7 +73,9 @@ def test_the_lock_has_400_commands_of_all_verbs_with_their_answers() -> None:
 
     assert len(LINES) == 400
     assert {line.words.split()[0] for line in LINES} >= set(VERBS)
-    assert {line.exit_code for line in LINES} == {"0", "2", "3", "4", "5", "6", "7", "8"}, "an unexpected error (1) is no answer"
+    assert {line.exit_code for line in LINES} == {"0", "2", "3", "4", "5", "6", "7", "8"}, (
+        "an unexpected error (1) is no answer"
+    )
     assert all(line.answer for line in LINES)
 
 
@@ -85,7 +91,13 @@ def test_another_answer_is_told() -> None:
 
 def test_clocks_are_left_out_and_sentences_are_apart() -> None:
     sentences: list[str] = []
-    value = {"search_time_s": 0.5, "step_time_s": 2.0, "notes": ["a sentence"], "rows": [{"hint": "another"}], "reference": 3}
+    value = {
+        "search_time_s": 0.5,
+        "step_time_s": 2.0,
+        "notes": ["a sentence"],
+        "rows": [{"hint": "another"}],
+        "reference": 3,
+    }
     assert lock.without(value, sentences) == {"step_time_s": 2.0, "rows": [{}], "reference": 3}
     assert sentences == ["a sentence", "another"]
 
@@ -95,8 +107,13 @@ def test_commands_run_after_those_whose_files_they_read() -> None:
     assert set().union(*rounds) == {line.name for line in LINES}
     for place, names in enumerate(rounds):
         before = set().union(*rounds[:place])
-        assert all(before.issuperset(lock.needed(line.words)) for line in LINES if line.name in names)
+        assert all(
+            before.issuperset(lock.needed(line.words)) for line in LINES if line.name in names
+        )
     one = next(line for line in LINES if lock.needed(line.words))
-    assert {line.name for line in lock.chosen(LINES, lambda line: line.name == one.name)} >= {one.name, *lock.needed(one.words)}
+    assert {line.name for line in lock.chosen(LINES, lambda line: line.name == one.name)} >= {
+        one.name,
+        *lock.needed(one.words),
+    }
     with pytest.raises(SystemExit, match="no command writes"):
         list(lock.in_rounds([one]))

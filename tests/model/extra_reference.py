@@ -53,4 +53,8 @@ def pattern(model: Model) -> list[tuple[str, int]]:
 
 def main_parameters(model: Model) -> int:
     """Parameters without prediction modules."""
-    return sum(model.blocks[run.block].num_parameters * run.count for run in model.runs if not run.name.startswith("mtp"))
+    return sum(
+        model.blocks[run.block].num_parameters * run.count
+        for run in model.runs
+        if not run.name.startswith("mtp")
+    )

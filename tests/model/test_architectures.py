@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from shardwright.errors import ModelError
-from shardwright.model.families.huggingface import known_architectures, load_config, model_from_config
+from shardwright.model.families.huggingface import (
+    known_architectures,
+    load_config,
+    model_from_config,
+)
 from shardwright.model.families.registry import REGISTRY
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
@@ -17,7 +21,8 @@ from shardwright.model.ir.tensor import Dim, ParameterClass
 
 CONFIGS = Path(__file__).parent / "configs"
 
-# Elements of all parameters as transformers 5.23.0 builds the same configuration (unique tensors, with the routers' correction buffers).
+# Elements of all parameters as transformers 5.23.0 builds the same configuration (unique tensors,
+# with the routers' correction buffers).
 COUNTS = {
     "arcee": 10_184,
     "bloom": 89_808,
@@ -98,18 +103,30 @@ def test_shapes_of_linear_operators_and_their_weights_agree(name: str) -> None:
         for operator in block.operators:
             if operator.kind not in (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR):
                 continue
-            experts = operator.experts.experts if operator.kind is OperatorKind.GROUPED_LINEAR and operator.experts else 1
+            experts = (
+                operator.experts.experts
+                if operator.kind is OperatorKind.GROUPED_LINEAR and operator.experts
+                else 1
+            )
             inner = 1
             for extent in operator.reads:
                 inner *= extent.size
             weights = [p for p in operator.parameters if ".weight" in p.name]
-            assert sum(p.size for p in weights) == experts * inner * sum(w.size for w in operator.writes), operator.name
+            assert sum(p.size for p in weights) == experts * inner * sum(
+                w.size for w in operator.writes
+            ), operator.name
 
 
 @pytest.mark.parametrize("name", sorted(COUNTS))
 def test_tied_weights_name_an_owner_of_the_same_size(name: str) -> None:
     model = model_of(name)
-    owners = {f"{b.name}.{p.name}": p for b in model.blocks for o in b.operators for p in o.parameters if not p.tied_to}
+    owners = {
+        f"{b.name}.{p.name}": p
+        for b in model.blocks
+        for o in b.operators
+        for p in o.parameters
+        if not p.tied_to
+    }
     for block in model.blocks:
         for operator in block.operators:
             for parameter in operator.parameters:
@@ -125,14 +142,46 @@ def test_a_uniform_decoder_is_three_runs() -> None:
         ("head", 1, ("layers",)),
     ]
     names = tuple(o.name for o in block_of(model, "layer").operators)
-    assert names == ("norm1", "qkv", "rotary", "core", "proj", "residual1", "norm2", "up", "act", "down", "residual2")
+    assert names == (
+        "norm1",
+        "qkv",
+        "rotary",
+        "core",
+        "proj",
+        "residual1",
+        "norm2",
+        "up",
+        "act",
+        "down",
+        "residual2",
+    )
 
 
 def test_windows_follow_the_layers() -> None:
-    windows = {run.name: block_of(model, model.blocks[run.block].name) for model in (model_of("gemma3_text"),) for run in model.runs}
-    assert list(windows) == ["embed", "layers.0", "layers.5", "layers.6", "layers.11", "layers.12", "head"]
-    core = {name: next((o.attention.window for o in block.operators if o.attention), None) for name, block in windows.items()}
-    assert [core[name] for name in ("layers.0", "layers.5", "layers.6", "layers.11")] == [16, 0, 16, 0]
+    windows = {
+        run.name: block_of(model, model.blocks[run.block].name)
+        for model in (model_of("gemma3_text"),)
+        for run in model.runs
+    }
+    assert list(windows) == [
+        "embed",
+        "layers.0",
+        "layers.5",
+        "layers.6",
+        "layers.11",
+        "layers.12",
+        "head",
+    ]
+    core = {
+        name: next((o.attention.window for o in block.operators if o.attention), None)
+        for name, block in windows.items()
+    }
+    assert [core[name] for name in ("layers.0", "layers.5", "layers.6", "layers.11")] == [
+        16,
+        0,
+        16,
+        0,
+    ]
 
 
 def test_windows_of_other_families() -> None:
@@ -180,7 +229,9 @@ def test_shared_expert_joins_the_routed_ones() -> None:
 
 
 def test_group_limited_routing_is_kept() -> None:
-    experts = next(o.experts for o in block_of(model_of("deepseek_v3"), "moe").operators if o.experts)
+    experts = next(
+        o.experts for o in block_of(model_of("deepseek_v3"), "moe").operators if o.experts
+    )
     assert experts.groups == 2
     free = next(o.experts for o in block_of(model_of("glm4_moe"), "moe").operators if o.experts)
     assert free.groups == 0
@@ -227,8 +278,11 @@ def test_prediction_modules_share_embedding_and_head() -> None:
     assert edges["mtp.1"] == ("mtp.0",)
     assert edges["head"] == ("layers.2",)
     layer, hidden = block_of(plain, "moe").num_parameters, 48
-    # Per module: one layer, the projection of two hidden vectors to one, two norms, and the norm before its logits.
-    assert predicting.num_parameters - plain.num_parameters == 2 * (layer + 2 * hidden * hidden + 3 * hidden)
+    # Per module: one layer, the projection of two hidden vectors to one, two norms, and the norm
+    # before its logits.
+    assert predicting.num_parameters - plain.num_parameters == 2 * (
+        layer + 2 * hidden * hidden + 3 * hidden
+    )
     module, head = block_of(predicting, "mtp"), block_of(predicting, "mtp_head")
     assert module.operators[0].parameters[0].tied_to == "embed.embed.weight"
     assert head.operators[1].parameters[0].tied_to == "head.logits.weight"
@@ -267,7 +321,11 @@ def test_old_and_new_spellings_give_one_model() -> None:
         ("llama", {"num_attention_heads": 7, "num_key_value_heads": 7}, "not a multiple of the 7"),
         ("mistral", {"num_key_value_heads": None}, "num_key_value_heads is missing"),
         ("gpt_oss", {"layer_types": ["full_attention"]}, "layer_types lists 1 layers of 4"),
-        ("gpt_oss", {"layer_types": ["linear_attention"] * 4}, "'linear_attention', which is not supported"),
+        (
+            "gpt_oss",
+            {"layer_types": ["linear_attention"] * 4},
+            "'linear_attention', which is not supported",
+        ),
         ("gpt_oss", {"layer_types": None}, "layer_types is missing"),
         ("mixtral", {"num_experts_per_tok": 9}, "exceeds the 4 experts"),
         ("deepseek_v3", {"first_k_dense_replace": None}, "first_k_dense_replace is missing"),
@@ -280,7 +338,13 @@ def test_old_and_new_spellings_give_one_model() -> None:
         ("llama", {"architectures": None, "model_type": None}, "model_type is missing"),
         (
             "llama",
-            {"architectures": None, "num_hidden_layers": 10_000, "hidden_size": 2**20, "head_dim": 64, "intermediate_size": 2**23},
+            {
+                "architectures": None,
+                "num_hidden_layers": 10_000,
+                "hidden_size": 2**20,
+                "head_dim": 64,
+                "intermediate_size": 2**23,
+            },
             "parameters",
         ),
         ("qwen3_moe", {"num_local_experts": 16}, "two spellings"),
@@ -309,4 +373,6 @@ def test_a_misspelled_field_is_suggested() -> None:
 
 def test_the_registry_points_at_builders() -> None:
     assert {"LlamaForCausalLM", "llama"} <= set(known_architectures())
-    assert all(target.startswith("shardwright.model.") and ":" in target for target in REGISTRY.values())
+    assert all(
+        target.startswith("shardwright.model.") and ":" in target for target in REGISTRY.values()
+    )

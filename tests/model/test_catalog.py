@@ -21,7 +21,10 @@ def test_parameters_agree_with_the_published_count(entry: CatalogEntry) -> None:
 
 def test_there_are_enough_models_with_the_usual_names() -> None:
     assert len(ENTRIES) >= 40
-    usual = "llama-3.1-405b llama-3-8b llama-2-70b gpt3-175b mixtral-8x7b deepseek-v3 qwen3-235b-a22b gpt-oss-120b kimi-k2 megatron-1t"
+    usual = (
+        "llama-3.1-405b llama-3-8b llama-2-70b gpt3-175b mixtral-8x7b deepseek-v3 qwen3-235b-a22b"
+        " gpt-oss-120b kimi-k2 megatron-1t"
+    )
     assert set(usual.split()) <= {entry.names[0] for entry in ENTRIES}
 
 
@@ -36,14 +39,21 @@ def test_every_entry_says_where_it_comes_from(entry: CatalogEntry) -> None:
     assert len(entry.source) > 10
 
 
-@pytest.mark.parametrize("spelling", ["Llama-3.1-405B", "meta-llama/Meta-Llama-3.1-405B", " llama_3.1_405b "])
+@pytest.mark.parametrize(
+    "spelling", ["Llama-3.1-405B", "meta-llama/Meta-Llama-3.1-405B", " llama_3.1_405b "]
+)
 def test_spellings(spelling: str) -> None:
     assert catalog_entry(spelling).names[0] == "llama-3.1-405b"
     assert load_model(spelling).name == "llama-3.1-405b"
 
 
 @pytest.mark.parametrize(
-    ("typo", "near"), [("lama-3.1-405b", "llama-3.1-405b"), ("deepseek-v33", "deepseek-v3"), ("org/mixtral-8x7", "mixtral-8x7b")]
+    ("typo", "near"),
+    [
+        ("lama-3.1-405b", "llama-3.1-405b"),
+        ("deepseek-v33", "deepseek-v3"),
+        ("org/mixtral-8x7", "mixtral-8x7b"),
+    ],
 )
 def test_typos_suggest(typo: str, near: str) -> None:
     with pytest.raises(ModelError) as caught:
@@ -55,7 +65,9 @@ def test_a_path_is_read(tmp_path: Path) -> None:
     source = Path(__file__).parent / "configs" / "llama.json"
     copy = tmp_path / "config.json"
     copy.write_bytes(source.read_bytes())
-    assert load_model(str(copy)).num_parameters == load_model(str(tmp_path)).num_parameters == 80_688
+    assert (
+        load_model(str(copy)).num_parameters == load_model(str(tmp_path)).num_parameters == 80_688
+    )
     with pytest.raises(ModelError, match="No such file"):
         load_model(str(tmp_path / "other.json"))
 
@@ -76,6 +88,12 @@ def test_any_name_is_a_model_or_a_model_error(name: str) -> None:
 
 
 def test_active_parameters_of_the_mixtures() -> None:
-    # Names of the models state them: 22 B, 3 B (3.3), 12.9 B (Mixtral paper), 5.1 B without embedding (gpt-oss card).
-    for name, billions in (("qwen3-235b-a22b", 22.2), ("qwen3-30b-a3b", 3.35), ("mixtral-8x7b", 12.9), ("deepseek-v2-lite", 2.66)):
+    # Names of the models state them: 22 B, 3 B (3.3), 12.9 B (Mixtral paper), 5.1 B without
+    # embedding (gpt-oss card).
+    for name, billions in (
+        ("qwen3-235b-a22b", 22.2),
+        ("qwen3-30b-a3b", 3.35),
+        ("mixtral-8x7b", 12.9),
+        ("deepseek-v2-lite", 2.66),
+    ):
         assert load_model(name).num_active_parameters == pytest.approx(billions * 1e9, rel=0.02)

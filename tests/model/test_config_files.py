@@ -16,7 +16,10 @@ from shardwright.model.ir.fields import Fields
 from shardwright.model.ir.graph import Model
 from tests.tiers import examples
 
-CONFIGS = {path.stem: json.loads(path.read_text()) for path in sorted((Path(__file__).parent / "configs").glob("*.json"))}
+CONFIGS = {
+    path.stem: json.loads(path.read_text())
+    for path in sorted((Path(__file__).parent / "configs").glob("*.json"))
+}
 SCALARS = (
     st.none()
     | st.booleans()
@@ -26,7 +29,11 @@ SCALARS = (
     | st.text(max_size=12)
 )
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=8), inner, max_size=4), max_leaves=12
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
 )
 
 
@@ -35,7 +42,19 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
     config = dict(CONFIGS[draw(st.sampled_from(sorted(CONFIGS)))])
     others = CONFIGS[draw(st.sampled_from(sorted(CONFIGS)))]
     for _ in range(draw(st.integers(1, 4))):
-        key = draw(st.sampled_from([*config, *others, "layer_types", "attn_config", "moe_layers", "no_rope_layers", "mlp_only_layers"]))
+        key = draw(
+            st.sampled_from(
+                [
+                    *config,
+                    *others,
+                    "layer_types",
+                    "attn_config",
+                    "moe_layers",
+                    "no_rope_layers",
+                    "mlp_only_layers",
+                ]
+            )
+        )
         change = draw(st.sampled_from(["drop", "set", "small", "borrow"]))
         if change == "drop":
             config.pop(key, None)
@@ -76,7 +95,10 @@ def test_any_bytes_give_an_object_or_a_model_error(content: bytes) -> None:
 
 
 @examples(25, 500)
-@given(st.dictionaries(st.text(max_size=10), VALUES, max_size=6), st.sampled_from(["LlamaForCausalLM", "gpt2", "x"]))
+@given(
+    st.dictionaries(st.text(max_size=10), VALUES, max_size=6),
+    st.sampled_from(["LlamaForCausalLM", "gpt2", "x"]),
+)
 def test_any_object_gives_a_model_error(mapping: dict[str, Any], kind: str) -> None:
     with pytest.raises(ModelError):
         model_from_config({**mapping, "model_type": kind}, name="m")

@@ -34,7 +34,10 @@ def test_t5_is_two_chains_that_meet_in_every_decoder_layer() -> None:
 
 def test_cross_attention_reads_the_memory() -> None:
     decoder = block_of(model_of("t5"), "decoder")
-    cross, own = operator_of(decoder, "cross.core").attention, operator_of(decoder, "core").attention
+    cross, own = (
+        operator_of(decoder, "cross.core").attention,
+        operator_of(decoder, "core").attention,
+    )
     assert cross is not None
     assert own is not None
     assert (cross.cross, own.cross) == (True, False)

@@ -1,4 +1,5 @@
-"""What lies before the first trained parameter has no gradient: as autograd decides it, on graphs of every kind."""
+"""What lies before the first trained parameter has no gradient: as autograd decides it, on graphs
+of every kind."""
 
 from __future__ import annotations
 
@@ -14,11 +15,15 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained
 from tests.tiers import examples
 
-MODELS = {name: load_model(name) for name in ("llama-3.2-1b", "llava-1.5-7b", "t5-11b", "deepseek-v3", "mamba-codestral-7b")}
+MODELS = {
+    name: load_model(name)
+    for name in ("llama-3.2-1b", "llava-1.5-7b", "t5-11b", "deepseek-v3", "mamba-codestral-7b")
+}
 
 
 def requiring(model: Model) -> dict[tuple[str, str], bool]:
-    """(run, operator) -> its output requires a gradient, layer by layer as autograd would find it; of repeated layers the last one."""
+    """(run, operator) -> its output requires a gradient, layer by layer as autograd would find it;
+    of repeated layers the last one."""
     numbers = {run.name: i for i, run in enumerate(model.runs)}
     outputs: dict[str, bool] = {}
     found: dict[tuple[str, str], bool] = {}
@@ -38,26 +43,40 @@ def requiring(model: Model) -> dict[tuple[str, str], bool]:
 
 
 def names(model: Model) -> st.SearchStrategy[list[str]]:
-    known = sorted({b.name for b in model.blocks} | {o.klass.value for b in model.blocks for o in b.operators})
+    known = sorted(
+        {b.name for b in model.blocks} | {o.klass.value for b in model.blocks for o in b.operators}
+    )
     return st.lists(st.sampled_from(known), min_size=1, max_size=4, unique=True)
 
 
 @examples(30, 600)
-@given(st.sampled_from(sorted(MODELS)).flatmap(lambda name: st.tuples(st.just(name), names(MODELS[name]))))
-def test_tensors_without_a_gradient_are_those_that_autograd_would_not_track(drawn: tuple[str, list[str]]) -> None:
+@given(
+    st.sampled_from(sorted(MODELS)).flatmap(
+        lambda name: st.tuples(st.just(name), names(MODELS[name]))
+    )
+)
+def test_tensors_without_a_gradient_are_those_that_autograd_would_not_track(
+    drawn: tuple[str, list[str]],
+) -> None:
     name, chosen = drawn
     try:
         model = trained(MODELS[name], f"frozen:{','.join(chosen)}")
     except UsageError:
         return
     wanted = requiring(model)
-    shared = {block: sum(run.block == block for run in model.runs) for block in {run.block for run in model.runs}}
+    shared = {
+        block: sum(run.block == block for run in model.runs)
+        for block in {run.block for run in model.runs}
+    }
     for run in model.runs:
         block = model.blocks[run.block]
         constant = without_gradient(block)
         for operator in block.operators:
             if shared[run.block] == 1:
-                assert (operator.name not in constant) is wanted[run.name, operator.name], (run.name, operator.name)
+                assert (operator.name not in constant) is wanted[run.name, operator.name], (
+                    run.name,
+                    operator.name,
+                )
             else:
                 assert operator.name not in constant or not wanted[run.name, operator.name]
 
@@ -65,7 +84,10 @@ def test_tensors_without_a_gradient_are_those_that_autograd_would_not_track(draw
 def test_a_frozen_tower_has_no_backward_and_its_readers_do() -> None:
     model = trained(MODELS["llava-1.5-7b"], "frozen:vision_embed,vision")
     by_name = {run.name: model.blocks[run.block] for run in model.runs}
-    assert {name for name, block in by_name.items() if not has_backward(block)} == {"vision_embed", "vision"}
+    assert {name for name, block in by_name.items() if not has_backward(block)} == {
+        "vision_embed",
+        "vision",
+    }
     projector = by_name["projector"]
     assert projector.constant == (INPUT,)
     assert not asks_inputs(projector.operators[0], without_gradient(projector))

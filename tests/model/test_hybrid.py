@@ -5,12 +5,29 @@ from __future__ import annotations
 import pytest
 
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
-from tests.model.extra_reference import block_of, changed, main_parameters, model_of, operator_of, pattern, refusal
+from tests.model.extra_reference import (
+    block_of,
+    changed,
+    main_parameters,
+    model_of,
+    operator_of,
+    pattern,
+    refusal,
+)
 
 
 def test_jamba_attends_and_routes_by_two_periods() -> None:
     # attention at 2 and 6 (period 4, offset 2), experts at odd layers (period 2, offset 1).
-    kinds = ["mamba", "mamba_moe", "attention", "mamba_moe", "mamba", "mamba_moe", "attention", "mamba_moe"]
+    kinds = [
+        "mamba",
+        "mamba_moe",
+        "attention",
+        "mamba_moe",
+        "mamba",
+        "mamba_moe",
+        "attention",
+        "mamba_moe",
+    ]
     assert pattern(model_of("jamba")) == [("embed", 1), *((kind, 1) for kind in kinds), ("head", 1)]
 
 
@@ -22,12 +39,17 @@ def test_jamba_with_one_expert_is_dense() -> None:
 def test_jamba_has_no_positions_and_norms_the_steps() -> None:
     model = model_of("jamba")
     assert all(o.kind is not OperatorKind.ROTARY for b in model.blocks for o in b.operators)
-    assert sum(p.size for p in operator_of(block_of(model, "mamba"), "x_norm").parameters) == 3 + 16 + 16
+    assert (
+        sum(p.size for p in operator_of(block_of(model, "mamba"), "x_norm").parameters)
+        == 3 + 16 + 16
+    )
 
 
 def test_falcon_h1_runs_attention_beside_the_recurrence() -> None:
     block = block_of(model_of("falcon_h1"), "layer")
-    assert operator_of(block, "qkv").inputs == operator_of(block, "ssm.in_proj").inputs == ("norm1",)
+    assert (
+        operator_of(block, "qkv").inputs == operator_of(block, "ssm.in_proj").inputs == ("norm1",)
+    )
     assert set(operator_of(block, "mix").inputs) == {"proj", "ssm.out_proj"}
     assert operator_of(block, "residual1").inputs == ("mix", "input")
     without = changed("falcon_h1", mamba_rms_norm=False)
@@ -36,7 +58,13 @@ def test_falcon_h1_runs_attention_beside_the_recurrence() -> None:
 
 def test_granite_mixes_experts_with_a_shared_one() -> None:
     model = model_of("granite_hybrid")
-    assert pattern(model) == [("embed", 1), ("mamba", 2), ("attention", 1), ("mamba", 1), ("head", 1)]
+    assert pattern(model) == [
+        ("embed", 1),
+        ("mamba", 2),
+        ("attention", 1),
+        ("mamba", 1),
+        ("head", 1),
+    ]
     dense = changed("granite_hybrid", num_local_experts=0)
     assert "up" in [o.name for o in block_of(dense, "mamba").operators]
     rotary = changed("granite_hybrid", position_embedding_type="rope")
@@ -46,8 +74,17 @@ def test_granite_mixes_experts_with_a_shared_one() -> None:
 
 def test_nemotron_reads_letters_and_words() -> None:
     letters = changed("nemotron_h", hybrid_override_pattern="ME*-", num_hidden_layers=4)
-    words = changed("nemotron_h", hybrid_override_pattern=None, layers_block_type=["mamba", "moe", "attention", "mlp"], num_hidden_layers=4)
-    assert pattern(letters) == pattern(words) == [("embed", 1), ("mamba", 1), ("moe", 1), ("attention", 1), ("mlp", 1), ("head", 1)]
+    words = changed(
+        "nemotron_h",
+        hybrid_override_pattern=None,
+        layers_block_type=["mamba", "moe", "attention", "mlp"],
+        num_hidden_layers=4,
+    )
+    assert (
+        pattern(letters)
+        == pattern(words)
+        == [("embed", 1), ("mamba", 1), ("moe", 1), ("attention", 1), ("mlp", 1), ("head", 1)]
+    )
     assert letters.blocks == words.blocks
 
 
@@ -62,7 +99,10 @@ def test_latent_experts_travel_at_the_latent_width() -> None:
 
 def test_the_prediction_module_chains_attention_and_experts() -> None:
     model = model_of("nemotron_3_mtp")
-    assert main_parameters(model) == changed("nemotron_3_mtp", num_nextn_predict_layers=0).num_parameters
+    assert (
+        main_parameters(model)
+        == changed("nemotron_3_mtp", num_nextn_predict_layers=0).num_parameters
+    )
     names = [o.name for o in block_of(model, "mtp").operators]
     assert names.index("join") < names.index("0.core") < names.index("1.unpermute")
     assert operator_of(block_of(model, "mtp"), "1.norm").inputs == ("0.residual",)

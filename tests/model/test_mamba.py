@@ -13,14 +13,29 @@ def test_a_mamba2_layer_is_one_mixer() -> None:
     model = model_of("mamba2")
     assert pattern(model) == [("embed", 1), ("mamba", 3), ("head", 1)]
     block = block_of(model, "mamba")
-    assert [o.name for o in block.operators] == ["norm", "in_proj", "conv", "scan", "gate", "gate_norm", "out_proj", "residual"]
+    assert [o.name for o in block.operators] == [
+        "norm",
+        "in_proj",
+        "conv",
+        "scan",
+        "gate",
+        "gate_norm",
+        "out_proj",
+        "residual",
+    ]
     assert {o.klass for o in block.operators[1:-1]} == {OperatorClass.SSM}
 
 
 def test_in_proj_is_cut_between_heads_and_groups() -> None:
     # z and x: 12 heads of 8; B and C: 2 groups of 16; dt: one element a head.
     in_proj = operator_of(block_of(model_of("mamba2"), "mamba"), "in_proj")
-    assert [(e.size, e.quantum) for e in in_proj.writes] == [(96, 8), (96, 8), (32, 16), (32, 16), (12, 1)]
+    assert [(e.size, e.quantum) for e in in_proj.writes] == [
+        (96, 8),
+        (96, 8),
+        (32, 16),
+        (32, 16),
+        (12, 1),
+    ]
     assert in_proj.width() is Dim.HEADS
     assert sum(e.size for e in in_proj.writes) == 2 * 96 + 2 * 2 * 16 + 12
 
@@ -29,7 +44,13 @@ def test_the_scan_has_the_shape_of_the_recurrence() -> None:
     scan = operator_of(block_of(model_of("mamba2"), "mamba"), "scan")
     assert scan.kind is OperatorKind.SCAN
     assert scan.scan is not None
-    assert (scan.scan.heads, scan.scan.head_dim, scan.scan.state, scan.scan.groups, scan.scan.chunk) == (12, 8, 16, 2, 8)
+    assert (
+        scan.scan.heads,
+        scan.scan.head_dim,
+        scan.scan.state,
+        scan.scan.groups,
+        scan.scan.chunk,
+    ) == (12, 8, 16, 2, 8)
     assert sum(p.size for p in scan.parameters) == 3 * 12
     conv = operator_of(block_of(model_of("mamba2"), "mamba"), "conv")
     assert conv.kind is OperatorKind.CONV

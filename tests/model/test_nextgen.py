@@ -1,4 +1,5 @@
-"""The newest generation: counts of every family here, layer patterns, refusals by name, and fuzzing."""
+"""The newest generation: counts of every family here, layer patterns, refusals by name, and
+fuzzing."""
 
 from __future__ import annotations
 
@@ -15,11 +16,21 @@ from shardwright.model.families.huggingface import model_from_config
 from shardwright.model.families.registry import REGISTRY
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
-from tests.model.extra_reference import CONFIGS, block_of, changed, config_of, main_parameters, model_of, operator_of, pattern, refusal
+from tests.model.extra_reference import (
+    CONFIGS,
+    block_of,
+    changed,
+    config_of,
+    main_parameters,
+    model_of,
+    operator_of,
+    pattern,
+    refusal,
+)
 from tests.tiers import examples
 
-# Elements of all parameters as transformers 5.23.0 builds the same configuration (unique tensors, with the routers' correction buffers,
-# without prediction modules).
+# Elements of all parameters as transformers 5.23.0 builds the same configuration (unique tensors,
+# with the routers' correction buffers, without prediction modules).
 COUNTS = {
     "bert": 62_836,
     "deepseek_v32": 106_504,
@@ -45,8 +56,15 @@ SWIGLU = 3 * 48 * 80
 ROUTED = 48 * 8 + 8 + 8 * 3 * 48 * 20
 SHARED = 3 * 48 * 20
 LATENT = (48 * 24 + 24 + 24 * 96) + (48 * 20 + 16 + 16 * (72 + 60)) + 60 * 48
-TOWER = (48 * 32 + 32 + 16 * 32) + 3 * (4 * (32 * 32 + 32) + 2 * 32 * 72 + 72 + 32 + 4 * 32) + 128 + (128 * 128 + 128) + (128 * 48 + 48)
-# Families that the reference does not have, or builds otherwise from a small configuration: the sums of their layers.
+TOWER = (
+    (48 * 32 + 32 + 16 * 32)
+    + 3 * (4 * (32 * 32 + 32) + 2 * 32 * 72 + 72 + 32 + 4 * 32)
+    + 128
+    + (128 * 128 + 128)
+    + (128 * 48 + 48)
+)
+# Families that the reference does not have, or builds otherwise from a small configuration: the
+# sums of their layers.
 HAND_COUNTED = {
     "mimo": EMBED_HEAD_NORM + 3 * (48 * 80 + 80 + 48 * 48 + SWIGLU + 96),
     "mimo_v2_flash": EMBED_HEAD_NORM
@@ -62,9 +80,21 @@ HAND_COUNTED = {
     + 3 * (ROUTED + SHARED)
     + 4 * 96,
     "nemotron_nas": EMBED_HEAD_NORM + (48 * 80 + 48 * 48 + 48) + 2 * (3 * 48 * 256 + 48),
-    "t5": 2 * 4800 + 96 + 2 * 32 * 6 + 4 * (4 * 48 * 96 + SWIGLU + 96) + 3 * (8 * 48 * 96 + SWIGLU + 144),
-    "mt5": 4800 + 96 + 2 * 32 * 6 + 4 * (4 * 48 * 96 + SWIGLU + 96) + 3 * (8 * 48 * 96 + SWIGLU + 144),
-    "umt5": 4800 + 96 + 7 * 32 * 6 + 4 * (4 * 48 * 96 + SWIGLU + 96) + 3 * (8 * 48 * 96 + SWIGLU + 144),
+    "t5": 2 * 4800
+    + 96
+    + 2 * 32 * 6
+    + 4 * (4 * 48 * 96 + SWIGLU + 96)
+    + 3 * (8 * 48 * 96 + SWIGLU + 144),
+    "mt5": 4800
+    + 96
+    + 2 * 32 * 6
+    + 4 * (4 * 48 * 96 + SWIGLU + 96)
+    + 3 * (8 * 48 * 96 + SWIGLU + 144),
+    "umt5": 4800
+    + 96
+    + 7 * 32 * 6
+    + 4 * (4 * 48 * 96 + SWIGLU + 96)
+    + 3 * (8 * 48 * 96 + SWIGLU + 144),
     "kimi_k25": EMBED_HEAD_NORM + 3 * (LATENT + 96) + SWIGLU + 2 * (ROUTED + SHARED) + TOWER,
     # The reference's 129,392 less the norm behind the tower, which LLaVA does not use.
     "llava": 129_392 - 64,
@@ -82,10 +112,20 @@ def test_parameters_equal_the_sum_of_the_layers(name: str) -> None:
 
 
 def test_every_registered_builder_has_a_configuration_here() -> None:
-    refused = {"shardwright.model.families.refused:refuse_deepseek_v4", "shardwright.model.families.refused:refuse_kimi_k3"}
-    # These read what another builder here reads, or are reached through one; the catalog has a model of each but the last.
-    later = {f"shardwright.model.families.vision:build_{n}" for n in ("qwen3_vl_moe", "qwen3_5_vl", "minimax_m3_vl", "llama4")}
-    later |= {"shardwright.model.families.qwen:build_qwen3_5_moe", "shardwright.model.families.gemma4:build_gemma4"}
+    refused = {
+        "shardwright.model.families.refused:refuse_deepseek_v4",
+        "shardwright.model.families.refused:refuse_kimi_k3",
+    }
+    # These read what another builder here reads, or are reached through one; the catalog has a
+    # model of each but the last.
+    later = {
+        f"shardwright.model.families.vision:build_{n}"
+        for n in ("qwen3_vl_moe", "qwen3_5_vl", "minimax_m3_vl", "llama4")
+    }
+    later |= {
+        "shardwright.model.families.qwen:build_qwen3_5_moe",
+        "shardwright.model.families.gemma4:build_gemma4",
+    }
     built = {REGISTRY[config_of(name)["architectures"][0]] for name in (*COUNTS, *HAND_COUNTED)}
     types = {json.loads(path.read_text()).get("model_type") for path in CONFIGS.glob("*.json")}
     usual = {REGISTRY[kind] for kind in types if kind in REGISTRY}
@@ -95,7 +135,9 @@ def test_every_registered_builder_has_a_configuration_here() -> None:
 @pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5_text"])
 def test_every_fourth_layer_attends(name: str) -> None:
     model = model_of(name)
-    kinds = ["full" if any(o.attention for o in block.operators) else "linear" for block in model.blocks]
+    kinds = [
+        "full" if any(o.attention for o in block.operators) else "linear" for block in model.blocks
+    ]
     layers = [kinds[run.block] for run in model.runs[1:-1] for _ in range(run.count)]
     assert layers == (["linear"] * 3 + ["full"]) * (len(layers) // 4)
 
@@ -103,7 +145,14 @@ def test_every_fourth_layer_attends(name: str) -> None:
 def test_gated_delta_net() -> None:
     block = block_of(model_of("qwen3_5_text"), "linear")
     # q, k: 2 heads of 8; v, z: 4 heads of 12; b, a: one element a value head.
-    assert [(e.size, e.quantum) for e in operator_of(block, "in_proj").writes] == [(16, 8), (16, 8), (48, 12), (48, 12), (4, 1), (4, 1)]
+    assert [(e.size, e.quantum) for e in operator_of(block, "in_proj").writes] == [
+        (16, 8),
+        (16, 8),
+        (48, 12),
+        (48, 12),
+        (4, 1),
+        (4, 1),
+    ]
     scan = operator_of(block, "scan").scan
     assert scan is not None
     assert (scan.heads, scan.head_dim, scan.state, scan.groups, scan.delta) == (4, 12, 8, 2, True)
@@ -120,20 +169,39 @@ def test_sparse_attention_selects_keys_with_an_indexer_that_sees_all() -> None:
     assert core.attention.selected == 16
     assert "index" in core.keeps
     assert index.kind is OperatorKind.INDEX
-    assert (index.attention.heads, index.attention.kv_heads, index.attention.head_dim, index.attention.selected) == (4, 1, 8, 0)
+    assert (
+        index.attention.heads,
+        index.attention.kv_heads,
+        index.attention.head_dim,
+        index.attention.selected,
+    ) == (4, 1, 8, 0)
     assert operator_of(block, "index_q").inputs == ("q_norm",)
 
 
 def test_glm_shares_selections() -> None:
     model = model_of("glm_moe_dsa")
-    assert pattern(model) == [("embed", 1), ("dense", 1), ("moe", 1), ("moe_shared_index", 2), ("moe", 1), ("head", 1)]
+    assert pattern(model) == [
+        ("embed", 1),
+        ("dense", 1),
+        ("moe", 1),
+        ("moe_shared_index", 2),
+        ("moe", 1),
+        ("head", 1),
+    ]
     shared = block_of(model, "moe_shared_index")
     assert all(o.kind is not OperatorKind.INDEX for o in shared.operators)
     core = operator_of(shared, "core").attention
     assert core is not None
     assert core.selected == 16
-    counted = changed("glm_moe_dsa", indexer_types=None, index_topk_freq=3, index_skip_topk_offset=2)
-    assert [name for name, _ in pattern(counted)[1:-1]] == ["dense", "moe", "moe_shared_index", "moe"]
+    counted = changed(
+        "glm_moe_dsa", indexer_types=None, index_topk_freq=3, index_skip_topk_offset=2
+    )
+    assert [name for name, _ in pattern(counted)[1:-1]] == [
+        "dense",
+        "moe",
+        "moe_shared_index",
+        "moe",
+    ]
     assert changed("glm_moe_dsa", indexer_types=None, index_topk_pattern="FFSSF") == model
 
 
@@ -149,9 +217,20 @@ def test_minimax_selects_blocks_of_keys() -> None:
 
 def test_mimo_windows_have_heads_of_their_own() -> None:
     model = model_of("mimo_v2_flash")
-    assert pattern(model) == [("embed", 1), ("full", 1), ("window_moe", 2), ("full_moe", 1), ("head", 1)]
-    shapes = [operator_of(block_of(model, name), "core").attention for name in ("full_moe", "window_moe")]
-    assert [(s.kv_heads, s.window, s.sinks, s.value_dim) for s in shapes if s is not None] == [(2, 0, False, 12), (3, 8, True, 12)]
+    assert pattern(model) == [
+        ("embed", 1),
+        ("full", 1),
+        ("window_moe", 2),
+        ("full_moe", 1),
+        ("head", 1),
+    ]
+    shapes = [
+        operator_of(block_of(model, name), "core").attention for name in ("full_moe", "window_moe")
+    ]
+    assert [(s.kv_heads, s.window, s.sinks, s.value_dim) for s in shapes if s is not None] == [
+        (2, 0, False, 12),
+        (3, 8, True, 12),
+    ]
 
 
 def test_gemma4_full_layers_use_keys_as_values() -> None:
@@ -163,12 +242,21 @@ def test_gemma4_full_layers_use_keys_as_values() -> None:
 
 
 def test_pruned_layers_keep_what_is_left() -> None:
-    # 2 x 2.0 x 48 / 3 = 64 and 2 x 1.0 x 48 / 3 = 32, both rounded up to 256; the third layer is gone.
-    assert pattern(model_of("nemotron_nas")) == [("embed", 1), ("attn3_ffn256", 1), ("no_attn_ffn256", 1), ("head", 1)]
+    # 2 x 2.0 x 48 / 3 = 64 and 2 x 1.0 x 48 / 3 = 32, both rounded up to 256; the third layer is
+    # gone.
+    assert pattern(model_of("nemotron_nas")) == [
+        ("embed", 1),
+        ("attn3_ffn256", 1),
+        ("no_attn_ffn256", 1),
+        ("head", 1),
+    ]
 
 
 def test_prediction_modules_are_beside_the_main_model() -> None:
-    assert main_parameters(model_of("mimo")) == changed("mimo", num_nextn_predict_layers=0).num_parameters
+    assert (
+        main_parameters(model_of("mimo"))
+        == changed("mimo", num_nextn_predict_layers=0).num_parameters
+    )
     text = {**config_of("qwen3_5_text"), "mtp_num_hidden_layers": 1}
     assert "core" in [o.name for o in block_of(model_from_config(text, name="m"), "mtp").operators]
 
@@ -176,11 +264,33 @@ def test_prediction_modules_are_beside_the_main_model() -> None:
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ({"architectures": ["DeepseekV4ForCausalLM"], "hc_mult": 4, "compress_ratios": [0, 4]}, "hc_mult = 4"),
+        (
+            {"architectures": ["DeepseekV4ForCausalLM"], "hc_mult": 4, "compress_ratios": [0, 4]},
+            "hc_mult = 4",
+        ),
         ({"architectures": ["DeepseekV4ForCausalLM"]}, "compress_ratios"),
-        ({"architectures": ["KimiK3ForConditionalGeneration"], "text_config": {"attn_res_block_size": 12}}, "attn_res_block_size"),
-        ({"architectures": ["KimiK3ForConditionalGeneration"], "text_config": {"linear_attn_config": {}}}, "linear_attn_config"),
-        ({"architectures": ["Llama4ForConditionalGeneration"], "text_config": {}, "vision_config": {}}, "vision_config"),
+        (
+            {
+                "architectures": ["KimiK3ForConditionalGeneration"],
+                "text_config": {"attn_res_block_size": 12},
+            },
+            "attn_res_block_size",
+        ),
+        (
+            {
+                "architectures": ["KimiK3ForConditionalGeneration"],
+                "text_config": {"linear_attn_config": {}},
+            },
+            "linear_attn_config",
+        ),
+        (
+            {
+                "architectures": ["Llama4ForConditionalGeneration"],
+                "text_config": {},
+                "vision_config": {},
+            },
+            "vision_config",
+        ),
     ],
 )
 def test_what_has_no_graph_is_refused_by_name(config: dict[str, Any], named: str) -> None:
@@ -195,18 +305,30 @@ def test_what_has_no_graph_is_refused_by_name(config: dict[str, Any], named: str
     [
         ("qwen3_next", {"linear_num_key_heads": 3}, "linear_num_key_heads"),
         ("qwen3_next", {"full_attention_interval": None}, "full_attention_interval"),
-        ("qwen3_5_text", {"mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": True}, "mtp_use_dedicated_embeddings"),
+        (
+            "qwen3_5_text",
+            {"mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": True},
+            "mtp_use_dedicated_embeddings",
+        ),
         ("deepseek_v32", {"index_topk": None}, "index_topk"),
         ("deepseek_v32", {"q_lora_rank": None}, "q_lora_rank"),
         ("glm_moe_dsa", {"indexer_types": ["shared"] * 5}, "first layer"),
         ("glm_moe_dsa", {"mlp_layer_types": ["sparse"] * 5}, "mlp_layer_types"),
         ("minimax_m2", {"qk_norm_type": "odd"}, "qk_norm_type"),
         ("minimax_m3", {"moe_layer_freq": [1, 1]}, "moe_layer_freq"),
-        ("minimax_m3", {"sparse_attention_config": {"use_sparse_attention": True}}, "sparse_attention_config.sparse_attention_freq"),
+        (
+            "minimax_m3",
+            {"sparse_attention_config": {"use_sparse_attention": True}},
+            "sparse_attention_config.sparse_attention_freq",
+        ),
         ("mimo_v2_flash", {"swa_num_key_value_heads": 4}, "swa_num_key_value_heads"),
         ("mimo_v2_flash", {"add_swa_attention_sink_bias": None}, "add_swa_attention_sink_bias"),
         ("nemotron_nas", {"block_configs": [{}]}, "block_configs"),
-        ("nemotron_nas", {"block_configs": [{"attention": {"replace_with_linear": True}, "ffn": {}}] * 3}, "replace_with_linear"),
+        (
+            "nemotron_nas",
+            {"block_configs": [{"attention": {"replace_with_linear": True}, "ffn": {}}] * 3},
+            "replace_with_linear",
+        ),
     ],
 )
 def test_errors_name_the_field(name: str, fields: dict[str, object], named: str) -> None:
@@ -222,13 +344,19 @@ def test_step_must_say_how_many_heads_windows_have() -> None:
 
 ODD = st.sampled_from([2**40, 10**300, 0.5, "auto", "full", "MEM*"])
 SCALARS = st.none() | st.booleans() | st.integers(-2, 200) | ODD | st.text(max_size=6)
-VALUES = SCALARS | st.lists(SCALARS, max_size=8) | st.dictionaries(st.text(max_size=6), SCALARS, max_size=3)
+VALUES = (
+    SCALARS
+    | st.lists(SCALARS, max_size=8)
+    | st.dictionaries(st.text(max_size=6), SCALARS, max_size=3)
+)
 
 
 @st.composite
 def mutated(draw: st.DrawFn) -> dict[str, Any]:
     """A configuration with some fields changed, at the top or in a section."""
-    config: dict[str, Any] = copy.deepcopy(config_of(draw(st.sampled_from(sorted((*COUNTS, *HAND_COUNTED))))))
+    config: dict[str, Any] = copy.deepcopy(
+        config_of(draw(st.sampled_from(sorted((*COUNTS, *HAND_COUNTED)))))
+    )
     for _ in range(draw(st.integers(1, 4))):
         sections = [config, *(v for v in config.values() if isinstance(v, dict))]
         section = draw(st.sampled_from(sections))

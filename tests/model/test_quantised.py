@@ -29,10 +29,20 @@ LLAMA: dict[str, Any] = {
     "max_position_embeddings": 2048,
 }
 
-BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+BLOCKS = {
+    "quant_method": "fp8",
+    "fmt": "e4m3",
+    "weight_block_size": [128, 128],
+    "activation_scheme": "dynamic",
+}
 GPT_OSS = {
     "quant_method": "mxfp4",
-    "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"],
+    "modules_to_not_convert": [
+        "model.layers.*.self_attn",
+        "model.layers.*.mlp.router",
+        "model.embed_tokens",
+        "lm_head",
+    ],
 }
 EXPERTS_INT4 = {
     "quant_method": "compressed-tensors",
@@ -44,7 +54,12 @@ EXPERTS_INT4 = {
             "input_activations": None,
         }
     },
-    "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],
+    "ignore": [
+        "lm_head",
+        "re:.*self_attn.*",
+        "re:.*shared_experts.*",
+        "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
+    ],
 }
 W8A8 = {
     "quant_method": "compressed-tensors",
@@ -76,7 +91,12 @@ def read(quantised: Any, **more: Any) -> StoredFormat:
     ("said", "weights", "activations", "stays_in_16_bits"),
     [
         (BLOCKS, "fp8", "fp8", set()),
-        ({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["lm_head"]}, "fp8", "fp8", set()),
+        (
+            {"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["lm_head"]},
+            "fp8",
+            "fp8",
+            set(),
+        ),
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, "int4", "bf16", set()),
         ({"quant_method": "gptq", "bits": 4, "group_size": 32}, "int4-group32", "bf16", set()),
         ({"quant_method": "gptq", "bits": 8, "group_size": -1}, "int8", "bf16", set()),
@@ -109,7 +129,9 @@ def test_the_cache_and_the_head_follow_what_the_object_says() -> None:
 
 @pytest.mark.parametrize("width", [2, 3])
 def test_a_format_without_kernels_has_a_method_and_no_format(width: int) -> None:
-    assert read({"quant_method": "gptq", "bits": width}) == StoredFormat(method="gptq", weights="", activations="bf16")
+    assert read({"quant_method": "gptq", "bits": width}) == StoredFormat(
+        method="gptq", weights="", activations="bf16"
+    )
     assert read({"quant_method": "aqlm"}).weights == ""
 
 
@@ -127,9 +149,14 @@ def test_an_object_without_a_method_is_refused(said: Any) -> None:
 def test_the_file_of_modelopt_beside_the_configuration_is_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     assert load_model(str(tmp_path)).stored is None
-    beside = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+    beside = {
+        "producer": {"name": "modelopt"},
+        "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
+    }
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
-    assert load_model(str(tmp_path)).stored == StoredFormat(method="modelopt", weights="fp8", activations="fp8", cache="fp8")
+    assert load_model(str(tmp_path)).stored == StoredFormat(
+        method="modelopt", weights="fp8", activations="fp8", cache="fp8"
+    )
 
 
 def test_a_pattern_that_would_never_end_matches_nothing() -> None:
@@ -138,17 +165,31 @@ def test_a_pattern_that_would_never_end_matches_nothing() -> None:
 
 PATTERNS = st.text(alphabet="re:.*\\()[]|+?{}_abcdmlps0123456789", max_size=30)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(["fp8", "gptq", "Linear", "int", "float"]) | PATTERNS,
+    st.none()
+    | st.booleans()
+    | st.integers(-9, 9)
+    | st.sampled_from(["fp8", "gptq", "Linear", "int", "float"])
+    | PATTERNS,
     lambda inner: (
         st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from([*GPT_OSS, *EXPERTS_INT4, *W8A8, *OPT_NVFP4, "bits", "weights", "group_0"]), inner, max_size=6)
+        | st.dictionaries(
+            st.sampled_from(
+                [*GPT_OSS, *EXPERTS_INT4, *W8A8, *OPT_NVFP4, "bits", "weights", "group_0"]
+            ),
+            inner,
+            max_size=6,
+        )
     ),
     max_leaves=12,
 )
 
 
 @examples(100)
-@given(said=st.dictionaries(st.sampled_from([*EXPERTS_INT4, *OPT_NVFP4, *GPT_OSS, "bits"]), VALUES, max_size=6))
+@given(
+    said=st.dictionaries(
+        st.sampled_from([*EXPERTS_INT4, *OPT_NVFP4, *GPT_OSS, "bits"]), VALUES, max_size=6
+    )
+)
 def test_any_object_is_read_or_refused(said: dict[str, Any]) -> None:
     try:
         found = stored_format({"quantization_config": said}, layers=4, source="config.json")

@@ -56,7 +56,10 @@ def test_a_teachers_modules_that_predict_further_are_left_out() -> None:
 
 
 def test_adapters_beside_a_teacher() -> None:
-    both, alone = asked_model("llama-3.2-1b", train="lora:r16", teacher="llama-3.1-8b"), asked_model("llama-3.2-1b", train="lora:r16")
+    both, alone = (
+        asked_model("llama-3.2-1b", train="lora:r16", teacher="llama-3.1-8b"),
+        asked_model("llama-3.2-1b", train="lora:r16"),
+    )
     assert both.num_trainable_parameters == alone.num_trainable_parameters
     assert both.base == BOTH
     assert asked_model("llama-3.2-1b") == STUDENT
@@ -66,7 +69,9 @@ def test_adapters_beside_a_teacher() -> None:
 def test_every_chunk_has_its_part_of_both(chunks: int) -> None:
     items = chunk_items(BOTH, chunks=chunk_layers(16, pp=chunks))
     own = tuple(sum(item.count for item in chunk if not item.name) for chunk in items)
-    its = tuple(sum(item.count for item in chunk if item.name == "teacher_layers") for chunk in items)
+    its = tuple(
+        sum(item.count for item in chunk if item.name == "teacher_layers") for chunk in items
+    )
     assert own == chunk_layers(16, pp=chunks)
     assert its == teacher_chunks(32, chunks=chunks)
     assert items[0][0].name == "teacher_embed"

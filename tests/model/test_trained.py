@@ -61,9 +61,13 @@ def test_words_that_mean_nothing_here_are_refused(text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_without_prediction_modules_it_is_the_model_whose_configuration_has_none(depth: int) -> None:
+def test_without_prediction_modules_it_is_the_model_whose_configuration_has_none(
+    depth: int,
+) -> None:
     config = next(entry.config for entry in ENTRIES if entry.names[0] == "deepseek-v3")
-    model, plain = (model_from_config({**config, "num_nextn_predict_layers": n}, name="m") for n in (depth, 0))
+    model, plain = (
+        model_from_config({**config, "num_nextn_predict_layers": n}, name="m") for n in (depth, 0)
+    )
     assert predictors_of(model) == depth
     assert trained(model, "without:mtp") == plain
     assert trained(model, "without:mtp frozen:embed") == trained(plain, "frozen:embed")
@@ -72,9 +76,25 @@ def test_without_prediction_modules_it_is_the_model_whose_configuration_has_none
 def test_a_table_of_a_stack_is_frozen_where_its_embedding_run_is() -> None:
     """And with it what its layers read; the words' table is the decoder's too, and is trained."""
     model = trained(load_model("t5-11b"), "frozen:encoder_embed")
-    of = {f"{b.name}.{p.name}": p.trainable for b in model.blocks for o in b.operators for p in o.parameters}
-    tables = ("encoder_embed.position_bias", "encoder.core.distances", "embed.position_bias", "decoder.core.distances")
-    assert [of[name] for name in (*tables, "encoder_embed.embed.weight")] == [False, False, True, True, True]
+    of = {
+        f"{b.name}.{p.name}": p.trainable
+        for b in model.blocks
+        for o in b.operators
+        for p in o.parameters
+    }
+    tables = (
+        "encoder_embed.position_bias",
+        "encoder.core.distances",
+        "embed.position_bias",
+        "decoder.core.distances",
+    )
+    assert [of[name] for name in (*tables, "encoder_embed.embed.weight")] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 def outcome(text: str) -> Model | UsageError:
@@ -108,7 +128,9 @@ def test_adapters_of_llama_have_the_sizes_of_the_paper() -> None:
 def test_adapters_of_experts_are_the_experts() -> None:
     hidden, ffn, experts, r, layers = 4096, 14336, 8, 4, 32
     model = trained(MIXTRAL, "lora:r4:experts")
-    assert model.num_trainable_parameters == layers * experts * r * ((hidden + 2 * ffn) + (ffn + hidden))
+    assert model.num_trainable_parameters == layers * experts * r * (
+        (hidden + 2 * ffn) + (ffn + hidden)
+    )
     adapters = [p for b in model.blocks for o in b.operators for p in o.adapters]
     assert {p.klass for p in adapters} == {ParameterClass.EXPERTS}
 
@@ -130,7 +152,13 @@ def test_a_tied_weight_is_trained_where_its_owner_is() -> None:
 
     def of_vocabulary(text: str) -> set[bool]:
         tables = (ParameterClass.EMBED, ParameterClass.HEAD)
-        return {p.trainable for b in trained(tied, text).blocks for o in b.operators for p in o.parameters if p.klass in tables}
+        return {
+            p.trainable
+            for b in trained(tied, text).blocks
+            for o in b.operators
+            for p in o.parameters
+            if p.klass in tables
+        }
 
     assert of_vocabulary("frozen:embed") == {False}
     assert of_vocabulary("frozen:mlp") == {True}

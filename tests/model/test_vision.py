@@ -17,7 +17,11 @@ FAMILIES = ("llava", "qwen3_vl", "qwen3_5_moe", "gemma4", "kimi_k25")
 
 def tower(model: Model) -> int:
     names = ("vision_embed", "vision", "deep", "projector")
-    return sum(model.blocks[r.block].num_parameters * r.count for r in model.runs if r.name.partition(".")[0] in names)
+    return sum(
+        model.blocks[r.block].num_parameters * r.count
+        for r in model.runs
+        if r.name.partition(".")[0] in names
+    )
 
 
 @pytest.mark.parametrize("name", [n for n in FAMILIES if n != "qwen3_vl"])
@@ -33,7 +37,10 @@ def test_the_runs_form_a_chain_from_image_to_text(name: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in FAMILIES if n != "llava"])
 def test_without_a_tower_the_language_model_is_left(name: str) -> None:
-    assert model_of(name).num_parameters - tower(model_of(name)) == changed(name, vision_config=None).num_parameters
+    assert (
+        model_of(name).num_parameters - tower(model_of(name))
+        == changed(name, vision_config=None).num_parameters
+    )
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -48,7 +55,10 @@ def test_a_patch_carries_its_share_of_a_merged_token() -> None:
     up, down = operator_of(block, "up"), operator_of(block, "down")
     assert 4 * up.reads[0].size * up.writes[0].size == 128 * 128
     assert 4 * down.reads[0].size * down.writes[0].size == 128 * 48
-    assert [sum(p.size for p in o.parameters) for o in (up, down)] == [128 * 128 + 128, 128 * 48 + 48]
+    assert [sum(p.size for p in o.parameters) for o in (up, down)] == [
+        128 * 128 + 128,
+        128 * 48 + 48,
+    ]
 
 
 def test_every_patch_sees_the_whole_image() -> None:
@@ -61,8 +71,13 @@ def test_every_patch_sees_the_whole_image() -> None:
 
 
 def test_deeper_features_go_round_the_chain_to_the_first_layers() -> None:
-    """Features behind layers 1 and 3 of 5; the language model's layers 0 and 1 add them, and the other two are one run."""
-    vision = {**config_of("qwen3_vl")["vision_config"], "depth": 5, "deepstack_visual_indexes": [1, 3]}
+    """Features behind layers 1 and 3 of 5; the language model's layers 0 and 1 add them, and the
+    other two are one run."""
+    vision = {
+        **config_of("qwen3_vl")["vision_config"],
+        "depth": 5,
+        "deepstack_visual_indexes": [1, 3],
+    }
     text = {**config_of("qwen3_vl")["text_config"], "num_hidden_layers": 4}
     model = changed("qwen3_vl", vision_config=vision, text_config=text)
     inputs = {run.name: (run.count, run.inputs) for run in model.runs}
@@ -89,24 +104,42 @@ def test_deeper_features_go_round_the_chain_to_the_first_layers() -> None:
 
 def test_mergers_are_no_layers_of_a_pipeline() -> None:
     """They go with the projector, wherever a pipeline is cut."""
-    vision = {**config_of("qwen3_vl")["vision_config"], "depth": 5, "deepstack_visual_indexes": [1, 4]}
+    vision = {
+        **config_of("qwen3_vl")["vision_config"],
+        "depth": 5,
+        "deepstack_visual_indexes": [1, 4],
+    }
     model = changed("qwen3_vl", vision_config=vision)
     layers = sum(run.count for run in model.runs if run.name.startswith("layers"))
     assert num_layers(model) == 5 + 1 + layers
     contents = chunk_contents(model, pp=5 + 1 + layers, vpp=1)
-    named = [[(model.blocks[block].name, count) for block, count in content] for content in contents]
+    named = [
+        [(model.blocks[block].name, count) for block, count in content] for content in contents
+    ]
     assert [("deep", 2), ("projector", 1)] in named
 
 
 def test_features_that_are_not_listed_are_those_of_the_class() -> None:
-    vision = {**config_of("qwen3_vl")["vision_config"], "depth": 27, "deepstack_visual_indexes": None}
-    stretches = [run.name for run in changed("qwen3_vl", vision_config=vision).runs if run.name.startswith("vision.")]
+    vision = {
+        **config_of("qwen3_vl")["vision_config"],
+        "depth": 27,
+        "deepstack_visual_indexes": None,
+    }
+    stretches = [
+        run.name
+        for run in changed("qwen3_vl", vision_config=vision).runs
+        if run.name.startswith("vision.")
+    ]
     assert stretches == ["vision.0", "vision.9", "vision.17", "vision.25"]
 
 
 @pytest.mark.parametrize("listed", [[3, 1], [1, 1], [1, 9], [0, 1, 2, 3]])
 def test_features_that_no_layer_has_or_takes_are_refused(listed: list[int]) -> None:
-    vision = {**config_of("qwen3_vl")["vision_config"], "depth": 4, "deepstack_visual_indexes": listed}
+    vision = {
+        **config_of("qwen3_vl")["vision_config"],
+        "depth": 4,
+        "deepstack_visual_indexes": listed,
+    }
     text = {**config_of("qwen3_vl")["text_config"], "num_hidden_layers": 3}
     assert "deepstack_visual_indexes" in refusal("qwen3_vl", vision_config=vision, text_config=text)
 
@@ -114,7 +147,11 @@ def test_features_that_no_layer_has_or_takes_are_refused(listed: list[int]) -> N
 def test_deeper_features_have_projectors_of_their_own() -> None:
     vision = {**config_of("qwen3_vl")["vision_config"], "deepstack_visual_indexes": []}
     copy = 2 * 128 + 128 * 128 + 128 + 128 * 48 + 48
-    assert model_of("qwen3_vl").num_parameters - changed("qwen3_vl", vision_config=vision).num_parameters == 2 * copy
+    assert (
+        model_of("qwen3_vl").num_parameters
+        - changed("qwen3_vl", vision_config=vision).num_parameters
+        == 2 * copy
+    )
 
 
 def test_llava_runs_the_tower_up_to_the_feature_layer() -> None:
@@ -132,10 +169,17 @@ def test_llava_runs_the_tower_up_to_the_feature_layer() -> None:
         ("kimi_k25", "vision_config", {"mm_projector_type": "mlp"}, "mm_projector_type"),
         ("llava", "vision_config", {"model_type": "siglip"}, "clip_vision_model"),
         ("llava", "text_config", {"model_type": "phi"}, "text_config.model_type"),
-        ("gemma4", "text_config", {"hidden_size_per_layer_input": 8}, "hidden_size_per_layer_input"),
+        (
+            "gemma4",
+            "text_config",
+            {"hidden_size_per_layer_input": 8},
+            "hidden_size_per_layer_input",
+        ),
     ],
 )
-def test_errors_name_the_field_with_its_section(name: str, section: str, fields: dict[str, object], named: str) -> None:
+def test_errors_name_the_field_with_its_section(
+    name: str, section: str, fields: dict[str, object], named: str
+) -> None:
     assert named in refusal(name, **{section: {**config_of(name)[section], **fields}})
 
 
@@ -160,8 +204,14 @@ PUBLISHED_NAMES = {
 
 def test_kimi_is_one_model_in_the_published_spelling_and_in_that_of_transformers() -> None:
     published = config_of("kimi_k25")
-    vision = {**published["vision_config"], "projector_hidden_act": "gelu", "projector_ln_eps": 1e-3}
-    one = model_from_config({**published, "media_placeholder_token_id": 7, "vision_config": vision}, name="kimi")
+    vision = {
+        **published["vision_config"],
+        "projector_hidden_act": "gelu",
+        "projector_ln_eps": 1e-3,
+    }
+    one = model_from_config(
+        {**published, "media_placeholder_token_id": 7, "vision_config": vision}, name="kimi"
+    )
     other = {
         "architectures": ["Kimi_K25ForConditionalGeneration"],
         "image_token_id": 7,
@@ -177,7 +227,9 @@ def test_kimi_is_one_model_in_the_published_spelling_and_in_that_of_transformers
     settings = one.settings
     assert settings.image == ImageInput(token=7, patch=(3, 4, 4), block=(2, 2), in_blocks=False)
     assert settings.of_block("vision").turns == GridRotary(axes=(1, 0), in_turns=True)
-    assert settings.of_block("vision_embed").stretched == PositionGrid(rows=4, columns=4, cubic=True)
+    assert settings.of_block("vision_embed").stretched == PositionGrid(
+        rows=4, columns=4, cubic=True
+    )
     assert settings.of_block("projector").of_block("norm").eps == 1e-3
     assert settings.of_block("projector").of_block("vision_norm").eps == 1e-5
     assert settings.of_block("projector.up").activation == "gelu"
@@ -195,7 +247,9 @@ def test_kimi_is_one_model_in_the_published_spelling_and_in_that_of_transformers
         ("", {"projection_hidden_size": 16}, "projection_hidden_size is not 32"),
     ],
 )
-def test_what_kimis_tower_does_not_compute_is_refused(section: str, fields: dict[str, object], named: str) -> None:
+def test_what_kimis_tower_does_not_compute_is_refused(
+    section: str, fields: dict[str, object], named: str
+) -> None:
     changed_fields = {section: {**config_of("kimi_k25")[section], **fields}} if section else fields
     assert named in refusal("kimi_k25", **changed_fields)
 
@@ -205,7 +259,10 @@ def test_what_kimis_tower_does_not_compute_is_refused(section: str, fields: dict
     [
         ({"projector_hidden_act": "relu"}, "projector_hidden_act relu"),
         ({"hidden_act": "mish"}, "hidden_act of vision_config mish"),
-        ({"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rotary positions of kind linear in a tower"),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+            "rotary positions of kind linear in a tower",
+        ),
     ],
 )
 def test_what_kimis_tower_computes_otherwise_is_said(fields: dict[str, object], said: str) -> None:

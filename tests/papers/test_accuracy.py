@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from shardwright.hardware.catalog.constants import SHIPPED
-from shardwright.validation.bars import by_kind, coverage, judge_bar, rank_correlation, selected, sweeps, weak_scaling
+from shardwright.validation.bars import (
+    by_kind,
+    coverage,
+    judge_bar,
+    rank_correlation,
+    selected,
+    sweeps,
+    weak_scaling,
+)
 from shardwright.validation.case import Case, Skip, SkipReason
 from shardwright.validation.facts import Bar
 from shardwright.validation.folds import fold_key, read_folds
@@ -20,35 +28,68 @@ from tests.validation.published import FOLDER, drawn, facts, is_long, predicted,
 SHORT = {
     ("dgxc, NeMo", "model"): (
         0.035,
-        "releases of one configuration differ by 2 to 10 % and are told apart only where documents say so; 3.4 % while GPT-3 of v25.02 had "
-        "12 chunks a rank as its page prints, where its script has 6",
+        (
+            "releases of one configuration differ by 2 to 10 % and are told apart only where"
+            " documents say so; 3.4 % while GPT-3 of v25.02 had 12 chunks a rank as its page"
+            " prints, where its script has 6"
+        ),
     ),
-    ("mosaic, 1B and more", "model"): (0.034, "MPT-13b, rows with recompute too slow and rows without too fast; 8 x A100-40GB"),
+    ("mosaic, 1B and more", "model"): (
+        0.034,
+        "MPT-13b, rows with recompute too slow and rows without too fast; 8 x A100-40GB",
+    ),
     ("H100 and Blackwell, dense", "model"): (
         0.044,
-        "MaxText 4 to 14 %, Paxml 9 to 12 %, torchtitan's fp8 1 to 12 %, current scaling on Blackwell 4 to 11 %",
+        (
+            "MaxText 4 to 14 %, Paxml 9 to 12 %, torchtitan's fp8 1 to 12 %, current scaling on"
+            " Blackwell 4 to 11 %"
+        ),
     ),
     ("NVFP4", "model"): (
         0.151,
-        "Llama 3 on GB200 7.2 %, where its recipe switches userbuffers off, on GB300 20.4 %: the products' rate there; Nemotron 3 Super on "
-        "GB200 -19 %, on B300 +39 %, whose last layers stay in 16 bits",
+        (
+            "Llama 3 on GB200 7.2 %, where its recipe switches userbuffers off, on GB300 20.4 %:"
+            " the products' rate there; Nemotron 3 Super on GB200 -19 %, on B300 +39 %, whose last"
+            " layers stay in 16 bits"
+        ),
     ),
-    ("SimuMax B200", "model"): (0.050, "DeepSeek-V2's unfused kernels; Blackwell's clock without the Llama rows"),
-    ("Korthikanti", "model"): (0.042, "selective rows 6 to 9 % too slow since the Ampere clock also fits runs without tensor parallelism"),
+    ("SimuMax B200", "model"): (
+        0.050,
+        "DeepSeek-V2's unfused kernels; Blackwell's clock without the Llama rows",
+    ),
+    ("Korthikanti", "model"): (
+        0.042,
+        (
+            "selective rows 6 to 9 % too slow since the Ampere clock also fits runs without tensor"
+            " parallelism"
+        ),
+    ),
     ("Korthikanti", "source"): (0.062, "the same without any row of NVIDIA's"),
     ("mbridge MoE", "model"): (
         0.1005,
-        "hosts of many local experts (Qwen3-30B, H100 -28 to -63 %, GB200 -15 %; Qwen3-235B, B300 -45 %); 8.8 % before all experts' "
-        "inputs were quantised in one call, as they are, which hybrids and B200 gained more by than these lost",
+        (
+            "hosts of many local experts (Qwen3-30B, H100 -28 to -63 %, GB200 -15 %; Qwen3-235B,"
+            " B300 -45 %); 8.8 % before all experts' inputs were quantised in one call, as they"
+            " are, which hybrids and B200 gained more by than these lost"
+        ),
     ),
 }
 """(bar, fold) -> measured mean error of a bar that is not reached, and what is missing."""
-PLANS = (0.932, "tensor parallelism at microbatch 1 is 7 to 21 % too fast, pp 16 up to 18 % too slow")
+PLANS = (
+    0.932,
+    "tensor parallelism at microbatch 1 is 7 to 21 % too fast, pp 16 up to 18 % too slow",
+)
 """Rank correlation of the 47 plans on 16 T4 against 0.95, and what is missing."""
 NO_WORSE = 0.002
 BARS = facts().bars
 BOUND = [(bar, fold) for bar in BARS for fold in bar.limits]
-TABLES = ("training.csv", "megatron_ci.csv", "skipped_training.csv", "skipped_failed.csv", "skipped_of_bars.csv")
+TABLES = (
+    "training.csv",
+    "megatron_ci.csv",
+    "skipped_training.csv",
+    "skipped_failed.csv",
+    "skipped_of_bars.csv",
+)
 
 
 @cache
@@ -59,9 +100,18 @@ def _cases() -> tuple[Case | Skip, ...]:
 @cache
 def _validation(fold: str) -> Validation:
     """Of the tier's rows by model; of those of them that the fold's own tests judge by source."""
-    wanted = [where for bar, of in BOUND if of == fold and (in_proof() or not is_long(bar)) for where in bar.where]
+    wanted = [
+        where
+        for bar, of in BOUND
+        if of == fold and (in_proof() or not is_long(bar))
+        for where in bar.where
+    ]
     wanted += [order.where for order in facts().orders]
-    cases = [c for c in some(_cases()) if in_proof() or fold == "model" or selected(c.measurement, *wanted)]
+    cases = [
+        c
+        for c in some(_cases())
+        if in_proof() or fold == "model" or selected(c.measurement, *wanted)
+    ]
     return judge(cases, predict=partial(predicted, fold=fold), fold=fold)
 
 
@@ -81,21 +131,30 @@ def _mark(bar: Bar, fold: str) -> list[pytest.MarkDecorator]:
     return marks
 
 
-@pytest.mark.parametrize(("bar", "fold"), [pytest.param(b, f, id=f"{b.name}-{f}", marks=_mark(b, f)) for b, f in BOUND])
+@pytest.mark.parametrize(
+    ("bar", "fold"), [pytest.param(b, f, id=f"{b.name}-{f}", marks=_mark(b, f)) for b, f in BOUND]
+)
 def test_bar(bar: Bar, fold: str) -> None:
     result = judge_bar(bar, _validation(fold))
     assert result.n > 0
     assert result.mean <= result.limit
 
 
-@pytest.mark.parametrize(("name", "fold"), [pytest.param(*of, marks=_tier(_named(of[0]))) for of in SHORT])
+@pytest.mark.parametrize(
+    ("name", "fold"), [pytest.param(*of, marks=_tier(_named(of[0]))) for of in SHORT]
+)
 def test_a_missed_bar_gets_no_worse(name: str, fold: str) -> None:
     assert judge_bar(_named(name), _validation(fold)).mean <= SHORT[name, fold][0] + NO_WORSE
 
 
 @pytest.mark.parametrize(
     ("fold", "least"),
-    [pytest.param("model", 0.95, marks=pytest.mark.xfail(strict=True, reason=f"{PLANS[0]}: {PLANS[1]}")), ("source", 0.90)],
+    [
+        pytest.param(
+            "model", 0.95, marks=pytest.mark.xfail(strict=True, reason=f"{PLANS[0]}: {PLANS[1]}")
+        ),
+        ("source", 0.90),
+    ],
 )
 def test_order_of_plans_on_sixteen_t4(fold: str, least: float) -> None:
     judged = [r for r in _validation(fold).rows if r.case.measurement.source_id == "amp_homo"]
@@ -120,9 +179,13 @@ def test_weak_scaling_from_64_to_2048_devices(precision: str, expected: float) -
 
 NEW = {
     "bloom": "4.1 %: 21.8 % in one of six sweeps on 384 A100; why is not known",
-    "nanotron": "21 %: pipelines over nodes are far too fast, so that they seem better than tensor parallelism",
+    "nanotron": (
+        "21 %: pipelines over nodes are far too fast, so that they seem better than tensor"
+        " parallelism"
+    ),
 }
-"""Sources whose sweeps' best plan is not found, and by how much the one that is predicted best is slower."""
+"""Sources whose sweeps' best plan is not found, and by how much the one that is predicted best is
+slower."""
 
 
 @in_both
@@ -132,12 +195,24 @@ def test_the_plan_predicted_best_is_nearly_the_best() -> None:
     assert np.mean([s.regret for s in found]) <= 0.02
 
 
-@pytest.mark.parametrize("source", [pytest.param(source, marks=pytest.mark.xfail(strict=True, reason=why)) for source, why in NEW.items()])
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(source, marks=pytest.mark.xfail(strict=True, reason=why))
+        for source, why in NEW.items()
+    ],
+)
 def test_the_plan_predicted_best_is_nearly_the_best_of_a_source(source: str) -> None:
-    assert np.mean([s.regret for s in sweeps(_validation("model")) if s.name.split()[0] == source]) <= 0.02
+    assert (
+        np.mean([s.regret for s in sweeps(_validation("model")) if s.name.split()[0] == source])
+        <= 0.02
+    )
 
 
-DISORDERED = {"bloom": "0.69 over 57 rows", "nanotron": "0.52 over 26 rows: pipelines over nodes are far too fast"}
+DISORDERED = {
+    "bloom": "0.69 over 57 rows",
+    "nanotron": "0.52 over 26 rows: pipelines over nodes are far too fast",
+}
 """Sources whose plans are not predicted in their order, and the rank correlation."""
 
 
@@ -147,7 +222,10 @@ DISORDERED = {"bloom": "0.69 over 57 rows", "nanotron": "0.52 over 26 rows: pipe
         "internevo",
         "simumax_b200",
         "amp_homo",
-        *(pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=why)) for name, why in DISORDERED.items()),
+        *(
+            pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=why))
+            for name, why in DISORDERED.items()
+        ),
     ],
 )
 def test_plans_are_predicted_in_their_order(source: str) -> None:
@@ -166,7 +244,11 @@ def test_intervals_hold_their_share_of_held_out_rows() -> None:
 
 @in_both
 def test_no_run_that_took_place_is_refused() -> None:
-    assert [(r.case.measurement.table_or_row, r.infeasible) for r in _validation("model").rows if r.infeasible] == []
+    assert [
+        (r.case.measurement.table_or_row, r.infeasible)
+        for r in _validation("model").rows
+        if r.infeasible
+    ] == []
 
 
 @in_both
@@ -183,21 +265,35 @@ UNSUPPORTED = {
     SkipReason.UNSUPPORTED_STRATEGY,
     SkipReason.UNKNOWN_ACCELERATOR,
 }
-LOST = {"Megatron CI, memory": "165 of 198: Muon, offloaded modules, layouts of other decoders, microbatches no multiple of pp"}
+LOST = {
+    "Megatron CI, memory": (
+        "165 of 198: Muon, offloaded modules, layouts of other decoders, microbatches no multiple"
+        " of pp"
+    )
+}
 """Bars with fewer rows predicted than they should have, and what cannot be expressed."""
 
 
 @pytest.mark.parametrize(
     "bar",
     [
-        pytest.param(b, id=b.name, marks=[*_tier(b), *([pytest.mark.xfail(strict=True, reason=LOST[b.name])] if b.name in LOST else [])])
+        pytest.param(
+            b,
+            id=b.name,
+            marks=[
+                *_tier(b),
+                *([pytest.mark.xfail(strict=True, reason=LOST[b.name])] if b.name in LOST else []),
+            ],
+        )
         for b in BARS
     ],
 )
 def test_nearly_all_rows_of_a_bar_are_predicted(bar: Bar) -> None:
     validation = _validation("model")
     judged = sum(selected(r.case.measurement, *bar.where) for r in validation.rows)
-    lost = sum(selected(s.measurement, *bar.where) for s in validation.skipped if s.reason in UNSUPPORTED)
+    lost = sum(
+        selected(s.measurement, *bar.where) for s in validation.skipped if s.reason in UNSUPPORTED
+    )
     assert judged >= 0.95 * (judged + lost), f"{lost} rows of {judged + lost} cannot be expressed"
 
 
@@ -211,7 +307,11 @@ def test_every_row_is_predicted_with_constants_of_its_own_fold(fold: str) -> Non
     known = read_folds(FOLDER / "folds.json")[fold]
     keys = {key for key, _ in known.values}
     unfitted = [rows.where for rows in facts().unfitted]
-    timed = [case for case in _cases() if isinstance(case, Case) and case.ran and case.measured_s is not None]
+    timed = [
+        case
+        for case in _cases()
+        if isinstance(case, Case) and case.ran and case.measured_s is not None
+    ]
     fitted = [case for case in timed if not selected(case.measurement, *unfitted)]
     assert 0 < len(fitted) < len(timed)
     assert {fold_key(case, fold=fold) for case in fitted} == keys
@@ -221,7 +321,8 @@ def test_every_row_is_predicted_with_constants_of_its_own_fold(fold: str) -> Non
 @pytest.mark.proof
 @pytest.mark.parametrize(("experts", "limit"), [(False, 0.08), (True, 0.12)])
 def test_stacks_never_seen(experts: bool, limit: float) -> None:
-    """All rows of all sources, each laboratory predicted with constants that have seen none of it and a base from documents."""
+    """All rows of all sources, each laboratory predicted with constants that have seen none of it
+    and a base from documents."""
     found = by_kind(_validation("source"), experts=experts)
     assert found.n > 100
     assert found.by_row <= limit

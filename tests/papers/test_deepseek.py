@@ -1,4 +1,5 @@
-"""DeepSeek-V3 as its report says that it was trained (arXiv 2412.19437v2, sections 3.2, 3.3 and 4.2), with nothing fitted to it."""
+"""DeepSeek-V3 as its report says that it was trained (arXiv 2412.19437v2, sections 3.2, 3.3 and
+4.2), with nothing fitted to it."""
 
 from __future__ import annotations
 
@@ -12,12 +13,18 @@ from tests.search.problems import real_problem
 
 OWN = "pp16 ep64 dp128 mbs1 zero1 recompute=none schedule=dualpipe"
 PUBLISHED = 14.8e12 / 2.664e6 / 3600
-"""Tokens a second and H800: 14.8T tokens in 2.664M hours (the README of deepseek-ai/DeepSeek-V3)."""
+"""Tokens a second and H800: 14.8T tokens in 2.664M hours (the README of deepseek-ai/DeepSeek-V3).
+"""
 
 
 def found(words: str = "", grid: str = OWN) -> Prediction:
     problem = real_problem(
-        "deepseek-v3", "h800-sxm:2048", seq_len=4096, global_batch=15360, runtime=f"deepseek-v3 {words}", precision="fp8"
+        "deepseek-v3",
+        "h800-sxm:2048",
+        seq_len=4096,
+        global_batch=15360,
+        runtime=f"deepseek-v3 {words}",
+        precision="fp8",
     )
     return predict(problem, parse_grid(grid), with_sources=False)
 
@@ -33,7 +40,10 @@ def test_its_own_plan_is_as_fast_as_published() -> None:
 def test_its_own_plan_fits_its_devices_and_needs_what_saves_memory() -> None:
     """ "Extremely memory saving": none of these alone is what makes it fit, all together are."""
     assert found().fits
-    everything = "recompute_norms=off recompute_mla=off recompute_moe_act=off gate_dtype=activation moments=fp32"
+    everything = (
+        "recompute_norms=off recompute_mla=off recompute_moe_act=off gate_dtype=activation"
+        " moments=fp32"
+    )
     assert not found(everything).fits
 
 
@@ -52,7 +62,8 @@ def test_moments_in_16_bits_take_8_bytes_a_parameter_with_their_master_copy() ->
 
 
 def test_gates_in_8_bits_save_a_byte_of_what_they_read() -> None:
-    """A pair of stages has 8 layers of experts; of each 17 microbatches, half of them of either lane, keep routed and shared halves."""
+    """A pair of stages has 8 layers of experts; of each 17 microbatches, half of them of either
+    lane, keep routed and shared halves."""
 
     def kept(words: str) -> int:
         return max(dict(stage.items)["activations"] for stage in found(words).stages)

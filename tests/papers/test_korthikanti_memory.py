@@ -1,6 +1,8 @@
-"""Saved activations of one layer: the formulas of Korthikanti et al. 2022 (arXiv 2205.05198), tables and equations 1-6, in bytes.
+"""Saved activations of one layer: the formulas of Korthikanti et al. 2022 (arXiv 2205.05198),
+tables and equations 1-6, in bytes.
 
-Letters are the paper's: s tokens, b samples, h hidden, a heads, t tensor parallel degree; two bytes an element.
+Letters are the paper's: s tokens, b samples, h hidden, a heads, t tensor parallel degree; two bytes
+an element.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ FLASH = replace(UNFUSED, name="megatron-2022-flash", attention_kernel=AttentionK
 NONE, SELECTIVE, FULL = range(3)
 
 
-def gpt_layer_model(*, gated: bool = False, kv_heads: int = A, ffn: int = 4 * H, rotary: bool = False) -> Model:
+def gpt_layer_model(
+    *, gated: bool = False, kv_heads: int = A, ffn: int = 4 * H, rotary: bool = False
+) -> Model:
     shape = AttentionShape(heads=A, kv_heads=kv_heads, head_dim=HEAD, value_dim=HEAD)
     bias = not gated
     blocks = (
@@ -59,17 +63,31 @@ def gpt_layer_model(*, gated: bool = False, kv_heads: int = A, ffn: int = 4 * H,
     return Model(name="gpt", architecture="Gpt", blocks=blocks, runs=runs, hidden=H, vocab=1000)
 
 
-def saved(model: Model, *, mode: int, runtime: Runtime = UNFUSED, dropout: bool = True, **degrees: int | bool) -> int:
-    """Bytes that one microbatch keeps of one layer: from the block table, and the same again from the lowered block."""
+def saved(
+    model: Model,
+    *,
+    mode: int,
+    runtime: Runtime = UNFUSED,
+    dropout: bool = True,
+    **degrees: int | bool,
+) -> int:
+    """Bytes that one microbatch keeps of one layer: from the block table, and the same again from
+    the lowered block."""
     grid = Grid(microbatch=B, **degrees)  # type: ignore[arg-type]
     job = replace(training_job(seq_len=S, global_batch=8 * B), dropout=dropout)
-    problem = Problem(model=model, cluster=parse_cluster("a100-sxm-80gb:8"), job=job, runtime=runtime)
+    problem = Problem(
+        model=model, cluster=parse_cluster("a100-sxm-80gb:8"), job=job, runtime=runtime
+    )
     rows = rows_of([grid])
     (block,) = [i for i, b in enumerate(model.blocks) if b.name == "layer"]
     from_table = int(layer_table(problem, rows).saved_bytes[block, mode, 0])
     program = programs_of(problem, structure_of(sp=grid.sp, gather=grid.gather, tp=grid.tp))[block]
     dropped = ((), (Recomputable.SELECTIVE,), (Recomputable.SELECTIVE, Recomputable.FULL))[mode]
-    from_block = sum(int(evaluate(x.volume, rows.degrees())[0]) for x in program.saved if x.dropped not in dropped)
+    from_block = sum(
+        int(evaluate(x.volume, rows.degrees())[0])
+        for x in program.saved
+        if x.dropped not in dropped
+    )
     assert from_table == from_block
     return from_table
 
@@ -82,7 +100,10 @@ def test_without_parallelism() -> None:
 @pytest.mark.parametrize("t", [2, 4, 8])
 def test_tensor_parallel(t: int) -> None:
     # Equation 2: sbh (10 + 24 / t + 5 a s / (h t)).
-    assert saved(gpt_layer_model(), mode=NONE, tp=t) == 10 * SBH + 24 * SBH // t + 5 * A * S * S * B // t
+    assert (
+        saved(gpt_layer_model(), mode=NONE, tp=t)
+        == 10 * SBH + 24 * SBH // t + 5 * A * S * S * B // t
+    )
 
 
 @pytest.mark.parametrize("t", [2, 4, 8])
@@ -100,47 +121,71 @@ def test_selective_recompute(t: int) -> None:
 
 @pytest.mark.parametrize("t", [1, 2, 8])
 def test_full_recompute(t: int) -> None:
-    # Table 2: 2 sbh. With sequence parallelism the stream is cut, so what is kept at a layer's border is 2 sbh / t; the paper's
-    # table gives 2 sbh for full recompute only, without saying what sequence parallelism makes of it.
+    # Table 2: 2 sbh. With sequence parallelism the stream is cut, so what is kept at a layer's
+    # border is 2 sbh / t; the paper's table gives 2 sbh for full recompute only, without saying
+    # what sequence parallelism makes of it.
     assert saved(gpt_layer_model(), mode=FULL, tp=t) == 2 * SBH
     assert saved(gpt_layer_model(), mode=FULL, tp=t, sp=t > 1) == 2 * SBH // t
 
 
 @pytest.mark.parametrize(("t", "sp"), [(1, False), (4, True)])
-def test_flash_attention_keeps_one_float_a_head_and_token_instead_of_scores(t: int, sp: bool) -> None:
-    # Dao et al. 2022 (arXiv 2205.14135), section 3.1: the statistics of the softmax, here one fp32 log-sum-exp. Selective recompute
-    # of the core drops it.
-    assert saved(gpt_layer_model(), mode=NONE, runtime=FLASH, tp=t, sp=sp) == (34 * SBH + 4 * A * S * B) // t
+def test_flash_attention_keeps_one_float_a_head_and_token_instead_of_scores(
+    t: int, sp: bool
+) -> None:
+    # Dao et al. 2022 (arXiv 2205.14135), section 3.1: the statistics of the softmax, here one fp32
+    # log-sum-exp. Selective recompute of the core drops it.
+    assert (
+        saved(gpt_layer_model(), mode=NONE, runtime=FLASH, tp=t, sp=sp)
+        == (34 * SBH + 4 * A * S * B) // t
+    )
     assert saved(gpt_layer_model(), mode=SELECTIVE, runtime=FLASH, tp=t, sp=sp) == 34 * SBH // t
 
 
 @pytest.mark.parametrize(("t", "sp"), [(1, False), (4, True)])
 def test_without_dropout_no_masks(t: int, sp: bool) -> None:
-    # Two masks of the stream (sbh each) and, of the scores, mask (1 byte) and output of the dropout (2) go: 32 sbh and 2 a s^2 b stay.
-    assert saved(gpt_layer_model(), mode=NONE, dropout=False, tp=t, sp=sp) == (32 * SBH + 2 * A * S * S * B) // t
-    assert saved(gpt_layer_model(), mode=NONE, dropout=False, runtime=FLASH, tp=t, sp=sp) == (32 * SBH + 4 * A * S * B) // t
+    # Two masks of the stream (sbh each) and, of the scores, mask (1 byte) and output of the dropout
+    # (2) go: 32 sbh and 2 a s^2 b stay.
+    assert (
+        saved(gpt_layer_model(), mode=NONE, dropout=False, tp=t, sp=sp)
+        == (32 * SBH + 2 * A * S * S * B) // t
+    )
+    assert (
+        saved(gpt_layer_model(), mode=NONE, dropout=False, runtime=FLASH, tp=t, sp=sp)
+        == (32 * SBH + 4 * A * S * B) // t
+    )
 
 
 @pytest.mark.parametrize(("kv", "t", "copies"), [(16, 1, 1), (4, 1, 1), (4, 4, 1), (2, 8, 4)])
 def test_gated_layer_with_grouped_queries(kv: int, t: int, copies: int) -> None:
-    # Elements of h a token, two bytes each: norm1 in, qkv in, q + k + v, core out, norm2 in, up in, gate and up (act in), act out.
-    # With fewer key heads than t, each key head is on `copies` devices.
+    # Elements of h a token, two bytes each: norm1 in, qkv in, q + k + v, core out, norm2 in, up in,
+    # gate and up (act in), act out. With fewer key heads than t, each key head is on `copies`
+    # devices.
     f = 3 * H
     elements = 1 + 1 + (1 + 2 * copies * kv / A) + 1 + 1 + 1 + 2 * f / H + f / H
     model = gpt_layer_model(gated=True, kv_heads=kv, ffn=f, rotary=True)
     expected = 2 * elements * SBH / t + 4 * A * S * B / t
-    # The stream's five tensors are cut with the others: norm1 in, qkv in, norm2 in and up in are the stream's, by sequence parallelism.
+    # The stream's five tensors are cut with the others: norm1 in, qkv in, norm2 in and up in are
+    # the stream's, by sequence parallelism.
     got = saved(model, mode=NONE, runtime=FLASH, dropout=False, tp=t, sp=t > 1)
     assert got == expected
 
 
 def test_llama_3_70b_per_layer() -> None:
-    # 8192 wide, 64 heads, 8 key heads, f = 28672 = 3.5 h: 2 + 2 + 2 (1 + 2/8) + 2 + 2 + 2 + 4 x 3.5 + 2 x 3.5 = 33.5 bytes a token and h.
+    # 8192 wide, 64 heads, 8 key heads, f = 28672 = 3.5 h: 2 + 2 + 2 (1 + 2/8) + 2 + 2 + 2 + 4 x 3.5
+    # + 2 x 3.5 = 33.5 bytes a token and h.
     shape = AttentionShape(heads=64, kv_heads=8, head_dim=128, value_dim=128)
     layer = decoder_block("layer", hidden=8192, attention=shape, ffn=28672, gated=True)
     model = gpt_layer_model()
-    model = replace(model, name="llama", hidden=8192, blocks=(embedding_block(hidden=8192, vocab=1000), layer, model.blocks[2]))
-    assert saved(model, mode=NONE, runtime=FLASH, dropout=False) == int(33.5 * S * B * 8192) + 4 * 64 * S * B
+    model = replace(
+        model,
+        name="llama",
+        hidden=8192,
+        blocks=(embedding_block(hidden=8192, vocab=1000), layer, model.blocks[2]),
+    )
+    assert (
+        saved(model, mode=NONE, runtime=FLASH, dropout=False)
+        == int(33.5 * S * B * 8192) + 4 * 64 * S * B
+    )
 
 
 def test_samples_and_context_parallelism_scale_linearly() -> None:

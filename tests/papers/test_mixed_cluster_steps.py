@@ -1,7 +1,8 @@
-"""Steps on a mixed cluster that were published: AMP's trials on three nodes of 4 V100 and one of 4 T4 (arXiv 2210.07297).
+"""Steps on a mixed cluster that were published: AMP's trials on three nodes of 4 V100 and one of 4
+T4 (arXiv 2210.07297).
 
-Ranks lie in the order of the nodes in every row: each trial ran without a rank map of its own, and AMP's description of its cluster has the
-T4 last (`het_cluster.py` of its repository).
+Ranks lie in the order of the nodes in every row: each trial ran without a rank map of its own, and
+AMP's description of its cluster has the T4 last (`het_cluster.py` of its repository).
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ def steps() -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # type: ignore[type-a
     cases = [case_of(row) for row in given]
     assert {case.measurement.gpu_count for case in cases} == {16}
     foreseen = np.array([predicted(case).step_time_s for case in cases])
-    return foreseen, np.array([row.measured_iter_time_s for row in given], dtype=float), np.array([row.pp for row in given], dtype=int)
+    return (
+        foreseen,
+        np.array([row.measured_iter_time_s for row in given], dtype=float),
+        np.array([row.pp for row in given], dtype=int),
+    )
 
 
 def error(rows_of: slice | np.ndarray = slice(None)) -> float:  # type: ignore[type-arg]
@@ -41,7 +46,11 @@ def test_what_holds() -> None:
 
 
 @pytest.mark.xfail(
-    strict=True, reason="0.643: small microbatches between nodes take longer than their bytes (0.63 to 0.88), large ones less"
+    strict=True,
+    reason=(
+        "0.643: small microbatches between nodes take longer than their bytes (0.63 to 0.88), large"
+        " ones less"
+    ),
 )
 def test_plans_are_ranked_as_measured() -> None:
     foreseen, measured, _ = steps()
@@ -49,7 +58,11 @@ def test_plans_are_ranked_as_measured() -> None:
 
 
 @pytest.mark.xfail(
-    strict=True, reason="18.9 %: microbatches of 1 and 2 are predicted 24 % too fast in pipelines, those from 4 on 12 % too slow"
+    strict=True,
+    reason=(
+        "18.9 %: microbatches of 1 and 2 are predicted 24 % too fast in pipelines, those from 4 on"
+        " 12 % too slow"
+    ),
 )
 def test_mean_error_of_all_rows() -> None:
     assert error() <= 0.15

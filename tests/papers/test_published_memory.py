@@ -1,4 +1,5 @@
-"""Memory that runs print, predicted with nothing tuned for a row or a source: mean absolute error by source, and what a row counts."""
+"""Memory that runs print, predicted with nothing tuned for a row or a source: mean absolute error
+by source, and what a row counts."""
 
 from __future__ import annotations
 
@@ -39,11 +40,13 @@ def _memory(source_id: str) -> ErrorStatistics:
     [
         # Megatron-LM's functional tests: max_memory_allocated of the last rank, 0.7 to 57 GiB.
         pytest.param("mlm_ci", 165, 0.05, 0.20, marks=pytest.mark.proof),
-        # torchtitan's paper (arXiv 2410.06511) and benchmark pages: the allocator's reserve, 47 to 84 GiB.
+        # torchtitan's paper (arXiv 2410.06511) and benchmark pages: the allocator's reserve, 47 to
+        # 84 GiB.
         ("torchtitan", 14, 0.04, 0.12),
         # SimuMax: allocated on the first stage, 28 to 148 GiB.
         ("simumax_b200", 22, 0.015, 0.03),
-        # Megatron-Bridge's performance guides: allocated on rank 0; of hybrids and Moonlight 12 % too much.
+        # Megatron-Bridge's performance guides: allocated on rank 0; of hybrids and Moonlight 12 %
+        # too much.
         ("mbridge_skills", 9, 0.10, 0.13),
     ],
 )
@@ -54,16 +57,25 @@ def test_published_memory(source_id: str, num_rows: int, mean: float, worst: flo
     assert memory.worst <= worst
 
 
-@pytest.mark.xfail(strict=True, reason="5.0 % below: two microbatches' dispatch buffers of overlapped expert all-to-all are not modelled")
+@pytest.mark.xfail(
+    strict=True,
+    reason=(
+        "5.0 % below: two microbatches' dispatch buffers of overlapped expert all-to-all are not"
+        " modelled"
+    ),
+)
 def test_published_memory_of_overlapped_experts() -> None:
     assert _memory("mbridge_skills").mean <= 0.047
 
 
 @in_both
 def test_runs_that_took_place_fit_with_everything_that_a_device_holds() -> None:
-    """Also with the allocator's reserve, communication buffers and the context, where the memory itself was measured."""
+    """Also with the allocator's reserve, communication buffers and the context, where the memory
+    itself was measured."""
     for source_id in ("torchtitan", "simumax_b200", "mlm_ci"):
         for case in some(_cases(source_id)):
             assert isinstance(case, Case)
             prediction = _predicted(case)
-            assert prediction.reserved_bytes <= prediction.capacity_bytes, case.measurement.table_or_row
+            assert prediction.reserved_bytes <= prediction.capacity_bytes, (
+                case.measurement.table_or_row
+            )

@@ -1,4 +1,5 @@
-"""Step times and memory that papers and repositories publish, predicted with nothing tuned for a row or a source."""
+"""Step times and memory that papers and repositories publish, predicted with nothing tuned for a
+row or a source."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def _judged(source_id: str) -> SourceResult:
 @pytest.mark.parametrize(
     ("source_id", "num_rows", "limit"),
     [
-        # Korthikanti et al. 2022 (arXiv 2205.05198), table 5: 22B to 1T with and without sequence parallelism and selective recompute.
+        # Korthikanti et al. 2022 (arXiv 2205.05198), table 5: 22B to 1T with and without sequence
+        # parallelism and selective recompute.
         ("korthikanti", 8, 0.05),
         # Narayanan et al. 2021 (arXiv 2104.04473), table 1: 1.7B to 1T.
         ("mlm_sc21", 10, 0.05),

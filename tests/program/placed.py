@@ -20,7 +20,9 @@ def lane_of(text: str, *, model: Model, devices: int) -> tuple[StageParts, ...]:
 def layer_of(model: Model, *lines: str, devices: int, layers: int, block: str = "layer") -> Segment:
     """The segment of equal blocks `block` of a single stage under these placements."""
     text = f"  stages embed+{layers}+head on 0\n" + "".join(f"    {line}\n" for line in lines)
-    return next(s for s in lane_of(text, model=model, devices=devices)[0].segments if s.block.name == block)
+    return next(
+        s for s in lane_of(text, model=model, devices=devices)[0].segments if s.block.name == block
+    )
 
 
 def on_device(segment: Segment, device: int) -> CellStructure:

@@ -27,13 +27,27 @@ def zoo(name: str) -> Plan:
 def stage(base: int, *, devices: int = 1, step: int = 1) -> Stage:
     """One block copied on some devices."""
     split = Split(dim=Dim.REPLICATE, parts=devices, step=step) if devices > 1 else None
-    return Stage(items=(Item(count=1),), base=base, placements=(Placement(select=Selector(), split=split),))
+    return Stage(
+        items=(Item(count=1),), base=base, placements=(Placement(select=Selector(), split=split),)
+    )
 
 
-def plan_of(lanes: Sequence[Sequence[Stage]], order: Named | Table, *, microbatches: int, slices: tuple[int, ...] = ()) -> Plan:
+def plan_of(
+    lanes: Sequence[Sequence[Stage]],
+    order: Named | Table,
+    *,
+    microbatches: int,
+    slices: tuple[int, ...] = (),
+) -> Plan:
     """A plan whose lanes are named after the order's."""
     made = tuple(
-        Lane(name=name, samples=microbatches, microbatches=microbatches, stages=tuple(stages), slices=slices)
+        Lane(
+            name=name,
+            samples=microbatches,
+            microbatches=microbatches,
+            stages=tuple(stages),
+            slices=slices,
+        )
         for name, stages in zip(order.lanes, lanes, strict=True)
     )
     return Plan(devices=64, lanes=made, orders=(order,))
@@ -51,7 +65,13 @@ def entries(rows: ActionRows) -> list[list[tuple[Act, ...]]]:
         row: list[tuple[Act, ...]] = []
         pending: tuple[Act, ...] = ()
         for at in range(start, end):
-            act = (KINDS[rows.kind[at]], int(rows.lane[at]), int(rows.chunk[at]), int(rows.microbatch[at]), int(rows.slice[at]))
+            act = (
+                KINDS[rows.kind[at]],
+                int(rows.lane[at]),
+                int(rows.chunk[at]),
+                int(rows.microbatch[at]),
+                int(rows.slice[at]),
+            )
             pending = (*pending, act)
             if rows.overlapped is None or not rows.overlapped[at]:
                 row.append(pending)
@@ -61,13 +81,17 @@ def entries(rows: ActionRows) -> list[list[tuple[Act, ...]]]:
     return result
 
 
-def feeds(plan: Plan, edges: Sequence[Sequence[tuple[int, int]]] | None) -> list[list[tuple[int, int]]]:
+def feeds(
+    plan: Plan, edges: Sequence[Sequence[tuple[int, int]]] | None
+) -> list[list[tuple[int, int]]]:
     if edges is not None:
         return [list(one) for one in edges]
     return [[(c, c + 1) for c in range(len(lane.stages) - 1)] for lane in plan.lanes]
 
 
-def needs_of(act: Act, plan: Plan, links: list[list[tuple[int, int]]], present: set[Act]) -> list[tuple[Act, bool]]:
+def needs_of(
+    act: Act, plan: Plan, links: list[list[tuple[int, int]]], present: set[Act]
+) -> list[tuple[Act, bool]]:
     """What an action waits for, and whether it comes from another stage; W of a B is its B."""
     letter, lane, chunk, microbatch, part = act
     parts = max(1, len(plan.lanes[lane].slices))
@@ -82,13 +106,24 @@ def needs_of(act: Act, plan: Plan, links: list[list[tuple[int, int]]], present: 
 
     needs: list[tuple[Act, bool]] = []
     if letter == "F":
-        needs += [(("F", lane, before, m, part), True) for before, after in links[lane] if after == chunk for m in units(before)]
+        needs += [
+            (("F", lane, before, m, part), True)
+            for before, after in links[lane]
+            if after == chunk
+            for m in units(before)
+        ]
         needs += [(("F", lane, chunk, microbatch, part - 1), False)] if part else []
     elif letter == "W" and ("I", lane, chunk, microbatch, part) in present:
         needs.append((("I", lane, chunk, microbatch, part), False))
     else:
         needs.append((("F", lane, chunk, microbatch, part), False))
-        needs += [(b, True) for before, after in links[lane] if before == chunk for m in units(after) for b in back(after, m, part)]
+        needs += [
+            (b, True)
+            for before, after in links[lane]
+            if before == chunk
+            for m in units(after)
+            for b in back(after, m, part)
+        ]
         if part + 1 < parts:
             needs += [(b, False) for b in back(chunk, microbatch, part + 1)]
     return needs
@@ -102,11 +137,14 @@ def run_rows(
     lasts: Callable[[Act], int] = lambda act: 1,
     send: Callable[[Act], int] = lambda act: 0,
 ) -> int:
-    """When the last action ends; -1 if some action waits for ever. All rows that hold an action run it together."""
+    """When the last action ends; -1 if some action waits for ever. All rows that hold an action run
+    it together."""
     links = feeds(plan, edges)
     table = entries(rows)
     present = {act for row in table for entry in row for act in entry}
-    holders = {act: {r for r, row in enumerate(table) for entry in row if act in entry} for act in present}
+    holders = {
+        act: {r for r, row in enumerate(table) for entry in row if act in entry} for act in present
+    }
     end: dict[Act, int] = {}
     at, free = [0] * len(table), [0] * len(table)
     moving = True
@@ -132,20 +170,34 @@ def run_rows(
                 continue
             if any(act not in table[one][at[one]] for act in group for one in holders[act]):
                 continue
-            needs = [need for act in group for need in needs_of(act, plan, links, present) if need[0] in present]
+            needs = [
+                need
+                for act in group
+                for need in needs_of(act, plan, links, present)
+                if need[0] in present
+            ]
             if any(need not in end for need, _ in needs):
                 continue
-            start = max([free[one] for one in together] + [end[need] + (send(need) if moved else 0) for need, moved in needs])
+            start = max(
+                [free[one] for one in together]
+                + [end[need] + (send(need) if moved else 0) for need, moved in needs]
+            )
             for act in group:
                 end[act] = start + sum(lasts(one) for one in group)
             for one in together:
                 at[one] += 1
                 free[one] = start + sum(lasts(act) for act in group)
             moving = True
-    return max(end.values(), default=0) if all(at[r] == len(row) for r, row in enumerate(table)) else -1
+    return (
+        max(end.values(), default=0)
+        if all(at[r] == len(row) for r, row in enumerate(table))
+        else -1
+    )
 
 
-def peaks(rows: ActionRows, *, held: Callable[[Act], int], stash: Callable[[Act], int]) -> list[int]:
+def peaks(
+    rows: ActionRows, *, held: Callable[[Act], int], stash: Callable[[Act], int]
+) -> list[int]:
     """Most that each row holds from F to I, and of that what stays to W, or from F to B."""
     result = []
     for row in entries(rows):

@@ -27,13 +27,17 @@ ORDERS = (
 )
 
 
-def cluster_of(devices: int, *, node: int, fabric: tuple[FabricTier, ...] = (), accelerator: str = "h100-sxm") -> Cluster:
+def cluster_of(
+    devices: int, *, node: int, fabric: tuple[FabricTier, ...] = (), accelerator: str = "h100-sxm"
+) -> Cluster:
     """`devices` of an accelerator in nodes of `node` (which divides them), each an island."""
     cluster = parse_cluster(f"{accelerator}:8")
     group = cluster.groups[0]
     assert devices % node == 0
     kind = replace(group.kind, num_devices=node, island=node, nics=min(group.kind.nics, node))
-    return replace(cluster, groups=(replace(group, kind=kind, count=devices // node),), fabric=fabric)
+    return replace(
+        cluster, groups=(replace(group, kind=kind, count=devices // node),), fabric=fabric
+    )
 
 
 def problem_of(
@@ -45,18 +49,33 @@ def problem_of(
     seq_len: int = 64,
     job: TrainingJob | None = None,
 ) -> Problem:
-    return Problem(model=model, cluster=cluster, job=job or training_job(seq_len=seq_len, global_batch=global_batch), runtime=runtime)
+    return Problem(
+        model=model,
+        cluster=cluster,
+        job=job or training_job(seq_len=seq_len, global_batch=global_batch),
+        runtime=runtime,
+    )
 
 
 def is_legal(problem: Problem, grid: Grid) -> bool:
-    facts = grid_facts(problem.model, devices=grid.devices, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
+    facts = grid_facts(
+        problem.model,
+        devices=grid.devices,
+        global_batch=problem.job.global_batch,
+        seq_len=problem.job.sequence_length,
+    )
     runtime = problem.runtime
-    zero = grid.zero in runtime.zero_stages and (grid.pp == 1 or grid.zero <= runtime.zero_with_pipeline)
+    zero = grid.zero in runtime.zero_stages and (
+        grid.pp == 1 or grid.zero <= runtime.zero_with_pipeline
+    )
     return zero and not violations(grid, facts=facts)
 
 
-def random_grid(draw: random.Random, *, experts: bool, schedules: tuple[str, ...] = ("1f1b", "1f1b", "gpipe")) -> Grid:
-    """A grid of 2-64 ranks whose axes are drawn without regard to nodes; many are illegal for a given problem."""
+def random_grid(
+    draw: random.Random, *, experts: bool, schedules: tuple[str, ...] = ("1f1b", "1f1b", "gpipe")
+) -> Grid:
+    """A grid of 2-64 ranks whose axes are drawn without regard to nodes; many are illegal for a
+    given problem."""
     while True:
         ulysses = draw.choice((1, 1, 2))
         tp, cp = draw.choice((1, 1, 2, 4)), ulysses * draw.choice((1, 1, 2))

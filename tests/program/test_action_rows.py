@@ -1,4 +1,5 @@
-"""Rows of actions: every schedule on a plan laid as it wants, tables, refusals, deadlocks, what rows hold."""
+"""Rows of actions: every schedule on a plan laid as it wants, tables, refusals, deadlocks, what
+rows hold."""
 
 from __future__ import annotations
 
@@ -33,20 +34,24 @@ ARRAYS = ("row_start", "kind", "lane", "chunk", "microbatch", "slice", "overlapp
 
 def same(one: ActionRows, other: ActionRows) -> bool:
     return one.devices == other.devices and all(
-        np.array_equal(np.asarray(getattr(one, name)), np.asarray(getattr(other, name))) for name in ARRAYS
+        np.array_equal(np.asarray(getattr(one, name)), np.asarray(getattr(other, name)))
+        for name in ARRAYS
     )
 
 
 @st.composite
 def placed(draw: st.DrawFn) -> tuple[Plan, ActionTable, list[int], int]:
-    """A plan laid as a schedule wants, its table, the rank of each row, devices a rank; ranks lie anywhere in the cluster."""
+    """A plan laid as a schedule wants, its table, the rank of each row, devices a rank; ranks lie
+    anywhere in the cluster."""
     rule = schedule(draw(st.sampled_from(NAMES)))
     ranks, each = draw(st.integers(1, 6)), draw(st.integers(1, 4))
     microbatches, width = draw(st.integers(1, 12)), draw(st.integers(1, 3))
     slices = draw(st.integers(1, 3)) if "slices" in getattr(rule, "options", ()) else 1
     extra = {"slices": slices} if slices > 1 else {}
     try:
-        table = rule.table(num_ranks=ranks, chunks_per_rank=each, num_microbatches=microbatches, **extra)
+        table = rule.table(
+            num_ranks=ranks, chunks_per_rank=each, num_microbatches=microbatches, **extra
+        )
     except StrategyError:
         assume(False)
         raise
@@ -54,18 +59,25 @@ def placed(draw: st.DrawFn) -> tuple[Plan, ActionTable, list[int], int]:
     owner = chunk_ranks(rule.placement, num_ranks=ranks, chunks_per_rank=each)
     lanes = [[stage(where[rank] * width, devices=width) for rank in row] for row in owner.tolist()]
     order = Named(schedule=rule.name, lanes=("down", "up")[: len(lanes)])
-    plan = plan_of(lanes, order, microbatches=microbatches, slices=(1,) * slices if slices > 1 else ())
+    plan = plan_of(
+        lanes, order, microbatches=microbatches, slices=(1,) * slices if slices > 1 else ()
+    )
     return plan, table, sorted(range(ranks), key=lambda rank: where[rank]), width
 
 
 @given(case=placed())
 @SOME
-def test_rows_of_a_named_order_are_the_rows_of_its_table(case: tuple[Plan, ActionTable, list[int], int]) -> None:
+def test_rows_of_a_named_order_are_the_rows_of_its_table(
+    case: tuple[Plan, ActionTable, list[int], int],
+) -> None:
     plan, table, turn, width = case
     rows = action_rows(plan)
     assert rows.devices == tuple(DeviceList.run(r * width, width) for r in range(len(turn)))
     for row, rank in enumerate(turn):
-        mine, theirs = slice(*rows.row_start[row : row + 2]), slice(*table.row_start[rank : rank + 2])
+        mine, theirs = (
+            slice(*rows.row_start[row : row + 2]),
+            slice(*table.row_start[rank : rank + 2]),
+        )
         for name in ARRAYS[1:]:
             here, there = getattr(rows, name), getattr(table, name)
             assert (here is None) == (there is None)
@@ -77,9 +89,12 @@ def test_rows_of_a_named_order_are_the_rows_of_its_table(case: tuple[Plan, Actio
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_schedule_is_laid(name: str) -> None:
-    """On four ranks with as many chunks as it needs: none is left out above for want of a legal size, and peaks are the papers'."""
+    """On four ranks with as many chunks as it needs: none is left out above for want of a legal
+    size, and peaks are the papers'."""
     rule = schedule(name)
-    each = {"interleaved-1f1b": 2, "breadth-first": 2, "looped-bfs": 2}.get(name, 2 if rule.placement is Placement.WAVE else 1)
+    each = {"interleaved-1f1b": 2, "breadth-first": 2, "looped-bfs": 2}.get(
+        name, 2 if rule.placement is Placement.WAVE else 1
+    )
     owner = chunk_ranks(rule.placement, num_ranks=4, chunks_per_rank=each).tolist()
     lanes = [[stage(rank) for rank in row] for row in owner]
     plan = plan_of(lanes, Named(schedule=name, lanes=("down", "up")[: len(lanes)]), microbatches=8)
@@ -104,12 +119,15 @@ def test_every_schedule_is_laid(name: str) -> None:
     ],
 )
 def test_zoo(name: str) -> None:
-    """Each unit of each stage has its forward and its backward once, in the row of the stage's devices, and rows can be run."""
+    """Each unit of each stage has its forward and its backward once, in the row of the stage's
+    devices, and rows can be run."""
     plan = zoo(name)
     rows = action_rows(plan)
     row_of = {device: row for row, members in enumerate(rows.devices) for device in members}
     assert sum(map(len, rows.devices)) == len(row_of)
-    count = Counter((r, act) for r, row in enumerate(entries(rows)) for entry in row for act in entry)
+    count = Counter(
+        (r, act) for r, row in enumerate(entries(rows)) for entry in row for act in entry
+    )
     assert set(count.values()) == {1}
     expected = set()
     for lane, one in enumerate(plan.lanes):
@@ -117,7 +135,11 @@ def test_zoo(name: str) -> None:
             members = devices(plan, lane, chunk)
             (row,) = {row_of[device] for device in members}
             assert set(rows.devices[row]) == members
-            expected |= {(row, lane, chunk, m, s) for m in range(one.microbatches) for s in range(max(1, len(one.slices)))}
+            expected |= {
+                (row, lane, chunk, m, s)
+                for m in range(one.microbatches)
+                for s in range(max(1, len(one.slices)))
+            }
     assert {(r, *act[1:]) for r, act in count if act[0] == "F"} == expected
     assert {(r, *act[1:]) for r, act in count if act[0] in "IB"} == expected
     assert {(r, *act[1:]) for r, act in count if act[0] in "WB"} == expected
@@ -127,13 +149,18 @@ def test_zoo(name: str) -> None:
 
 def test_chimera_of_the_zoo_is_its_text_and_the_schedule_with_a_lane_each_way() -> None:
     plan = zoo("12-chimera")
-    assert entries(action_rows(plan))[0][:3] == [(("F", 0, 0, 0, 0),), (("F", 0, 0, 1, 0),), (("F", 1, 3, 0, 0),)]
+    assert entries(action_rows(plan))[0][:3] == [
+        (("F", 0, 0, 0, 0),),
+        (("F", 0, 0, 1, 0),),
+        (("F", 1, 3, 0, 0),),
+    ]
     named = replace(plan, orders=(Named(schedule="chimera", lanes=("down", "up")),))
     assert run_rows(plan, action_rows(named), lasts=lambda act: {"F": 1, "B": 2}[act[0]]) == 16
 
 
 def test_lanes_are_numbered_as_in_the_plan() -> None:
-    """An order may name its lanes in another order than the plan; several orders follow one another."""
+    """An order may name its lanes in another order than the plan; several orders follow one
+    another."""
     plan = zoo("11-dualpipe")
     turned = replace(plan, orders=(replace(plan.orders[0], lanes=("up", "down")),))
     rows = action_rows(turned)
@@ -141,11 +168,20 @@ def test_lanes_are_numbered_as_in_the_plan() -> None:
     assert same(action_rows(written_out(turned)), rows)
     unequal = action_rows(zoo("16-unequal"))
     assert tuple(map(tuple, unequal.devices)) == ((0, 1), (2, 3), (4,), (5,), (6,))
-    assert [sorted(set(unequal.lane[unequal.row == r].tolist())) for r in range(5)] == [[0], [0], [1], [1], [2]]
+    assert [sorted(set(unequal.lane[unequal.row == r].tolist())) for r in range(5)] == [
+        [0],
+        [0],
+        [1],
+        [1],
+        [2],
+    ]
 
 
 def row(*texts: str, lane: int = 0) -> tuple[Action, ...]:
-    return tuple(Action(chunk=int(text[0]), kind=Kind(text[1]), microbatch=int(text[2]), lane=lane) for text in texts)
+    return tuple(
+        Action(chunk=int(text[0]), kind=Kind(text[1]), microbatch=int(text[2]), lane=lane)
+        for text in texts
+    )
 
 
 SPREAD = Table(lanes=("main",), rows=((0, row("0F0", "1F0", "1B0", "0B0")), (1, row("0F0", "0B0"))))
@@ -177,7 +213,12 @@ REFUSED = {
     "same way": ("order.placement", one("dualpipe", 0, 1, 2, 3, lanes=("a", "b"))),
     "one lane": ("order.placement", one("dualpipe", 0, 1)),
     "overlap": ("order.placement", spread(order=Named(schedule="1f1b", lanes=("main",)))),
-    "every": ("order.placement", plan_of([[replace(stage(0), every=2)]], Named(schedule="1f1b", lanes=("main",)), microbatches=2)),
+    "every": (
+        "order.placement",
+        plan_of(
+            [[replace(stage(0), every=2)]], Named(schedule="1f1b", lanes=("main",)), microbatches=2
+        ),
+    ),
     "chunks": ("order.chunks", one("1f1b", 0, 1, 0, 1)),
     "parameter": ("order.parameter", one("1f1b", 0, 1, group=2)),
     "text": ("order.parameter", one("interleaved-1f1b", 0, 1, group="two")),
@@ -185,9 +226,17 @@ REFUSED = {
     "slices": ("order.parameter", one("terapipe", 0, 1, slices=2)),
     "search": ("order.schedule", one("table-search", 0, 1)),
     "unknown": ("order.schedule", one("2f2b", 0, 1)),
-    "cut": ("order.parameter", plan_of([[stage(0)]], Named(schedule="1f1b", lanes=("main",)), microbatches=2, slices=(1, 1))),
+    "cut": (
+        "order.parameter",
+        plan_of(
+            [[stage(0)]], Named(schedule="1f1b", lanes=("main",)), microbatches=2, slices=(1, 1)
+        ),
+    ),
     "rows": ("order.rows", spread(order=Table(lanes=("main",), rows=SPREAD.rows[:1]))),
-    "row key": ("order.rows", spread(order=Table(lanes=("main",), rows=(SPREAD.rows[0], (2, SPREAD.rows[1][1]))))),
+    "row key": (
+        "order.rows",
+        spread(order=Table(lanes=("main",), rows=(SPREAD.rows[0], (2, SPREAD.rows[1][1])))),
+    ),
     "chunk": (
         "order.actions",
         plan_of([[stage(0)]], Table(lanes=("main",), rows=((0, row("1F0")),)), microbatches=1),
@@ -196,7 +245,10 @@ REFUSED = {
         "order.actions",
         plan_of([[stage(0)]], Table(lanes=("main",), rows=((0, row("0F1")),)), microbatches=1),
     ),
-    "lane": ("order.lanes", replace(one("1f1b", 0), orders=(Named(schedule="1f1b", lanes=("other",)),))),
+    "lane": (
+        "order.lanes",
+        replace(one("1f1b", 0), orders=(Named(schedule="1f1b", lanes=("other",)),)),
+    ),
 }
 
 
@@ -233,7 +285,8 @@ def test_a_deadlock_is_named() -> None:
 
 
 def test_rows_that_meet_in_different_orders_deadlock() -> None:
-    """Two stages on devices that overlap: the rows take two microbatches of the shared stage in different orders."""
+    """Two stages on devices that overlap: the rows take two microbatches of the shared stage in
+    different orders."""
     one = row("0F0", "0F1", "1F0", "1B0", "1F1", "1B1", "0B0", "0B1")
     table = Table(lanes=("main",), rows=((0, one), (1, row("0F1", "0F0", "0B0", "0B1"))))
     plan = plan_of([[stage(0, devices=2), stage(0)]], table, microbatches=2)
@@ -243,14 +296,18 @@ def test_rows_that_meet_in_different_orders_deadlock() -> None:
 
 def test_a_pair_that_needs_itself_deadlocks() -> None:
     forward, backward = row("0F0", "0B0")
-    plan = plan_of([[stage(0)]], Table(lanes=("main",), rows=((0, ((forward, backward),)),)), microbatches=1)
+    plan = plan_of(
+        [[stage(0)]], Table(lanes=("main",), rows=((0, ((forward, backward),)),)), microbatches=1
+    )
     (broken,) = action_violations(plan, action_rows(plan))
     assert broken.message == "device 0 waits for ever at 0F0 for 0F0, which it runs together with"
 
 
 @given(case=placed(), seed=st.integers(0, 2**31), moves=st.integers(1, 4))
 @SOME
-def test_deadlocks_are_found_exactly_where_a_walk_hangs(case: tuple[Plan, ActionTable, list[int], int], seed: int, moves: int) -> None:
+def test_deadlocks_are_found_exactly_where_a_walk_hangs(
+    case: tuple[Plan, ActionTable, list[int], int], seed: int, moves: int
+) -> None:
     plan = written_out(case[0])
     order, generator = plan.orders[0], random.Random(seed)
     assert isinstance(order, Table)
@@ -259,15 +316,30 @@ def test_deadlocks_are_found_exactly_where_a_walk_hangs(case: tuple[Plan, Action
         row = generator.choice(rows)
         i = generator.randrange(len(row))
         row.insert(min(len(row), max(0, i + generator.randint(-3, 3))), row.pop(i))
-    changed = replace(plan, orders=(replace(order, rows=tuple((key, tuple(row)) for (key, _), row in zip(order.rows, rows, strict=True))),))
+    changed = replace(
+        plan,
+        orders=(
+            replace(
+                order,
+                rows=tuple(
+                    (key, tuple(row)) for (key, _), row in zip(order.rows, rows, strict=True)
+                ),
+            ),
+        ),
+    )
     found = action_rows(changed)
     assert bool(action_violations(changed, found)) == (run_rows(changed, found) < 0)
 
 
 def test_a_lone_weight_gradient_frees_and_a_forward_without_backward_is_not_held() -> None:
     """The first trained stage has no input gradient; a frozen one has no backward at all."""
-    each = [row(*(text.replace("m", str(m)) for text in ("0Fm", "1Fm", "2Fm", "2Bm", "1Wm"))) for m in range(2)]
-    plan = plan_of([[stage(0)] * 3], Table(lanes=("main",), rows=((0, each[0] + each[1]),)), microbatches=2)
+    each = [
+        row(*(text.replace("m", str(m)) for text in ("0Fm", "1Fm", "2Fm", "2Bm", "1Wm")))
+        for m in range(2)
+    ]
+    plan = plan_of(
+        [[stage(0)] * 3], Table(lanes=("main",), rows=((0, each[0] + each[1]),)), microbatches=2
+    )
     rows = action_rows(plan)
     assert action_violations(plan, rows) == ()
     assert peaks(rows, held=lambda _: 1, stash=lambda _: 1) == [2]
@@ -286,18 +358,28 @@ HANGS = {
 @pytest.mark.parametrize("case", HANGS)
 def test_what_each_kind_waits_for(case: str) -> None:
     texts, slices, said = HANGS[case]
-    actions = tuple(replace(one, slice=int(text[4:] or 0)) for one, text in zip(row(*texts), texts, strict=True))
+    actions = tuple(
+        replace(one, slice=int(text[4:] or 0)) for one, text in zip(row(*texts), texts, strict=True)
+    )
     stages = [stage(0)] * (1 + max(action.chunk for action in actions))
-    plan = plan_of([stages], Table(lanes=("main",), rows=((0, actions),)), microbatches=1, slices=(1,) * slices)
+    plan = plan_of(
+        [stages], Table(lanes=("main",), rows=((0, actions),)), microbatches=1, slices=(1,) * slices
+    )
     (broken,) = action_violations(plan, action_rows(plan))
     assert broken.message == f"device 0 waits for ever at {said}"
 
 
-@given(stages=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(1, 2)), min_size=1, max_size=6))
+@given(
+    stages=st.lists(
+        st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(1, 2)), min_size=1, max_size=6
+    )
+)
 @SOME
 def test_classes_are_the_devices_with_the_same_stages(stages: list[tuple[int, int, int]]) -> None:
     plan = plan_of(
-        [[stage(base, devices=n, step=step) for base, n, step in stages]], Named(schedule="1f1b", lanes=("main",)), microbatches=1
+        [[stage(base, devices=n, step=step) for base, n, step in stages]],
+        Named(schedule="1f1b", lanes=("main",)),
+        microbatches=1,
     )
     found = participation(plan, lanes=(0,))
     takes: dict[int, frozenset[int]] = {}
@@ -311,7 +393,9 @@ def test_classes_are_the_devices_with_the_same_stages(stages: list[tuple[int, in
     for chunk in range(len(stages)):
         here = found.set_of[0, chunk]
         assert set(found.sets[here]) == devices(plan, 0, chunk)
-        assert {d for row in found.members[here] for d in found.classes[row]} == devices(plan, 0, chunk)
+        assert {d for row in found.members[here] for d in found.classes[row]} == devices(
+            plan, 0, chunk
+        )
     unlike = {frozenset(devices(plan, 0, chunk)) for chunk in range(len(stages))}
     assert found.disjoint == (sum(map(len, unlike)) == len(takes))
 
@@ -326,14 +410,21 @@ def test_stages_that_run_for_several_microbatches_are_waited_for_by_all() -> Non
     encoder = replace(stage(0), every=2)
 
     def plan(first: tuple[Action, ...], second: tuple[Action, ...]) -> Plan:
-        return plan_of([[encoder, stage(1)]], Table(lanes=("main",), rows=((0, first), (1, second))), microbatches=2)
+        return plan_of(
+            [[encoder, stage(1)]],
+            Table(lanes=("main",), rows=((0, first), (1, second))),
+            microbatches=2,
+        )
 
     good = plan(row("0F0", "0B0"), row("1F0", "1B0", "1F1", "1B1"))
     assert action_violations(good, action_rows(good)) == ()
     assert run_rows(good, action_rows(good)) == 6
     wrong = plan_of(
         [[encoder, stage(1), encoder]],
-        Table(lanes=("main",), rows=((0, row("0F0", "2F0", "2B0", "0B0")), (1, row("1F0", "1B0", "1F1", "1B1")))),
+        Table(
+            lanes=("main",),
+            rows=((0, row("0F0", "2F0", "2B0", "0B0")), (1, row("1F0", "1B0", "1F1", "1B1"))),
+        ),
         microbatches=2,
     )
     (broken,) = action_violations(wrong, action_rows(wrong))

@@ -22,7 +22,8 @@ def stretch(first: int, count: int, *, run: int = 1) -> tuple[BlockRange, ...]:
 
 
 def waited(mine: list[int], theirs: list[int], *, piece: int, pieces: int, of: int) -> int | None:
-    """The same by counting: parts of blocks as small as both kinds of pieces allow, the last one first."""
+    """The same by counting: parts of blocks as small as both kinds of pieces allow, the last one
+    first."""
     fine = pieces * of
     own = [(b, part) for b in reversed(mine) for part in reversed(range(fine))]
     other = [(b, part) for b in reversed(theirs) for part in reversed(range(fine))]
@@ -38,7 +39,9 @@ def test_a_piece_waits_for_the_last_piece_that_runs_its_blocks(seed: int) -> Non
     pieces, of = generator.randint(1, 4), generator.randint(1, 4)
     for piece in range(pieces):
         found = last_piece(stretch(a, n), stretch(b, m), piece=piece, pieces=pieces, of=of)
-        assert found == waited(list(range(a, a + n)), list(range(b, b + m)), piece=piece, pieces=pieces, of=of)
+        assert found == waited(
+            list(range(a, a + n)), list(range(b, b + m)), piece=piece, pieces=pieces, of=of
+        )
 
 
 def test_blocks_of_other_runs_are_none_that_both_hold() -> None:
@@ -53,7 +56,8 @@ def one_stage_a_pool(market: Market, plan: MixedPlan) -> bool:
 
 @pytest.mark.parametrize("seed", seeds(4, 60))
 def test_replicas_of_a_lane_may_as_well_be_two_lanes(seed: int) -> None:
-    """The same replicas under two names sum the same gradients at the same time, if they lie on the same devices."""
+    """The same replicas under two names sum the same gradients at the same time, if they lie on the
+    same devices."""
     generator = random.Random(seed)
     market = Market.of(Ground.of(mixed_problem(generator)))
     plan = drawn_plan(market, generator, lanes=1)
@@ -62,6 +66,10 @@ def test_replicas_of_a_lane_may_as_well_be_two_lanes(seed: int) -> None:
     problem = with_batch(market.ground.problem, batch_of(market.ground, plan))
     ground, (lane,) = Ground.of(problem), plan.lanes
     first = generator.randint(1, lane.replicas - 1)
-    parted = replace(plan, lanes=(replace(lane, replicas=first), replace(lane, replicas=lane.replicas - first)))
-    one, other = (simulate_plan(problem, general_plan(ground, some)).step_time_s for some in (plan, parted))
+    parted = replace(
+        plan, lanes=(replace(lane, replicas=first), replace(lane, replicas=lane.replicas - first))
+    )
+    one, other = (
+        simulate_plan(problem, general_plan(ground, some)).step_time_s for some in (plan, parted)
+    )
     assert other == pytest.approx(one, rel=1e-9)

@@ -1,6 +1,8 @@
-"""What devices of a general plan exchange inside a block: patterns by hand, bytes equal to the transition's, GEMM FLOPs as integers.
+"""What devices of a general plan exchange inside a block: patterns by hand, bytes equal to the
+transition's, GEMM FLOPs as integers.
 
-X = bytes of a microbatch's stream; all_gather and reduce_scatter of V move the full buffer V, an all_to_all of V is a member's buffer.
+X = bytes of a microbatch's stream; all_gather and reduce_scatter of V move the full buffer V, an
+all_to_all of V is a member's buffer.
 """
 
 from __future__ import annotations
@@ -29,7 +31,12 @@ from tests.program.placed import ELEMENT, LENGTH, SAMPLES, layer_of, on_device, 
 from tests.program.unfold import gemm_flops
 from tests.strategy.zoo_models import dense, sparse
 
-AR, AG, RS, A2A = Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL
+AR, AG, RS, A2A = (
+    Collective.ALL_REDUCE,
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.ALL_TO_ALL,
+)
 X = SAMPLES * LENGTH * 128 * ELEMENT
 
 
@@ -37,17 +44,37 @@ def exchanged(
     layer: Segment, device: int, source: str, target: str
 ) -> list[tuple[Collective | None, Collective | None, int, tuple[int, ...]]]:
     """(forward, backward, bytes, group) of the tensor between two operators."""
-    changes = on_device(layer, device).changes(operator_of(layer, source), operator_of(layer, target), length=LENGTH, element=ELEMENT)
-    return [(c.forward, c.backward, sum(v.times for v in (*c.forward_volume, *c.backward_volume)), c.group) for c in changes]
+    changes = on_device(layer, device).changes(
+        operator_of(layer, source), operator_of(layer, target), length=LENGTH, element=ELEMENT
+    )
+    return [
+        (
+            c.forward,
+            c.backward,
+            sum(v.times for v in (*c.forward_volume, *c.backward_volume)),
+            c.group,
+        )
+        for c in changes
+    ]
 
 
-@pytest.mark.parametrize(("lines", "devices"), [(("all = t4", "stream = s4"), 4), (("all = t[3:1]{., .+1}", "stream = s[3:1]{., .+1}"), 2)])
+@pytest.mark.parametrize(
+    ("lines", "devices"),
+    [(("all = t4", "stream = s4"), 4), (("all = t[3:1]{., .+1}", "stream = s[3:1]{., .+1}"), 2)],
+)
 def test_sequence_parallelism_gathers_and_scatters(lines: tuple[str, ...], devices: int) -> None:
-    """Equal and weighted parts alike: one X before and behind each pair of products, its transpose in backward."""
+    """Equal and weighted parts alike: one X before and behind each pair of products, its transpose
+    in backward."""
     layer, group = layer_of(dense(), *lines, devices=devices, layers=8), tuple(range(devices))
     for device in group:
-        assert exchanged(layer, device, "norm1", "qkv") == [(AG, None, X, group), (None, RS, X, group)]
-        assert exchanged(layer, device, "proj", "residual1") == [(RS, None, X, group), (None, AG, X, group)]
+        assert exchanged(layer, device, "norm1", "qkv") == [
+            (AG, None, X, group),
+            (None, RS, X, group),
+        ]
+        assert exchanged(layer, device, "proj", "residual1") == [
+            (RS, None, X, group),
+            (None, AG, X, group),
+        ]
         assert exchanged(layer, device, "qkv", "rotary") == []
 
 
@@ -60,8 +87,14 @@ def test_tensor_parallelism_sums() -> None:
 def test_ulysses_exchanges_heads_for_positions() -> None:
     """Queries X/4; keys and values, half as wide each, X/4 together; the result X/4 back."""
     layer, group = layer_of(dense(), "all = s4", "core = h4", devices=4, layers=8), (0, 1, 2, 3)
-    assert exchanged(layer, 1, "rotary", "core") == [(A2A, None, X // 2, group), (None, A2A, X // 2, group)]
-    assert exchanged(layer, 1, "core", "proj") == [(A2A, None, X // 4, group), (None, A2A, X // 4, group)]
+    assert exchanged(layer, 1, "rotary", "core") == [
+        (A2A, None, X // 2, group),
+        (None, A2A, X // 2, group),
+    ]
+    assert exchanged(layer, 1, "core", "proj") == [
+        (A2A, None, X // 4, group),
+        (None, A2A, X // 4, group),
+    ]
 
 
 def test_replicas_exchange_nothing() -> None:
@@ -73,16 +106,35 @@ def test_replicas_exchange_nothing() -> None:
 def test_a_ring_joins_the_devices_that_differ_in_positions() -> None:
     layer = layer_of(dense(), "all = b2 s2 t2 via ring", devices=8, layers=8)
     core = operator_of(layer, "core")
-    assert [on_device(layer, d).members(core, Dim.SEQUENCE) for d in (0, 3, 5)] == [(0, 2), (1, 3), (5, 7)]
+    assert [on_device(layer, d).members(core, Dim.SEQUENCE) for d in (0, 3, 5)] == [
+        (0, 2),
+        (1, 3),
+        (5, 7),
+    ]
 
 
 def test_expert_groups() -> None:
     """ep 4: all four exchange tokens. ep 2 beside f 2 in each half of the batch: strides 2 and 1."""
-    whole = layer_of(sparse(), "all = s4 via ring", "router = s4", "experts = e4", devices=4, layers=8, block="sparse")
-    assert [on_device(whole, d).expert_groups() for d in (0, 3)] == [((0, 1, 2, 3), (0,)), ((0, 1, 2, 3), (3,))]
+    whole = layer_of(
+        sparse(),
+        "all = s4 via ring",
+        "router = s4",
+        "experts = e4",
+        devices=4,
+        layers=8,
+        block="sparse",
+    )
+    assert [on_device(whole, d).expert_groups() for d in (0, 3)] == [
+        ((0, 1, 2, 3), (0,)),
+        ((0, 1, 2, 3), (3,)),
+    ]
     lines = ("all = b2 s4 via ring", "router = b2 s4", "experts = b2 e2 f2")
     halves = layer_of(sparse(), *lines, devices=8, layers=8, block="sparse")
-    assert [on_device(halves, d).expert_groups() for d in (0, 3, 7)] == [((0, 2), (0, 1)), ((1, 3), (2, 3)), ((5, 7), (6, 7))]
+    assert [on_device(halves, d).expert_groups() for d in (0, 3, 7)] == [
+        ((0, 2), (0, 1)),
+        ((1, 3), (2, 3)),
+        ((5, 7), (6, 7)),
+    ]
 
 
 ONE = {"mbs": np.ones(1, dtype=np.int64)}
@@ -90,10 +142,17 @@ _PASSES = {AG: 1, RS: 1, A2A: 1, AR: 2}
 
 
 @pytest.mark.parametrize(
-    "lines", [("all = t4", "stream = s4"), ("all = t4",), ("all = s4", "core = h4"), ("all = b2 t2", "stream = b2 s2")]
+    "lines",
+    [
+        ("all = t4", "stream = s4"),
+        ("all = t4",),
+        ("all = s4", "core = h4"),
+        ("all = b2 t2", "stream = b2 s2"),
+    ],
 )
 def test_bytes_of_moves_are_what_the_transition_receives(lines: tuple[str, ...]) -> None:
-    """Over all devices: V (n - 1) / n of a gather, a scatter or an exchange, twice that of an all_reduce."""
+    """Over all devices: V (n - 1) / n of a gather, a scatter or an exchange, twice that of an
+    all_reduce."""
     layer = layer_of(dense(), *lines, devices=4, layers=8)
     compared = 0
     for target in layer.block.operators:
@@ -102,18 +161,31 @@ def test_bytes_of_moves_are_what_the_transition_receives(lines: tuple[str, ...])
                 continue
             source, counted = operator_of(layer, name), 0
             for device in range(4):
-                for change in on_device(layer, device).changes(source, target, length=LENGTH, element=1):
+                for change in on_device(layer, device).changes(
+                    source, target, length=LENGTH, element=1
+                ):
                     kind = change.forward or change.backward
                     assert kind is not None
-                    size, n = sum(v.times for v in (*change.forward_volume, *change.backward_volume)), len(change.group)
+                    size, n = (
+                        sum(v.times for v in (*change.forward_volume, *change.backward_volume)),
+                        len(change.group),
+                    )
                     assert size % n == 0
                     counted += _PASSES[kind] * size // n * (n - 1)
             received = 0
             for extent in dict.fromkeys(source.writes):
-                made, wanted = (f(layer.cells, o, extent, LENGTH) for f, o in ((made_layout, source), (wanted_layout, target)))
+                made, wanted = (
+                    f(layer.cells, o, extent, LENGTH)
+                    for f, o in ((made_layout, source), (wanted_layout, target))
+                )
                 full = tuple(Holding(device=h.device, box=h.box) for h in made)
-                for one, other in ((made, wanted), (cotangent_layout(layer.cells, target, extent, LENGTH), full)):
-                    received += source.writes.count(extent) * sum(n for _, n in transition(one, other).received)
+                for one, other in (
+                    (made, wanted),
+                    (cotangent_layout(layer.cells, target, extent, LENGTH), full),
+                ):
+                    received += source.writes.count(extent) * sum(
+                        n for _, n in transition(one, other).received
+                    )
             assert counted == received, (name, target.name)
             compared += received > 0
     assert compared >= 2
@@ -121,15 +193,25 @@ def test_bytes_of_moves_are_what_the_transition_receives(lines: tuple[str, ...])
 
 def problem_of(model: Model) -> Problem:
     job = training_job(seq_len=LENGTH, global_batch=SAMPLES)
-    return Problem(model=model, cluster=parse_cluster("h100-sxm:8"), job=job, runtime=load_runtime("megatron-core"))
+    return Problem(
+        model=model,
+        cluster=parse_cluster("h100-sxm:8"),
+        job=job,
+        runtime=load_runtime("megatron-core"),
+    )
 
 
 def flops(model: Model, *lines: str, devices: int, block: str = "layer") -> dict[str, int]:
     """GEMM FLOPs of the forward by operator, summed over the devices."""
-    layer, problem = layer_of(model, *lines, devices=devices, layers=8, block=block), problem_of(model)
+    layer, problem = (
+        layer_of(model, *lines, devices=devices, layers=8, block=block),
+        problem_of(model),
+    )
     total: dict[str, int] = {}
     for device in range(devices):
-        program = lower_block(layer.block, on_device(layer, device), block_context(problem, layer.block))
+        program = lower_block(
+            layer.block, on_device(layer, device), block_context(problem, layer.block)
+        )
         for work in program.works:
             if work.phase is Phase.F and work.kernel in (Kernel.GEMM, Kernel.GROUPED_GEMM):
                 total[work.operator] = total.get(work.operator, 0) + gemm_flops(work, ONE)
@@ -169,5 +251,8 @@ def test_flops_of_key_heads_fewer_than_parts_are_counted_for_each_part() -> None
 
 def test_flops_of_weighted_experts() -> None:
     lines = ("all = .", "router = b[3:1]{., .+1}", "experts = e[3:1]{., .+1}")
-    whole, parts = flops(sparse(), "all = .", devices=1, block="sparse"), flops(sparse(), *lines, devices=2, block="sparse")
+    whole, parts = (
+        flops(sparse(), "all = .", devices=1, block="sparse"),
+        flops(sparse(), *lines, devices=2, block="sparse"),
+    )
     assert parts == whole

@@ -1,4 +1,5 @@
-"""Lowered blocks of which nothing before, or nothing at all, is trained: no backward, nothing kept, nothing sent back."""
+"""Lowered blocks of which nothing before, or nothing at all, is trained: no backward, nothing kept,
+nothing sent back."""
 
 from __future__ import annotations
 
@@ -26,9 +27,14 @@ RUNTIMES = ("megatron-core", "torchtitan", "megatron-2022", "maxtext")
 def lowered(model: Model, *, sp: bool, runtime: str = RUNTIMES[0]) -> dict[str, BlockProgram]:
     """The blocks of a model by run."""
     job = job_from_flags(seq_len=2048, global_batch=8, image_tokens=576)
-    problem = Problem(model=model, cluster=parse_cluster("h100-sxm:8"), job=job, runtime=load_runtime(runtime))
+    problem = Problem(
+        model=model, cluster=parse_cluster("h100-sxm:8"), job=job, runtime=load_runtime(runtime)
+    )
     blocks = {run.name: model.blocks[run.block] for run in model.runs}
-    return {name: lower_block(b, Structure(sequence_parallel=sp), block_context(problem, b)) for name, b in blocks.items()}
+    return {
+        name: lower_block(b, Structure(sequence_parallel=sp), block_context(problem, b))
+        for name, b in blocks.items()
+    }
 
 
 def phases(program: BlockProgram) -> dict[str, set[Phase]]:
@@ -49,7 +55,9 @@ def phases(program: BlockProgram) -> dict[str, set[Phase]]:
     ],
     ids=["tower", "teacher", "teacher of experts"],
 )
-def test_what_nothing_trained_lies_before_runs_forward_alone(model: Model, frozen: set[str], sp: bool, runtime: str) -> None:
+def test_what_nothing_trained_lies_before_runs_forward_alone(
+    model: Model, frozen: set[str], sp: bool, runtime: str
+) -> None:
     for name, program in lowered(model, sp=sp, runtime=runtime).items():
         some = set().union(*phases(program).values())
         assert (some == {Phase.F}) is (name in frozen), name

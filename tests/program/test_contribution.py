@@ -1,4 +1,5 @@
-"""Groups of a gradient's sum: the cases of the zoo by hand, and random plans whose sums count every cell once on every holder."""
+"""Groups of a gradient's sum: the cases of the zoo by hand, and random plans whose sums count every
+cell once on every holder."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def work(b: tuple[int, int] = (1, 0), s: tuple[int, int] = (1, 0), *, use: str =
 
 
 def share(device: int, t: tuple[int, int], *works: Work) -> Share:
-    return Share(device=device, need=(part(ROWS, *t),), work=tuple(entry for one in works for entry in one))
+    return Share(
+        device=device, need=(part(ROWS, *t),), work=tuple(entry for one in works for entry in one)
+    )
 
 
 def summary(groups: Sequence[SumGroup]) -> list[tuple[int, tuple[tuple[int, ...], ...]]]:
@@ -43,9 +46,12 @@ WHOLE: Work = (("main", TOKENS),)
 
 
 def test_tensor_and_sequence_parallel_replicas() -> None:
-    """b2 t8 with stream b2 s8 (zoo 2): each eighth of a weight over {i, i + 8}, norms over all sixteen."""
+    """b2 t8 with stream b2 s8 (zoo 2): each eighth of a weight over {i, i + 8}, norms over all
+    sixteen."""
     weights = [share(d, (8, d % 8), work((2, d // 8))) for d in range(16)]
-    assert summary(sum_groups(tuple(weights), total=WHOLE)) == [(ROWS // 8, ((i, i + 8),)) for i in range(8)]
+    assert summary(sum_groups(tuple(weights), total=WHOLE)) == [
+        (ROWS // 8, ((i, i + 8),)) for i in range(8)
+    ]
     norms = [share(d, (1, 0), work((2, d // 8), (8, d % 8))) for d in range(16)]
     assert summary(sum_groups(tuple(norms), total=WHOLE)) == [(ROWS, (tuple(range(16)),))]
 
@@ -53,7 +59,9 @@ def test_tensor_and_sequence_parallel_replicas() -> None:
 def test_norms_without_sequence_parallelism_are_duplicates() -> None:
     """b2@32 x8 (zoo 1): eight parallel pairs, no sum over the eight."""
     norms = [share(32 * i + j, (1, 0), work((2, i))) for i in range(2) for j in range(8)]
-    assert summary(sum_groups(tuple(norms), total=WHOLE)) == [(ROWS, tuple((j, 32 + j) for j in range(8)))]
+    assert summary(sum_groups(tuple(norms), total=WHOLE)) == [
+        (ROWS, tuple((j, 32 + j) for j in range(8)))
+    ]
 
 
 def test_context_parallel_members_join() -> None:
@@ -65,7 +73,9 @@ def test_context_parallel_members_join() -> None:
 
     devices = list(product(range(2), range(4), range(2)))
     weights = [share(8 * i + 2 * j + k, (2, k), zigzag(i, j)) for i, j, k in devices]
-    assert summary(sum_groups(tuple(weights), total=WHOLE)) == [(ROWS // 2, (tuple(range(k, 16, 2)),)) for k in range(2)]
+    assert summary(sum_groups(tuple(weights), total=WHOLE)) == [
+        (ROWS // 2, (tuple(range(k, 16, 2)),)) for k in range(2)
+    ]
 
 
 def test_experts_over_folded_axes() -> None:
@@ -76,11 +86,15 @@ def test_experts_over_folded_axes() -> None:
 
 
 def test_two_lanes_share_a_stage() -> None:
-    """Chimera and DualPipe (zoo 11, 12): {i, n - 1 - i}, whatever the lane; without both lanes the step is not covered."""
+    """Chimera and DualPipe (zoo 11, 12): {i, n - 1 - i}, whatever the lane; without both lanes the
+    step is not covered."""
     total = (*work((2, 0), use="down"), *work((2, 1), use="up"))
     for n in (4, 8):
         for i in range(n // 2):
-            pair = (share(i, (1, 0), work((2, 0), use="down")), share(n - 1 - i, (1, 0), work((2, 1), use="up")))
+            pair = (
+                share(i, (1, 0), work((2, 0), use="down")),
+                share(n - 1 - i, (1, 0), work((2, 1), use="up")),
+            )
             assert summary(sum_groups(pair, total=total)) == [(ROWS, ((i, n - 1 - i),))]
             with pytest.raises(StrategyError) as caught:
                 sum_groups(pair[:1], total=total, path="stage 0")
@@ -96,7 +110,10 @@ def test_a_stage_that_is_not_a_product() -> None:
         *(share(d, (2, d), (("main", (two_thirds, sequence)),)) for d in range(2)),
         share(2, (1, 0), (("main", (third, sequence)),)),
     )
-    assert summary(sum_groups(weights, total=WHOLE)) == [(ROWS // 2, ((0, 2),)), (ROWS // 2, ((1, 2),))]
+    assert summary(sum_groups(weights, total=WHOLE)) == [
+        (ROWS // 2, ((0, 2),)),
+        (ROWS // 2, ((1, 2),)),
+    ]
     norms = (
         *(share(d, (1, 0), (("main", (two_thirds, part(POSITIONS, 2, d))),)) for d in range(2)),
         share(2, (1, 0), (("main", (third, sequence)),)),
@@ -107,45 +124,75 @@ def test_a_stage_that_is_not_a_product() -> None:
 def test_stages_of_different_plans() -> None:
     """tp4 on A -> dp2 on B (zoo 15): stage 0 has nothing to sum, stage 1 {4, 5}."""
     first = [share(d, (4, d), WHOLE) for d in range(4)]
-    assert summary(sum_groups(tuple(first), total=WHOLE)) == [(ROWS // 4, ((d,),)) for d in range(4)]
+    assert summary(sum_groups(tuple(first), total=WHOLE)) == [
+        (ROWS // 4, ((d,),)) for d in range(4)
+    ]
     second = [share(4 + i, (1, 0), work((2, i))) for i in range(2)]
     assert summary(sum_groups(tuple(second), total=WHOLE)) == [(ROWS, ((4, 5),))]
 
 
 def test_unequal_replicas() -> None:
-    """Lanes of 12, 8 and 4 samples (zoo 16): {0, 4, 6} and {1, 4, 6}; norms {0, 1, 4, 6}; one holder a half is not covered."""
+    """Lanes of 12, 8 and 4 samples (zoo 16): {0, 4, 6} and {1, 4, 6}; norms {0, 1, 4, 6}; one
+    holder a half is not covered."""
     sequence = ((0, POSITIONS),)
-    lanes = [(("a", (((0, 12),), sequence)),), (("b", (((12, 20),), sequence)),), (("c", (((20, 24),), sequence)),)]
+    lanes = [
+        (("a", (((0, 12),), sequence)),),
+        (("b", (((12, 20),), sequence)),),
+        (("c", (((20, 24),), sequence)),),
+    ]
     total = tuple(entry for lane in lanes for entry in lane)
     for members in ((0, 1, 4), (2, 3, 4), (2, 3, 5)):
         x, y, z = members
-        shares = (share(x, (2, 0), lanes[0]), share(y, (2, 1), lanes[0]), share(z, (1, 0), lanes[1]), share(6, (1, 0), lanes[2]))
-        assert summary(sum_groups(shares, total=total)) == [(ROWS // 2, ((x, z, 6),)), (ROWS // 2, ((y, z, 6),))]
+        shares = (
+            share(x, (2, 0), lanes[0]),
+            share(y, (2, 1), lanes[0]),
+            share(z, (1, 0), lanes[1]),
+            share(6, (1, 0), lanes[2]),
+        )
+        assert summary(sum_groups(shares, total=total)) == [
+            (ROWS // 2, ((x, z, 6),)),
+            (ROWS // 2, ((y, z, 6),)),
+        ]
     halves = [(("a", (((0, 12),), part(POSITIONS, 2, i))),) for i in range(2)]
-    norms = (share(0, (1, 0), halves[0]), share(1, (1, 0), halves[1]), share(4, (1, 0), lanes[1]), share(6, (1, 0), lanes[2]))
+    norms = (
+        share(0, (1, 0), halves[0]),
+        share(1, (1, 0), halves[1]),
+        share(4, (1, 0), lanes[1]),
+        share(6, (1, 0), lanes[2]),
+    )
     assert summary(sum_groups(norms, total=total)) == [(ROWS, ((0, 1, 4, 6),))]
 
 
 def test_key_heads_under_query_heads() -> None:
-    """32 query heads, 4 key heads on t8 (zoo 18): pairs {2i, 2i + 1} hold one key head and sum what their query heads give."""
+    """32 query heads, 4 key heads on t8 (zoo 18): pairs {2i, 2i + 1} hold one key head and sum what
+    their query heads give."""
     shares = [
-        Share(device=d, need=(part(ROWS, 4, d // 2),), work=(("main", (*TOKENS, part(8, 2, d % 2))),))  # of the head's 8 queries
+        Share(
+            device=d, need=(part(ROWS, 4, d // 2),), work=(("main", (*TOKENS, part(8, 2, d % 2))),)
+        )  # of the head's 8 queries
         for d in range(8)
     ]
     total = (("main", (*TOKENS, ((0, 8),))),)
-    assert summary(sum_groups(tuple(shares), total=total)) == [(ROWS // 4, ((2 * i, 2 * i + 1),)) for i in range(4)]
+    assert summary(sum_groups(tuple(shares), total=total)) == [
+        (ROWS // 4, ((2 * i, 2 * i + 1),)) for i in range(4)
+    ]
 
 
 def test_trees_that_differ_between_layers() -> None:
     """b2 t8 below layer 12, b8 t2 above (zoo 25): (2, 1/8) and (8, 1/2)."""
     low = [share(d, (8, d % 8), work((2, d // 8))) for d in range(16)]
     high = [share(d, (2, d % 2), work((8, d // 2))) for d in range(16)]
-    assert [(size, len(groups[0])) for size, groups in summary(sum_groups(tuple(low), total=WHOLE))] == [(ROWS // 8, 2)] * 8
-    assert [(size, len(groups[0])) for size, groups in summary(sum_groups(tuple(high), total=WHOLE))] == [(ROWS // 2, 8)] * 2
+    assert [
+        (size, len(groups[0])) for size, groups in summary(sum_groups(tuple(low), total=WHOLE))
+    ] == [(ROWS // 8, 2)] * 8
+    assert [
+        (size, len(groups[0])) for size, groups in summary(sum_groups(tuple(high), total=WHOLE))
+    ] == [(ROWS // 2, 8)] * 2
 
 
 def test_uses_of_tied_weights_add_up_where_they_are_computed() -> None:
-    """v8 of embedding and head on the same devices (zoo 17): nothing to sum. On two stages: the pair."""
+    """v8 of embedding and head on the same devices (zoo 17): nothing to sum. On two stages: the
+    pair."""
     total = (*work(use="embed"), *work(use="head"))
     tied = [share(d, (8, d), work(use=use)) for d in range(8) for use in ("embed", "head")]
     assert summary(sum_groups(tuple(tied), total=total)) == [(ROWS // 8, ((d,),)) for d in range(8)]
@@ -155,20 +202,26 @@ def test_uses_of_tied_weights_add_up_where_they_are_computed() -> None:
 
 def test_equal_cells_are_equal_however_they_are_written() -> None:
     halves = (*work((2, 0)), *work((2, 1)))
-    assert summary(sum_groups((share(0, (1, 0), halves), share(1, (1, 0), WHOLE)), total=WHOLE)) == [(ROWS, ((0,), (1,)))]
+    assert summary(
+        sum_groups((share(0, (1, 0), halves), share(1, (1, 0), WHOLE)), total=WHOLE)
+    ) == [(ROWS, ((0,), (1,)))]
 
 
 def test_unequal_numbers_of_duplicates_sum_representatives_and_broadcast() -> None:
-    """Three duplicates of one half, one of the other: the member in the other's node sums, and tells its duplicates."""
+    """Three duplicates of one half, one of the other: the member in the other's node sums, and
+    tells its duplicates."""
     shares = (*(share(d, (1, 0), work((2, 0))) for d in (0, 1, 9)), share(8, (1, 0), work((2, 1))))
     (group,) = sum_groups(shares, total=WHOLE, islands=regular((8,))[0])
     assert (group.groups, group.copies) == (((8, 9),), ((9, 0, 1),))
 
 
 def test_partners_are_sought_in_one_node() -> None:
-    """Duplicates {0, 1, 8} of one half and {2, 9, 10} of the other in nodes of eight; without nodes the j-th ones meet."""
+    """Duplicates {0, 1, 8} of one half and {2, 9, 10} of the other in nodes of eight; without nodes
+    the j-th ones meet."""
     shares = tuple(share(d, (1, 0), work((2, int(d in (2, 9, 10))))) for d in (0, 1, 8, 2, 9, 10))
-    assert summary(sum_groups(shares, total=WHOLE, islands=regular((8,))[0])) == [(ROWS, ((0, 2), (1, 10), (8, 9)))]
+    assert summary(sum_groups(shares, total=WHOLE, islands=regular((8,))[0])) == [
+        (ROWS, ((0, 2), (1, 10), (8, 9)))
+    ]
     assert summary(sum_groups(shares, total=WHOLE)) == [(ROWS, ((0, 2), (1, 9), (8, 10)))]
 
 
@@ -192,7 +245,8 @@ def cut(indices: Indices, random: Random) -> list[Indices]:
 
 
 def tree(random: Random, devices: list[int], need: Box, cells: Box) -> list[tuple[int, Box, Box]]:
-    """A random tree: dims of the parameter (its own cut), samples, positions, or copies. (device, need, cells) of each leaf."""
+    """A random tree: dims of the parameter (its own cut), samples, positions, or copies. (device,
+    need, cells) of each leaf."""
     if len(devices) == 1:
         return [(devices[0], need, cells)]
     at = random.randint(1, len(devices) - 1)
@@ -204,7 +258,11 @@ def tree(random: Random, devices: list[int], need: Box, cells: Box) -> list[tupl
         parts = [boxes, boxes]
     else:
         parts = [(*boxes[:dim], half, *boxes[dim + 1 :]) for half in cut(boxes[dim], random)]
-    return [leaf for side, own in zip(sides, parts, strict=True) for leaf in tree(random, side, own[:dims], own[dims:])]
+    return [
+        leaf
+        for side, own in zip(sides, parts, strict=True)
+        for leaf in tree(random, side, own[:dims], own[dims:])
+    ]
 
 
 def elements_of(box: Box) -> set[tuple[int, ...]]:
@@ -222,14 +280,20 @@ def plans(draw: st.DrawFn) -> tuple[tuple[Share, ...], Work, int]:
         for use in range(random.randint(1, 2)):
             devices = random.sample(range(8), random.randint(1, 6))
             total.append(((lane, use), cells))
-            shares += [Share(device=d, need=n, work=(((lane, use), own),)) for d, n, own in tree(random, devices, parameter, cells)]
+            shares += [
+                Share(device=d, need=n, work=(((lane, use), own),))
+                for d, n, own in tree(random, devices, parameter, cells)
+            ]
     return tuple(shares), tuple(total), random.choice((0, 2, 4))
 
 
 @examples(50, 2000)
 @given(plans())
-def test_every_holder_ends_with_every_cell_counted_once(case: tuple[tuple[Share, ...], Work, int]) -> None:
-    """Integers stand for terms: each device counts its cells, groups add, copies are told; or two contributions truly overlap."""
+def test_every_holder_ends_with_every_cell_counted_once(
+    case: tuple[tuple[Share, ...], Work, int],
+) -> None:
+    """Integers stand for terms: each device counts its cells, groups add, copies are told; or two
+    contributions truly overlap."""
     shares, total, island = case
     islands = regular((island,))[0] if island else None
     number = sum(len(elements_of(box)) for _, box in total)
@@ -241,7 +305,9 @@ def test_every_holder_ends_with_every_cell_counted_once(case: tuple[tuple[Share,
     by_element: dict[tuple[int, ...], list[frozenset[object]]] = {}
     for (_, element), cells in counted.items():
         by_element.setdefault(element, []).append(frozenset(cells))
-    overlap = any(sum(map(len, set(own))) != len(frozenset().union(*own)) for own in by_element.values())
+    overlap = any(
+        sum(map(len, set(own))) != len(frozenset().union(*own)) for own in by_element.values()
+    )
     if overlap:
         with pytest.raises(StrategyError) as caught:
             sum_groups(shares, total=total, islands=islands)

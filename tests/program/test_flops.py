@@ -1,4 +1,5 @@
-"""FLOPs of GEMMs: the whole model's forward is 2 x active weights x tokens, as integers, however it is cut; backward is twice that."""
+"""FLOPs of GEMMs: the whole model's forward is 2 x active weights x tokens, as integers, however it
+is cut; backward is twice that."""
 
 from __future__ import annotations
 
@@ -62,12 +63,18 @@ def gemm_weights(model: Model) -> int:
 
 def cluster_flops(model: Model, grid: Grid, phase: Phase) -> int:
     """GEMM FLOPs of a step's phase summed over all devices, from the blocks of every chunk."""
-    problem = problem_of(model, cluster_of(grid.devices, node=grid.devices), global_batch=BATCH, seq_len=SEQ)
+    problem = problem_of(
+        model, cluster_of(grid.devices, node=grid.devices), global_batch=BATCH, seq_len=SEQ
+    )
     assert is_legal(problem, grid), grid
     programs = programs_of(problem, structure_of(sp=grid.sp, gather=grid.gather, tp=grid.tp))
     degrees = rows_of([grid]).degrees()
     one = [
-        sum(gemm_flops(w, degrees) for w in p.works if w.phase is phase and w.kernel in (Kernel.GEMM, Kernel.GROUPED_GEMM))
+        sum(
+            gemm_flops(w, degrees)
+            for w in p.works
+            if w.phase is phase and w.kernel in (Kernel.GEMM, Kernel.GROUPED_GEMM)
+        )
         for p in programs
     ]
     contents = chunk_contents(model, pp=grid.pp, vpp=grid.vpp)
@@ -119,13 +126,21 @@ def test_keys_of_cross_attention_come_from_the_memory(tp: int) -> None:
     program, degrees = ours.lowered(problem, "decoder", Grid(tp=tp, sp=tp > 1))
     width = 2 * 8 * 12 // tp
     for phase in Phase:
-        assert ours.matmul_flops(program, degrees, phase)["cross.kv"] == 2 * ours.ENCODER_TOKENS * 64 * width
+        assert (
+            ours.matmul_flops(program, degrees, phase)["cross.kv"]
+            == 2 * ours.ENCODER_TOKENS * 64 * width
+        )
     kept = ours.kept(program, degrees)
     assert kept["cross.kv"] + kept["cross.kv.1"] == 2 * ours.ENCODER_TOKENS * width
     assert kept["cross.q"] == 2 * ours.TOKENS * width // 2
     causal, full = model_flops(problem)
     forward = sum(
-        sum(ours.matmul_flops(*ours.lowered(problem, problem.model.blocks[run.block].name, Grid()), Phase.F).values()) * run.count
+        sum(
+            ours.matmul_flops(
+                *ours.lowered(problem, problem.model.blocks[run.block].name, Grid()), Phase.F
+            ).values()
+        )
+        * run.count
         for run in problem.model.runs
     )
     assert full == 3 * forward * problem.job.global_batch > causal
@@ -133,28 +148,49 @@ def test_keys_of_cross_attention_come_from_the_memory(tp: int) -> None:
 
 @pytest.mark.parametrize(("groups", "tp", "local"), [(8, 1, 8), (2, 1, 2), (2, 2, 1), (2, 4, 1)])
 def test_scores_of_a_scan_are_one_product_a_group(groups: int, tp: int, local: int) -> None:
-    """With fewer groups than parts every part has one: tokens x chunk x (groups x state + heads x width) + states."""
+    """With fewer groups than parts every part has one: tokens x chunk x (groups x state + heads x
+    width) + states."""
     config = {**ours.MAMBA, "n_groups": groups}
-    program, degrees = ours.lowered(ours.problem_for(config, runtime=ours.FUSED), "mamba", Grid(tp=tp))
+    program, degrees = ours.lowered(
+        ours.problem_for(config, runtime=ours.FUSED), "mamba", Grid(tp=tp)
+    )
     heads, width, state, chunk = 8 // tp, 16, 24, 8
-    expected = 2 * ours.TOKENS * (chunk * (local * state + heads * width) + 2 * heads * state * width)
+    expected = (
+        2 * ours.TOKENS * (chunk * (local * state + heads * width) + 2 * heads * state * width)
+    )
     assert ours.matmul_flops(program, degrees, Phase.F)["scan"] == expected
 
 
-@pytest.mark.parametrize("grid", [*GRIDS, Grid(pp=2, tp=2, recompute=Recompute.FULL, recompute_layers=1)], ids=str)
+@pytest.mark.parametrize(
+    "grid", [*GRIDS, Grid(pp=2, tp=2, recompute=Recompute.FULL, recompute_layers=1)], ids=str
+)
 def test_bound_row_program_and_every_rank_agree(grid: Grid) -> None:
     """The integer of the table's row is that of the operator tasks that the ranks run."""
-    problem = problem_of(DENSE, cluster_of(grid.devices, node=grid.devices), global_batch=BATCH, seq_len=SEQ)
+    problem = problem_of(
+        DENSE, cluster_of(grid.devices, node=grid.devices), global_batch=BATCH, seq_len=SEQ
+    )
     priced = price_grid(problem, grid)
     costs = step_costs(problem, grid, priced)
     program = program_of(problem, grid)
     degrees = rows_of([grid]).degrees()
-    devices = random.Random(0).sample(range(grid.devices), min(grid.devices, 2)) if grid.pp == 1 else range(grid.devices)
-    seen = [sum(t.flops for t in unfold(program, rank, degrees) if t.phase is Phase.F and not t.recomputed) for rank in devices]
+    devices = (
+        random.Random(0).sample(range(grid.devices), min(grid.devices, 2))
+        if grid.pp == 1
+        else range(grid.devices)
+    )
+    seen = [
+        sum(
+            t.flops
+            for t in unfold(program, rank, degrees)
+            if t.phase is Phase.F and not t.recomputed
+        )
+        for rank in devices
+    ]
     forward = 2 * gemm_weights(DENSE) * BATCH * SEQ
     assert sum(seen) * grid.devices == forward * len(seen)
     causal, _ = model_flops(problem)
     attention = causal - 3 * forward
-    # The row's FLOPs are of one microbatch on one device of each rank, attention under the mask included.
+    # The row's FLOPs are of one microbatch on one device of each rank, attention under the mask
+    # included.
     each = costs.flops * microbatches_of(problem, grid) * (grid.devices // grid.pp)
     assert each == pytest.approx(forward + attention / 3, rel=1e-12)

@@ -19,14 +19,18 @@ from shardwright.simulator.predict import predict
 from shardwright.strategy.text.grid_notation import parse_grid
 from tests.search.problems import real_problem
 
-DEGREES = {name: np.array([1]) for name in ("mbs", "tp", "ring", "ulysses", "etp", "cp", "positions")} | {"ep": np.array([8])}
+DEGREES = {
+    name: np.array([1]) for name in ("mbs", "tp", "ring", "ulysses", "etp", "cp", "positions")
+} | {"ep": np.array([8])}
 PROBLEM = real_problem("mixtral-8x7b", "h100-sxm:8", seq_len=4096, global_batch=8)
 
 
 def lowered(imbalance: float) -> BlockProgram:
     problem = replace(PROBLEM, job=replace(PROBLEM.job, expert_imbalance=imbalance))
     (block,) = (b for b in problem.model.blocks if any(o.experts for o in b.operators))
-    return lower_block(block, Structure(sequence_parallel=False, routed=True), block_context(problem, block))
+    return lower_block(
+        block, Structure(sequence_parallel=False, routed=True), block_context(problem, block)
+    )
 
 
 def test_what_grows_with_it_by_hand() -> None:
@@ -36,15 +40,26 @@ def test_what_grows_with_it_by_hand() -> None:
         if one.kernel is Kernel.GROUPED_GEMM:
             assert one.m is not None
             assert other.m is not None
-            assert (int(evaluate(one.m, DEGREES)[0]), int(evaluate(other.m, DEGREES)[0])) == (4096 * 2, 5120 * 2)
+            assert (int(evaluate(one.m, DEGREES)[0]), int(evaluate(other.m, DEGREES)[0])) == (
+                4096 * 2,
+                5120 * 2,
+            )
         elif one.operator not in routed:
             assert one == other
     for one_move, other_move in zip(even.moves, uneven.moves, strict=True):
-        first, second = (sum(int(evaluate(size, DEGREES)[0]) for size in move.volume) for move in (one_move, other_move))
+        first, second = (
+            sum(int(evaluate(size, DEGREES)[0]) for size in move.volume)
+            for move in (one_move, other_move)
+        )
         assert second == (first * 5 // 4 if one_move.axes[0] in ("ep", "etp") else first)
-    kept = [{s.tensor: int(evaluate(s.volume, DEGREES)[0]) for s in program.saved} for program in (even, uneven)]
+    kept = [
+        {s.tensor: int(evaluate(s.volume, DEGREES)[0]) for s in program.saved}
+        for program in (even, uneven)
+    ]
     grown = {name for name, size in kept[0].items() if kept[1][name] != size}
-    assert {name: size * 5 // 4 for name, size in kept[0].items() if name in grown} == {name: kept[1][name] for name in grown}
+    assert {name: size * 5 // 4 for name, size in kept[0].items() if name in grown} == {
+        name: kept[1][name] for name in grown
+    }
     assert grown
     assert all(any(name.startswith(operator) for operator in routed) for name in grown)
     assert even.stored == uneven.stored
@@ -53,7 +68,10 @@ def test_what_grows_with_it_by_hand() -> None:
 
 def test_a_step_and_its_memory_grow_with_it() -> None:
     grid = parse_grid("ep8 dp8 mbs1 zero1 recompute=none")
-    found = [predict(replace(PROBLEM, job=replace(PROBLEM.job, expert_imbalance=x)), grid) for x in (1.0, 1.2, 1.5, 2.0)]
+    found = [
+        predict(replace(PROBLEM, job=replace(PROBLEM.job, expert_imbalance=x)), grid)
+        for x in (1.0, 1.2, 1.5, 2.0)
+    ]
     seconds, memory = [f.step_time_s for f in found], [f.allocated_bytes for f in found]
     assert seconds == sorted(set(seconds))
     assert memory == sorted(set(memory))

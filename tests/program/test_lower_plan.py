@@ -22,13 +22,17 @@ def graph_of(program: Program) -> nx.DiGraph:
     """Tasks by name, with what waits for them."""
     instances, graph = program.instances, nx.DiGraph()
     names: list[Name] = []
-    for template, microbatch in zip(instances.template.tolist(), instances.microbatch.tolist(), strict=True):
+    for template, microbatch in zip(
+        instances.template.tolist(), instances.microbatch.tolist(), strict=True
+    ):
         t = program.templates[template]
         names.append((TaskKind(t.kind), t.klass, t.lane, t.chunk, microbatch, t.piece))
     assert len(set(names)) == len(names)
     graph.add_nodes_from(names)
     for task, name in enumerate(names):
-        reached = instances.successor[instances.successor_start[task] : instances.successor_start[task + 1]]
+        reached = instances.successor[
+            instances.successor_start[task] : instances.successor_start[task + 1]
+        ]
         graph.add_edges_from((name, names[other]) for other in reached.tolist())
     return graph
 
@@ -37,11 +41,17 @@ def waits(graph: nx.DiGraph, later: Name, earlier: Name) -> bool:
     return bool(nx.has_path(graph, earlier, later))
 
 
-@pytest.mark.parametrize(("order", "closing"), [("1f1b", TaskKind.B), ("gpipe", TaskKind.B), ("zb-h1", TaskKind.W)])
+@pytest.mark.parametrize(
+    ("order", "closing"), [("1f1b", TaskKind.B), ("gpipe", TaskKind.B), ("zb-h1", TaskKind.W)]
+)
 def test_numbers_of_tasks(order: str, closing: TaskKind) -> None:
-    """Four microbatches on two classes: an action each, the last backward and its reduction in pieces, one update."""
+    """Four microbatches on two classes: an action each, the last backward and its reduction in
+    pieces, one update."""
     found = two_stages(order=order)
-    counts = Counter((program.klass, program.kind) for program in (found.program.templates[t] for t in found.program.instances.template))
+    counts = Counter(
+        (program.klass, program.kind)
+        for program in (found.program.templates[t] for t in found.program.instances.template)
+    )
     for klass in (0, 1):
         pieces = found.costs.pieces[0, klass]
         assert pieces > 1
@@ -107,7 +117,10 @@ def acts(found: SimulatedPlan, klass: int) -> list[tuple[TaskKind, int, int, int
 
 def test_coupled_classes_start_together_and_take_the_slowest_time() -> None:
     """Three quarters of the heads beside one quarter: they meet in every block."""
-    text = "plan uneven devices 2\nlane main samples 8 in 4\n  stages embed+8+head on 0\n    all = t[3:1]{., .+1}\norder gpipe(main)\n"
+    text = (
+        "plan uneven devices 2\nlane main samples 8 in 4\n  stages embed+8+head on 0\n    all ="
+        " t[3:1]{., .+1}\norder gpipe(main)\n"
+    )
     found = run_text(text, seq_len=LONG)
     assert [tuple(c.devices) for c in found.program.classes] == [(0,), (1,)]
     forward = [float(found.costs.step(0, 0, family).forward_s[0]) for family in (0, 1)]
@@ -117,7 +130,10 @@ def test_coupled_classes_start_together_and_take_the_slowest_time() -> None:
 
 
 def test_replicas_do_not_wait_for_one_another() -> None:
-    text = "plan uneven devices 2\nlane main samples 8 in 2\n  stages embed+8+head on 0\n    all = b[3:1]{., .+1}\norder gpipe(main)\n"
+    text = (
+        "plan uneven devices 2\nlane main samples 8 in 2\n  stages embed+8+head on 0\n    all ="
+        " b[3:1]{., .+1}\norder gpipe(main)\n"
+    )
     found = run_text(text, seq_len=LONG)
     more, fewer = acts(found, 0), acts(found, 1)
     assert more[-1][3] > fewer[-1][3]
@@ -140,4 +156,6 @@ def test_last_backwards_in_pieces_run_overlapped() -> None:
     found = run_text(PAIR)
     assert found.costs.pieces[0, 0] > 1
     assert nx.is_directed_acyclic_graph(graph_of(found.program))
-    assert found.step_time_s < run_text(PAIR.replace("(a/0B0|b/0B0)", "a/0B0 b/0B0")).step_time_s * (1 + 1e-12)
+    assert found.step_time_s < run_text(
+        PAIR.replace("(a/0B0|b/0B0)", "a/0B0 b/0B0")
+    ).step_time_s * (1 + 1e-12)

@@ -1,4 +1,5 @@
-"""Laid plans are what each device by itself says, and take memory by classes of devices rather than by devices."""
+"""Laid plans are what each device by itself says, and take memory by classes of devices rather than
+by devices."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ from tests.tiers import in_both, many, random_of
 
 @in_both
 def test_devices_classes_and_families_are_those_of_every_device() -> None:
-    """Stages have the devices of their trees' leaves; a class has the devices of one row and of one family in each of their stages."""
+    """Stages have the devices of their trees' leaves; a class has the devices of one row and of one
+    family in each of their stages."""
     draw, smaller = random_of("laid"), 0
     for _ in range(many(25)):
         problem, grid = drawn(draw)
@@ -40,9 +42,15 @@ def test_devices_classes_and_families_are_those_of_every_device() -> None:
         did: dict[int, list[object]] = {}
         for lane, lane_stages in zip(program.plan.lanes, program.stages, strict=True):
             for written, stage in zip(lane.stages, lane_stages, strict=True):
-                leaves = {device for p in written.placements for device in devices_of(p.split, written.base + p.offset)}
+                leaves = {
+                    device
+                    for p in written.placements
+                    for device in devices_of(p.split, written.base + p.offset)
+                }
                 assert list(stage.devices) == sorted(leaves), grid
-                assert Counter(device for family in stage.families for device in family) == Counter(leaves), grid
+                assert Counter(device for family in stage.families for device in family) == Counter(
+                    leaves
+                ), grid
                 for number, family in enumerate(stage.families):
                     assert list(family) == sorted(family)
                     for device in family:
@@ -53,9 +61,15 @@ def test_devices_classes_and_families_are_those_of_every_device() -> None:
         classes: dict[str, list[int]] = {}
         for device in sorted(did):
             classes.setdefault(repr(did[device]), []).append(device)
-        assert sorted(map(list, (one.devices for one in program.classes))) == sorted(classes.values()), grid
+        assert sorted(map(list, (one.devices for one in program.classes))) == sorted(
+            classes.values()
+        ), grid
         number_of = class_numbers(program.classes)
-        assert all(number_of[device] == k for k, one in enumerate(program.classes) for device in one.devices)
+        assert all(
+            number_of[device] == k
+            for k, one in enumerate(program.classes)
+            for device in one.devices
+        )
         smaller += len(classes) < len(did)
     assert smaller
 
@@ -66,17 +80,24 @@ def spread(group: list[int], unit: Units) -> list[int]:
 
 
 def brute_reach(cells: StageCells, base: int, units: tuple[Units, ...]) -> dict[int, list[object]]:
-    """Of each device how the devices that differ from it only in some dims lie in the units, for each set of dims."""
+    """Of each device how the devices that differ from it only in some dims lie in the units, for
+    each set of dims."""
     found: dict[int, list[object]] = {device: [] for device in cells.devices}
     tree = dict(cells.cells[OperatorClass.MLP].items())
-    dims = sorted({dim for cell in tree.values() for dim, _ in cell.ways}, key=lambda dim: dim.value)
+    dims = sorted(
+        {dim for cell in tree.values() for dim, _ in cell.ways}, key=lambda dim: dim.value
+    )
     for chosen in (some for n in range(1, len(dims) + 1) for some in combinations(dims, n)):
         groups: dict[object, list[int]] = {}
         for device, cell in tree.items():
-            groups.setdefault(tuple(way for way in cell.ways if way[0] not in chosen), []).append(device)
+            groups.setdefault(tuple(way for way in cell.ways if way[0] not in chosen), []).append(
+                device
+            )
         for group in groups.values():
             for device in group:
-                found[device].append([spread([base + one for one in group], unit) for unit in units])
+                found[device].append(
+                    [spread([base + one for one in group], unit) for unit in units]
+                )
     return found
 
 
@@ -91,8 +112,15 @@ def parted(devices: list[int], marks: list[object]) -> set[frozenset[int]]:
 @pytest.mark.parametrize("seed", range(40))
 def test_devices_differ_in_how_their_groups_lie(seed: int) -> None:
     draw = Random(seed)
-    cells, base, node = cells_of(random_tree(draw, equal=seed % 4 > 0)), draw.choice((0, 0, 3, 8)), draw.choice((2, 4, 8))
-    units = (regular((node, 3 * node, 1000)), (Units(first=(0, 6), size=(2, 3), number=(0, 3)), *regular((1000,))))[seed % 3 == 0]
+    cells, base, node = (
+        cells_of(random_tree(draw, equal=seed % 4 > 0)),
+        draw.choice((0, 0, 3, 8)),
+        draw.choice((2, 4, 8)),
+    )
+    units = (
+        regular((node, 3 * node, 1000)),
+        (Units(first=(0, 6), size=(2, 3), number=(0, 3)), *regular((1000,))),
+    )[seed % 3 == 0]
     trait, wanted = reach_trait(cells, base, units), brute_reach(cells, base, units)
     devices = trait.meet().devices.tolist()
     assert devices == list(cells.devices)
@@ -107,15 +135,22 @@ def test_tensor_parallel_groups_that_leave_their_island(seed: int) -> None:
     islands = regular((draw.choice((2, 3, 4, 8, 16)),))[0]
     groups: dict[object, list[int]] = {}
     for device, cell in cells.cells[OperatorClass.MLP].items():
-        groups.setdefault(tuple(way for way in cell.ways if way[0].value in "bsx"), []).append(device)
-    assert _leaves(cells, base, islands) == any(len(spread([base + d for d in group], islands)) > 1 for group in groups.values())
+        groups.setdefault(tuple(way for way in cell.ways if way[0].value in "bsx"), []).append(
+            device
+        )
+    assert _leaves(cells, base, islands) == any(
+        len(spread([base + d for d in group], islands)) > 1 for group in groups.values()
+    )
 
 
 def sends(draw: Random, *, single: bool) -> list[tuple[int, int, int]]:
-    """Messages from some of devices 0 to 11 to some of 12 to 23; `single`: each sends one and gets one at most, both in order."""
+    """Messages from some of devices 0 to 11 to some of 12 to 23; `single`: each sends one and gets
+    one at most, both in order."""
     count = draw.randint(1, 8)
     ends = [
-        sorted(draw.sample(range(first, first + 12), count)) if single else draw.choices(range(first, first + 12), k=count)
+        sorted(draw.sample(range(first, first + 12), count))
+        if single
+        else draw.choices(range(first, first + 12), k=count)
         for first in (0, 12)
     ]
     pairs = sorted(set(zip(*ends, strict=True)))
@@ -134,7 +169,8 @@ def met(trait: Trait) -> dict[int, set[int]]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_messages_tell_apart_who_sends_and_who_gets(seed: int) -> None:
-    """Elements that a device sends, or gets, over each tier, and to whom; and the crossing of each class."""
+    """Elements that a device sends, or gets, over each tier, and to whom; and the crossing of each
+    class."""
     draw = Random(seed)
     written = sends(draw, single=seed % 2 == 0)
     units = regular((draw.choice((2, 8)), 16, 1000))
@@ -151,9 +187,14 @@ def test_messages_tell_apart_who_sends_and_who_gets(seed: int) -> None:
         assert devices == sorted(over)
         assert met(trait) == to
         assert trait.full == (len({len(some) for some in to.values()}) == 1)
-        assert parted(devices, trait.marks.tolist()) == parted(sorted(over), [sorted((+over[device]).items()) for device in sorted(over)])
+        assert parted(devices, trait.marks.tolist()) == parted(
+            sorted(over), [sorted((+over[device]).items()) for device in sorted(over)]
+        )
     problem = problem_of(dense_model(), cluster_of(24, node=8))
-    class_of = np.array([draw.randrange(2) for _ in range(12)] + [draw.randrange(2, 4) for _ in range(12)], dtype=np.int32)
+    class_of = np.array(
+        [draw.randrange(2) for _ in range(12)] + [draw.randrange(2, 4) for _ in range(12)],
+        dtype=np.int32,
+    )
     for klass in {int(class_of[source]) for source, *_ in written}:
         found = crossing_of(problem, Messages(base=0, sends=array), klass, class_of)
         mine_of = [message for message in written if class_of[message[0]] == klass]
@@ -165,13 +206,19 @@ def test_messages_tell_apart_who_sends_and_who_gets(seed: int) -> None:
             arriving[target] += elements
         assert found.sent == max(sent.values())
         assert found.most == max(*sent.values(), *(arriving[target] for target in into), 0)
-        assert dict(found.into) == {int(k): max(into[t] for t in into if class_of[t] == k) for k in {class_of[t] for t in into}}
+        assert dict(found.into) == {
+            int(k): max(into[t] for t in into if class_of[t] == k)
+            for k in {class_of[t] for t in into}
+        }
 
 
 def laid(dp: int) -> tuple[int, int, int, SimulatedPlan]:
-    """Of a plan of `dp` replicas: its devices, the most bytes that simulating it takes, and the blocks of memory that it keeps."""
+    """Of a plan of `dp` replicas: its devices, the most bytes that simulating it takes, and the
+    blocks of memory that it keeps."""
     grid = parse_grid(f"tp8 sp pp4 dp{dp} mbs1 zero1")
-    problem = problem_of(dense_model(layers=8), cluster_of(grid.devices, node=8), global_batch=4 * dp, seq_len=256)
+    problem = problem_of(
+        dense_model(layers=8), cluster_of(grid.devices, node=8), global_batch=4 * dp, seq_len=256
+    )
     gc.collect()
     tracemalloc.start()
     try:
@@ -184,10 +231,11 @@ def laid(dp: int) -> tuple[int, int, int, SimulatedPlan]:
 
 
 def test_memory_is_that_of_classes_of_devices() -> None:
-    """Four classes whatever the number of replicas. A device more takes no Python object, and a few numbers of arrays for a while.
+    """Four classes whatever the number of replicas. A device more takes no Python object, and a few
+    numbers of arrays for a while.
 
-    Before device lists a device took 325 bytes and 2.5 objects here. What is left are the messages between stages, the sums that devices
-    have a part in, and 12 objects for each replica.
+    Before device lists a device took 325 bytes and 2.5 objects here. What is left are the messages
+    between stages, the sums that devices have a part in, and 12 objects for each replica.
     """
     laid(9)
     (few, few_bytes, few_blocks, one), (most, most_bytes, most_blocks, other) = laid(61), laid(509)

@@ -27,12 +27,31 @@ def again(runtime: Runtime) -> set[str]:
 
 
 def test_nothing_named_runs_all_again_but_the_last_product() -> None:
-    assert again(policy()) == {"norm1", "qkv", "rotary", "core", "proj", "residual1", "norm2", "up", "act"}
+    assert again(policy()) == {
+        "norm1",
+        "qkv",
+        "rotary",
+        "core",
+        "proj",
+        "residual1",
+        "norm2",
+        "up",
+        "act",
+    }
 
 
 def test_kept_queries_keys_and_values_spare_their_product_only() -> None:
-    # The core's output and its log-sum-exp are made anew, and the products behind it up to the activation.
-    assert again(policy(KeptOutput.QKV)) == {"norm1", "core", "proj", "residual1", "norm2", "up", "act"}
+    # The core's output and its log-sum-exp are made anew, and the products behind it up to the
+    # activation.
+    assert again(policy(KeptOutput.QKV)) == {
+        "norm1",
+        "core",
+        "proj",
+        "residual1",
+        "norm2",
+        "up",
+        "act",
+    }
 
 
 def test_kept_products_leave_what_is_element_wise_and_the_core() -> None:
@@ -48,7 +67,9 @@ def test_what_nobody_reads_is_not_kept() -> None:
 
 
 def test_experts_products_are_named_too() -> None:
-    block = next(b for b in expert_model().blocks if any(o.experts is not None for o in b.operators))
+    block = next(
+        b for b in expert_model().blocks if any(o.experts is not None for o in b.operators)
+    )
     found = named_policy(block.operators, policy(KeptOutput.UP))
     assert found is not None
     grouped = [o.name for o in block.operators if o.experts is not None and o.name.endswith("up")]
@@ -62,7 +83,9 @@ def test_embedding_and_head_have_no_policy(end: int) -> None:
     assert named_policy(dense_model().blocks[end].operators, policy()) is None
 
 
-@pytest.mark.parametrize("value", ["qkv_proj_offloaded", "minimal_offloaded", "attention_offloaded"])
+@pytest.mark.parametrize(
+    "value", ["qkv_proj_offloaded", "minimal_offloaded", "attention_offloaded"]
+)
 def test_what_waits_on_the_host_is_kept(value: str) -> None:
     found = named_policy(LAYER.operators, load_runtime(f"maxtext remat={value}"))
     assert found is not None

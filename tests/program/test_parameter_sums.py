@@ -1,4 +1,5 @@
-"""Who sums a parameter, as arrays and from each device's share: the same wherever arrays say anything."""
+"""Who sums a parameter, as arrays and from each device's share: the same wherever arrays say
+anything."""
 
 from __future__ import annotations
 
@@ -20,12 +21,17 @@ from tests.tiers import in_both, many, random_of
 
 
 @in_both
-def test_lanes_of_unlike_parts_sum_as_each_devices_share_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanes_of_unlike_parts_sum_as_each_devices_share_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen = Counter[str]()
     arrays = parameter_sums._sums_by_tokens
 
     def both(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums | None:
-        found, true = arrays(uses, length, islands), parameter_sums._sums_by_device(uses, length, islands)
+        found, true = (
+            arrays(uses, length, islands),
+            parameter_sums._sums_by_device(uses, length, islands),
+        )
         seen["by share" if found is None else "as arrays"] += 1
         if found is not None:
             for name in ("devices", "groups", "of", "elements"):

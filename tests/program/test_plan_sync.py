@@ -1,4 +1,5 @@
-"""Who sums which gradients: the groups that the zoo says, and parameters counted by brute force over index sets."""
+"""Who sums which gradients: the groups that the zoo says, and parameters counted by brute force
+over index sets."""
 
 from __future__ import annotations
 
@@ -35,13 +36,20 @@ def test_survey3_sums_halves_with_the_whole() -> None:
 
 
 def test_survey3_sizes() -> None:
-    """Device 2 holds every element once, devices 0 and 1 half of the cut ones and all of the others."""
+    """Device 2 holds every element once, devices 0 and 1 half of the cut ones and all of the
+    others."""
     case = zoo_plan("14-survey3")
     total = Counter[int]()
     for (*_, device), items in held_of(case).items():
         total[device] += sum(h.elements * h.layers for h in items)
     assert total[2] == case.model.num_parameters
-    whole = sum(h.elements * h.layers for (*_, d), items in held_of(case).items() if d == 2 for h in items if tuple(h.group) == (0, 1, 2))
+    whole = sum(
+        h.elements * h.layers
+        for (*_, d), items in held_of(case).items()
+        if d == 2
+        for h in items
+        if tuple(h.group) == (0, 1, 2)
+    )
     assert total[0] == total[1] == whole + (total[2] - whole) // 2
 
 
@@ -50,12 +58,14 @@ def test_dualpipe_sums_over_opposite_ranks() -> None:
 
 
 def test_key_heads_fewer_than_parts_are_summed_by_pairs() -> None:
-    """32 query heads, 4 key heads on 8 devices: {2i, 2i+1} sum the keys' and values' weights; norms of sequence parallelism all 8."""
+    """32 query heads, 4 key heads on 8 devices: {2i, 2i+1} sum the keys' and values' weights; norms
+    of sequence parallelism all 8."""
     assert groups(zoo_plan("18-gqa-tp8")) == {(0, 1), (2, 3), (4, 5), (6, 7), tuple(range(8))}
 
 
 def test_unequal_replicas() -> None:
-    """Layers 0-11 {0,4,6} {1,4,6}; 12-13 {2,4,6} {3,4,6}; 14-23 {2,5,6} {3,5,6}; norms with both halves."""
+    """Layers 0-11 {0,4,6} {1,4,6}; 12-13 {2,4,6} {3,4,6}; 14-23 {2,5,6} {3,5,6}; norms with both
+    halves."""
     halves = {(0, 4, 6), (1, 4, 6), (2, 4, 6), (3, 4, 6), (2, 5, 6), (3, 5, 6)}
     norms = {(0, 1, 4, 6), (2, 3, 4, 6), (2, 3, 5, 6)}
     assert groups(zoo_plan("16-unequal")) == halves | norms
@@ -71,7 +81,8 @@ def test_a_segment_whose_layers_differ_counts_each_layer_once() -> None:
 
 
 def test_vocabulary_over_all_devices_is_summed_with_nobody() -> None:
-    """Each device's part of the tied or untied tables is its own; only norms (sequence parallel pairs) are summed."""
+    """Each device's part of the tied or untied tables is its own; only norms (sequence parallel
+    pairs) are summed."""
     case = zoo_plan("17-vocab-spread")
     for items in held_of(case).values():
         for h in items:
@@ -84,7 +95,9 @@ def test_deepseek_experts_have_four_holders() -> None:
     case = zoo_plan("19-deepseek-v3")
     stages = plan_stages(case.plan, model=case.model)
     found = plan_holdings(stages, model=case.model, length=case.seq_len, islands=regular((8,))[0])
-    sizes = {len(h.group) for items in found.values() for h in items if h.klass is ParameterClass.EXPERTS}
+    sizes = {
+        len(h.group) for items in found.values() for h in items if h.klass is ParameterClass.EXPERTS
+    }
     assert sizes == {4}
     first = [
         tuple(h.group)
@@ -97,11 +110,17 @@ def test_deepseek_experts_have_four_holders() -> None:
 
 def test_tied_tables_are_summed_across_stages_and_cut_inside_one() -> None:
     model = dense_model(layers=4, tied=True)
-    text = "plan tied devices 4\nlane main samples 8 in 4\n  stages embed+2, 2+head on 0, 2\n    all = b2\norder 1f1b(main)\n"
+    text = (
+        "plan tied devices 4\nlane main samples 8 in 4\n  stages embed+2, 2+head on 0, 2\n    all ="
+        " b2\norder 1f1b(main)\n"
+    )
     stages = plan_stages(parse_plan(text), model=model, unfolded=True)
     found = plan_holdings(stages, model=model, length=64, islands=regular((8,))[0])
     table = [h for items in found.values() for h in items if len(h.group) == 4]
-    assert {(tuple(h.group), tuple(h.near)) for h in table} == {((0, 1, 2, 3), (0, 1)), ((0, 1, 2, 3), (2, 3))}
+    assert {(tuple(h.group), tuple(h.near)) for h in table} == {
+        ((0, 1, 2, 3), (0, 1)),
+        ((0, 1, 2, 3), (2, 3)),
+    }
     assert len(table) == 4
 
 
@@ -117,10 +136,14 @@ PLANS = {
 
 @pytest.mark.parametrize("name", PLANS)
 def test_local_elements_add_up_to_copies(name: str) -> None:
-    """Sum over devices of local elements = elements x copies, copies counted over index arrays with numpy; the union is everything."""
+    """Sum over devices of local elements = elements x copies, copies counted over index arrays with
+    numpy; the union is everything."""
     model, trees, devices = PLANS[name]
     layers = sum(run.count for run in model.runs if run.name not in ("embed", "head"))
-    text = f"plan counted devices {devices}\nlane main samples 12 in 2\n  stages embed+{layers}+head on 0\n    {trees}\norder 1f1b(main)\n"
+    text = (
+        f"plan counted devices {devices}\nlane main samples 12 in 2\n  stages embed+{layers}+head"
+        f" on 0\n    {trees}\norder 1f1b(main)\n"
+    )
     stages = plan_stages(parse_plan(text), model=model, unfolded=True)
     counted = 0
     for segment in stages[0][0].segments:
@@ -143,18 +166,24 @@ def test_every_gradient_group_of_the_zoo_is_mutual() -> None:
         if not case.trains or case.plan.devices > 32:
             continue
         found = held_of(case)
-        named = {(d, h.group) for (*_, d), items in found.items() for h in items if len(h.group) > 1}
+        named = {
+            (d, h.group) for (*_, d), items in found.items() for h in items if len(h.group) > 1
+        }
         for device, group in named:
             assert device in group
-            assert all(any(d == other and set(g) & set(group) for d, g in named) for other in group), (case.name, device, group)
+            assert all(
+                any(d == other and set(g) & set(group) for d, g in named) for other in group
+            ), (case.name, device, group)
 
 
 def test_token_counts_add_up() -> None:
-    """Samples x positions over all devices = those of a microbatch x copies, for every class of the small plans."""
+    """Samples x positions over all devices = those of a microbatch x copies, for every class of the
+    small plans."""
     for model, trees, devices in PLANS.values():
         layers = sum(run.count for run in model.runs if run.name not in ("embed", "head"))
         text = (
-            f"plan counted devices {devices}\nlane main samples 12 in 2\n  stages embed+{layers}+head on 0\n    {trees}\norder 1f1b(main)\n"
+            f"plan counted devices {devices}\nlane main samples 12 in 2\n  stages"
+            f" embed+{layers}+head on 0\n    {trees}\norder 1f1b(main)\n"
         )
         for segment in plan_stages(parse_plan(text), model=model)[0][0].segments:
             for klass in (OperatorClass.STREAM, OperatorClass.MLP):

@@ -1,4 +1,5 @@
-"""Parts of a tree: by strides as leaf by leaf; families and sum groups of a stage wherever it lies in whole units of the network."""
+"""Parts of a tree: by strides as leaf by leaf; families and sum groups of a stage wherever it lies
+in whole units of the network."""
 
 from __future__ import annotations
 
@@ -11,11 +12,26 @@ import pytest
 from shardwright.hardware.graph import regular
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
-from shardwright.program.layout.cells import Cell, ClassTree, StageCells, class_trees, leaves, regular_levels, stage_cells
+from shardwright.program.layout.cells import (
+    Cell,
+    ClassTree,
+    StageCells,
+    class_trees,
+    leaves,
+    regular_levels,
+    stage_cells,
+)
 from shardwright.program.layout.projection import PARTS, TOKENS, projection
 from shardwright.program.stages.contribution import sum_groups
 from shardwright.program.stages.families import StageDevices, refine_families
-from shardwright.program.stages.holdings import HeldParameters, Holdings, parameter_places, parameter_sums, plan_holdings, shares_of
+from shardwright.program.stages.holdings import (
+    HeldParameters,
+    Holdings,
+    parameter_places,
+    parameter_sums,
+    plan_holdings,
+    shares_of,
+)
 from shardwright.program.stages.parts import StageParts, plan_stages
 from shardwright.strategy.text.parser import parse_plan
 from tests.strategy.splits import parse_split
@@ -27,8 +43,11 @@ MODEL = dense(layers=2)
 
 
 def random_tree(draw: random.Random, *, equal: bool) -> str:
-    """Two or three cuts of equal parts over at most 24 devices; unequal ones below one of two parts."""
-    cuts = [f"{letter}{draw.choice((2, 2, 3))}" for letter in draw.sample("bstx", draw.choice((2, 3)))]
+    """Two or three cuts of equal parts over at most 24 devices; unequal ones below one of two
+    parts."""
+    cuts = [
+        f"{letter}{draw.choice((2, 2, 3))}" for letter in draw.sample("bstx", draw.choice((2, 3)))
+    ]
     if equal:
         return " ".join(cuts)
     size = int(np.prod([int(cut[1:]) for cut in cuts]))
@@ -36,13 +55,17 @@ def random_tree(draw: random.Random, *, equal: bool) -> str:
 
 
 def cells_of(tree: str) -> StageCells:
-    trees = tuple(ClassTree(klass=klass, split=parse_split(tree), offset=0, exchange=None) for klass in OperatorClass)
+    trees = tuple(
+        ClassTree(klass=klass, split=parse_split(tree), offset=0, exchange=None)
+        for klass in OperatorClass
+    )
     return stage_cells(trees, samples=24)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_parts_by_strides_are_those_of_the_leaves(seed: int) -> None:
-    """Number and parts of every device, equal trees (by strides) and unequal ones (which fall back)."""
+    """Number and parts of every device, equal trees (by strides) and unequal ones (which fall
+    back)."""
     draw = random.Random(seed)
     equal = seed % 3 > 0
     tree = random_tree(draw, equal=equal)
@@ -54,11 +77,17 @@ def test_parts_by_strides_are_those_of_the_leaves(seed: int) -> None:
         for device, number in zip(found.devices.tolist(), found.number.tolist(), strict=True):
             told[device] = found.cells[number]
         assert len(set(found.cells)) == len(found.cells)
-        assert told == {d: Cell(ways=tuple(w for w in cell.ways if w[0] in dims)) for d, cell, _ in leaves(parse_split(tree), 0)}
+        assert told == {
+            d: Cell(ways=tuple(w for w in cell.ways if w[0] in dims))
+            for d, cell, _ in leaves(parse_split(tree), 0)
+        }
 
 
 def stages_at(tree: str, base: int, *, unfolded: bool) -> tuple[tuple[StageParts, ...], ...]:
-    text = f"plan one devices 96\nlane main samples 24 in 1\n  stages embed+2+head on {base}\n    all = {tree}\norder gpipe(main)\n"
+    text = (
+        f"plan one devices 96\nlane main samples 24 in 1\n  stages embed+2+head on {base}\n    all"
+        f" = {tree}\norder gpipe(main)\n"
+    )
     return plan_stages(parse_plan(text), model=MODEL, unfolded=unfolded)
 
 
@@ -74,21 +103,32 @@ def families_at(tree: str, base: int) -> tuple[tuple[int, ...], ...]:
 
 
 def held_at(tree: str, base: int) -> Holdings:
-    return plan_holdings(stages_at(tree, base, unfolded=True), model=MODEL, length=LENGTH, islands=regular((NODE,))[0])
+    return plan_holdings(
+        stages_at(tree, base, unfolded=True),
+        model=MODEL,
+        length=LENGTH,
+        islands=regular((NODE,))[0],
+    )
 
 
 def moved(held: Holdings, by: int) -> Holdings:
     def one(h: HeldParameters) -> HeldParameters:
         return replace(h, group=h.group.shifted(by), near=h.near.shifted(by))
 
-    return {(*place, device + by): tuple(map(one, items)) for (*place, device), items in held.items()}  # type: ignore[misc]
+    return {
+        (*place, device + by): tuple(map(one, items)) for (*place, device), items in held.items()
+    }  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("seed", range(24))
 def test_a_stage_moved_by_whole_units_has_the_same_families_and_groups(seed: int) -> None:
     tree = random_tree(random.Random(seed), equal=seed % 3 > 0)
     for base in (0, 1):
-        assert families_at(tree, base) == families_at(tree, base + 2 * NODE) == families_at(tree, base + 4 * NODE)
+        assert (
+            families_at(tree, base)
+            == families_at(tree, base + 2 * NODE)
+            == families_at(tree, base + 4 * NODE)
+        )
         assert moved(held_at(tree, base), 2 * NODE) == held_at(tree, base + 2 * NODE)
 
 
@@ -99,9 +139,16 @@ def test_groups_are_those_of_every_device_on_its_own(seed: int) -> None:
     stages = stages_at(tree, 3, unfolded=True)
     wanted: dict[tuple[int, int], list[tuple[int, tuple[int, ...]]]] = {}
     for (run, layer, *_), places in parameter_places(stages, model=MODEL).items():
-        for found in sum_groups(tuple(s for p in places for s in shares_of(p, base=0, length=LENGTH)), islands=regular((NODE,))[0]):
+        for found in sum_groups(
+            tuple(s for p in places for s in shares_of(p, base=0, length=LENGTH)),
+            islands=regular((NODE,))[0],
+        ):
             of = {d: group for group in found.groups for d in group}
-            of |= {d: tuple(sorted({*of.get(first, (first,)), d})) for first, *others in found.copies for d in others}
+            of |= {
+                d: tuple(sorted({*of.get(first, (first,)), d}))
+                for first, *others in found.copies
+                for d in others
+            }
             for device, group in of.items() if not layer else ():
                 wanted.setdefault((run, device), []).append((found.elements, group))
     segments = stages[0][0].segments
@@ -114,21 +161,31 @@ def test_groups_are_those_of_every_device_on_its_own(seed: int) -> None:
 
 
 def test_devices_of_a_family_hold_as_much_and_lie_alike() -> None:
-    """Nine devices over nodes of four: the tree's groups lie unequally, and each family is of one kind in every set of dims."""
+    """Nine devices over nodes of four: the tree's groups lie unequally, and each family is of one
+    kind in every set of dims."""
     for seed in range(24):
         tree = random_tree(random.Random(200 + seed), equal=seed % 3 > 0)
         cells = stages_at(tree, 1, unfolded=False)[0][0].segments[0].cells.cells[OperatorClass.MLP]
         for family in families_at(tree, 1):
             seen = set()
             for device in family:
-                batch = [d + 1 for d, cell in cells.items() if cell.way(Dim.WIDTH) == cells[device].way(Dim.WIDTH)]
-                seen.add(tuple(sorted(np.unique(np.array(batch) // NODE, return_counts=True)[1].tolist())))
+                batch = [
+                    d + 1
+                    for d, cell in cells.items()
+                    if cell.way(Dim.WIDTH) == cells[device].way(Dim.WIDTH)
+                ]
+                seen.add(
+                    tuple(
+                        sorted(np.unique(np.array(batch) // NODE, return_counts=True)[1].tolist())
+                    )
+                )
             assert len(seen) == 1
 
 
 def test_trees_of_a_plan_keep_their_splits() -> None:
     placements = parse_plan(
-        "plan p devices 4\nlane main samples 4 in 1\n  stages embed+2+head on 0\n    all = t4\n    mlp = b2 t2\norder gpipe(main)\n"
+        "plan p devices 4\nlane main samples 4 in 1\n  stages embed+2+head on 0\n    all = t4\n   "
+        " mlp = b2 t2\norder gpipe(main)\n"
     )
     cells = stage_cells(class_trees(placements.lanes[0].stages[0].placements, 0), samples=4)
     assert projection(cells, OperatorClass.ATTN, PARTS).number.tolist() == [0, 1, 2, 3]

@@ -38,28 +38,36 @@ def block(model: str, name: str) -> Block:
     ],
 )
 def test_operators_of_a_module(option: str, of: str, dropped: str, again: str) -> None:
-    found = rebuilt(block("deepseek-v3", of).operators, load_runtime(f"megatron-bridge {option}=on"))
+    found = rebuilt(
+        block("deepseek-v3", of).operators, load_runtime(f"megatron-bridge {option}=on")
+    )
     assert found.dropped == {*dropped.split()}
     assert found.again == {*again.split()}
 
 
 def test_tensors_beside_an_output_go_with_it() -> None:
     names = frozenset({"q_up", "act"})
-    assert all(is_dropped(name, names) for name in ("q_up", "q_up.1", "act.gate", "q_up.1.quantised", "act.quantised"))
+    assert all(
+        is_dropped(name, names)
+        for name in ("q_up", "q_up.1", "act.gate", "q_up.1.quantised", "act.quantised")
+    )
     assert not any(is_dropped(name, names) for name in ("up", "q_upper", "core.lse", "experts.act"))
 
 
 def held(words: str) -> tuple[float, int]:
     """Seconds a step, and bytes of activations of the only stage."""
-    problem = real_problem("llama-3.2-1b", "h100-sxm:8", seq_len=2048, global_batch=16, runtime="megatron-core-0.12")
+    problem = real_problem(
+        "llama-3.2-1b", "h100-sxm:8", seq_len=2048, global_batch=16, runtime="megatron-core-0.12"
+    )
     found = predict(problem, parse_grid(f"{GRID} {words}"))
     (stage,) = found.stages
     return found.step_time_s, dict(stage.items)["activations"]
 
 
 def test_a_feed_forward_frees_what_is_inside() -> None:
-    """16 layers of 2,048 tokens on two tensor-parallel ranks keep 2 x 8,192 / 2 outputs of the up projection and 8,192 / 2 of the
-    activation, of 2 bytes; their forward runs again, 3 x 2 x 2,048 x 8,192 FLOPs a token of 12 (4 microbatches) x 4,096 x 8,192 ...
+    """16 layers of 2,048 tokens on two tensor-parallel ranks keep 2 x 8,192 / 2 outputs of the up
+    projection and 8,192 / 2 of the activation, of 2 bytes; their forward runs again, 3 x 2 x 2,048
+    x 8,192 FLOPs a token of 12 (4 microbatches) x 4,096 x 8,192 ...
     """
     (plain, before), (slower, after) = held(""), held("recompute_mlp=on")
     assert before - after == 16 * 2048 * (2 * 8192 // 2 + 8192 // 2) * 2
@@ -76,19 +84,38 @@ def test_norms_free_their_outputs() -> None:
 
 def test_a_layer_recomputed_whole_rebuilds_nothing_more() -> None:
     grid = GRID.replace("none", "full")
-    problem = real_problem("llama-3.2-1b", "h100-sxm:8", seq_len=2048, global_batch=16, runtime="megatron-core-0.12")
-    times = [predict(problem, parse_grid(f"{grid} {words}")).step_time_s for words in ("", "recompute_mlp=on recompute_norms=on")]
+    problem = real_problem(
+        "llama-3.2-1b", "h100-sxm:8", seq_len=2048, global_batch=16, runtime="megatron-core-0.12"
+    )
+    times = [
+        predict(problem, parse_grid(f"{grid} {words}")).step_time_s
+        for words in ("", "recompute_mlp=on recompute_norms=on")
+    ]
     assert times[0] == pytest.approx(times[1], rel=1e-9)
 
 
 def test_experts_free_gigabytes() -> None:
-    """Of DeepSeek-V3 on 256 H100; each module frees memory and takes time, routed experts most of both."""
-    problem = real_problem("deepseek-v3", "h100-sxm:256", seq_len=4096, global_batch=256, runtime="megatron-bridge")
+    """Of DeepSeek-V3 on 256 H100; each module frees memory and takes time, routed experts most of
+    both."""
+    problem = real_problem(
+        "deepseek-v3", "h100-sxm:256", seq_len=4096, global_batch=256, runtime="megatron-bridge"
+    )
     found = {
-        words: predict(problem, parse_grid(f"pp8 ep32 dp32 mbs1 zero1 recompute=none schedule=1f1b {words}"))
-        for words in ("", "recompute_moe_act=on", "recompute_shared=on", "recompute_mla=on", "recompute_moe=on")
+        words: predict(
+            problem, parse_grid(f"pp8 ep32 dp32 mbs1 zero1 recompute=none schedule=1f1b {words}")
+        )
+        for words in (
+            "",
+            "recompute_moe_act=on",
+            "recompute_shared=on",
+            "recompute_mla=on",
+            "recompute_moe=on",
+        )
     }
     plain = found.pop("")
-    assert all(p.step_time_s > plain.step_time_s and p.allocated_bytes < plain.allocated_bytes - GIB for p in found.values())
+    assert all(
+        p.step_time_s > plain.step_time_s and p.allocated_bytes < plain.allocated_bytes - GIB
+        for p in found.values()
+    )
     assert min(found.values(), key=lambda p: p.allocated_bytes) is found["recompute_moe=on"]
     assert max(found.values(), key=lambda p: p.step_time_s) is found["recompute_moe=on"]

@@ -1,4 +1,5 @@
-"""Replicas: what a device exchanges inside its stage is found without the others, and equal replicas are one object."""
+"""Replicas: what a device exchanges inside its stage is found without the others, and equal
+replicas are one object."""
 
 from __future__ import annotations
 
@@ -25,14 +26,25 @@ def test_blocks_are_lowered_alike_on_the_replica_and_on_the_whole_stage() -> Non
         for stage in plan_stages(plan_of_grid(problem, grid), model=problem.model)[0][:2]:
             for segment in stage.segments:
                 context = block_context(problem, segment.block)
-                for device in draw.sample(segment.cells.devices, min(4, len(segment.cells.devices))):
-                    near, first = on_replica(segment.cells, device, length=context.tokens, island=island)
+                for device in draw.sample(
+                    segment.cells.devices, min(4, len(segment.cells.devices))
+                ):
+                    near, first = on_replica(
+                        segment.cells, device, length=context.tokens, island=island
+                    )
                     assert first % island == 0
                     assert near.device + first == device
                     found = lower_block(segment.block, near, context)
-                    whole = CellStructure(stage=segment.cells, device=device, length=context.tokens, island=island)
-                    moves = tuple(replace(move, group=tuple(d + first for d in move.group)) for move in found.moves)
-                    assert replace(found, moves=moves) == lower_block(segment.block, whole, context), (grid, device)
+                    whole = CellStructure(
+                        stage=segment.cells, device=device, length=context.tokens, island=island
+                    )
+                    moves = tuple(
+                        replace(move, group=tuple(d + first for d in move.group))
+                        for move in found.moves
+                    )
+                    assert replace(found, moves=moves) == lower_block(
+                        segment.block, whole, context
+                    ), (grid, device)
                     places += 1
                     smaller += len(near.stage.devices) < len(segment.cells.devices)
             for device in stage.segments[0].cells.devices:

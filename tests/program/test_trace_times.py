@@ -1,4 +1,5 @@
-"""Where time goes: a device's times add up, waiting inside an action is waiting, and only traces of one plan are compared."""
+"""Where time goes: a device's times add up, waiting inside an action is waiting, and only traces of
+one plan are compared."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from tests.tiers import examples
 @given(found=traces())
 def test_times_tile_the_trace(found: StepTrace) -> None:
     for times in device_times(found):
-        assert times.compute_s + times.communication_s + times.waiting_s == pytest.approx(found.end_s, rel=1e-9, abs=1e-12)
+        assert times.compute_s + times.communication_s + times.waiting_s == pytest.approx(
+            found.end_s, rel=1e-9, abs=1e-12
+        )
         assert times.waiting_s >= 0
     assert [t.device for t in device_times(found)] == list(found.devices)
 
@@ -35,19 +38,32 @@ def test_what_an_action_asks_is_not_computed() -> None:
             memory=(Sample(device=0, time_s=1.0, held=7), Sample(device=0, time_s=2.0, held=5)),
         )
     )
-    assert (times.compute_s, times.communication_s, times.waiting_s, times.held) == (11.0, 5.0, 4.0, 7)
+    assert (times.compute_s, times.communication_s, times.waiting_s, times.held) == (
+        11.0,
+        5.0,
+        4.0,
+        7,
+    )
 
 
 def test_communication_beneath_an_action_costs_nothing_and_exposed_seconds_do() -> None:
     beneath = span(0, 2.0, 6.0, "REDUCE", track=Track.SYNC)
     sent = span(0, 6.0, 8.0, "SEND_F", track=Track.SEND_F)
-    (times,) = device_times(trace(replace(span(0, 0.0, 5.0), exposed_s=1.5), beneath, sent, origin=Origin.SIMULATED))
+    (times,) = device_times(
+        trace(replace(span(0, 0.0, 5.0), exposed_s=1.5), beneath, sent, origin=Origin.SIMULATED)
+    )
     assert (times.compute_s, times.communication_s, times.waiting_s) == (3.5, 2.5, 2.0)
 
 
 def test_two_traces_of_one_plan() -> None:
-    predicted = replace(trace(span(0, 0.0, 1.0), span(1, 1.0, 2.0), origin=Origin.SIMULATED), step_s=2.2)
-    measured = trace(span(0, 0.0, 2.0), span(1, 0.0, 4.0), span(1, 0.0, 2.5, "receive", track=Track.MESSAGES, within="F"))
+    predicted = replace(
+        trace(span(0, 0.0, 1.0), span(1, 1.0, 2.0), origin=Origin.SIMULATED), step_s=2.2
+    )
+    measured = trace(
+        span(0, 0.0, 2.0),
+        span(1, 0.0, 4.0),
+        span(1, 0.0, 2.5, "receive", track=Track.MESSAGES, within="F"),
+    )
     found = compared(predicted, measured)
     assert [(a.waiting_s, b.waiting_s) for a, b in found.rows] == [(1.0, 2.0), (1.0, 2.5)]
     assert found.error == pytest.approx(-0.45)
@@ -56,7 +72,10 @@ def test_two_traces_of_one_plan() -> None:
 @pytest.mark.parametrize(
     ("other", "says"),
     [
-        (span(1, 1.0, 2.0, microbatch=3), "device 1: F of lane 0 chunk 1 microbatch 3 slice 0 is in one trace"),
+        (
+            span(1, 1.0, 2.0, microbatch=3),
+            "device 1: F of lane 0 chunk 1 microbatch 3 slice 0 is in one trace",
+        ),
         (span(2, 1.0, 2.0), "device 2: F of lane 0 chunk 2"),
         (span(1, 1.0, 2.0, "STEP"), "device 1: F of lane 0 chunk 1 microbatch 0"),
     ],

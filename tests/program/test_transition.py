@@ -1,4 +1,5 @@
-"""Transitions of layouts: the cases of the zoo by hand, and steps that are run on integers, forward and backward."""
+"""Transitions of layouts: the cases of the zoo by hand, and steps that are run on integers, forward
+and backward."""
 
 from __future__ import annotations
 
@@ -49,17 +50,25 @@ def whole(devices: Iterable[int]) -> Layout:
 
 def by_rows(devices: Sequence[int], weights: Sequence[int] = ()) -> Layout:
     weights = weights or (1,) * len(devices)
-    return tuple(Holding(device=d, box=(share(ROWS, weights, i), ALL_COLS)) for i, d in enumerate(devices))
+    return tuple(
+        Holding(device=d, box=(share(ROWS, weights, i), ALL_COLS)) for i, d in enumerate(devices)
+    )
 
 
 def by_cols(devices: Sequence[int]) -> Layout:
-    return tuple(Holding(device=d, box=(ALL_ROWS, share(COLS, (1,) * len(devices), i))) for i, d in enumerate(devices))
+    return tuple(
+        Holding(device=d, box=(ALL_ROWS, share(COLS, (1,) * len(devices), i)))
+        for i, d in enumerate(devices)
+    )
 
 
 def zigzag(devices: Sequence[int]) -> Layout:
     n = len(devices)
     halves = [share(ROWS, (1,) * 2 * n, i) for i in range(2 * n)]
-    return tuple(Holding(device=d, box=(normal(halves[i] + halves[2 * n - 1 - i]), ALL_COLS)) for i, d in enumerate(devices))
+    return tuple(
+        Holding(device=d, box=(normal(halves[i] + halves[2 * n - 1 - i]), ALL_COLS))
+        for i, d in enumerate(devices)
+    )
 
 
 def partial(devices: Sequence[int]) -> Layout:
@@ -72,10 +81,18 @@ def received(found: Transition) -> int:
 
 def kinds(found: Transition) -> list[tuple[StepKind, int, int]]:
     """(kind, groups, devices of a group) of each step; of sends (kind, messages, 2)."""
-    return [(s.kind, len(s.groups) or len(s.sends), len(s.groups[0]) if s.groups else 2) for s in found.steps]
+    return [
+        (s.kind, len(s.groups) or len(s.sends), len(s.groups[0]) if s.groups else 2)
+        for s in found.steps
+    ]
 
 
-AG, RS, AR, A2A = StepKind.ALL_GATHER, StepKind.REDUCE_SCATTER, StepKind.ALL_REDUCE, StepKind.ALL_TO_ALL
+AG, RS, AR, A2A = (
+    StepKind.ALL_GATHER,
+    StepKind.REDUCE_SCATTER,
+    StepKind.ALL_REDUCE,
+    StepKind.ALL_TO_ALL,
+)
 EIGHT = range(8)
 TEXTBOOK = {
     "slice": (whole(EIGHT), by_rows(EIGHT), []),
@@ -108,7 +125,15 @@ def test_a_textbook_pattern_is_one_step_at_the_minimum(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "elements"),
-    [("all_gather", X), ("reduce_scatter", X), ("all_reduce", X), ("all_to_all", X // 8), ("broadcast", X), ("scatter", X), ("gather", X)],
+    [
+        ("all_gather", X),
+        ("reduce_scatter", X),
+        ("all_reduce", X),
+        ("all_to_all", X // 8),
+        ("broadcast", X),
+        ("scatter", X),
+        ("gather", X),
+    ],
 )
 def test_elements_are_the_full_buffer_of_a_group(name: str, elements: int) -> None:
     (step,) = transition(*TEXTBOOK[name][:2]).steps
@@ -116,8 +141,11 @@ def test_elements_are_the_full_buffer_of_a_group(name: str, elements: int) -> No
 
 
 def test_replicas_gather_in_parallel_groups_of_one_node_each() -> None:
-    """Eight replicas of a row of four, replicas innermost: a group is one holder of each row, in one node if nodes have all rows."""
-    source = tuple(Holding(device=d, box=(share(ROWS, (1,) * 4, d // 2 % 4), ALL_COLS)) for d in range(16))
+    """Eight replicas of a row of four, replicas innermost: a group is one holder of each row, in
+    one node if nodes have all rows."""
+    source = tuple(
+        Holding(device=d, box=(share(ROWS, (1,) * 4, d // 2 % 4), ALL_COLS)) for d in range(16)
+    )
     found = transition(source, whole(range(16)), islands=regular((8,))[0])
     assert kinds(found) == [(AG, 4, 4)]
     assert all(len({device // 8 for device in group}) == 1 for group in found.steps[0].groups)
@@ -128,7 +156,9 @@ def test_replicas_gather_in_parallel_groups_of_one_node_each() -> None:
 def test_equal_independent_sets_are_groups_of_one_step() -> None:
     """b128 s8 -> b128 on 1,024 devices: 128 groups of eight."""
     rows = [((i, i + 1),) for i in range(128)]
-    source = tuple(Holding(device=d, box=(rows[d // 8], share(64, (1,) * 8, d % 8))) for d in range(1024))
+    source = tuple(
+        Holding(device=d, box=(rows[d // 8], share(64, (1,) * 8, d % 8))) for d in range(1024)
+    )
     wanted = tuple(Holding(device=d, box=(rows[d // 8], ((0, 64),))) for d in range(1024))
     found = transition(source, wanted)
     assert kinds(found) == [(AG, 128, 8)]
@@ -143,7 +173,9 @@ def test_unequal_parts_share_a_step() -> None:
     wanted = tuple(Holding(device=d, box=(((0, 32),), ALL_COLS)) for d in (0, 1))
     lone = (Holding(device=2, box=(((32, 48),), ALL_COLS)),)
     found = transition(pair + lone, wanted + lone)
-    assert [(step.kind, step.groups, step.elements) for step in found.steps] == [(AG, ((0, 1),), (2 * X // 3,))]
+    assert [(step.kind, step.groups, step.elements) for step in found.steps] == [
+        (AG, ((0, 1),), (2 * X // 3,))
+    ]
 
 
 def test_unequal_groups_of_one_step_have_buffers_of_their_own() -> None:
@@ -156,7 +188,8 @@ def test_unequal_groups_of_one_step_have_buffers_of_their_own() -> None:
 
 
 def test_four_shards_to_two_replicas_elsewhere() -> None:
-    """s4 on {0..3} -> b2 on {4, 5}: eight messages of X/8; so is x4 -> b2, each source sends X/4 (zoo 5 and 15)."""
+    """s4 on {0..3} -> b2 on {4, 5}: eight messages of X/8; so is x4 -> b2, each source sends X/4
+    (zoo 5 and 15)."""
     for source in (by_cols(range(4)), whole(range(4))):
         found = transition(source, by_rows([4, 5]), across=True)
         (step,) = found.steps
@@ -176,7 +209,8 @@ def test_two_shards_to_four_copies_elsewhere_gather_where_they_are_wanted() -> N
 
 
 def test_copies_to_copies_share_the_crossing_out_or_send_whole() -> None:
-    """x8 -> x8 of another stage: eight sends of X/8 and AG_8, or eight whole messages where a runtime does that (zoo 1)."""
+    """x8 -> x8 of another stage: eight sends of X/8 and AG_8, or eight whole messages where a
+    runtime does that (zoo 1)."""
     shared = transition(whole(EIGHT), whole(range(8, 16)), across=True)
     assert kinds(shared) == [(StepKind.SEND, 8, 2), (AG, 1, 8)]
     assert sum(elements for _, _, elements in shared.steps[0].sends) == X
@@ -186,7 +220,8 @@ def test_copies_to_copies_share_the_crossing_out_or_send_whole() -> None:
 
 
 def test_partial_of_eight_to_two_of_them_and_its_adjoint() -> None:
-    """v8 on {0..7} -> s2 on {0, 1}: 7X in all, X from and to the busiest; so is the cotangent's way back (zoo 17)."""
+    """v8 on {0..7} -> s2 on {0, 1}: 7X in all, X from and to the busiest; so is the cotangent's way
+    back (zoo 17)."""
     for source, wanted in ((partial(EIGHT), by_rows([0, 1])), (by_rows([0, 1]), whole(EIGHT))):
         found = transition(source, wanted, across=True)
         assert received(found) == found.minimum == 7 * X
@@ -218,9 +253,16 @@ def test_dealing_zigzag_moves_three_quarters() -> None:
 
 
 def test_more_shards_of_the_batch_from_shards_of_the_sequence() -> None:
-    """b2 s8 -> b8 s2 (zoo 25): 7/8 X moves, at most X/16 into a device, all-to-alls inside each half."""
-    source = tuple(Holding(device=d, box=(share(ROWS, (1, 1), d // 8), share(COLS, (1,) * 8, d % 8))) for d in range(16))
-    wanted = tuple(Holding(device=d, box=(share(ROWS, (1,) * 8, d // 2), share(COLS, (1, 1), d % 2))) for d in range(16))
+    """b2 s8 -> b8 s2 (zoo 25): 7/8 X moves, at most X/16 into a device, all-to-alls inside each
+    half."""
+    source = tuple(
+        Holding(device=d, box=(share(ROWS, (1, 1), d // 8), share(COLS, (1,) * 8, d % 8)))
+        for d in range(16)
+    )
+    wanted = tuple(
+        Holding(device=d, box=(share(ROWS, (1,) * 8, d // 2), share(COLS, (1, 1), d % 2)))
+        for d in range(16)
+    )
     found = transition(source, wanted)
     assert received(found) == found.minimum == 7 * X // 8
     assert max(elements for _, elements in found.received) <= X // 16
@@ -236,8 +278,11 @@ def test_ulysses_moves_seven_sixty_fourths_in_and_out() -> None:
 
 
 def test_nearest_senders_then_balance() -> None:
-    """Copies in two nodes of four: each consumer gets from its own node, every holder sends as much."""
-    found = transition(whole([0, 1, 4, 5]), by_rows([2, 3, 6, 7]), across=True, islands=regular((4,))[0])
+    """Copies in two nodes of four: each consumer gets from its own node, every holder sends as
+    much."""
+    found = transition(
+        whole([0, 1, 4, 5]), by_rows([2, 3, 6, 7]), across=True, islands=regular((4,))[0]
+    )
     (step,) = found.steps
     assert all(a // 4 == b // 4 for a, b, _ in step.sends)
     assert {sum(e for a, _, e in step.sends if a == device) for device in (0, 1, 4, 5)} == {X // 4}
@@ -278,11 +323,16 @@ GRID = list(product(range(SIDE), range(SIDE)))
 
 
 def indices(random: Random) -> Indices:
-    return normal((i, i + 1) for i in range(SIDE) if random.random() < random.choice((0.3, 0.6, 1.0))) or ((0, SIDE),)
+    return normal(
+        (i, i + 1) for i in range(SIDE) if random.random() < random.choice((0.3, 0.6, 1.0))
+    ) or ((0, SIDE),)
 
 
-def tree(random: Random, devices: list[int], box: Box, *, sums: bool, part: tuple[int, ...] = ()) -> list[Holding]:
-    """A random tree over the devices: splits by rows or columns with any weights, copies, and parts of sums."""
+def tree(
+    random: Random, devices: list[int], box: Box, *, sums: bool, part: tuple[int, ...] = ()
+) -> list[Holding]:
+    """A random tree over the devices: splits by rows or columns with any weights, copies, and parts
+    of sums."""
     if len(devices) == 1:
         return [Holding(device=devices[0], box=box, part=part or None)]
     cut = random.randint(1, len(devices) - 1)
@@ -290,7 +340,11 @@ def tree(random: Random, devices: list[int], box: Box, *, sums: bool, part: tupl
     way = random.choice(("copy", "rows", "columns", "sum" if sums else "copy"))
     if way in ("copy", "sum"):
         tags = [part, part] if way == "copy" else [(*part, i) for i in range(2)]
-        return [h for side, tag in zip(sides, tags, strict=True) for h in tree(random, side, box, sums=sums, part=tag)]
+        return [
+            h
+            for side, tag in zip(sides, tags, strict=True)
+            for h in tree(random, side, box, sums=sums, part=tag)
+        ]
     dim = int(way == "columns")
     every = [i for low, high in box[dim] for i in range(low, high)]
     if len(every) < 2:
@@ -302,7 +356,13 @@ def tree(random: Random, devices: list[int], box: Box, *, sums: bool, part: tupl
     return [
         h
         for side, half in zip(sides, halves, strict=True)
-        for h in tree(random, side, (*box[:dim], normal((i, i + 1) for i in half), *box[dim + 1 :]), sums=sums, part=part)
+        for h in tree(
+            random,
+            side,
+            (*box[:dim], normal((i, i + 1) for i in half), *box[dim + 1 :]),
+            sums=sums,
+            part=part,
+        )
     ]
 
 
@@ -313,9 +373,15 @@ def cells_of(box: Box) -> list[tuple[int, ...]]:
 Store = dict[tuple[int, tuple[int, ...]], int]
 
 
-def linear_steps(found: Transition) -> list[tuple[PlacedPiece, list[tuple[int, ...]], list[Sequence[object]]]]:
+def linear_steps(
+    found: Transition,
+) -> list[tuple[PlacedPiece, list[tuple[int, ...]], list[Sequence[object]]]]:
     return [
-        (one, [cell for boxes in one.boxes for box in boxes for cell in cells_of(box)], [list(act) for act in acts])
+        (
+            one,
+            [cell for boxes in one.boxes for box in boxes for cell in cells_of(box)],
+            [list(act) for act in acts],
+        )
         for one, acts in flows(found)
     ]
 
@@ -335,7 +401,8 @@ def forward(found: Transition, store: Store) -> Store:
 
 
 def backward(found: Transition, store: Store) -> Store:
-    """The transposed steps in reverse order: every target's cotangent goes to all sources, and to nothing else."""
+    """The transposed steps in reverse order: every target's cotangent goes to all sources, and to
+    nothing else."""
     after = dict(store)
     for one, cells, acts in linear_steps(found):
         for act in reversed(acts):
@@ -347,7 +414,9 @@ def backward(found: Transition, store: Store) -> Store:
             for flow, cell in moved:
                 total = sum(before.get((one.devices[t], cell), 0) for t in flow.targets)
                 for source in flow.sources:
-                    after[one.devices[source], cell] = after.get((one.devices[source], cell), 0) + total
+                    after[one.devices[source], cell] = (
+                        after.get((one.devices[source], cell), 0) + total
+                    )
     return after
 
 
@@ -356,13 +425,23 @@ def case_of(seed: int) -> tuple[Layout, Layout, dict[str, object], Random]:
     random = Random(seed)
     across = random.random() < 0.5
     devices = list(range(random.randint(1, 9)))
-    others = [random.choice((0, 1)) * len(devices) + i for i in range(random.randint(1, 9))] if across else list(devices)
+    others = (
+        [random.choice((0, 1)) * len(devices) + i for i in range(random.randint(1, 9))]
+        if across
+        else list(devices)
+    )
     random.shuffle(others)
     everything = (((0, SIDE),), ((0, SIDE),))
     source = tree(random, devices, everything, sums=random.random() < 0.5)
     wanted = tree(random, others, everything, sums=False)
-    wanted += [Holding(device=random.choice(others), box=(indices(random), indices(random)))] * random.randint(0, 1)
-    keywords = {"across": across, "collectives": random.random() < 0.8, "islands": random.choice((None, *regular((2, 4))))}
+    wanted += [
+        Holding(device=random.choice(others), box=(indices(random), indices(random)))
+    ] * random.randint(0, 1)
+    keywords = {
+        "across": across,
+        "collectives": random.random() < 0.8,
+        "islands": random.choice((None, *regular((2, 4)))),
+    }
     return tuple(source), tuple(wanted), keywords, random
 
 
@@ -371,20 +450,27 @@ def cases() -> st.SearchStrategy[tuple[Layout, Layout, dict[str, object], Random
 
 
 def filled(source: Layout, random: Random) -> tuple[Store, Store]:
-    """(what the source's devices hold, the value of every cell): random integers, equal where holdings are duplicates; where somebody
-    holds full values they are the value, else the sum of the distinct parts is.
+    """(what the source's devices hold, the value of every cell): random integers, equal where
+    holdings are duplicates; where somebody holds full values they are the value, else the sum of
+    the distinct parts is.
     """
     parts: dict[tuple[int, ...], dict[object, int]] = {}
     store: Store = {}
     for holding in source:
         for cell in cells_of(holding.box):
-            store[holding.device, cell] = parts.setdefault(cell, {}).setdefault(holding.part, random.randint(-99, 99))
-    return store, {(0, cell): own[None] if None in own else sum(own.values()) for cell, own in parts.items()}
+            store[holding.device, cell] = parts.setdefault(cell, {}).setdefault(
+                holding.part, random.randint(-99, 99)
+            )
+    return store, {
+        (0, cell): own[None] if None in own else sum(own.values()) for cell, own in parts.items()
+    }
 
 
 @examples(40, 1500)
 @given(cases())
-def test_steps_give_what_is_wanted_and_never_less_than_the_minimum_moves(case: tuple[Layout, Layout, dict[str, bool], Random]) -> None:
+def test_steps_give_what_is_wanted_and_never_less_than_the_minimum_moves(
+    case: tuple[Layout, Layout, dict[str, bool], Random],
+) -> None:
     source, wanted, keywords, random = case
     found = transition(source, wanted, **keywords)
     store, value = filled(source, random)
@@ -399,13 +485,17 @@ def test_steps_give_what_is_wanted_and_never_less_than_the_minimum_moves(case: t
 
 @examples(30, 1000)
 @given(cases())
-def test_every_candidate_is_right_and_the_choice_reaches_what_any_reaches(case: tuple[Layout, Layout, dict[str, bool], Random]) -> None:
+def test_every_candidate_is_right_and_the_choice_reaches_what_any_reaches(
+    case: tuple[Layout, Layout, dict[str, bool], Random],
+) -> None:
     source, wanted, keywords, _ = case
     for one in components(source, wanted, **keywords):
         for acts in candidates(one.component):
             assert execute(one.component, acts)
             assert sum(sum(act.received.values()) for act in acts) >= minimum(one.component)
-            assert sum(sum(act.sent.values()) for act in acts) == sum(sum(act.received.values()) for act in acts)
+            assert sum(sum(act.sent.values()) for act in acts) == sum(
+                sum(act.received.values()) for act in acts
+            )
             for act in acts:
                 assert all(one.component.may_gather(group) for group in act.step.groups)
 
@@ -419,7 +509,9 @@ def test_the_transpose_is_the_adjoint(case: tuple[Layout, Layout, dict[str, bool
     x = {(h.device, cell): random.randint(-9, 9) for h in source for cell in cells_of(h.box)}
     y = {(h.device, cell): random.randint(-9, 9) for h in wanted for cell in cells_of(h.box)}
     after, before = forward(found, x), backward(found, y)
-    assert sum(after.get(place, 0) * value for place, value in y.items()) == sum(before.get(place, 0) * v for place, v in x.items())
+    assert sum(after.get(place, 0) * value for place, value in y.items()) == sum(
+        before.get(place, 0) * v for place, v in x.items()
+    )
 
 
 ADJOINT = {
@@ -445,7 +537,9 @@ def transposed(steps: Sequence[Step]) -> tuple[Step, ...]:
             kind=ADJOINT[step.kind],
             groups=step.groups,
             elements=step.elements,
-            sends=tuple(sorted((target, source, elements) for source, target, elements in step.sends)),
+            sends=tuple(
+                sorted((target, source, elements) for source, target, elements in step.sends)
+            ),
         )
         for step in reversed(steps)
     )
@@ -453,15 +547,28 @@ def transposed(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 @pytest.mark.parametrize("name", TEXTBOOK)
 def test_transposed_steps_are_the_transition_of_the_cotangents(name: str) -> None:
-    """Where forward is one step, the cotangent's own transition takes its transpose: AG <-> RS, A2A <-> A2A, broadcast <-> reduce."""
+    """Where forward is one step, the cotangent's own transition takes its transpose: AG <-> RS, A2A
+    <-> A2A, broadcast <-> reduce."""
     source, wanted, _ = TEXTBOOK[name]
     found = transition(source, wanted)
     back = transposed(found.steps)
     assert transposed(back) == found.steps
-    if name in ("all_gather", "reduce_scatter", "zigzag all_gather", "all_to_all", "broadcast", "reduce", "permute", "scatter", "gather"):
+    if name in (
+        "all_gather",
+        "reduce_scatter",
+        "zigzag all_gather",
+        "all_to_all",
+        "broadcast",
+        "reduce",
+        "permute",
+        "scatter",
+        "gather",
+    ):
         copied = all(holding.box == (ALL_ROWS, ALL_COLS) for holding in wanted) and len(wanted) > 1
         cotangent = partial([holding.device for holding in wanted]) if copied else wanted
-        primal = whole([h.device for h in source]) if any(h.part is not None for h in source) else source
+        primal = (
+            whole([h.device for h in source]) if any(h.part is not None for h in source) else source
+        )
         assert transition(cotangent, primal).steps == back
 
 
@@ -482,5 +589,8 @@ def test_boxes_are_sets(seed: int) -> None:
     assert volume(a) == (volume(inside) if inside else 0) + sum(map(volume, outside))
     assert normal((*common(a[0], b[0]), *without(a[0], b[0]))) == a[0]
     cut = ticks([a[0], b[0]])
-    assert all(normal(i for tick in cut.inside[one] for i in cut.indices[tick]) == one for one in (a[0], b[0]))
+    assert all(
+        normal(i for tick in cut.inside[one] for i in cut.indices[tick]) == one
+        for one in (a[0], b[0])
+    )
     assert len(cut.indices) <= 3

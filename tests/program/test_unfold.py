@@ -1,4 +1,5 @@
-"""The order of a rank's operator tasks: what brings an input, the kernels, what takes the output; backward the other way round."""
+"""The order of a rank's operator tasks: what brings an input, the kernels, what takes the output;
+backward the other way round."""
 
 import numpy as np
 
@@ -14,7 +15,12 @@ DENSE = dense_model(layers=12)
 
 
 def tasks_of(grid: Grid, rank: int = 0) -> list[OperatorTask]:
-    problem = problem_of(DENSE, cluster_of(grid.devices, node=grid.devices), global_batch=4 * grid.dp * grid.microbatch, seq_len=1024)
+    problem = problem_of(
+        DENSE,
+        cluster_of(grid.devices, node=grid.devices),
+        global_batch=4 * grid.dp * grid.microbatch,
+        seq_len=1024,
+    )
     program = program_of(problem, grid)
     degrees = rows_of([grid]).degrees() | {"positions": np.array([1024 // grid.ring])}
     return list(unfold(program, rank, degrees))
@@ -24,7 +30,11 @@ def of(tasks: list[OperatorTask], operator: str, phase: Phase) -> list[str]:
     """What an operator's first layer does for the first microbatch, repeats taken together."""
     mine = [t for t in tasks if t.operator == operator and t.phase is phase and t.microbatch == 0]
     layer = min(t.layer for t in mine)
-    names = [t.collective.value if t.collective else "kernel" for t in mine if t.layer == layer and (t.kernel or t.volume)]
+    names = [
+        t.collective.value if t.collective else "kernel"
+        for t in mine
+        if t.layer == layer and (t.kernel or t.volume)
+    ]
     return list(dict.fromkeys(names))
 
 
@@ -41,10 +51,21 @@ def test_every_microbatch_runs_every_layer_once_forward_and_backward() -> None:
     tasks = tasks_of(Grid(pp=2, schedule="1f1b"), rank=1)
     runs = [(t.microbatch, t.layer) for t in tasks if t.operator == "down" and t.phase is Phase.F]
     assert len(runs) == len(set(runs)) == 4 * len({layer for _, layer in runs})
-    assert sorted(runs) == sorted((t.microbatch, t.layer) for t in tasks if t.operator == "down" and t.phase is Phase.W)
+    assert sorted(runs) == sorted(
+        (t.microbatch, t.layer) for t in tasks if t.operator == "down" and t.phase is Phase.W
+    )
 
 
 def test_recomputed_layers_run_again_before_their_backward() -> None:
-    tasks = [t for t in tasks_of(Grid(recompute=Recompute.FULL)) if t.operator == "down" and t.microbatch == 0 and t.layer == 1]
-    assert [(t.phase, t.recomputed) for t in tasks] == [(Phase.F, False), (Phase.F, True), (Phase.I, False), (Phase.W, False)]
+    tasks = [
+        t
+        for t in tasks_of(Grid(recompute=Recompute.FULL))
+        if t.operator == "down" and t.microbatch == 0 and t.layer == 1
+    ]
+    assert [(t.phase, t.recomputed) for t in tasks] == [
+        (Phase.F, False),
+        (Phase.F, True),
+        (Phase.I, False),
+        (Phase.W, False),
+    ]
     assert not any(t.collective is Collective.ALL_GATHER for t in tasks)

@@ -4,21 +4,58 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, TracedDevice, Track, sorted_spans
+from shardwright.program.step_trace import (
+    Origin,
+    Sample,
+    Span,
+    StepTrace,
+    TracedDevice,
+    Track,
+    sorted_spans,
+)
 
 PICO = 10**12
 
 
 def span(
-    device: int, start: float, end: float, kind: str = "F", *, track: Track = Track.COMPUTE, microbatch: int = 0, within: str = ""
+    device: int,
+    start: float,
+    end: float,
+    kind: str = "F",
+    *,
+    track: Track = Track.COMPUTE,
+    microbatch: int = 0,
+    within: str = "",
 ) -> Span:
-    return Span(device=device, track=track, kind=kind, start_s=start, end_s=end, lane=0, chunk=device, microbatch=microbatch, within=within)
+    return Span(
+        device=device,
+        track=track,
+        kind=kind,
+        start_s=start,
+        end_s=end,
+        lane=0,
+        chunk=device,
+        microbatch=microbatch,
+        within=within,
+    )
 
 
-def trace(*spans: Span, origin: Origin = Origin.MEASURED, plan: str = "by hand", memory: tuple[Sample, ...] = ()) -> StepTrace:
+def trace(
+    *spans: Span,
+    origin: Origin = Origin.MEASURED,
+    plan: str = "by hand",
+    memory: tuple[Sample, ...] = (),
+) -> StepTrace:
     ordered = sorted_spans(spans)
     devices = tuple(TracedDevice(device=d) for d in sorted({s.device for s in spans}))
-    return StepTrace(plan=plan, origin=origin, devices=devices, spans=ordered, step_s=max(s.end_s for s in spans), memory=memory)
+    return StepTrace(
+        plan=plan,
+        origin=origin,
+        devices=devices,
+        spans=ordered,
+        step_s=max(s.end_s for s in spans),
+        memory=memory,
+    )
 
 
 @st.composite
@@ -49,14 +86,22 @@ def traces(draw: st.DrawFn) -> StepTrace:
             )
         )
     samples = [
-        Sample(device=draw(st.sampled_from(devices)), time_s=draw(instant) / PICO, held=draw(st.integers(0, 2**50)))
+        Sample(
+            device=draw(st.sampled_from(devices)),
+            time_s=draw(instant) / PICO,
+            held=draw(st.integers(0, 2**50)),
+        )
         for _ in range(draw(st.integers(0, 4)))
     ]
     return StepTrace(
         plan=draw(st.text(max_size=12)),
         origin=draw(st.sampled_from(Origin)),
         devices=tuple(
-            TracedDevice(device=d, alike=draw(st.integers(1, 9)), runs=draw(st.sampled_from(["", "embed + 3 layer"])))
+            TracedDevice(
+                device=d,
+                alike=draw(st.integers(1, 9)),
+                runs=draw(st.sampled_from(["", "embed + 3 layer"])),
+            )
             for d in sorted(devices)
         ),
         spans=sorted_spans(spans),

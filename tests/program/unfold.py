@@ -1,4 +1,5 @@
-"""Any rank's operator tasks, lazily: what an executor runs, and what counts of FLOPs and bytes are checked against."""
+"""Any rank's operator tasks, lazily: what an executor runs, and what counts of FLOPs and bytes are
+checked against."""
 
 from __future__ import annotations
 
@@ -22,8 +23,13 @@ class OperatorTask:
     """One kernel or one communication of one rank.
 
     Args:
-        chunk, microbatch: of the action it belongs to; action: its letter. block: name; layer: place in the chunk.
-        operator, phase: what runs. kernel: family, None for a communication. flops: of a GEMM, exact.
+        chunk, microbatch: of the action it belongs to;
+        action: its letter.
+        block: name;
+        layer: place in the chunk.
+        operator, phase: what runs.
+        kernel: family, None for a communication.
+        flops: of a GEMM, exact.
         collective, axes, volume: kind, group axes and bytes of the full buffer of a communication.
         recomputed: it runs again for the backward.
     """
@@ -63,7 +69,13 @@ def program_of(problem: Problem, grid: Grid) -> Program:
     )
 
 
-_PHASES = {"F": (Phase.F,), "I": (Phase.I,), "W": (Phase.W,), "B": (Phase.I, Phase.W), "R": (Phase.F,)}
+_PHASES = {
+    "F": (Phase.F,),
+    "I": (Phase.I,),
+    "W": (Phase.W,),
+    "B": (Phase.I, Phase.W),
+    "R": (Phase.F,),
+}
 
 
 def pipeline_rank(program: Program, rank: int) -> int:
@@ -82,22 +94,34 @@ def unfold(program: Program, rank: int, degrees: Degrees) -> Iterator[OperatorTa
     for at in range(int(table.row_start[row]), int(table.row_start[row + 1])):
         letter = KINDS[int(table.kind[at])]
         chunk, microbatch = int(table.chunk[at]), int(table.microbatch[at])
-        layers = [(block, place) for place, block in enumerate(b for b, count in program.contents[chunk] for _ in range(count))]
+        layers = [
+            (block, place)
+            for place, block in enumerate(
+                b for b, count in program.contents[chunk] for _ in range(count)
+            )
+        ]
         for block, place in layers if letter in "FR" else reversed(layers):
             yield from _layer_tasks(program, degrees, (chunk, microbatch, letter), block, place)
 
 
-def _layer_tasks(program: Program, degrees: Degrees, action: tuple[int, int, str], block: int, place: int) -> Iterator[OperatorTask]:
+def _layer_tasks(
+    program: Program, degrees: Degrees, action: tuple[int, int, str], block: int, place: int
+) -> Iterator[OperatorTask]:
     chunk, microbatch, letter = action
     lowered = program.blocks[block]
     if letter in "IB" and _is_recomputed(program, lowered, place, chunk):
-        yield from _phase_tasks(lowered, degrees, (chunk, microbatch, letter), place, Phase.F, recomputed=True)
+        yield from _phase_tasks(
+            lowered, degrees, (chunk, microbatch, letter), place, Phase.F, recomputed=True
+        )
     for phase in _PHASES[letter]:
-        yield from _phase_tasks(lowered, degrees, (chunk, microbatch, letter), place, phase, recomputed=letter == "R")
+        yield from _phase_tasks(
+            lowered, degrees, (chunk, microbatch, letter), place, phase, recomputed=letter == "R"
+        )
 
 
 def _is_recomputed(program: Program, block: BlockProgram, place: int, chunk: int) -> bool:
-    """The block at `place` of `chunk` is recomputed in full: one of the chunk's first layers that the grid names."""
+    """The block at `place` of `chunk` is recomputed in full: one of the chunk's first layers that
+    the grid names."""
     grid = program.grid
     if grid.recompute is not Recompute.FULL or _is_end(block):
         return False
@@ -117,16 +141,27 @@ def _is_end(block: BlockProgram) -> bool:
 
 
 def _phase_tasks(
-    block: BlockProgram, degrees: Degrees, action: tuple[int, int, str], place: int, phase: Phase, *, recomputed: bool
+    block: BlockProgram,
+    degrees: Degrees,
+    action: tuple[int, int, str],
+    place: int,
+    phase: Phase,
+    *,
+    recomputed: bool,
 ) -> Iterator[OperatorTask]:
-    """Operators in the order of the phase; each with what brings its input, its kernels, and what takes its output (mirrored in I)."""
+    """Operators in the order of the phase; each with what brings its input, its kernels, and what
+    takes its output (mirrored in I)."""
     chunk, microbatch, letter = action
     names = [o.name for o in block.operators]
     for name in names if phase is Phase.F else reversed(names):
         moves = [m for m in block.moves if m.operator == name and m.phase is phase]
         works = [w for w in block.works if w.operator == name and w.phase is phase]
         first = [m for m in moves if m.behind == (phase is Phase.I)]
-        items: tuple[BlockWork | Move, ...] = (*first, *works, *(m for m in moves if m not in first))
+        items: tuple[BlockWork | Move, ...] = (
+            *first,
+            *works,
+            *(m for m in moves if m not in first),
+        )
         for item in items:
             yield OperatorTask(
                 chunk=chunk,
@@ -149,12 +184,18 @@ def gemm_flops(work: BlockWork, degrees: Degrees) -> int:
     """Exact FLOPs of a GEMM kernel on one device: 2 m n k (times its groups); 0 for other kernels."""
     if work.m is None or work.k is None:
         return 0
-    count = 2 * int(evaluate(work.m, degrees)[0]) * int(evaluate_sum(work.n, degrees)[0]) * int(evaluate(work.k, degrees)[0])
+    count = (
+        2
+        * int(evaluate(work.m, degrees)[0])
+        * int(evaluate_sum(work.n, degrees)[0])
+        * int(evaluate(work.k, degrees)[0])
+    )
     return count * int(evaluate(work.groups, degrees)[0]) if work.groups is not None else count
 
 
 def move_bytes(move: Move, degrees: Degrees) -> int:
-    """Bytes of a communication's full buffer on one device, all its hops counted; 0 for groups of one."""
+    """Bytes of a communication's full buffer on one device, all its hops counted; 0 for groups of
+    one."""
     size = 1
     for axis in move.axes:
         size *= int(degrees[axis][0])

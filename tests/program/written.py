@@ -12,4 +12,6 @@ from shardwright.strategy.plan.plan import Plan
 def written_out(plan: Plan) -> Plan:
     """`plan` with a table for each of its orders."""
     rows = action_rows(plan)
-    return replace(plan, orders=tuple(table_of(rows, plan=plan, order=i) for i in range(len(plan.orders))))
+    return replace(
+        plan, orders=tuple(table_of(rows, plan=plan, order=i) for i in range(len(plan.orders)))
+    )

@@ -31,14 +31,22 @@ def outline(branch: Branch) -> tuple[object, ...]:
     [
         ("h100-sxm:8", (1, "cluster of 8 devices", (1, "8 h100-sxm"))),
         ("h100-sxm:4096", (1, "network", (512, "8 h100-sxm"))),
-        ("gb200-nvl72:144", (1, "network", (2, "scale-up domain of 72 devices", (18, "4 gb200-nvl72")))),
+        (
+            "gb200-nvl72:144",
+            (1, "network", (2, "scale-up domain of 72 devices", (18, "4 gb200-nvl72"))),
+        ),
         ("h100-sxm:16+l40s:8", (1, "network", (2, "8 h100-sxm"), (1, "8 l40s"))),
         (
             MIXED,
             (
                 1,
                 "core",
-                (1, "spine", (1, "leaf", (4, "8 h100-sxm")), (1, "leaf", (2, "8 h100-sxm"), (4, "4 a100-sxm-80gb"))),
+                (
+                    1,
+                    "spine",
+                    (1, "leaf", (4, "8 h100-sxm")),
+                    (1, "leaf", (2, "8 h100-sxm"), (4, "4 a100-sxm-80gb")),
+                ),
                 (1, "spine", (1, "leaf", (3, "8 h100-sxm"))),
             ),
         ),
@@ -54,7 +62,15 @@ def devices(branch: Branch) -> int:
 
 
 @pytest.mark.parametrize(
-    "text", ["meta-24k-roce", "meta-24k-roce:3088", "gb200-nvl72:100", "h100-nvl:24", "dgx-superpod-h100", "tpu-v5p-256"]
+    "text",
+    [
+        "meta-24k-roce",
+        "meta-24k-roce:3088",
+        "gb200-nvl72:100",
+        "h100-nvl:24",
+        "dgx-superpod-h100",
+        "tpu-v5p-256",
+    ],
 )
 def test_every_device_is_there_once(text: str) -> None:
     cluster = parse_cluster(text)
@@ -75,6 +91,9 @@ def test_boxes_lie_inside_each_other_or_apart() -> None:
 
 
 def test_many_units_that_differ_are_cut_short() -> None:
-    nodes = "\n".join(f"  - {{accelerator: {'h100-sxm' if n % 2 else 'l40s'}, count: {n + 1}}}" for n in range(200))
+    nodes = "\n".join(
+        f"  - {{accelerator: {'h100-sxm' if n % 2 else 'l40s'}, count: {n + 1}}}"
+        for n in range(200)
+    )
     tree = cluster_picture(load_cluster(f"nodes:\n{nodes}\n")).tree
     assert (len(tree.inside), tree.inside[-1].title) == (65, ".. 136 more, which differ")

@@ -57,7 +57,8 @@ def test_every_device_is_in_one_row_and_every_block_in_one_column(path: Path) ->
 
 @zoo
 def test_cells_are_the_devices_of_each_stage(path: Path) -> None:
-    """Without the picture's own walk: the trees that rule an operator of a stage, and the devices they list."""
+    """Without the picture's own walk: the trees that rule an operator of a stage, and the devices
+    they list."""
     plan, picture = drawn(path.stem)
     model = zoo_plan(path.stem).model
     for number, lane in enumerate(plan.lanes):
@@ -72,9 +73,17 @@ def test_cells_are_the_devices_of_each_stage(path: Path) -> None:
                             p
                             for p in stage.placements
                             if (not p.select.classes or operator.klass.value in p.select.classes)
-                            and (p.select.blocks is None or (piece.counted and p.select.blocks[0] <= block + at <= p.select.blocks[1]))
+                            and (
+                                p.select.blocks is None
+                                or (
+                                    piece.counted
+                                    and p.select.blocks[0] <= block + at <= p.select.blocks[1]
+                                )
+                            )
                         ]
-                        expected |= set(devices_of(chosen[-1].split, stage.base + chosen[-1].offset))
+                        expected |= set(
+                            devices_of(chosen[-1].split, stage.base + chosen[-1].offset)
+                        )
                 block += piece.count if piece.counted else 0
             cells = [c for c in picture.cells if (c.lane, c.chunk) == (number, chunk)]
             assert {d for c in cells for d in picture.rows[c.row].members.tolist()} == expected
@@ -82,7 +91,9 @@ def test_cells_are_the_devices_of_each_stage(path: Path) -> None:
     assert len(keys) == len(set(keys))
     for number, lane in enumerate(plan.lanes):
         for column in range(len(picture.columns)):
-            assert len({c.chunk for c in picture.cells if (c.column, c.lane) == (column, number)}) == 1, "one stage a block"
+            assert (
+                len({c.chunk for c in picture.cells if (c.column, c.lane) == (column, number)}) == 1
+            ), "one stage a block"
         assert {c.chunk for c in picture.cells if c.lane == number} == set(range(len(lane.stages)))
 
 
@@ -118,13 +129,20 @@ def test_svg(path: Path) -> None:
 def test_golden_pictures() -> None:
     assert_golden("picture-survey3.svg", plan_svg(drawn("14-survey3")[1]))
     assert_golden("picture-dualpipe.svg", plan_svg(drawn("11-dualpipe")[1]))
-    assert_golden("picture-llama405b.txt", plain(PlanText(picture=drawn("09-llama405b")[1]), width=160))
+    assert_golden(
+        "picture-llama405b.txt", plain(PlanText(picture=drawn("09-llama405b")[1]), width=160)
+    )
     assert_golden("picture-afd.json", to_text(picture_document(drawn("25-afd")[1])))
 
 
 def test_docs_hold_the_pictures() -> None:
     folder = Path(__file__).parents[2] / "docs" / "pictures"
-    stems = {"survey3": "14-survey3", "dualpipe": "11-dualpipe", "llama405b": "09-llama405b", "vocab-spread": "17-vocab-spread"}
+    stems = {
+        "survey3": "14-survey3",
+        "dualpipe": "11-dualpipe",
+        "llama405b": "09-llama405b",
+        "vocab-spread": "17-vocab-spread",
+    }
     for name, stem in stems.items():
         assert (folder / f"{name}.svg").read_text() == plan_svg(drawn(stem)[1])
 
@@ -141,7 +159,10 @@ def test_columns_that_repeat_are_drawn_once() -> None:
 
 
 def test_what_is_left_out_is_counted() -> None:
-    text = "plan p devices 300\nlane main samples 300 in 300\n  stages embed, 1*298, head on 0..299\n    all = .\norder 1f1b(main)\n"
+    text = (
+        "plan p devices 300\nlane main samples 300 in 300\n  stages embed, 1*298, head on 0..299\n "
+        "   all = .\norder 1f1b(main)\n"
+    )
     picture = picture_of(parse_plan(text), model=dense_model(layers=298))
     view = folded(picture, columns=9, rows=7)
     for bands, limit in ((view.columns, 9), (view.rows, 7)):
@@ -164,14 +185,20 @@ def test_two_lanes_in_one_cell() -> None:
     picture = picture_of(parse_plan(text), model=dense_model())
     assert [(c.row, c.column, c.lane) for c in picture.cells] == [(0, 0, 0), (0, 0, 1)]
     assert "a/0 b/0" in plain(PlanText(picture=picture))
-    cells = [r for r in ET.fromstring(plan_svg(picture)).iter(f"{SVG}rect") if r.get("class") == "cell"]
+    cells = [
+        r for r in ET.fromstring(plan_svg(picture)).iter(f"{SVG}rect") if r.get("class") == "cell"
+    ]
     assert cells[0].get("x") != cells[1].get("x")
 
 
 def test_hostile_names() -> None:
     plan, _ = drawn("11-dualpipe")
     bad = "</text><script>\x1b[2J&\x00[red]\ud800" + "x" * 500
-    plan = replace(plan, lanes=(replace(plan.lanes[0], name=bad), plan.lanes[1]), orders=(replace(plan.orders[0], lanes=(bad, "up")),))
+    plan = replace(
+        plan,
+        lanes=(replace(plan.lanes[0], name=bad), plan.lanes[1]),
+        orders=(replace(plan.orders[0], lanes=(bad, "up")),),
+    )
     picture = picture_of(plan, model=zoo_plan("11-dualpipe").model, name=bad)
     svg = plan_svg(picture)
     svg.encode("utf-8")
@@ -191,7 +218,9 @@ def test_colour_only_on_a_terminal() -> None:
 
     _, picture = drawn("10-zb-v")
     file = StringIO()
-    Console(file=file, force_terminal=True, color_system="truecolor", width=120).print(PlanText(picture=picture))
+    Console(file=file, force_terminal=True, color_system="truecolor", width=120).print(
+        PlanText(picture=picture)
+    )
     assert "\x1b[" in file.getvalue()
     assert "\x1b[" not in plain(PlanText(picture=picture), width=120)
 
@@ -199,7 +228,9 @@ def test_colour_only_on_a_terminal() -> None:
 @examples(35, 500)
 @given(trees())
 def test_ways_are_the_devices_of_a_tree(tree: Split | None) -> None:
-    assert sorted(d for _, offsets in ways(tree) for d in offsets.tolist()) == sorted(devices_of(tree))
+    assert sorted(d for _, offsets in ways(tree) for d in offsets.tolist()) == sorted(
+        devices_of(tree)
+    )
 
 
 @pytest.mark.parametrize(
@@ -207,8 +238,14 @@ def test_ways_are_the_devices_of_a_tree(tree: Split | None) -> None:
     [
         (".", ["device 4"]),
         ("b2@32 t2", ["b2", "└─ x2 @32  t2", "   └─ x2 @1  devices 4-5, 36-37"]),
-        ("b[2:1]{t2, .+2}", ["b[2:1]", "├─ 2/3  t2", "│  └─ x2 @1  devices 4-5", "└─ 1/3  device 6"]),
-        ("b[1:1:2]{., .+2, t2+4}", ["b[1:1:2]", "├─ 1/4 x2 @2  devices 4, 6", "└─ 2/4  t2", "   └─ x2 @1  devices 8-9"]),
+        (
+            "b[2:1]{t2, .+2}",
+            ["b[2:1]", "├─ 2/3  t2", "│  └─ x2 @1  devices 4-5", "└─ 1/3  device 6"],
+        ),
+        (
+            "b[1:1:2]{., .+2, t2+4}",
+            ["b[1:1:2]", "├─ 1/4 x2 @2  devices 4, 6", "└─ 2/4  t2", "   └─ x2 @1  devices 8-9"],
+        ),
     ],
 )
 def test_split_trees(split: str, lines: list[str]) -> None:
@@ -247,10 +284,16 @@ def test_classes() -> None:
 
 @pytest.mark.parametrize(
     ("stages", "rule"),
-    [("embed+7+head on 0", "stage.coverage"), ("embed+9+head on 0", "stage.coverage"), ("embd+8+head on 0", "stage.item")],
+    [
+        ("embed+7+head on 0", "stage.coverage"),
+        ("embed+9+head on 0", "stage.coverage"),
+        ("embd+8+head on 0", "stage.item"),
+    ],
 )
 def test_plans_that_do_not_fit_the_model(stages: str, rule: str) -> None:
-    plan = parse_plan(f"plan p devices 1\nlane a samples 1 in 1\n  stages {stages}\n    all = .\norder 1f1b(a)\n")
+    plan = parse_plan(
+        f"plan p devices 1\nlane a samples 1 in 1\n  stages {stages}\n    all = .\norder 1f1b(a)\n"
+    )
     with pytest.raises(StrategyError) as raised:
         picture_of(plan, model=dense_model())
     assert raised.value.rule == rule

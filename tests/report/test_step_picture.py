@@ -1,4 +1,5 @@
-"""Pictures of simulated steps: rectangles are where the trace says, bars as long as the prediction's bytes, whatever the form."""
+"""Pictures of simulated steps: rectangles are where the trace says, bars as long as the
+prediction's bytes, whatever the form."""
 
 from __future__ import annotations
 
@@ -35,7 +36,11 @@ from tests.golden.files import assert_golden
 SVG = "{http://www.w3.org/2000/svg}"
 MODEL, CLUSTER, LENGTH, BATCH = "llama-2-7b", "h100-sxm:32", 4096, 16
 REQUEST = Request(model=MODEL, cluster=CLUSTER, seq_len=LENGTH, global_batch=BATCH)
-GRIDS = ("tp4 sp pp4 mbs1 zero1 recompute=full", "tp4 sp pp4 mbs1 zero0 schedule=zb-h1", "tp2 sp pp4 vpp2 mbs1 zero1")
+GRIDS = (
+    "tp4 sp pp4 mbs1 zero1 recompute=full",
+    "tp4 sp pp4 mbs1 zero0 schedule=zb-h1",
+    "tp2 sp pp4 vpp2 mbs1 zero1",
+)
 
 
 @pytest.fixture(scope="module", params=GRIDS)
@@ -77,9 +82,15 @@ def title(rect: ET.Element) -> str:
     return rect.findtext(f"{SVG}title", "")
 
 
-def test_actions_begin_and_end_where_the_trace_does(rects: dict[str, list[ET.Element]], result: SimulatedPlan) -> None:
+def test_actions_begin_and_end_where_the_trace_does(
+    rects: dict[str, list[ET.Element]], result: SimulatedPlan
+) -> None:
     trace = simulated_trace(result, plan="plan")
-    drawn = {row: number(rect, "x") for rect in rects["step"] for row in re.findall(r"device (\d+)", title(rect))}
+    drawn = {
+        row: number(rect, "x")
+        for rect in rects["step"]
+        for row in re.findall(r"device (\d+)", title(rect))
+    }
     assert sorted(map(int, drawn)) == [one.device for one in trace.devices]
     assert all(number(rect, "width") == TIMELINE for rect in rects["step"])
     for kind, on_compute in (("action", True), ("beside", False)):
@@ -88,7 +99,9 @@ def test_actions_begin_and_end_where_the_trace_does(rects: dict[str, list[ET.Ele
         for rect, span in zip(rects[kind], sorted(spans, key=lambda s: s.device), strict=True):
             begin = number(rect, "x") - drawn[str(span.device)]
             assert begin == pytest.approx(span.start_s / trace.end_s * TIMELINE, abs=2e-3)
-            assert begin + number(rect, "width") == pytest.approx(span.end_s / trace.end_s * TIMELINE, abs=3e-3)
+            assert begin + number(rect, "width") == pytest.approx(
+                span.end_s / trace.end_s * TIMELINE, abs=3e-3
+            )
             assert rect.get("fill") == COLOURS[span.kind]
             assert title(rect).startswith(f"device {span.device}: {span.kind}")
 
@@ -96,8 +109,14 @@ def test_actions_begin_and_end_where_the_trace_does(rects: dict[str, list[ET.Ele
 def test_bubbles_are_what_no_action_covers(step: StepPicture, result: SimulatedPlan) -> None:
     trace = simulated_trace(result, plan="plan")
     for row in step.rows:
-        spans = sorted((s for s in trace.spans if s.device == row.device and s.track is Track.COMPUTE), key=lambda s: s.start_s)
-        gaps = sum(max(after.start_s - before.end_s, 0.0) for before, after in pairwise(spans)) + spans[0].start_s
+        spans = sorted(
+            (s for s in trace.spans if s.device == row.device and s.track is Track.COMPUTE),
+            key=lambda s: s.start_s,
+        )
+        gaps = (
+            sum(max(after.start_s - before.end_s, 0.0) for before, after in pairwise(spans))
+            + spans[0].start_s
+        )
         assert row.idle_s == pytest.approx(gaps)
         assert {s.kind for s in row.compute} <= {*ACTIONS, "STEP"}
 
@@ -110,25 +129,45 @@ def test_a_letter_is_what_takes_most_of_its_column(step: StepPicture) -> None:
         assert len(line) == columns
         for column, letter in enumerate(line):
             times = [(column + (k + 0.5) / samples) * step.end_s / columns for k in range(samples)]
-            seen = Counter(next((s.kind for s in row.compute if s.start_s <= t < s.end_s), IDLE).replace("STEP", "S") for t in times)
+            seen = Counter(
+                next((s.kind for s in row.compute if s.start_s <= t < s.end_s), IDLE).replace(
+                    "STEP", "S"
+                )
+                for t in times
+            )
             assert seen[letter] >= max(seen.values()) - 2
 
 
-def test_memory_bars_are_the_predictions_bytes(rects: dict[str, list[ET.Element]], text: str) -> None:
+def test_memory_bars_are_the_predictions_bytes(
+    rects: dict[str, list[ET.Element]], text: str
+) -> None:
     problem = problem_of(REQUEST)
     prediction = predict_plan(problem, plan_of_grid(problem, parse_grid(text, devices=32)))
     items = [(name, size) for stage in prediction.stages for name, size in stage.items]
-    assert [re.findall(r": (.*) (\d+) bytes", title(rect))[0] for rect in rects["memory"]] == [(n, str(size)) for n, size in items]
+    assert [re.findall(r": (.*) (\d+) bytes", title(rect))[0] for rect in rects["memory"]] == [
+        (n, str(size)) for n, size in items
+    ]
     for rect, (_, size) in zip(rects["memory"], items, strict=True):
-        assert number(rect, "width") == pytest.approx(size / prediction.capacity_bytes * MEMORY, abs=1e-3)
-    assert [title(rect) for rect in rects["capacity"]] == [f"{prediction.capacity_bytes} bytes"] * len(prediction.stages)
+        assert number(rect, "width") == pytest.approx(
+            size / prediction.capacity_bytes * MEMORY, abs=1e-3
+        )
+    assert [title(rect) for rect in rects["capacity"]] == [
+        f"{prediction.capacity_bytes} bytes"
+    ] * len(prediction.stages)
     assert all(number(rect, "width") == MEMORY for rect in rects["capacity"])
 
 
-def test_what_is_sent_is_the_simulations_traffic(rects: dict[str, list[ET.Element]], step: StepPicture, result: SimulatedPlan) -> None:
+def test_what_is_sent_is_the_simulations_traffic(
+    rects: dict[str, list[ET.Element]], step: StepPicture, result: SimulatedPlan
+) -> None:
     traffic = plan_traffic(problem_of(REQUEST), result)
     assert tuple(row.traffic for row in step.rows) == traffic
-    sizes = [(one.part, tier, size) for of_class in traffic for one in of_class for tier, size in zip(step.tiers, one.sent, strict=True)]
+    sizes = [
+        (one.part, tier, size)
+        for of_class in traffic
+        for one in of_class
+        for tier, size in zip(step.tiers, one.sent, strict=True)
+    ]
     most = max(size for *_, size in sizes)
     assert len(rects["sent"]) == len(sizes)
     for rect, (part, tier, size) in zip(rects["sent"], sizes, strict=True):
@@ -141,7 +180,9 @@ def test_every_device_is_in_its_node(step: StepPicture, result: SimulatedPlan) -
     assert len(rows) == 32
     for number, one in enumerate(result.program.classes):
         assert [device for device, row in enumerate(rows) if row == number] == list(one.devices)
-    assert [nodes.first for nodes in step.nodes] == [sum(n.count for n in step.nodes[:k]) for k in range(len(step.nodes))]
+    assert [nodes.first for nodes in step.nodes] == [
+        sum(n.count for n in step.nodes[:k]) for k in range(len(step.nodes))
+    ]
 
 
 def test_forms(picture: Picture, step: StepPicture) -> None:
@@ -154,11 +195,17 @@ def test_forms(picture: Picture, step: StepPicture) -> None:
         assert number(rect, "x") + number(rect, "width") <= number(root, "width")
         assert number(rect, "y") + number(rect, "height") <= number(root, "height")
     document = picture_document(picture)["step"]
-    assert [len(row["spans"]) for row in document["rows"]] == [len(row.compute) + len(row.beside) for row in step.rows]
-    assert [sum(row["memory_bytes"].values()) for row in document["rows"]] == [row.memory.reserved for row in step.rows]
+    assert [len(row["spans"]) for row in document["rows"]] == [
+        len(row.compute) + len(row.beside) for row in step.rows
+    ]
+    assert [sum(row["memory_bytes"].values()) for row in document["rows"]] == [
+        row.memory.reserved for row in step.rows
+    ]
     if "zb-h1" in picture.name:
         assert_golden("picture-step.svg", plan_svg(picture))
-        assert (Path(__file__).parents[2] / "docs" / "pictures" / "step.svg").read_text() == plan_svg(picture)
+        assert (
+            Path(__file__).parents[2] / "docs" / "pictures" / "step.svg"
+        ).read_text() == plan_svg(picture)
         assert_golden("picture-step.txt", plain(PlanText(picture=picture), width=120))
 
 
@@ -172,21 +219,40 @@ order table(main)
 """
 
 
-def test_an_order_of_its_own_is_drawn_as_it_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_order_of_its_own_is_drawn_as_it_ran(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "own.plan").write_text(OWN)
     drawn = draw(str(tmp_path / "own.plan"), model=MODEL, cluster="h100-sxm:2", seq_len=512)
-    assert [order.title for order in drawn.orders] == ["an order of its own (main): 16 entries on 2 ranks"]
+    assert [order.title for order in drawn.orders] == [
+        "an order of its own (main): 16 entries on 2 ranks"
+    ]
     assert drawn.step is not None
     for row, line in zip(drawn.step.rows, OWN.splitlines()[-2:], strict=True):
-        ran = [f"{s.chunk}{s.kind}{s.microbatch}" for s in sorted(row.compute, key=lambda s: s.start_s) if s.kind in ACTIONS]
+        ran = [
+            f"{s.chunk}{s.kind}{s.microbatch}"
+            for s in sorted(row.compute, key=lambda s: s.start_s)
+            if s.kind in ACTIONS
+        ]
         assert list(dict.fromkeys(ran)) == line.split()[1:]
     assert run(["draw", str(tmp_path / "own.plan"), MODEL]) == 0
     assert "table(" not in capsys.readouterr().out
 
 
-def test_a_plan_file_is_drawn_with_its_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_file_is_drawn_with_its_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "one.json"
-    words = [MODEL, "h100-sxm:8", "--seq-len", "512", "--global-batch", "8", "--strategy", "tp4 sp pp2 zero1 recompute=full"]
+    words = [
+        MODEL,
+        "h100-sxm:8",
+        "--seq-len",
+        "512",
+        "--global-batch",
+        "8",
+        "--strategy",
+        "tp4 sp pp2 zero1 recompute=full",
+    ]
     assert run(["simulate", *words, "-o", str(path), "--quiet"]) == 0
     step_s = float(capsys.readouterr().out.split()[0])
     assert run(["draw", str(path), "--json"]) == 0

@@ -1,4 +1,5 @@
-"""What a screen begins with and ``print`` shows: what was asked, how the cluster was understood, time, memory, what is assumed."""
+"""What a screen begins with and ``print`` shows: what was asked, how the cluster was understood,
+time, memory, what is assumed."""
 
 from __future__ import annotations
 
@@ -43,8 +44,17 @@ def test_print_is_the_head_of_the_screen() -> None:
         ("h100-sxm:1048576", "; a single non-blocking switch for all 1,048,576 devices (assumed)"),
         ("gb200-nvl72:144", "36 nodes of 4 gb200-nvl72 (scale-up domain of 72), 4 NICs of"),
         ("dgx-superpod-h100:512", "; leaf of 256 devices (rail-optimised), spine over all devices"),
-        ("meta-24k-roce", "pod of 3,072 devices, aggregation over all devices (oversubscribed 7:1)"),
-        ("h100-sxm:8+a100-sxm-80gb:8", "1 node of 8 h100-sxm (scale-up domain of 8), 8 NICs of 400 Gb/s + 1 node of 8 a100-sxm-80gb"),
+        (
+            "meta-24k-roce",
+            "pod of 3,072 devices, aggregation over all devices (oversubscribed 7:1)",
+        ),
+        (
+            "h100-sxm:8+a100-sxm-80gb:8",
+            (
+                "1 node of 8 h100-sxm (scale-up domain of 8), 8 NICs of 400 Gb/s + 1 node of 8"
+                " a100-sxm-80gb"
+            ),
+        ),
     ],
 )
 def test_the_cluster_is_said_as_it_was_understood(cluster: str, words: str) -> None:
@@ -55,8 +65,13 @@ def test_the_cluster_is_said_as_it_was_understood(cluster: str, words: str) -> N
 
 
 def test_a_file_says_where_its_switches_come_from() -> None:
-    text = "nodes: [{accelerator: h100-sxm, count: 16}]\nfabric: [{name: leaf, devices: 64}, {name: spine, oversubscription: 2}]\n"
-    _, switches = cluster_sources(load_cluster(text + "fabric_origin: {evidence: published, reference: the rack's papers}\n"))
+    text = (
+        "nodes: [{accelerator: h100-sxm, count: 16}]\nfabric: [{name: leaf, devices: 64}, {name:"
+        " spine, oversubscription: 2}]\n"
+    )
+    _, switches = cluster_sources(
+        load_cluster(text + "fabric_origin: {evidence: published, reference: the rack's papers}\n")
+    )
     assert (switches.value, switches.origin.reference) == (
         "leaf of 64 devices, spine over all devices (oversubscribed 2:1)",
         "the rack's papers",
@@ -65,7 +80,9 @@ def test_a_file_says_where_its_switches_come_from() -> None:
 
 
 def test_every_prediction_has_its_cluster() -> None:
-    problem = problem_of(Request(model="llama-3.2-1b", cluster="h100-sxm:16", seq_len=2048, global_batch=16))
+    problem = problem_of(
+        Request(model="llama-3.2-1b", cluster="h100-sxm:16", seq_len=2048, global_batch=16)
+    )
     found = predict(problem, Grid(dp=16))
     assert [source.quantity for source in found.sources][:2] == ["nodes", "switches"]
     assert "16 devices" in dict(prediction_lines(found))["Cluster"]
@@ -77,6 +94,15 @@ def test_names_of_joint_plans_are_whole_and_one_stage_has_no_schedule() -> None:
     plan = general("").plan
     assert plan is not None
     lane = replace(plan.lanes[0], stages=plan.lanes[0].stages[:1])
-    assert strategy_text(replace(general(""), plan=replace(plan, lanes=(lane,)))) == "a plan: 4 devices, 1 lane, 1 stage"
-    alone = JointPlan(grids=(Grid(dp=4),), outers=(0,), chunks=(ChunkChoice(layers=16),), microbatches=4, schedule="1f1b")
+    assert (
+        strategy_text(replace(general(""), plan=replace(plan, lanes=(lane,))))
+        == "a plan: 4 devices, 1 lane, 1 stage"
+    )
+    alone = JointPlan(
+        grids=(Grid(dp=4),),
+        outers=(0,),
+        chunks=(ChunkChoice(layers=16),),
+        microbatches=4,
+        schedule="1f1b",
+    )
     assert short_text(alone) == "pp1 vpp1 zero0 tp1 dp4 mbs1; 4 microbatches, layers 16"

@@ -41,7 +41,11 @@ def test_where_the_blocks_alone_are_too_large_it_is_said(over: int, blocks: bool
     fragments = {stage.rank: dict(stage.items)["fragmentation"] for stage in found.stages}
     capacity = max(stage.reserved - fragments[stage.rank] for stage in found.stages) - over
     assert min(fragments.values()) > 1
-    device = replace(found, capacity_bytes=capacity, stages=tuple(replace(stage, capacity=capacity) for stage in found.stages))
+    device = replace(
+        found,
+        capacity_bytes=capacity,
+        stages=tuple(replace(stage, capacity=capacity) for stage in found.stages),
+    )
     words = verdict(device)
     assert words.startswith("DOES NOT FIT")
     assert ("its tensors fit" in words) == blocks
@@ -56,7 +60,10 @@ def changed(change: str) -> str:
     return f"{kept}{change} sp dp{64 // size // (1 if axis == 'tp' else 8)}{zero}"
 
 
-@pytest.mark.parametrize(("share", "words"), [(0.5, "fits: the fullest device holds 50.0 % of"), (0.97, "above 95 % it may run out")])
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [(0.5, "fits: the fullest device holds 50.0 % of"), (0.97, "above 95 % it may run out")],
+)
 def test_a_nearly_full_device_is_warned_of(share: float, words: str) -> None:
     prediction = replace(PREDICTION, reserved_bytes=int(share * PREDICTION.capacity_bytes))
     assert words in verdict(prediction)
@@ -66,13 +73,26 @@ def test_a_nearly_full_device_is_warned_of(share: float, words: str) -> None:
 def test_what_is_kept_free_is_said() -> None:
     half = replace(PREDICTION, reserved_bytes=PREDICTION.capacity_bytes // 2)
     assert kept_free(ASKED, searched=False) == ""
-    assert "plans leave 5 % of it free (--headroom)" in verdict(half, kept=kept_free(ASKED, searched=True))
-    assert "5.0 % more is kept free" in verdict(half, kept=kept_free(replace(ASKED, reserve_fraction=0.05), searched=False))
-    assert "4 GiB more is kept free" in verdict(half, kept=kept_free(replace(ASKED, reserve_bytes=4 * GIB), searched=False))
+    assert "plans leave 5 % of it free (--headroom)" in verdict(
+        half, kept=kept_free(ASKED, searched=True)
+    )
+    assert "5.0 % more is kept free" in verdict(
+        half, kept=kept_free(replace(ASKED, reserve_fraction=0.05), searched=False)
+    )
+    assert "4 GiB more is kept free" in verdict(
+        half, kept=kept_free(replace(ASKED, reserve_bytes=4 * GIB), searched=False)
+    )
     assert "free" not in verdict(half, kept=kept_free(replace(ASKED, headroom=0.0), searched=True))
 
 
 def test_a_prediction_fits_exactly_where_the_simulation_does() -> None:
     problem = problem_of(ASKED)
-    for text in ("tp8 sp dp8 zero1", "tp8 sp dp8 zero1 recompute=full", "tp8 sp pp4 dp2 zero1 recompute=full"):
-        assert simulation(ASKED, strategy=text).prediction.fits == simulate_grid(problem, parse_grid(text)).fits
+    for text in (
+        "tp8 sp dp8 zero1",
+        "tp8 sp dp8 zero1 recompute=full",
+        "tp8 sp pp4 dp2 zero1 recompute=full",
+    ):
+        assert (
+            simulation(ASKED, strategy=text).prediction.fits
+            == simulate_grid(problem, parse_grid(text)).fits
+        )

@@ -38,6 +38,16 @@ def test_the_base_that_is_nearest(said: str, meant: str) -> None:
 
 def test_every_base_is_found_by_its_own_name() -> None:
     """Or, of years, by the version that it was then."""
-    found = {described(load_runtime(name).framework + " " + load_runtime(name).version) for name in runtime_names()}
+    found = {
+        described(load_runtime(name).framework + " " + load_runtime(name).version)
+        for name in runtime_names()
+    }
     assert all(is_runtime(name) for name in found)
-    assert {"megatron-core-0.12", "megatron-core-0.16", "deepspeed-0.16", "nanotron", "maxtext", "internevo"} <= found
+    assert {
+        "megatron-core-0.12",
+        "megatron-core-0.16",
+        "deepspeed-0.16",
+        "nanotron",
+        "maxtext",
+        "internevo",
+    } <= found

@@ -1,4 +1,5 @@
-"""PyTorch's 1F1B refuses fewer microbatches than stages: so do the strategies of runtimes that run it."""
+"""PyTorch's 1F1B refuses fewer microbatches than stages: so do the strategies of runtimes that run
+it."""
 
 from __future__ import annotations
 
@@ -20,7 +21,15 @@ RULE = "runtime.microbatches"
 
 
 def problem(runtime: str, batch: int) -> Problem:
-    return problem_of(Request(model="llama-3.2-1b", cluster="h100-sxm:8", seq_len=1024, global_batch=batch, runtime=runtime))
+    return problem_of(
+        Request(
+            model="llama-3.2-1b",
+            cluster="h100-sxm:8",
+            seq_len=1024,
+            global_batch=batch,
+            runtime=runtime,
+        )
+    )
 
 
 def rules(of: Problem, text: str) -> set[str]:
@@ -31,7 +40,15 @@ def rules(of: Problem, text: str) -> set[str]:
 @pytest.mark.parametrize("pp", [2, 4, 8])
 def test_the_rule_is_pytorchs(pp: int, batch: int) -> None:
     schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-    stage = SimpleNamespace(num_stages=pp, stage_index=0, is_first=True, is_last=False, has_backward=True, device=None, submod=None)
+    stage = SimpleNamespace(
+        num_stages=pp,
+        stage_index=0,
+        is_first=True,
+        is_last=False,
+        has_backward=True,
+        device=None,
+        submod=None,
+    )
     try:
         schedules.Schedule1F1B(stage, batch)
         refused = False
@@ -66,7 +83,11 @@ def test_members_of_a_space_are_those_that_keep_it() -> None:
         members = enumerate_members(of, space, replace(facts, fills_pipeline=fills))
         found.append({member_grid(members, place) for place in range(members.num_members)})
     missing = found[1] - found[0]
-    assert missing == {grid for grid in found[1] if grid.schedule == "1f1b" and 1 < 4 // (grid.dp * grid.microbatch) < grid.pp}
+    assert missing == {
+        grid
+        for grid in found[1]
+        if grid.schedule == "1f1b" and 1 < 4 // (grid.dp * grid.microbatch) < grid.pp
+    }
     assert missing
     assert found[0] < found[1]
     assert all(RULE in {one.rule for one in grid_violations(of, grid)} for grid in missing)

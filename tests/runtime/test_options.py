@@ -1,4 +1,5 @@
-"""Options of runtimes: a framework's version has one value of each, any other can be set and taken back, and text says them all."""
+"""Options of runtimes: a framework's version has one value of each, any other can be set and taken
+back, and text says them all."""
 
 from __future__ import annotations
 
@@ -8,11 +9,23 @@ import pytest
 
 from shardwright.errors import RuntimeModelError
 from shardwright.runtime.facts import IDENTITY, derive, named, stated
-from shardwright.runtime.options import BY_NAME, OPTIONS, chosen, offered, offered_values, on_devices, own_options
+from shardwright.runtime.options import (
+    BY_NAME,
+    OPTIONS,
+    chosen,
+    offered,
+    offered_values,
+    on_devices,
+    own_options,
+)
 from shardwright.runtime.registry import VENDORS, load_runtime, runtime_names
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime, TpOverlap
 
-OFFERS = [(name, offer.option, offer.value) for name in runtime_names() for offer in load_runtime(name).offers]
+OFFERS = [
+    (name, offer.option, offer.value)
+    for name in runtime_names()
+    for offer in load_runtime(name).offers
+]
 SETTINGS = [field.name for field in fields(Runtime) if field.name not in IDENTITY]
 
 
@@ -31,7 +44,11 @@ def test_every_value_is_set_taken_back_and_written(name: str, option: str, value
     if value == own:
         assert made == base
         return
-    assert (made.name, made.base, made.options) == (f"{name} {option}={value}", name, ((option, value),))
+    assert (made.name, made.base, made.options) == (
+        f"{name} {option}={value}",
+        name,
+        ((option, value),),
+    )
     assert settings(made) != settings(base)
     backed = [fact.field for fact in made.facts]
     assert sorted(backed) == sorted(fact.field for fact in base.facts)
@@ -50,8 +67,15 @@ def test_every_option_of_the_vocabulary_is_offered_by_some_framework() -> None:
 
 def test_a_value_other_than_the_own_has_a_flag() -> None:
     """Else nobody could set it; what is not set needs none."""
-    bases = [load_runtime(name) for name in runtime_names() if load_runtime(name).framework != "HAI-LLM"]  # whose flags are not published
-    without = [offer for base in bases for offer in base.offers if not offer.flag and (offer.option, offer.value) not in base.own]
+    bases = [
+        load_runtime(name) for name in runtime_names() if load_runtime(name).framework != "HAI-LLM"
+    ]  # whose flags are not published
+    without = [
+        offer
+        for base in bases
+        for offer in base.offers
+        if not offer.flag and (offer.option, offer.value) not in base.own
+    ]
     # Off is what is not set, where a framework's guide, and so its version here, sets it.
     assert {offer.option for offer in without} <= {
         "tp_overlap",
@@ -67,15 +91,25 @@ def test_a_value_other_than_the_own_has_a_flag() -> None:
 def test_one_line_says_a_launch_script() -> None:
     made = load_runtime("Megatron-Bridge graphs=ITERATION dispatcher=alltoall capacity=fixed")
     assert made.name == "megatron-bridge dispatcher=alltoall capacity=fixed graphs=iteration"
-    assert (made.capture, made.expert_dispatch, made.fixed_capacity) == (Capture.ITERATION, ExpertDispatch.ALL_TO_ALL, True)
+    assert (made.capture, made.expert_dispatch, made.fixed_capacity) == (
+        Capture.ITERATION,
+        ExpertDispatch.ALL_TO_ALL,
+        True,
+    )
     assert load_runtime("mcore tp_overlap=dgrad").tp_overlap is TpOverlap.DGRAD
 
 
 def test_the_host_reads_token_counts_where_nothing_else_knows_them() -> None:
     reads = {
-        text: load_runtime(f"megatron-bridge {text}").reads_routing for text in ("", "graphs=router", "graphs=iteration", "capacity=fixed")
+        text: load_runtime(f"megatron-bridge {text}").reads_routing
+        for text in ("", "graphs=router", "graphs=iteration", "capacity=fixed")
     }
-    assert reads == {"": True, "graphs=router": True, "graphs=iteration": False, "capacity=fixed": False}
+    assert reads == {
+        "": True,
+        "graphs=router": True,
+        "graphs=iteration": False,
+        "capacity=fixed": False,
+    }
 
 
 @pytest.mark.parametrize(
@@ -83,10 +117,18 @@ def test_the_host_reads_token_counts_where_nothing_else_knows_them() -> None:
     [
         ("megatron-core graph=none", "unknown option 'graph'", ""),
         ("megatron-core graphs=none", "megatron-core-0.12 has no option graphs", "tp_overlap"),
-        ("torchtitan tp_overlap=userbuffers", "torchtitan-0.2 cannot have tp_overlap=userbuffers", "none or async"),
+        (
+            "torchtitan tp_overlap=userbuffers",
+            "torchtitan-0.2 cannot have tp_overlap=userbuffers",
+            "none or async",
+        ),
         ("megatron-core tp_overlap", "is not option=value", "tp_overlap=dgrad"),
         ("megatron-core loss=te loss=native", "option loss is set twice", "loss=te or loss=native"),
-        ("maxtext tp_overlap=none", "maxtext has no option tp_overlap", "it has logits_parts, remat"),
+        (
+            "maxtext tp_overlap=none",
+            "maxtext has no option tp_overlap",
+            "it has logits_parts, remat",
+        ),
     ],
 )
 def test_what_cannot_be_set(text: str, message: str, hint: str) -> None:
@@ -123,8 +165,13 @@ def test_options_that_contradict_each_other_are_refused() -> None:
 
 def test_an_option_that_runs_with_others_alone_says_which() -> None:
     for dispatcher in ("alltoall", "flex", "hybridep"):
-        assert load_runtime(f"megatron-bridge dispatcher={dispatcher} expert_overlap=on").expert_overlap
-    with pytest.raises(RuntimeModelError, match="expert_overlap=on with dispatcher=alltoall or flex or hybridep alone, not with") as caught:
+        assert load_runtime(
+            f"megatron-bridge dispatcher={dispatcher} expert_overlap=on"
+        ).expert_overlap
+    with pytest.raises(
+        RuntimeModelError,
+        match="expert_overlap=on with dispatcher=alltoall or flex or hybridep alone, not with",
+    ) as caught:
         load_runtime("megatron-bridge expert_overlap=on dispatcher=allgather")
     assert caught.value.hint == "dispatcher=alltoall, or without expert_overlap=on"
     with pytest.raises(RuntimeModelError, match="alone, not with"):
@@ -135,15 +182,21 @@ def test_hybrid_ep_is_asked_for_by_name() -> None:
     assert load_runtime("megatron-core-0.16 dispatcher=hybridep").hybrid_dispatch
     with pytest.raises(RuntimeModelError, match="cannot have dispatcher=hybridep"):
         load_runtime("megatron-core-0.12 dispatcher=hybridep")
-    later = chosen(load_runtime("megatron-bridge dispatcher=hybridep"), [("dispatcher", "alltoall")])
+    later = chosen(
+        load_runtime("megatron-bridge dispatcher=hybridep"), [("dispatcher", "alltoall")]
+    )
     assert later == load_runtime("megatron-bridge dispatcher=alltoall")
     assert not later.hybrid_dispatch
 
 
 def test_parameters_on_the_host_run_with_zero_3_alone() -> None:
     assert load_runtime("deepspeed param_offload=on").zero_stages == (3,)
-    assert chosen(load_runtime("deepspeed-2021 param_offload=on"), [("param_offload", "off")]).zero_stages == (0, 3)
-    with pytest.raises(RuntimeModelError, match="contradicts another one of bf16_optimizer, param_offload"):
+    assert chosen(
+        load_runtime("deepspeed-2021 param_offload=on"), [("param_offload", "off")]
+    ).zero_stages == (0, 3)
+    with pytest.raises(
+        RuntimeModelError, match="contradicts another one of bf16_optimizer, param_offload"
+    ):
         load_runtime("deepspeed-2022 bf16_optimizer=on param_offload=on")
 
 
@@ -159,8 +212,14 @@ OF_CUDA_AND_ROCM = (
 
 
 def test_what_is_of_some_vendors_alone_is_in_the_record_of_its_option() -> None:
-    found = {(option.name, value): vendors for option in OPTIONS for value, vendors in option.vendors.items()}
-    expected = {key: {"NVIDIA"} for key in OF_NVIDIA} | {key: {"NVIDIA", "AMD"} for key in OF_CUDA_AND_ROCM}
+    found = {
+        (option.name, value): vendors
+        for option in OPTIONS
+        for value, vendors in option.vendors.items()
+    }
+    expected = {key: {"NVIDIA"} for key in OF_NVIDIA} | {
+        key: {"NVIDIA", "AMD"} for key in OF_CUDA_AND_ROCM
+    }
     assert found == expected
     assert all(value in BY_NAME[name].values for name, value in found)
 
@@ -168,32 +227,50 @@ def test_what_is_of_some_vendors_alone_is_in_the_record_of_its_option() -> None:
 @pytest.mark.parametrize("vendor", sorted(VENDORS))
 @pytest.mark.parametrize("name", runtime_names())
 def test_no_runtime_has_what_its_devices_cannot(name: str, vendor: str) -> None:
-    """Neither as an offer nor by itself; its facts are those of what it does instead, and nothing else changes."""
+    """Neither as an offer nor by itself; its facts are those of what it does instead, and nothing
+    else changes."""
     base = load_runtime(name)
     found = on_devices(base, kernels=KERNELS, called="x", vendors={vendor: "x"})
-    unable = {(o.option, o.value) for o in base.offers if vendor not in BY_NAME[o.option].vendors.get(o.value, VENDORS)}
-    assert {(o.option, o.value) for o in base.offers} - {(o.option, o.value) for o in found.offers} == unable
+    unable = {
+        (o.option, o.value)
+        for o in base.offers
+        if vendor not in BY_NAME[o.option].vendors.get(o.value, VENDORS)
+    }
+    assert {(o.option, o.value) for o in base.offers} - {
+        (o.option, o.value) for o in found.offers
+    } == unable
     assert not unable & set(found.own)
     assert (found.name, found.options) == (base.name, ())
     assert own_options(found) == found.own
     changed = dict(found.own).items() - dict(base.own).items()
     fields_changed = {field for field in SETTINGS if getattr(found, field) != getattr(base, field)}
-    assert fields_changed <= {field for o in found.offers if (o.option, o.value) in changed for field, _ in o.values}
+    assert fields_changed <= {
+        field for o in found.offers if (o.option, o.value) in changed for field, _ in o.values
+    }
     if not unable:
         assert found is base
     for option, value in unable:
         with pytest.raises(RuntimeModelError, match=f"x cannot run {option}={value}") as caught:
-            on_devices(base, kernels=KERNELS, called="x", vendors={vendor: "x"}, said={option: value})
+            on_devices(
+                base, kernels=KERNELS, called="x", vendors={vendor: "x"}, said={option: value}
+            )
         left = offered_values(found).get(option, ())
         assert all(one in caught.value.hint for one in left)
 
 
 def test_userbuffers_give_way_to_the_overlap_before_them() -> None:
-    """Where they cannot be, and on a mixture of vendors of which one cannot; a user's own accelerator may have all."""
+    """Where they cannot be, and on a mixture of vendors of which one cannot; a user's own
+    accelerator may have all."""
     base = load_runtime("megatron-core")
     assert base.tp_overlap is TpOverlap.FUSED
     for vendors in ({"AMD": "mi300x"}, {"NVIDIA": "h100", "AMD": "mi300x"}):
-        assert on_devices(base, kernels=KERNELS, called="x", vendors=vendors).tp_overlap is TpOverlap.DGRAD
+        assert (
+            on_devices(base, kernels=KERNELS, called="x", vendors=vendors).tp_overlap
+            is TpOverlap.DGRAD
+        )
     assert on_devices(base, kernels=KERNELS, called="x", vendors={}) is base
     set_so = load_runtime("megatron-core tp_overlap=none")
-    assert on_devices(set_so, kernels=KERNELS, called="x", vendors={"AMD": "mi300x"}).tp_overlap is TpOverlap.NONE
+    assert (
+        on_devices(set_so, kernels=KERNELS, called="x", vendors={"AMD": "mi300x"}).tp_overlap
+        is TpOverlap.NONE
+    )

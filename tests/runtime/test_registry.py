@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from shardwright.errors import RuntimeModelError, ShardwrightError
 from shardwright.runtime.facts import IDENTITY, derive, named, read, runtime, stated
 from shardwright.runtime.registry import DEFAULT, load_runtime, runtime_names
-from shardwright.runtime.runtime import AttentionKernel, Capture, ElementKernels, FullRecompute, Runtime, TpOverlap
+from shardwright.runtime.runtime import (
+    AttentionKernel,
+    Capture,
+    ElementKernels,
+    FullRecompute,
+    Runtime,
+    TpOverlap,
+)
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.strategy.grid.axes import Recompute
 from shardwright.strategy.grid.schedules import GRID_SCHEDULES
@@ -100,8 +107,14 @@ def test_any_text_is_a_runtime_or_an_error_of_ours(text: str) -> None:
 
 
 def test_generations_differ_where_history_says() -> None:
-    y2021, y2022, core = (load_runtime(n) for n in ("megatron-2021", "megatron-2022", "megatron-core"))
-    assert (y2021.sequence_parallel, y2022.sequence_parallel, core.sequence_parallel) == (False, True, True)
+    y2021, y2022, core = (
+        load_runtime(n) for n in ("megatron-2021", "megatron-2022", "megatron-core")
+    )
+    assert (y2021.sequence_parallel, y2022.sequence_parallel, core.sequence_parallel) == (
+        False,
+        True,
+        True,
+    )
     assert y2021.attention_kernel is y2022.attention_kernel is AttentionKernel.UNFUSED
     assert core.attention_kernel is not AttentionKernel.UNFUSED
     assert not y2021.overlap_grad_reduce
@@ -120,10 +133,16 @@ def test_nothing_differs_without_a_fact() -> None:
         derive(load_runtime(DEFAULT), named("derived"), bucket_bytes=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="bucket_bytes"):
         named("derived", bucket_bytes=1)  # type: ignore[call-arg]
-    derived = derive(load_runtime(DEFAULT), named("derived"), stated("https://example.org", bucket_bytes=1))
+    derived = derive(
+        load_runtime(DEFAULT), named("derived"), stated("https://example.org", bucket_bytes=1)
+    )
     assert derived.bucket_bytes == 1
     assert [f.link for f in derived.facts if f.field == "bucket_bytes"] == ["https://example.org"]
-    assert (derived.name, derived.version, derived.aliases) == ("derived", load_runtime(DEFAULT).version, ())
+    assert (derived.name, derived.version, derived.aliases) == (
+        "derived",
+        load_runtime(DEFAULT).version,
+        (),
+    )
     assert uncited(derived) == set()
 
 
@@ -145,7 +164,9 @@ def test_a_framework_of_its_own_states_every_field_once() -> None:
 def test_fields_are_switched_by_name() -> None:
     link = "https://example.org"
     derived = derive(
-        load_runtime(DEFAULT), named("derived"), read(link, on="zero1_broadcasts rebuilds_norms", off="saves_quantized capture")
+        load_runtime(DEFAULT),
+        named("derived"),
+        read(link, on="zero1_broadcasts rebuilds_norms", off="saves_quantized capture"),
     )
     assert derived.zero1_broadcasts
     assert derived.rebuilds_norms
@@ -157,6 +178,12 @@ def test_fields_are_switched_by_name() -> None:
         "saves_quantized",
         "capture",
     }
-    for wrong in ({"on": "capture"}, {"off": "zero_stages"}, {"off": "collective_library"}, {"bucket_byte": 1}, {"version": "2"}):
+    for wrong in (
+        {"on": "capture"},
+        {"off": "zero_stages"},
+        {"off": "collective_library"},
+        {"bucket_byte": 1},
+        {"version": "2"},
+    ):
         with pytest.raises(ValueError, match="cannot state"):
             stated(link, **wrong)

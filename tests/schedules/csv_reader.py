@@ -1,4 +1,5 @@
-"""Action letters and CSV tables, read: what the writer's texts say to PyTorch (``_PipelineScheduleRuntime._load_csv``)."""
+"""Action letters and CSV tables, read: what the writer's texts say to PyTorch
+(``_PipelineScheduleRuntime._load_csv``)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from shardwright.schedules.letters import PAIR, format_action
 from shardwright.schedules.table import ActionTable
 from shardwright.strategy.plan.order import Action, Kind
 
-_ACTION: Final = re.compile(r"(?:([A-Za-z_][\w-]*)/)?([0-9]{1,7})([FIWBR])([0-9]{1,7})(?:\.([0-9]{1,7}))?", re.ASCII)
+_ACTION: Final = re.compile(
+    r"(?:([A-Za-z_][\w-]*)/)?([0-9]{1,7})([FIWBR])([0-9]{1,7})(?:\.([0-9]{1,7}))?", re.ASCII
+)
 _COMMUNICATION: Final = re.compile(r"[0-9]+(?:SEND|RECV|UNSHARD|RESHARD|REDUCE)", re.ASCII)
 
 
@@ -33,15 +36,29 @@ def _parse_one(text: str, lanes: tuple[str, ...]) -> Action:
     word = text.strip()
     match = _ACTION.fullmatch(word)
     if match is None:
-        only = "communication is not written into a compute-only table; " if _COMMUNICATION.match(word) else ""
-        raise DataError(f"{_shown(word)} is not an action", hint=f"{only}write chunk, one of F I W B R, and microbatch, such as 2F0")
+        only = (
+            "communication is not written into a compute-only table; "
+            if _COMMUNICATION.match(word)
+            else ""
+        )
+        raise DataError(
+            f"{_shown(word)} is not an action",
+            hint=f"{only}write chunk, one of F I W B R, and microbatch, such as 2F0",
+        )
     name, chunk, kind, microbatch, part = match.groups()
     if name is not None and name not in lanes:
         raise DataError(
-            f"unknown lane {_shown(name)} in {_shown(word)}", hint=f"lanes: {', '.join(lanes[:8])}" if lanes else "there is one lane"
+            f"unknown lane {_shown(name)} in {_shown(word)}",
+            hint=f"lanes: {', '.join(lanes[:8])}" if lanes else "there is one lane",
         )
     lane = lanes.index(name) if name is not None else 0
-    return Action(chunk=int(chunk), kind=Kind(kind), microbatch=int(microbatch), lane=lane, slice=int(part or 0))
+    return Action(
+        chunk=int(chunk),
+        kind=Kind(kind),
+        microbatch=int(microbatch),
+        lane=lane,
+        slice=int(part or 0),
+    )
 
 
 def _shown(word: str) -> str:
@@ -56,7 +73,11 @@ def parse_csv(text: str, *, lanes: tuple[str, ...] = ()) -> ActionTable:
         DataError: a cell is no action, an action is there twice or missing, or the table deadlocks.
     """
     rows = [
-        [_cell(cell, rank, column, lanes) for column, cell in enumerate(line.split(",")) if cell.strip()]
+        [
+            _cell(cell, rank, column, lanes)
+            for column, cell in enumerate(line.split(","))
+            if cell.strip()
+        ]
         for rank, line in enumerate(_lines(text))
     ]
     if not rows:
@@ -87,7 +108,8 @@ def _cell(cell: str, rank: int, column: int, lanes: tuple[str, ...]) -> Entry:
 
 
 def _check_complete(rows: list[list[Entry]]) -> None:
-    """Each chunk has one forward of each microbatch and slice, nothing is there twice, and B stands beside no I or W of the same thing."""
+    """Each chunk has one forward of each microbatch and slice, nothing is there twice, and B stands
+    beside no I or W of the same thing."""
     seen: set[Action] = set()
     for rank, row in enumerate(rows):
         if not row:
@@ -98,19 +120,30 @@ def _check_complete(rows: list[list[Entry]]) -> None:
             seen.add(action)
     for action in seen:
         if action.kind in (Kind.I, Kind.W) and replace(action, kind=Kind.B) in seen:
-            raise DataError(f"{format_action(action)} is there beside the full backward of the same chunk and microbatch")
-    counts = [max(values) + 1 for values in zip(*((a.lane, a.chunk, a.microbatch, a.slice) for a in seen), strict=True)]
+            raise DataError(
+                f"{format_action(action)} is there beside the full backward of the same chunk and"
+                " microbatch"
+            )
+    counts = [
+        max(values) + 1
+        for values in zip(*((a.lane, a.chunk, a.microbatch, a.slice) for a in seen), strict=True)
+    ]
     forwards = {(a.lane, a.chunk, a.microbatch, a.slice) for a in seen if a.kind is Kind.F}
     if len(forwards) < prod(counts):
         lane, chunk, microbatch, part = _first_missing(forwards, counts)
         missing = Action(chunk=chunk, kind=Kind.F, microbatch=microbatch, lane=lane, slice=part)
         raise DataError(
             f"{format_action(missing)} is missing{f' in lane {lane}' if lane else ''}",
-            hint=f"the table speaks of {counts[1]} chunks and {counts[2]} microbatches: each needs its forward",
+            hint=(
+                f"the table speaks of {counts[1]} chunks and {counts[2]} microbatches: each needs"
+                " its forward"
+            ),
         )
 
 
-def _first_missing(forwards: set[tuple[int, int, int, int]], counts: list[int]) -> tuple[int, int, int, int]:
+def _first_missing(
+    forwards: set[tuple[int, int, int, int]], counts: list[int]
+) -> tuple[int, int, int, int]:
     """The first (lane, chunk, microbatch, slice) below `counts` that has no forward."""
     lanes, chunks, microbatches, parts = counts
     return next(

@@ -1,4 +1,5 @@
-"""A longest-path simulator of action tables that shares no code with the package's: when each action ends, and what each rank holds."""
+"""A longest-path simulator of action tables that shares no code with the package's: when each
+action ends, and what each rank holds."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ Key = tuple[str, int, int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Of each rank: start of its first action, end of its last, busy time, most forwards held until their B or W."""
+    """Of each rank: start of its first action, end of its last, busy time, most forwards held until
+    their B or W."""
 
     first: list[int]
     last: list[int]
@@ -29,11 +31,15 @@ class Run:
     @property
     def idle(self) -> list[int]:
         """Waiting between a rank's first and last action."""
-        return [last - first - work for first, last, work in zip(self.first, self.last, self.work, strict=True)]
+        return [
+            last - first - work
+            for first, last, work in zip(self.first, self.last, self.work, strict=True)
+        ]
 
 
 def needs_of(key: Key, *, chunks: int, slices: int) -> list[Key]:
-    """What must be done before, by the mathematics of training: causal slices in order, their gradients in the opposite order."""
+    """What must be done before, by the mathematics of training: causal slices in order, their
+    gradients in the opposite order."""
     kind, lane, chunk, microbatch, part = key
     needs: list[Key] = []
     if kind == "F":
@@ -52,15 +58,31 @@ def needs_of(key: Key, *, chunks: int, slices: int) -> list[Key]:
     return needs
 
 
-def run(table: ActionTable, *, times: Mapping[str, int], pair: Callable[[int, int], int] = lambda a, b: a + b, transfer: int = 0) -> Run:
+def run(
+    table: ActionTable,
+    *,
+    times: Mapping[str, int],
+    pair: Callable[[int, int], int] = lambda a, b: a + b,
+    transfer: int = 0,
+) -> Run:
     """Run every row in order, each action once its inputs are there; AssertionError on deadlock.
 
     Args:
-        times: of F, I, W; B takes I + W. pair: time of an overlapped pair from those of its parts. transfer: between different ranks.
+        times: of F, I, W; B takes I + W.
+        pair: time of an overlapped pair from those of its parts.
+        transfer: between different ranks.
     """
     slices, row_start = int(table.slice.max()) + 1, table.row_start.tolist()
     letters_of = [KINDS[kind] for kind in table.kind.tolist()]
-    places = list(zip(table.lane.tolist(), table.chunk.tolist(), table.microbatch.tolist(), table.slice.tolist(), strict=True))
+    places = list(
+        zip(
+            table.lane.tolist(),
+            table.chunk.tolist(),
+            table.microbatch.tolist(),
+            table.slice.tolist(),
+            strict=True,
+        )
+    )
     pairs = [False] * len(places) if table.overlapped is None else table.overlapped.tolist()
     length = dict(times) | {"B": times["I"] + times["W"]}
     owner = {}
@@ -86,14 +108,20 @@ def run(table: ActionTable, *, times: Mapping[str, int], pair: Callable[[int, in
                         if need not in end:
                             start = -1
                             break
-                        start = max(start, end[need] + (transfer if owner[need[1], need[2]] != rank else 0))
+                        start = max(
+                            start, end[need] + (transfer if owner[need[1], need[2]] != rank else 0)
+                        )
                     if start < 0:
                         break
                     letters.append(letter)
                     outputs += [key] if letter != "B" else [key, ("W", *where)]
                 if start < 0:
                     break
-                lasts = pair(length[letters[0]], length[letters[1]]) if count == 2 else length[letters[0]]
+                lasts = (
+                    pair(length[letters[0]], length[letters[1]])
+                    if count == 2
+                    else length[letters[0]]
+                )
                 free[rank] = start + lasts
                 work[rank] += lasts
                 first[rank] = start if first[rank] < 0 else first[rank]
@@ -105,6 +133,10 @@ def run(table: ActionTable, *, times: Mapping[str, int], pair: Callable[[int, in
 
 
 def held(table: ActionTable) -> list[int]:
-    """Most forwards whose B or W is not done, by rank; an overlapped pair holds its forward beside what its backward frees."""
+    """Most forwards whose B or W is not done, by rank; an overlapped pair holds its forward beside
+    what its backward frees."""
     steps = np.array([{"F": 1, "B": -1, "W": -1}.get(KINDS[kind], 0) for kind in table.kind])
-    return [max(0, int(np.cumsum(steps[table.row_start[r] : table.row_start[r + 1]]).max())) for r in range(table.num_ranks)]
+    return [
+        max(0, int(np.cumsum(steps[table.row_start[r] : table.row_start[r + 1]]).max()))
+        for r in range(table.num_ranks)
+    ]

@@ -1,4 +1,5 @@
-"""What every schedule of the registry must do, whatever it is: each action once, on its rank, executable, told in text without loss."""
+"""What every schedule of the registry must do, whatever it is: each action once, on its rank,
+executable, told in text without loss."""
 
 from __future__ import annotations
 
@@ -35,34 +36,60 @@ def table(name: str, numbers: Numbers) -> ActionTable | None:
     ranks, chunks, microbatches, slices = numbers
     extra = {"slices": slices} if "slices" in getattr(schedule(name), "options", ()) else {}
     try:
-        return schedule(name).table(num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=microbatches, **extra)
+        return schedule(name).table(
+            num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=microbatches, **extra
+        )
     except StrategyError:
         return None
 
 
-def legal(name: str, *, ranks: int, most: int, count: int = 10**9) -> list[tuple[Numbers, ActionTable]]:
+def legal(
+    name: str, *, ranks: int, most: int, count: int = 10**9
+) -> list[tuple[Numbers, ActionTable]]:
     """All legal tables of up to `ranks` ranks and `most` microbatches; or `count` of them, drawn."""
     slices = (1, 3) if "slices" in getattr(schedule(name), "options", ()) else (1,)
-    sizes = [(p, v, m, s) for p in range(1, ranks + 1) for v in (1, 2, 3, 4) for m in range(1, most + 1) for s in slices]
+    sizes = [
+        (p, v, m, s)
+        for p in range(1, ranks + 1)
+        for v in (1, 2, 3, 4)
+        for m in range(1, most + 1)
+        for s in slices
+    ]
     drawn = sizes if count >= len(sizes) else random_of(name).sample(sizes, len(sizes))
-    return list(islice(((numbers, found) for numbers in drawn if (found := table(name, numbers)) is not None), count))
+    return list(
+        islice(
+            ((numbers, found) for numbers in drawn if (found := table(name, numbers)) is not None),
+            count,
+        )
+    )
 
 
 @in_both
 @pytest.mark.parametrize("name", NAMES)
 def test_many_sizes_run_and_are_complete(name: str) -> None:
-    """No deadlock; each (lane, chunk, microbatch, slice) once a kind, on its rank; the peak is what is said."""
+    """No deadlock; each (lane, chunk, microbatch, slice) once a kind, on its rank; the peak is what
+    is said."""
     rule = schedule(name)
     picky = name in {"chimera", "dualpipe", "dualpipe-v", "interleaved-1f1b"}
-    tables = legal(name, ranks=14, most=42, count=SIZES) if picky else legal(name, ranks=8, most=20, count=SIZES)
+    tables = (
+        legal(name, ranks=14, most=42, count=SIZES)
+        if picky
+        else legal(name, ranks=8, most=20, count=SIZES)
+    )
     assert len(tables) >= min(SIZES, 100)
     for (ranks, chunks, microbatches, slices), found in tables:
-        assert (found.num_ranks, found.num_chunks, found.num_microbatches) == (ranks, ranks * chunks, microbatches)
+        assert (found.num_ranks, found.num_chunks, found.num_microbatches) == (
+            ranks,
+            ranks * chunks,
+            microbatches,
+        )
         check_complete(found, placement=rule.placement, chunks=chunks, slices=slices)
         assert set(np.unique(found.kind)) <= {KINDS.index(letter) for letter in rule.kinds}
         result = run(found, times={"F": 2, "I": 3, "W": 1}, transfer=1)
         extra = {"slices": slices} if slices > 1 else {}
-        peak = rule.peak_in_flight(num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=microbatches, **extra)
+        peak = rule.peak_in_flight(
+            num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=microbatches, **extra
+        )
         if peak is not None:
             assert peak.tolist() == result.held, (ranks, chunks, microbatches)
 
@@ -89,13 +116,21 @@ def check_complete(found: ActionTable, *, placement: Placement, chunks: int, sli
     transfer=st.integers(0, 20),
 )
 @examples(30, 1000)
-def test_any_times_run(name: str, numbers: Numbers, times: tuple[int, int, int], transfer: int) -> None:
+def test_any_times_run(
+    name: str, numbers: Numbers, times: tuple[int, int, int], transfer: int
+) -> None:
     """No rank is done before its work, and none later than everything one after another."""
     found = table(name, numbers)
     assume(found is not None)
     assert found is not None
     result = run(found, times=dict(zip("FIW", times, strict=True)), transfer=transfer)
-    hops = 2 * found.num_microbatches * found.num_chunks * (int(found.lane.max()) + 1) * (int(found.slice.max()) + 1)
+    hops = (
+        2
+        * found.num_microbatches
+        * found.num_chunks
+        * (int(found.lane.max()) + 1)
+        * (int(found.slice.max()) + 1)
+    )
     assert max(result.work) <= result.makespan <= sum(result.work) + hops * transfer
     assert sum(result.work) == sum(times) * hops // 2
 
@@ -108,7 +143,11 @@ def test_text_round_trip(name: str) -> None:
     for _, found in tables:
         lanes = LANES if found.lane.any() else ()
         rows = [row_entries(found, rank=rank) for rank in range(found.num_ranks)]
-        assert all(parse_action(format_action(entry, lanes=LANES), lanes=LANES) == entry for row in rows for entry in row)
+        assert all(
+            parse_action(format_action(entry, lanes=LANES), lanes=LANES) == entry
+            for row in rows
+            for entry in row
+        )
         text = format_csv(found, lanes=lanes)
         back = parse_csv(text, lanes=lanes)
         assert [row_entries(back, rank=rank) for rank in range(back.num_ranks)] == rows
@@ -117,7 +156,10 @@ def test_text_round_trip(name: str) -> None:
         assert len(picture) == found.num_ranks
         for line, row in zip(picture, rows, strict=True):
             cells = [cell for cell in line.split()[1:] if cell != "."]
-            assert cells == ["|".join(format_action(action, lanes=lanes) for action in actions_of(entry)) for entry in row]
+            assert cells == [
+                "|".join(format_action(action, lanes=lanes) for action in actions_of(entry))
+                for entry in row
+            ]
 
 
 @in_both
@@ -126,15 +168,20 @@ def test_slots_are_the_longest_path_in_unit_times(name: str) -> None:
     """Where all kinds take one slot the package's own walk agrees with the independent one."""
     for _, found in legal(name, ranks=5, most=11, count=many(30, 120)):
         if not (Counter(found.kind.tolist()).keys() & {KINDS.index("B")}):
-            assert int(slots(found).max()) + 1 == run(found, times={"F": 1, "I": 1, "W": 1}).makespan
+            assert (
+                int(slots(found).max()) + 1 == run(found, times={"F": 1, "I": 1, "W": 1}).makespan
+            )
         elif not (Counter(found.kind.tolist()).keys() & {KINDS.index("W")}):
-            assert int(slots(found).max()) + 1 == run(found, times={"F": 1, "I": 1, "W": 0}).makespan
+            assert (
+                int(slots(found).max()) + 1 == run(found, times={"F": 1, "I": 1, "W": 0}).makespan
+            )
 
 
 @in_both
 @pytest.mark.parametrize("name", NAMES)
 def test_the_event_kernel_runs_every_table(name: str) -> None:
-    """The simulator's kernel, told rows and inputs as edges, neither deadlocks nor disagrees with the walk by hand."""
+    """The simulator's kernel, told rows and inputs as edges, neither deadlocks nor disagrees with
+    the walk by hand."""
     times = {"F": 2, "I": 3, "W": 1}
     for _, found in legal(name, ranks=6, most=14, count=many(25, 150)):
         if found.overlapped is not None:
@@ -143,30 +190,55 @@ def test_the_event_kernel_runs_every_table(name: str) -> None:
         slices = int(found.slice.max()) + 1
         for a in range(found.kind.size):
             letter = KINDS[found.kind[a]]
-            where = (int(found.lane[a]), int(found.chunk[a]), int(found.microbatch[a]), int(found.slice[a]))
+            where = (
+                int(found.lane[a]),
+                int(found.chunk[a]),
+                int(found.microbatch[a]),
+                int(found.slice[a]),
+            )
             for part in "IW" if letter == "B" else letter:
                 at[part, *where] = a
-        edges = {(a - 1, a) for a in range(1, found.kind.size) if a not in set(found.row_start.tolist())}
+        edges = {
+            (a - 1, a) for a in range(1, found.kind.size) if a not in set(found.row_start.tolist())
+        }
         for key, a in at.items():
             needs = (at[need] for need in needs_of(key, chunks=found.num_chunks, slices=slices))
             edges |= {(need, a) for need in needs if need != a}
         pairs = np.array(sorted(edges)).reshape(-1, 2)
         start = np.searchsorted(pairs[:, 0], np.arange(found.kind.size + 1))
         indegree = np.bincount(pairs[:, 1], minlength=found.kind.size)
-        work = np.array([(times | {"B": times["I"] + times["W"]})[KINDS[kind]] for kind in found.kind])
+        work = np.array(
+            [(times | {"B": times["I"] + times["W"]})[KINDS[kind]] for kind in found.kind]
+        )
         none = np.zeros(0, int)
-        _, finish, done = simulate(work, indegree, start, pairs[:, 1], np.zeros(found.kind.size + 1, int), none, none, 0)
+        _, finish, done = simulate(
+            work, indegree, start, pairs[:, 1], np.zeros(found.kind.size + 1, int), none, none, 0
+        )
         assert done == found.kind.size
         assert int(finish.max()) == run(found, times=times).makespan
 
 
 def test_placements_by_hand() -> None:
-    assert chunk_ranks(Placement.LOOPED, num_ranks=3, chunks_per_rank=2).tolist() == [[0, 1, 2, 0, 1, 2]]
-    assert chunk_ranks(Placement.WAVE, num_ranks=3, chunks_per_rank=2).tolist() == [[0, 1, 2, 2, 1, 0]]
-    assert chunk_ranks(Placement.WAVE, num_ranks=2, chunks_per_rank=4).tolist() == [[0, 1, 1, 0, 0, 1, 1, 0]]
-    assert chunk_ranks(Placement.OPPOSITE, num_ranks=3, chunks_per_rank=1).tolist() == [[0, 1, 2], [2, 1, 0]]
-    assert rank_chunks(Placement.WAVE, num_ranks=3, chunks_per_rank=2).tolist() == [[[0, 5], [1, 4], [2, 3]]]
-    assert rank_chunks(Placement.OPPOSITE, num_ranks=2, chunks_per_rank=1).tolist() == [[[0], [1]], [[1], [0]]]
+    assert chunk_ranks(Placement.LOOPED, num_ranks=3, chunks_per_rank=2).tolist() == [
+        [0, 1, 2, 0, 1, 2]
+    ]
+    assert chunk_ranks(Placement.WAVE, num_ranks=3, chunks_per_rank=2).tolist() == [
+        [0, 1, 2, 2, 1, 0]
+    ]
+    assert chunk_ranks(Placement.WAVE, num_ranks=2, chunks_per_rank=4).tolist() == [
+        [0, 1, 1, 0, 0, 1, 1, 0]
+    ]
+    assert chunk_ranks(Placement.OPPOSITE, num_ranks=3, chunks_per_rank=1).tolist() == [
+        [0, 1, 2],
+        [2, 1, 0],
+    ]
+    assert rank_chunks(Placement.WAVE, num_ranks=3, chunks_per_rank=2).tolist() == [
+        [[0, 5], [1, 4], [2, 3]]
+    ]
+    assert rank_chunks(Placement.OPPOSITE, num_ranks=2, chunks_per_rank=1).tolist() == [
+        [[0], [1]],
+        [[1], [0]],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -186,4 +258,6 @@ def test_sizes_that_have_no_table(name: str, numbers: tuple[int, ...], words: st
     ranks, chunks, microbatches, *slices = numbers
     extra = {"slices": slices[0]} if slices else {}
     with pytest.raises(StrategyError, match=words):
-        schedule(name).table(num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=microbatches, **extra)
+        schedule(name).table(
+            num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=microbatches, **extra
+        )

@@ -45,7 +45,15 @@ def rows_of(table: ActionTable) -> list[tuple[Entry, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("text", "kinds"), [("2F0", "F"), ("0I12", "I"), ("3W1", "W"), ("17B255", "B"), ("1R4", "R"), ("(0F1;1B0)OVERLAP_F_B", "FB")]
+    ("text", "kinds"),
+    [
+        ("2F0", "F"),
+        ("0I12", "I"),
+        ("3W1", "W"),
+        ("17B255", "B"),
+        ("1R4", "R"),
+        ("(0F1;1B0)OVERLAP_F_B", "FB"),
+    ],
 )
 def test_letters_of_pytorch(text: str, kinds: str) -> None:
     entry = parse_action(text)
@@ -55,7 +63,9 @@ def test_letters_of_pytorch(text: str, kinds: str) -> None:
 
 def test_which_number_is_which() -> None:
     assert parse_action(" 2F7 ") == Action(chunk=2, kind=Kind.F, microbatch=7)
-    assert parse_action("up/3B0.5", lanes=("down", "up")) == Action(chunk=3, kind=Kind.B, microbatch=0, lane=1, slice=5)
+    assert parse_action("up/3B0.5", lanes=("down", "up")) == Action(
+        chunk=3, kind=Kind.B, microbatch=0, lane=1, slice=5
+    )
 
 
 @given(actions | st.tuples(actions, actions))
@@ -99,7 +109,8 @@ def test_golden_csv() -> None:
 
 
 def test_idle_cells_are_for_the_eye() -> None:
-    """The placement of idle cells in a table dumped by PyTorch 2.13 differs from ours; the order does not."""
+    """The placement of idle cells in a table dumped by PyTorch 2.13 differs from ours; the order
+    does not."""
     dumped = "0F0,0F1,2F0,2F1,,,0F2,2B0,0F3,2B1,2F2,0B0,2F3,0B1,,2B2,,2B3,,0B2,,0B3\r\n"
     dumped += ",1F0,1F1,,3F0,3B0,3F1,3B1,1F2,1B0,1F3,1B1,3F2,3B2,3F3,3B3,,1B2,,1B3\r\n"
     assert rows_of(parse_csv(dumped)) == rows_of(parse_csv(INTERLEAVED_2_2_4))
@@ -107,7 +118,9 @@ def test_idle_cells_are_for_the_eye() -> None:
 
 def test_pairs_and_split_backwards_round_trip() -> None:
     table = parse_csv(ZERO_BUBBLE_WITH_A_PAIR)
-    assert format_csv(table) == ZERO_BUBBLE_WITH_A_PAIR.replace("1F0", ",1F0", 1).replace("0F1,0I0", "0F1,,0I0")
+    assert format_csv(table) == ZERO_BUBBLE_WITH_A_PAIR.replace("1F0", ",1F0", 1).replace(
+        "0F1,0I0", "0F1,,0I0"
+    )
     assert table.overlapped is not None
     assert table.overlapped.sum() == 1
     place = slots(table)
@@ -115,12 +128,17 @@ def test_pairs_and_split_backwards_round_trip() -> None:
 
 
 @given(
-    name=st.sampled_from(["gpipe", "1f1b", "interleaved-1f1b"]), ranks=st.integers(1, 4), chunks=st.integers(1, 3), rounds=st.integers(1, 3)
+    name=st.sampled_from(["gpipe", "1f1b", "interleaved-1f1b"]),
+    ranks=st.integers(1, 4),
+    chunks=st.integers(1, 3),
+    rounds=st.integers(1, 3),
 )
 @CALM
 def test_csv_round_trip(name: str, ranks: int, chunks: int, rounds: int) -> None:
     chunks = chunks if name == "interleaved-1f1b" else 1
-    table = schedule_table(name, num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=rounds * ranks)
+    table = schedule_table(
+        name, num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=rounds * ranks
+    )
     back = parse_csv(format_csv(table))
     assert rows_of(back) == rows_of(table)
     assert (back.num_chunks, back.num_microbatches) == (table.num_chunks, table.num_microbatches)
@@ -151,12 +169,31 @@ def test_what_is_no_table(text: str, words: str) -> None:
         parse_csv(text)
 
 
-cells = st.sampled_from(["", "0F0", "0B0", "1F0", "1B0", "0F1", "0B1", "1F1", "1B1", "0I0", "0W0", "(0F1;0B0)OVERLAP_F_B", "0F0.1", "0R0"])
+cells = st.sampled_from(
+    [
+        "",
+        "0F0",
+        "0B0",
+        "1F0",
+        "1B0",
+        "0F1",
+        "0B1",
+        "1F1",
+        "1B1",
+        "0I0",
+        "0W0",
+        "(0F1;0B0)OVERLAP_F_B",
+        "0F0.1",
+        "0R0",
+    ]
+)
 
 
 @given(
     st.text()
-    | st.lists(st.lists(cells, max_size=8), max_size=3).map(lambda rows: "\n".join(",".join(row) for row in rows))
+    | st.lists(st.lists(cells, max_size=8), max_size=3).map(
+        lambda rows: "\n".join(",".join(row) for row in rows)
+    )
     | st.permutations(["0F0", "0B0", "0F1", "0B1"]).map(",".join)
 )
 @CALM

@@ -1,4 +1,5 @@
-"""Brute force: every raw member of a space by itertools, judged by the rules of grids alone, simulated one by one."""
+"""Brute force: every raw member of a space by itertools, judged by the rules of grids alone,
+simulated one by one."""
 
 from __future__ import annotations
 
@@ -24,16 +25,26 @@ from tests.cost.prices import rows_of
 
 
 def raw_grids(space: Space, batch: int) -> Iterator[Grid | None]:
-    """A grid of every raw member, in the space's order; None where the values contradict one another."""
+    """A grid of every raw member, in the space's order; None where the values contradict one
+    another."""
     whole = [d for d in range(1, batch + 1) if batch % d == 0]
     axes, own = (space.of(axis) for axis, _ in space.values), dict(space.runtime_options)
-    for *values, modules, dp in itertools.product(*axes, space.modules, range(1, space.devices + 1)):
+    for *values, modules, dp in itertools.product(
+        *axes, space.modules, range(1, space.devices + 1)
+    ):
         member = dict(zip((axis for axis, _ in space.values), values, strict=True))
         used = int(member["tp"]) * int(member["cp"]) * int(member["pp"]) * dp
-        idle = space.fewest and space.fewest <= used < space.devices and used % space.node == 0 and dp in whole
+        idle = (
+            space.fewest
+            and space.fewest <= used < space.devices
+            and used % space.node == 0
+            and dp in whole
+        )
         if not (used == space.devices or idle) or (space.dp and dp not in space.dp):
             continue
-        if member["recompute"] != "none" and any(value == "on" and own.get(name) != "on" for name, value in modules):
+        if member["recompute"] != "none" and any(
+            value == "on" and own.get(name) != "on" for name, value in modules
+        ):
             yield None
             continue
         try:
@@ -65,14 +76,23 @@ def raw_grids(space: Space, batch: int) -> Iterator[Grid | None]:
 
 
 def whole_groups(grid: Grid) -> bool:
-    """The first `shard` holders, counted by device, are a box of the cp x dp plane: groups of holders that a communicator can have."""
+    """The first `shard` holders, counted by device, are a box of the cp x dp plane: groups of
+    holders that a communicator can have."""
     if not grid.zero or not grid.shard:
         return True
     strides = grid.strides()
-    holders = sorted((c * strides["cp"] + d * strides["dp"], c, d) for c in range(grid.cp) for d in range(grid.dp))
+    holders = sorted(
+        (c * strides["cp"] + d * strides["dp"], c, d)
+        for c in range(grid.cp)
+        for d in range(grid.dp)
+    )
     group = [(c, d) for _, c, d in holders[: grid.shard]]
     rows, columns = {c for c, _ in group}, {d for _, d in group}
-    return len(rows) * len(columns) == len(group) and grid.cp % len(rows) == 0 and grid.dp % len(columns) == 0
+    return (
+        len(rows) * len(columns) == len(group)
+        and grid.cp % len(rows) == 0
+        and grid.dp % len(columns) == 0
+    )
 
 
 def runs(grid: Grid, problem: Problem) -> bool:
@@ -130,11 +150,21 @@ def judge(problem: Problem, grids: Iterable[Grid]) -> list[Judged]:
     rows = rows_of(listed)
     sets = tuple(dict.fromkeys(grid.options for grid in listed))
     layers = layer_table(problem, rows, modules=sets)
-    meshes = mesh_table(problem, rows, np.array([g.shard or g.dp * g.cp for g in listed], dtype=np.int64))
+    meshes = mesh_table(
+        problem, rows, np.array([g.shard or g.dp * g.cp for g in listed], dtype=np.int64)
+    )
     result = []
     for row, grid in enumerate(listed):
-        layout = layout_of(problem.model, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last)
-        priced = Priced(layers=layers, layer_row=row + sets.index(grid.options) * len(listed), meshes=meshes, mesh_row=row, layout=layout)
+        layout = layout_of(
+            problem.model, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last
+        )
+        priced = Priced(
+            layers=layers,
+            layer_row=row + sets.index(grid.options) * len(listed),
+            meshes=meshes,
+            mesh_row=row,
+            layout=layout,
+        )
         path = path_seconds(problem, grid, step_costs(problem, grid, priced))
         done = simulate_grid(problem, grid)
         result.append(Judged(grid=grid, need=done.need, path_s=path, step_s=done.step_time_s))

@@ -15,14 +15,18 @@ INSTALLED = find_spec("ray") is not None
 
 
 @pytest.fixture(params=["stand-in", *(["installed"] if INSTALLED else [])])
-def ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn | None]:
+def ray(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[StandIn | None]:
     """The module that stands in, None for Ray itself; no workers are left."""
     if request.param == "installed":
         yield None
         return
     stand_in = StandIn()
     monkeypatch.setitem(sys.modules, "ray", stand_in)
-    monkeypatch.setattr(choose, "find_spec", lambda name: object() if name == "ray" else find_spec(name))
+    monkeypatch.setattr(
+        choose, "find_spec", lambda name: object() if name == "ray" else find_spec(name)
+    )
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     yield stand_in
     assert not stand_in.is_initialized()

@@ -1,4 +1,5 @@
-"""Python calls of `plan`, of a search among options and modules, and of one simulation on a new mesh, in a process of its own."""
+"""Python calls of `plan`, of a search among options and modules, and of one simulation on a new
+mesh, in a process of its own."""
 
 from __future__ import annotations
 
@@ -16,20 +17,35 @@ from shardwright.search.request import Request
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 
-ASKED = Request(model="llama-3.1-405b", cluster="h100-sxm:16384", seq_len=8192, global_batch=2048, pins=(("tp_overlap", ("userbuffers",)),))
+ASKED = Request(
+    model="llama-3.1-405b",
+    cluster="h100-sxm:16384",
+    seq_len=8192,
+    global_batch=2048,
+    pins=(("tp_overlap", ("userbuffers",)),),
+)
 """One value of each option, as in the question that was counted before."""
-EXPERTS = with_defaults(Request(model="deepseek-v3", cluster="h100-sxm:2048", seq_len=4096, global_batch=15360))
+EXPERTS = with_defaults(
+    Request(model="deepseek-v3", cluster="h100-sxm:2048", seq_len=4096, global_batch=15360)
+)
 QWEN = Request(model="qwen3-235b-a22b", cluster="h100-sxm:512", seq_len=4096, global_batch=1024)
 SMALLER = Request(model="deepseek-v3", cluster="h100-sxm:1024", seq_len=4096, global_batch=7680)
 ASKED_BEFORE = {"experts": (EXPERTS, EXPERTS), "qwen": (QWEN, QWEN), "larger": (SMALLER, EXPERTS)}
 """What was asked before in the process, and what is counted then."""
 STRADDLED = {
-    "domains": Request(model="deepseek-v3", cluster="gb200-nvl72:144", seq_len=4096, global_batch=3072),
-    "nodes": Request(model="llama-2-13b", cluster="aws-p3.16xlarge:48", seq_len=4096, global_batch=512),
+    "domains": Request(
+        model="deepseek-v3", cluster="gb200-nvl72:144", seq_len=4096, global_batch=3072
+    ),
+    "nodes": Request(
+        model="llama-2-13b", cluster="aws-p3.16xlarge:48", seq_len=4096, global_batch=512
+    ),
 }
-"""Two NVLink domains of 72, and 48 nodes of 8 on a slow network: groups and pipelines of many members straddle them."""
+"""Two NVLink domains of 72, and 48 nodes of 8 on a slow network: groups and pipelines of many
+members straddle them."""
 UNLIKE = {
-    name: Request(model=model, cluster="a100-sxm-40gb:128+v100-sxm-16gb:384", seq_len=2048, global_batch=1024)
+    name: Request(
+        model=model, cluster="a100-sxm-40gb:128+v100-sxm-16gb:384", seq_len=2048, global_batch=1024
+    )
     for name, model in (("unlike", "llama-2-13b"), ("unlike small", "qwen2.5-0.5b"))
 }
 """Two kinds of devices."""
@@ -57,7 +73,14 @@ def search_of(request: Request) -> Callable[[], object]:
     asked = with_defaults(request)
     problem = problem_of(asked)
     facts = facts_of(problem)
-    return partial(find, problem, space_of(asked, problem, facts), facts, capacity=capacity_of(asked, problem), top=4)
+    return partial(
+        find,
+        problem,
+        space_of(asked, problem, facts),
+        facts,
+        capacity=capacity_of(asked, problem),
+        top=4,
+    )
 
 
 def main(what: str) -> None:

@@ -9,7 +9,14 @@ from math import prod
 from shardwright.hardware.cluster import FabricTier
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
-from shardwright.model.blocks.dense import attention_operators, decoder_block, embedding_block, head_block, norm, residual
+from shardwright.model.blocks.dense import (
+    attention_operators,
+    decoder_block,
+    embedding_block,
+    head_block,
+    norm,
+    residual,
+)
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.block import INPUT, Block
@@ -44,15 +51,29 @@ def small_model(generator: random.Random) -> Model:
     head_dim, layers = generator.choice((16, 64, 128)), generator.randint(2, 8)
     hidden, vocab = heads * head_dim, generator.choice((1000, 32000))
     ffn = generator.choice((2, 4)) * hidden
-    attention = AttentionShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_dim=head_dim)
+    attention = AttentionShape(
+        heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_dim=head_dim
+    )
     tied = generator.random() < 0.3
-    dense = decoder_block("layer", hidden=hidden, attention=attention, ffn=ffn, gated=generator.random() < 0.5)
-    blocks = [embedding_block(hidden=hidden, vocab=vocab), dense, head_block(hidden=hidden, vocab=vocab, tied=tied)]
+    dense = decoder_block(
+        "layer", hidden=hidden, attention=attention, ffn=ffn, gated=generator.random() < 0.5
+    )
+    blocks = [
+        embedding_block(hidden=hidden, vocab=vocab),
+        dense,
+        head_block(hidden=hidden, vocab=vocab, tied=tied),
+    ]
     kind = generator.choice(("dense", "dense", "experts", "mixed"))
     counts = [("layers", 1, layers)]
     if kind != "dense":
         shape = ExpertShape(experts=generator.choice((4, 8)), topk=2)
-        routed = moe_operators(source="norm2", hidden=hidden, ffn=hidden, experts=shape, shared_ffn=generator.choice((0, hidden)))
+        routed = moe_operators(
+            source="norm2",
+            hidden=hidden,
+            ffn=hidden,
+            experts=shape,
+            shared_ffn=generator.choice((0, hidden)),
+        )
         blocks.append(
             Block(
                 name="sparse",
@@ -66,7 +87,11 @@ def small_model(generator: random.Random) -> Model:
                 ),
             )
         )
-        counts = [("sparse", 3, layers)] if kind == "experts" else [("layers", 1, 1), ("sparse", 3, layers - 1)]
+        counts = (
+            [("sparse", 3, layers)]
+            if kind == "experts"
+            else [("layers", 1, 1), ("sparse", 3, layers - 1)]
+        )
         if kind == "experts":
             blocks[1] = blocks.pop()
             counts = [("sparse", 1, layers)]
@@ -75,14 +100,26 @@ def small_model(generator: random.Random) -> Model:
         runs.append(Run(name=name, block=block, count=number, inputs=(before,)))
         before = name
     runs.append(Run(name="head", block=2, count=1, inputs=(before,)))
-    return Model(name=kind, architecture="Small", blocks=tuple(blocks), runs=tuple(runs), hidden=hidden, vocab=vocab)
+    return Model(
+        name=kind,
+        architecture="Small",
+        blocks=tuple(blocks),
+        runs=tuple(runs),
+        hidden=hidden,
+        vocab=vocab,
+    )
 
 
 def runtime_called(name: str) -> Runtime:
     """A runtime of the catalog, or Megatron-Core with GPipe and blocking sends."""
     if name != "derived":
         return load_runtime(name)
-    return replace(load_runtime("megatron-core"), name="derived", schedules=("gpipe", "1f1b", "interleaved-1f1b"), overlap_p2p=False)
+    return replace(
+        load_runtime("megatron-core"),
+        name="derived",
+        schedules=("gpipe", "1f1b", "interleaved-1f1b"),
+        overlap_p2p=False,
+    )
 
 
 NODES = (2, 4, 8)
@@ -93,7 +130,9 @@ DOMAINS = (6, 12)
 def small_problem(generator: random.Random, *, nodes: tuple[int, ...] = NODES) -> Problem:
     model = small_model(generator)
     node = generator.choice(nodes)
-    devices = node * generator.choice([n for n in (1, 2, 4, 3) if n * node <= max(16, 2 * max(nodes))])
+    devices = node * generator.choice(
+        [n for n in (1, 2, 4, 3) if n * node <= max(16, 2 * max(nodes))]
+    )
     cluster = parse_cluster(f"{generator.choice(DEVICES)}:8")
     group = cluster.groups[0]
     kind = replace(group.kind, num_devices=node, island=node, nics=min(group.kind.nics, node))
@@ -103,14 +142,19 @@ def small_problem(generator: random.Random, *, nodes: tuple[int, ...] = NODES) -
             FabricTier(name="leaf", num_devices=2 * node),
             FabricTier(name="spine", num_devices=0, oversubscription=2.0, latency_s=2e-6),
         )
-    cluster = replace(cluster, groups=(replace(group, kind=kind, count=devices // node),), fabric=fabric)
+    cluster = replace(
+        cluster, groups=(replace(group, kind=kind, count=devices // node),), fabric=fabric
+    )
     batch = devices * generator.choice((1, 1, 2, 4)) if generator.random() < 0.8 else 12
     job = training_job(seq_len=generator.choice((512, 2048, 4096)), global_batch=batch)
-    return Problem(model=model, cluster=cluster, job=job, runtime=runtime_called(generator.choice(RUNTIMES)))
+    return Problem(
+        model=model, cluster=cluster, job=job, runtime=runtime_called(generator.choice(RUNTIMES))
+    )
 
 
 def thinned(space: Space, generator: random.Random, *, most: int) -> Space:
-    """A random part of a space with at most `most` raw values combined; the plainest value of an axis mostly stays."""
+    """A random part of a space with at most `most` raw values combined; the plainest value of an
+    axis mostly stays."""
     values = {axis: list(options) for axis, options in space.values}
     values["recompute_layers"].sort()
     while prod(map(len, values.values())) > most:
@@ -125,16 +169,28 @@ def small_case(seed: int, *, most: int = 3000, nodes: tuple[int, ...] = NODES) -
     facts = facts_of(problem)
     whole = generator.choice((standard_space, exhaustive_space))(problem, facts)
     space = thinned(whole, generator, most=most)
-    return Case(problem=problem, facts=facts, space=space if generator.random() < 0.5 else on_all_devices(space))
+    return Case(
+        problem=problem,
+        facts=facts,
+        space=space if generator.random() < 0.5 else on_all_devices(space),
+    )
 
 
 def every_member(problem: Problem, space: Space, facts: GridFacts) -> tuple[Members, ...]:
     """Members on all devices, and those that leave some idle."""
-    return enumerate_members(problem, space, facts), enumerate_members(problem, space, facts, meshes=idle_meshes(space, facts))
+    return enumerate_members(problem, space, facts), enumerate_members(
+        problem, space, facts, meshes=idle_meshes(space, facts)
+    )
 
 
 def real_problem(
-    model: str, cluster: str, *, seq_len: int, global_batch: int, runtime: str = "megatron-core", precision: str = "bf16"
+    model: str,
+    cluster: str,
+    *,
+    seq_len: int,
+    global_batch: int,
+    runtime: str = "megatron-core",
+    precision: str = "bf16",
 ) -> Problem:
     """A problem of the catalog."""
     return Problem(

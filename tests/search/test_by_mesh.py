@@ -1,4 +1,5 @@
-"""A space that is searched mesh by mesh has the same best members as one that is crossed at once, and stops when it is told."""
+"""A space that is searched mesh by mesh has the same best members as one that is crossed at once,
+and stops when it is told."""
 
 from __future__ import annotations
 
@@ -24,31 +25,61 @@ TOP = 3
 
 
 @pytest.mark.parametrize("seed", range(5000, 5006))
-def test_meshes_one_by_one_find_what_all_at_once_find(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_meshes_one_by_one_find_what_all_at_once_find(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = small_case(seed)
     whole = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=TOP)
     parts = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=TOP, memory=0)
-    assert [s.step_time_s for s in parts.outcome.ranked] == [s.step_time_s for s in whole.outcome.ranked]
+    assert [s.step_time_s for s in parts.outcome.ranked] == [
+        s.step_time_s for s in whole.outcome.ranked
+    ]
     assert all(len(part.meshes) <= 1 for part in parts.crossed)
     if whole.outcome.ranked:
         one, other = (certify(case.problem, case.space, found) for found in (whole, parts))
-        assert (one.enumerated, one.illegal, one.duplicates) == (other.enumerated, other.illegal, other.duplicates)
+        assert (one.enumerated, one.illegal, one.duplicates) == (
+            other.enumerated,
+            other.illegal,
+            other.duplicates,
+        )
         assert one.strategies == other.strategies
-        fates = (other.illegal, other.duplicates, other.infeasible, other.bounded_b0, other.bounded_b1, other.simulated)
+        fates = (
+            other.illegal,
+            other.duplicates,
+            other.infeasible,
+            other.bounded_b0,
+            other.bounded_b1,
+            other.simulated,
+        )
         assert sum(fates) == other.enumerated
         assert min(fates) >= 0
 
 
 def test_a_limit_between_meshes_leaves_an_honest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped at every look at the clock in turn: the bound never exceeds the true best, and what was left counts."""
-    case = max(map(small_case, range(5100, 5112)), key=lambda case: len(full_meshes(case.space, case.facts)))
-    best = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=1).outcome.ranked[0].step_time_s
+    """Stopped at every look at the clock in turn: the bound never exceeds the true best, and what
+    was left counts."""
+    case = max(
+        map(small_case, range(5100, 5112)),
+        key=lambda case: len(full_meshes(case.space, case.facts)),
+    )
+    best = (
+        search(case.problem, case.space, case.facts, capacity=CAPACITY, top=1)
+        .outcome.ranked[0]
+        .step_time_s
+    )
     gaps = set()
     for stop in range(1, 40, 4):
         limit = Limit(stop_at=stop)
-        found = search(case.problem, case.space, case.facts, capacity=CAPACITY, top=1, limit=limit, memory=0)
+        found = search(
+            case.problem, case.space, case.facts, capacity=CAPACITY, top=1, limit=limit, memory=0
+        )
         claim = certify(case.problem, case.space, found)
-        assert universal_bound(case.problem, case.space.devices) <= claim.lower_bound_s <= best <= claim.best_s
+        assert (
+            universal_bound(case.problem, case.space.devices)
+            <= claim.lower_bound_s
+            <= best
+            <= claim.best_s
+        )
         gaps.add(claim.gap > 0)
         if not limit.stopped_at:
             break
@@ -59,7 +90,12 @@ def with_slow_islands(problem: Problem) -> Problem:
     """Devices of a node exchange more slowly than nodes do: the nearest group is not the fastest."""
     groups = []
     for group in problem.cluster.groups:
-        link = replace(group.kind.scale_up, bandwidth=group.kind.nic.bandwidth / 50, reverse_bandwidth=0.0, latency_s=1e-3)
+        link = replace(
+            group.kind.scale_up,
+            bandwidth=group.kind.nic.bandwidth / 50,
+            reverse_bandwidth=0.0,
+            latency_s=1e-3,
+        )
         groups.append(replace(group, kind=replace(group.kind, scale_up=link)))
     return replace(problem, cluster=replace(problem.cluster, groups=tuple(groups)))
 
@@ -74,7 +110,13 @@ def test_no_member_is_below_the_bounds_of_its_mesh(seed: int, slow: bool) -> Non
     if case.space.fewest:
         meshes = meshes.joined(idle_meshes(case.space, case.facts))
     whole = [
-        bound_space(case.problem, case.space, case.facts, capacity=CAPACITY, meshes=meshes.take(np.array([at])))
+        bound_space(
+            case.problem,
+            case.space,
+            case.facts,
+            capacity=CAPACITY,
+            meshes=meshes.take(np.array([at])),
+        )
         for at in range(len(meshes))
     ]
     bytes_needed = np.concatenate([one.memory for one in whole])
@@ -83,6 +125,8 @@ def test_no_member_is_below_the_bounds_of_its_mesh(seed: int, slow: bool) -> Non
         close = relaxed_bounds(case.problem, case.space, case.facts, meshes, capacity=capacity)
         for at, bound in enumerate(np.maximum(coarse, close)):
             one = meshes.take(np.array([at]))
-            members = bound_space(case.problem, case.space, case.facts, capacity=capacity, meshes=one).seconds
+            members = bound_space(
+                case.problem, case.space, case.facts, capacity=capacity, meshes=one
+            ).seconds
             assert bound <= np.min(members, initial=np.inf)
             assert bound < np.inf or not len(members)

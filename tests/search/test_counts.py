@@ -63,7 +63,9 @@ def test_each_mesh_has_its_own_count() -> None:
     meshes = full_meshes(case.space, case.facts)
     together = count_members(case.space, case.facts, meshes, **stages_of(case.problem.runtime))
     for row in range(len(meshes)):
-        one = enumerate_members(case.problem, case.space, case.facts, meshes=meshes.take(np.array([row])))
+        one = enumerate_members(
+            case.problem, case.space, case.facts, meshes=meshes.take(np.array([row]))
+        )
         assert one.num_members == together.distinct[row]
 
 
@@ -77,8 +79,14 @@ def test_the_meshes_of_405b_have_as_many_as_when_they_are_crossed() -> None:
 
 @pytest.mark.parametrize("devices", [4, 6])
 def test_the_strategies_of_a_certificate_exist(devices: int) -> None:
-    """What the screen calls distinct legal strategies, against every combination of axis values judged alone."""
-    few = {"mbs": ("1", "2"), "recompute_layers": ("0", "4"), "vpp": ("1",), "order": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")}
+    """What the screen calls distinct legal strategies, against every combination of axis values
+    judged alone."""
+    few = {
+        "mbs": ("1", "2"),
+        "recompute_layers": ("0", "4"),
+        "vpp": ("1",),
+        "order": ("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"),
+    }
     asked = Request(
         model="llama-3.2-1b",
         cluster=f"h100-sxm:{devices}",
@@ -93,7 +101,10 @@ def test_the_strategies_of_a_certificate_exist(devices: int) -> None:
     facts = facts_of(problem)
     counted = count(problem, space_of(asked, problem, facts), facts)
     assert answer.certificate.strategies == len(counted.grids)
-    assert (answer.certificate.illegal, answer.certificate.duplicates) == (counted.illegal, counted.duplicates)
+    assert (answer.certificate.illegal, answer.certificate.duplicates) == (
+        counted.illegal,
+        counted.duplicates,
+    )
 
 
 @examples(100, 5000)
@@ -109,6 +120,20 @@ def test_columns_fold_as_grids_do(seed: int) -> None:
         ep = generator.choice([e for e in range(1, 49) if tp * cp * dp % (etp * e) == 0] or [0])
         if ep:
             sp = generator.random() < 0.5
-            grids.append(Grid(tp=tp, cp=cp, dp=dp, ulysses=ulysses, ep=ep, etp=etp, sp=sp, order=(*order, "pp")))
-    columns = {name: np.array([int(getattr(grid, name)) for grid in grids], dtype=np.int64) for name in FOLDED}
+            grids.append(
+                Grid(
+                    tp=tp,
+                    cp=cp,
+                    dp=dp,
+                    ulysses=ulysses,
+                    ep=ep,
+                    etp=etp,
+                    sp=sp,
+                    order=(*order, "pp"),
+                )
+            )
+    columns = {
+        name: np.array([int(getattr(grid, name)) for grid in grids], dtype=np.int64)
+        for name in FOLDED
+    }
     assert folds(columns, order).tolist() == [fold(grid) is not None for grid in grids]

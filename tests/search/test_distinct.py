@@ -43,7 +43,8 @@ def test_sample_is_legal_and_distinct(large: tuple[Case, Members]) -> None:
 
 
 def near(members: Members, generator: random.Random) -> list[int]:
-    """Members that differ in one or two choices, where duplicates would be: runs of neighbours, and the same degrees in other orders."""
+    """Members that differ in one or two choices, where duplicates would be: runs of neighbours, and
+    the same degrees in other orders."""
     starts = generator.sample(range(members.num_members - 40), NEIGHBOURS // 50)
     chosen = [start + step for start in starts for step in range(40)]
     mesh, outer = members.meshes.columns, members.outers.columns
@@ -63,7 +64,9 @@ def test_plans_are_distinct(large: tuple[Case, Members]) -> None:
     """Written out as general plans, each is another one: a random sample, and neighbourhoods."""
     case, members = large
     generator = random_of(2)
-    places = sorted({*generator.sample(range(members.num_members), WRITTEN), *near(members, generator)})
+    places = sorted(
+        {*generator.sample(range(members.num_members), WRITTEN), *near(members, generator)}
+    )
     assert len(places) > WRITTEN + NEIGHBOURS // 2
     assert len({written(case, member_grid(members, place)) for place in places}) == len(places)
 

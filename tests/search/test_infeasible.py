@@ -13,7 +13,12 @@ from shardwright.runtime.registry import load_runtime
 from shardwright.search.grid import infeasible
 from shardwright.search.grid.bounded import bound_space, smallest
 from shardwright.search.grid.find import find
-from shardwright.search.grid.space import exhaustive_space, on_all_devices, restricted, standard_space
+from shardwright.search.grid.space import (
+    exhaustive_space,
+    on_all_devices,
+    restricted,
+    standard_space,
+)
 from shardwright.search.grid.trials import lean
 from shardwright.units import GIB
 from tests.golden.files import assert_golden
@@ -35,34 +40,71 @@ def asked(
     wide: bool = False,
     use_all: bool = True,
 ) -> Case:
-    problem = real_problem(model, cluster, seq_len=seq_len, global_batch=global_batch, runtime=runtime)
+    problem = real_problem(
+        model, cluster, seq_len=seq_len, global_batch=global_batch, runtime=runtime
+    )
     facts = facts_of(problem)
-    space = restricted((exhaustive_space if wide else standard_space)(problem, facts), pins=pins or {}, excludes={})
+    space = restricted(
+        (exhaustive_space if wide else standard_space)(problem, facts), pins=pins or {}, excludes={}
+    )
     return Case(problem=problem, facts=facts, space=on_all_devices(space) if use_all else space)
 
 
 def refusal(case: Case) -> InfeasibleError:
     with pytest.raises(InfeasibleError) as caught:
-        find(case.problem, case.space, case.facts, capacity=effective_memory(case.problem.cluster), top=1)
+        find(
+            case.problem,
+            case.space,
+            case.facts,
+            capacity=effective_memory(case.problem.cluster),
+            top=1,
+        )
     assert caught.value.exit_code == 6
     return caught.value
 
 
 CASES = {
     "too few devices": asked("llama-3.1-405b", "h100-sxm:16", seq_len=8192, global_batch=256),
-    "too few devices, wide": asked("gpt3-175b", "a100-sxm-80gb:8", seq_len=2048, global_batch=64, wide=True),
-    "experts on one node": asked("mixtral-8x22b", "h100-sxm:8", seq_len=4096, global_batch=8),
-    "one device without offload": asked("llama-2-7b", "h100-sxm:1", seq_len=4096, global_batch=8, runtime="torchtitan"),
-    "a long sequence, no recompute": asked(
-        "llama-2-7b", "h100-sxm:8", seq_len=524288, global_batch=8, pins={"recompute": ("none",), "offload": ("0",)}
+    "too few devices, wide": asked(
+        "gpt3-175b", "a100-sxm-80gb:8", seq_len=2048, global_batch=64, wide=True
     ),
-    "a batch that does not divide": asked("llama-2-7b", "h100-sxm:7", seq_len=4096, global_batch=256, pins={"pp": ("1",)}),
-    "a batch that does not divide by a pinned dp": asked("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=6, pins={"dp": ("8",)}),
-    "a pinned tp that does not divide": asked("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=8, pins={"tp": ("3",)}),
-    "a pinned dp that does not divide": asked("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=9, pins={"dp": ("3",)}),
-    "sp without tp": asked("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=8, pins={"tp": ("1",), "sp": ("1",)}, use_all=False),
+    "experts on one node": asked("mixtral-8x22b", "h100-sxm:8", seq_len=4096, global_batch=8),
+    "one device without offload": asked(
+        "llama-2-7b", "h100-sxm:1", seq_len=4096, global_batch=8, runtime="torchtitan"
+    ),
+    "a long sequence, no recompute": asked(
+        "llama-2-7b",
+        "h100-sxm:8",
+        seq_len=524288,
+        global_batch=8,
+        pins={"recompute": ("none",), "offload": ("0",)},
+    ),
+    "a batch that does not divide": asked(
+        "llama-2-7b", "h100-sxm:7", seq_len=4096, global_batch=256, pins={"pp": ("1",)}
+    ),
+    "a batch that does not divide by a pinned dp": asked(
+        "llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=6, pins={"dp": ("8",)}
+    ),
+    "a pinned tp that does not divide": asked(
+        "llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=8, pins={"tp": ("3",)}
+    ),
+    "a pinned dp that does not divide": asked(
+        "llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=9, pins={"dp": ("3",)}
+    ),
+    "sp without tp": asked(
+        "llama-2-7b",
+        "h100-sxm:8",
+        seq_len=4096,
+        global_batch=8,
+        pins={"tp": ("1",), "sp": ("1",)},
+        use_all=False,
+    ),
     "first and last that leave a rest": asked(
-        "llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=8, pins={"pp": ("4",), "first": ("5",), "last": ("6",)}
+        "llama-2-7b",
+        "h100-sxm:8",
+        seq_len=4096,
+        global_batch=8,
+        pins={"pp": ("4",), "first": ("5",), "last": ("6",)},
     ),
 }
 
@@ -85,7 +127,9 @@ def hinted(error: InfeasibleError) -> list[str]:
     return error.hint.split(": ", 1)[1].split("; or ")
 
 
-@pytest.mark.parametrize("name", ["too few devices", pytest.param("experts on one node", marks=pytest.mark.proof)])
+@pytest.mark.parametrize(
+    "name", ["too few devices", pytest.param("experts on one node", marks=pytest.mark.proof)]
+)
 def test_hinted_devices_fit_and_half_of_them_do_not(name: str) -> None:
     case = CASES[name]
     devices = next(int(h.split()[0]) for h in hinted(refused(name)) if h.endswith(" devices"))
@@ -104,7 +148,8 @@ def test_hinted_devices_fit_and_half_of_them_do_not(name: str) -> None:
 
 @in_both
 def test_hinted_memory_is_just_enough() -> None:
-    """The smallest member's exact need, by brute force: with it the search answers, with a byte less it refuses."""
+    """The smallest member's exact need, by brute force: with it the search answers, with a byte
+    less it refuses."""
     tried, chosen = 0, numbers(2, 40, first=3000)
     for seed in chosen:
         case = small_case(seed, most=many(400, 3000))
@@ -112,7 +157,9 @@ def test_hinted_memory_is_just_enough() -> None:
         if not counted.grids:
             continue
         least = min(j.need for j in judge(case.problem, counted.grids.values()))
-        found = smallest(case.problem, bound_space(case.problem, case.space, case.facts, capacity=0))
+        found = smallest(
+            case.problem, bound_space(case.problem, case.space, case.facts, capacity=0)
+        )
         assert found is not None
         assert found[1].reserved == least
         assert find(case.problem, case.space, case.facts, capacity=least, top=1).grid
@@ -126,8 +173,12 @@ def test_lean_members_are_members_of_least_memory() -> None:
     """Probes look at a part of the space; the smallest member is in it, to within a few percent."""
     for name in ("too few devices", "experts on one node", "a long sequence, no recompute"):
         case = CASES[name]
-        whole = smallest(case.problem, bound_space(case.problem, case.space, case.facts, capacity=0))
-        part = smallest(case.problem, bound_space(case.problem, lean(case.space), case.facts, capacity=0))
+        whole = smallest(
+            case.problem, bound_space(case.problem, case.space, case.facts, capacity=0)
+        )
+        part = smallest(
+            case.problem, bound_space(case.problem, lean(case.space), case.facts, capacity=0)
+        )
         assert whole is not None
         assert part is not None
         assert whole[1].reserved <= part[1].reserved <= 1.05 * whole[1].reserved
@@ -147,13 +198,23 @@ def _asked_with(hint: str, case: Case) -> Case:
     elif flag == "--global-batch":
         problem = replace(problem, job=replace(job, global_batch=int(value)))
     elif flag == "--seq-len":
-        problem = replace(problem, job=replace(job, sequences=tuple(replace(s, tokens=int(value)) for s in job.sequences)))
+        problem = replace(
+            problem,
+            job=replace(job, sequences=tuple(replace(s, tokens=int(value)) for s in job.sequences)),
+        )
     else:
         assert value == "devices", hint
-        groups = tuple(replace(g, count=g.count * int(flag) // case.facts.devices) for g in problem.cluster.groups)
+        groups = tuple(
+            replace(g, count=g.count * int(flag) // case.facts.devices)
+            for g in problem.cluster.groups
+        )
         problem = replace(problem, cluster=replace(problem.cluster, groups=groups))
     facts = facts_of(problem)
-    return Case(problem=problem, facts=facts, space=restricted(standard_space(problem, facts), pins=pins, excludes={}))
+    return Case(
+        problem=problem,
+        facts=facts,
+        space=restricted(standard_space(problem, facts), pins=pins, excludes={}),
+    )
 
 
 def _hints(error: InfeasibleError) -> list[str]:
@@ -161,7 +222,11 @@ def _hints(error: InfeasibleError) -> list[str]:
     found = []
     for hint in hinted(error):
         runtimes = hint.removeprefix("--runtime ")
-        found += [hint] if runtimes == hint else [f"--runtime {name}" for name in runtimes.replace(" or ", ", ").split(", ")]
+        found += (
+            [hint]
+            if runtimes == hint
+            else [f"--runtime {name}" for name in runtimes.replace(" or ", ", ").split(", ")]
+        )
     return found
 
 
@@ -169,27 +234,42 @@ LITTLE = {"seq_len": 2048, "global_batch": 16}
 
 
 def test_hints_are_of_the_whole_world_software_first_and_each_is_verified_by_a_search() -> None:
-    """Two cards are enough with 16-bit gradients, under DeepSpeed or for adapters: more hardware is told last."""
+    """Two cards are enough with 16-bit gradients, under DeepSpeed or for adapters: more hardware is
+    told last."""
     case = asked("qwen2.5-7b", "rtx-4090:2", **LITTLE)
     error = refusal(case)
     *changes, need = _hints(error)
     assert need.endswith(" a device")
     kinds = [hint.split()[0] if hint.startswith("--") else "hardware" for hint in changes]
-    assert kinds == sorted(kinds, key=["--pin", "--runtime", "--train", "--global-batch", "--seq-len", "hardware"].index)
+    assert kinds == sorted(
+        kinds,
+        key=["--pin", "--runtime", "--train", "--global-batch", "--seq-len", "hardware"].index,
+    )
     assert "--pin grad_dtype=bf16 (changes numerics)" in changes
     assert "--runtime deepspeed-0.16" in changes
     assert "--train lora:r16" in changes
     for hint in changes:
         one = _asked_with(hint, case)
-        found = find(one.problem, one.space, one.facts, capacity=effective_memory(one.problem.cluster), top=1)
+        found = find(
+            one.problem, one.space, one.facts, capacity=effective_memory(one.problem.cluster), top=1
+        )
         assert found.prediction.fits, hint
 
 
-def test_a_search_whose_refusal_nobody_reads_tries_no_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_whose_refusal_nobody_reads_tries_no_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     case, tried = asked("qwen2.5-7b", "rtx-4090:2", **LITTLE), []
     monkeypatch.setattr(infeasible, "fits", lambda change, capacity: tried.append(change.text))
     with pytest.raises(InfeasibleError, match="nothing fits"):
-        find(case.problem, case.space, case.facts, capacity=effective_memory(case.problem.cluster), top=1, hints=False)
+        find(
+            case.problem,
+            case.space,
+            case.facts,
+            capacity=effective_memory(case.problem.cluster),
+            top=1,
+            hints=False,
+        )
     assert not tried
     refusal(case)
     assert len(tried) > 20
@@ -211,17 +291,27 @@ def test_trials_are_told_as_progress() -> None:
 
 
 def with_host_memory(case: Case, *, gib: int) -> Case:
-    groups = tuple(replace(g, kind=replace(g.kind, host=replace(g.kind.host, memory_bytes=gib * GIB))) for g in case.problem.cluster.groups)
-    return replace(case, problem=replace(case.problem, cluster=replace(case.problem.cluster, groups=groups)))
+    groups = tuple(
+        replace(g, kind=replace(g.kind, host=replace(g.kind.host, memory_bytes=gib * GIB)))
+        for g in case.problem.cluster.groups
+    )
+    return replace(
+        case, problem=replace(case.problem, cluster=replace(case.problem.cluster, groups=groups))
+    )
 
 
 def test_too_little_host_memory_is_named_with_what_a_node_lacks() -> None:
-    """Adam's states and gradients of a 70B offloaded beside 64 GiB a node: 16 bytes x 70.55e9 / 4 nodes is 263 GiB."""
+    """Adam's states and gradients of a 70B offloaded beside 64 GiB a node: 16 bytes x 70.55e9 / 4
+    nodes is 263 GiB."""
     pins = {"offload": ("100",), "pp": ("1",)}
-    case = with_host_memory(asked("llama-3.1-70b", "a100-sxm-80gb:32", seq_len=4096, global_batch=64, pins=pins), gib=64)
+    case = with_host_memory(
+        asked("llama-3.1-70b", "a100-sxm-80gb:32", seq_len=4096, global_batch=64, pins=pins), gib=64
+    )
     error = refusal(case)
     found = re.search(
-        r"the host memory of each of 4 nodes by (\S+) GiB \(needs (\S+) GiB, (\S+) GiB of it optimizer; has 64 GiB\)", error.message
+        r"the host memory of each of 4 nodes by (\S+) GiB \(needs (\S+) GiB, (\S+) GiB of it"
+        r" optimizer; has 64 GiB\)",
+        error.message,
     )
     assert found is not None, error.message
     lacks, need, states = map(float, found.groups())

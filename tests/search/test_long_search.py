@@ -1,4 +1,5 @@
-"""A search that takes long says where it stands, keeps within its memory, and without a plan does not go on for ever."""
+"""A search that takes long says where it stands, keeps within its memory, and without a plan does
+not go on for ever."""
 
 from __future__ import annotations
 
@@ -52,27 +53,55 @@ def test_a_repeated_search_goes_by_no_clock(now: list[float]) -> None:
 
 def test_an_answer_says_that_its_limit_had_passed_before_it(now: list[float]) -> None:
     case = small_case(SEED)
-    assert find(case.problem, case.space, case.facts, capacity=CAPACITY, top=1, time_limit_s=-1.0).waited
+    assert find(
+        case.problem, case.space, case.facts, capacity=CAPACITY, top=1, time_limit_s=-1.0
+    ).waited
     assert not find(case.problem, case.space, case.facts, capacity=CAPACITY, top=1).waited
 
 
-def test_a_search_out_of_patience_says_nothing_of_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_out_of_patience_says_nothing_of_what_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     case = small_case(SEED)
     ticks = iter(range(0, 10**9, 1000))
     monkeypatch.setattr(clock.time, "monotonic", lambda: float(next(ticks)))
     with pytest.raises(OutOfTimeError):
-        find(case.problem, case.space, case.facts, capacity=CAPACITY, top=1, time_limit_s=1.0, memory=0)
+        find(
+            case.problem,
+            case.space,
+            case.facts,
+            capacity=CAPACITY,
+            top=1,
+            time_limit_s=1.0,
+            memory=0,
+        )
 
 
 def test_members_that_were_not_kept_are_checked_as_those_that_were() -> None:
-    """All meshes of the case are crossed, however much memory there is: their illegal members are counted one by one."""
+    """All meshes of the case are crossed, however much memory there is: their illegal members are
+    counted one by one."""
     case = small_case(5023)
     answer = find(case.problem, case.space, case.facts, capacity=CAPACITY, top=2, memory=0)
     found = [
-        recheck(case.problem, case.space, case.facts, answer, capacity=CAPACITY, generator=random.Random(3), repeated=again)
+        recheck(
+            case.problem,
+            case.space,
+            case.facts,
+            answer,
+            capacity=CAPACITY,
+            generator=random.Random(3),
+            repeated=again,
+        )
         for again in (
             search(case.problem, case.space, case.facts, capacity=CAPACITY, top=2, memory=0),
-            search(case.problem, case.space, case.facts, capacity=CAPACITY, top=2, memory=16 * answer.certificate.enumerated * 1000),
+            search(
+                case.problem,
+                case.space,
+                case.facts,
+                capacity=CAPACITY,
+                top=2,
+                memory=16 * answer.certificate.enumerated * 1000,
+            ),
         )
     ]
     assert found[0].sampled == found[1].sampled > 0
@@ -92,7 +121,13 @@ def test_the_progress_line_has_incumbent_gap_and_time_left(now: list[float]) -> 
     limit = limit_of(10.0)
     assert standing("refine", best_s=inf, lower_s=1.0, limit=limit) == "refine: 10 s left"
     now[0] += 7.0
-    assert standing("refine", best_s=2.0, lower_s=1.0, limit=limit) == "refine: best 2 s, gap 50.0 %, 3 s left"
+    assert (
+        standing("refine", best_s=2.0, lower_s=1.0, limit=limit)
+        == "refine: best 2 s, gap 50.0 %, 3 s left"
+    )
     now[0] += 7.0
-    assert standing("refine", best_s=inf, lower_s=1.0, limit=limit) == "refine: time is up, on to the first plan"
+    assert (
+        standing("refine", best_s=inf, lower_s=1.0, limit=limit)
+        == "refine: time is up, on to the first plan"
+    )
     assert standing("refine", best_s=2.0, lower_s=0.0, limit=Limit()) == "refine: best 2 s"

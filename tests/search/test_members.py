@@ -1,4 +1,5 @@
-"""Members as arrays: the rules in columns are the rules of grids, and a member is decoded to what was bounded."""
+"""Members as arrays: the rules in columns are the rules of grids, and a member is decoded to what
+was bounded."""
 
 import random
 from collections.abc import Callable
@@ -14,7 +15,16 @@ from shardwright.search.grid.meshes import idle_meshes
 from shardwright.search.grid.space import restricted, standard_space
 from shardwright.strategy.grid.rules import canonical
 from tests.search.brute import count
-from tests.search.problems import Case, every_member, facts_of, gpt3_175b, llama_405b, only, real_problem, small_case
+from tests.search.problems import (
+    Case,
+    every_member,
+    facts_of,
+    gpt3_175b,
+    llama_405b,
+    only,
+    real_problem,
+    small_case,
+)
 from tests.tiers import seeds
 
 CAPACITY = 10**15
@@ -27,9 +37,16 @@ def test_columns_keep_the_rules_of_grids(seed: int) -> None:
     case = small_case(seed, most=12000)
     counted = count(case.problem, case.space, case.facts)
     parts = every_member(case.problem, case.space, case.facts)
-    fates = [sum(getattr(part, name) for part in parts) for name in ("enumerated", "illegal", "duplicates")]
+    fates = [
+        sum(getattr(part, name) for part in parts)
+        for name in ("enumerated", "illegal", "duplicates")
+    ]
     assert fates == [counted.enumerated, counted.illegal, counted.duplicates]
-    found = [canonical(member_grid(part, place), facts=case.facts) for part in parts for place in range(part.num_members)]
+    found = [
+        canonical(member_grid(part, place), facts=case.facts)
+        for part in parts
+        for place in range(part.num_members)
+    ]
     assert len(set(found)) == len(found)
     assert set(found) == set(counted.grids)
 
@@ -41,12 +58,16 @@ def deepseek() -> Case:
 
 
 def torchtitan() -> Case:
-    problem = real_problem("llama-3.1-8b", "h100-sxm:64", seq_len=8192, global_batch=128, runtime="torchtitan")
+    problem = real_problem(
+        "llama-3.1-8b", "h100-sxm:64", seq_len=8192, global_batch=128, runtime="torchtitan"
+    )
     facts = facts_of(problem)
     return Case(problem=problem, facts=facts, space=standard_space(problem, facts))
 
 
-@pytest.mark.parametrize("case", [llama_405b, pytest.param(deepseek, marks=pytest.mark.proof), torchtitan])
+@pytest.mark.parametrize(
+    "case", [llama_405b, pytest.param(deepseek, marks=pytest.mark.proof), torchtitan]
+)
 def test_member_alone_has_the_bound_of_the_whole(case: object) -> None:
     """The space of one decoded grid has the seconds and bytes that the whole space gave it."""
     assert callable(case)
@@ -73,12 +94,23 @@ def test_capacity_only_hides_members() -> None:
     assert tight.memory[hidden].min() > tight.memory[~hidden].max()
 
 
-@pytest.mark.parametrize(("case", "column"), [(llama_405b, 1), pytest.param(gpt3_175b, 2, marks=pytest.mark.proof)])
+@pytest.mark.parametrize(
+    ("case", "column"), [(llama_405b, 1), pytest.param(gpt3_175b, 2, marks=pytest.mark.proof)]
+)
 def test_two_problems_are_as_large_as_the_page_says(case: Callable[[], Case], column: int) -> None:
-    rows = [line.split(" | ") for line in (PAGES / "space.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    said = {row[0].removeprefix("| "): row[column].removesuffix(" |") for row in rows if len(row) == 3}
+    rows = [
+        line.split(" | ")
+        for line in (PAGES / "space.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith("| ")
+    ]
+    said = {
+        row[0].removeprefix("| "): row[column].removesuffix(" |") for row in rows if len(row) == 3
+    }
     given = case()
-    found, idle = enumerate_members(given.problem, given.space, given.facts), idle_meshes(given.space, given.facts)
+    found, idle = (
+        enumerate_members(given.problem, given.space, given.facts),
+        idle_meshes(given.space, given.facts),
+    )
     counts = (found.enumerated, found.illegal, found.duplicates, found.num_members)
     names = ("enumerated on all devices", "illegal", "duplicates", "legal and distinct")
     assert tuple(said[name] for name in names) == tuple(f"{count:,}" for count in counts)
@@ -91,7 +123,10 @@ def test_two_problems_are_as_large_as_the_page_says(case: Callable[[], Case], co
         zero_stages=given.problem.runtime.zero_stages,
         zero_with_pipeline=given.problem.runtime.zero_with_pipeline,
     )
-    assert said["legal and distinct with those on fewer"] == f"{found.num_members + int(few.distinct.sum()):,}"
+    assert (
+        said["legal and distinct with those on fewer"]
+        == f"{found.num_members + int(few.distinct.sum()):,}"
+    )
 
 
 def test_space_without_members() -> None:

@@ -27,12 +27,18 @@ MIXTRAL = Request(model="mixtral-8x7b", cluster="h100-sxm:16", seq_len=4096, glo
     ("model", "runtime", "last"),
     [
         ("llama-3.1-8b", "megatron-core", ("recompute_norms", "recompute_mlp")),
-        ("qwen3-235b-a22b", "megatron-core", ("recompute_norms", "recompute_moe_act", "recompute_moe")),
+        (
+            "qwen3-235b-a22b",
+            "megatron-core",
+            ("recompute_norms", "recompute_moe_act", "recompute_moe"),
+        ),
         ("deepseek-v3", "megatron-core", LADDER),
         ("deepseek-v3", "torchtitan", ()),
     ],
 )
-def test_a_ladder_has_what_the_runtime_and_the_model_have(model: str, runtime: str, last: tuple[str, ...]) -> None:
+def test_a_ladder_has_what_the_runtime_and_the_model_have(
+    model: str, runtime: str, last: tuple[str, ...]
+) -> None:
     problem = real_problem(model, "h100-sxm:64", seq_len=4096, global_batch=64, runtime=runtime)
     ladder = module_ladder(problem)
     assert ladder[0] == ()
@@ -41,7 +47,8 @@ def test_a_ladder_has_what_the_runtime_and_the_model_have(model: str, runtime: s
 
 
 def test_each_step_of_a_ladder_takes_longer_and_keeps_less() -> None:
-    """Of DeepSeek-V3's three kinds of layers, one after another; the rows of one table equal tables of their own, bit for bit."""
+    """Of DeepSeek-V3's three kinds of layers, one after another; the rows of one table equal tables
+    of their own, bit for bit."""
     problem = real_problem("deepseek-v3", "h100-sxm:64", seq_len=4096, global_batch=64)
     ladder, rows = module_ladder(problem), rows_of([Grid(dp=64, ep=8), Grid(dp=64, ep=64)])
     table = layer_table(problem, rows, modules=ladder)
@@ -73,13 +80,19 @@ OWN = dict.fromkeys(LADDER, "off")
         ({"recompute_moe": ("on",)}, rungs(4)),
         ({"recompute_moe": ("on", "off")}, rungs(0, 1, 2, 3, 4)),
         ({"recompute_moe_act": ("off",), "recompute_norms": ("on",)}, rungs(1, 2)),
-        # What no step has: the last step with all that is switched on, without what is switched off.
+        # What no step has: the last step with all that is switched on, without what is switched
+        # off.
         ({"recompute_moe": ("on",), "recompute_norms": ("off",)}, (rungs(4)[0][1:],)),
         # No step has it: it is set on every one.
-        ({"recompute_shared": ("on",)}, tuple(ordered((*step, ("recompute_shared", "on"))) for step in rungs(0, 1, 2, 3, 4))),
+        (
+            {"recompute_shared": ("on",)},
+            tuple(ordered((*step, ("recompute_shared", "on"))) for step in rungs(0, 1, 2, 3, 4)),
+        ),
     ],
 )
-def test_pins_keep_the_steps_of_the_ladder_that_have_them(pins: dict[str, tuple[str, ...]], found: tuple[Options, ...]) -> None:
+def test_pins_keep_the_steps_of_the_ladder_that_have_them(
+    pins: dict[str, tuple[str, ...]], found: tuple[Options, ...]
+) -> None:
     assert pinned_modules(rungs(0, 1, 2, 3, 4), pins, own=OWN) == found
 
 
@@ -93,10 +106,16 @@ def test_an_option_behind_the_runtime_is_decided() -> None:
 
 @examples(25, 500)
 @given(
-    pins=st.dictionaries(st.sampled_from(LADDER), st.sets(st.sampled_from(("on", "off")), min_size=1).map(tuple), max_size=4),
+    pins=st.dictionaries(
+        st.sampled_from(LADDER),
+        st.sets(st.sampled_from(("on", "off")), min_size=1).map(tuple),
+        max_size=4,
+    ),
     excludes=st.dictionaries(st.sampled_from(LADDER), st.sampled_from(("on", "off")), max_size=2),
 )
-def test_the_first_set_of_modules_runs_the_least_again(pins: dict[str, tuple[str, ...]], excludes: dict[str, str]) -> None:
+def test_the_first_set_of_modules_runs_the_least_again(
+    pins: dict[str, tuple[str, ...]], excludes: dict[str, str]
+) -> None:
     """Bounds of whole meshes count on it, whatever is pinned and excluded."""
     problem = real_problem("deepseek-v3", "h100-sxm:64", seq_len=4096, global_batch=64)
     sets = pinned_modules(module_ladder(problem), pins, own=OWN)
@@ -108,8 +127,16 @@ def test_the_first_set_of_modules_runs_the_least_again(pins: dict[str, tuple[str
 
 
 def test_where_memory_is_short_modules_win_over_whole_layers() -> None:
-    """The same problem without the steps in between is slower: DeepSeek-V3 on 256 devices with room for states and little else."""
-    asked = Request(model="deepseek-v3", cluster="h200-sxm:256", seq_len=4096, global_batch=1024, use_all=True, top=0)
+    """The same problem without the steps in between is slower: DeepSeek-V3 on 256 devices with room
+    for states and little else."""
+    asked = Request(
+        model="deepseek-v3",
+        cluster="h200-sxm:256",
+        seq_len=4096,
+        global_batch=1024,
+        use_all=True,
+        top=0,
+    )
     found = shardwright.plan(asked)
     without = shardwright.plan(replace(asked, pins=tuple((name, ("off",)) for name in LADDER)))
     assert any(name in LADDER for name, _ in found.grid.options)
@@ -120,7 +147,14 @@ def test_where_memory_is_short_modules_win_over_whole_layers() -> None:
 def test_modules_beside_whole_layers_are_illegal() -> None:
     problem = real_problem("llama-3.1-8b", "h100-sxm:8", seq_len=4096, global_batch=8)
     facts = facts_of(problem)
-    space = space_of(Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=4096, global_batch=8), problem, facts)
-    plain, ladder = enumerate_members(problem, replace(space, modules=((),)), facts), enumerate_members(problem, space, facts)
+    space = space_of(
+        Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=4096, global_batch=8),
+        problem,
+        facts,
+    )
+    plain, ladder = (
+        enumerate_members(problem, replace(space, modules=((),)), facts),
+        enumerate_members(problem, space, facts),
+    )
     assert ladder.enumerated == 3 * plain.enumerated
     assert plain.num_members < ladder.num_members < 2 * plain.num_members

@@ -1,7 +1,9 @@
-"""More of a cluster is never worse: devices that are added may stay idle, and bandwidth that is added need not be used.
+"""More of a cluster is never worse: devices that are added may stay idle, and bandwidth that is
+added need not be used.
 
-Answers may not become slower nor bounds rise. The simulated step of one plan may rise by 1 % with more bandwidth in one of 200 cases (what
-ends earlier may meet other traffic); each such case is printed.
+Answers may not become slower nor bounds rise. The simulated step of one plan may rise by 1 % with
+more bandwidth in one of 200 cases (what ends earlier may meet other traffic); each such case is
+printed.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ def test_a_node_more_makes_no_answer_of_the_exact_space_slower(number: int) -> N
 
 
 def with_a_node_more(number: int, capsys: pytest.CaptureFixture[str]) -> tuple[bool, bool]:
-    """Whether the answer on a mixed cluster is slower with one more node, and whether its bound rises; printed."""
+    """Whether the answer on a mixed cluster is slower with one more node, and whether its bound
+    rises; printed."""
     generator = random_of(f"grown mixed {number}")
     problem = drawn_mixed(generator, most=8, layers=(2, 3, 4), batch=generator.choice((8, 16)))
     larger = grown(problem, generator)
@@ -62,20 +65,25 @@ def with_a_node_more(number: int, capsys: pytest.CaptureFixture[str]) -> tuple[b
     if slower or above:
         alone = "a grid of one pool" if before.mixed is None else "pipelines"
         said(
-            f"{number}: {problem.cluster.expression} to {larger.cluster.expression}: {before.step_time_s:.6g} s ({alone}) to "
-            f"{after.step_time_s:.6g} s, bound {before.certificate.lower_bound_s:.6g} to {after.certificate.lower_bound_s:.6g} s",
+            f"{number}: {problem.cluster.expression} to {larger.cluster.expression}:"
+            f" {before.step_time_s:.6g} s ({alone}) to {after.step_time_s:.6g} s, bound"
+            f" {before.certificate.lower_bound_s:.6g} to {after.certificate.lower_bound_s:.6g} s",
             capsys,
         )
     return slower, above
 
 
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.proof)])
-def test_a_node_more_makes_no_answer_on_a_mixed_cluster_slower(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_more_makes_no_answer_on_a_mixed_cluster_slower(
+    number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert with_a_node_more(number, capsys) == (False, False)
 
 
 @pytest.mark.proof
-def test_no_node_more_makes_an_answer_on_a_mixed_cluster_slower(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_node_more_makes_an_answer_on_a_mixed_cluster_slower(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = [with_a_node_more(number, capsys) for number in numbers(2, 300)]
     slower, above = (sum(each) for each in zip(*found, strict=True))
     said(f"of {len(found)} pairs {slower} are slower, {above} have a bound that rises", capsys)
@@ -98,20 +106,28 @@ def test_more_bandwidth_raises_no_bound_of_the_exact_space() -> None:
         space, blocks = instance.space, instance.blocks
         prices = [StagePrices(problem=p, space=space) for p in problems]
         for partition in list(partitions(problems[0], space, blocks=blocks))[:6]:
-            # Duplicates depend on prices: options are compared stage by stage where as many are unlike.
+            # Duplicates depend on prices: options are compared stage by stage where as many are
+            # unlike.
             slow, fast = (p.choices(partition) for p in prices)
             if [len(c.options) for c in slow] == [len(c.options) for c in fast]:
-                assert (shape_bounds(fast, partition.microbatches) <= shape_bounds(slow, partition.microbatches)).all()
+                assert (
+                    shape_bounds(fast, partition.microbatches)
+                    <= shape_bounds(slow, partition.microbatches)
+                ).all()
         lanes = [LanePrices(problem=p, space=space, blocks=blocks) for p in problems]
         for deal in list(deals(problems[0], space))[:3]:
             for kind, devices in zip(deal.kinds, deal.devices, strict=True):
-                slow_lane, fast_lane = (p.of(devices, microbatches=kind.microbatches, samples=deal.samples) for p in lanes)
+                slow_lane, fast_lane = (
+                    p.of(devices, microbatches=kind.microbatches, samples=deal.samples)
+                    for p in lanes
+                )
                 if len(slow_lane.bounds) == len(fast_lane.bounds):
                     assert (fast_lane.bounds <= slow_lane.bounds).all()
 
 
 def slower_steps(count: int, capsys: pytest.CaptureFixture[str]) -> tuple[int, int]:
-    """(cases, those whose simulated step rises) of random members with more bandwidth; prints those that rise."""
+    """(cases, those whose simulated step rises) of random members with more bandwidth; prints those
+    that rise."""
     cases, risen = 0, 0
     for number in numbers(count, 200):
         instance = draw_lanes(number, least=20, most=80)
@@ -129,13 +145,19 @@ def slower_steps(count: int, capsys: pytest.CaptureFixture[str]) -> tuple[int, i
             assert after <= before * 1.01, f"{number}: {instance.problem.cluster.expression}"
             if after > before:
                 risen += 1
-                said(f"{number}: {instance.problem.cluster.expression}: {before:.9g} to {after:.9g} s ({after / before - 1:+.3%})", capsys)
+                said(
+                    f"{number}: {instance.problem.cluster.expression}: {before:.9g} to {after:.9g}"
+                    f" s ({after / before - 1:+.3%})",
+                    capsys,
+                )
             break
     return cases, risen
 
 
 @in_both
-def test_more_bandwidth_slows_one_plan_in_two_hundred_at_most(capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_bandwidth_slows_one_plan_in_two_hundred_at_most(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     cases, risen = slower_steps(12, capsys)
     said(f"{risen} of {cases} steps rise with bandwidth", capsys)
     assert cases > 0.8 * len(numbers(12, 200))
@@ -143,7 +165,9 @@ def test_more_bandwidth_slows_one_plan_in_two_hundred_at_most(capsys: pytest.Cap
 
 
 @in_both
-def test_more_bandwidth_raises_no_bound_of_mixed_answers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_bandwidth_raises_no_bound_of_mixed_answers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for number in numbers(1, 30):
         generator = random_of(f"mixed bandwidth {number}")
         problem = drawn_mixed(generator, most=8, layers=(2, 3, 4), batch=8)
@@ -151,8 +175,9 @@ def test_more_bandwidth_raises_no_bound_of_mixed_answers(capsys: pytest.CaptureF
         before, after = find_mixed(problem), find_mixed(fast)
         there_s = max(simulate_plan(fast, before.plan).step_time_s, before.step_time_s)
         said(
-            f"{number}: {problem.cluster.expression}: answer {before.step_time_s:.9g} (there {there_s:.9g}) to {after.step_time_s:.9g} s, "
-            f"bound {before.certificate.lower_bound_s:.9g} to {after.certificate.lower_bound_s:.9g} s",
+            f"{number}: {problem.cluster.expression}: answer {before.step_time_s:.9g} (there"
+            f" {there_s:.9g}) to {after.step_time_s:.9g} s, bound"
+            f" {before.certificate.lower_bound_s:.9g} to {after.certificate.lower_bound_s:.9g} s",
             capsys,
         )
         assert after.step_time_s <= there_s * (1 + 1e-9)
@@ -160,8 +185,9 @@ def test_more_bandwidth_raises_no_bound_of_mixed_answers(capsys: pytest.CaptureF
 
 
 def with_a_better_link(number: int, capsys: pytest.CaptureFixture[str]) -> tuple[bool, bool]:
-    """Whether the answer on a mixed cluster is slower with one link that is faster, beyond what its plan itself is there, and whether its
-    bound rises; printed. A third of the clusters have tiers of switches, a third zones.
+    """Whether the answer on a mixed cluster is slower with one link that is faster, beyond what its
+    plan itself is there, and whether its bound rises; printed. A third of the clusters have tiers
+    of switches, a third zones.
     """
     generator = random_of(f"link {number}")
     problem = drawn_mixed(generator, most=8, layers=(2, 3, 4), batch=generator.choice((8, 16)))
@@ -174,20 +200,27 @@ def with_a_better_link(number: int, capsys: pytest.CaptureFixture[str]) -> tuple
     above = after.certificate.lower_bound_s > before.certificate.lower_bound_s * (1 + 1e-9)
     if slower or above:
         said(
-            f"{number}: {problem.cluster.expression}, {changed}: {before.step_time_s:.9g} s (there {there_s:.9g}) to "
-            f"{after.step_time_s:.9g} s, bound {before.certificate.lower_bound_s:.9g} to {after.certificate.lower_bound_s:.9g} s",
+            f"{number}: {problem.cluster.expression}, {changed}: {before.step_time_s:.9g} s (there"
+            f" {there_s:.9g}) to {after.step_time_s:.9g} s, bound"
+            f" {before.certificate.lower_bound_s:.9g} to {after.certificate.lower_bound_s:.9g} s",
             capsys,
         )
     return slower, above
 
 
-@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.proof) for n in (1, 2, 5))])
-def test_a_faster_link_makes_no_answer_on_a_mixed_cluster_slower(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "number", [0, *(pytest.param(n, marks=pytest.mark.proof) for n in (1, 2, 5))]
+)
+def test_a_faster_link_makes_no_answer_on_a_mixed_cluster_slower(
+    number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert with_a_better_link(number, capsys) == (False, False)
 
 
 @pytest.mark.proof
-def test_no_faster_link_makes_an_answer_on_a_mixed_cluster_slower(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_faster_link_makes_an_answer_on_a_mixed_cluster_slower(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = [with_a_better_link(number, capsys) for number in numbers(2, 160)]
     slower, above = (sum(each) for each in zip(*found, strict=True))
     said(f"of {len(found)} pairs {slower} are slower, {above} have a bound that rises", capsys)
@@ -196,7 +229,8 @@ def test_no_faster_link_makes_an_answer_on_a_mixed_cluster_slower(capsys: pytest
 
 @in_both
 def test_more_bandwidth_raises_no_bound_of_grids(capsys: pytest.CaptureFixture[str]) -> None:
-    """But where the bound is the best plan's own step, and that plan's step rises itself, of which there is one in 200 at most."""
+    """But where the bound is the best plan's own step, and that plan's step rises itself, of which
+    there is one in 200 at most."""
     cases, risen = 0, 0
     for number in numbers(3, 200):
         generator = random_of(f"grid bandwidth {number}")
@@ -204,10 +238,24 @@ def test_more_bandwidth_raises_no_bound_of_grids(capsys: pytest.CaptureFixture[s
         answers = []
         better = faster_problem(problem, generator)
         for one in (problem, better):
-            facts = grid_facts(one.model, devices=one.cluster.num_devices, global_batch=8, seq_len=one.job.sequence_length)
+            facts = grid_facts(
+                one.model,
+                devices=one.cluster.num_devices,
+                global_batch=8,
+                seq_len=one.job.sequence_length,
+            )
             capacity = one.cluster.node.accelerator.memory_bytes
             try:
-                answers.append(find(one, standard_space(one, facts), facts, capacity=capacity, top=1, hints=False))
+                answers.append(
+                    find(
+                        one,
+                        standard_space(one, facts),
+                        facts,
+                        capacity=capacity,
+                        top=1,
+                        hints=False,
+                    )
+                )
             except InfeasibleError:
                 break
         if len(answers) == 2:
@@ -215,7 +263,11 @@ def test_more_bandwidth_raises_no_bound_of_grids(capsys: pytest.CaptureFixture[s
             before, after = (answer.certificate for answer in answers)
             if after.lower_bound_s > before.lower_bound_s * (1 + 1e-9):
                 there_s = simulate_grid(better, answers[0].grid).step_time_s
-                said(f"{number}: {before.lower_bound_s:.9g} to {after.lower_bound_s:.9g} s, the plan itself takes {there_s:.9g} s", capsys)
+                said(
+                    f"{number}: {before.lower_bound_s:.9g} to {after.lower_bound_s:.9g} s, the plan"
+                    f" itself takes {there_s:.9g} s",
+                    capsys,
+                )
                 assert before.optimal
                 assert after.lower_bound_s <= there_s * (1 + 1e-9) <= before.best_s * 1.01
                 risen += 1

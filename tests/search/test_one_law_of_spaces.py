@@ -1,4 +1,5 @@
-"""Of every axis and option of every runtime, an exclusion leaves a subset of the space and a pin the intersection."""
+"""Of every axis and option of every runtime, an exclusion leaves a subset of the space and a pin
+the intersection."""
 
 from __future__ import annotations
 
@@ -19,7 +20,15 @@ from shardwright.runtime.runtime import Options
 from shardwright.search.grid.members import enumerate_members, member_grid
 from shardwright.search.grid.meshes import idle_meshes
 from shardwright.search.grid.modules import searched_options
-from shardwright.search.grid.space import AXES, Space, exhaustive_space, parts_of, restricted, standard_space, with_options
+from shardwright.search.grid.space import (
+    AXES,
+    Space,
+    exhaustive_space,
+    parts_of,
+    restricted,
+    standard_space,
+    with_options,
+)
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import canonical
 from tests.search.problems import Case, small_problem, thinned
@@ -50,7 +59,12 @@ def members_of(case: Case, space: Space) -> frozenset[Member]:
                 grid = member_grid(members, place)
                 runtime = under(case.problem, grid.options).runtime
                 values = {**dict(runtime.own), **dict(runtime.options)}
-                found.add((canonical(replace(grid, options=()), facts=case.facts), tuple(sorted(values.items()))))
+                found.add(
+                    (
+                        canonical(replace(grid, options=()), facts=case.facts),
+                        tuple(sorted(values.items())),
+                    )
+                )
     return frozenset(found)
 
 
@@ -59,11 +73,27 @@ def having(members: Iterable[Member], option: str, value: str) -> frozenset[Memb
 
 
 def choices_of(case: Case) -> list[tuple[str, str]]:
-    """Every value of each axis of the space, and one that it has not; every value of each option that its runtime offers."""
+    """Every value of each axis of the space, and one that it has not; every value of each option
+    that its runtime offers."""
     axes = [(axis, str(value)) for axis in AXES for value in case.space.of(axis)]
-    outside = [("tp", "1024"), ("mbs", "512"), ("shard", "999"), ("pp", "777"), ("cp", "9999"), ("recompute_layers", "4096")]
-    options = [(name, value) for name, values in offered_values(case.problem.runtime).items() for value in values]
-    foreign = [(name, next(iter(option.values))) for name, option in BY_NAME.items() if name not in offered_values(case.problem.runtime)]
+    outside = [
+        ("tp", "1024"),
+        ("mbs", "512"),
+        ("shard", "999"),
+        ("pp", "777"),
+        ("cp", "9999"),
+        ("recompute_layers", "4096"),
+    ]
+    options = [
+        (name, value)
+        for name, values in offered_values(case.problem.runtime).items()
+        for value in values
+    ]
+    foreign = [
+        (name, next(iter(option.values)))
+        for name, option in BY_NAME.items()
+        if name not in offered_values(case.problem.runtime)
+    ]
     return [*axes, *outside, *options, *foreign[:3]]
 
 
@@ -98,7 +128,9 @@ def assert_law(case: Case, name: str, value: str) -> None:
 
 @examples(40, 2000, deadline=None)
 @given(seed=st.integers(0, 10**6), draw=st.randoms(use_true_random=False))
-def test_an_exclusion_is_a_subset_and_a_pin_the_intersection(seed: int, draw: random.Random) -> None:
+def test_an_exclusion_is_a_subset_and_a_pin_the_intersection(
+    seed: int, draw: random.Random
+) -> None:
     case = case_of(seed)
     choices = choices_of(case)
     # As many options as axes, which have more values.
@@ -107,7 +139,8 @@ def test_an_exclusion_is_a_subset_and_a_pin_the_intersection(seed: int, draw: ra
 
 
 def test_parts_that_a_runtime_refuses_are_no_members() -> None:
-    """Megatron Bridge overlaps experts beside some dispatchers alone: another one that is pinned leaves the parts without."""
+    """Megatron Bridge overlaps experts beside some dispatchers alone: another one that is pinned
+    leaves the parts without."""
     for seed in range(100):
         case = case_of(seed)
         problem = replace(case.problem, runtime=load_runtime("megatron-bridge"))
@@ -122,15 +155,30 @@ def test_parts_that_a_runtime_refuses_are_no_members() -> None:
 
 @pytest.mark.parametrize(
     ("runtime", "option", "value", "stages"),
-    [("deepspeed-0.16", "param_offload", "on", {3}), ("deepspeed-2022", "bf16_optimizer", "on", {1})],
+    [
+        ("deepspeed-0.16", "param_offload", "on", {3}),
+        ("deepspeed-2022", "bf16_optimizer", "on", {1}),
+    ],
 )
-def test_an_option_that_leaves_fewer_stages_has_the_members_of_these(runtime: str, option: str, value: str, stages: set[int]) -> None:
-    """Stages that the option leaves no room for are illegal with it; beside its other values they stay."""
+def test_an_option_that_leaves_fewer_stages_has_the_members_of_these(
+    runtime: str, option: str, value: str, stages: set[int]
+) -> None:
+    """Stages that the option leaves no room for are illegal with it; beside its other values they
+    stay."""
     problem = replace(small_problem(random.Random(5), nodes=(2, 4)), runtime=load_runtime(runtime))
     facts = facts_of(problem)
     whole = thinned(standard_space(problem, facts), random.Random(5), most=300)
-    whole = replace(whole, values=tuple((axis, (0, 1, 2, 3) if axis == "zero" else values) for axis, values in whole.values))
-    case = Case(problem=problem, facts=facts, space=restricted(whole, pins={option: (value, "off")}, excludes={}))
+    whole = replace(
+        whole,
+        values=tuple(
+            (axis, (0, 1, 2, 3) if axis == "zero" else values) for axis, values in whole.values
+        ),
+    )
+    case = Case(
+        problem=problem,
+        facts=facts,
+        space=restricted(whole, pins={option: (value, "off")}, excludes={}),
+    )
     every = members_of(case, case.space)
     pinned = members_of(case, restricted(whole, pins={option: (value,)}, excludes={}))
     assert pinned == having(every, option, value)

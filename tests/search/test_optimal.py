@@ -1,4 +1,5 @@
-"""The answer is the best: on many small problems it equals brute force, and every member is accounted for."""
+"""The answer is the best: on many small problems it equals brute force, and every member is
+accounted for."""
 
 import math
 from collections import Counter
@@ -25,12 +26,27 @@ from tests.tiers import many, seeds
 PROBLEMS = many(6, 26)
 """In a block."""
 TOP = 4
-DEGREES = ("tp", "cp", "ulysses", "ep", "etp", "dp", "pp", "vpp", "microbatch", "zero", "shard", "recompute_layers")
+DEGREES = (
+    "tp",
+    "cp",
+    "ulysses",
+    "ep",
+    "etp",
+    "dp",
+    "pp",
+    "vpp",
+    "microbatch",
+    "zero",
+    "shard",
+    "recompute_layers",
+)
 ROUNDING = 1 + 1e-12
 
 
 @pytest.mark.parametrize("block", seeds(1, 16))
-def test_answer_equals_brute_force(block: int, record_property: Callable[[str, object], None]) -> None:
+def test_answer_equals_brute_force(
+    block: int, record_property: Callable[[str, object], None]
+) -> None:
     seen: Counter[str] = Counter()
     for turn, seed in enumerate(range(block * PROBLEMS, (block + 1) * PROBLEMS)):
         assert_answer_is_best(small_case(seed, most=many(900, 3000)), turn, seen)
@@ -46,7 +62,9 @@ def test_answer_equals_brute_force_where_groups_straddle_islands(block: int) -> 
     """Islands of 6 and 12 devices, which groups of 4 and 8 do not divide."""
     seen: Counter[str] = Counter()
     for turn, seed in enumerate(range(block * PROBLEMS, (block + 1) * PROBLEMS)):
-        assert_answer_is_best(small_case(1006 + seed, most=many(900, 3000), nodes=DOMAINS), turn, seen)
+        assert_answer_is_best(
+            small_case(1006 + seed, most=many(900, 3000), nodes=DOMAINS), turn, seen
+        )
     assert seen["members"] > 15 * PROBLEMS
     assert seen["lined"] > PROBLEMS
 
@@ -56,11 +74,13 @@ MIDDLE = 2
 
 
 def assert_answer_is_best(case: Case, turn: int, seen: Counter[str]) -> dict[Grid, Judged]:
-    """Compare a search with brute force, under a capacity that depends on `turn`. Returns every member as it was judged."""
+    """Compare a search with brute force, under a capacity that depends on `turn`. Returns every
+    member as it was judged."""
     counted = count(case.problem, case.space, case.facts)
     known = dict(zip(counted.grids, judge(case.problem, counted.grids.values()), strict=True))
     needs = sorted(j.need for j in known.values())
-    # A capacity that is exactly some member's need, so that others exceed it; at times all exceed it.
+    # A capacity that is exactly some member's need, so that others exceed it; at times all exceed
+    # it.
     capacity = needs[len(needs) * (turn % 4) // 4] - (turn % 12 == 0) if needs else 10**9
     fits = sorted(j.step_s for j in known.values() if j.need <= capacity)
     seen.update(members=len(known), infeasible=len(known) - len(fits))
@@ -76,7 +96,8 @@ def assert_answer_is_best(case: Case, turn: int, seen: Counter[str]) -> dict[Gri
 
 
 def test_problems_use_every_axis() -> None:
-    """Problems are no easy ones: of two hundred and eight, each degree and switch is met in many members."""
+    """Problems are no easy ones: of two hundred and eight, each degree and switch is met in many
+    members."""
     seen: Counter[str] = Counter()
     for seed in range(208):
         case = small_case(seed)
@@ -84,13 +105,22 @@ def test_problems_use_every_axis() -> None:
         for place in range(members.num_members):
             grid = member_grid(members, place)
             seen.update(members=1, **{axis: int(getattr(grid, axis) > 1) for axis in DEGREES})
-            seen.update({grid.schedule: 1, grid.recompute.value: 1, "sp": grid.sp, "gather": grid.gather, "offload": grid.offload > 0})
+            seen.update(
+                {
+                    grid.schedule: 1,
+                    grid.recompute.value: 1,
+                    "sp": grid.sp,
+                    "gather": grid.gather,
+                    "offload": grid.offload > 0,
+                }
+            )
     assert seen["members"] > 5000
     assert min(seen.values()) >= 10, seen
 
 
 def assert_bounds_hold(case: Case, known: dict[Grid, Judged], capacity: int) -> int:
-    """Each member of the space is enumerated once, under bounds in their order: B0 <= B1 <= S. Members with lines of their own."""
+    """Each member of the space is enumerated once, under bounds in their order: B0 <= B1 <= S.
+    Members with lines of their own."""
     lined = 0
     idle = idle_meshes(case.space, case.facts)
     full = bound_space(case.problem, case.space, case.facts, capacity=capacity)
@@ -99,14 +129,29 @@ def assert_bounds_hold(case: Case, known: dict[Grid, Judged], capacity: int) -> 
     assert (mean_s <= mesh_s * ROUNDING).all()
     left = dict(known)
     for at in (None, *range(len(idle))):
-        meshes, floor = (None, 0.0) if at is None else (idle.take(np.array([at])), float(mesh_s[at]))
-        bounded = bound_space(case.problem, case.space, case.facts, capacity=capacity, meshes=meshes)
-        assert math.isfinite(floor) or not len(bounded.seconds), "a mesh without a bound has members"
+        meshes, floor = (
+            (None, 0.0) if at is None else (idle.take(np.array([at])), float(mesh_s[at]))
+        )
+        bounded = bound_space(
+            case.problem, case.space, case.facts, capacity=capacity, meshes=meshes
+        )
+        assert math.isfinite(floor) or not len(bounded.seconds), (
+            "a mesh without a bound has members"
+        )
         for place, bound in enumerate(bounded.seconds):
             grid, prepared = member_grid(bounded.members, place), bounded.prepared
             member = left.pop(canonical(grid, facts=case.facts))
-            path_s = member_path(case.problem, prepared, place, grid, step_costs(case.problem, grid, prepared.priced(place)))
-            lined += prepared.lines is not None and int(prepared.lines.of_outer[prepared.members.chosen(place).outer]) >= 0
+            path_s = member_path(
+                case.problem,
+                prepared,
+                place,
+                grid,
+                step_costs(case.problem, grid, prepared.priced(place)),
+            )
+            lined += (
+                prepared.lines is not None
+                and int(prepared.lines.of_outer[prepared.members.chosen(place).outer]) >= 0
+            )
             assert math.floor(bounded.memory[place]) <= member.need
             if math.isfinite(bound):
                 assert floor <= bound <= path_s * ROUNDING, member.grid

@@ -22,7 +22,11 @@ ASKED = Request(
     cluster="h100-sxm:24",
     seq_len=4096,
     global_batch=72,
-    pins=(("tp_overlap", ("userbuffers", "dgrad")), ("dispatcher", ("alltoall", "flex")), ("zero", ("1",))),
+    pins=(
+        ("tp_overlap", ("userbuffers", "dgrad")),
+        ("dispatcher", ("alltoall", "flex")),
+        ("zero", ("1",)),
+    ),
 )
 
 
@@ -32,7 +36,9 @@ def test_rows_together_are_rows_one_after_another() -> None:
     facts = facts_of(problem)
     space, capacity = space_of(ASKED, problem, facts), capacity_of(ASKED, problem)
     together = search(problem, space, facts, capacity=capacity, top=1)
-    alone = [search(replace(problem), part, facts, capacity=capacity, top=1) for part in space.rows()]
+    alone = [
+        search(replace(problem), part, facts, capacity=capacity, top=1) for part in space.rows()
+    ]
     assert len(alone) == 4
     best = min((one.outcome.ranked[0] for one in alone), key=lambda one: one.step_time_s)
     assert together.outcome.ranked[0].step_time_s == best.step_time_s
@@ -42,21 +48,36 @@ def test_rows_together_are_rows_one_after_another() -> None:
 
 @pytest.mark.parametrize("seed", seeds(2, 40, first=5300))
 def test_bounds_that_look_no_closer_than_needed_say_as_much(seed: int) -> None:
-    """Below what is known to be reached they are the same; at or above it they say no more than a closer look."""
+    """Below what is known to be reached they are the same; at or above it they say no more than a
+    closer look."""
     case = small_case(seed)
     meshes = full_meshes(case.space, case.facts)
     if case.space.fewest:
         meshes = meshes.joined(idle_meshes(case.space, case.facts))
     near = near_layers(case.problem, case.space, case.facts, meshes.columns)
     whole = relaxed_bounds(case.problem, case.space, case.facts, meshes, capacity=10**15)
-    assert np.array_equal(whole, relaxed_bounds(case.problem, case.space, case.facts, meshes, capacity=10**15, near=near))
+    assert np.array_equal(
+        whole,
+        relaxed_bounds(case.problem, case.space, case.facts, meshes, capacity=10**15, near=near),
+    )
     coarse = mesh_bounds(case.problem, case.space, case.facts, meshes, near=near)
-    apart = [mesh_bounds(case.problem, case.space, case.facts, meshes.take(np.array([row])), near=near) for row in range(len(meshes))]
+    apart = [
+        mesh_bounds(case.problem, case.space, case.facts, meshes.take(np.array([row])), near=near)
+        for row in range(len(meshes))
+    ]
     assert np.array_equal(coarse, np.concatenate([np.empty(0), *apart]))
     members = whole < NO_ROOM
     assert (coarse[members] * MARGIN <= whole[members]).all()
     for until in np.quantile(whole[members], (0.1, 0.5, 0.9)) if members.any() else ():
-        some = relaxed_bounds(case.problem, case.space, case.facts, meshes, capacity=10**15, near=near, until=float(until))
+        some = relaxed_bounds(
+            case.problem,
+            case.space,
+            case.facts,
+            meshes,
+            capacity=10**15,
+            near=near,
+            until=float(until),
+        )
         below = whole < until
         assert np.array_equal(some[below], whole[below])
         assert (some[~below] >= until).all()

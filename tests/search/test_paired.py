@@ -1,4 +1,5 @@
-"""Orders that only general plans have: bounds hold for every member, the best is that of all of them one by one, and none is lost."""
+"""Orders that only general plans have: bounds hold for every member, the best is that of all of
+them one by one, and none is lost."""
 
 from __future__ import annotations
 
@@ -30,16 +31,31 @@ FEW: dict[str, tuple[int | str, ...]] = {"pp": (2, 4), "mbs": (1,)}
 
 
 def small(*, orders: tuple[str, ...], runtime: str, model: str = "deepseek-v2-lite") -> Problem:
-    """DeepSeek-V2-Lite's layers, or another model's, on two nodes, under a runtime that has `orders`."""
-    problem = real_problem(model, "h800-sxm:16", seq_len=2048, global_batch=96, runtime=runtime, precision="fp8")
+    """DeepSeek-V2-Lite's layers, or another model's, on two nodes, under a runtime that has
+    `orders`."""
+    problem = real_problem(
+        model, "h800-sxm:16", seq_len=2048, global_batch=96, runtime=runtime, precision="fp8"
+    )
     return replace(problem, runtime=replace(problem.runtime, schedules=("1f1b", *orders)))
 
 
 def narrow(problem: Problem) -> Space:
     """Few meshes: each order has some members, and some that it refuses."""
     space = standard_space(problem, facts_of(problem))
-    only = {"tp": (1, 2), "cp": (1,), "pp": (2, 3, 4, 8), "ep": (1, 4), "mbs": (1, 2), "order": ("tp-cp-ep-dp-pp",), "ulysses": (1,)}
-    return replace(space, values=tuple((axis, only.get(axis, values)) for axis, values in space.values), fewest=0)
+    only = {
+        "tp": (1, 2),
+        "cp": (1,),
+        "pp": (2, 3, 4, 8),
+        "ep": (1, 4),
+        "mbs": (1, 2),
+        "order": ("tp-cp-ep-dp-pp",),
+        "ulysses": (1,),
+    }
+    return replace(
+        space,
+        values=tuple((axis, only.get(axis, values)) for axis, values in space.values),
+        fewest=0,
+    )
 
 
 @in_both
@@ -47,7 +63,12 @@ def narrow(problem: Problem) -> Space:
     ("runtime", "model", "orders"),
     [
         ("deepseek-v3", "deepseek-v2-lite", ORDERS),
-        pytest.param("megatron-bridge dispatcher=alltoall", "deepseek-v2-lite", ORDERS, marks=pytest.mark.proof),
+        pytest.param(
+            "megatron-bridge dispatcher=alltoall",
+            "deepseek-v2-lite",
+            ORDERS,
+            marks=pytest.mark.proof,
+        ),
         ("torchtitan", "llama-3.2-1b", ("zb-v", "zb-h1", "v-min")),
     ],
 )
@@ -55,7 +76,9 @@ def test_every_member_one_by_one(runtime: str, model: str, orders: tuple[str, ..
     problem = small(orders=orders, runtime=runtime, model=model)
     facts, space = facts_of(problem), narrow(problem)
     if not in_proof():
-        space = replace(space, values=tuple((axis, FEW.get(axis, values)) for axis, values in space.values))
+        space = replace(
+            space, values=tuple((axis, FEW.get(axis, values)) for axis, values in space.values)
+        )
     assert space.paired == orders
     part = paired._part(space)
     assert part is not None
@@ -65,8 +88,12 @@ def test_every_member_one_by_one(runtime: str, model: str, orders: tuple[str, ..
     looked, tight = 0, list[float]()
     for place in range(members.num_members):
         for name in orders:
-            grid = replace(member_grid(members, place), schedule=name, vpp=grid_schedule(name).chunks)
-            bound = paired._bound(problem, prepared, place, grid, facts, capacity=1e15, found=counted)
+            grid = replace(
+                member_grid(members, place), schedule=name, vpp=grid_schedule(name).chunks
+            )
+            bound = paired._bound(
+                problem, prepared, place, grid, facts, capacity=1e15, found=counted
+            )
             if bound is None:
                 continue
             looked += 1
@@ -75,12 +102,23 @@ def test_every_member_one_by_one(runtime: str, model: str, orders: tuple[str, ..
             tight.append(bound / result.step_time_s)
             if result.need <= CAPACITY:
                 fitting[grid] = result.step_time_s
-            rest = paired._bound(problem, prepared, place, grid, facts, capacity=result.need, found=paired.PairedSearch())
+            rest = paired._bound(
+                problem,
+                prepared,
+                place,
+                grid,
+                facts,
+                capacity=result.need,
+                found=paired.PairedSearch(),
+            )
             assert rest is not None, grid
-    # What is reduced behind the last action is in no bound, and is long here without ZeRO on two nodes.
+    # What is reduced behind the last action is in no bound, and is long here without ZeRO on two
+    # nodes.
     assert sorted(tight)[len(tight) // 2] > 0.75
     assert looked + counted.illegal == members.num_members * len(orders)
-    found = paired.search_paired(problem, space, facts, capacity=CAPACITY, top=3, until=float("inf"), limit=Limit())
+    found = paired.search_paired(
+        problem, space, facts, capacity=CAPACITY, top=3, until=float("inf"), limit=Limit()
+    )
     assert found is not None
     assert [one.step_time_s for one in found.ranked] == sorted(fitting.values())[:3]
     assert fitting[found.ranked[0].grid] == found.ranked[0].step_time_s
@@ -98,7 +136,8 @@ def test_an_answer_is_of_both_spaces_and_its_certificate_counts_both() -> None:
     assert both.prediction.step_time_s <= alone.prediction.step_time_s
     assert both.certificate.optimal
     sums = [
-        c.illegal + c.duplicates + c.infeasible + c.bounded_b0 + c.bounded_b1 + c.simulated for c in (alone.certificate, both.certificate)
+        c.illegal + c.duplicates + c.infeasible + c.bounded_b0 + c.bounded_b1 + c.simulated
+        for c in (alone.certificate, both.certificate)
     ]
     assert sums == [alone.certificate.enumerated, both.certificate.enumerated]
     assert sums[1] > sums[0]
@@ -112,18 +151,34 @@ def test_where_there_are_none() -> None:
     for without in (
         replace(space, paired=()),
         replace(space, first=3),
-        replace(space, values=tuple((axis, ("full",) if axis == "recompute" else values) for axis, values in space.values)),
+        replace(
+            space,
+            values=tuple(
+                (axis, ("full",) if axis == "recompute" else values)
+                for axis, values in space.values
+            ),
+        ),
     ):
-        assert paired.search_paired(problem, without, facts, capacity=CAPACITY, top=1, until=1e9, limit=Limit()) is None
+        assert (
+            paired.search_paired(
+                problem, without, facts, capacity=CAPACITY, top=1, until=1e9, limit=Limit()
+            )
+            is None
+        )
 
 
 def test_an_answer_with_such_an_order_is_checked_and_a_pinned_schedule_has_none() -> None:
     """What the search found holds when it is searched again; who pins 1F1B gets 1F1B."""
     problem = small(orders=("zb-v", "zb-h1"), runtime="torchtitan", model="llama-3.2-1b")
     facts = facts_of(problem)
-    space = replace(narrow(problem), values=tuple((axis, FEW.get(axis, values)) for axis, values in narrow(problem).values))
+    space = replace(
+        narrow(problem),
+        values=tuple((axis, FEW.get(axis, values)) for axis, values in narrow(problem).values),
+    )
     answer = find(problem, space, facts, capacity=CAPACITY, top=2)
     assert grid_schedule(answer.grid.schedule).chunks == 2 or answer.grid.schedule == "zb-h1"
-    assert recheck(problem, space, facts, answer, capacity=CAPACITY, generator=Random(0)).drift < 1e-12
+    assert (
+        recheck(problem, space, facts, answer, capacity=CAPACITY, generator=Random(0)).drift < 1e-12
+    )
     pinned = restricted(space, pins={"schedule": ("1f1b",)}, excludes={})
     assert find(problem, pinned, facts, capacity=CAPACITY, top=2).grid.schedule == "1f1b"

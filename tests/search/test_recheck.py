@@ -38,12 +38,16 @@ def _found(case: Case) -> Answer | None:
 
 
 def verify(case: Case, answer: Answer) -> object:
-    return recheck(case.problem, case.space, case.facts, answer, capacity=CAPACITY, generator=random.Random(0))
+    return recheck(
+        case.problem, case.space, case.facts, answer, capacity=CAPACITY, generator=random.Random(0)
+    )
 
 
 def test_honest_certificate_holds(certified: tuple[Case, Answer]) -> None:
     case, answer = certified
-    verified = recheck(case.problem, case.space, case.facts, answer, capacity=CAPACITY, generator=random.Random(0))
+    verified = recheck(
+        case.problem, case.space, case.facts, answer, capacity=CAPACITY, generator=random.Random(0)
+    )
     assert verified.strategies == answer.certificate.strategies
     assert verified.sampled >= 1
     assert verified.drift < 1e-12
@@ -78,13 +82,22 @@ def test_counts_moved_between_fates_are_found(certified: tuple[Case, Answer]) ->
     """The sum still adds up, but a member was declared infeasible."""
     case, answer = certified
     claim = answer.certificate
-    moved = replace(claim, infeasible=claim.infeasible + claim.bounded_b0 + claim.bounded_b1, bounded_b0=0, bounded_b1=0)
+    moved = replace(
+        claim,
+        infeasible=claim.infeasible + claim.bounded_b0 + claim.bounded_b1,
+        bounded_b0=0,
+        bounded_b1=0,
+    )
     with pytest.raises(DataError):
         verify(case, replace(answer, certificate=moved))
 
 
-@pytest.mark.parametrize("changed", [{"digest": "0" * 64}, {"space": "standard: 1 devices"}, {"optimal": False}])
-def test_changed_words_are_found(certified: tuple[Case, Answer], changed: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "changed", [{"digest": "0" * 64}, {"space": "standard: 1 devices"}, {"optimal": False}]
+)
+def test_changed_words_are_found(
+    certified: tuple[Case, Answer], changed: dict[str, object]
+) -> None:
     case, answer = certified
     claim: Certificate = replace(answer.certificate, **changed)  # type: ignore[arg-type]
     with pytest.raises(DataError):
@@ -92,7 +105,8 @@ def test_changed_words_are_found(certified: tuple[Case, Answer], changed: dict[s
 
 
 def test_another_strategy_is_found(certified: tuple[Case, Answer]) -> None:
-    """A slower strategy under the best one's certificate, and one that is certified as the best with its own time."""
+    """A slower strategy under the best one's certificate, and one that is certified as the best
+    with its own time."""
     case, answer = certified
     slower = answer.alternatives[2]
     with pytest.raises(DataError):
@@ -101,10 +115,22 @@ def test_another_strategy_is_found(certified: tuple[Case, Answer]) -> None:
     with pytest.raises(DataError):
         verify(case, replace(answer, grid=slower.grid, certificate=claim))
     gap = 1.0 - slower.step_time_s * 0.999 / slower.step_time_s
-    open_claim = replace(claim, lower_bound_s=slower.step_time_s * (1 - gap), gap=gap, optimal=False)
-    universal = 1.0 - (1.0 - open_claim.universal_gap) * answer.certificate.best_s / slower.step_time_s
+    open_claim = replace(
+        claim, lower_bound_s=slower.step_time_s * (1 - gap), gap=gap, optimal=False
+    )
+    universal = (
+        1.0 - (1.0 - open_claim.universal_gap) * answer.certificate.best_s / slower.step_time_s
+    )
     with pytest.raises(DataError, match="less than the plan's bound"):
-        verify(case, replace(answer, grid=slower.grid, alternatives=(), certificate=replace(open_claim, universal_gap=universal)))
+        verify(
+            case,
+            replace(
+                answer,
+                grid=slower.grid,
+                alternatives=(),
+                certificate=replace(open_claim, universal_gap=universal),
+            ),
+        )
 
 
 def test_strategy_outside_the_space_is_found(certified: tuple[Case, Answer]) -> None:
@@ -122,6 +148,11 @@ def test_open_gap_is_checked_too(certified: tuple[Case, Answer]) -> None:
 
 def test_another_problem_is_found(certified: tuple[Case, Answer]) -> None:
     case, answer = certified
-    other = replace(case, problem=replace(case.problem, job=replace(case.problem.job, dropout=not case.problem.job.dropout)))
+    other = replace(
+        case,
+        problem=replace(
+            case.problem, job=replace(case.problem.job, dropout=not case.problem.job.dropout)
+        ),
+    )
     with pytest.raises(DataError, match="another problem"):
         verify(other, answer)

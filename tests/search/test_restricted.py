@@ -1,4 +1,5 @@
-"""Pins, exclusions and fewer devices: the answer is the best of what is left; what cannot be asked for is an error."""
+"""Pins, exclusions and fewer devices: the answer is the best of what is left; what cannot be asked
+for is an error."""
 
 import contextlib
 import random
@@ -26,9 +27,16 @@ def assert_best_of(case: Case, space: Space) -> int:
     """The answer equals brute force over `space`; members it has."""
     counted = count(case.problem, space, case.facts)
     parts = every_member(case.problem, space, case.facts)
-    fates = [sum(getattr(part, name) for part in parts) for name in ("enumerated", "illegal", "duplicates")]
+    fates = [
+        sum(getattr(part, name) for part in parts)
+        for name in ("enumerated", "illegal", "duplicates")
+    ]
     assert fates == [counted.enumerated, counted.illegal, counted.duplicates]
-    found = {canonical(member_grid(part, place), facts=case.facts) for part in parts for place in range(part.num_members)}
+    found = {
+        canonical(member_grid(part, place), facts=case.facts)
+        for part in parts
+        for place in range(part.num_members)
+    }
     assert found == set(counted.grids)
     if found:
         best = min(j.step_s for j in judge(case.problem, counted.grids.values()))
@@ -58,7 +66,10 @@ def test_pinned_dp(seed: int) -> None:
     case = small_case(seed, most=many(1000, 3000))
     parts = every_member(case.problem, case.space, case.facts)
     degrees = {int(d) for part in parts for d in part.meshes.columns["dp"]}
-    by_dp = [assert_best_of(case, restricted(case.space, pins={"dp": (str(dp),)}, excludes={})) for dp in sorted(degrees)]
+    by_dp = [
+        assert_best_of(case, restricted(case.space, pins={"dp": (str(dp),)}, excludes={}))
+        for dp in sorted(degrees)
+    ]
     assert sum(by_dp) == sum(part.num_members for part in parts)
 
 
@@ -67,7 +78,16 @@ def test_pinned_first_and_last() -> None:
     problem = real_problem("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=8)
     facts = facts_of(problem)
     case = Case(problem=problem, facts=facts, space=standard_space(problem, facts))
-    few = {"pp": ("4",), "tp": ("1", "2"), "zero": ("1",), "sp": ("0",), "cp": ("1",), "mbs": ("1",), "shard": ("0",), "ulysses": ("1",)}
+    few = {
+        "pp": ("4",),
+        "tp": ("1", "2"),
+        "zero": ("1",),
+        "sp": ("0",),
+        "cp": ("1",),
+        "mbs": ("1",),
+        "shard": ("0",),
+        "ulysses": ("1",),
+    }
     few |= {"recompute_layers": ("0", "3"), "vpp": ("1", "2"), "offload": ("0",)}
     space = restricted(case.space, pins=few | {"first": ("6",), "last": ("8",)}, excludes={})
     assert assert_best_of(case, space) > 4
@@ -82,8 +102,13 @@ def test_pinned_first_and_last() -> None:
 
 
 def test_fewer_devices() -> None:
-    """`--max-devices` searches a smaller cluster: another space, the best of it. (More devices need not be faster here.)"""
-    case = next(c for c in map(small_case, range(2200, 2300)) if c.facts.devices == 16 and c.problem.cluster.node.num_devices <= 4)
+    """`--max-devices` searches a smaller cluster: another space, the best of it. (More devices need
+    not be faster here.)"""
+    case = next(
+        c
+        for c in map(small_case, range(2200, 2300))
+        if c.facts.devices == 16 and c.problem.cluster.node.num_devices <= 4
+    )
     smaller = replace(case.problem, cluster=limit_devices(case.problem.cluster, num_devices=11))
     facts = facts_of(smaller)
     space = replace(case.space, devices=facts.devices)
@@ -126,10 +151,17 @@ def test_exclusions_that_leave_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("pins", "lacks"),
-    [({"sp": ("1",)}, "(sp)"), ({"cp": ("2",)}, "(cp)"), ({"zero": ("0",)}, "zero0"), ({"schedule": ("gpipe",)}, "schedule gpipe")],
+    [
+        ({"sp": ("1",)}, "(sp)"),
+        ({"cp": ("2",)}, "(cp)"),
+        ({"zero": ("0",)}, "zero0"),
+        ({"schedule": ("gpipe",)}, "schedule gpipe"),
+    ],
 )
 def test_pins_that_the_runtime_lacks(pins: dict[str, tuple[str, ...]], lacks: str) -> None:
-    problem = real_problem("llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=8, runtime="fsdp1-llm-foundry")
+    problem = real_problem(
+        "llama-2-7b", "h100-sxm:8", seq_len=4096, global_batch=8, runtime="fsdp1-llm-foundry"
+    )
     facts = facts_of(problem)
     space = restricted(standard_space(problem, facts), pins=pins, excludes={})
     with pytest.raises(RuntimeModelError, match="fsdp1-llm-foundry has no") as caught:
@@ -137,13 +169,23 @@ def test_pins_that_the_runtime_lacks(pins: dict[str, tuple[str, ...]], lacks: st
     assert lacks in caught.value.message
 
 
-words = st.text(max_size=8) | st.integers().map(str) | st.sampled_from(("1f1b", "none", "tp-cp-ep-dp-pp", "1", "2", "1024"))
-choices = st.dictionaries(st.sampled_from(PINNABLE) | st.text(max_size=4), st.lists(words, max_size=3).map(tuple), max_size=3)
+words = (
+    st.text(max_size=8)
+    | st.integers().map(str)
+    | st.sampled_from(("1f1b", "none", "tp-cp-ep-dp-pp", "1", "2", "1024"))
+)
+choices = st.dictionaries(
+    st.sampled_from(PINNABLE) | st.text(max_size=4),
+    st.lists(words, max_size=3).map(tuple),
+    max_size=3,
+)
 
 
 @examples(25, 500)
 @given(pins=choices, excludes=choices)
-def test_any_pin_is_a_space_or_an_error_of_the_tree(pins: dict[str, tuple[str, ...]], excludes: dict[str, tuple[str, ...]]) -> None:
+def test_any_pin_is_a_space_or_an_error_of_the_tree(
+    pins: dict[str, tuple[str, ...]], excludes: dict[str, tuple[str, ...]]
+) -> None:
     case = small_case(3)
     with contextlib.suppress(ShardwrightError):
         space = restricted(case.space, pins=pins, excludes=excludes)
@@ -152,6 +194,8 @@ def test_any_pin_is_a_space_or_an_error_of_the_tree(pins: dict[str, tuple[str, .
 
 def test_recomputed_layers_of_unlike_layers_are_not_searched() -> None:
     case = next(c for c in map(small_case, range(100)) if c.problem.model.name == "mixed")
-    space = restricted(case.space, pins={"recompute_layers": ("1",), "recompute": ("full",)}, excludes={})
+    space = restricted(
+        case.space, pins={"recompute_layers": ("1",), "recompute": ("full",)}, excludes={}
+    )
     with pytest.raises(UsageError, match="all alike"):
         enumerate_members(case.problem, space, case.facts)

@@ -38,7 +38,9 @@ def _looseness(case: Case, sample: int) -> tuple[float, float]:
     loose_b0, loose_b1 = [], []
     for place in random_of(3).sample(feasible.tolist(), sample):
         grid, priced = member_grid(bounded.members, place), bounded.prepared.priced(place)
-        path = member_path(problem, bounded.prepared, place, grid, step_costs(problem, grid, priced))
+        path = member_path(
+            problem, bounded.prepared, place, grid, step_costs(problem, grid, priced)
+        )
         seconds = simulate_grid(problem, grid).step_time_s
         assert bounded.seconds[place] <= path <= seconds * (1 + 1e-12)
         loose_b0.append(1 - bounded.seconds[place] / seconds)
@@ -56,9 +58,12 @@ def test_bounds_are_tight(make: Callable[[], Case]) -> None:
 
 @pytest.mark.proof
 @pytest.mark.parametrize(
-    ("model", "cluster", "batch"), [("deepseek-v3", "h100-sxm:2048", 15360), ("qwen3-235b-a22b", "h100-sxm:512", 1024)]
+    ("model", "cluster", "batch"),
+    [("deepseek-v3", "h100-sxm:2048", 15360), ("qwen3-235b-a22b", "h100-sxm:512", 1024)],
 )
-def test_bounds_of_experts_under_options_and_modules_are_as_tight(model: str, cluster: str, batch: int) -> None:
+def test_bounds_of_experts_under_options_and_modules_are_as_tight(
+    model: str, cluster: str, batch: int
+) -> None:
     """In every row of the options that are searched."""
     asked = with_defaults(Request(model=model, cluster=cluster, seq_len=4096, global_batch=batch))
     problem = problem_of(asked)
@@ -74,9 +79,17 @@ def test_bounds_of_experts_under_options_and_modules_are_as_tight(model: str, cl
 
 @pytest.mark.proof
 def test_the_path_through_overlapped_pairs_is_tight() -> None:
-    """DeepSeek-V3 under its own stack on 2,048, members that are not slow: median of (S - B1) / S, of 192; a dozen say 0.9 to 1.4 %."""
+    """DeepSeek-V3 under its own stack on 2,048, members that are not slow: median of (S - B1) / S,
+    of 192; a dozen say 0.9 to 1.4 %."""
     asked = with_defaults(
-        Request(model="deepseek-v3", cluster="h800-sxm:2048", seq_len=4096, global_batch=15360, runtime="deepseek-v3", precision="fp8")
+        Request(
+            model="deepseek-v3",
+            cluster="h800-sxm:2048",
+            seq_len=4096,
+            global_batch=15360,
+            runtime="deepseek-v3",
+            precision="fp8",
+        )
     )
     problem = problem_of(asked)
     facts = facts_of(problem)
@@ -91,7 +104,9 @@ def test_the_path_through_overlapped_pairs_is_tight() -> None:
     for place in Random(5).sample(quick.tolist(), 1200):
         for name in space.paired:
             grid = paired._grid(members, name, place)
-            bound = paired._bound(problem, prepared, place, grid, facts, capacity=capacity, found=counted)
+            bound = paired._bound(
+                problem, prepared, place, grid, facts, capacity=capacity, found=counted
+            )
             if bound is not None and len(gaps) < 192:
                 gaps.append(1 - bound / simulate_grid(problem, grid).step_time_s)
     assert len(gaps) == 192
@@ -103,7 +118,9 @@ def test_the_path_through_overlapped_pairs_is_tight() -> None:
 def test_few_members_are_simulated(make: object) -> None:
     assert callable(make)
     case: Case = make()
-    answer = find(case.problem, case.space, case.facts, capacity=effective_memory(case.problem.cluster), top=4)
+    answer = find(
+        case.problem, case.space, case.facts, capacity=effective_memory(case.problem.cluster), top=4
+    )
     assert answer.certificate.simulated <= 100
     assert answer.certificate.optimal
     assert len(answer.alternatives) == 3

@@ -1,4 +1,5 @@
-"""A search that is stopped says what is proven: the true best lies between its bound and its answer."""
+"""A search that is stopped says what is proven: the true best lies between its bound and its
+answer."""
 
 import math
 
@@ -15,7 +16,15 @@ CAPACITY = 10**15
 
 def answered(case: Case, *, time_limit_s: float) -> Answer | None:
     try:
-        return find(case.problem, case.space, case.facts, capacity=CAPACITY, top=3, hints=False, time_limit_s=time_limit_s)
+        return find(
+            case.problem,
+            case.space,
+            case.facts,
+            capacity=CAPACITY,
+            top=3,
+            hints=False,
+            time_limit_s=time_limit_s,
+        )
     except InfeasibleError:
         return None
 
@@ -35,7 +44,14 @@ def test_stopped_search_is_honest() -> None:
         assert proof.best_s == short.prediction.step_time_s
         assert proof.gap == pytest.approx(1 - proof.lower_bound_s / proof.best_s, abs=1e-12)
         assert proof.optimal == (proof.gap == 0.0)
-        others = proof.illegal + proof.duplicates + proof.infeasible + proof.bounded_b0 + proof.bounded_b1 + proof.simulated
+        others = (
+            proof.illegal
+            + proof.duplicates
+            + proof.infeasible
+            + proof.bounded_b0
+            + proof.bounded_b1
+            + proof.simulated
+        )
         assert proof.enumerated == others
         gaps += proof.gap > 0
     assert stopped > len(chosen) // 2

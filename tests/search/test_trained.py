@@ -1,4 +1,5 @@
-"""Searches for plans of models of which only a part is trained: answers equal brute force, certificates hold, memory is saved."""
+"""Searches for plans of models of which only a part is trained: answers equal brute force,
+certificates hold, memory is saved."""
 
 from __future__ import annotations
 
@@ -21,11 +22,14 @@ PARTS = ("lora:r4", "lora:r8:attn", "frozen:embed", "frozen:attn", "lora:r2 froz
 
 
 def partly_case(seed: int) -> Case:
-    """A small random problem of which some part is trained; half of them under a framework that gathers parameters."""
+    """A small random problem of which some part is trained; half of them under a framework that
+    gathers parameters."""
     generator = random.Random(seed)
     problem = small_problem(generator)
     runtime = generator.choice((problem.runtime, runtime_called("torchtitan")))
-    problem = replace(problem, model=trained(problem.model, generator.choice(PARTS)), runtime=runtime)
+    problem = replace(
+        problem, model=trained(problem.model, generator.choice(PARTS)), runtime=runtime
+    )
     facts = facts_of(problem)
     whole = generator.choice((standard_space, exhaustive_space))(problem, facts)
     return Case(problem=problem, facts=facts, space=thinned(whole, generator, most=many(250, 3000)))
@@ -35,15 +39,32 @@ def test_answers_equal_brute_force() -> None:
     seen: Counter[str] = Counter()
     for seed in numbers(4, 100):
         known = assert_answer_is_best(partly_case(seed), MIDDLE, Counter())
-        seen.update(members=len(known), gathered=sum(g.zero == 3 for g in known), piped=sum(g.pp > 1 for g in known))
+        seen.update(
+            members=len(known),
+            gathered=sum(g.zero == 3 for g in known),
+            piped=sum(g.pp > 1 for g in known),
+        )
     assert min(seen.values()) > many(5, 20), seen
 
 
 @pytest.mark.parametrize(
-    ("train", "runtime"), [("lora:r16", "megatron-core"), ("lora:r16", "torchtitan"), ("frozen:mlp,embed", "megatron-core")]
+    ("train", "runtime"),
+    [
+        ("lora:r16", "megatron-core"),
+        ("lora:r16", "torchtitan"),
+        ("frozen:mlp,embed", "megatron-core"),
+    ],
 )
 def test_the_certificate_of_a_partly_trained_model_holds(train: str, runtime: str) -> None:
-    request = Request(model="llama-3.2-1b", cluster="h100-sxm:4", seq_len=4096, global_batch=16, train=train, runtime=runtime, top=1)
+    request = Request(
+        model="llama-3.2-1b",
+        cluster="h100-sxm:4",
+        seq_len=4096,
+        global_batch=16,
+        train=train,
+        runtime=runtime,
+        top=1,
+    )
     answer = plan(request)
     assert answer.certificate.optimal
     assert answer.request is not None
@@ -54,9 +75,16 @@ def test_the_certificate_of_a_partly_trained_model_holds(train: str, runtime: st
 
 
 def test_a_base_that_no_device_holds_whole_is_planned() -> None:
-    """70 GB of weights on eight devices of 40 GB that have no fast link to cut tensors over: each holds an eighth."""
+    """70 GB of weights on eight devices of 40 GB that have no fast link to cut tensors over: each
+    holds an eighth."""
     request = Request(
-        model="llama-3.1-70b", cluster="a100-sxm-40gb:8", seq_len=2048, global_batch=64, train="lora:r16", runtime="torchtitan", top=1
+        model="llama-3.1-70b",
+        cluster="a100-sxm-40gb:8",
+        seq_len=2048,
+        global_batch=64,
+        train="lora:r16",
+        runtime="torchtitan",
+        top=1,
     )
     answer = plan(replace(request, pins=(("pp", ("1",)), ("tp", ("1",)), ("cp", ("1",)))))
     assert answer.grid.zero == 3

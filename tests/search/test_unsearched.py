@@ -1,4 +1,5 @@
-"""Options that a search leaves at one value: which they are, and that no change of one of them gains more than the one that is told."""
+"""Options that a search leaves at one value: which they are, and that no change of one of them
+gains more than the one that is told."""
 
 from __future__ import annotations
 
@@ -48,22 +49,43 @@ def test_the_best_change_is_the_best_of_all(runtime: str) -> None:
         assert left.best.gain == 1 - steps[least] / best_s
     else:
         assert left.best is None
-    counted = {*dict(left.fixed), *dict(space.options), *LADDER, *OF_EXPERTS, *dict(problem.runtime.options)}
-    some = {name for name, values in offered_values(problem.runtime).items() if len(values) > 1 and not BY_NAME[name].numerics}
+    counted = {
+        *dict(left.fixed),
+        *dict(space.options),
+        *LADDER,
+        *OF_EXPERTS,
+        *dict(problem.runtime.options),
+    }
+    some = {
+        name
+        for name, values in offered_values(problem.runtime).items()
+        if len(values) > 1 and not BY_NAME[name].numerics
+    }
     assert some <= counted
 
 
-@pytest.mark.parametrize("cluster", ["a100-sxm-40gb:2+v100-sxm-16gb:2", "v100-sxm-16gb:2+a100-sxm-40gb:2"])
+@pytest.mark.parametrize(
+    "cluster", ["a100-sxm-40gb:2+v100-sxm-16gb:2", "v100-sxm-16gb:2+a100-sxm-40gb:2"]
+)
 def test_the_best_change_of_a_mixed_plan_is_the_best_of_all(cluster: str) -> None:
     """Each device has the memory of its own kind, not the least of all."""
-    asked = Request(model="examples/tiny.json", cluster=cluster, seq_len=256, global_batch=16, precision="fp16", top=0)
+    asked = Request(
+        model="examples/tiny.json",
+        cluster=cluster,
+        seq_len=256,
+        global_batch=16,
+        precision="fp16",
+        top=0,
+    )
     answer = plan_mixed(asked)
     left, problem = unsearched_of_mixed(answer), problem_of(asked)
     steps: dict[tuple[str, str], float] = {}
     for name, value in left.fixed:
         for other in offered_values(problem.runtime)[name]:
             if other != value:
-                changed = replace(answer.plan, options=ordered({**dict(answer.plan.options), name: other}.items()))
+                changed = replace(
+                    answer.plan, options=ordered({**dict(answer.plan.options), name: other}.items())
+                )
                 done = simulated_change(problem, changed)
                 steps |= {} if done is None else {(name, other): done.step_time_s}
     assert len(steps) > 4
@@ -74,10 +96,14 @@ def test_the_best_change_of_a_mixed_plan_is_the_best_of_all(cluster: str) -> Non
         assert (left.best.option, left.best.value, left.best.step_time_s) == (*least, steps[least])
 
 
-def test_each_other_value_is_simulated_once_and_the_strategy_itself_never(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_other_value_is_simulated_once_and_the_strategy_itself_never(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     answer, tried = plan(ASKED), list[Grid | Plan]()
 
-    def counted(problem: Problem, strategy: Grid | Plan, *, capacity: int | None) -> SimulatedPlan | None:
+    def counted(
+        problem: Problem, strategy: Grid | Plan, *, capacity: int | None
+    ) -> SimulatedPlan | None:
         tried.append(strategy)
         return simulated_change(problem, strategy, capacity=capacity)
 
@@ -87,7 +113,8 @@ def test_each_other_value_is_simulated_once_and_the_strategy_itself_never(monkey
     offered = offered_values(problem_of(ASKED).runtime)
     assert len(tried) == len(set(tried)) == sum(len(offered[name]) - 1 for name, _ in left.fixed)
     assert answer.grid not in tried
-    # Of twelve other values two change attention's layers, two the loss, one what gathers travel by, and one all weight gradients.
+    # Of twelve other values two change attention's layers, two the loss, one what gathers travel
+    # by, and one all weight gradients.
     assert len(tried) >= 12
     assert device_blocks._table.cache_info().misses - priced <= 2 + 2 + 3 + 2
 

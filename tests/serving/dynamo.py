@@ -1,8 +1,9 @@
 """Workloads for Dynamo's offline replay, and the same ones for ours, with one law of time.
 
-The law is that of a Dynamo profile: an iteration takes what the new tokens of its prompts take, plus what decoding takes at the sum of the
-contexts. Dynamo takes the mean of a batch's prompts, rounded down, and does not count tokens of an answer that are computed anew; `law`
-does so too, so that the comparison is of the schedulers.
+The law is that of a Dynamo profile: an iteration takes what the new tokens of its prompts take,
+plus what decoding takes at the sum of the contexts. Dynamo takes the mean of a batch's prompts,
+rounded down, and does not count tokens of an answer that are computed anew; `law` does so too, so
+that the comparison is of the schedulers.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """Of a workload: seconds to the first token and of further ones, (n,) each, and of the whole run."""
+    """Of a workload: seconds to the first token and of further ones, (n,) each, and of the whole
+    run."""
 
     ttft: np.ndarray
     tpot: np.ndarray
@@ -80,11 +82,17 @@ def law(workers: int = 1) -> Callable[[State, int, int], float]:
         after = np.minimum(entries[:, BEFORE] + entries[:, TOKENS], inputs)
         prompts = (after > before) & (entries[:, DECODES] == 0)
         count = int(prompts.sum())
-        tokens = count * (int(after[prompts].sum()) // count - int(before[prompts].sum()) // count) if count else 0
+        tokens = (
+            count * (int(after[prompts].sum()) // count - int(before[prompts].sum()) // count)
+            if count
+            else 0
+        )
         decoding = entries[:, DECODES] == 1
         milliseconds = float(np.interp(tokens, PROMPT_TOKENS, PROMPT_MS))
         if decoding.any():
-            milliseconds += DECODE_MS[0] + DECODE_MS[1] * float((entries[decoding, BEFORE] + 1).sum())
+            milliseconds += DECODE_MS[0] + DECODE_MS[1] * float(
+                (entries[decoding, BEFORE] + 1).sum()
+            )
         return milliseconds / 1e3
 
     return seconds
@@ -103,8 +111,16 @@ def replay(workloads: list[Workload], folder: Path) -> list[Replayed]:
         decode_context_length=np.array([0.0, 1e5]),
         decode_itl=decode,
     )
-    asked = [_asked(workload, folder / f"{i}.jsonl", profile) for i, workload in enumerate(workloads)]
-    ran = subprocess.run([interpreter(), "-c", _RUN], input=json.dumps(asked), capture_output=True, text=True, check=False)
+    asked = [
+        _asked(workload, folder / f"{i}.jsonl", profile) for i, workload in enumerate(workloads)
+    ]
+    ran = subprocess.run(
+        [interpreter(), "-c", _RUN],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if ran.returncode:
         raise AssertionError(ran.stderr[-2000:])
     return [_replayed(found) for found in json.loads(ran.stdout)]
@@ -122,7 +138,11 @@ def _asked(workload: Workload, path: Path, profile: Path) -> dict[str, Any]:
         "max_num_batched_tokens": own.token_budget,
         "enable_prefix_caching": own.prefix_cache,
         "enable_chunked_prefill": own.chunked_prefill,
-        "timing_model": {"type": "external", "provider": "dynamo_profile", "config": {"path": str(profile)}},
+        "timing_model": {
+            "type": "external",
+            "provider": "dynamo_profile",
+            "config": {"path": str(profile)},
+        },
     }
     if own.batching is Batching.PREFILL_FIRST:
         engine["sglang"] = {
@@ -163,5 +183,7 @@ def _replayed(found: dict[str, Any]) -> Replayed:
     rows = np.array(found["requests"], dtype=np.float64)
     many = rows[:, 1] > 1
     return Replayed(
-        ttft=rows[:, 2] / 1e3, tpot=(rows[many, 3] - rows[many, 2]) / (rows[many, 1] - 1) / 1e3, seconds=float(found["seconds"])
+        ttft=rows[:, 2] / 1e3,
+        tpot=(rows[many, 3] - rows[many, 2]) / (rows[many, 1] - 1) / 1e3,
+        seconds=float(found["seconds"]),
     )

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.hardware.expression import parse_cluster
-from shardwright.job.serving import ClosedLoop, Lengths, NumberFormat, OperatorPrecision, Precision, ServingJob, TokenRange
+from shardwright.job.serving import (
+    ClosedLoop,
+    Lengths,
+    NumberFormat,
+    OperatorPrecision,
+    Precision,
+    ServingJob,
+    TokenRange,
+)
 from shardwright.model.catalog.catalog import load_model
 from shardwright.runtime.engines.engine import Engine
 from shardwright.runtime.engines.registry import engine_called
@@ -23,10 +31,16 @@ EIGHT_BITS = OperatorPrecision(weights=NumberFormat.FP8, activations=NumberForma
 PLAIN = Precision()
 JOB = ServingJob(
     arrivals=ClosedLoop(concurrency=64, requests=640),
-    lengths=Lengths(inputs=TokenRange(low=1024, high=1024), outputs=TokenRange(low=1024, high=1024)),
+    lengths=Lengths(
+        inputs=TokenRange(low=1024, high=1024), outputs=TokenRange(low=1024, high=1024)
+    ),
 )
 
 
-def problem(model: str, cluster: str, *, precision: Precision = PLAIN, engine: Engine = ENGINE) -> ServingProblem:
+def problem(
+    model: str, cluster: str, *, precision: Precision = PLAIN, engine: Engine = ENGINE
+) -> ServingProblem:
     job = ServingJob(arrivals=JOB.arrivals, lengths=JOB.lengths, precision=precision)
-    return ServingProblem(model=load_model(model), cluster=parse_cluster(cluster), job=job, engine=engine)
+    return ServingProblem(
+        model=load_model(model), cluster=parse_cluster(cluster), job=job, engine=engine
+    )

@@ -1,4 +1,5 @@
-"""Runs of a simulation, as a seed says: every policy, planned ahead or not, in stages, on several workers and ranks."""
+"""Runs of a simulation, as a seed says: every policy, planned ahead or not, in stages, on several
+workers and ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from shardwright.job.serving import ClosedLoop, Lengths, Poisson, ServingJob, SharedPrefix, TokenRange
+from shardwright.job.serving import (
+    ClosedLoop,
+    Lengths,
+    Poisson,
+    ServingJob,
+    SharedPrefix,
+    TokenRange,
+)
 from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.runtime.engines.rules import Estimate
 from shardwright.serving.draw import draw
@@ -54,11 +62,30 @@ def constant(seconds: float, **changes: Any) -> StepTable:
     """Every iteration takes as long."""
     nothing = np.zeros(2)
     two = np.array([0, 1])
-    columns = {"head": nothing, "decode_start": nothing, "decode_slope": nothing, "window_slope": np.zeros((0, 2)), "sequences": two}
-    prompts = {"prompt_tokens": two, "prompt_seconds": nothing, "host_s": 0.0, "host_sequence_s": 0.0}
+    columns = {
+        "head": nothing,
+        "decode_start": nothing,
+        "decode_slope": nothing,
+        "window_slope": np.zeros((0, 2)),
+        "sequences": two,
+    }
+    prompts = {
+        "prompt_tokens": two,
+        "prompt_seconds": nothing,
+        "host_s": 0.0,
+        "host_sequence_s": 0.0,
+    }
     base = np.array([seconds, seconds])
     return step_table(
-        tokens=two, replayed=base, launched=base, replaying=nothing, launching=nothing, captured=(), **columns, **prompts, **changes
+        tokens=two,
+        replayed=base,
+        launched=base,
+        replaying=nothing,
+        launching=nothing,
+        captured=(),
+        **columns,
+        **prompts,
+        **changes,
     )
 
 
@@ -79,7 +106,10 @@ def scheduler(batching: Batching = Batching.MIXED, **changes: Any) -> Scheduler:
 
 def lengths(inputs: tuple[int, int], outputs: tuple[int, int]) -> Lengths:
     """From and to so many tokens."""
-    return Lengths(inputs=TokenRange(low=inputs[0], high=inputs[1]), outputs=TokenRange(low=outputs[0], high=outputs[1]))
+    return Lengths(
+        inputs=TokenRange(low=inputs[0], high=inputs[1]),
+        outputs=TokenRange(low=outputs[0], high=outputs[1]),
+    )
 
 
 def random_run(seed: int) -> tuple[Requests, StepTable, Fleet]:
@@ -114,7 +144,9 @@ def random_run(seed: int) -> tuple[Requests, StepTable, Fleet]:
         prefix=SharedPrefix(groups=3, tokens=64) if random.integers(2) else None,
         seed=seed,
     )
-    windows = np.array([8, 50], dtype=np.int64) if random.integers(2) else np.zeros(0, dtype=np.int64)
+    windows = (
+        np.array([8, 50], dtype=np.int64) if random.integers(2) else np.zeros(0, dtype=np.int64)
+    )
     table = step_table(
         windows=windows,
         window_slope=np.full((len(windows), 3), 2e-8),

@@ -1,6 +1,8 @@
-"""Both pools of a split run again and again with the arrivals that came out, until they are those that went in: the plain form.
+"""Both pools of a split run again and again with the arrivals that came out, until they are those
+that went in: the plain form.
 
-What happens before an arrival that is wrong is right, so each round settles at least what comes within the shortest request.
+What happens before an arrival that is wrong is right, so each round settles at least what comes
+within the shortest request.
 """
 
 from __future__ import annotations
@@ -22,11 +24,23 @@ from shardwright.serving.step_table import StepTable
 
 
 def split_in_rounds(
-    requests: Requests, tables: tuple[StepTable, StepTable], fleets: tuple[Fleet, Fleet], link: Link, *, think_s: float = 0.0
+    requests: Requests,
+    tables: tuple[StepTable, StepTable],
+    fleets: tuple[Fleet, Fleet],
+    link: Link,
+    *,
+    think_s: float = 0.0,
 ) -> tuple[Split, int]:
     """`serve_split`'s result, and the rounds that it took."""
-    before = replace(fleets[0], scheduler=replace(fleets[0].scheduler, only_prompts=True, only_answers=False, guesses=0, lookahead=0))
-    behind = replace(fleets[1], scheduler=replace(fleets[1].scheduler, only_prompts=False, only_answers=True))
+    before = replace(
+        fleets[0],
+        scheduler=replace(
+            fleets[0].scheduler, only_prompts=True, only_answers=False, guesses=0, lookahead=0
+        ),
+    )
+    behind = replace(
+        fleets[1], scheduler=replace(fleets[1].scheduler, only_prompts=False, only_answers=True)
+    )
     arrival, loop = requests.arrival_s.copy(), requests.concurrency
     for rounds in range(1, 10_000):
         split, ended = _once(requests, arrival, tables, (before, behind), link)
@@ -41,12 +55,23 @@ def split_in_rounds(
 
 
 def _once(
-    requests: Requests, arrival: FloatArray, tables: tuple[StepTable, StepTable], fleets: tuple[Fleet, Fleet], link: Link
+    requests: Requests,
+    arrival: FloatArray,
+    tables: tuple[StepTable, StepTable],
+    fleets: tuple[Fleet, Fleet],
+    link: Link,
 ) -> tuple[Split, FloatArray]:
-    """All of them with arrivals that are given, and when each is done; one that is refused is when it arrives."""
-    first, last, _, prefill = _all(replace(requests, arrival_s=arrival, concurrency=0), tables[0], fleets[0])
+    """All of them with arrivals that are given, and when each is done; one that is refused is when
+    it arrives."""
+    first, last, _, prefill = _all(
+        replace(requests, arrival_s=arrival, concurrency=0), tables[0], fleets[0]
+    )
     there = ~np.isnan(last)
-    alone = (link.bytes_per_sequence + link.bytes_per_token * requests.inputs) / link.layers / link.bandwidth
+    alone = (
+        (link.bytes_per_sequence + link.bytes_per_token * requests.inputs)
+        / link.layers
+        / link.bandwidth
+    )
     came = np.full(len(arrival), np.nan)
     came[there] = shared_ends(last[there], alone[there], prefill.worker[there]) + link.latency_s
     transfer = came - last
@@ -56,15 +81,23 @@ def _once(
     some = replace(those_of(requests, chosen), arrival_s=came[chosen])
     answer, done, admitted, decode = _all(some, tables[1], fleets[1])
     worker, preempted = prefill.worker.copy(), prefill.preempted.copy()
-    first[chosen], last[chosen], worker[chosen] = answer if own_first else admitted, done, decode.worker
+    first[chosen], last[chosen], worker[chosen] = (
+        answer if own_first else admitted,
+        done,
+        decode.worker,
+    )
     preempted[chosen] += decode.preempted
     start = arrival[0] if len(arrival) else 0.0
     times = {"arrival": arrival - start, "first": first - start, "last": last - start}
     served = of_both(prefill, decode, worker=worker, preempted=preempted, **times)
-    return Split(served=served, prefill=prefill, decode=decode, transfer_s=transfer), np.where(np.isnan(last), arrival, last)
+    return Split(served=served, prefill=prefill, decode=decode, transfer_s=transfer), np.where(
+        np.isnan(last), arrival, last
+    )
 
 
-def _all(requests: Requests, table: StepTable, fleet: Fleet) -> tuple[FloatArray, FloatArray, FloatArray, Served]:
+def _all(
+    requests: Requests, table: StepTable, fleet: Fleet
+) -> tuple[FloatArray, FloatArray, FloatArray, Served]:
     """Seconds of first and last tokens and of who was let in, on the clock of the arrivals."""
     simulation = begun(requests, table, fleet)
     with compiling():
@@ -74,9 +107,11 @@ def _all(requests: Requests, table: StepTable, fleet: Fleet) -> tuple[FloatArray
 
 
 def shared_ends(begins: FloatArray, alone: FloatArray, link: IntArray) -> FloatArray:
-    """Ends of transfers that would take `alone` seconds by themselves, where those of one link that are under way share it equally.
+    """Ends of transfers that would take `alone` seconds by themselves, where those of one link that
+    are under way share it equally.
 
-    A link's own clock runs at one over the transfers under way; on it each takes what it takes alone (processor sharing).
+    A link's own clock runs at one over the transfers under way; on it each takes what it takes
+    alone (processor sharing).
     """
     result = np.zeros(len(begins))
     for number in np.unique(link):
@@ -85,7 +120,10 @@ def shared_ends(begins: FloatArray, alone: FloatArray, link: IntArray) -> FloatA
         now, own = 0.0, 0.0
         for i in [*of_link[np.argsort(begins[of_link], kind="stable")], -1]:
             then = float(begins[i]) if i >= 0 else np.inf
-            while under_way and (at := max(now, now + (under_way[0][0] - own) * len(under_way))) <= then:
+            while (
+                under_way
+                and (at := max(now, now + (under_way[0][0] - own) * len(under_way))) <= then
+            ):
                 now = at
                 own, ended = heappop(under_way)
                 result[ended] = at

@@ -41,7 +41,17 @@ def config(folder: Path, quantised: dict[str, Any] | None) -> str:
 
 def served(model: str, cluster: str = "h100-sxm:1", *, precision: str = "") -> ServingAnswer:
     """A few requests of a model."""
-    return serve_simulate(ServingRequest(model=model, cluster=cluster, isl="512", osl="16", concurrency=4, requests=8, precision=precision))
+    return serve_simulate(
+        ServingRequest(
+            model=model,
+            cluster=cluster,
+            isl="512",
+            osl="16",
+            concurrency=4,
+            requests=8,
+            precision=precision,
+        )
+    )
 
 
 def test_weights_in_four_bits_fit_on_one_device(tmp_path: Path) -> None:
@@ -73,7 +83,9 @@ def test_deepseek_v3_as_published_fits_on_eight_h200() -> None:
 def test_the_published_checkpoint_and_its_configuration_are_served_alike(tmp_path: Path) -> None:
     path = tmp_path / "deepseek-v3" / "config.json"
     path.parent.mkdir()
-    path.write_text(json.dumps({**catalog_entry("deepseek-v3").config, "quantization_config": BLOCKS}))
+    path.write_text(
+        json.dumps({**catalog_entry("deepseek-v3").config, "quantization_config": BLOCKS})
+    )
     named, read = served("deepseek-v3", "h200-sxm:8"), served(str(path), "h200-sxm:8")
     assert read.problem.job.precision == named.problem.job.precision
     assert read.metrics.tokens_per_second == named.metrics.tokens_per_second
@@ -83,20 +95,27 @@ def test_a_method_without_priced_kernels_is_refused_by_name(tmp_path: Path) -> N
     with pytest.raises(ModelError, match="aqlm") as caught:
         served(config(tmp_path, {"quant_method": "aqlm"}), "h100-sxm:8")
     assert "--precision" in caught.value.hint
-    assert served(config(tmp_path, {"quant_method": "aqlm"}), "h100-sxm:8", precision="bf16").metrics
+    assert served(
+        config(tmp_path, {"quant_method": "aqlm"}), "h100-sxm:8", precision="bf16"
+    ).metrics
 
 
 def test_training_says_that_it_holds_other_weights_than_the_checkpoint(tmp_path: Path) -> None:
-    """A quantised checkpoint is trained with weights in the job's format, as any other, and the prediction lists that as assumed."""
+    """A quantised checkpoint is trained with weights in the job's format, as any other, and the
+    prediction lists that as assumed."""
 
     def predicted(quantised: dict[str, Any] | None) -> tuple[float, list[str]]:
         folder = tmp_path / ("plain" if quantised is None else "quantised")
         folder.mkdir()
-        request = Request(model=config(folder, quantised), cluster="h100-sxm:64", seq_len=2048, global_batch=64)
+        request = Request(
+            model=config(folder, quantised), cluster="h100-sxm:64", seq_len=2048, global_batch=64
+        )
         found = simulate(request, strategy="tp8 sp pp4 dp2 mbs1 zero1")
         return found.step_time_s, [source.quantity for source in found.sources]
 
     plain_s, plain = predicted(None)
     quantised_s, quantised = predicted(AWQ)
     assert quantised_s == plain_s
-    assert [name for name in quantised if name not in plain] == ["weights in bf16, though the checkpoint stores int4 (awq)"]
+    assert [name for name in quantised if name not in plain] == [
+        "weights in bf16, though the checkpoint stores int4 (awq)"
+    ]

@@ -9,7 +9,11 @@ from tests.serving.random_runs import lengths
 
 
 def test_closed_loop_bursts() -> None:
-    job = ServingJob(arrivals=ClosedLoop(concurrency=8, requests=1000), lengths=lengths((800, 1000), (80, 100)), seed=1)
+    job = ServingJob(
+        arrivals=ClosedLoop(concurrency=8, requests=1000),
+        lengths=lengths((800, 1000), (80, 100)),
+        seed=1,
+    )
     requests = draw(job, block_tokens=16)
     assert requests.concurrency == 8
     assert not requests.arrival_s.any()
@@ -21,7 +25,9 @@ def test_closed_loop_bursts() -> None:
 
 def test_closed_loop_without_a_burst() -> None:
     loop = ClosedLoop(concurrency=4, requests=10, burst=False)
-    requests = draw(ServingJob(arrivals=loop, lengths=lengths((1, 1), (1, 1))), block_tokens=1, answer_s=2.0)
+    requests = draw(
+        ServingJob(arrivals=loop, lengths=lengths((1, 1), (1, 1))), block_tokens=1, answer_s=2.0
+    )
     assert requests.arrival_s[:4].tolist() == [0.0, 0.5, 1.0, 1.5]
 
 
@@ -29,7 +35,11 @@ def test_poisson_is_scaled_by_its_rate() -> None:
     """The same stream, faster."""
 
     def arrivals(rate: float) -> np.ndarray:
-        job = ServingJob(arrivals=Poisson(per_second=rate, requests=20_000), lengths=lengths((1, 9), (1, 9)), seed=4)
+        job = ServingJob(
+            arrivals=Poisson(per_second=rate, requests=20_000),
+            lengths=lengths((1, 9), (1, 9)),
+            seed=4,
+        )
         return draw(job, block_tokens=1).arrival_s
 
     slow, fast = arrivals(2.0), arrivals(8.0)
@@ -41,7 +51,9 @@ def test_poisson_is_scaled_by_its_rate() -> None:
 
 def test_diurnal_swings_about_its_mean() -> None:
     arrivals = Diurnal(per_second=50.0, swing=0.8, period_s=100.0, requests=50_000)
-    times = draw(ServingJob(arrivals=arrivals, lengths=lengths((1, 9), (1, 9)), seed=2), block_tokens=1).arrival_s
+    times = draw(
+        ServingJob(arrivals=arrivals, lengths=lengths((1, 9), (1, 9)), seed=2), block_tokens=1
+    ).arrival_s
     assert np.all(np.diff(times) >= 0)
     assert len(times) == 50_000
     phase = times[times < 900] % 100.0
@@ -52,7 +64,9 @@ def test_diurnal_swings_about_its_mean() -> None:
 
 def test_prefixes_are_shared_in_blocks() -> None:
     job = ServingJob(
-        arrivals=Poisson(per_second=1.0, requests=200), lengths=lengths((20, 400), (1, 1)), prefix=SharedPrefix(groups=3, tokens=100)
+        arrivals=Poisson(per_second=1.0, requests=200),
+        lengths=lengths((20, 400), (1, 1)),
+        prefix=SharedPrefix(groups=3, tokens=100),
     )
     requests = draw(job, block_tokens=16)
     counts = np.diff(requests.block_offsets)

@@ -33,9 +33,16 @@ def workers(draw: st.DrawFn, *, decodes: bool = False) -> Worker:
 def deployments(draw: st.DrawFn) -> Deployment:
     counts = st.integers(1, 100)
     if draw(st.booleans()):
-        return Deployment(pools=(Pool(role=Role.AGGREGATED, count=draw(counts), worker=draw(workers())),))
+        return Deployment(
+            pools=(Pool(role=Role.AGGREGATED, count=draw(counts), worker=draw(workers())),)
+        )
     first = Pool(role=Role.PREFILL, count=draw(counts), worker=draw(workers()))
-    return Deployment(pools=(first, Pool(role=Role.DECODE, count=draw(counts), worker=draw(workers(decodes=True)))))
+    return Deployment(
+        pools=(
+            first,
+            Pool(role=Role.DECODE, count=draw(counts), worker=draw(workers(decodes=True))),
+        )
+    )
 
 
 @examples(100)
@@ -46,9 +53,9 @@ def test_texts_go_round(deployment: Deployment) -> None:
 
 def test_short_forms() -> None:
     assert parse_deployment("tp8") == parse_deployment("agg 1x(tp=8)")
-    assert print_deployment(parse_deployment("prefill 3x(tp4) decode 2x(mtp3 seqs64 ep8 dpa8)")) == (
-        "prefill 3x(tp4) decode 2x(dpa8 ep8 seqs64 mtp3)"
-    )
+    assert print_deployment(
+        parse_deployment("prefill 3x(tp4) decode 2x(mtp3 seqs64 ep8 dpa8)")
+    ) == ("prefill 3x(tp4) decode 2x(dpa8 ep8 seqs64 mtp3)")
     assert parse_deployment("prefill 3x(tp4) decode 2x(dpa8 ep8)").devices == 28
 
 

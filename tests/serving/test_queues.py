@@ -18,8 +18,14 @@ from shardwright.serving.requests import Requests
 from tests.serving.random_runs import constant, lengths, scheduler, step_table
 
 
-def poisson(per_second: float, count: int, inputs: tuple[int, int], outputs: tuple[int, int], seed: int = 0) -> Requests:
-    job = ServingJob(arrivals=Poisson(per_second=per_second, requests=count), lengths=lengths(inputs, outputs), seed=seed)
+def poisson(
+    per_second: float, count: int, inputs: tuple[int, int], outputs: tuple[int, int], seed: int = 0
+) -> Requests:
+    job = ServingJob(
+        arrivals=Poisson(per_second=per_second, requests=count),
+        lengths=lengths(inputs, outputs),
+        seed=seed,
+    )
     return draw(job, block_tokens=16)
 
 
@@ -64,21 +70,39 @@ def test_slower_under_more_load(batching: Batching) -> None:
     found = []
     for rate in (2.0, 6.0, 12.0, 24.0):
         requests = poisson(rate, 400, (200, 2000), (20, 200))
-        seen = metrics(requests, serve(requests, step_table(), Fleet(scheduler=scheduler(batching, token_budget=4096))))
-        found.append((seen.ttft.mean, seen.ttft.p50, seen.ttft.p99, seen.e2e.mean, seen.e2e.p99, seen.concurrency))
+        seen = metrics(
+            requests,
+            serve(requests, step_table(), Fleet(scheduler=scheduler(batching, token_budget=4096))),
+        )
+        found.append(
+            (
+                seen.ttft.mean,
+                seen.ttft.p50,
+                seen.ttft.p99,
+                seen.e2e.mean,
+                seen.e2e.p99,
+                seen.concurrency,
+            )
+        )
     assert np.all(np.diff(np.array(found), axis=0) > 0)
 
 
 def test_whole_prompts_are_the_limit_of_chunks() -> None:
     requests = poisson(5.0, 200, (100, 3000), (1, 100))
-    whole = serve(requests, step_table(), Fleet(scheduler=scheduler(token_budget=10**5, chunked_prefill=False)))
+    whole = serve(
+        requests,
+        step_table(),
+        Fleet(scheduler=scheduler(token_budget=10**5, chunked_prefill=False)),
+    )
     chunks = serve(requests, step_table(), Fleet(scheduler=scheduler(token_budget=10**5)))
     np.testing.assert_array_equal(whole.last_s, chunks.last_s)
 
 
 def test_ranks_run_in_lockstep() -> None:
     """Two ranks of a worker take as long as the slower one; alone each is as fast as two workers."""
-    job = ServingJob(arrivals=ClosedLoop(concurrency=2, requests=2), lengths=lengths((500, 500), (50, 50)))
+    job = ServingJob(
+        arrivals=ClosedLoop(concurrency=2, requests=2), lengths=lengths((500, 500), (50, 50))
+    )
     requests = draw(job, block_tokens=16)
     skewed = replace(requests, inputs=np.array([4000, 10]))
     together = serve(skewed, step_table(), Fleet(scheduler=scheduler(), ranks=2))
@@ -89,7 +113,9 @@ def test_ranks_run_in_lockstep() -> None:
 
 def test_stages_hide_one_another() -> None:
     """With two batches under way throughput is higher than with one whose iterations take as long."""
-    job = ServingJob(arrivals=ClosedLoop(concurrency=32, requests=128), lengths=lengths((100, 100), (50, 50)))
+    job = ServingJob(
+        arrivals=ClosedLoop(concurrency=32, requests=128), lengths=lengths((100, 100), (50, 50))
+    )
     requests = draw(job, block_tokens=16)
     fleet = Fleet(scheduler=scheduler(max_sequences=16, token_budget=256))
     one = serve(requests, step_table(), fleet)
@@ -103,5 +129,7 @@ def test_reserved_answers_are_never_evicted() -> None:
     served = serve(requests, step_table(), Fleet(scheduler=tight))
     assert not served.preempted.any()
     assert served.peak_blocks <= 300
-    eager = serve(requests, step_table(), Fleet(scheduler=replace(tight, admission=Admission.PROMPT)))
+    eager = serve(
+        requests, step_table(), Fleet(scheduler=replace(tight, admission=Admission.PROMPT))
+    )
     assert eager.preempted.any()

@@ -1,4 +1,5 @@
-"""Iterations of a pipeline: groups of requests that stay apart, and hosts that work ahead of their devices or wait for them."""
+"""Iterations of a pipeline: groups of requests that stay apart, and hosts that work ahead of their
+devices or wait for them."""
 
 from __future__ import annotations
 
@@ -29,10 +30,12 @@ STAGES = 4
 
 @pytest.mark.parametrize("batching", [Batching.MIXED, Batching.IN_FLIGHT])
 def test_requests_of_iterations_that_end_together_stay_apart(batching: Batching) -> None:
-    """Sixteen prompts fill a budget, so that four groups of sixteen decode; iterations with prompts are thirty times as long, and those
-    behind them end when they do.
+    """Sixteen prompts fill a budget, so that four groups of sixteen decode; iterations with prompts
+    are thirty times as long, and those behind them end when they do.
     """
-    job = ServingJob(arrivals=ClosedLoop(concurrency=64, requests=640), lengths=lengths((128, 128), (50, 50)))
+    job = ServingJob(
+        arrivals=ClosedLoop(concurrency=64, requests=640), lengths=lengths((128, 128), (50, 50))
+    )
     requests = draw(job, block_tokens=16)
     fleet = Fleet(scheduler=scheduler(batching, token_budget=2048 + 16))
     sizes: list[int] = []
@@ -43,21 +46,30 @@ def test_requests_of_iterations_that_end_together_stay_apart(batching: Batching)
     served = serve_unfolded(requests, step_table(stages=STAGES), fleet, watcher=watch)
     assert max(sizes) <= 32
     assert np.mean(sizes) == pytest.approx(16, rel=0.1)
-    np.testing.assert_allclose(served.last_s, serve(requests, step_table(stages=STAGES), fleet).last_s, rtol=1e-12)
+    np.testing.assert_allclose(
+        served.last_s, serve(requests, step_table(stages=STAGES), fleet).last_s, rtol=1e-12
+    )
 
 
 def test_a_group_has_its_turn_once_in_as_many_iterations_as_there_are_stages() -> None:
     """Of 10 ms in four stages: a token each 10 ms, whichever of the four groups a request is in."""
-    job = ServingJob(arrivals=ClosedLoop(concurrency=8, requests=8), lengths=lengths((64, 64), (101, 101)))
+    job = ServingJob(
+        arrivals=ClosedLoop(concurrency=8, requests=8), lengths=lengths((64, 64), (101, 101))
+    )
     fleet = Fleet(scheduler=scheduler(Batching.IN_FLIGHT, token_budget=128))
-    served = serve(draw(job, block_tokens=16), constant(0.01, stages=STAGES, asynchronous=True), fleet)
+    served = serve(
+        draw(job, block_tokens=16), constant(0.01, stages=STAGES, asynchronous=True), fleet
+    )
     np.testing.assert_allclose((served.last_s - served.first_s) / 100, 0.01, rtol=0.02)
 
 
 def test_the_host_hands_kernels_over_before_it_does_the_rest() -> None:
-    """8 ms of launches and 5 ms of the rest, in one thread: 13 ms where the device has 10, and 15 where it is waited for."""
+    """8 ms of launches and 5 ms of the rest, in one thread: 13 ms where the device has 10, and 15
+    where it is waited for."""
     nothing, two = np.zeros(2), np.array([0, 1])
-    job = ServingJob(arrivals=ClosedLoop(concurrency=1, requests=1), lengths=lengths((1, 1), (101, 101)))
+    job = ServingJob(
+        arrivals=ClosedLoop(concurrency=1, requests=1), lengths=lengths((1, 1), (101, 101))
+    )
     requests = draw(job, block_tokens=16)
     fleet = Fleet(scheduler=scheduler())
     for ahead, expected in ((True, 0.013), (False, 0.015)):
@@ -78,12 +90,16 @@ def test_tensorrt_llm_waits_for_each_stage_and_counts_requests_by_stage() -> Non
     assert on_device(engine_called("vllm-0.15"), replace(site, pp=STAGES)).asynchronous
     own = on_device(engine, replace(site, pp=STAGES))
     worker = parse_worker("tp1 pp4 seqs256")
-    assert running_at_once(own, worker) == scheduler_of(own, worker, blocks=10).max_sequences == 1024
+    assert (
+        running_at_once(own, worker) == scheduler_of(own, worker, blocks=10).max_sequences == 1024
+    )
     assert running_at_once(engine_called("vllm-0.15"), worker) == 256
 
 
 def test_each_stages_host_adds_to_what_it_waits_for() -> None:
-    asked = replace(problem("llama-3.1-70b", "h200-sxm:8"), engine=engine_called("tensorrt-llm-1.0"))
+    asked = replace(
+        problem("llama-3.1-70b", "h200-sxm:8"), engine=engine_called("tensorrt-llm-1.0")
+    )
     worker = parse_worker("tp2 pp4")
     own = on_worker(asked, worker)
     table = table_of(own, worker)

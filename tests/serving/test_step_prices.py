@@ -40,7 +40,15 @@ def rises(values: FloatArray) -> bool:
 
 def test_nothing_falls_with_tokens_requests_or_contexts(table: tuple[StepTable, Worker]) -> None:
     made, _ = table
-    for column in (made.replayed, made.launched, made.replaying, made.launching, made.head, made.decode_start, made.prompt_seconds):
+    for column in (
+        made.replayed,
+        made.launched,
+        made.replaying,
+        made.launching,
+        made.head,
+        made.decode_start,
+        made.prompt_seconds,
+    ):
         assert rises(column)
     assert (made.decode_slope >= 0).all()
     assert (made.window_slope >= 0).all()
@@ -52,21 +60,32 @@ def test_captured_sizes_are_points_of_the_table(table: tuple[StepTable, Worker])
     assert set(made.captured.tolist()) <= set(made.tokens.tolist())
 
 
-@pytest.mark.parametrize(("model", "cluster", "words"), [case for case in CASES if "dense" not in case and "deepseek" not in case[0]])
-def test_an_iteration_reads_every_weight_that_all_tokens_use(model: str, cluster: str, words: str) -> None:
-    """With as many tokens as reach every expert, an iteration is no faster than its weights at the memory's peak rate."""
+@pytest.mark.parametrize(
+    ("model", "cluster", "words"),
+    [case for case in CASES if "dense" not in case and "deepseek" not in case[0]],
+)
+def test_an_iteration_reads_every_weight_that_all_tokens_use(
+    model: str, cluster: str, words: str
+) -> None:
+    """With as many tokens as reach every expert, an iteration is no faster than its weights at the
+    memory's peak rate."""
     asked, worker = problem(model, cluster), parse_worker(words)
     made = step_table(asked, worker)
     embedding = asked.model.vocab * asked.model.hidden * 2 / (worker.tp * worker.pp)
     read = (weight_bytes(asked, worker) - embedding) * worker.pp
-    assert made.replayed[-1] + made.head[-1] >= read / asked.cluster.node.accelerator.memory_bandwidth
+    assert (
+        made.replayed[-1] + made.head[-1] >= read / asked.cluster.node.accelerator.memory_bandwidth
+    )
 
 
 def test_one_token_reads_the_experts_that_it_visits() -> None:
-    """gpt-oss: 4 of 128 experts a token. An iteration of one token is near what its share of the weights takes, far below all of them."""
+    """gpt-oss: 4 of 128 experts a token. An iteration of one token is near what its share of the
+    weights takes, far below all of them."""
     asked = problem("gpt-oss-120b", "b200-sxm:1")
     made = step_table(asked, parse_worker("tp1"))
-    everything = weight_bytes(asked, parse_worker("tp1")) / asked.cluster.node.accelerator.memory_bandwidth
+    everything = (
+        weight_bytes(asked, parse_worker("tp1")) / asked.cluster.node.accelerator.memory_bandwidth
+    )
     assert made.replayed[0] < everything / 3
     assert made.replayed[-1] > everything
 
@@ -74,13 +93,17 @@ def test_one_token_reads_the_experts_that_it_visits() -> None:
 def test_fewer_bits_are_read_faster() -> None:
     wide = step_table(problem("llama-3.1-70b", "h100-sxm:8"), parse_worker("tp8"))
     narrow = step_table(
-        problem("llama-3.1-70b", "h100-sxm:8", precision=Precision(attention=EIGHT_BITS, mlp=EIGHT_BITS)), parse_worker("tp8")
+        problem(
+            "llama-3.1-70b", "h100-sxm:8", precision=Precision(attention=EIGHT_BITS, mlp=EIGHT_BITS)
+        ),
+        parse_worker("tp8"),
     )
     assert (narrow.replayed < wide.replayed).all()
 
 
 def test_latent_attention_reads_a_token_once_for_all_heads() -> None:
-    """On tp8 each device reads the whole latent: 576 elements of 61 layers, 70,272 bytes a token of context."""
+    """On tp8 each device reads the whole latent: 576 elements of 61 layers, 70,272 bytes a token of
+    context."""
     asked = problem("deepseek-v3", "h200-sxm:8")
     made, device = step_table(asked, parse_worker("tp8")), asked.cluster.node.accelerator
     least = 61 * 576 * 2 / device.memory_bandwidth
@@ -100,9 +123,15 @@ def test_a_prompt_takes_more_than_its_share_when_longer() -> None:
 
 
 def test_a_batch_that_is_not_padded_replays_at_captured_sizes_alone() -> None:
-    asked, worker = problem("llama-3.1-70b", "h100-sxm:8", engine=replace(ENGINE, pads=False)), parse_worker("tp8")
+    asked, worker = (
+        problem("llama-3.1-70b", "h100-sxm:8", engine=replace(ENGINE, pads=False)),
+        parse_worker("tp8"),
+    )
     made = step_table(asked, worker)
     columns = columns_of(made, scheduler(token_budget=8192, max_sequences=256), longest=2048)
     for tokens in range(1, 257):
-        kept = columns.replayed[tokens] < columns.launched[tokens] and columns.replaying[tokens] < columns.launching[tokens]
+        kept = (
+            columns.replayed[tokens] < columns.launched[tokens]
+            and columns.replaying[tokens] < columns.launching[tokens]
+        )
         assert kept == (tokens in ENGINE.captured)

@@ -9,7 +9,10 @@ from shardwright.errors import DataError
 from shardwright.serving import trace_file
 from shardwright.serving.trace_file import parse_trace, read_trace
 
-AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+AZURE = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16"
+    " 18:15:50.9951690,396,109\n"
+)
 OWN = "arrival_s,input_tokens,output_tokens\n0,4808,10\n0.052,3180,8\n"
 MOONCAKE = (
     '{"timestamp": 0, "input_length": 1100, "output_length": 500, "hash_ids": [46, 47, 48]}\n'
@@ -43,7 +46,10 @@ def test_mooncake() -> None:
     ("text", "message"),
     [
         ("", "line 1: not a trace"),
-        ("arrival,input_tokens,output_tokens\n", "did you mean arrival_s,input_tokens,output_tokens"),
+        (
+            "arrival,input_tokens,output_tokens\n",
+            "did you mean arrival_s,input_tokens,output_tokens",
+        ),
         ("arrival_s,input_tokens,output_tokens\n", "no request"),
         (OWN + "\n1,2\n", "line 5: 2 cells"),
         (OWN + "x,2,3\n", "line 4: 'x' is no time"),
@@ -57,10 +63,24 @@ def test_mooncake() -> None:
         (MOONCAKE + "{\n", "line 3: not JSON"),
         (MOONCAKE + "[1]\n", "line 3: not an object"),
         (MOONCAKE + '{"timestamp": 4000, "input_length": 3}\n', "line 3: no output_length"),
-        (MOONCAKE + '{"timestamp": 4000, "input_length": 3.5, "output_length": 1}\n', "line 3: lengths are no whole numbers"),
-        (MOONCAKE + '{"timestamp": NaN, "input_length": 3, "output_length": 1}\n', "line 3: 'NaN' is no time"),
-        (MOONCAKE + '{"timestamp": 4000, "input_length": 3, "output_length": 1, "hash_ids": [1, 2]}\n', "line 3: 2 hashes for 3 tokens"),
-        (MOONCAKE + '{"timestamp": 4000, "input_length": 3, "output_length": 1, "hash_ids": "a"}\n', "line 3: hash_ids are no list"),
+        (
+            MOONCAKE + '{"timestamp": 4000, "input_length": 3.5, "output_length": 1}\n',
+            "line 3: lengths are no whole numbers",
+        ),
+        (
+            MOONCAKE + '{"timestamp": NaN, "input_length": 3, "output_length": 1}\n',
+            "line 3: 'NaN' is no time",
+        ),
+        (
+            MOONCAKE
+            + '{"timestamp": 4000, "input_length": 3, "output_length": 1, "hash_ids": [1, 2]}\n',
+            "line 3: 2 hashes for 3 tokens",
+        ),
+        (
+            MOONCAKE
+            + '{"timestamp": 4000, "input_length": 3, "output_length": 1, "hash_ids": "a"}\n',
+            "line 3: hash_ids are no list",
+        ),
     ],
 )
 def test_wrong_lines_are_named(text: str, message: str) -> None:
@@ -88,7 +108,9 @@ def test_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         read_trace(tmp_path / "none.csv")
 
 
-@pytest.mark.parametrize(("name", "requests"), [("azure_llm_2023_code.csv", 8819), ("azure_llm_2023_conv.csv", 19366)])
+@pytest.mark.parametrize(
+    ("name", "requests"), [("azure_llm_2023_code.csv", 8819), ("azure_llm_2023_conv.csv", 19366)]
+)
 def test_real_lengths(name: str, requests: int) -> None:
     """Figures of the Azure traces, whose columns are named otherwise here."""
     path = Path(__file__).resolve().parents[3] / "shared" / "traces" / "serving" / name

@@ -1,11 +1,19 @@
-"""Budget and requests that TensorRT-LLM's benchmark chooses: its steps, what a user set, and that no prompt waits for an empty engine."""
+"""Budget and requests that TensorRT-LLM's benchmark chooses: its steps, what a user set, and that
+no prompt waits for an empty engine."""
 
 from dataclasses import replace
 
 import pytest
 
 from shardwright.hardware.expression import parse_cluster
-from shardwright.job.serving import ClosedLoop, Lengths, NumberFormat, OperatorPrecision, Precision, TokenRange
+from shardwright.job.serving import (
+    ClosedLoop,
+    Lengths,
+    NumberFormat,
+    OperatorPrecision,
+    Precision,
+    TokenRange,
+)
 from shardwright.runtime.engines.registry import engine_called
 from shardwright.serving.deployment import Worker
 from shardwright.serving.on_worker import on_worker
@@ -17,14 +25,26 @@ LLAMA = Precision(attention=FP8, mlp=FP8, experts=FP8, kv=NumberFormat.FP8)
 
 
 def asked(inputs: int, outputs: int, *, options: str = "tuned=on") -> ServingProblem:
-    made = problem("llama-3.3-70b", "h100-sxm:8", precision=LLAMA, engine=engine_called(f"tensorrt-llm 1.0 {options}"))
-    lengths = Lengths(inputs=TokenRange(low=inputs, high=inputs), outputs=TokenRange(low=outputs, high=outputs))
-    return replace(made, job=replace(made.job, lengths=lengths, arrivals=ClosedLoop(concurrency=8, requests=8)))
+    made = problem(
+        "llama-3.3-70b",
+        "h100-sxm:8",
+        precision=LLAMA,
+        engine=engine_called(f"tensorrt-llm 1.0 {options}"),
+    )
+    lengths = Lengths(
+        inputs=TokenRange(low=inputs, high=inputs), outputs=TokenRange(low=outputs, high=outputs)
+    )
+    return replace(
+        made, job=replace(made.job, lengths=lengths, arrivals=ClosedLoop(concurrency=8, requests=8))
+    )
 
 
-@pytest.mark.parametrize(("inputs", "outputs"), [(128, 2048), (2048, 2048), (5000, 500), (20000, 2000), (128, 128)])
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [(128, 2048), (2048, 2048), (5000, 500), (20000, 2000), (128, 128)]
+)
 def test_as_many_as_fill_the_cache_rounded_up(inputs: int, outputs: int) -> None:
-    """70.6 billion bytes of weights; a token of the cache is 80 layers x 2 x 8 heads x 128 bytes: 163,840."""
+    """70.6 billion bytes of weights; a token of the cache is 80 layers x 2 x 8 heads x 128 bytes:
+    163,840."""
     made = asked(inputs, outputs)
     memory, parameters = made.cluster.node.accelerator.memory_bytes, made.model.num_parameters
     assert parameters == pytest.approx(70.55e9, rel=0.01)
@@ -44,7 +64,12 @@ def test_it_is_asked_for_and_what_a_user_set_stays() -> None:
     told = on_worker(asked(2048, 2048, options="tuned=on token_budget=4096"), Worker(tp=2)).engine
     assert told.token_budget == 4096
     assert told.max_sequences < 2048
-    assert on_worker(asked(2048, 2048, options="tuned=on sequences=8"), Worker(tp=2)).engine.max_sequences == 8
+    assert (
+        on_worker(
+            asked(2048, 2048, options="tuned=on sequences=8"), Worker(tp=2)
+        ).engine.max_sequences
+        == 8
+    )
 
 
 def test_cut_prompts_need_no_budget_of_a_whole_one() -> None:
@@ -56,4 +81,7 @@ def test_cut_prompts_need_no_budget_of_a_whole_one() -> None:
 def test_more_memory_takes_more_requests() -> None:
     made = asked(2048, 2048)
     larger = replace(made, cluster=parse_cluster("h200-sxm:8"))
-    assert on_worker(larger, Worker(tp=2)).engine.max_sequences > on_worker(made, Worker(tp=2)).engine.max_sequences
+    assert (
+        on_worker(larger, Worker(tp=2)).engine.max_sequences
+        > on_worker(made, Worker(tp=2)).engine.max_sequences
+    )

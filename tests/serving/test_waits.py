@@ -26,7 +26,11 @@ def test_folded_is_unfolded(seed: int) -> None:
     random = np.random.default_rng(seed)
     balanced = bool(random.integers(2))
     limit = int(random.integers(1, 30))
-    waits = {"balance_iterations": limit} if balanced else {"wait_iterations": limit, "wait_tokens": int(random.integers(10, 2000))}
+    waits = (
+        {"balance_iterations": limit}
+        if balanced
+        else {"wait_iterations": limit, "wait_tokens": int(random.integers(10, 2000))}
+    )
     one = scheduler(
         Batching.IN_FLIGHT,
         asynchronous=bool(random.integers(2)),
@@ -36,17 +40,25 @@ def test_folded_is_unfolded(seed: int) -> None:
         guesses=int(random.integers(2)),
         **waits,
     )
-    fleet = Fleet(scheduler=one, workers=int(random.integers(1, 3)), ranks=4 if balanced else 1, think_s=0.01)
+    fleet = Fleet(
+        scheduler=one, workers=int(random.integers(1, 3)), ranks=4 if balanced else 1, think_s=0.01
+    )
     loop = ClosedLoop(concurrency=int(random.integers(5, 40)), requests=150)
-    requests = draw(ServingJob(arrivals=loop, lengths=lengths((1, 300), (1, 60)), seed=seed), block_tokens=16)
-    folded, unfolded = serve(requests, step_table(), fleet), serve_unfolded(requests, step_table(), fleet)
+    requests = draw(
+        ServingJob(arrivals=loop, lengths=lengths((1, 300), (1, 60)), seed=seed), block_tokens=16
+    )
+    folded, unfolded = (
+        serve(requests, step_table(), fleet),
+        serve_unfolded(requests, step_table(), fleet),
+    )
     for field in fields(Served):
         first, other = getattr(folded, field.name), getattr(unfolded, field.name)
         np.testing.assert_allclose(first, other, rtol=1e-12, atol=1e-15, err_msg=field.name)
 
 
 def late(count: int) -> Trace:
-    """Two long answers from the beginning, and `count` short ones that come during the iteration behind a second of iterations of 10 ms."""
+    """Two long answers from the beginning, and `count` short ones that come during the iteration
+    behind a second of iterations of 10 ms."""
     return Trace(
         arrival_s=np.array([0.0, 0.0, *[1.005] * count]),
         inputs=np.array([100] * (2 + count)),
@@ -58,7 +70,9 @@ def first_tokens(trace: Trace, fleet: Fleet) -> list[float]:
     """Seconds at which the late ones have their first token."""
     requests = draw(ServingJob(arrivals=trace), block_tokens=16)
     served = serve(requests, constant(0.01), fleet)
-    np.testing.assert_allclose(served.first_s, serve_unfolded(requests, constant(0.01), fleet).first_s, rtol=1e-12)
+    np.testing.assert_allclose(
+        served.first_s, serve_unfolded(requests, constant(0.01), fleet).first_s, rtol=1e-12
+    )
     return [float(seconds) for seconds in served.first_s[2:]]
 
 
@@ -66,7 +80,9 @@ def test_a_prompt_alone_waits_for_the_count_of_iterations_without_all_ranks() ->
     """It counts on, prompts or none, so that a prompt waits for what is left of it: here 19 of 20."""
     one = scheduler(Batching.IN_FLIGHT, balance_iterations=20)
     assert first_tokens(late(1), Fleet(scheduler=one, ranks=2)) == pytest.approx([1.21])
-    assert first_tokens(late(1), Fleet(scheduler=replace(one, balance_iterations=0), ranks=2)) == pytest.approx([1.02])
+    assert first_tokens(
+        late(1), Fleet(scheduler=replace(one, balance_iterations=0), ranks=2)
+    ) == pytest.approx([1.02])
 
 
 def test_prompts_of_all_ranks_do_not_wait() -> None:
@@ -81,7 +97,8 @@ def test_a_rank_without_answers_ends_the_waiting() -> None:
 
 
 def test_prompts_wait_to_fill_a_share_of_the_budget() -> None:
-    """The count begins with the first prompt, and ends early with enough tokens, those of answers among them."""
+    """The count begins with the first prompt, and ends early with enough tokens, those of answers
+    among them."""
     one = Fleet(scheduler=scheduler(Batching.IN_FLIGHT, wait_iterations=15, wait_tokens=1000))
     assert first_tokens(late(1), one) == pytest.approx([1.17])
     assert first_tokens(late(9), one) == pytest.approx([1.17] * 9)

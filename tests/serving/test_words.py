@@ -47,7 +47,11 @@ def arrivals(text: str) -> object:
         (tokens, "819-1,024", TokenRange(low=819, high=1024)),
         (arrivals, "poisson:12/s", Poisson(per_second=12.0, requests=100)),
         (arrivals, "poisson:600/min", Poisson(per_second=10.0, requests=100)),
-        (arrivals, "diurnal:2/s,50%,24h", Diurnal(per_second=2.0, swing=0.5, period_s=86400.0, requests=100)),
+        (
+            arrivals,
+            "diurnal:2/s,50%,24h",
+            Diurnal(per_second=2.0, swing=0.5, period_s=86400.0, requests=100),
+        ),
         (read_promise, "ttft=500ms,tpot=30ms", Promise(ttft_s=0.5, tpot_s=0.03)),
         (read_promise, "e2e=1min,share=90%", Promise(e2e_s=60.0, share=0.9)),
         (read_prefix, "2000x4", SharedPrefix(groups=4, tokens=2000)),
@@ -57,7 +61,9 @@ def arrivals(text: str) -> object:
         (
             read_precision,
             "experts=mxfp4/fp8",
-            Precision(experts=OperatorPrecision(weights=NumberFormat.MXFP4, activations=NumberFormat.FP8)),
+            Precision(
+                experts=OperatorPrecision(weights=NumberFormat.MXFP4, activations=NumberFormat.FP8)
+            ),
         ),
     ],
 )

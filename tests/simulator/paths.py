@@ -14,7 +14,12 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 
 
 def longest_path(
-    work: npt.ArrayLike, indegree: npt.ArrayLike, successor_start: npt.ArrayLike, successor: npt.ArrayLike, *, module: ModuleType = kernel
+    work: npt.ArrayLike,
+    indegree: npt.ArrayLike,
+    successor_start: npt.ArrayLike,
+    successor: npt.ArrayLike,
+    *,
+    module: ModuleType = kernel,
 ) -> tuple[IntArray, IntArray]:
     """That of a kernel's module, on checked arrays."""
     fixed_work, fixed_indegree = fixed64(work), fixed32(indegree)
@@ -28,5 +33,7 @@ def longest_path(
 def path_seconds_of(done: SimulatedPlan) -> float:
     """Longest path with uncontended durations (a lower bound of the step), with jitter."""
     graph = done.program.instances
-    ends = longest_path(done.timeline.work, graph.indegree, graph.successor_start, graph.successor)[1]
+    ends = longest_path(done.timeline.work, graph.indegree, graph.successor_start, graph.successor)[
+        1
+    ]
     return int(ends.max()) / PICOSECONDS_PER_SECOND * (done.step_time_s / done.timeline.seconds)

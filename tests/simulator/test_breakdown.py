@@ -1,4 +1,5 @@
-"""The parts of a step are whole picoseconds where they are times of its clock: nothing that is no time at all is told."""
+"""The parts of a step are whole picoseconds where they are times of its clock: nothing that is no
+time at all is told."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ GRIDS = (
 
 @pytest.mark.parametrize(("model", "cluster", "text"), GRIDS)
 def test_differences_of_times_are_taken_in_picoseconds(model: str, cluster: str, text: str) -> None:
-    found = simulation(Request(model=model, cluster=cluster, seq_len=8192, global_batch=256), strategy=text).prediction
+    found = simulation(
+        Request(model=model, cluster=cluster, seq_len=8192, global_batch=256), strategy=text
+    ).prediction
     parts = dict(found.breakdown_s)
     for name in ("bubble", "slowdown", "optimizer"):
         seconds = parts.get(name, 0.0)
@@ -30,5 +33,8 @@ def test_differences_of_times_are_taken_in_picoseconds(model: str, cluster: str,
 
 def test_a_step_without_a_pipeline_has_no_bubble() -> None:
     """The difference of its times as floats is 4e-13 s."""
-    found = simulation(Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=8192, global_batch=256), strategy="tp2 sp dp4 zero1")
+    found = simulation(
+        Request(model="llama-3.1-8b", cluster="h100-sxm:8", seq_len=8192, global_batch=256),
+        strategy="tp2 sp dp4 zero1",
+    )
     assert dict(found.prediction.breakdown_s)["bubble"] == 0.0

@@ -1,4 +1,5 @@
-"""A step as a whole: it rescales with time, its breakdown adds up, and its Program does not grow with the replicas."""
+"""A step as a whole: it rescales with time, its breakdown adds up, and its Program does not grow
+with the replicas."""
 
 from __future__ import annotations
 
@@ -42,17 +43,28 @@ ANY = replace(
     zero_with_pipeline=3,
     optimizer_offload=True,
 )
-BLOCKING = replace(ANY, name="blocking", overlap_p2p=False, overlap_grad_reduce=False, overlap_param_gather=False)
+BLOCKING = replace(
+    ANY, name="blocking", overlap_p2p=False, overlap_grad_reduce=False, overlap_param_gather=False
+)
 
 
 def slower_link(link: Link, k: float) -> Link:
-    return replace(link, latency_s=link.latency_s * k, bandwidth=link.bandwidth / k, reverse_bandwidth=link.reverse_bandwidth / k)
+    return replace(
+        link,
+        latency_s=link.latency_s * k,
+        bandwidth=link.bandwidth / k,
+        reverse_bandwidth=link.reverse_bandwidth / k,
+    )
 
 
 def slower(cluster: Cluster, k: float) -> Cluster:
     """Everything of `cluster` takes `k` times as long."""
     kind = cluster.node
-    host = replace(kind.host, pcie=slower_link(kind.host.pcie, k), memory_bandwidth=kind.host.memory_bandwidth / k)
+    host = replace(
+        kind.host,
+        pcie=slower_link(kind.host.pcie, k),
+        memory_bandwidth=kind.host.memory_bandwidth / k,
+    )
     slow = replace(
         kind,
         accelerator=slower_device(kind.accelerator, k),
@@ -61,7 +73,9 @@ def slower(cluster: Cluster, k: float) -> Cluster:
         host=host,
     )
     fabric = tuple(replace(t, latency_s=t.latency_s * k) for t in cluster.fabric)
-    return replace(cluster, groups=tuple(replace(g, kind=slow) for g in cluster.groups), fabric=fabric)
+    return replace(
+        cluster, groups=tuple(replace(g, kind=slow) for g in cluster.groups), fabric=fabric
+    )
 
 
 def drawn(draw: random.Random) -> tuple[Problem, Grid]:
@@ -76,7 +90,12 @@ def drawn(draw: random.Random) -> tuple[Problem, Grid]:
         spine = FabricTier(name="spine", num_devices=0, oversubscription=4.0, latency_s=2e-6)
         problem = problem_of(
             SPARSE if experts else draw.choice((NARROW, WIDE)),
-            cluster_of(grid.devices, node=node, fabric=draw.choice(((), (leaf, spine))), accelerator=draw.choice(("h100-sxm", "l40s"))),
+            cluster_of(
+                grid.devices,
+                node=node,
+                fabric=draw.choice(((), (leaf, spine))),
+                accelerator=draw.choice(("h100-sxm", "l40s")),
+            ),
             runtime=draw.choice((ANY, BLOCKING)),
             global_batch=grid.dp * grid.microbatch * draw.choice((1, 2, 6)),
             seq_len=draw.choice((256, 4096)),
@@ -93,32 +112,58 @@ def test_time_rescales() -> None:
         k = draw.choice((0.25, 2.0, 8.0))
         once = simulate_grid(problem, grid).step_time_s
         constants = problem.constants
-        slow = replace(constants, host_launch=k * constants.host_launch, collective_wait_s=k * constants.collective_wait_s)
+        slow = replace(
+            constants,
+            host_launch=k * constants.host_launch,
+            collective_wait_s=k * constants.collective_wait_s,
+        )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("shardwright.cost.host.OPERATOR_S", k * OPERATOR_S)
-            again = simulate_grid(replace(problem, cluster=slower(problem.cluster, k), constants=slow), grid).step_time_s
+            again = simulate_grid(
+                replace(problem, cluster=slower(problem.cluster, k), constants=slow), grid
+            ).step_time_s
         # Clocks are whole picoseconds; nothing is shorter than a microsecond.
         assert again == pytest.approx(k * once, rel=1e-6), grid
 
 
 @pytest.mark.parametrize(
-    "grid", [Grid(tp=4), Grid(tp=2, sp=True, pp=2), Grid(dp=8, zero=1), Grid(cp=4, gather=True, dp=2, zero=3)], ids=str
+    "grid",
+    [
+        Grid(tp=4),
+        Grid(tp=2, sp=True, pp=2),
+        Grid(dp=8, zero=1),
+        Grid(cp=4, gather=True, dp=2, zero=3),
+    ],
+    ids=str,
 )
 def test_communication_rescales_with_bytes(grid: Grid) -> None:
-    """Twice the bytes an element over twice the bandwidth take the same seconds: of a layer, a border and the end of the step."""
-    runtime = replace(ANY, tp_overlap=TpOverlap.NONE, gradient_dtype=Dtype.BF16, bucket_bytes=1 << 20)
+    """Twice the bytes an element over twice the bandwidth take the same seconds: of a layer, a
+    border and the end of the step."""
+    runtime = replace(
+        ANY, tp_overlap=TpOverlap.NONE, gradient_dtype=Dtype.BF16, bucket_bytes=1 << 20
+    )
     problem = problem_of(WIDE, cluster_of(16, node=4), runtime=runtime)
     kind = problem.cluster.node
     fast = replace(
         kind,
-        scale_up=replace(kind.scale_up, bandwidth=2 * kind.scale_up.bandwidth, reverse_bandwidth=2 * kind.scale_up.reverse_bandwidth),
-        nic=replace(kind.nic, bandwidth=2 * kind.nic.bandwidth, reverse_bandwidth=2 * kind.nic.reverse_bandwidth),
+        scale_up=replace(
+            kind.scale_up,
+            bandwidth=2 * kind.scale_up.bandwidth,
+            reverse_bandwidth=2 * kind.scale_up.reverse_bandwidth,
+        ),
+        nic=replace(
+            kind.nic,
+            bandwidth=2 * kind.nic.bandwidth,
+            reverse_bandwidth=2 * kind.nic.reverse_bandwidth,
+        ),
     )
     double = Problem(
         model=problem.model,
         cluster=replace(problem.cluster, groups=(replace(problem.cluster.groups[0], kind=fast),)),
         job=replace(problem.job, parameter=Dtype.FP32, activation=Dtype.FP32),
-        runtime=replace(runtime, name="any-double", gradient_dtype=Dtype.FP32, bucket_bytes=2 << 20),
+        runtime=replace(
+            runtime, name="any-double", gradient_dtype=Dtype.FP32, bucket_bytes=2 << 20
+        ),
     )
     rows, shard = rows_of([grid]), np.array([grid.dp * grid.cp])
     one, two = layer_table(problem, rows), layer_table(double, rows)
@@ -137,7 +182,10 @@ def critical(done: SimulatedPlan) -> int:
     kinds = program.templates.kind[program.instances.template]
     actions = (program.instances.stream == 0) & (kinds <= int(TaskKind.R))
     spent = done.timeline.finish - done.timeline.start
-    busy = [int(spent[actions & (program.instances.klass == k)].sum()) for k in range(len(program.classes))]
+    busy = [
+        int(spent[actions & (program.instances.klass == k)].sum())
+        for k in range(len(program.classes))
+    ]
     return busy.index(max(busy))
 
 
@@ -152,20 +200,39 @@ def test_breakdown_adds_up() -> None:
         assert len(parts) == len(listed)
         assert sum(parts.values()) == pytest.approx(done.step_time_s, rel=1e-12)
         assert all(value >= 0.0 for value in parts.values()), (grid, parts)
-        # Each kernel family is what the chunks of the critical rank spend on it; nothing is swept into the largest part.
+        # Each kernel family is what the chunks of the critical rank spend on it; nothing is swept
+        # into the largest part.
         klass = critical(done)
         assert critical_class(done) == klass
         chunks = [done.costs.step(*place) for place in done.program.classes[klass].families]
         assert len(chunks) == grid.vpp
         for index, name in enumerate(PART_NAMES):
-            expected = microbatches_of(problem, grid) * sum(float(step.parts[:, 0, index].sum()) for step in chunks)
+            expected = microbatches_of(problem, grid) * sum(
+                float(step.parts[:, 0, index].sum()) for step in chunks
+            )
             if name == "sharding":
                 assert parts.get(name, 0.0) >= expected - 1e-8
             else:
-                assert parts.get(name, 0.0) == pytest.approx(expected, rel=1e-6, abs=1e-8), (name, grid)
+                assert parts.get(name, 0.0) == pytest.approx(expected, rel=1e-6, abs=1e-8), (
+                    name,
+                    grid,
+                )
         assert parts["optimizer"] >= max(float(step.update_s[0]) for step in chunks) - 1e-9
-        assert parts.get("jitter", 0.0) == pytest.approx(done.step_time_s * (1 - 1 / jitter(problem, grid.devices)), abs=1e-8)
-        assert set(parts) <= {*PARTS, "recompute", "sharding", "slowdown", "optimizer", "bubble", "jitter", "scales", "host", UNEVEN}
+        assert parts.get("jitter", 0.0) == pytest.approx(
+            done.step_time_s * (1 - 1 / jitter(problem, grid.devices)), abs=1e-8
+        )
+        assert set(parts) <= {
+            *PARTS,
+            "recompute",
+            "sharding",
+            "slowdown",
+            "optimizer",
+            "bubble",
+            "jitter",
+            "scales",
+            "host",
+            UNEVEN,
+        }
 
 
 def test_one_device_has_no_bubble_and_no_communication() -> None:
@@ -174,29 +241,45 @@ def test_one_device_has_no_bubble_and_no_communication() -> None:
     assert parts.pop("bubble") == pytest.approx(0.0, abs=1e-9)
     assert set(parts) == {"gemm", "attention", "element", "launch", "optimizer"}
     quick = replace(problem, constants=replace(problem.constants, host_launch=0.0))
-    assert set(dict(breakdown(simulate_grid(quick, Grid())))) == {"gemm", "attention", "element", "bubble", "optimizer"}
+    assert set(dict(breakdown(simulate_grid(quick, Grid())))) == {
+        "gemm",
+        "attention",
+        "element",
+        "bubble",
+        "optimizer",
+    }
 
 
 def test_bubble_of_a_balanced_pipeline() -> None:
-    """(pp - 1) / m of the work where chunks are equal and sends are free: GPipe, and 1F1B with the same; interleaved / vpp."""
+    """(pp - 1) / m of the work where chunks are equal and sends are free: GPipe, and 1F1B with the
+    same; interleaved / vpp."""
     cluster = cluster_of(4, node=4)
     kind = cluster.node
-    fast = replace(kind, scale_up=replace(kind.scale_up, latency_s=0.0, bandwidth=1e18, reverse_bandwidth=1e18))
+    fast = replace(
+        kind, scale_up=replace(kind.scale_up, latency_s=0.0, bandwidth=1e18, reverse_bandwidth=1e18)
+    )
     cluster = replace(cluster, groups=(replace(cluster.groups[0], kind=fast),))
     model = dense_model(layers=16, vocab=8)
     for schedule, vpp in (("gpipe", 1), ("1f1b", 1), ("interleaved-1f1b", 4)):
         grid = Grid(pp=4, vpp=vpp, schedule=schedule)
         problem = problem_of(model, cluster, runtime=ANY, global_batch=8)
-        equal = {"forward_s": np.full(1, 0.001), "backward_s": np.full(1, 0.002), "reduce_s": np.zeros(1)}
+        equal = {
+            "forward_s": np.full(1, 0.001),
+            "backward_s": np.full(1, 0.002),
+            "reduce_s": np.zeros(1),
+        }
         done = simulate_with(problem, grid, lambda step, equal=equal: replace(step, **equal))
         update = max(update_seconds(done.costs, one) for one in done.program.classes)
-        assert done.timeline.seconds - update == pytest.approx(0.003 * vpp * 8 + 0.003 * 3, rel=1e-6)
+        assert done.timeline.seconds - update == pytest.approx(
+            0.003 * vpp * 8 + 0.003 * 3, rel=1e-6
+        )
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b"])
 @pytest.mark.parametrize("model", [NARROW, SPARSE], ids=["dense", "sparse"])
 def test_program_does_not_grow_with_replicas(model: object, schedule: str) -> None:
-    """512 and 16,384 devices: as many instances, templates and classes when tp, pp and a replica's microbatches are the same."""
+    """512 and 16,384 devices: as many instances, templates and classes when tp, pp and a replica's
+    microbatches are the same."""
     counts = []
     for devices in (512, 16384):
         grid = Grid(
@@ -209,7 +292,9 @@ def test_program_does_not_grow_with_replicas(model: object, schedule: str) -> No
             zero=1,
             schedule=schedule,
         )
-        problem = problem_of(model, cluster_of(devices, node=8), runtime=ANY, global_batch=grid.dp * 8)  # type: ignore[arg-type]
+        problem = problem_of(
+            model, cluster_of(devices, node=8), runtime=ANY, global_batch=grid.dp * 8
+        )  # type: ignore[arg-type]
         assert is_legal(problem, grid)
         program, _ = lower(problem, plan_of_grid(problem, grid))
         assert sum(len(c.devices) for c in program.classes) == devices

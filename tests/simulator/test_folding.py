@@ -25,7 +25,12 @@ from tests.tiers import in_both, many, seeds
 EACH = many(6, 90)
 DENSE, SPARSE = dense_model(layers=12), expert_model(dense=1, sparse=11, experts=8)
 ANY = replace(
-    RUNTIME, name="any", schedules=("gpipe", "1f1b", "interleaved-1f1b"), zero_stages=(0, 1, 2, 3), zero_with_pipeline=3, bucket_bytes=0
+    RUNTIME,
+    name="any",
+    schedules=("gpipe", "1f1b", "interleaved-1f1b"),
+    zero_stages=(0, 1, 2, 3),
+    zero_with_pipeline=3,
+    bucket_bytes=0,
 )
 BLOCKING = replace(ANY, name="blocking", overlap_p2p=False)
 PLAIN = replace(ANY, name="plain", overlap_grad_reduce=False, overlap_param_gather=False)
@@ -34,13 +39,23 @@ PLAIN = replace(ANY, name="plain", overlap_grad_reduce=False, overlap_param_gath
 def fabric_of(draw: random.Random, *, node: int) -> tuple[FabricTier, ...]:
     if draw.random() < 0.4:
         return ()
-    leaf = FabricTier(name="leaf", num_devices=draw.choice((2, 3)) * node, oversubscription=draw.choice((1.0, 2.0, 3.0)))
-    spine = FabricTier(name="spine", num_devices=0, oversubscription=draw.choice((1.0, 4.0)), latency_s=draw.choice((0.0, 3e-6)))
+    leaf = FabricTier(
+        name="leaf",
+        num_devices=draw.choice((2, 3)) * node,
+        oversubscription=draw.choice((1.0, 2.0, 3.0)),
+    )
+    spine = FabricTier(
+        name="spine",
+        num_devices=0,
+        oversubscription=draw.choice((1.0, 4.0)),
+        latency_s=draw.choice((0.0, 3e-6)),
+    )
     return (leaf, spine)
 
 
 def drawn(draw: random.Random) -> tuple[Problem, Grid]:
-    """A legal grid on nodes of 4, 8 or 12, half of the time one whose axes do not line up with them."""
+    """A legal grid on nodes of 4, 8 or 12, half of the time one whose axes do not line up with
+    them."""
     while True:
         experts = draw.random() < 0.4
         model: Model = SPARSE if experts else DENSE
@@ -50,7 +65,12 @@ def drawn(draw: random.Random) -> tuple[Problem, Grid]:
             continue
         problem = problem_of(
             model,
-            cluster_of(grid.devices, node=node, fabric=fabric_of(draw, node=node), accelerator=draw.choice(("h100-sxm", "a100-pcie-40gb"))),
+            cluster_of(
+                grid.devices,
+                node=node,
+                fabric=fabric_of(draw, node=node),
+                accelerator=draw.choice(("h100-sxm", "a100-pcie-40gb")),
+            ),
             runtime=draw.choice((ANY, ANY, BLOCKING, PLAIN)),
             global_batch=grid.dp * grid.microbatch * draw.choice((1, 4, 6)),
             seq_len=draw.choice((256, 4096)),
@@ -64,7 +84,9 @@ def is_aligned(problem: Problem, grid: Grid) -> bool:
     size = 1
     for axis in (a for a in grid.order if a in ("tp", "cp", "dp", "pp")):
         size *= getattr(grid, axis)
-        if any(size % tier.num_devices and tier.num_devices % size for tier in problem.cluster.tiers()):
+        if any(
+            size % tier.num_devices and tier.num_devices % size for tier in problem.cluster.tiers()
+        ):
             return False
     return True
 
@@ -78,7 +100,9 @@ def finishes(done: SimulatedPlan, klass: int) -> list[tuple[int, int]]:
 
 
 def both(problem: Problem, grid: Grid) -> tuple[SimulatedPlan, SimulatedPlan]:
-    return simulate_grid(problem, grid), simulate_plan(problem, plan_of_grid(problem, grid), unfolded=True)
+    return simulate_grid(problem, grid), simulate_plan(
+        problem, plan_of_grid(problem, grid), unfolded=True
+    )
 
 
 @pytest.mark.parametrize("block", seeds(2, 24))
@@ -98,8 +122,12 @@ def test_folded_equals_unfolded(block: int) -> None:
             for device in one.devices:
                 assert finishes(every, int(number[device])) == expected, (grid, klass, device)
                 assert every.memory[int(number[device])].items == items, (grid, klass, device)
-        # What makes the comparison worth something: links are shared, nodes cut replicas, and classes hold several ranks.
-        sends = np.isin(every.program.templates.kind[every.program.instances.template], (TaskKind.SEND_F, TaskKind.SEND_B))
+        # What makes the comparison worth something: links are shared, nodes cut replicas, and
+        # classes hold several ranks.
+        sends = np.isin(
+            every.program.templates.kind[every.program.instances.template],
+            (TaskKind.SEND_F, TaskKind.SEND_B),
+        )
         spent = every.timeline.finish - every.timeline.start
         shared += bool((spent[sends] > every.timeline.work[sends]).any())
         unaligned += not is_aligned(problem, grid)
@@ -110,10 +138,25 @@ def test_folded_equals_unfolded(block: int) -> None:
 
 
 def test_equal_tasks_on_a_link_end_together() -> None:
-    """Sends and reductions of twelve devices under one leaf, whose rates change by a few in ten millions as others end."""
-    fabric = (FabricTier(name="leaf", num_devices=12, oversubscription=3.0), FabricTier(name="spine", num_devices=0))
-    grid = Grid(cp=4, ulysses=2, gather=True, dp=8, pp=2, vpp=2, recompute=Recompute.SELECTIVE, schedule="interleaved-1f1b")
-    problem = problem_of(DENSE, cluster_of(64, node=4, fabric=fabric), runtime=ANY, global_batch=48, seq_len=4096)
+    """Sends and reductions of twelve devices under one leaf, whose rates change by a few in ten
+    millions as others end."""
+    fabric = (
+        FabricTier(name="leaf", num_devices=12, oversubscription=3.0),
+        FabricTier(name="spine", num_devices=0),
+    )
+    grid = Grid(
+        cp=4,
+        ulysses=2,
+        gather=True,
+        dp=8,
+        pp=2,
+        vpp=2,
+        recompute=Recompute.SELECTIVE,
+        schedule="interleaved-1f1b",
+    )
+    problem = problem_of(
+        DENSE, cluster_of(64, node=4, fabric=fabric), runtime=ANY, global_batch=48, seq_len=4096
+    )
     folded, every = both(problem, grid)
     number = class_numbers(every.program.classes)
     for klass, one in enumerate(folded.program.classes):
@@ -136,15 +179,19 @@ def test_equal_tasks_on_a_link_end_together() -> None:
     ],
 )
 def test_number_of_classes(grid: Grid, node: int, sizes: list[int]) -> None:
-    problem = problem_of(DENSE, cluster_of(grid.devices, node=node), runtime=ANY, global_batch=grid.dp * 4)
+    problem = problem_of(
+        DENSE, cluster_of(grid.devices, node=node), runtime=ANY, global_batch=grid.dp * 4
+    )
     assert [len(c.devices) for c in simulate_grid(problem, grid).program.classes] == sizes
 
 
 @in_both
 def test_classes_are_an_equitable_partition() -> None:
-    """Any two devices of a class send as much to each class over as near a tier, sum with as many, and share uplinks with as many of each.
+    """Any two devices of a class send as much to each class over as near a tier, sum with as many,
+    and share uplinks with as many of each.
 
-    Uplinks are those of the units between nodes and the whole: a node's devices have cards of their own.
+    Uplinks are those of the units between nodes and the whole: a node's devices have cards of their
+    own.
     """
     draw = random.Random(5)
     for _ in range(many(25, 200)):
@@ -161,8 +208,14 @@ def test_classes_are_an_equitable_partition() -> None:
         seen: dict[int, list[object]] = {device: [] for device in range(grid.devices)}
         for number, edge in enumerate(program.edges):
             for way, messages in (("forward", edge.forward), ("backward", edge.backward)):
-                for source, target, elements in (messages.sends + np.array([messages.base, messages.base, 0])).tolist():
-                    tier = next(i for i, t in enumerate(tiers) if source // t.num_devices == target // t.num_devices)
+                for source, target, elements in (
+                    messages.sends + np.array([messages.base, messages.base, 0])
+                ).tolist():
+                    tier = next(
+                        i
+                        for i, t in enumerate(tiers)
+                        if source // t.num_devices == target // t.num_devices
+                    )
                     seen[source].append((number, way, "to", int(label[target]), tier, elements))
                     seen[target].append((number, way, "from", int(label[source]), tier, elements))
         for (lane, chunk, segment, device), items in holdings.items():
@@ -171,7 +224,11 @@ def test_classes_are_an_equitable_partition() -> None:
                 seen[device].append((lane, chunk, segment, held.klass.value, held.elements, group))
         for device in range(grid.devices):
             for tier in tiers[1:-1]:
-                unit = np.flatnonzero(np.arange(grid.devices) // tier.num_devices == device // tier.num_devices)
+                unit = np.flatnonzero(
+                    np.arange(grid.devices) // tier.num_devices == device // tier.num_devices
+                )
                 seen[device].append(tuple(sorted(label[unit].tolist())))
         for one in program.classes:
-            assert len({tuple(sorted(map(repr, seen[device]))) for device in one.devices}) == 1, grid
+            assert len({tuple(sorted(map(repr, seen[device]))) for device in one.devices}) == 1, (
+                grid
+            )

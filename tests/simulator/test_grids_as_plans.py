@@ -1,4 +1,5 @@
-"""A grid and the plan written out are one strategy: the same seconds and bytes, bit for bit, whichever of the two is given.
+"""A grid and the plan written out are one strategy: the same seconds and bytes, bit for bit,
+whichever of the two is given.
 
 500 of them are a proof.
 """
@@ -53,14 +54,27 @@ CATALOG = (
 )
 SMALL: tuple[Callable[[random.Random], Model], ...] = (
     small_model,
-    lambda draw: dense_model(layers=draw.choice((6, 12)), tied=True, kv_heads=draw.choice((1, 2, 8))),
+    lambda draw: dense_model(
+        layers=draw.choice((6, 12)), tied=True, kv_heads=draw.choice((1, 2, 8))
+    ),
     lambda draw: expert_model(dense=draw.choice((1, 2)), sparse=draw.choice((5, 10)), experts=8),
     lambda _: encoder_decoder(),
     lambda _: hybrid(),
 )
-ANY = replace(RUNTIME, name="any", zero_stages=(0, 1, 2, 3), zero_with_pipeline=3, hybrid_sharding=True, optimizer_offload=True)
-EIGHT = replace(ANY, name="eight", saves_quantized=True, gathers_narrow=True, gathers_quantized=True)
-PLAIN = replace(ANY, name="plain", overlap_p2p=False, overlap_grad_reduce=False, overlap_param_gather=False)
+ANY = replace(
+    RUNTIME,
+    name="any",
+    zero_stages=(0, 1, 2, 3),
+    zero_with_pipeline=3,
+    hybrid_sharding=True,
+    optimizer_offload=True,
+)
+EIGHT = replace(
+    ANY, name="eight", saves_quantized=True, gathers_narrow=True, gathers_quantized=True
+)
+PLAIN = replace(
+    ANY, name="plain", overlap_p2p=False, overlap_grad_reduce=False, overlap_param_gather=False
+)
 TWO_CHUNKS = ("interleaved-1f1b", "looped-bfs", "breadth-first")
 SLICED = ("terapipe", "seq-1f1b")
 
@@ -92,13 +106,22 @@ def drawn(draw: random.Random) -> tuple[Problem, Grid]:
         spine = FabricTier(name="spine", num_devices=0, oversubscription=4.0, latency_s=2e-6)
         names = {s for b in model.blocks for s in (b.sequence, b.memory) if s} - {"text"}
         tokens = draw.choice((512, 4096))
-        sequences = (SequenceLength(name="text", tokens=tokens), *(SequenceLength(name=n, tokens=256) for n in sorted(names)))
+        sequences = (
+            SequenceLength(name="text", tokens=tokens),
+            *(SequenceLength(name=n, tokens=256) for n in sorted(names)),
+        )
         problem = Problem(
             model=model,
             cluster=cluster_of(
-                grid.devices, node=node, fabric=draw.choice(((), (leaf, spine))), accelerator=draw.choice(("h100-sxm", "l40s"))
+                grid.devices,
+                node=node,
+                fabric=draw.choice(((), (leaf, spine))),
+                accelerator=draw.choice(("h100-sxm", "l40s")),
             ),
-            job=TrainingJob(sequences=sequences, global_batch=grid.dp * grid.microbatch * grid.pp * draw.choice((1, 2, 4))),
+            job=TrainingJob(
+                sequences=sequences,
+                global_batch=grid.dp * grid.microbatch * grid.pp * draw.choice((1, 2, 4)),
+            ),
             runtime=draw.choice((ANY, ANY, PLAIN, EIGHT)),
         )
         if problem.runtime is EIGHT:
@@ -125,18 +148,31 @@ def refusal(simulated: Callable[[], object]) -> str:
 
 @pytest.mark.parametrize("block", seeds(2, 50))
 def test_a_grid_is_the_plan_written_out(block: int) -> None:
-    """Printed and read again as a grid, and as the general plan that it is: predictions, timelines and bytes are equal, bit for bit."""
+    """Printed and read again as a grid, and as the general plan that it is: predictions, timelines
+    and bytes are equal, bit for bit."""
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         problem, grid = drawn(random.Random(seed))
         text, job = print_grid(grid), problem.job
         plan = parse_plan(print_plan(plan_of_grid(problem, grid)))
-        request = Request(model=problem.model.name, cluster="given", seq_len=job.sequence_length, global_batch=job.global_batch)
-        refusals = [refusal(partial(simulate_grid, problem, parse_grid(text))), refusal(partial(simulate_plan, problem, plan))]
+        request = Request(
+            model=problem.model.name,
+            cluster="given",
+            seq_len=job.sequence_length,
+            global_batch=job.global_batch,
+        )
+        refusals = [
+            refusal(partial(simulate_grid, problem, parse_grid(text))),
+            refusal(partial(simulate_plan, problem, plan)),
+        ]
         if any(refusals):
-            # DualPipe's ranks send to each other at once: where sends block the compute stream it waits for itself, in either form.
+            # DualPipe's ranks send to each other at once: where sends block the compute stream it
+            # waits for itself, in either form.
             assert refusals[0] == refusals[1], text
             assert "order.deadlock" in refusals[0], text
-            assert (grid.schedule in ("dualpipe", "dualpipe-v"), problem.runtime.name) == (True, "plain"), text
+            assert (grid.schedule in ("dualpipe", "dualpipe-v"), problem.runtime.name) == (
+                True,
+                "plain",
+            ), text
             continue
         shown = simulated(request, problem, name="", grid=parse_grid(text)).prediction
         one, other = simulate_grid(problem, parse_grid(text)), simulate_plan(problem, plan)
@@ -152,14 +188,17 @@ def crosses_nodes(problem: Problem, grid: Grid) -> bool:
     size = 1
     for axis in (a for a in grid.order if a in ("tp", "cp", "dp", "pp")):
         size *= getattr(grid, axis)
-        if any(size % tier.num_devices and tier.num_devices % size for tier in problem.cluster.tiers()):
+        if any(
+            size % tier.num_devices and tier.num_devices % size for tier in problem.cluster.tiers()
+        ):
             return True
     return False
 
 
 @in_both
 def test_what_was_compared(record_property: Callable[[str, object], None]) -> None:
-    """Every ZeRO stage, most schedules that a grid can name, ties, experts, few key heads, and groups over node borders."""
+    """Every ZeRO stage, most schedules that a grid can name, ties, experts, few key heads, and
+    groups over node borders."""
     seen: Counter[str] = Counter()
     for problem, grid in map(drawn, map(random.Random, numbers(GRIDS))):
         operators = [o for b in problem.model.blocks for o in b.operators]
@@ -175,4 +214,6 @@ def test_what_was_compared(record_property: Callable[[str, object], None]) -> No
     assert all(seen[f"zero {z}"] >= GRIDS // 20 for z in range(4))
     for key in ("tied", "experts", "fewer key heads than parts", "over node borders"):
         assert seen[key] >= GRIDS // 20, key
-    assert sum(seen[name] > 0 for name in GRID_SCHEDULES) >= min(GRIDS // 4, len(GRID_SCHEDULES) - 1)
+    assert sum(seen[name] > 0 for name in GRID_SCHEDULES) >= min(
+        GRIDS // 4, len(GRID_SCHEDULES) - 1
+    )

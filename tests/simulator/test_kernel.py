@@ -42,23 +42,40 @@ class Tasks:
             after[first].append(second)
             indegree[second] += 1
         start = np.cumsum([0, *map(len, after)])
-        return np.array(self.work, np.int64), np.array(indegree), start, np.array([t for row in after for t in row], np.int64)
+        return (
+            np.array(self.work, np.int64),
+            np.array(indegree),
+            start,
+            np.array([t for row in after for t in row], np.int64),
+        )
 
     def arguments(self) -> tuple[Any, ...]:
         flat = [use for row in self.uses for use in row]
         start = np.cumsum([0, *map(len, self.uses)])
-        return (*self.graph(), start, np.array([r for r, _ in flat], int), np.array([w for _, w in flat], int), self.num_resources)
+        return (
+            *self.graph(),
+            start,
+            np.array([r for r, _ in flat], int),
+            np.array([w for _, w in flat], int),
+            self.num_resources,
+        )
 
 
 @st.composite
 def tasks(draw: st.DrawFn, *, largest_work: int = 40, largest_weight: int = 2 * SCALE) -> Tasks:
     count, num_resources = draw(st.integers(1, 12)), draw(st.integers(1, 4))
     label = draw(st.permutations(range(count)))
-    pairs = draw(st.sets(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=2 * count))
-    weight = st.sampled_from([0, 1, SCALE // 3, SCALE // 2, SCALE, largest_weight]) | st.integers(0, largest_weight)
+    pairs = draw(
+        st.sets(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=2 * count)
+    )
+    weight = st.sampled_from([0, 1, SCALE // 3, SCALE // 2, SCALE, largest_weight]) | st.integers(
+        0, largest_weight
+    )
     use = st.tuples(st.integers(0, num_resources - 1), weight)
     return Tasks(
-        work=draw(st.lists(st.just(0) | st.integers(0, largest_work), min_size=count, max_size=count)),
+        work=draw(
+            st.lists(st.just(0) | st.integers(0, largest_work), min_size=count, max_size=count)
+        ),
         edges=[(label[a], label[b]) for a, b in sorted(pairs) if a < b],
         uses=draw(st.lists(st.lists(use, max_size=3), min_size=count, max_size=count)),
         num_resources=num_resources,
@@ -66,7 +83,8 @@ def tasks(draw: st.DrawFn, *, largest_work: int = 40, largest_weight: int = 2 * 
 
 
 def naive(case: Tasks, *, exact: bool) -> tuple[list[Fraction], list[Fraction]]:
-    """The fluid rule, all running tasks looked at in every instant: in whole picoseconds, or `exact` in fractions."""
+    """The fluid rule, all running tasks looked at in every instant: in whole picoseconds, or
+    `exact` in fractions."""
     count = len(case.work)
     left, since, slow = [Fraction(w) for w in case.work], [Fraction(0)] * count, [SCALE] * count
     start, finish = [Fraction(-1)] * count, [Fraction(-1)] * count
@@ -81,7 +99,9 @@ def naive(case: Tasks, *, exact: bool) -> tuple[list[Fraction], list[Fraction]]:
                 del due[task]
                 moving = True
             for task in range(count):
-                if start[task] < 0 and all(0 <= finish[a] <= now for a, b in case.edges if b == task):
+                if start[task] < 0 and all(
+                    0 <= finish[a] <= now for a, b in case.edges if b == task
+                ):
                     start[task] = since[task] = now
                     due[task] = now + case.work[task]
                     moving = True
@@ -161,7 +181,10 @@ def test_numbering_does_not_matter(case: Tasks, random: Random) -> None:
     renamed = Tasks(
         work=[case.work[old[label]] for label in range(count)],
         edges=[(task_label[a], task_label[b]) for a, b in reversed(case.edges)],
-        uses=[[(resource_label[r], w) for r, w in reversed(case.uses[old[label]])] for label in range(count)],
+        uses=[
+            [(resource_label[r], w) for r, w in reversed(case.uses[old[label]])]
+            for label in range(count)
+        ],
         num_resources=case.num_resources,
     )
     start, finish, _ = simulate(*case.arguments())
@@ -181,7 +204,10 @@ def test_one_task_of_k_times_the_weight_stands_for_k_copies(case: Tasks, copies:
         num_resources=case.num_resources,
     )
     folded = Tasks(
-        work=case.work, edges=case.edges, uses=[[(r, w * copies) for r, w in row] for row in case.uses], num_resources=case.num_resources
+        work=case.work,
+        edges=case.edges,
+        uses=[[(r, w * copies) for r, w in row] for row in case.uses],
+        num_resources=case.num_resources,
     )
     start, finish, _ = simulate(*folded.arguments())
     many_start, many_finish, _ = simulate(*unfolded.arguments())
@@ -192,36 +218,55 @@ def test_one_task_of_k_times_the_weight_stands_for_k_copies(case: Tasks, copies:
 @given(st.lists(st.integers(10**6, 10**9), min_size=1, max_size=12), st.integers(0, 10**8))
 @MANY
 def test_work_is_conserved_on_a_full_resource(work: list[int], head: int) -> None:
-    """Tasks that each fill one resource, the last of them from `head` on: as long as it is busy, it does one picosecond of work in one."""
+    """Tasks that each fill one resource, the last of them from `head` on: as long as it is busy, it
+    does one picosecond of work in one."""
     count = len(work)
-    case = Tasks(work=[*work, head], edges=[(count, count - 1)], uses=[*([[(0, SCALE)]] * count), []], num_resources=1)
+    case = Tasks(
+        work=[*work, head],
+        edges=[(count, count - 1)],
+        uses=[*([[(0, SCALE)]] * count), []],
+        num_resources=1,
+    )
     _, finish, _ = simulate(*case.arguments())
     total = work[-1] + max(sum(work[:-1]), head)
     assert 0 <= finish.max() - total <= 4 * count**2
 
 
 def test_two_flows_share_a_link_as_by_hand() -> None:
-    """Alone until 100, shared at half rate until the second is done at 300, then alone again: 100 + 200 + 100."""
-    case = Tasks(work=[300, 100, 100], edges=[(2, 1)], uses=[[(0, SCALE)], [(0, SCALE)], []], num_resources=1)
+    """Alone until 100, shared at half rate until the second is done at 300, then alone again: 100 +
+    200 + 100."""
+    case = Tasks(
+        work=[300, 100, 100], edges=[(2, 1)], uses=[[(0, SCALE)], [(0, SCALE)], []], num_resources=1
+    )
     start, finish, _ = simulate(*case.arguments())
     assert start.tolist() == [0, 100, 0]
     assert finish.tolist() == [400, 300, 100]
 
 
 def test_a_task_without_work_disturbs_nobody() -> None:
-    case = Tasks(work=[100, 50, 0], edges=[(1, 2)], uses=[[(0, SCALE)], [], [(0, SCALE)]], num_resources=1)
+    case = Tasks(
+        work=[100, 50, 0], edges=[(1, 2)], uses=[[(0, SCALE)], [], [(0, SCALE)]], num_resources=1
+    )
     start, finish, _ = simulate(*case.arguments())
     assert start.tolist() == [0, 0, 50]
     assert finish.tolist() == [100, 50, 50]
 
 
 def test_deadlock_is_counted_and_does_not_hang() -> None:
-    case = Tasks(work=[5, 5, 5, 5], edges=[(1, 2), (2, 1), (2, 3)], uses=[[(0, SCALE)], [(0, SCALE)], [], []], num_resources=1)
+    case = Tasks(
+        work=[5, 5, 5, 5],
+        edges=[(1, 2), (2, 1), (2, 3)],
+        uses=[[(0, SCALE)], [(0, SCALE)], [], []],
+        num_resources=1,
+    )
     start, finish, done = simulate(*case.arguments())
     assert done == 1
     assert start.tolist() == [0, -1, -1, -1]
     assert finish.tolist() == [5, -1, -1, -1]
-    assert [times.tolist() for times in longest_path(*case.graph())] == [[0, -1, -1, -1], [5, -1, -1, -1]]
+    assert [times.tolist() for times in longest_path(*case.graph())] == [
+        [0, -1, -1, -1],
+        [5, -1, -1, -1],
+    ]
 
 
 def test_nothing_to_do() -> None:
@@ -249,7 +294,10 @@ def test_inputs_may_be_read_only_and_are_left_alone() -> None:
 @pytest.fixture(scope="module")
 def interpreted() -> Iterator[tuple[ModuleType, ModuleType]]:
     """The kernels (events, longest path) as they are without numba."""
-    names = [f"shardwright.simulator.kernel.{name}" for name in ("fixed", "heaps", "events", "longest_path")]
+    names = [
+        f"shardwright.simulator.kernel.{name}"
+        for name in ("fixed", "heaps", "events", "longest_path")
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shardwright.compiled, "form", "python")
         patch.setattr(shardwright.compiled, "_numba", None)
@@ -261,17 +309,25 @@ def interpreted() -> Iterator[tuple[ModuleType, ModuleType]]:
 
 @given(case=tasks(largest_work=10**6))
 @FEW
-def test_the_same_integers_without_numba(interpreted: tuple[ModuleType, ModuleType], case: Tasks) -> None:
+def test_the_same_integers_without_numba(
+    interpreted: tuple[ModuleType, ModuleType], case: Tasks
+) -> None:
     events, path = interpreted
     assert not hasattr(events.run_events, "py_func")
     assert not hasattr(path.longest_path, "py_func")
-    for compiled_result, plain_result in zip(simulate(*case.arguments()), events.simulate(*case.arguments()), strict=True):
+    for compiled_result, plain_result in zip(
+        simulate(*case.arguments()), events.simulate(*case.arguments()), strict=True
+    ):
         assert np.array_equal(np.asarray(compiled_result), np.asarray(plain_result))
-    for compiled_result, plain_result in zip(longest_path(*case.graph()), longest_path(*case.graph(), module=path), strict=True):
+    for compiled_result, plain_result in zip(
+        longest_path(*case.graph()), longest_path(*case.graph(), module=path), strict=True
+    ):
         assert np.array_equal(np.asarray(compiled_result), np.asarray(plain_result))
 
 
-changes = st.lists(st.tuples(st.integers(-3, 6), st.integers(-9, 9), st.integers(0, 2)), max_size=30)
+changes = st.lists(
+    st.tuples(st.integers(-3, 6), st.integers(-9, 9), st.integers(0, 2)), max_size=30
+)
 
 
 @given(changes)

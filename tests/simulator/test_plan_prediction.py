@@ -1,4 +1,5 @@
-"""Predictions of general plans: those of the grids that they equal, and sound ones of every other plan."""
+"""Predictions of general plans: those of the grids that they equal, and sound ones of every other
+plan."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def test_a_plan_that_is_a_grid_is_predicted_as_the_grid() -> None:
         members = enumerate_members(case.problem, case.space, case.facts)
         for place in generator.sample(range(members.num_members), min(2, members.num_members)):
             grid = member_grid(members, place)
-            plan = plan_of(grid, model=case.problem.model, global_batch=case.problem.job.global_batch)
+            plan = plan_of(
+                grid, model=case.problem.model, global_batch=case.problem.job.global_batch
+            )
             found = predict(case.problem, grid)
             assert found == predict_plan(case.problem, plan), grid
             assert {name for name, _ in found.breakdown_s} <= NAMES
@@ -42,7 +45,12 @@ def test_a_plan_that_is_a_grid_is_predicted_as_the_grid() -> None:
 
 
 def zoo_problem(entry: ZooPlan) -> Problem:
-    return Problem(model=entry.model, cluster=parse_cluster(entry.cluster), job=entry.job, runtime=load_runtime("megatron-core"))
+    return Problem(
+        model=entry.model,
+        cluster=parse_cluster(entry.cluster),
+        job=entry.job,
+        runtime=load_runtime("megatron-core"),
+    )
 
 
 SMALL = [z for z in zoo() if z.trains and z.plan.devices <= 64]
@@ -56,10 +64,17 @@ def test_every_breakdown_adds_up(entry: ZooPlan) -> None:
     assert sum(parts.values()) == pytest.approx(result.step_time_s, rel=1e-12)
     assert parts.keys() <= NAMES
     assert min(parts.values()) >= 0.0
-    # Reductions, sends and waits are no work: what is priced as work is what the critical class's actions take alone.
+    # Reductions, sends and waits are no work: what is priced as work is what the critical class's
+    # actions take alone.
     klass = critical_class(result)
-    kinds = np.array([int(t.kind) for t in result.program.templates])[result.program.instances.template]
-    mine = (result.program.instances.klass == klass) & (result.program.instances.stream == 0) & (kinds <= int(TaskKind.R))
+    kinds = np.array([int(t.kind) for t in result.program.templates])[
+        result.program.instances.template
+    ]
+    mine = (
+        (result.program.instances.klass == klass)
+        & (result.program.instances.stream == 0)
+        & (kinds <= int(TaskKind.R))
+    )
     worked = float(result.timeline.work[mine].sum()) / 1e12
     idle = ("slowdown", "optimizer", "bubble", "jitter", "sharding")
     assert sum(s for n, s in parts.items() if n not in idle) == pytest.approx(worked, rel=1e-2)
@@ -80,7 +95,9 @@ def test_a_prediction_of_unequal_devices() -> None:
     assert exposed == pytest.approx(sum(parts.get(n, 0.0) for n in EXPOSED) / found.step_time_s)
     assert len(found.sources) == len(set(found.sources))
     names = [s.quantity for s in found.sources]
-    assert sum(name.endswith(" memory") for name in names) == 2  # one of each kind of device, by its name
+    assert (
+        sum(name.endswith(" memory") for name in names) == 2
+    )  # one of each kind of device, by its name
 
 
 def _capacities(entry: ZooPlan) -> list[int]:
@@ -91,7 +108,9 @@ def test_devices_that_do_nothing_are_idle_and_count_in_no_rate() -> None:
     """A plan for more devices than its stages have: as one for those alone."""
     entry = next(z for z in zoo() if z.name == "02-tp-sp")
     problem = replace(zoo_problem(entry), cluster=parse_cluster("h100-sxm:64"))
-    found, wide = (predict_plan(problem, replace(entry.plan, devices=n)) for n in (entry.plan.devices, 64))
+    found, wide = (
+        predict_plan(problem, replace(entry.plan, devices=n)) for n in (entry.plan.devices, 64)
+    )
     assert wide == found
     assert (wide.devices, wide.idle_devices) == (entry.plan.devices, 64 - entry.plan.devices)
     assert wide.tokens_per_s_per_device * entry.plan.devices == pytest.approx(wide.tokens_per_s)

@@ -1,4 +1,5 @@
-"""General plans through cells: folded equal to unfolded, the zoo, generated plans, mixed kinds. Grids: see `test_grids_as_plans`."""
+"""General plans through cells: folded equal to unfolded, the zoo, generated plans, mixed kinds.
+Grids: see `test_grids_as_plans`."""
 
 from __future__ import annotations
 
@@ -28,21 +29,33 @@ from tests.strategy.zoo_models import dense
 from tests.strategy.zoo_plans import ZooPlan, zoo
 from tests.tiers import examples, in_both
 
-LEFT_OUT = {"grad.overlap": "two holders compute a gradient of partly the same tokens: no sum of parts is right"}
+LEFT_OUT = {
+    "grad.overlap": (
+        "two holders compute a gradient of partly the same tokens: no sum of parts is right"
+    )
+}
 """Rules that a generated plan, legal by structure, may break when it is lowered, and why."""
 
 
 def problem_of(case: ZooPlan) -> Problem:
-    return Problem(model=case.model, cluster=parse_cluster(case.cluster), job=case.job, runtime=load_runtime("megatron-core"))
+    return Problem(
+        model=case.model,
+        cluster=parse_cluster(case.cluster),
+        job=case.job,
+        runtime=load_runtime("megatron-core"),
+    )
 
 
 FEW = 16
 """Devices of a plan that is simulated device by device, too."""
 
 
-@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in zoo() if case.trains])
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.name) for case in zoo() if case.trains]
+)
 def test_the_zoo_simulates_folded_exactly(case: ZooPlan) -> None:
-    """All tasks run; the longest path is a lower bound; every item of memory is there; and each device alone does what its class does."""
+    """All tasks run; the longest path is a lower bound; every item of memory is there; and each
+    device alone does what its class does."""
     problem = problem_of(case)
     found = simulate_plan(problem, case.plan)
     assert 0.0 < path_seconds_of(found) <= found.step_time_s * (1 + 1e-12)
@@ -58,7 +71,11 @@ def test_the_zoo_simulates_folded_exactly(case: ZooPlan) -> None:
 
 def assert_folds(problem: Problem, folded: SimulatedPlan, unfolded: SimulatedPlan) -> None:
     assert unfolded.step_time_s == pytest.approx(folded.step_time_s, rel=1e-12)
-    memory = {d: dict(m.items) for c, m in zip(folded.program.classes, folded.memory, strict=True) for d in c.devices}
+    memory = {
+        d: dict(m.items)
+        for c, m in zip(folded.program.classes, folded.memory, strict=True)
+        for d in c.devices
+    }
     for device_class, alone in zip(unfolded.program.classes, unfolded.memory, strict=True):
         assert memory[device_class.devices[0]] == dict(alone.items)
 
@@ -77,8 +94,11 @@ order table(main)
 
 
 def test_devices_that_read_unlike_parts_of_a_stream_that_more_devices_hold_are_told_apart() -> None:
-    """Thirds of 64 positions are 22, 21 and 21; and of five devices that read what six hold, some have both copies among them."""
-    problem = generated_problem(Case(plan=parse_plan(UNEVEN_HEAD), model=dense(layers=4), global_batch=1, seq_len=64))
+    """Thirds of 64 positions are 22, 21 and 21; and of five devices that read what six hold, some
+    have both copies among them."""
+    problem = generated_problem(
+        Case(plan=parse_plan(UNEVEN_HEAD), model=dense(layers=4), global_batch=1, seq_len=64)
+    )
     plan = parse_plan(UNEVEN_HEAD, model=problem.model)
     folded = simulate_plan(problem, plan)
     assert_folds(problem, folded, simulate_plan(problem, plan, unfolded=True))
@@ -95,14 +115,20 @@ order terapipe(main)
 
 
 def test_logits_of_slices_are_those_of_one_slice() -> None:
-    """Of 64 positions in two slices, 11 of 32 are in each third but the last: no device has 22 at once."""
+    """Of 64 positions in two slices, 11 of 32 are in each third but the last: no device has 22 at
+    once."""
     model = dense(layers=4)
-    problem = generated_problem(Case(plan=parse_plan(SLICED, model=model), model=model, global_batch=1, seq_len=64))
+    problem = generated_problem(
+        Case(plan=parse_plan(SLICED, model=model), model=model, global_batch=1, seq_len=64)
+    )
     plan = parse_plan(SLICED, model=model)
     folded = simulate_plan(problem, plan)
     assert_folds(problem, folded, simulate_plan(problem, plan, unfolded=True))
     logits = [dict(memory.items)["logits"] for memory in folded.memory]
-    assert logits == [11 * model.vocab * problem.runtime.logits_bytes, 10 * model.vocab * problem.runtime.logits_bytes]
+    assert logits == [
+        11 * model.vocab * problem.runtime.logits_bytes,
+        10 * model.vocab * problem.runtime.logits_bytes,
+    ]
 
 
 def test_replicas_that_lie_unequally_in_nodes_make_six_classes() -> None:
@@ -120,9 +146,17 @@ def generated_problem(case: Case) -> Problem:
     whole, rest = case.plan.devices // 8 * 8, case.plan.devices % 8
     cluster = "+".join(f"h100-sxm:{count}" for count in (whole, rest) if count)
     names = {s for b in case.model.blocks for s in (b.sequence, b.memory) if s} - {"text"}
-    sequences = (SequenceLength(name="text", tokens=case.seq_len), *(SequenceLength(name=n, tokens=16) for n in sorted(names)))
+    sequences = (
+        SequenceLength(name="text", tokens=case.seq_len),
+        *(SequenceLength(name=n, tokens=16) for n in sorted(names)),
+    )
     job = TrainingJob(sequences=sequences, global_batch=case.global_batch)
-    return Problem(model=case.model, cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
+    return Problem(
+        model=case.model,
+        cluster=parse_cluster(cluster),
+        job=job,
+        runtime=load_runtime("megatron-core"),
+    )
 
 
 @in_both
@@ -167,7 +201,8 @@ order table(main)
 
 
 def test_readers_of_different_copies_are_no_family() -> None:
-    """Devices 2 and 3 read the first of two copies, 4 and 5 the second, which comes later: they hold as much and wait for other ones."""
+    """Devices 2 and 3 read the first of two copies, 4 and 5 the second, which comes later: they
+    hold as much and wait for other ones."""
     model = dense(layers=3)
     plan = parse_plan(READERS_OF_TWO_COPIES, model=model)
     problem = generated_problem(Case(plan=plan, model=model, global_batch=1, seq_len=64))
@@ -180,22 +215,38 @@ UNLIKE = {
     # Copies of a replica: one of them sums with the other replicas and sends the sum to the rest.
     "copies": "stages embed+8+head on 0\n    all = b[2:2:2]{., .+1, x2+2}\norder gpipe(main)",
     # Equal parts of a slice leave a remainder where those of the sequence leave none.
-    "slices": "slices 1:1:3\n  stages embed+8+head on 0\n    all = s4 via gather\norder terapipe(main)",
+    "slices": (
+        "slices 1:1:3\n  stages embed+8+head on 0\n    all = s4 via gather\norder terapipe(main)"
+    ),
     # Equal receivers of unequal senders: each fills its own link.
-    "partners": "stages embed+4 on 0\n    all = t2\n    core = h[3:1]{., .+1}\n  stages 4+head on 2\n    all = x2\norder 1f1b(main)",
+    "partners": (
+        "stages embed+4 on 0\n    all = t2\n    core = h[3:1]{., .+1}\n  stages 4+head on 2\n   "
+        " all = x2\norder 1f1b(main)"
+    ),
     # A device of two stages beside one of a single stage.
-    "stages": "stages embed+4 on 0\n    all = b2\n  stages 4+head on 1\n    all = b2\norder table(main)\n"
-    "  0: 0F0 0B0\n  1: 0F0 1F0 1B0 0B0\n  2: 1F0 1B0",
+    "stages": (
+        "stages embed+4 on 0\n    all = b2\n  stages 4+head on 1\n    all = b2\norder table(main)\n"
+        "  0: 0F0 0B0\n  1: 0F0 1F0 1B0 0B0\n  2: 1F0 1B0"
+    ),
 }
-"""Plans whose devices look alike until one asks with whom they sum, send or share, by what tells them apart."""
+"""Plans whose devices look alike until one asks with whom they sum, send or share, by what tells
+them apart."""
 
 
 @pytest.mark.parametrize("name", UNLIKE)
 def test_devices_that_only_look_alike_are_told_apart(name: str) -> None:
     line = "" if UNLIKE[name].startswith("slices") else "\n "
-    plan = parse_plan(f"plan unlike devices 8\nzero all: all/1/1\nlane main samples 12 in 1{line} {UNLIKE[name]}\n")
+    plan = parse_plan(
+        f"plan unlike devices 8\nzero all: all/1/1\nlane main samples 12 in 1{line}"
+        f" {UNLIKE[name]}\n"
+    )
     job = training_job(seq_len=64, global_batch=12)
-    problem = Problem(model=dense(), cluster=parse_cluster("h100-sxm:8"), job=job, runtime=load_runtime("megatron-core"))
+    problem = Problem(
+        model=dense(),
+        cluster=parse_cluster("h100-sxm:8"),
+        job=job,
+        runtime=load_runtime("megatron-core"),
+    )
     folded = simulate_plan(problem, plan)
     assert_folds(problem, folded, simulate_plan(problem, plan, unfolded=True))
 
@@ -212,13 +263,22 @@ order 1f1b(main)
 def mixed(cluster: str) -> SimulatedPlan:
     job = training_job(seq_len=2048, global_batch=16)
     return simulate_plan(
-        Problem(model=dense(), cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core")), parse_plan(TWO)
+        Problem(
+            model=dense(),
+            cluster=parse_cluster(cluster),
+            job=job,
+            runtime=load_runtime("megatron-core"),
+        ),
+        parse_plan(TWO),
     )
 
 
 def test_the_slower_kind_takes_longer() -> None:
     """The same four layers on A100s and on H100s; swapping the kinds swaps the chunks' seconds."""
-    slow_first, fast_first = mixed("a100-sxm-80gb:8+h100-sxm:8"), mixed("h100-sxm:8+a100-sxm-80gb:8")
+    slow_first, fast_first = (
+        mixed("a100-sxm-80gb:8+h100-sxm:8"),
+        mixed("h100-sxm:8+a100-sxm-80gb:8"),
+    )
     slow, fast = mixed("a100-sxm-80gb:16"), mixed("h100-sxm:16")
 
     def forward(found: SimulatedPlan, chunk: int) -> float:
@@ -241,8 +301,12 @@ def test_two_groups_of_one_kind_are_the_uniform_cluster() -> None:
 
 
 def test_equal_parts_on_unlike_devices_are_not_one_family() -> None:
-    """Two replicas of one tree, one of them on a slower kind: each its own class, and the step waits for the slower."""
-    text = "plan mixed devices 2\nlane main samples 4 in 2\n  stages embed+16+head on 0\n    all = b2\norder 1f1b(main)\n"
+    """Two replicas of one tree, one of them on a slower kind: each its own class, and the step
+    waits for the slower."""
+    text = (
+        "plan mixed devices 2\nlane main samples 4 in 2\n  stages embed+16+head on 0\n    all ="
+        " b2\norder 1f1b(main)\n"
+    )
     model = load_model("llama-3.2-1b")
     job = training_job(seq_len=2048, global_batch=4)
     runtime = load_runtime("megatron-core")
@@ -253,12 +317,21 @@ def test_equal_parts_on_unlike_devices_are_not_one_family() -> None:
         seconds[cluster] = (found.step_time_s, len(found.program.classes))
     assert seconds["h100-sxm:1+v100-sxm-32gb:1"][1] == 2
     assert seconds["h100-sxm:2"][1] == 1
-    assert seconds["h100-sxm:1+v100-sxm-32gb:1"][0] >= 0.9 * seconds["v100-sxm-32gb:2"][0] > seconds["h100-sxm:2"][0]
+    assert (
+        seconds["h100-sxm:1+v100-sxm-32gb:1"][0]
+        >= 0.9 * seconds["v100-sxm-32gb:2"][0]
+        > seconds["h100-sxm:2"][0]
+    )
 
 
 def problem_of_cluster(cluster: str) -> Problem:
     job = training_job(seq_len=2048, global_batch=34)
-    return Problem(model=dense(), cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
+    return Problem(
+        model=dense(),
+        cluster=parse_cluster(cluster),
+        job=job,
+        runtime=load_runtime("megatron-core"),
+    )
 
 
 WIDE = """plan wide devices 78
@@ -270,7 +343,8 @@ order gpipe(main)
 
 
 def test_one_plan_on_two_clusters_of_as_many_devices_a_kind() -> None:
-    """Behind 8 devices, islands of 72 or of 8: a layout of the one cluster is none of the other, whichever is asked first."""
+    """Behind 8 devices, islands of 72 or of 8: a layout of the one cluster is none of the other,
+    whichever is asked first."""
     plan, clusters = parse_plan(WIDE), ("h100-sxm:8+gb200-nvl72:72", "h100-sxm:8+h200-sxm:72")
     found = {}
     for order in (clusters, clusters[::-1]):
@@ -284,19 +358,26 @@ def test_one_plan_on_two_clusters_of_as_many_devices_a_kind() -> None:
 
 
 def test_the_peak_is_that_of_every_kind() -> None:
-    """Slow devices in front of fast ones: what the cluster could do at most is the sum over both, not twice the slow ones'."""
+    """Slow devices in front of fast ones: what the cluster could do at most is the sum over both,
+    not twice the slow ones'."""
     plan = parse_plan(TWO)
     shares = {}
     for cluster in ("t4:8+h100-sxm:8", "h100-sxm:8+t4:8"):
         job = training_job(seq_len=2048, global_batch=16)
-        problem = Problem(model=dense(), cluster=parse_cluster(cluster), job=job, runtime=load_runtime("megatron-core"))
+        problem = Problem(
+            model=dense(),
+            cluster=parse_cluster(cluster),
+            job=job,
+            runtime=load_runtime("megatron-core"),
+        )
         found = predict_plan(problem, plan, with_sources=False)
         shares[cluster] = found.mfu_full * found.step_time_s
     assert shares["t4:8+h100-sxm:8"] == pytest.approx(shares["h100-sxm:8+t4:8"], rel=1e-12)
 
 
 def test_a_plan_that_was_laid_before_is_priced_anew() -> None:
-    """On a cluster of the same sizes with other links, and under other constants, as if it were asked first."""
+    """On a cluster of the same sizes with other links, and under other constants, as if it were
+    asked first."""
     problem = real_problem("llama-3.1-8b", "h100-sxm:16", seq_len=4096, global_batch=32)
     grid = parse_grid("tp4 sp pp2 dp2 mbs1 zero1")
     slow = replace(problem, cluster=parse_cluster("a100-sxm-80gb:16"))

@@ -1,4 +1,5 @@
-"""What happens where the tensors of a step have room and the allocator's blocks have not: it frees blocks and asks again."""
+"""What happens where the tensors of a step have room and the allocator's blocks have not: it frees
+blocks and asks again."""
 
 from __future__ import annotations
 
@@ -23,21 +24,35 @@ def _with_memory(cluster: Cluster, memory_bytes: int) -> Cluster:
 
 
 def _steps() -> tuple[SimulatedPlan, SimulatedPlan]:
-    """On devices with room for all blocks, and on some with room for all tensors and half of what the blocks have beyond them."""
+    """On devices with room for all blocks, and on some with room for all tensors and half of what
+    the blocks have beyond them."""
     problem = problem_of(ASKED)
     roomy = simulate_grid(problem, GRID)
-    (fullest,) = {memory.reserved - dict(memory.items)["fragmentation"] // 2 for memory in roomy.memory}
-    return roomy, simulate_grid(replace(problem, cluster=_with_memory(problem.cluster, fullest)), GRID)
+    (fullest,) = {
+        memory.reserved - dict(memory.items)["fragmentation"] // 2 for memory in roomy.memory
+    }
+    return roomy, simulate_grid(
+        replace(problem, cluster=_with_memory(problem.cluster, fullest)), GRID
+    )
 
 
 def test_blocks_are_counted_in_whether_a_plan_fits() -> None:
     roomy, tight = _steps()
     assert roomy.fits
     assert not tight.fits
-    assert all(memory.reserved - dict(memory.items)["fragmentation"] <= memory.capacity for memory in tight.memory)
+    assert all(
+        memory.reserved - dict(memory.items)["fragmentation"] <= memory.capacity
+        for memory in tight.memory
+    )
 
 
-@pytest.mark.xfail(strict=True, reason="two retries a step were printed at 91 % of an H100; how long one takes nobody has published")
+@pytest.mark.xfail(
+    strict=True,
+    reason=(
+        "two retries a step were printed at 91 % of an H100; how long one takes nobody has"
+        " published"
+    ),
+)
 def test_asking_again_takes_time() -> None:
     roomy, tight = _steps()
     assert tight.step_time_s > roomy.step_time_s

@@ -44,12 +44,18 @@ def test_actions_are_those_of_the_rows(strategy: str) -> None:
     assert num_actions(plan, {}) == len(action_rows(plan).kind)
 
 
-def test_memory_left_is_that_of_the_machine_or_of_its_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_left_is_that_of_the_machine_or_of_its_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable: 3000 kB\n")
     monkeypatch.setattr(room, "_MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(room, "_GROUP", tmp_path)
     assert memory_left() == 3000 * 1024
-    for name, text in (("max", "1000000"), ("current", "600000"), ("stat", "anon 1\nfile 100000\n")):
+    for name, text in (
+        ("max", "1000000"),
+        ("current", "600000"),
+        ("stat", "anon 1\nfile 100000\n"),
+    ):
         (tmp_path / f"memory.{name}").write_text(text)
     assert memory_left() == 500_000
     (tmp_path / "memory.max").write_text("max")

@@ -52,7 +52,9 @@ def test_the_shipped_runs_are_those_of_the_tables() -> None:
 
 
 def test_a_framework_that_no_run_confirms_has_a_wider_interval() -> None:
-    problem = real_problem("llama-3.2-1b", "h100-sxm:8", seq_len=2048, global_batch=16, runtime="deepspeed-0.16")
+    problem = real_problem(
+        "llama-3.2-1b", "h100-sxm:8", seq_len=2048, global_batch=16, runtime="deepspeed-0.16"
+    )
     grid = parse_grid("dp8 mbs1 zero1 recompute=none")
     doubted = predict(problem, grid)
     known = predict(replace(problem, runtime=chosen(load_runtime("megatron-core-0.12"), ())), grid)

@@ -1,4 +1,5 @@
-"""Models of two chains of layers, whose streams differ: a vision tower before a language model, an encoder before a decoder."""
+"""Models of two chains of layers, whose streams differ: a vision tower before a language model, an
+encoder before a decoder."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from shardwright.strategy.grid.axes import Grid
 from tests.program.small import cluster_of, is_legal, problem_of, random_grid
 
 _TEXT: Final = {"vocab_size": 8000, "max_position_embeddings": 8192}
-_DENSE: Final = {**_TEXT, "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 2048}
+_DENSE: Final = {
+    **_TEXT,
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "intermediate_size": 2048,
+}
 _QWEN: Final = {
     "depth": 6,
     "hidden_size": 512,
@@ -106,7 +113,8 @@ CONFIGS: Final[dict[str, dict[str, Any]]] = {
         "vocab_size": 8000,
     },
 }
-"""Towers with a wider stream than the text's (Gemma's) and with narrower ones; their images have fewer and more tokens than the text."""
+"""Towers with a wider stream than the text's (Gemma's) and with narrower ones; their images have
+fewer and more tokens than the text."""
 
 
 @cache
@@ -115,7 +123,9 @@ def tower_model(name: str, *, training: str = "") -> Model:
     return trained(model_from_config(CONFIGS[name], name=name), training)
 
 
-def drawn_tower(draw: random.Random, runtimes: tuple[Runtime, ...], *, schedules: tuple[str, ...]) -> tuple[Problem, Grid]:
+def drawn_tower(
+    draw: random.Random, runtimes: tuple[Runtime, ...], *, schedules: tuple[str, ...]
+) -> tuple[Problem, Grid]:
     """A legal grid of some pipeline ranks for one of the models, under one of the runtimes."""
     while True:
         name = draw.choice(tuple(CONFIGS))
@@ -126,17 +136,31 @@ def drawn_tower(draw: random.Random, runtimes: tuple[Runtime, ...], *, schedules
         if grid.pp == 1 or grid.devices % node:
             continue
         fabric = draw.choice(
-            ((), (FabricTier(name="leaf", num_devices=2 * node), FabricTier(name="spine", num_devices=0, oversubscription=4.0)))
+            (
+                (),
+                (
+                    FabricTier(name="leaf", num_devices=2 * node),
+                    FabricTier(name="spine", num_devices=0, oversubscription=4.0),
+                ),
+            )
         )
         problem = problem_of(
             model,
-            cluster_of(grid.devices, node=node, fabric=fabric, accelerator=draw.choice(("h100-sxm", "l40s"))),
+            cluster_of(
+                grid.devices,
+                node=node,
+                fabric=fabric,
+                accelerator=draw.choice(("h100-sxm", "l40s")),
+            ),
             runtime=draw.choice(runtimes),
             global_batch=grid.dp * grid.microbatch * draw.choice((1, 2, 6, 12)),
             seq_len=draw.choice((256, 4096)),
         )
         beside = "encoder" if name == "t5" else "image"
-        sequences = (*problem.job.sequences, SequenceLength(name=beside, tokens=draw.choice((64, 256, 4096))))
+        sequences = (
+            *problem.job.sequences,
+            SequenceLength(name=beside, tokens=draw.choice((64, 256, 4096))),
+        )
         problem = replace(problem, job=replace(problem.job, sequences=sequences))
         if is_legal(problem, grid):
             return problem, grid

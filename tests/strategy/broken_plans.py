@@ -1,4 +1,5 @@
-"""Legal plans, and for each rule of `verify` a change to one of them that breaks this rule and no other."""
+"""Legal plans, and for each rule of `verify` a change to one of them that breaks this rule and no
+other."""
 
 from __future__ import annotations
 
@@ -210,12 +211,20 @@ BROKEN: Final = (
         ("split.parts", "experts = b2 e2 f2", "experts = b2 e[99:1]{f2, f2+2}"),
         ("split.parts", "experts = b2 e2 f2", "experts = b2 f[999:1]{e2, e2+2}"),
     ),
-    *_all("slices", ("lane.slices", "3:2", "999:1"), ("split.parts", "all = .", "all = .\n    mlp = s[99:1]{., .+1}")),
+    *_all(
+        "slices",
+        ("lane.slices", "3:2", "999:1"),
+        ("split.parts", "all = .", "all = .\n    mlp = s[99:1]{., .+1}"),
+    ),
     *_all("masked", ("lane.strict", "in 4", "in 4 slices 1:1")),
     *_all(
         "frozen",
         ("shards.frozen", "base: 1/1/all", "base: all/1/1"),
         ("shards.frozen", "base: 1/1/all", "base: 1/all/all"),
     ),
-    *_all("dealt", ("split.batch", "in 2", "in 8"), ("core.exchange", "    core = b[3:1]{., h2+1}\n", "")),
+    *_all(
+        "dealt",
+        ("split.batch", "in 2", "in 8"),
+        ("core.exchange", "    core = b[3:1]{., h2+1}\n", ""),
+    ),
 )

@@ -1,4 +1,5 @@
-"""General plans that are legal by construction: random models, devices, cuts, trees, ranges, keeps, lanes and orders."""
+"""General plans that are legal by construction: random models, devices, cuts, trees, ranges, keeps,
+lanes and orders."""
 
 from __future__ import annotations
 
@@ -36,7 +37,13 @@ SLICED: Final = ("terapipe", "seq-1f1b")
 LOOPED: Final = ("breadth-first", "looped-bfs", "interleaved-1f1b")
 WAVES: Final = ("zb-v", "v-half", "v-min", "dualpipe-v", "hanayo")
 OPPOSITE: Final = ("gems", "chimera", "dualpipe")
-FORMS: Final = {"chain": CHAINS, "sliced": SLICED, "looped": LOOPED, "wave": WAVES, "opposite": OPPOSITE}
+FORMS: Final = {
+    "chain": CHAINS,
+    "sliced": SLICED,
+    "looped": LOOPED,
+    "wave": WAVES,
+    "opposite": OPPOSITE,
+}
 """Schedules of the same lanes."""
 
 
@@ -52,7 +59,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit:
-    """The smallest thing a cut can move: a block of a run, or an operator of a block that does not repeat."""
+    """The smallest thing a cut can move: a block of a run, or an operator of a block that does not
+    repeat."""
 
     run: str
     layer: bool
@@ -81,7 +89,9 @@ def _units(draw: st.DrawFn, model: Model) -> list[_Unit]:
         if run.count == 1 and run.name not in layers and len(operators) > 1 and draw(st.booleans()):
             units += [_Unit(run=run.name, layer=False, operator=o.name) for o in operators]
         else:
-            units += [_Unit(run=run.name, layer=run.name in layers, repeats=run.count > 1)] * run.count
+            units += [
+                _Unit(run=run.name, layer=run.name in layers, repeats=run.count > 1)
+            ] * run.count
     return units
 
 
@@ -111,10 +121,13 @@ def _cut(draw: st.DrawFn, units: Sequence[_Unit], parts: int) -> list[Sequence[_
 def _operators(model: Model, units: Sequence[_Unit]) -> list[Operator]:
     """The operators of a chunk."""
     blocks = {run.name: model.blocks[run.block] for run in model.runs}
-    return [o for unit in units for o in blocks[unit.run].operators if unit.operator in ("", o.name)]
+    return [
+        o for unit in units for o in blocks[unit.run].operators if unit.operator in ("", o.name)
+    ]
 
 
-# Dims that every class of operators has something to cut of; the widths of all models here hold at least 8 runs of each.
+# Dims that every class of operators has something to cut of; the widths of all models here hold at
+# least 8 runs of each.
 _DIMS: Final[Mapping[str, tuple[Dim, ...]]] = {
     "attn": (Dim.BATCH, Dim.SEQUENCE, Dim.WIDTH, Dim.HEADS, Dim.HIDDEN, Dim.REPLICATE),
     "core": (Dim.BATCH, Dim.SEQUENCE, Dim.WIDTH, Dim.HEADS, Dim.REPLICATE),
@@ -125,7 +138,14 @@ _DIMS: Final[Mapping[str, tuple[Dim, ...]]] = {
     "embed": (Dim.BATCH, Dim.SEQUENCE, Dim.WIDTH, Dim.VOCAB, Dim.HIDDEN, Dim.REPLICATE),
     "head": (Dim.BATCH, Dim.SEQUENCE, Dim.WIDTH, Dim.VOCAB, Dim.REPLICATE),
 }
-_WIDTHS: Final = {Dim.WIDTH: 8, Dim.HEADS: 8, Dim.FFN: 64, Dim.HIDDEN: 128, Dim.VOCAB: 1000, Dim.EXPERTS: 8}
+_WIDTHS: Final = {
+    Dim.WIDTH: 8,
+    Dim.HEADS: 8,
+    Dim.FFN: 64,
+    Dim.HIDDEN: 128,
+    Dim.VOCAB: 1000,
+    Dim.EXPERTS: 8,
+}
 
 
 def _exchange(draw: st.DrawFn, shape: Shape) -> Exchange | None:
@@ -133,11 +153,19 @@ def _exchange(draw: st.DrawFn, shape: Shape) -> Exchange | None:
 
 
 def _placements(
-    draw: st.DrawFn, *, operators: Sequence[Operator], blocks: int, room: int, counts: Counts, fixed: bool
+    draw: st.DrawFn,
+    *,
+    operators: Sequence[Operator],
+    blocks: int,
+    room: int,
+    counts: Counts,
+    fixed: bool,
 ) -> tuple[Placement, ...]:
-    """Trees for a stage with these operators, on at most `room` devices; `fixed`: every tree on all devices of the first."""
+    """Trees for a stage with these operators, on at most `room` devices; `fixed`: every tree on all
+    devices of the first."""
     names = {o.klass.value for o in operators}
-    # A stage may begin between the dispatch of tokens and the experts' products: it has nothing to cut along f.
+    # A stage may begin between the dispatch of tokens and the experts' products: it has nothing to
+    # cut along f.
     experts_run = any(o.klass is OperatorClass.EXPERTS and has_dim(o, Dim.FFN) for o in operators)
     scans = "ssm" in names
     common = (Dim.BATCH, Dim.REPLICATE, *(() if scans else (Dim.SEQUENCE,)))
@@ -157,20 +185,35 @@ def _placements(
         high = draw(st.integers(low, blocks - 1))
         shape, offset = other(common)
         select = Selector(blocks=(low, high))
-        result.append(Placement(select=select, split=shape.split, offset=offset, exchange=_exchange(draw, shape)))
+        result.append(
+            Placement(
+                select=select, split=shape.split, offset=offset, exchange=_exchange(draw, shape)
+            )
+        )
     for name in sorted(names & set(_DIMS)):
         if draw(st.integers(0, 3)) == 0:
             shape, offset = other(_DIMS[name])
             exchange = _exchange(draw, shape) if name == "core" else None
-            result.append(Placement(select=Selector(classes=(name,)), split=shape.split, offset=offset, exchange=exchange))
+            result.append(
+                Placement(
+                    select=Selector(classes=(name,)),
+                    split=shape.split,
+                    offset=offset,
+                    exchange=exchange,
+                )
+            )
     if "router" in names and experts_run and draw(st.booleans()):
         tokens, offset = other(common)
-        result.append(Placement(select=Selector(classes=("router",)), split=tokens.split, offset=offset))
+        result.append(
+            Placement(select=Selector(classes=("router",)), split=tokens.split, offset=offset)
+        )
         experts = for_experts(draw, tokens.split, counts)
         if draw(st.integers(0, 2)) == 0:  # all tokens, on devices of their own
             apart, offset = other((Dim.EXPERTS, Dim.FFN, Dim.REPLICATE))
             experts = apart.split
-        result.append(Placement(select=Selector(classes=("experts",)), split=experts, offset=offset))
+        result.append(
+            Placement(select=Selector(classes=("experts",)), split=experts, offset=offset)
+        )
     return tuple(result)
 
 
@@ -179,11 +222,18 @@ def _keeps(draw: st.DrawFn, *, blocks: int, classes: set[OperatorClass]) -> tupl
     if not blocks or draw(st.booleans()):
         return ()
     middle = draw(st.integers(0, blocks - 1))
-    ranges = [(0, middle), *([(middle + 1, blocks - 1)] if middle + 1 < blocks and draw(st.booleans()) else [])]
+    ranges = [
+        (0, middle),
+        *([(middle + 1, blocks - 1)] if middle + 1 < blocks and draw(st.booleans()) else []),
+    ]
     keeps = []
     for low_high in ranges:
         how = draw(st.sampled_from(How))
-        named = ("full",) if draw(st.booleans()) else (draw(st.sampled_from(sorted(klass.value for klass in classes))),)
+        named = (
+            ("full",)
+            if draw(st.booleans())
+            else (draw(st.sampled_from(sorted(klass.value for klass in classes))),)
+        )
         keeps.append(
             Keep(
                 blocks=low_high,
@@ -198,7 +248,9 @@ def _keeps(draw: st.DrawFn, *, blocks: int, classes: set[OperatorClass]) -> tupl
 
 def _shards(draw: st.DrawFn, model: Model) -> tuple[Shards, ...]:
     """Up to two rules whose degrees fit any sync group."""
-    classes = sorted({p.klass.value for block in model.blocks for o in block.operators for p in o.parameters})
+    classes = sorted(
+        {p.klass.value for block in model.blocks for o in block.operators for p in o.parameters}
+    )
     rules = []
     for named in ((), (draw(st.sampled_from(classes)),))[: draw(st.integers(0, 2))]:
         level = draw(st.integers(0, 3))
@@ -218,11 +270,22 @@ def _shards(draw: st.DrawFn, model: Model) -> tuple[Shards, ...]:
     return tuple(rules)
 
 
-def _lane_shards(draw: st.DrawFn, lanes: tuple[Lane, ...], rules: tuple[Shards, ...]) -> tuple[Shards, ...]:
+def _lane_shards(
+    draw: st.DrawFn, lanes: tuple[Lane, ...], rules: tuple[Shards, ...]
+) -> tuple[Shards, ...]:
     """The rules, and one more for some lanes that have their devices to themselves."""
-    taken = [frozenset().union(*(stage_devices(lane, chunk) for chunk in range(len(lane.stages)))) for lane in lanes]
+    taken = [
+        frozenset().union(*(stage_devices(lane, chunk) for chunk in range(len(lane.stages))))
+        for lane in lanes
+    ]
     apart = len(frozenset().union(*taken)) == sum(map(len, taken))
-    if len(lanes) < 2 or not apart or not rules or any(rule.optimizer != ALL for rule in rules) or draw(st.booleans()):
+    if (
+        len(lanes) < 2
+        or not apart
+        or not rules
+        or any(rule.optimizer != ALL for rule in rules)
+        or draw(st.booleans())
+    ):
         return rules
     named = tuple(lane.name for lane in lanes if draw(st.booleans())) or (lanes[0].name,)
     gradient = draw(st.sampled_from((1, ALL)))
@@ -240,54 +303,110 @@ class _Sizes:
 
     @property
     def counts(self) -> Counts:
-        """What trees may share out: samples of a microbatch, tokens of the smallest slice, runs of the widths."""
+        """What trees may share out: samples of a microbatch, tokens of the smallest slice, runs of
+        the widths."""
         share = min(self.slices) * SEQ_LEN // sum(self.slices) if self.slices else SEQ_LEN
         return {Dim.BATCH: self.samples // self.microbatches, Dim.SEQUENCE: share, **_WIDTHS}
 
 
 def _sizes(draw: st.DrawFn, model: Model, *, microbatches: int = 0, sliced: bool = False) -> _Sizes:
-    causal = all(o.attention is None or o.attention.mask is not Mask.FULL for b in model.blocks for o in b.operators)
-    slices = tuple(draw(st.lists(st.integers(1, 3), min_size=int(sliced), max_size=3))) if causal else ()
+    causal = all(
+        o.attention is None or o.attention.mask is not Mask.FULL
+        for b in model.blocks
+        for o in b.operators
+    )
+    slices = (
+        tuple(draw(st.lists(st.integers(1, 3), min_size=int(sliced), max_size=3))) if causal else ()
+    )
     count = microbatches or draw(st.integers(1, 4))
-    return _Sizes(samples=count * draw(st.sampled_from((1, 2, 3, 4, 8))), microbatches=count, slices=slices)
+    return _Sizes(
+        samples=count * draw(st.sampled_from((1, 2, 3, 4, 8))), microbatches=count, slices=slices
+    )
 
 
-def _stage(draw: st.DrawFn, units: Sequence[_Unit], model: Model, *, base: int, placements: tuple[Placement, ...], counted: bool) -> Stage:
+def _stage(
+    draw: st.DrawFn,
+    units: Sequence[_Unit],
+    model: Model,
+    *,
+    base: int,
+    placements: tuple[Placement, ...],
+    counted: bool,
+) -> Stage:
     items = _items(units, counted=counted)
     blocks = sum(item.count for item in items)
     return Stage(
         items=items,
         base=base,
         placements=placements,
-        keeps=_keeps(draw, blocks=blocks, classes={o.klass for o in _operators(model, [u for u in units if not u.operator])}),
+        keeps=_keeps(
+            draw,
+            blocks=blocks,
+            classes={o.klass for o in _operators(model, [u for u in units if not u.operator])},
+        ),
     )
 
 
 def _free_lane(draw: st.DrawFn, model: Model, *, name: str, first: int, room: int) -> Lane:
-    """A lane on devices `first` .. `first + room`: every stage where it likes, on as many of them as it likes."""
+    """A lane on devices `first` .. `first + room`: every stage where it likes, on as many of them
+    as it likes."""
     sizes, units, counted = _sizes(draw, model), _units(draw, model), draw(st.booleans())
     stages = []
     for part in _cut(draw, units, draw(st.integers(1, min(4, len(units))))):
         base = draw(st.integers(0, room - 1))
         blocks = sum(item.count for item in _items(part, counted=counted))
-        placements = _placements(draw, operators=_operators(model, part), blocks=blocks, room=room - base, counts=sizes.counts, fixed=False)
-        stages.append(_stage(draw, part, model, base=first + base, placements=placements, counted=counted))
-    return Lane(name=name, samples=sizes.samples, microbatches=sizes.microbatches, stages=tuple(stages), slices=sizes.slices)
+        placements = _placements(
+            draw,
+            operators=_operators(model, part),
+            blocks=blocks,
+            room=room - base,
+            counts=sizes.counts,
+            fixed=False,
+        )
+        stages.append(
+            _stage(draw, part, model, base=first + base, placements=placements, counted=counted)
+        )
+    return Lane(
+        name=name,
+        samples=sizes.samples,
+        microbatches=sizes.microbatches,
+        stages=tuple(stages),
+        slices=sizes.slices,
+    )
 
 
-def _ranked_lane(draw: st.DrawFn, model: Model, *, name: str, ranks: Sequence[int], width: int, sizes: _Sizes) -> Lane:
-    """A lane whose chunk c is on devices ranks[c] x width and the following: the same set of devices for every tree of a rank."""
+def _ranked_lane(
+    draw: st.DrawFn, model: Model, *, name: str, ranks: Sequence[int], width: int, sizes: _Sizes
+) -> Lane:
+    """A lane whose chunk c is on devices ranks[c] x width and the following: the same set of
+    devices for every tree of a rank."""
     units, counted = _units(draw, model), draw(st.booleans())
     stages = []
     for rank, part in zip(ranks, _cut(draw, units, len(ranks)), strict=True):
         blocks = sum(item.count for item in _items(part, counted=counted))
-        placements = _placements(draw, operators=_operators(model, part), blocks=blocks, room=width, counts=sizes.counts, fixed=True)
-        stages.append(_stage(draw, part, model, base=rank * width, placements=placements, counted=counted))
-    return Lane(name=name, samples=sizes.samples, microbatches=sizes.microbatches, stages=tuple(stages), slices=sizes.slices)
+        placements = _placements(
+            draw,
+            operators=_operators(model, part),
+            blocks=blocks,
+            room=width,
+            counts=sizes.counts,
+            fixed=True,
+        )
+        stages.append(
+            _stage(draw, part, model, base=rank * width, placements=placements, counted=counted)
+        )
+    return Lane(
+        name=name,
+        samples=sizes.samples,
+        microbatches=sizes.microbatches,
+        stages=tuple(stages),
+        slices=sizes.slices,
+    )
 
 
 def _walks(draw: st.DrawFn, lanes: Sequence[Lane], *, paired: bool) -> list[Entry]:
-    """Every action of these lanes in one random order that respects all dependencies; some neighbours overlap."""
+    """Every action of these lanes in one random order that respects all dependencies; some
+    neighbours overlap."""
     queues: list[list[Action]] = []
     for i, lane in enumerate(lanes):
         parts = max(1, len(lane.slices))
@@ -298,10 +417,19 @@ def _walks(draw: st.DrawFn, lanes: Sequence[Lane], *, paired: bool) -> list[Entr
                 queue += [(chunk, Kind.F, part) for part in range(parts)]
             for chunk in reversed(range(len(lane.stages))):
                 for part in reversed(range(parts)):
-                    if early and any(keep.how is How.RECOMPUTE for keep in lane.stages[chunk].keeps):
+                    if early and any(
+                        keep.how is How.RECOMPUTE for keep in lane.stages[chunk].keeps
+                    ):
                         queue.append((chunk, Kind.R, part))
-                    queue += [(chunk, kind, part) for kind in ((Kind.I, Kind.W) if halves else (Kind.B,))]
-            queues.append([Action(lane=i, chunk=c, kind=k, microbatch=microbatch, slice=s) for c, k, s in queue])
+                    queue += [
+                        (chunk, kind, part) for kind in ((Kind.I, Kind.W) if halves else (Kind.B,))
+                    ]
+            queues.append(
+                [
+                    Action(lane=i, chunk=c, kind=k, microbatch=microbatch, slice=s)
+                    for c, k, s in queue
+                ]
+            )
     order: list[Entry] = []
     turns = draw(st.randoms(use_true_random=False))
     while queues:
@@ -309,7 +437,10 @@ def _walks(draw: st.DrawFn, lanes: Sequence[Lane], *, paired: bool) -> list[Entr
         action = queues[chosen].pop(0)
         queues = [queue for queue in queues if queue]
         last = order[-1] if order else None
-        free = isinstance(last, Action) and (last.lane, last.microbatch) != (action.lane, action.microbatch)
+        free = isinstance(last, Action) and (last.lane, last.microbatch) != (
+            action.lane,
+            action.microbatch,
+        )
         if paired and isinstance(last, Action) and free and turns.random() < 0.3:
             order[-1] = (last, action)
         else:
@@ -338,10 +469,21 @@ def _free(draw: st.DrawFn, model: Model) -> tuple[int, tuple[Lane, ...], tuple[N
     return devices, tuple(lanes), tuple(orders)
 
 
-def _ranked(draw: st.DrawFn, model: Model) -> tuple[int, tuple[Lane, ...], tuple[Named | Table, ...]]:
-    """One pipeline of equal ranks under a schedule by name: a chain, loops, waves, or two opposite lanes."""
+def _ranked(
+    draw: st.DrawFn, model: Model
+) -> tuple[int, tuple[Lane, ...], tuple[Named | Table, ...]]:
+    """One pipeline of equal ranks under a schedule by name: a chain, loops, waves, or two opposite
+    lanes."""
     form = draw(st.sampled_from(tuple(FORMS)))
-    ranks = 2 if form == "opposite" else draw(st.integers(1 if form in ("chain", "sliced") else 2, 2 if form in ("looped", "wave") else 4))
+    ranks = (
+        2
+        if form == "opposite"
+        else draw(
+            st.integers(
+                1 if form in ("chain", "sliced") else 2, 2 if form in ("looped", "wave") else 4
+            )
+        )
+    )
     width = draw(st.integers(1, 12 // ranks))
     microbatches = ranks * 2 if form in ("looped", "wave", "opposite") else draw(st.integers(1, 4))
     sizes = _sizes(draw, model, microbatches=microbatches, sliced=form == "sliced")
@@ -350,9 +492,16 @@ def _ranked(draw: st.DrawFn, model: Model) -> tuple[int, tuple[Lane, ...], tuple
         form = "chain"
     if form != "sliced":
         sizes = replace(sizes, slices=())
-    rows = {"looped": [down * 2], "wave": [down + down[::-1]], "opposite": [down, down[::-1]]}.get(form, [down])
-    lanes = tuple(_ranked_lane(draw, model, name=("down", "up")[i], ranks=row, width=width, sizes=sizes) for i, row in enumerate(rows))
-    order = Named(schedule=draw(st.sampled_from(FORMS[form])), lanes=tuple(lane.name for lane in lanes))
+    rows = {"looped": [down * 2], "wave": [down + down[::-1]], "opposite": [down, down[::-1]]}.get(
+        form, [down]
+    )
+    lanes = tuple(
+        _ranked_lane(draw, model, name=("down", "up")[i], ranks=row, width=width, sizes=sizes)
+        for i, row in enumerate(rows)
+    )
+    order = Named(
+        schedule=draw(st.sampled_from(FORMS[form])), lanes=tuple(lane.name for lane in lanes)
+    )
     return ranks * width, lanes, (order,)
 
 
@@ -361,5 +510,10 @@ def plans(draw: st.DrawFn) -> Case:
     """A legal general plan for a small model."""
     model = draw(st.sampled_from(MODELS))()
     devices, lanes, orders = (_free if draw(st.booleans()) else _ranked)(draw, model)
-    plan = Plan(devices=devices, lanes=lanes, orders=orders, shards=_lane_shards(draw, lanes, _shards(draw, model)))
+    plan = Plan(
+        devices=devices,
+        lanes=lanes,
+        orders=orders,
+        shards=_lane_shards(draw, lanes, _shards(draw, model)),
+    )
     return Case(plan=plan, model=model, global_batch=sum(lane.samples for lane in lanes))

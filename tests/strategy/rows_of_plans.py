@@ -1,4 +1,5 @@
-"""Rows of tables that cannot deadlock: subsequences of one order of all actions that respects every dependency."""
+"""Rows of tables that cannot deadlock: subsequences of one order of all actions that respects every
+dependency."""
 
 from __future__ import annotations
 
@@ -37,4 +38,7 @@ def table(lanes: Sequence[Lane], order: Iterable[Entry]) -> Table:
                 rows[device].append((mine[0], mine[1]))
             elif mine:
                 rows[device].append(mine[0])
-    return Table(lanes=tuple(lane.name for lane in lanes), rows=tuple((device, tuple(row)) for device, row in rows.items()))
+    return Table(
+        lanes=tuple(lane.name for lane in lanes),
+        rows=tuple((device, tuple(row)) for device, row in rows.items()),
+    )

@@ -19,22 +19,47 @@ from shardwright.strategy.grid.match import grid_of
 from shardwright.strategy.grid.rules import GridFacts, canonical, require_legal, violations
 from shardwright.strategy.plan.plan import ALL
 from shardwright.strategy.plan.split import devices_of
-from shardwright.strategy.text.grid_notation import changed_grid, complete_order, parse_grid, print_grid
+from shardwright.strategy.text.grid_notation import (
+    changed_grid,
+    complete_order,
+    parse_grid,
+    print_grid,
+)
 from shardwright.strategy.text.notation import print_plan
 from shardwright.strategy.text.parser import parse_plan
 from shardwright.strategy.verify.check import verify
 from tests.strategies import dense_model, expert_model, grids, legal, small_grids
 from tests.tiers import examples
 
-LLAMA = "tp8 sp pp16 vpp8 dp128 mbs1 zero1 recompute=none schedule=interleaved-1f1b order=tp-cp-ep-dp-pp"
-LLAMA_FACTS = GridFacts(devices=16384, global_batch=2048, seq_len=8192, layers=126, vocab=128256, heads=128, kv_heads=8, ffn=53248)
+LLAMA = (
+    "tp8 sp pp16 vpp8 dp128 mbs1 zero1 recompute=none schedule=interleaved-1f1b"
+    " order=tp-cp-ep-dp-pp"
+)
+LLAMA_FACTS = GridFacts(
+    devices=16384,
+    global_batch=2048,
+    seq_len=8192,
+    layers=126,
+    vocab=128256,
+    heads=128,
+    kv_heads=8,
+    ffn=53248,
+)
 DENSE, SPARSE = dense_model(), expert_model(predictors=1)
 BATCH = 64
 
 
 def test_llama_405b_reads_prints_and_is_legal() -> None:
     grid = parse_grid(LLAMA)
-    assert (grid.tp, grid.sp, grid.pp, grid.vpp, grid.dp, grid.microbatch, grid.zero) == (8, True, 16, 8, 128, 1, 1)
+    assert (grid.tp, grid.sp, grid.pp, grid.vpp, grid.dp, grid.microbatch, grid.zero) == (
+        8,
+        True,
+        16,
+        8,
+        128,
+        1,
+        1,
+    )
     assert print_grid(grid) == LLAMA
     assert violations(grid, facts=LLAMA_FACTS) == ()
     assert parse_grid("tp8 pp16 vpp8 dp128 mbs1 zero1").schedule == "interleaved-1f1b"
@@ -95,8 +120,18 @@ def test_grid_parser_lets_only_strategy_errors_escape(text: str) -> None:
 @given(grid=grids())
 def test_a_degree_is_written_one_way_or_the_other(grid: Grid) -> None:
     words = print_grid(grid).split()
-    assert parse_grid(" ".join(re.sub("^([a-z]+)([0-9]+)$", r"\1=\2", word) for word in words)) == grid
-    assert parse_grid(" ".join(word.replace("=", "") if re.fullmatch("[a-z]+=[0-9]+", word) else word for word in words)) == grid
+    assert (
+        parse_grid(" ".join(re.sub("^([a-z]+)([0-9]+)$", r"\1=\2", word) for word in words)) == grid
+    )
+    assert (
+        parse_grid(
+            " ".join(
+                word.replace("=", "") if re.fullmatch("[a-z]+=[0-9]+", word) else word
+                for word in words
+            )
+        )
+        == grid
+    )
 
 
 @examples(40, 500)
@@ -137,7 +172,17 @@ def test_a_printed_grid_needs_no_devices() -> None:
     ],
 )
 def test_changes_of_a_grid(change: str, expected: dict[str, object]) -> None:
-    base = Grid(tp=8, sp=True, pp=4, vpp=2, dp=2, first=4, schedule="interleaved-1f1b", recompute=Recompute.FULL, recompute_layers=2)
+    base = Grid(
+        tp=8,
+        sp=True,
+        pp=4,
+        vpp=2,
+        dp=2,
+        first=4,
+        schedule="interleaved-1f1b",
+        recompute=Recompute.FULL,
+        recompute_layers=2,
+    )
     assert changed_grid(base, change) == replace(base, **expected)  # type: ignore[arg-type]
 
 
@@ -168,21 +213,33 @@ def test_full_zero_is_none_and_orders_complete() -> None:
         (61, 8, 4, 0, 0, (1, *(2,) * 30, 0)),
     ],
 )
-def test_chunk_layers(layers: int, pp: int, vpp: int, first: int, last: int, expected: tuple[int, ...]) -> None:
+def test_chunk_layers(
+    layers: int, pp: int, vpp: int, first: int, last: int, expected: tuple[int, ...]
+) -> None:
     assert chunk_layers(layers, pp=pp, vpp=vpp, first=first, last=last) == expected
 
 
 def test_listed_layers() -> None:
     assert chunk_layers(7, pp=3, layers=(2, 4, 1)) == (2, 4, 1)
     assert chunk_layers(6, pp=4, layers=(0, 2, 4, 0)) == (0, 2, 4, 0)
-    for wrong in ({"layers": (2, 4)}, {"layers": (2, 4, 2)}, {"layers": (7, 0, 0)}, {"layers": (2, 4, 1), "first": 2}):
+    for wrong in (
+        {"layers": (2, 4)},
+        {"layers": (2, 4, 2)},
+        {"layers": (7, 0, 0)},
+        {"layers": (2, 4, 1), "first": 2},
+    ):
         with pytest.raises(StrategyError) as refused:
             chunk_layers(7, pp=3, **wrong)  # type: ignore[arg-type]
         assert refused.value.rule == "grid.layers"
     grid = parse_grid("pp3 layers=2,4,1 dp2")
     assert grid.layers == (2, 4, 1)
     assert parse_grid(print_grid(grid)) == grid
-    for text in ("pp3 layers=2,4", "pp3 layers=2,0,4", "pp3 layers=2,4,x", "pp3 layers=2,4,1 first=2"):
+    for text in (
+        "pp3 layers=2,4",
+        "pp3 layers=2,0,4",
+        "pp3 layers=2,4,x",
+        "pp3 layers=2,4,1 first=2",
+    ):
         with pytest.raises(StrategyError):
             parse_grid(text)
 
@@ -204,7 +261,13 @@ def test_listed_layers_in_a_plan() -> None:
 
 
 @examples(40, 500)
-@given(layers=st.integers(0, 200), pp=st.integers(1, 20), vpp=st.integers(1, 8), first=st.integers(0, 12), last=st.integers(0, 12))
+@given(
+    layers=st.integers(0, 200),
+    pp=st.integers(1, 20),
+    vpp=st.integers(1, 8),
+    first=st.integers(0, 12),
+    last=st.integers(0, 12),
+)
 def test_chunks_hold_all_layers(layers: int, pp: int, vpp: int, first: int, last: int) -> None:
     try:
         chunks = chunk_layers(layers, pp=pp, vpp=vpp, first=first, last=last)
@@ -244,14 +307,32 @@ def test_each_rule_alone(rule: str, text: str) -> None:
 
 
 def test_widths_must_divide() -> None:
-    facts = replace(LLAMA_FACTS, devices=24, heads=24, kv_heads=8, ffn=1024, global_batch=24, seq_len=48)
-    assert [v.rule for v in violations(parse_grid("tp3 dp8"), facts=facts)] == ["grid.heads", "grid.ffn"]
-    assert [v.rule for v in violations(parse_grid("tp8 dp3"), facts=replace(facts, heads=28, kv_heads=4))] == ["grid.heads"]
+    facts = replace(
+        LLAMA_FACTS, devices=24, heads=24, kv_heads=8, ffn=1024, global_batch=24, seq_len=48
+    )
+    assert [v.rule for v in violations(parse_grid("tp3 dp8"), facts=facts)] == [
+        "grid.heads",
+        "grid.ffn",
+    ]
+    assert [
+        v.rule
+        for v in violations(parse_grid("tp8 dp3"), facts=replace(facts, heads=28, kv_heads=4))
+    ] == ["grid.heads"]
     assert violations(parse_grid("tp8 dp3"), facts=replace(facts, kv_heads=4)) == ()
 
 
 def test_expert_rules() -> None:
-    facts = GridFacts(devices=32, global_batch=64, seq_len=64, layers=8, heads=16, kv_heads=8, ffn=512, experts=16, expert_ffn=64)
+    facts = GridFacts(
+        devices=32,
+        global_batch=64,
+        seq_len=64,
+        layers=8,
+        heads=16,
+        kv_heads=8,
+        ffn=512,
+        experts=16,
+        expert_ffn=64,
+    )
     fine = parse_grid("tp2 sp cp2 dp8 ep4 etp2")
     assert violations(fine, facts=facts) == ()
     no_sp = violations(replace(fine, sp=False), facts=facts)
@@ -262,16 +343,30 @@ def test_expert_rules() -> None:
     (many,) = violations(parse_grid("dp32 ep32"), facts=facts)
     assert "16 experts" in many.message
     # tp 6 and ep 4 share no common grid
-    crooked = violations(parse_grid("tp6 sp dp2 ep4"), facts=replace(facts, devices=12, heads=12, kv_heads=6, ffn=6, seq_len=96))
+    crooked = violations(
+        parse_grid("tp6 sp dp2 ep4"),
+        facts=replace(facts, devices=12, heads=12, kv_heads=6, ffn=6, seq_len=96),
+    )
     assert [v.rule for v in crooked] == ["grid.experts"]
     assert fold(parse_grid("tp6 sp dp2 ep4")) is None
 
 
 def test_facts_of_models() -> None:
     dense = grid_facts(DENSE, devices=8, global_batch=4, seq_len=64)
-    assert (dense.layers, dense.heads, dense.kv_heads, dense.ffn, dense.experts) == (8, 16, 8, 512, 0)
+    assert (dense.layers, dense.heads, dense.kv_heads, dense.ffn, dense.experts) == (
+        8,
+        16,
+        8,
+        512,
+        0,
+    )
     sparse = grid_facts(SPARSE, devices=8, global_batch=4, seq_len=64)
-    assert (sparse.layers, sparse.ffn, sparse.experts, sparse.expert_ffn) == (8, 128, 16, 64)  # 128: gcd of 512 and the shared 128
+    assert (sparse.layers, sparse.ffn, sparse.experts, sparse.expert_ffn) == (
+        8,
+        128,
+        16,
+        64,
+    )  # 128: gcd of 512 and the shared 128
     assert num_layers(expert_model(predictors=0)) == num_layers(SPARSE)
 
 
@@ -284,7 +379,9 @@ def test_canonical_is_a_fixed_point_and_keeps_the_plan(grid: Grid, sparse: bool)
     once = canonical(grid, facts=facts)
     assert canonical(once, facts=facts) == once
     assert violations(once, facts=facts) == ()
-    assert plan_of(once, model=model, global_batch=BATCH) == plan_of(grid, model=model, global_batch=BATCH)
+    assert plan_of(once, model=model, global_batch=BATCH) == plan_of(
+        grid, model=model, global_batch=BATCH
+    )
 
 
 @examples(80, 1000)
@@ -305,7 +402,9 @@ def test_canonical_is_a_fixed_point_and_keeps_the_plan(grid: Grid, sparse: bool)
     ),
     sparse=st.booleans(),
 )
-def test_equal_plans_have_one_representative(one: Grid, changes: dict[str, object], sparse: bool) -> None:
+def test_equal_plans_have_one_representative(
+    one: Grid, changes: dict[str, object], sparse: bool
+) -> None:
     model = SPARSE if sparse else DENSE
     if "recompute" not in changes:
         other = replace(one, **changes)  # type: ignore[arg-type]
@@ -352,7 +451,12 @@ def test_trees_cover_exactly_their_stage(grid: Grid) -> None:
 def test_plan_5_folds_experts() -> None:
     plan = plan_of(parse_grid("tp2 sp cp2 dp8 ep4 etp2 mbs1"), model=SPARSE, global_batch=64)
     text = print_plan(plan)
-    for line in ("all = b8 s2z t2", "core = b8 s2z t2 via ring", "stream,router = b8 s2z s2", "experts = b4 e4 f2"):
+    for line in (
+        "all = b8 s2z t2",
+        "core = b8 s2z t2 via ring",
+        "stream,router = b8 s2z s2",
+        "experts = b4 e4 f2",
+    ):
         assert f"    {line}\n" in text
 
 
@@ -363,14 +467,18 @@ def test_ulysses_trades_positions_for_heads() -> None:
 
 
 def test_memory_choices() -> None:
-    hybrid = plan_of(parse_grid("dp8 zero3 shard4 offload=50"), model=DENSE, global_batch=8).shards[0]
+    hybrid = plan_of(parse_grid("dp8 zero3 shard4 offload=50"), model=DENSE, global_batch=8).shards[
+        0
+    ]
     assert (hybrid.optimizer, hybrid.gradient, hybrid.parameter) == (4, 4, 4)
     assert plan_of(parse_grid("dp8 zero1"), model=DENSE, global_batch=8).shards[0].optimizer == ALL
     experts = plan_of(parse_grid("dp8 zero1 shard8 ep4"), model=SPARSE, global_batch=8).shards
     assert [rule.optimizer for rule in experts] == [ALL]
     two = plan_of(parse_grid("dp8 zero1 shard4 ep4"), model=SPARSE, global_batch=8).shards
     assert [(rule.parameters, rule.optimizer) for rule in two] == [((), 4), (("experts",), 1)]
-    stages = plan_of(parse_grid("pp2 recompute=full:3"), model=DENSE, global_batch=8).lanes[0].stages
+    stages = (
+        plan_of(parse_grid("pp2 recompute=full:3"), model=DENSE, global_batch=8).lanes[0].stages
+    )
     assert [stage.keeps[0].blocks for stage in stages] == [(0, 2), (0, 2)]
 
 
@@ -395,7 +503,14 @@ def test_order_moves_axes() -> None:
 
 
 def test_birth_checks() -> None:
-    for wrong in ({"tp": 0}, {"zero": 4}, {"offload": 101}, {"order": ("tp", "dp")}, {"recompute_layers": 2}, {"schedule": "a b"}):
+    for wrong in (
+        {"tp": 0},
+        {"zero": 4},
+        {"offload": 101},
+        {"order": ("tp", "dp")},
+        {"recompute_layers": 2},
+        {"schedule": "a b"},
+    ):
         with pytest.raises(ShardwrightError):
             Grid(**wrong)  # type: ignore[arg-type]
 

@@ -1,4 +1,5 @@
-"""Rules are predicates on whole numbers and on columns of them alike, and the search judges its members by the same list."""
+"""Rules are predicates on whole numbers and on columns of them alike, and the search judges its
+members by the same list."""
 
 import random
 from dataclasses import replace
@@ -76,7 +77,9 @@ def any_grid(generator: random.Random) -> Grid:
         recompute=recompute,
         recompute_layers=some(0, 1, 2, 4, 9) if recompute is Recompute.FULL else 0,
         host=some(0, 0, 1, 9) if recompute is Recompute.NONE else 0,
-        schedule=generator.choice([*GRID_SCHEDULES, "interleaved-1f1b", "interleaved-1f1b", "2f2b"]),
+        schedule=generator.choice(
+            [*GRID_SCHEDULES, "interleaved-1f1b", "interleaved-1f1b", "2f2b"]
+        ),
         first=0 if listed else some(0, 0, 0, 2),
         last=0 if listed else some(0, 0, 0, 2),
         layers=tuple(some(1, 2) for _ in range(pp * vpp)) if listed else (),
@@ -90,7 +93,9 @@ def test_numbers_and_columns_agree_on_every_rule(seed: int) -> None:
     generator = random.Random(seed)
     facts = any_facts(generator)
     rows = [grid_rules._row(any_grid(generator), facts) for _ in range(400)]
-    columns = SimpleNamespace(**{name: np.array([getattr(row, name) for row in rows]) for name in FIELDS})
+    columns = SimpleNamespace(
+        **{name: np.array([getattr(row, name) for row in rows]) for name in FIELDS}
+    )
     for rule in EVERY:
         alone = [rule.holds(row, facts) for row in rows]
         assert {type(held) for held in alone} == {bool}, rule.rule
@@ -114,14 +119,28 @@ def _without(rules: tuple[Rule, ...], left_out: Rule) -> tuple[Rule, ...]:
     return tuple(rule for rule in rules if rule is not left_out)
 
 
-# A space has no slices, no layers in host memory and no schedule but the searched ones; its dp follows from the devices; its sharding
-# groups are runs of holders, which divide them; an expert mesh of another size than the stage does not fold over it.
-BY_THE_SPACE = ({"searched"}, {"host"}, {"slices"}, {"slices", "seq_len"}, {"devices"}, {"shard"}, {"tp", "cp", "dp", "ep", "etp"})
-IN_THE_SPACE = [rule for rule in RULES if not any(names <= set(rule.holds.__code__.co_names) for names in BY_THE_SPACE)]
+# A space has no slices, no layers in host memory and no schedule but the searched ones; its dp
+# follows from the devices; its sharding groups are runs of holders, which divide them; an expert
+# mesh of another size than the stage does not fold over it.
+BY_THE_SPACE = (
+    {"searched"},
+    {"host"},
+    {"slices"},
+    {"slices", "seq_len"},
+    {"devices"},
+    {"shard"},
+    {"tp", "cp", "dp", "ep", "etp"},
+)
+IN_THE_SPACE = [
+    rule
+    for rule in RULES
+    if not any(names <= set(rule.holds.__code__.co_names) for names in BY_THE_SPACE)
+]
 
 
 def _legal(seed: int) -> int:
-    """Legal members of a small space with degrees that it would not offer by itself; -1: one of them is no grid."""
+    """Legal members of a small space with degrees that it would not offer by itself; -1: one of
+    them is no grid."""
     case, generator = small_case(seed, most=300), random.Random(seed)
     degrees = {
         "tp": (1, 2, 3, 4, 6, 8),
@@ -136,11 +155,29 @@ def _legal(seed: int) -> int:
     values = {**dict(case.space.values), **degrees, "schedule": ("1f1b", "interleaved-1f1b")}
     space = replace(case.space, values=tuple((axis, values[axis]) for axis, _ in case.space.values))
     runtime = replace(
-        case.problem.runtime, context_ulysses=True, sequence_parallel=True, expert_parallel=True, schedules=values["schedule"]
+        case.problem.runtime,
+        context_ulysses=True,
+        sequence_parallel=True,
+        expert_parallel=True,
+        schedules=values["schedule"],
     )
-    odd = {"seq_len": 12, "global_batch": 12, "ffn": 3, "scan_heads": 3, "experts": 6, "expert_ffn": 3, "teacher": 1}
+    odd = {
+        "seq_len": 12,
+        "global_batch": 12,
+        "ffn": 3,
+        "scan_heads": 3,
+        "experts": 6,
+        "expert_ffn": 3,
+        "teacher": 1,
+    }
     odd |= dict.fromkeys(("ties_experts", "equal_stages", "equal_between"), True)
-    facts = replace(case.facts, **{name: generator.choice((getattr(case.facts, name), value)) for name, value in odd.items()})
+    facts = replace(
+        case.facts,
+        **{
+            name: generator.choice((getattr(case.facts, name), value))
+            for name, value in odd.items()
+        },
+    )
     try:
         members = enumerate_members(replace(case.problem, runtime=runtime), space, facts)
     except StrategyError:
@@ -154,8 +191,12 @@ def _counted() -> dict[int, int]:
     return {seed: _legal(seed) for seed in range(1000, 1060)}
 
 
-@pytest.mark.parametrize("rule", IN_THE_SPACE, ids=lambda rule: f"{rule.rule}-{'-'.join(rule.holds.__code__.co_names)}")
-def test_a_search_without_a_rule_counts_other_members(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "rule", IN_THE_SPACE, ids=lambda rule: f"{rule.rule}-{'-'.join(rule.holds.__code__.co_names)}"
+)
+def test_a_search_without_a_rule_counts_other_members(
+    rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
     try:
         counted = _counted()
         monkeypatch.setattr(grid_rules, "RULES", _without(RULES, rule))

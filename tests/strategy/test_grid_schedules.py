@@ -1,4 +1,5 @@
-"""Grids name every schedule: placed where the schedule wants its chunks, refused where it refuses, recognised again."""
+"""Grids name every schedule: placed where the schedule wants its chunks, refused where it refuses,
+recognised again."""
 
 from __future__ import annotations
 
@@ -40,7 +41,10 @@ def broken(grid: Grid, *, batch: int) -> set[str]:
     facts = grid_facts(MODEL, devices=grid.devices, global_batch=batch, seq_len=4096)
     mine = {v.rule for v in violations(grid, facts=facts, general=True)}
     if grid.schedule not in SCHEDULES:
-        mine |= {v.rule for v in order_violations(grid, microbatches=batch // (grid.dp * grid.microbatch))}
+        mine |= {
+            v.rule
+            for v in order_violations(grid, microbatches=batch // (grid.dp * grid.microbatch))
+        }
     return mine
 
 
@@ -51,7 +55,10 @@ def test_what_a_grid_knows_of_schedules_is_what_they_say() -> None:
         assert (known.placement, known.lanes) == (placement.value, placement.lanes)
         for pp, chunks in product((1, 2, 4, 5), (1, 2, 3, 4)):
             wanted = chunk_ranks(placement, num_ranks=pp, chunks_per_rank=chunks).tolist()
-            assert [[known.rank(c, pp=pp, lane=lane) for c in range(pp * chunks)] for lane in range(known.lanes)] == wanted
+            assert [
+                [known.rank(c, pp=pp, lane=lane) for c in range(pp * chunks)]
+                for lane in range(known.lanes)
+            ] == wanted
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -75,7 +82,9 @@ def test_grids_of_every_schedule_come_back(name: str) -> None:
             zero=generator.choice((0, 1, 3)),
             microbatch=generator.choice((1, 2)),
             slices=generator.choice((1, 4)) if name in ("terapipe", "seq-1f1b") else 1,
-            order=generator.choice((("tp", "cp", "ep", "dp", "pp"), ("tp", "pp", "cp", "ep", "dp"))),
+            order=generator.choice(
+                (("tp", "cp", "ep", "dp", "pp"), ("tp", "pp", "cp", "ep", "dp"))
+            ),
         )
         facts = grid_facts(MODEL, devices=grid.devices, global_batch=64, seq_len=4096)
         plan = plan_of(grid, model=MODEL, global_batch=64)
@@ -92,7 +101,9 @@ def test_chunks_of_a_wave_are_listed_and_come_back() -> None:
     plan = plan_of(grid, model=MODEL, global_batch=16)
     assert [stage.base for stage in plan.lanes[0].stages] == [0, 1, 2, 3, 3, 2, 1, 0]
     assert grid_of(plan, model=MODEL) == grid
-    assert grid_of(plan_of(replace(grid, layers=(2,) * 8), model=MODEL, global_batch=16), model=MODEL) == replace(grid, layers=())
+    assert grid_of(
+        plan_of(replace(grid, layers=(2,) * 8), model=MODEL, global_batch=16), model=MODEL
+    ) == replace(grid, layers=())
     assert broken(replace(grid, layers=(), first=2), batch=16) == {"grid.layers"}
 
 
@@ -103,12 +114,18 @@ def test_a_grid_is_refused_exactly_where_its_schedule_is(name: str) -> None:
     for pp, vpp, microbatches in product((1, 2, 3, 4), (1, 2, 3), (1, 2, 3, 4, 6, 8, 12)):
         if pp * vpp > 18:
             continue
-        grid = Grid(pp=pp, vpp=vpp, schedule=name, layers=() if 16 % (pp * vpp) == 0 else _even(pp * vpp))
+        grid = Grid(
+            pp=pp, vpp=vpp, schedule=name, layers=() if 16 % (pp * vpp) == 0 else _even(pp * vpp)
+        )
         rules = broken(grid, batch=microbatches)
         halves = microbatches % found.placement.lanes == 0
         try:
             if halves:
-                found.table(num_ranks=pp, chunks_per_rank=vpp, num_microbatches=microbatches // found.placement.lanes)
+                found.table(
+                    num_ranks=pp,
+                    chunks_per_rank=vpp,
+                    num_microbatches=microbatches // found.placement.lanes,
+                )
             wanted = set() if halves else {"grid.lanes"}
         except StrategyError as error:
             wanted = {error.rule}

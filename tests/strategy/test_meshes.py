@@ -17,7 +17,10 @@ def test_runs_of_like_stages_are_meshes() -> None:
     found = meshes_of(one.plan, model=one.problem.model)
     assert found is not None
     whole, meshes = found
-    assert [(mesh.grid.tp, mesh.grid.dp, mesh.layers, mesh.recomputed) for mesh in meshes] == [(4, 2, (20,), (5,)), (8, 2, (12, 8), (0, 0))]
+    assert [(mesh.grid.tp, mesh.grid.dp, mesh.layers, mesh.recomputed) for mesh in meshes] == [
+        (4, 2, (20,), (5,)),
+        (8, 2, (12, 8), (0, 0)),
+    ]
     assert [mesh.bases for mesh in meshes] == [((0,),), ((8,), (24,))]
     assert (whole.tp, whole.pp, whole.layers, whole.zero) == (4, 3, (20, 12, 8), 1)
     assert (whole.recompute, whole.recompute_layers) == (Recompute.FULL, 5)
@@ -36,7 +39,11 @@ def test_like_lanes_are_replicas() -> None:
 def test_lanes_that_differ_and_other_orders_are_none() -> None:
     one = staged([(Grid(tp=2, sp=True, zero=1), 30), (Grid(tp=4, sp=True, zero=1), 10)], lanes=2)
     plan, model = one.plan, one.problem.model
-    unequal = replace(plan, lanes=(plan.lanes[0], replace(plan.lanes[1], samples=plan.lanes[1].samples * 2)))
+    unequal = replace(
+        plan, lanes=(plan.lanes[0], replace(plan.lanes[1], samples=plan.lanes[1].samples * 2))
+    )
     assert meshes_of(unequal, model=model) is None
-    other = replace(plan, orders=tuple(Named(schedule="gpipe", lanes=order.lanes) for order in plan.orders))
+    other = replace(
+        plan, orders=tuple(Named(schedule="gpipe", lanes=order.lanes) for order in plan.orders)
+    )
     assert meshes_of(other, model=model) is None

@@ -81,7 +81,11 @@ def test_open_ranges_follow_the_chunk() -> None:
         "    all = .\n    recompute 1-: core\norder 1f1b(main)\n"
     )
     plan = parse_plan(text)
-    assert [tuple(k.blocks for k in s.keeps) for s in plan.lanes[0].stages] == [(), ((1, 2),), ((1, 4),)]
+    assert [tuple(k.blocks for k in s.keeps) for s in plan.lanes[0].stages] == [
+        (),
+        ((1, 2),),
+        ((1, 4),),
+    ]
     assert print_plan(plan, name="p") == text
 
 
@@ -130,14 +134,18 @@ def test_parser_errors_name_line_and_cause(text: str, part: str) -> None:
 
 
 _VOCABULARY = (
-    "plan p devices 4 grid samples zero all : / 1 lane main in stages embed + , * on 0 .. ( ) all = b 2 t [ ] { } via ring "
-    "recompute order table 1f1b F B | \n \n # every slices role"
+    "plan p devices 4 grid samples zero all : / 1 lane main in stages embed + , * on 0 .. ( ) all ="
+    " b 2 t [ ] { } via ring recompute order table 1f1b F B | \n \n # every slices role"
 )
 _WORDS = st.sampled_from(_VOCABULARY.split(" "))
 
 
 @examples(40, 1500)
-@given(text=st.text(max_size=80) | st.lists(_WORDS, max_size=30).map(" ".join) | st.binary(max_size=60).map(lambda b: b.decode("latin-1")))
+@given(
+    text=st.text(max_size=80)
+    | st.lists(_WORDS, max_size=30).map(" ".join)
+    | st.binary(max_size=60).map(lambda b: b.decode("latin-1"))
+)
 @example("plan p devices ²")
 @example("plan p devices 4\nlane main samples 4 in 4\nstages 1 on 0\nall = b²")
 def test_only_strategy_errors_escape_the_parser(text: str) -> None:
@@ -150,8 +158,15 @@ def test_only_strategy_errors_escape_the_parser(text: str) -> None:
 
 
 @examples(30, 1000)
-@given(place=st.floats(0, 1), insert=st.text(max_size=3), drop=st.integers(0, 6), path=st.sampled_from(FILES))
-def test_damaged_zoo_plans_raise_only_our_errors(place: float, insert: str, drop: int, path: Path) -> None:
+@given(
+    place=st.floats(0, 1),
+    insert=st.text(max_size=3),
+    drop=st.integers(0, 6),
+    path=st.sampled_from(FILES),
+)
+def test_damaged_zoo_plans_raise_only_our_errors(
+    place: float, insert: str, drop: int, path: Path
+) -> None:
     text = path.read_text()
     at = int(place * len(text))
     try:
@@ -186,6 +201,8 @@ def test_the_documented_texts_are_canonical() -> None:
 def test_every_rule_is_documented() -> None:
     listed = set(re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", DOCS, flags=re.MULTILINE))
     in_code = {
-        rule for path in Path(grid_rules.__file__).parent.glob("*.py") for rule in re.findall(r'rule="(grid\.[a-z]+)"', path.read_text())
+        rule
+        for path in Path(grid_rules.__file__).parent.glob("*.py")
+        for rule in re.findall(r'rule="(grid\.[a-z]+)"', path.read_text())
     }
     assert listed == set(PLAN_RULES) | in_code

@@ -26,7 +26,9 @@ from tests.tiers import examples, in_both
 def _check(case: Case) -> None:
     """It is legal, round-trips, and its trees are as small as the generator says."""
     plan = case.plan
-    assert verify(plan, model=case.model, global_batch=case.global_batch, seq_len=case.seq_len) == ()
+    assert (
+        verify(plan, model=case.model, global_batch=case.global_batch, seq_len=case.seq_len) == ()
+    )
     assert parse_plan(print_plan(plan)) == plan
     assert parse_plan(print_plan(plan, model=case.model), model=case.model) == plan
     assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
@@ -43,7 +45,10 @@ def _forms(case: Case) -> set[str]:
     placements = [p for lane in plan.lanes for stage in lane.stages for p in stage.placements]
     cuts = [cut for p in placements for cut in nodes(p.split)]
     forms = {f"cut {cut.dim.value}" for cut in cuts} | {f"model {case.model.name}"}
-    forms |= {f"order {order.schedule}" if isinstance(order, Named) else "order table" for order in plan.orders}
+    forms |= {
+        f"order {order.schedule}" if isinstance(order, Named) else "order table"
+        for order in plan.orders
+    }
     forms |= {"weighted" for cut in cuts if isinstance(cut.parts, tuple)}
     forms |= {"ragged" for cut in cuts if len(set(cut.children)) > 1}
     forms |= {"lanes" for order in plan.orders if isinstance(order, Table) and len(order.lanes) > 1}
@@ -54,12 +59,17 @@ def _forms(case: Case) -> set[str]:
 
 
 def _under_every_schedule(case: Case) -> Iterator[Case]:
-    """The plan; and, of one that has its order by name, the same lanes under each of the other schedules that such lanes can have."""
+    """The plan; and, of one that has its order by name, the same lanes under each of the other
+    schedules that such lanes can have."""
     yield case
     (order, *_) = case.plan.orders
     if isinstance(order, Named):
         names = next(names for names in FORMS.values() if order.schedule in names)
-        yield from (replace(case, plan=replace(case.plan, orders=(replace(order, schedule=n),))) for n in names if n != order.schedule)
+        yield from (
+            replace(case, plan=replace(case.plan, orders=(replace(order, schedule=n),)))
+            for n in names
+            if n != order.schedule
+        )
 
 
 @in_both
@@ -77,7 +87,12 @@ def test_generated_plans_are_legal_round_trip_and_show_the_whole_paradigm() -> N
     named = {f"order {name}" for name in SCHEDULES}
     cuts = {f"cut {dim.value}" for dim in Dim if dim is not Dim.CONTEXT}
     models = {f"model {name}" for name in ("dense", "sparse", "small-jamba", "small-t5")}
-    wanted = named | cuts | models | {"order table", "weighted", "ragged", "lanes", "range", "keep", "slices", "shards"}
+    wanted = (
+        named
+        | cuts
+        | models
+        | {"order table", "weighted", "ragged", "lanes", "range", "keep", "slices", "shards"}
+    )
     assert set(seen) >= wanted
 
 
@@ -109,7 +124,25 @@ def _wreck(draw: st.DrawFn, value: Any) -> Any:
         node[key] = draw(st.sampled_from((0, 1, old + 1, 2 * old, max(0, old - 1), 10**6)))
     elif isinstance(old, str):
         node[key] = draw(
-            st.sampled_from(("b", "s", "t", "e", "core", "experts", "full", "host", "F", "W", "R", "train", "decode", "main", "x"))
+            st.sampled_from(
+                (
+                    "b",
+                    "s",
+                    "t",
+                    "e",
+                    "core",
+                    "experts",
+                    "full",
+                    "host",
+                    "F",
+                    "W",
+                    "R",
+                    "train",
+                    "decode",
+                    "main",
+                    "x",
+                )
+            )
         )
     elif isinstance(old, list):
         node[key] = draw(st.sampled_from(([], old + old[:1], old[1:], old[::-1])))
@@ -136,7 +169,9 @@ def test_a_changed_plan_is_judged_and_never_crashes(wreck: tuple[Case, Any]) -> 
         plan = plan_from_json(value)
     except DataError:
         return
-    for violation in verify(plan, model=case.model, global_batch=case.global_batch, seq_len=case.seq_len):
+    for violation in verify(
+        plan, model=case.model, global_batch=case.global_batch, seq_len=case.seq_len
+    ):
         assert violation.rule
         assert violation.message
     try:
@@ -150,10 +185,18 @@ def test_a_changed_plan_is_judged_and_never_crashes(wreck: tuple[Case, Any]) -> 
 @examples(25, 500)
 @given(case=plans())
 def test_a_generated_plan_is_for_its_batch_and_devices_alone(case: Case) -> None:
-    rules = {v.rule for v in verify(case.plan, model=case.model, global_batch=case.global_batch + 1)}
+    rules = {
+        v.rule for v in verify(case.plan, model=case.model, global_batch=case.global_batch + 1)
+    }
     assert rules == {"lane.samples"}
     used = replace(case.plan, devices=1)
     spread = any(
-        isinstance(p.split, Split) or stage.base + p.offset for lane in used.lanes for stage in lane.stages for p in stage.placements
+        isinstance(p.split, Split) or stage.base + p.offset
+        for lane in used.lanes
+        for stage in lane.stages
+        for p in stage.placements
     )
-    assert ("plan.devices" in {v.rule for v in verify(used, model=case.model, global_batch=case.global_batch)}) == spread
+    assert (
+        "plan.devices"
+        in {v.rule for v in verify(used, model=case.model, global_batch=case.global_batch)}
+    ) == spread

@@ -23,7 +23,10 @@ from tests.strategy.rule_ids import PLAN_RULES
 
 
 def _broken(sound: Sound, plan: Plan) -> set[str]:
-    return {v.rule for v in verify(plan, model=sound.model(), global_batch=sound.batch, seq_len=sound.seq_len)}
+    return {
+        v.rule
+        for v in verify(plan, model=sound.model(), global_batch=sound.batch, seq_len=sound.seq_len)
+    }
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -50,7 +53,9 @@ def _deep(plan: Plan) -> Plan:
     for _ in range(40):
         tree = Split(dim=Dim.REPLICATE, parts=1, step=1, children=(tree,))
     lane = plan.lanes[0]
-    stages = tuple(replace(s, placements=(replace(s.placements[0], split=tree),)) for s in lane.stages)
+    stages = tuple(
+        replace(s, placements=(replace(s.placements[0], split=tree),)) for s in lane.stages
+    )
     return replace(plan, lanes=(replace(lane, stages=stages),))
 
 
@@ -117,8 +122,15 @@ GRIDS = [
 
 
 def _grid_rules(text: str) -> set[str]:
-    """Rules that a grid's text breaks, at birth or for the facts (fewer of its widths where the text is about widths)."""
-    facts = replace(FACTS, ffn=4, experts=0) if text == "tp8 dp2" else replace(FACTS, seq_len=16) if text == "cp16" else FACTS
+    """Rules that a grid's text breaks, at birth or for the facts (fewer of its widths where the
+    text is about widths)."""
+    facts = (
+        replace(FACTS, ffn=4, experts=0)
+        if text == "tp8 dp2"
+        else replace(FACTS, seq_len=16)
+        if text == "cp16"
+        else FACTS
+    )
     facts = replace(facts, scan_heads=0, kv_heads=3) if text == "tp16" else facts
     facts = replace(facts, teacher=4) if text == "dp2 pp8 schedule=1f1b" else facts
     try:
@@ -130,7 +142,9 @@ def _grid_rules(text: str) -> set[str]:
 def test_slices_are_for_causal_models() -> None:
     grid = parse_grid("dp4 pp4 slices=2 schedule=seq-1f1b")
     assert violations(grid, facts=FACTS, general=True) == ()
-    assert [v.rule for v in violations(grid, facts=replace(FACTS, causal=False), general=True)] == ["grid.slices"]
+    assert [v.rule for v in violations(grid, facts=replace(FACTS, causal=False), general=True)] == [
+        "grid.slices"
+    ]
 
 
 @pytest.mark.parametrize(("rule", "text"), GRIDS)
@@ -162,7 +176,9 @@ def _rules_in(*files: Path, pattern: str) -> set[str]:
 
 def test_every_grid_rule_has_a_grid_that_breaks_it() -> None:
     folder = Path(grid_rules.__file__).parent
-    assert {rule for rule, _ in GRIDS + UNSAID} == _rules_in(*folder.glob("*.py"), pattern=r'rule="(grid\.[a-z]+)"')
+    assert {rule for rule, _ in GRIDS + UNSAID} == _rules_in(
+        *folder.glob("*.py"), pattern=r'rule="(grid\.[a-z]+)"'
+    )
 
 
 def test_chunks_refuse_what_no_grid_can_say() -> None:
@@ -202,5 +218,6 @@ def test_every_rule_of_a_schedule_has_a_size_that_breaks_it() -> None:
     files = list(Path(registry.__file__).parent.glob("*.py"))
     refused = {f"order.{rule}" for rule in _rules_in(*files, pattern=r'rule="([a-z]+)"')}
     raised = _rules_in(*files, pattern=r'rule="(order\.[a-z]+)"')
-    # rules of tables of actions as text, and of tables that no schedule makes, are tested beside these
+    # rules of tables of actions as text, and of tables that no schedule makes, are tested beside
+    # these
     assert {rule for rule, *_ in SCHEDULES} == (refused | raised) - {"order.csv", "order.deadlock"}

@@ -30,7 +30,11 @@ def plan_of(zero: str, *, base: int = 2, orders: str = APART, devices: int = 4) 
 
 
 def broken(plan: Plan) -> list[str]:
-    return [violation.message for violation in verify(plan, model=dense(), global_batch=8) if violation.rule == "shards.lanes"]
+    return [
+        violation.message
+        for violation in verify(plan, model=dense(), global_batch=8)
+        if violation.rule == "shards.lanes"
+    ]
 
 
 def test_a_lane_of_its_own_shares_no_device() -> None:
@@ -54,13 +58,22 @@ def test_lanes_are_printed_and_read(lanes: str) -> None:
 
 
 def test_the_last_rule_that_names_a_lane_holds_for_it() -> None:
-    rules = shard_rules(plan_of("zero all: all/1/1\nzero all: all/all/all lanes=b\nzero embed: all/all/1 lanes=b\n"))
+    rules = shard_rules(
+        plan_of("zero all: all/1/1\nzero all: all/all/all lanes=b\nzero embed: all/all/1 lanes=b\n")
+    )
     assert [rule.zero for rule in rules.lanes] == [1, 3]
     assert rules.lanes[1].degrees[ParameterClass.EMBED] == (0, 0, 1)
     assert rules.lanes[0].degrees[ParameterClass.EMBED] == (0, 1, 1)
 
 
-@pytest.mark.parametrize("zero", ["zero all: all/1/1\n", "zero all: all/all/all\n", "zero all: all/1/1\nzero all: all/1/1 lanes=b\n"])
+@pytest.mark.parametrize(
+    "zero",
+    [
+        "zero all: all/1/1\n",
+        "zero all: all/all/all\n",
+        "zero all: all/1/1\nzero all: all/1/1 lanes=b\n",
+    ],
+)
 def test_without_lanes_that_shard_all_holders_are_one_party(zero: str) -> None:
     sharing = shard_rules(plan_of(zero)).sharing(ParameterClass.DENSE, DeviceList.run(0, 3))
     assert [tuple(party.devices) for party in sharing.parties] == [(0, 1, 2)]
@@ -68,10 +81,16 @@ def test_without_lanes_that_shard_all_holders_are_one_party(zero: str) -> None:
 
 
 def test_lanes_that_shard_are_parties() -> None:
-    sharing = shard_rules(plan_of("zero all: all/1/1\nzero all: all/all/all lanes=a\n")).sharing(ParameterClass.DENSE, DeviceList.run(0, 3))
-    assert [(tuple(p.devices), p.reduced, p.gradient, p.parameter) for p in sharing.parties] == [((0, 1), 2, 2, 2), ((2,), 1, 1, 1)]
+    sharing = shard_rules(plan_of("zero all: all/1/1\nzero all: all/all/all lanes=a\n")).sharing(
+        ParameterClass.DENSE, DeviceList.run(0, 3)
+    )
+    assert [(tuple(p.devices), p.reduced, p.gradient, p.parameter) for p in sharing.parties] == [
+        ((0, 1), 2, 2, 2),
+        ((2,), 1, 1, 1),
+    ]
     assert sharing.optimizer == 3
-    # Device 2 has all gradients and gives each of three owners a third; it receives all new values, the others half of them.
+    # Device 2 has all gradients and gives each of three owners a third; it receives all new values,
+    # the others half of them.
     assert (sharing.to_owners, sharing.from_owners) == (1.0, 1.0)
     assert sharing.is_apart(0)
     assert not sharing.is_apart(2)

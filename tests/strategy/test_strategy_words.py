@@ -1,4 +1,5 @@
-"""People's words for strategies: what each means, that the notation is left alone, and that any text is read or refused in a line."""
+"""People's words for strategies: what each means, that the notation is left alone, and that any
+text is read or refused in a line."""
 
 from __future__ import annotations
 
@@ -65,7 +66,9 @@ def test_the_notation_stays_as_it_is(grid: Grid) -> None:
 
 
 def test_a_word_of_the_notation_decides() -> None:
-    assert parse_grid(read_words("fsdp tp4 zero2", of=None).text, devices=8) == parse_grid("tp4 zero2", devices=8)
+    assert parse_grid(read_words("fsdp tp4 zero2", of=None).text, devices=8) == parse_grid(
+        "tp4 zero2", devices=8
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,12 @@ def test_nothing_is_less_than_one() -> None:
         read_words("less context parallelism", of=PLAN)
 
 
-WORDS = st.lists(st.sampled_from([*{w for p in (*PHRASES, *DEGREES) for w in p.split()}, "more", "no", "tp4", "8", "=", "x"]), max_size=6)
+WORDS = st.lists(
+    st.sampled_from(
+        [*{w for p in (*PHRASES, *DEGREES) for w in p.split()}, "more", "no", "tp4", "8", "=", "x"]
+    ),
+    max_size=6,
+)
 
 
 @given(WORDS, st.sampled_from([PLAN, None]))

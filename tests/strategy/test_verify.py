@@ -32,23 +32,36 @@ def _deep(plan: Plan) -> Plan:
 
 def _with_tree(plan: Plan, tree: Split | None) -> Plan:
     lane = plan.lanes[0]
-    stages = tuple(replace(s, placements=(replace(s.placements[0], split=tree),)) for s in lane.stages)
+    stages = tuple(
+        replace(s, placements=(replace(s.placements[0], split=tree),)) for s in lane.stages
+    )
     return replace(plan, lanes=(replace(lane, stages=stages),))
 
 
 def test_violations_say_where() -> None:
     plan = parse_plan(BASE.replace("4+head", "3+head").replace("stream = b2 s2", "stream = b2 t2"))
     found = verify(plan, model=DENSE, global_batch=8)
-    assert [(v.rule, v.path) for v in found] == [("stage.coverage", "lane main"), ("split.unused-dim", "lane main / stage 0 / stream")]
+    assert [(v.rule, v.path) for v in found] == [
+        ("stage.coverage", "lane main"),
+        ("split.unused-dim", "lane main / stage 0 / stream"),
+    ]
     assert all(v.message and v.hint for v in found)
-    with pytest.raises(StrategyError, match=r"lane main: layers: 7 of 8 blocks .* \[stage.coverage\]") as error:
+    with pytest.raises(
+        StrategyError, match=r"lane main: layers: 7 of 8 blocks .* \[stage.coverage\]"
+    ) as error:
         require_valid(plan, model=DENSE, global_batch=8)
     assert error.value.rule == "stage.coverage"
 
 
 def test_huge_trees_are_refused_without_listing_them() -> None:
     plan = _with_tree(
-        parse_plan(BASE), Split(dim=Dim.REPLICATE, parts=2**30, step=0, children=(Split(dim=Dim.BATCH, parts=2**30, step=1),))
+        parse_plan(BASE),
+        Split(
+            dim=Dim.REPLICATE,
+            parts=2**30,
+            step=0,
+            children=(Split(dim=Dim.BATCH, parts=2**30, step=1),),
+        ),
     )
     assert "split.devices-overlap" in [v.rule for v in verify(plan, model=DENSE, global_batch=8)]
 
@@ -73,7 +86,9 @@ def _measure(intervals: tuple[tuple[Fraction, Fraction], ...]) -> Fraction:
 def test_cuts_are_disjoint_and_whole(parts: list[int], zigzag: bool) -> None:
     pieces: list[tuple[tuple[Fraction, Fraction], ...]] = [((Fraction(0), Fraction(1)),)]
     for n in parts:
-        pieces = [part for piece in pieces for part in cut(piece, (Fraction(1, n),) * n, zigzag=zigzag)]
+        pieces = [
+            part for piece in pieces for part in cut(piece, (Fraction(1, n),) * n, zigzag=zigzag)
+        ]
     flat = sorted(interval for piece in pieces for interval in piece)
     assert flat[0][0] == 0
     assert flat[-1][1] == 1
@@ -85,16 +100,34 @@ def test_cuts_are_disjoint_and_whole(parts: list[int], zigzag: bool) -> None:
 @given(outer=st.integers(1, 5), inner=st.integers(1, 5))
 def test_a_zigzag_of_a_zigzag_is_one_zigzag(outer: int, inner: int) -> None:
     whole = ((Fraction(0), Fraction(1)),)
-    twice = [p for o in cut(whole, (Fraction(1, outer),) * outer, zigzag=True) for p in cut(o, (Fraction(1, inner),) * inner, zigzag=True)]
+    twice = [
+        p
+        for o in cut(whole, (Fraction(1, outer),) * outer, zigzag=True)
+        for p in cut(o, (Fraction(1, inner),) * inner, zigzag=True)
+    ]
     n = outer * inner
-    assert [tuple(sorted(p)) for p in twice] == [tuple(sorted(p)) for p in cut(whole, (Fraction(1, n),) * n, zigzag=True)]
+    assert [tuple(sorted(p)) for p in twice] == [
+        tuple(sorted(p)) for p in cut(whole, (Fraction(1, n),) * n, zigzag=True)
+    ]
 
 
 def test_regions_of_a_ring() -> None:
-    tree = parse_plan(EXPERTS.replace("all = b4 t2", "all = b2 s2z t2")).lanes[0].stages[0].placements[0].split
+    tree = (
+        parse_plan(EXPERTS.replace("all = b4 t2", "all = b2 s2z t2"))
+        .lanes[0]
+        .stages[0]
+        .placements[0]
+        .split
+    )
     found = dict(regions(tree))
     half, quarter = Fraction(1, 2), Fraction(1, 4)
-    assert found[0] == found[1] == TokenPiece(batch=(Fraction(0), half), sequence=((Fraction(0), quarter), (3 * quarter, Fraction(1))))
+    assert (
+        found[0]
+        == found[1]
+        == TokenPiece(
+            batch=(Fraction(0), half), sequence=((Fraction(0), quarter), (3 * quarter, Fraction(1)))
+        )
+    )
     assert found[6].sequence == ((quarter, 3 * quarter),)
     assert found[0].inside(TokenPiece())
     assert not found[0].inside(found[2])

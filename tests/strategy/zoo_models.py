@@ -22,7 +22,8 @@ def dense(*, layers: int = 8, heads: int = 16, kv_heads: int = 8) -> Model:
 
 @lru_cache(maxsize=64)
 def sparse(*, dense_layers: int = 2, layers: int = 6, predictors: int = 0) -> Model:
-    """Dense layers, then layers with routed and shared experts; `predictors`: modules that predict further tokens."""
+    """Dense layers, then layers with routed and shared experts; `predictors`: modules that predict
+    further tokens."""
     return expert_model(dense=dense_layers, sparse=layers, predictors=predictors)
 
 
@@ -37,13 +38,17 @@ def encoders_and_llm() -> Model:
     """Two encoders that a language model reads: a DAG with three sources."""
     hidden, shape = 128, AttentionShape(heads=16, kv_heads=16, head_dim=8, value_dim=8)
     base = dense_model()
-    projector = Block(name="projector", operators=mlp_operators(source=INPUT, hidden=hidden, ffn=256, gated=False))
+    projector = Block(
+        name="projector", operators=mlp_operators(source=INPUT, hidden=hidden, ffn=256, gated=False)
+    )
     blocks = (
         *base.blocks,
         replace(embedding_block(hidden=hidden, vocab=64), name="patch"),
         decoder_block("encoder", hidden=hidden, attention=shape, ffn=256, gated=False),
         projector,
-        Block(name="merge", operators=(residual("merge", source=INPUT, skip=INPUT, hidden=hidden),)),
+        Block(
+            name="merge", operators=(residual("merge", source=INPUT, skip=INPUT, hidden=hidden),)
+        ),
     )
     runs = (
         Run(name="patch", block=3, count=1),
@@ -55,7 +60,9 @@ def encoders_and_llm() -> Model:
         Run(name="llm", block=1, count=48, inputs=("merge",)),
         Run(name="head", block=2, count=1, inputs=("llm",)),
     )
-    return Model(name="vlm", architecture="Vlm", blocks=blocks, runs=runs, hidden=hidden, vocab=1000)
+    return Model(
+        name="vlm", architecture="Vlm", blocks=blocks, runs=runs, hidden=hidden, vocab=1000
+    )
 
 
 @lru_cache(maxsize=8)

@@ -1,4 +1,5 @@
-"""The zoo: plans of every form, each with the model, the cluster and the batch that it is for. Other tests iterate over `zoo()`."""
+"""The zoo: plans of every form, each with the model, the cluster and the batch that it is for.
+Other tests iterate over `zoo()`."""
 
 from __future__ import annotations
 
@@ -15,7 +16,15 @@ from shardwright.model.ir.graph import Model
 from shardwright.strategy.plan.lane import Role
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parser import parse_plan
-from tests.strategy.zoo_models import adapted, dense, encoder_decoder, encoders_and_llm, hybrid, sparse, vision
+from tests.strategy.zoo_models import (
+    adapted,
+    dense,
+    encoder_decoder,
+    encoders_and_llm,
+    hybrid,
+    sparse,
+    vision,
+)
 
 FOLDER: Final = Path(__file__).parent / "zoo"
 
@@ -25,8 +34,12 @@ class ZooPlan:
     """A plan and its problem.
 
     Args:
-        name: its file's, without the ending. text: in canonical form. cluster: an expression with as many devices as the plan.
-        global_batch: samples a step. seq_len: text tokens a sample. others: tokens of a sample's other sequences.
+        name: its file's, without the ending.
+        text: in canonical form.
+        cluster: an expression with as many devices as the plan.
+        global_batch: samples a step.
+        seq_len: text tokens a sample.
+        others: tokens of a sample's other sequences.
     """
 
     name: str
@@ -67,7 +80,9 @@ class _Problem:
 
 def _for(layers: int, batch: int, *, seq_len: int = 2048, cluster: str = "") -> _Problem:
     """For a small dense decoder."""
-    return _Problem(model=partial(dense, layers=layers), batch=batch, seq_len=seq_len, cluster=cluster)
+    return _Problem(
+        model=partial(dense, layers=layers), batch=batch, seq_len=seq_len, cluster=cluster
+    )
 
 
 def _catalog(name: str, batch: int, *, seq_len: int) -> _Problem:
@@ -138,7 +153,9 @@ _PROBLEMS: Final[Mapping[str, _Problem]] = MappingProxyType(
         "55-overlapping": _for(8, 16),
         "56-unequal-small": _for(8, 8, cluster="h100-sxm:2+a100-sxm-80gb:2"),
         "57-encoder-decoder": _Problem(model=encoder_decoder, batch=8, others=(("encoder", 512),)),
-        "58-encoder-beside-decoder": _Problem(model=encoder_decoder, batch=8, others=(("encoder", 512),)),
+        "58-encoder-beside-decoder": _Problem(
+            model=encoder_decoder, batch=8, others=(("encoder", 512),)
+        ),
         "59-vision": _Problem(model=vision, batch=8, others=(("image", 16),)),
         "60-hybrid": _Problem(model=hybrid, batch=8),
         "61-moe-mtp": _Problem(model=partial(sparse, predictors=1), batch=8),

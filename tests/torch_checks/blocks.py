@@ -1,7 +1,9 @@
-"""Reference blocks in plain PyTorch, driven by the fields of a Hugging Face configuration: what our graphs are checked against.
+"""Reference blocks in plain PyTorch, driven by the fields of a Hugging Face configuration: what our
+graphs are checked against.
 
-They are written from the models' papers and know nothing of this package. A submodule's name is the operator's name in our graph.
-`tp` builds one member's part of a tensor-parallel block: its heads and its share of the feed-forward, the rest whole.
+They are written from the models' papers and know nothing of this package. A submodule's name is the
+operator's name in our graph. `tp` builds one member's part of a tensor-parallel block: its heads
+and its share of the feed-forward, the rest whole.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ class Style:
     """How a block is computed.
 
     Args:
-        tp: members that share its heads and feed-forward. flash: a fused attention kernel; else explicit products.
-        fused: fused element-wise kernels; else PyTorch's own operators one by one. expanded: keys repeated to the query heads.
+        tp: members that share its heads and feed-forward.
+        flash: a fused attention kernel; else explicit products.
+        fused: fused element-wise kernels; else PyTorch's own operators one by one.
+        expanded: keys repeated to the query heads.
     """
 
     tp: int = 1
@@ -42,10 +46,19 @@ def heads_of(x: Tensor, width: int) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Grouped-query attention between the norm and the residual; operators ``qkv rotary core proj``."""
+    """Grouped-query attention between the norm and the residual; operators ``qkv rotary core
+    proj``."""
 
     def __init__(
-        self, *, hidden: int, heads: int, kv_heads: int, width: int, style: Style, bias: bool = False, rotary: bool = True
+        self,
+        *,
+        hidden: int,
+        heads: int,
+        kv_heads: int,
+        width: int,
+        style: Style,
+        bias: bool = False,
+        rotary: bool = True,
     ) -> None:
         super().__init__()
         heads, kv_heads = heads // style.tp, max(kv_heads // style.tp, 1)
@@ -92,7 +105,8 @@ class Gated(nn.Module):
 
 
 class Experts(nn.Module):
-    """All experts' feed-forwards over tokens sorted by expert: ``up act down``, weights (experts, k, n), no token dropped."""
+    """All experts' feed-forwards over tokens sorted by expert: ``up act down``, weights (experts,
+    k, n), no token dropped."""
 
     def __init__(self, *, hidden: int, ffn: int, experts: int, style: Style) -> None:
         super().__init__()
@@ -108,7 +122,9 @@ class Experts(nn.Module):
 class Grouped(nn.Module):
     def __init__(self, experts: int, reads: int, *writes: int) -> None:
         super().__init__()
-        self.each = nn.ParameterList(torch.empty(experts, reads, n).normal_(std=0.02) for n in writes)
+        self.each = nn.ParameterList(
+            torch.empty(experts, reads, n).normal_(std=0.02) for n in writes
+        )
 
     def forward(self, x: Tensor, counts: list[int]) -> tuple[Tensor, ...]:
         return tuple(GroupedGemm.apply(x, weight, counts) for weight in self.each)
@@ -127,13 +143,18 @@ class GroupedGemm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
         pairs = list(zip(x.split(ctx.counts), grads[0].split(ctx.counts), strict=True))
-        dx = torch.cat([g @ weight[e].T for e, (_, g) in enumerate(pairs)]) if ctx.needs_input_grad[0] else None
+        dx = (
+            torch.cat([g @ weight[e].T for e, (_, g) in enumerate(pairs)])
+            if ctx.needs_input_grad[0]
+            else None
+        )
         dw = torch.stack([part.T @ g for part, g in pairs]) if ctx.needs_input_grad[1] else None
         return dx, dw, None
 
 
 class WeightedSwiGlu(torch.autograd.Function):
-    """silu(gate) x up x (the token's chance for this expert) as one kernel: backward needs the halves and the chances."""
+    """silu(gate) x up x (the token's chance for this expert) as one kernel: backward needs the
+    halves and the chances."""
 
     @staticmethod
     def forward(ctx: Any, gate: Tensor, up: Tensor, chances: Tensor) -> Tensor:
@@ -162,13 +183,22 @@ class Weighted(nn.Module):
 
 
 class Mixture(nn.Module):
-    """Router, top-k, dropless experts and a shared expert: ``router route permute experts.* unpermute shared.* combine``.
+    """Router, top-k, dropless experts and a shared expert: ``router route permute experts.*
+    unpermute shared.* combine``.
 
     `balanced`: tokens go to experts in turn whatever their scores (shapes need no values then).
     """
 
     def __init__(
-        self, *, hidden: int, ffn: int, experts: int, topk: int, style: Style, shared_ffn: int = 0, balanced: bool = False
+        self,
+        *,
+        hidden: int,
+        ffn: int,
+        experts: int,
+        topk: int,
+        style: Style,
+        shared_ffn: int = 0,
+        balanced: bool = False,
     ) -> None:
         super().__init__()
         self.num_experts, self.topk, self.balanced = experts, topk, balanced
@@ -182,14 +212,22 @@ class Mixture(nn.Module):
         chances, chosen = scores.topk(self.topk)
         if self.balanced:
             places = torch.arange(chosen.numel())
-            source, counts = places // self.topk, [chosen.numel() // self.num_experts] * self.num_experts
+            source, counts = (
+                places // self.topk,
+                [chosen.numel() // self.num_experts] * self.num_experts,
+            )
         else:
             order = chosen.flatten().argsort()
-            source, counts = order // self.topk, chosen.flatten().bincount(minlength=self.num_experts).tolist()
+            source, counts = (
+                order // self.topk,
+                chosen.flatten().bincount(minlength=self.num_experts).tolist(),
+            )
             chances = chances.flatten()[order]
         out = self.experts(flat[source], chances.flatten(), counts)
         # index_add would keep `out` for its shape alone.
-        mixed = torch.zeros_like(flat).scatter_add(0, source[:, None].expand_as(out), out).view_as(x)
+        mixed = (
+            torch.zeros_like(flat).scatter_add(0, source[:, None].expand_as(out), out).view_as(x)
+        )
         return mixed if self.shared is None else mixed + self.shared(x)
 
 
@@ -201,7 +239,9 @@ class Residual(nn.Module):
 class Layer(nn.Module):
     """x + attention(norm1 x), then x + feed_forward(norm2 x)."""
 
-    def __init__(self, norms: tuple[nn.Module, nn.Module], attention: nn.Module, feed_forward: nn.Module) -> None:
+    def __init__(
+        self, norms: tuple[nn.Module, nn.Module], attention: nn.Module, feed_forward: nn.Module
+    ) -> None:
         super().__init__()
         self.norm1, self.norm2 = norms
         self.attention, self.feed_forward = attention, feed_forward
@@ -217,14 +257,28 @@ def gpt_layer(config: Config, style: Style) -> Layer:
     hidden, heads = config["n_embd"], config["n_head"]
     return Layer(
         (nn.LayerNorm(hidden), nn.LayerNorm(hidden)),
-        Attention(hidden=hidden, heads=heads, kv_heads=heads, width=hidden // heads, style=style, bias=True, rotary=False),
+        Attention(
+            hidden=hidden,
+            heads=heads,
+            kv_heads=heads,
+            width=hidden // heads,
+            style=style,
+            bias=True,
+            rotary=False,
+        ),
         Gelu(hidden=hidden, ffn=4 * hidden, style=style, bias=True),
     )
 
 
 def _grouped_attention(config: Config, style: Style) -> Attention:
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
-    return Attention(hidden=hidden, heads=heads, kv_heads=config["num_key_value_heads"], width=hidden // heads, style=style)
+    return Attention(
+        hidden=hidden,
+        heads=heads,
+        kv_heads=config["num_key_value_heads"],
+        width=hidden // heads,
+        style=style,
+    )
 
 
 def llama_layer(config: Config, style: Style) -> Layer:
@@ -247,12 +301,17 @@ def mixtral_layer(config: Config, style: Style, *, balanced: bool = False) -> La
 
 
 class LatentAttention(nn.Module):
-    """DeepSeek-V2's attention, section 2.1, keys and values expanded: ``q_down q_norm q_up kv_down kv_norm kv_up rotary core proj``."""
+    """DeepSeek-V2's attention, section 2.1, keys and values expanded: ``q_down q_norm q_up kv_down
+    kv_norm kv_up rotary core proj``."""
 
     def __init__(self, config: Config, style: Style) -> None:
         super().__init__()
         hidden, heads = config["hidden_size"], config["num_attention_heads"] // style.tp
-        self.nope, self.rope, self.value = config["qk_nope_head_dim"], config["qk_rope_head_dim"], config["v_head_dim"]
+        self.nope, self.rope, self.value = (
+            config["qk_nope_head_dim"],
+            config["qk_rope_head_dim"],
+            config["v_head_dim"],
+        )
         self.kv_lora = config["kv_lora_rank"]
         self.q_down = nn.Linear(hidden, config["q_lora_rank"], bias=False)
         self.q_norm = Rms(config["q_lora_rank"])
@@ -267,7 +326,9 @@ class LatentAttention(nn.Module):
         queries = heads_of(self.q_up(self.q_norm(self.q_down(x))), self.nope + self.rope)
         plain, turned = queries.split([self.nope, self.rope], -1)
         latent, shared = self.kv_down(x).split([self.kv_lora, self.rope], -1)
-        keys, values = heads_of(self.kv_up(self.kv_norm(latent)), self.nope + self.value).split([self.nope, self.value], -1)
+        keys, values = heads_of(self.kv_up(self.kv_norm(latent)), self.nope + self.value).split(
+            [self.nope, self.value], -1
+        )
         q = torch.cat([plain, Turn.apply(turned)], -1)
         one = Turn.apply(shared[:, :, None, :])
         k = torch.cat([keys, one.expand(-1, -1, keys.shape[2], -1)], -1)
@@ -289,7 +350,8 @@ def deepseek_layer(config: Config, style: Style) -> Layer:
 
 
 class Scan(nn.Module):
-    """Mamba-2's recurrence in chunks (Dao and Gu 2024, section 6): products inside chunks, states from chunk to chunk.
+    """Mamba-2's recurrence in chunks (Dao and Gu 2024, section 6): products inside chunks, states
+    from chunk to chunk.
 
     C B^T is one product a group, what is built from it one a head.
     """
@@ -313,7 +375,9 @@ class Scan(nn.Module):
         for chunk in range(built.shape[1]):
             states.append(state)
             state = state * decay[:, chunk, :, -1].exp()[..., None, None] + built[:, chunk]
-        read = (queries.repeat_interleave(times, 2) * decay.exp()[..., None]) @ torch.stack(states, 1)
+        read = (queries.repeat_interleave(times, 2) * decay.exp()[..., None]) @ torch.stack(
+            states, 1
+        )
         out = (scores @ inputs + read).transpose(2, 3).flatten(1, 2)
         return out + x * self.d.view(heads, 1)
 
@@ -326,7 +390,11 @@ class Mamba(nn.Module):
 
     def __init__(self, config: Config, style: Style) -> None:
         super().__init__()
-        hidden, self.head_dim, state = config["hidden_size"], config["head_dim"], config["state_size"]
+        hidden, self.head_dim, state = (
+            config["hidden_size"],
+            config["head_dim"],
+            config["state_size"],
+        )
         heads, groups = config["num_heads"] // style.tp, max(config["n_groups"] // style.tp, 1)
         inner = heads * self.head_dim
         self.sizes, self.state = [inner, inner + 2 * groups * state, heads], state
@@ -344,7 +412,9 @@ class Mamba(nn.Module):
         gate, mixed, dt = self.in_proj(self.norm(x)).split(self.sizes, -1)
         mixed = functional.silu(self.conv(mixed.transpose(1, 2))[..., : x.shape[1]].transpose(1, 2))
         inputs, b, c = mixed.split([self.inner, self.shared, self.shared], -1)
-        out = self.scan(heads_of(inputs, self.head_dim), heads_of(b, self.state), heads_of(c, self.state), dt)
+        out = self.scan(
+            heads_of(inputs, self.head_dim), heads_of(b, self.state), heads_of(c, self.state), dt
+        )
         result: Tensor = x + self.out_proj(self.gate_norm(self.gate(gate, out.flatten(2))))
         return result
 
@@ -373,7 +443,9 @@ class CrossLayer(nn.Module):
         super().__init__()
         hidden, heads, width = config["d_model"], config["num_heads"], config["d_kv"]
         self.norm1, self.cross_norm, self.norm2 = Rms(hidden), Rms(hidden), Rms(hidden)
-        self.attention = Attention(hidden=hidden, heads=heads, kv_heads=heads, width=width, style=style, rotary=False)
+        self.attention = Attention(
+            hidden=hidden, heads=heads, kv_heads=heads, width=width, style=style, rotary=False
+        )
         self.cross = CrossAttention(hidden=hidden, heads=heads, width=width, style=style)
         self.feed_forward = Gated(hidden=hidden, ffn=config["d_ff"], style=style)
         self.residual1, self.cross_residual, self.residual2 = Residual(), Residual(), Residual()
@@ -404,4 +476,6 @@ class Head(nn.Module):
         self.logits = nn.Linear(hidden, vocab, bias=False)
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        return functional.cross_entropy(self.logits(self.norm(x)).flatten(0, 1).float(), labels.flatten())
+        return functional.cross_entropy(
+            self.logits(self.norm(x)).flatten(0, 1).float(), labels.flatten()
+        )

@@ -28,10 +28,14 @@ MATMULS = ("mm", "addmm", "bmm", "baddbmm")
 
 
 def counted(run: Callable[[], object]) -> dict[str, int]:
-    """FLOPs of every operator that `run` calls, by the operator's name; PyTorch counts products, convolutions and fused attention."""
+    """FLOPs of every operator that `run` calls, by the operator's name; PyTorch counts products,
+    convolutions and fused attention."""
     with FlopCounterMode(display=False) as counter:
         run()
-    return {str(op).removeprefix("aten."): int(n) for op, n in counter.get_flop_counts().get("Global", {}).items()}
+    return {
+        str(op).removeprefix("aten."): int(n)
+        for op, n in counter.get_flop_counts().get("Global", {}).items()
+    }
 
 
 def matmul_flops(run: Callable[[], object]) -> int:
@@ -88,10 +92,12 @@ def _local(x: Tensor) -> Tensor:
 
 
 class Kept:
-    """Bytes that autograd keeps between a block's forward and its backward, by the tensor's name: each storage once, no parameter.
+    """Bytes that autograd keeps between a block's forward and its backward, by the tensor's name:
+    each storage once, no parameter.
 
-    A tensor is named after the innermost named module that returned it (several: ``name``, ``name.1``, ...), the last one that did; the
-    block's own inputs are ``input``, ``memory``; what no module returned is ``module:dtype``.
+    A tensor is named after the innermost named module that returned it (several: ``name``,
+    ``name.1``, ...), the last one that did; the block's own inputs are ``input``, ``memory``; what
+    no module returned is ``module:dtype``.
     """
 
     def __init__(self, block: nn.Module, inputs: tuple[Tensor, ...]) -> None:

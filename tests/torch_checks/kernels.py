@@ -1,7 +1,8 @@
-"""Pieces of reference blocks in plain PyTorch: norms, activations, attention cores, rotary positions.
+"""Pieces of reference blocks in plain PyTorch: norms, activations, attention cores, rotary
+positions.
 
-A module's name in a block is the operator's name in our graph, so counts can be set side by side. Where a GPU's fused kernel keeps other
-tensors than the CPU's, the module says which it stands for.
+A module's name in a block is the operator's name in our graph, so counts can be set side by side.
+Where a GPU's fused kernel keeps other tensors than the CPU's, the module says which it stands for.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from torch.nn import functional
 
 
 class FusedRms(torch.autograd.Function):
-    """RMSNorm as CUDA's one-kernel operator does it: backward needs the input, the gain and 1 / rms in fp32 (a number a token)."""
+    """RMSNorm as CUDA's one-kernel operator does it: backward needs the input, the gain and 1 / rms
+    in fp32 (a number a token)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gain: Tensor) -> Tensor:
@@ -29,7 +31,9 @@ class FusedRms(torch.autograd.Function):
         scaled = grads[0] * gain
         inner = (scaled * normed).mean(-1, keepdim=True)
         dims = tuple(range(x.dim() - 1))
-        return (inverse * (scaled - normed * inner)).to(x.dtype), (grads[0] * normed).sum(dims).to(gain.dtype)
+        return (inverse * (scaled - normed * inner)).to(x.dtype), (grads[0] * normed).sum(dims).to(
+            gain.dtype
+        )
 
 
 class Rms(nn.Module):
@@ -85,14 +89,17 @@ class Parts(nn.Module):
 def turned(x: Tensor, sign: int) -> Tensor:
     """Pairs of (batch, positions, heads, width) turned by angles that grow with the position."""
     positions, half = x.shape[1], x.shape[-1] // 2
-    angle = torch.outer(torch.arange(positions).float(), 10000.0 ** (-torch.arange(half).float() / half))
+    angle = torch.outer(
+        torch.arange(positions).float(), 10000.0 ** (-torch.arange(half).float() / half)
+    )
     turn = torch.polar(torch.ones_like(angle), sign * angle)[None, :, None, :]
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], half, 2))
     return torch.view_as_real(pairs * turn).flatten(-2).type_as(x)
 
 
 class Turn(torch.autograd.Function):
-    """Rotary positions: backward turns the other way round and needs the angles only, which all layers share."""
+    """Rotary positions: backward turns the other way round and needs the angles only, which all
+    layers share."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -116,7 +123,8 @@ def repeated(x: Tensor, times: int) -> Tensor:
 
 
 class Matmuls(nn.Module):
-    """softmax(Q K^T) V by explicit products over whole score matrices; every query meets every key, masked or not."""
+    """softmax(Q K^T) V by explicit products over whole score matrices; every query meets every key,
+    masked or not."""
 
     def __init__(self, *, causal: bool = True) -> None:
         super().__init__()
@@ -136,7 +144,8 @@ class Matmuls(nn.Module):
 class Flash(nn.Module):
     """The CUDA flash attention operator (its shapes: the kernel itself needs a GPU).
 
-    `expanded`: keys and values are repeated to the query heads before the kernel, which a kernel that knows groups does without.
+    `expanded`: keys and values are repeated to the query heads before the kernel, which a kernel
+    that knows groups does without.
     """
 
     def __init__(self, *, expanded: bool = False) -> None:
@@ -146,5 +155,7 @@ class Flash(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         times = q.shape[2] // k.shape[2] if self.expanded else 1
         q, k, v = (x.transpose(1, 2) for x in (q, repeated(k, times), repeated(v, times)))
-        out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, False)[0]
+        out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, False)[
+            0
+        ]
         return out.transpose(1, 2)

@@ -1,4 +1,5 @@
-"""The same configurations as this package reads them: a Problem, its lowered blocks, and their counts."""
+"""The same configurations as this package reads them: a Problem, its lowered blocks, and their
+counts."""
 
 from __future__ import annotations
 
@@ -25,20 +26,33 @@ from tests.cost.prices import rows_of
 from tests.program.structures import structure_of
 from tests.program.unfold import gemm_flops
 
-# The references stand in for fused kernels operator by operator: no compiler looks at what a recompute policy keeps, and the loss over a
-# part of the vocabulary is a local one, without the copy that a split loss makes.
+# The references stand in for fused kernels operator by operator: no compiler looks at what a
+# recompute policy keeps, and the loss over a part of the vocabulary is a local one, without the
+# copy that a split loss makes.
 FUSED: Final = replace(
-    load_runtime("torchtitan-0.1"), name="torchtitan-0.1-uncompiled", element_kernels=ElementKernels.FUSED, split_logits_bytes=0
+    load_runtime("torchtitan-0.1"),
+    name="torchtitan-0.1-uncompiled",
+    element_kernels=ElementKernels.FUSED,
+    split_logits_bytes=0,
 )
 EAGER: Final = load_runtime("torchtitan-0.2 kernels=eager")
 OUTSIDE: Final = frozenset({"workspace", "fragmentation", "communication", "context"})
 """Items of a device's memory that are no tensors."""
-UNFUSED: Final = replace(FUSED, name="torchtitan-0.2-unfused", attention_kernel=AttentionKernel.UNFUSED)
+UNFUSED: Final = replace(
+    FUSED, name="torchtitan-0.2-unfused", attention_kernel=AttentionKernel.UNFUSED
+)
 
 BATCH, TOKENS, ENCODER_TOKENS = 2, 32, 48
 
 GPT: Final = MappingProxyType(
-    {"architectures": ["GPT2LMHeadModel"], "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 200, "n_positions": 64}
+    {
+        "architectures": ["GPT2LMHeadModel"],
+        "n_embd": 64,
+        "n_head": 4,
+        "n_layer": 2,
+        "vocab_size": 200,
+        "n_positions": 64,
+    }
 )
 LLAMA: Final = MappingProxyType(
     {
@@ -53,7 +67,13 @@ LLAMA: Final = MappingProxyType(
     }
 )
 MIXTRAL: Final = MappingProxyType(
-    {**LLAMA, "architectures": ["MixtralForCausalLM"], "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": None}
+    {
+        **LLAMA,
+        "architectures": ["MixtralForCausalLM"],
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "sliding_window": None,
+    }
 )
 DEEPSEEK: Final = MappingProxyType(
     {
@@ -105,9 +125,15 @@ T5: Final = MappingProxyType(
 )
 
 
-def problem_for(config: Mapping[str, Any], *, runtime: Runtime, tokens: int = TOKENS, batch: int = 64) -> Problem:
+def problem_for(
+    config: Mapping[str, Any], *, runtime: Runtime, tokens: int = TOKENS, batch: int = 64
+) -> Problem:
     job = TrainingJob(
-        sequences=(SequenceLength(name="text", tokens=tokens), SequenceLength(name="encoder", tokens=ENCODER_TOKENS)), global_batch=batch
+        sequences=(
+            SequenceLength(name="text", tokens=tokens),
+            SequenceLength(name="encoder", tokens=ENCODER_TOKENS),
+        ),
+        global_batch=batch,
     )
     model = model_from_config(config, name="reference")
     return Problem(model=model, cluster=parse_cluster("h100-sxm:64"), job=job, runtime=runtime)
@@ -124,9 +150,11 @@ def lowered(problem: Problem, block: str, grid: Grid) -> tuple[BlockProgram, Deg
 
 
 def matmul_flops(program: BlockProgram, degrees: Degrees, phase: Phase) -> dict[str, int]:
-    """FLOPs of matrix products of each operator in `phase` on one device; every query meets every key.
+    """FLOPs of matrix products of each operator in `phase` on one device; every query meets every
+    key.
 
-    A fused core or a scan has one count, its forward's: each of its products has two in backward, as a GEMM's.
+    A fused core or a scan has one count, its forward's: each of its products has two in backward,
+    as a GEMM's.
     """
     result: dict[str, int] = {}
     for work in program.works:
@@ -137,7 +165,15 @@ def matmul_flops(program: BlockProgram, degrees: Degrees, phase: Phase) -> dict[
                 assert work.heads is not None
                 assert work.attention is not None
                 tokens, heads = evaluate(work.tokens, degrees), evaluate(work.heads, degrees)
-                count = int(attention_flops(work.attention, tokens=tokens, heads=heads, context=work.context, causal=False)[0])
+                count = int(
+                    attention_flops(
+                        work.attention,
+                        tokens=tokens,
+                        heads=heads,
+                        context=work.context,
+                        causal=False,
+                    )[0]
+                )
             elif work.kernel is Kernel.SCAN:
                 assert work.tokens is not None
                 assert work.heads is not None
@@ -163,4 +199,8 @@ MODES: Final = {
 
 def kept(program: BlockProgram, degrees: Degrees, *, mode: str = "none") -> dict[str, int]:
     """Bytes of each tensor that one microbatch keeps."""
-    return {s.tensor: int(evaluate(s.volume, degrees)[0]) for s in program.saved if s.dropped not in MODES[mode]}
+    return {
+        s.tensor: int(evaluate(s.volume, degrees)[0])
+        for s in program.saved
+        if s.dropped not in MODES[mode]
+    }

@@ -1,7 +1,9 @@
-"""A whole decoder trained by PyTorch on one rank of a fake cluster: peak memory and its parts, without hardware.
+"""A whole decoder trained by PyTorch on one rank of a fake cluster: peak memory and its parts,
+without hardware.
 
-The model is built on the meta device, cut by `parallelize_module` and `fully_shard` over a fake process group, given fake storage, and run
-for two steps under PyTorch's own memory tracker; the second step's peak is read.
+The model is built on the meta device, cut by `parallelize_module` and `fully_shard` over a fake
+process group, given fake storage, and run for two steps under PyTorch's own memory tracker; the
+second step's peak is read.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ from tests.torch_checks.kernels import Rms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """How the model is cut. `shard`: members of the FSDP group; recompute: none, selective (every second product kept) or full."""
+    """How the model is cut. `shard`: members of the FSDP group; recompute: none, selective (every
+    second product kept) or full."""
 
     shard: int = 1
     tp: int = 1
@@ -91,7 +94,10 @@ def _cut(model: Decoder, mesh: DeviceMesh, *, sequence_parallel: bool) -> None:
     layer: dict[str, Any] = {"attention": inner, "feed_forward": inner}
     layer |= {f"attention.qkv.each.{i}": ColwiseParallel() for i in range(3)}
     layer |= {f"feed_forward.up.each.{i}": ColwiseParallel() for i in range(2)}
-    layer |= {name: RowwiseParallel(output_layouts=stream) for name in ("attention.proj", "feed_forward.down")}
+    layer |= {
+        name: RowwiseParallel(output_layouts=stream)
+        for name in ("attention.proj", "feed_forward.down")
+    }
     if sequence_parallel:
         plan["norm"] = SequenceParallel()
         layer |= {"norm1": SequenceParallel(), "norm2": SequenceParallel()}
@@ -108,7 +114,8 @@ _KEPT = (
 
 
 def _contexts() -> Any:
-    """Every second matrix product is kept, counted from the first; attention and what a reduce_scatter made always."""
+    """Every second matrix product is kept, counted from the first; attention and what a
+    reduce_scatter made always."""
     seen = {False: 0, True: 0}
 
     def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -131,7 +138,8 @@ def _checkpointed(layer: nn.Module, recompute: str) -> nn.Module:
 
 
 def _cut_and_sharded(model: Decoder, setting: Setting, mesh: DeviceMesh) -> Decoder:
-    """The rank's part of the model, fp32 with bf16 compute: tensor parallel, then checkpointed, then sharded layer by layer."""
+    """The rank's part of the model, fp32 with bf16 compute: tensor parallel, then checkpointed,
+    then sharded layer by layer."""
     if setting.tp > 1:
         _cut(model, mesh["tp"], sequence_parallel=setting.sequence_parallel)
     for i, layer in enumerate(model.layers):
@@ -139,7 +147,8 @@ def _cut_and_sharded(model: Decoder, setting: Setting, mesh: DeviceMesh) -> Deco
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for module in model.layers:
         fully_shard(module, mesh=mesh["shard"], mp_policy=policy)
-    # As in torchtitan, whose root holds embedding, norm and head and stays gathered from forward to backward.
+    # As in torchtitan, whose root holds embedding, norm and head and stays gathered from forward to
+    # backward.
     for module in (model.embed, [model.norm, model.logits]):
         fully_shard(module, mesh=mesh["shard"], mp_policy=policy, reshard_after_forward=False)
     fully_shard(model, mesh=mesh["shard"], mp_policy=policy)
@@ -148,7 +157,8 @@ def _cut_and_sharded(model: Decoder, setting: Setting, mesh: DeviceMesh) -> Deco
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Bytes of one rank: the tracker's peak, what of each kind lives at it, and the states as their tensors say."""
+    """Bytes of one rank: the tracker's peak, what of each kind lives at it, and the states as their
+    tensors say."""
 
     peak: int
     parts: Mapping[str, int]
@@ -159,7 +169,9 @@ class Measured:
 
 
 def _bytes(tensors: list[Tensor]) -> int:
-    return sum(t.numel() * t.element_size() for t in (getattr(x, "_local_tensor", x) for x in tensors))
+    return sum(
+        t.numel() * t.element_size() for t in (getattr(x, "_local_tensor", x) for x in tensors)
+    )
 
 
 def measured(config: Config, setting: Setting, style: Style) -> Measured:
@@ -180,12 +192,16 @@ def _two_steps(model: Decoder, setting: Setting) -> Measured:
         tokens = torch.zeros(setting.microbatch, setting.tokens, dtype=torch.long)
         gradients = kept = 0
         for _ in range(2):
-            # Entering forgets the first step's peak: without optimizer states, but with the whole-shaped tensors of DTensor's own
-            # propagation of shapes, which the second step takes from its cache.
+            # Entering forgets the first step's peak: without optimizer states, but with the
+            # whole-shaped tensors of DTensor's own propagation of shapes, which the second step
+            # takes from its cache.
             with tracker:
                 before = _total(tracker)
-                # Of each member's part of the vocabulary: a vocabulary-parallel loss has the same tensors, beside three numbers a token.
-                loss = functional.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten())
+                # Of each member's part of the vocabulary: a vocabulary-parallel loss has the same
+                # tensors, beside three numbers a token.
+                loss = functional.cross_entropy(
+                    model(tokens).flatten(0, 1).float(), tokens.flatten()
+                )
                 kept = _total(tracker) - before
                 loss.backward()
                 optimizer.step()
@@ -193,7 +209,12 @@ def _two_steps(model: Decoder, setting: Setting) -> Measured:
                 optimizer.zero_grad()
                 del loss
         snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
-        states = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor) and t.numel() > 1]
+        states = [
+            t
+            for state in optimizer.state.values()
+            for t in state.values()
+            if isinstance(t, Tensor) and t.numel() > 1
+        ]
         result = Measured(
             peak=int(snapshot["Total"]),
             parts={str(getattr(k, "value", k)): int(v) for k, v in snapshot.items()},

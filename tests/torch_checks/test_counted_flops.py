@@ -1,4 +1,5 @@
-"""Matmul FLOPs of every kind of block: PyTorch's counter against the Program's tasks, as integers, forward and both backward halves."""
+"""Matmul FLOPs of every kind of block: PyTorch's counter against the Program's tasks, as integers,
+forward and both backward halves."""
 
 from __future__ import annotations
 
@@ -30,26 +31,61 @@ def labels() -> Any:
 Case = tuple[Mapping[str, Any], str, Callable[[Style], Any], Callable[[], tuple[Any, ...]]]
 CASES: dict[str, Case] = {
     "gpt": (ours.GPT, "layer", lambda s: blocks.gpt_layer(ours.GPT, s), lambda: (stream(),)),
-    "llama": (ours.LLAMA, "layer", lambda s: blocks.llama_layer(ours.LLAMA, s), lambda: (stream(),)),
-    "mixtral": (ours.MIXTRAL, "moe", lambda s: blocks.mixtral_layer(ours.MIXTRAL, s), lambda: (stream(),)),
-    "deepseek-v2": (ours.DEEPSEEK, "moe", lambda s: blocks.deepseek_layer(ours.DEEPSEEK, s), lambda: (stream(),)),
+    "llama": (
+        ours.LLAMA,
+        "layer",
+        lambda s: blocks.llama_layer(ours.LLAMA, s),
+        lambda: (stream(),),
+    ),
+    "mixtral": (
+        ours.MIXTRAL,
+        "moe",
+        lambda s: blocks.mixtral_layer(ours.MIXTRAL, s),
+        lambda: (stream(),),
+    ),
+    "deepseek-v2": (
+        ours.DEEPSEEK,
+        "moe",
+        lambda s: blocks.deepseek_layer(ours.DEEPSEEK, s),
+        lambda: (stream(),),
+    ),
     "mamba-2": (ours.MAMBA, "mamba", lambda s: blocks.Mamba(ours.MAMBA, s), lambda: (stream(),)),
-    "t5-decoder": (ours.T5, "decoder", lambda s: blocks.CrossLayer(ours.T5, s), lambda: (stream(), stream(ours.ENCODER_TOKENS))),
-    "embedding": (ours.LLAMA, "embed", lambda _: blocks.Embedding(hidden=HIDDEN, vocab=256), lambda: (labels(),)),
-    "head": (ours.LLAMA, "head", lambda _: blocks.Head(hidden=HIDDEN, vocab=256), lambda: (stream(), labels())),
+    "t5-decoder": (
+        ours.T5,
+        "decoder",
+        lambda s: blocks.CrossLayer(ours.T5, s),
+        lambda: (stream(), stream(ours.ENCODER_TOKENS)),
+    ),
+    "embedding": (
+        ours.LLAMA,
+        "embed",
+        lambda _: blocks.Embedding(hidden=HIDDEN, vocab=256),
+        lambda: (labels(),),
+    ),
+    "head": (
+        ours.LLAMA,
+        "head",
+        lambda _: blocks.Head(hidden=HIDDEN, vocab=256),
+        lambda: (stream(), labels()),
+    ),
 }
-# Experts are cut by tp only on a mesh of their own; embedding and head are cut by vocabulary, which the plain modules are not.
+# Experts are cut by tp only on a mesh of their own; embedding and head are cut by vocabulary, which
+# the plain modules are not.
 CUT = ("gpt", "llama", "mamba-2", "t5-decoder")
 
 
 def program_flops(name: str, *, tp: int, runtime: Runtime) -> dict[Phase, dict[str, int]]:
     config, block, _, _ = CASES[name]
-    program, degrees = ours.lowered(ours.problem_for(config, runtime=runtime), block, Grid(microbatch=BATCH, tp=tp))
+    program, degrees = ours.lowered(
+        ours.problem_for(config, runtime=runtime), block, Grid(microbatch=BATCH, tp=tp)
+    )
     return {phase: ours.matmul_flops(program, degrees, phase) for phase in Phase}
 
 
 @pytest.mark.parametrize("runtime", [ours.UNFUSED, ours.FUSED], ids=["unfused", "fused"])
-@pytest.mark.parametrize(("name", "tp"), [*((name, 1) for name in CASES), *((name, 2) for name in CUT)])
+@pytest.mark.parametrize(
+    ("name", "tp"), [*((name, 1) for name in CASES), *((name, 2) for name in CUT)]
+)
 def test_forward_input_and_weight_gradients(name: str, tp: int, runtime: Runtime) -> None:
     torch.manual_seed(0)
     _, _, make, inputs = CASES[name]
@@ -65,11 +101,15 @@ def test_forward_input_and_weight_gradients(name: str, tp: int, runtime: Runtime
 def test_each_operator(name: str) -> None:
     torch.manual_seed(0)
     _, _, make, inputs = CASES[name]
-    assert by_operator(make(Style()), inputs()) == program_flops(name, tp=1, runtime=ours.UNFUSED)[Phase.F]
+    assert (
+        by_operator(make(Style()), inputs())
+        == program_flops(name, tp=1, runtime=ours.UNFUSED)[Phase.F]
+    )
 
 
 def test_what_is_left_out_is_the_convolution() -> None:
-    """Mamba-2's depthwise taps: 2 x channels x taps a position (padded by taps - 1) are priced as memory traffic, not as FLOPs."""
+    """Mamba-2's depthwise taps: 2 x channels x taps a position (padded by taps - 1) are priced as
+    memory traffic, not as FLOPs."""
     torch.manual_seed(0)
     _, _, make, inputs = CASES["mamba-2"]
     block = make(Style())
@@ -80,7 +120,8 @@ def test_what_is_left_out_is_the_convolution() -> None:
 
 
 def test_fused_attention_counts_its_backward_recompute() -> None:
-    """PyTorch's formula for a fused core: two products forward, five backward (scores once more); ours are the four that remain."""
+    """PyTorch's formula for a fused core: two products forward, five backward (scores once more);
+    ours are the four that remain."""
     with fake_half():
         block = blocks.gpt_layer(ours.GPT, Style(flash=True))
         x = torch.empty(BATCH, TOKENS, HIDDEN, requires_grad=True)

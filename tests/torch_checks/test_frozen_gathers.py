@@ -1,4 +1,5 @@
-"""What FSDP2 gathers and reduces of models of which a part is frozen, against what is priced: elements, as integers."""
+"""What FSDP2 gathers and reduces of models of which a part is frozen, against what is priced:
+elements, as integers."""
 
 from __future__ import annotations
 
@@ -34,12 +35,15 @@ RANKS = 2
 
 
 class Unit(nn.Module):
-    """Stands in for some operators: it has their parameters, and what it makes depends on its input and on all of them."""
+    """Stands in for some operators: it has their parameters, and what it makes depends on its input
+    and on all of them."""
 
     def __init__(self, operators: Iterable[Operator]) -> None:
         super().__init__()
         for parameter in (p for o in operators for p in o.parameters if not p.tied_to):
-            made = nn.Parameter(torch.zeros([e.size for e in parameter.extents]), requires_grad=parameter.trainable)
+            made = nn.Parameter(
+                torch.zeros([e.size for e in parameter.extents]), requires_grad=parameter.trainable
+            )
             self.register_parameter(parameter.name.replace(".", "_"), made)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,7 +66,8 @@ class Moved(TorchDispatchMode):
 
 
 def units(model: Model, *, teachers: bool) -> nn.Sequential:
-    """The units of the model or of its teacher in their order: embedding, layers, head; each is cut over all ranks."""
+    """The units of the model or of its teacher in their order: embedding, layers, head; each is cut
+    over all ranks."""
     made = []
     for run in model.runs:
         block = model.blocks[run.block]
@@ -91,7 +96,9 @@ def moved(model: Model) -> Counter[str]:
 def priced(model: Model) -> Counter[str]:
     """The same of ours."""
     job = job_from_flags(seq_len=64, global_batch=RANKS)
-    problem = Problem(model=model, cluster=parse_cluster("h100:8"), job=job, runtime=load_runtime("torchtitan"))
+    problem = Problem(
+        model=model, cluster=parse_cluster("h100:8"), job=job, runtime=load_runtime("torchtitan")
+    )
     found = price_grid(problem, Grid(dp=RANKS, zero=3))
     sync, row, times = found.meshes.sync, found.mesh_row, found.layout.by_rank[0]
     whole = int(times @ (sync.gathered[:, row] + sync.regathered[:, row]))
@@ -99,7 +106,8 @@ def priced(model: Model) -> Counter[str]:
 
 
 def prefetched(model: Model) -> int:
-    """Elements of the unit before the first one that has a backward: FSDP2's prefetch in backward goes one unit too far, for nobody."""
+    """Elements of the unit before the first one that has a backward: FSDP2's prefetch in backward
+    goes one unit too far, for nobody."""
     own = [model.blocks[run.block] for run in model.runs if not model.blocks[run.block].is_teachers]
     first = next(i for i, block in enumerate(own) if has_backward(block))
     return own[first - 1].num_parameters if first else 0
@@ -111,7 +119,9 @@ def model_of(train: str, *, teacher: bool) -> Model:
 
 
 @pytest.mark.parametrize("teacher", [False, True])
-@pytest.mark.parametrize("train", ["all", "lora:r4", "lora:r4:attn", "frozen:attn", "frozen:mlp,head"])
+@pytest.mark.parametrize(
+    "train", ["all", "lora:r4", "lora:r4:attn", "frozen:attn", "frozen:mlp,head"]
+)
 def test_fsdp2_moves_what_is_priced(train: str, teacher: bool) -> None:
     model = model_of(train, teacher=teacher)
     found, wanted = moved(model), priced(model)

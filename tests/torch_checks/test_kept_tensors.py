@@ -1,4 +1,5 @@
-"""Tensors that autograd keeps of a block, one by one, against the Program's saved tensors: equal, or differing by what is listed here."""
+"""Tensors that autograd keeps of a block, one by one, against the Program's saved tensors: equal,
+or differing by what is listed here."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ TOKENS, MEMORY = BATCH * POSITIONS, BATCH * ours.ENCODER_TOKENS
 FLASH, EAGER, PLAIN = Style(flash=True), Style(flash=True, fused=False, expanded=True), Style()
 
 STATE = {"core:uint64": 24}
-"""Seed and offset of the dropout generator, which the flash operator keeps whether or not there is dropout."""
+"""Seed and offset of the dropout generator, which the flash operator keeps whether or not there is
+dropout."""
 INVERSES = {"norm1:float32": 4 * TOKENS, "norm2:float32": 4 * TOKENS}
 """1 / rms of each token: left out of the model (4 bytes beside a token's 2 x hidden)."""
 MOMENTS = {"norm1:bfloat16": 4 * TOKENS, "norm2:bfloat16": 4 * TOKENS}
@@ -33,7 +35,8 @@ class Case:
     """A block in PyTorch and in our graph.
 
     Args:
-        names: other names of tensors, on both sides: a copy that a kernel made of a tensor stands for it; several may be one.
+        names: other names of tensors, on both sides: a copy that a kernel made of a tensor stands
+            for it; several may be one.
         extra: bytes that PyTorch keeps and the model leaves out, by the names that `names` gives.
     """
 
@@ -48,11 +51,21 @@ class Case:
 
 
 LSE = {"core:float32": "core.lse"}
-# Explicit products keep contiguous copies of what attention reads (and the projection of what it made), with the probabilities.
-COPIES = dict.fromkeys(("qkv", "qkv.1", "qkv.2", "core.softmax", "core:bfloat16"), "core reads") | {"proj:bfloat16": "core"}
-CROSS = dict.fromkeys(("cross.q", "cross.kv", "cross.kv.1", "cross.core.softmax", "cross.core:bfloat16"), "cross reads")
+# Explicit products keep contiguous copies of what attention reads (and the projection of what it
+# made), with the probabilities.
+COPIES = dict.fromkeys(("qkv", "qkv.1", "qkv.2", "core.softmax", "core:bfloat16"), "core reads") | {
+    "proj:bfloat16": "core"
+}
+CROSS = dict.fromkeys(
+    ("cross.q", "cross.kv", "cross.kv.1", "cross.core.softmax", "cross.core:bfloat16"),
+    "cross reads",
+)
 ROUTED = {"experts.up:bfloat16": "permute", ":bfloat16": "router", "experts.act:bfloat16": "route"}
-LLAMA = {"config": ours.LLAMA, "block": "layer", "make": lambda s: blocks.llama_layer(ours.LLAMA, s)}
+LLAMA = {
+    "config": ours.LLAMA,
+    "block": "layer",
+    "make": lambda s: blocks.llama_layer(ours.LLAMA, s),
+}
 CASES = {
     "gpt": Case(
         config=ours.GPT,
@@ -77,8 +90,15 @@ CASES = {
         **LLAMA,
         style=EAGER,
         runtime=ours.EAGER,
-        names=LSE | {"act:bfloat16": "act.gate", "core:bfloat16": "keys", "rotary.1": "keys", "rotary.2": "keys"},
-        # Keys and values repeated from 4 to 8 heads of 8 before the kernel, as torchtitan does it: not in the model.
+        names=LSE
+        | {
+            "act:bfloat16": "act.gate",
+            "core:bfloat16": "keys",
+            "rotary.1": "keys",
+            "rotary.2": "keys",
+        },
+        # Keys and values repeated from 4 to 8 heads of 8 before the kernel, as torchtitan does it:
+        # not in the model.
         extra=STATE | INVERSES | {"keys": 2 * TOKENS * (8 - 4) * 8 * 2},
     ),
     "mixtral": Case(
@@ -112,7 +132,9 @@ def renamed(tensors: Mapping[str, int], names: Mapping[str, str]) -> dict[str, i
     return result
 
 
-def kept_by_torch(make: Callable[[Style], Any], style: Style, *, memory: bool = False) -> dict[str, int]:
+def kept_by_torch(
+    make: Callable[[Style], Any], style: Style, *, memory: bool = False
+) -> dict[str, int]:
     with fake_half():
         block = make(style)
         lengths = (POSITIONS, ours.ENCODER_TOKENS) if memory else (POSITIONS,)
@@ -121,7 +143,9 @@ def kept_by_torch(make: Callable[[Style], Any], style: Style, *, memory: bool = 
 
 
 def kept_by_ours(config: Mapping[str, Any], block: str, runtime: Runtime) -> dict[str, int]:
-    return ours.kept(*ours.lowered(ours.problem_for(config, runtime=runtime), block, Grid(microbatch=BATCH)))
+    return ours.kept(
+        *ours.lowered(ours.problem_for(config, runtime=runtime), block, Grid(microbatch=BATCH))
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -134,8 +158,8 @@ def test_each_tensor(name: str) -> None:
 
 
 def test_mamba_around_its_scan() -> None:
-    """A scan in plain operators keeps all its intermediates and the convolution, a fused one the projection's output and makes the
-    convolution again from it: everything else is equal."""
+    """A scan in plain operators keeps all its intermediates and the convolution, a fused one the
+    projection's output and makes the convolution again from it: everything else is equal."""
     got = kept_by_torch(lambda s: blocks.Mamba(ours.MAMBA, s), FLASH)
     mine = kept_by_ours(ours.MAMBA, "mamba", ours.FUSED)
     taps, channels = 4, 8 * 16 + 2 * 2 * 24
@@ -149,7 +173,8 @@ def test_mamba_around_its_scan() -> None:
 
 
 def test_head_keeps_fp32_log_probabilities() -> None:
-    """4 bytes a logit of what the runtime's `logits_bytes` counts at the peak, and a scalar: the sum of the labels' weights."""
+    """4 bytes a logit of what the runtime's `logits_bytes` counts at the peak, and a scalar: the
+    sum of the labels' weights."""
     with fake_half():
         head = blocks.Head(hidden=HIDDEN, vocab=256)
         x = torch.empty(BATCH, POSITIONS, HIDDEN, requires_grad=True)

@@ -15,7 +15,13 @@ from shardwright.validation.rows import to_case
 from shardwright.validation.study import Predictions
 from tests.tiers import in_proof
 
-LONG = ("dgxc, NeMo", "H100 and Blackwell, dense", "mosaic, 1B and more", "mbridge MoE", "Megatron CI, memory")
+LONG = (
+    "dgxc, NeMo",
+    "H100 and Blackwell, dense",
+    "mosaic, 1B and more",
+    "mbridge MoE",
+    "Megatron CI, memory",
+)
 """Bars of a hundred rows and more, which are proved."""
 EACH = 4
 """Of the rows that are of these bars or of none, one in so many is tested."""
@@ -33,13 +39,20 @@ def facts() -> Facts:
 @cache
 def rows(*names: str) -> tuple[Measurement, ...]:
     """Rows of tables, by file name; all of them for none."""
-    return tuple(row for path in (names or sorted(FOLDER.glob("*.csv"))) for row in read_measurements(FOLDER / path))
+    return tuple(
+        row
+        for path in (names or sorted(FOLDER.glob("*.csv")))
+        for row in read_measurements(FOLDER / path)
+    )
 
 
 @cache
 def predictions(fold: str) -> Predictions:
-    """In one kind of fold, or with the shipped constants (none); for all tests that judge rows, which one worker runs."""
-    return Predictions([FoldConstants(fold="none") if fold == "none" else read_folds(FOLDER / "folds.json")[fold]])
+    """In one kind of fold, or with the shipped constants (none); for all tests that judge rows,
+    which one worker runs."""
+    return Predictions(
+        [FoldConstants(fold="none") if fold == "none" else read_folds(FOLDER / "folds.json")[fold]]
+    )
 
 
 def predicted(case: Case, *, fold: str = "none") -> Prediction:
@@ -51,11 +64,14 @@ def is_long(bar: Bar) -> bool:
 
 
 def some(cases: Iterable[Case | Skip]) -> tuple[Case | Skip, ...]:
-    """The cases that are predicted: all in a proof, else those of the other bars, of orders and scalings, and some of the rest."""
+    """The cases that are predicted: all in a proof, else those of the other bars, of orders and
+    scalings, and some of the rest."""
     wanted = [where for bar in facts().bars if not is_long(bar) for where in bar.where]
     wanted += [one.where for one in (*facts().orders, *facts().scalings)]
     return tuple(
-        case for case, row in ((case, case.measurement) for case in cases) if drawn(row) or row.source_id in WHOLE or selected(row, *wanted)
+        case
+        for case, row in ((case, case.measurement) for case in cases)
+        if drawn(row) or row.source_id in WHOLE or selected(row, *wanted)
     )
 
 

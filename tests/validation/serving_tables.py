@@ -7,7 +7,12 @@ from shardwright.hardware.catalog.serving_constants import ServingConstants
 from shardwright.validation.facts import Facts, read_facts
 from shardwright.validation.serving.case import ServingCase, ServingSkip
 from shardwright.validation.serving.evaluator import ServingPrediction
-from shardwright.validation.serving.measurements import COLUMNS, ServingMeasurement, parse_serving, read_serving
+from shardwright.validation.serving.measurements import (
+    COLUMNS,
+    ServingMeasurement,
+    parse_serving,
+    read_serving,
+)
 from shardwright.validation.serving.rows import to_serving_case
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "published" / "serving"
@@ -53,5 +58,7 @@ def skip_of(**cells: str) -> ServingSkip:
 def a_tenth_too_slow(case: ServingCase, constants: ServingConstants) -> ServingPrediction:
     """What was measured and a tenth; of throughput a tenth less."""
     return ServingPrediction(
-        tpot_s=1.1 * (case.tpot_s or 1.0), ttft_s=1.1 * (case.ttft_s or 1.0), tokens_per_s=0.9 * (case.tokens_per_s or 1.0)
+        tpot_s=1.1 * (case.tpot_s or 1.0),
+        ttft_s=1.1 * (case.ttft_s or 1.0),
+        tokens_per_s=0.9 * (case.tokens_per_s or 1.0),
     )

@@ -1,4 +1,5 @@
-"""Tables of people who have published nothing: what they write is understood, what is assumed is told, what lacks is named."""
+"""Tables of people who have published nothing: what they write is understood, what is assumed is
+told, what lacks is named."""
 
 from __future__ import annotations
 
@@ -34,7 +35,14 @@ CELLS = {
     "pp": "1",
     "measured_iter_time_s": "5",
 }
-EXPERTS = {"model_name": "mixtral-8x7b", "gpu_count": "32", "tp": "4", "sp": "1", "ep": "8", "zero_stage_or_fsdp": "ZeRO-1"}
+EXPERTS = {
+    "model_name": "mixtral-8x7b",
+    "gpu_count": "32",
+    "tp": "4",
+    "sp": "1",
+    "ep": "8",
+    "zero_stage_or_fsdp": "ZeRO-1",
+}
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "hidden_size": 2048,
@@ -87,10 +95,15 @@ def test_devices_as_their_drivers_call_them(said: str, meant: str) -> None:
 def test_a_row_without_a_runtime_takes_the_usual_one_and_says_so() -> None:
     found = case()
     assert found.runtime == "megatron-core-0.12"
-    assert any("runtime megatron-core-0.12: nothing says which" in line for line in found.assumptions)
+    assert any(
+        "runtime megatron-core-0.12: nothing says which" in line for line in found.assumptions
+    )
     assert case(gpu="tpu-v5e", gpu_count="16", tp="1").runtime == "maxtext"
     assert case(runtime="nemo", options="tp_overlap=none").runtime == "nemo-24.11 tp_overlap=none"
-    assert case(runtime="nemo tp_overlap=none", options="grad_overlap=off").runtime == "nemo-24.11 tp_overlap=none grad_overlap=off"
+    assert (
+        case(runtime="nemo tp_overlap=none", options="grad_overlap=off").runtime
+        == "nemo-24.11 tp_overlap=none grad_overlap=off"
+    )
 
 
 def test_defaults_of_empty_cells_are_told() -> None:
@@ -150,13 +163,20 @@ def test_what_the_runtime_of_a_row_cannot_run_is_told() -> None:
     """Of a named runtime it is a contradiction; one that nothing names is predicted, and doubted."""
     skip = read(sp="1", runtime="deepspeed")
     assert isinstance(skip, Skip)
-    assert (skip.reason, "deepspeed-0.16 has no sequence parallelism (sp)" in skip.detail) == (SkipReason.UNSUPPORTED_STRATEGY, True)
+    assert (skip.reason, "deepspeed-0.16 has no sequence parallelism (sp)" in skip.detail) == (
+        SkipReason.UNSUPPORTED_STRATEGY,
+        True,
+    )
     unnamed = case(zero_stage_or_fsdp="ZeRO-3", pp="2", tp="1")
-    assert any("megatron-core-0.12 has no zero3 with pp above 1, and runs here all the same" in line for line in unnamed.assumptions)
+    assert any(
+        "megatron-core-0.12 has no zero3 with pp above 1, and runs here all the same" in line
+        for line in unnamed.assumptions
+    )
 
 
 def test_adapters_on_a_sharded_base_are_predicted() -> None:
-    """Under FSDP the frozen base is cut too: less memory than where each device has it whole, and a longer step by its gathers."""
+    """Under FSDP the frozen base is cut too: less memory than where each device has it whole, and a
+    longer step by its gathers."""
     cells = {"train": "lora:r16", "runtime": "torchtitan", "tp": "1", "gpu_count": "8"}
     cut, whole = (case(**cells, zero_stage_or_fsdp=said) for said in ("FSDP", "ZeRO-2"))
     assert (cut.grid.zero, whole.grid.zero) == (3, 2)
@@ -165,15 +185,21 @@ def test_adapters_on_a_sharded_base_are_predicted() -> None:
 
 
 def test_a_cluster_of_several_kinds(tmp_path: Path) -> None:
-    """Its nodes count in the order of the expression, as they do on the command line; each device at its own rate."""
+    """Its nodes count in the order of the expression, as they do on the command line; each device
+    at its own rate."""
     cells = {"gpu": "mixed", "gpu_count": "16", "tp": "1", "zero_stage_or_fsdp": "ZeRO-1"}
     nodes = "h100-sxm:8 + a100-sxm:8"
     said = case(**cells, cluster=nodes)
     assert said.cluster == parse_cluster(nodes)
-    alone = [predict_case(case(**{**cells, "gpu": gpu})).step_time_s for gpu in ("h100", "a100-sxm-80gb")]
+    alone = [
+        predict_case(case(**{**cells, "gpu": gpu})).step_time_s for gpu in ("h100", "a100-sxm-80gb")
+    ]
     assert alone[0] < predict_case(said).step_time_s
     assert predict_case(said).step_time_s > 0.99 * alone[1]  # all replicas wait for the slower kind
-    (tmp_path / "mine.yaml").write_text("nodes:\n  - {accelerator: h100-sxm, count: 1}\n  - {accelerator: a100-sxm-80gb, count: 1}\n")
+    (tmp_path / "mine.yaml").write_text(
+        "nodes:\n  - {accelerator: h100-sxm, count: 1}\n  - {accelerator: a100-sxm-80gb, count:"
+        " 1}\n"
+    )
     (tmp_path / "runs.csv").write_text(table(**cells, cluster="mine.yaml"))
     beside = to_case(read_measurements(tmp_path / "runs.csv")[0], facts=Facts())
     assert isinstance(beside, Case)
@@ -183,14 +209,21 @@ def test_a_cluster_of_several_kinds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "nodes"),
     [
-        ("3 nodes x 4 V100-16GB (AWS p3.8xlarge, inter 10 Gb/s) + 1 node x 4 T4-16GB", [("v100-sxm-16gb", 4, 3), ("t4", 4, 1)]),
+        (
+            "3 nodes x 4 V100-16GB (AWS p3.8xlarge, inter 10 Gb/s) + 1 node x 4 T4-16GB",
+            [("v100-sxm-16gb", 4, 3), ("t4", 4, 1)],
+        ),
         ("1x8 H100 + 1x8 A100-80G", [("h100-sxm", 8, 1), ("a100-sxm-80gb", 8, 1)]),
         ("8x H100 + 8xA100", [("h100-sxm", 8, 1), ("a100-sxm-80gb", 8, 1)]),
     ],
 )
 def test_a_mix_of_devices_in_words(words: str, nodes: list[tuple[str, int, int]]) -> None:
-    groups = case(gpu="mixed", gpu_mix=words, tp="1", precision="fp16", measured_iter_time_s="90").cluster.groups
-    assert [(group.kind.accelerator.name, group.kind.num_devices, group.count) for group in groups] == nodes
+    groups = case(
+        gpu="mixed", gpu_mix=words, tp="1", precision="fp16", measured_iter_time_s="90"
+    ).cluster.groups
+    assert [
+        (group.kind.accelerator.name, group.kind.num_devices, group.count) for group in groups
+    ] == nodes
 
 
 @pytest.mark.parametrize(
@@ -198,9 +231,17 @@ def test_a_mix_of_devices_in_words(words: str, nodes: list[tuple[str, int, int]]
     [
         ({"gpu": "H1000"}, SkipReason.UNKNOWN_ACCELERATOR, "did you mean"),
         ({"gpu": "mixed"}, SkipReason.MIXED_CLUSTER, "in the column cluster"),
-        ({"gpu_mix": "2x8 H100 + 1x8 A100"}, SkipReason.INCONSISTENT_CONFIGURATION, "has 24 devices, not 16"),
+        (
+            {"gpu_mix": "2x8 H100 + 1x8 A100"},
+            SkipReason.INCONSISTENT_CONFIGURATION,
+            "has 24 devices, not 16",
+        ),
         ({"gpu_mix": "1x8 H100 + 1x8 abacus"}, SkipReason.UNKNOWN_ACCELERATOR, "abacus"),
-        ({"cluster": "h100-sxm:8 + a100-sxm:4"}, SkipReason.INCONSISTENT_CONFIGURATION, "has 12 devices, not 16"),
+        (
+            {"cluster": "h100-sxm:8 + a100-sxm:4"},
+            SkipReason.INCONSISTENT_CONFIGURATION,
+            "has 12 devices, not 16",
+        ),
         ({"cluster": "h1000:8"}, SkipReason.INCONSISTENT_CONFIGURATION, "unknown accelerator"),
         ({"cluster": "nowhere.yaml"}, SkipReason.INCONSISTENT_CONFIGURATION, "nowhere.yaml"),
         ({"tp": ""}, SkipReason.INCOMPLETE_CONFIGURATION, "tp"),
@@ -222,7 +263,10 @@ def test_the_template_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert text == template()
     rows = parse_measurements(text.encode(), source="template")
     cases = [to_case(row, facts=Facts()) for row in rows]
-    assert [c.runtime for c in cases if isinstance(c, Case)] == ["megatron-core-0.12 tp_overlap=dgrad", "nemo-24.11"]
+    assert [c.runtime for c in cases if isinstance(c, Case)] == [
+        "megatron-core-0.12 tp_overlap=dgrad",
+        "nemo-24.11",
+    ]
     assert all(predict_case(c).step_time_s > 0 for c in cases if isinstance(c, Case))
     assert run(["validate", "--template", "--json"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == {name for name, _, _ in COLUMNS}
@@ -237,8 +281,14 @@ def test_the_template_is_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_a_runtime_as_people_call_it_is_the_nearest_that_is_described() -> None:
     found = case(runtime="Megatron-LM 0.14 tp_overlap=none")
     assert found.runtime == "megatron-core-0.12 tp_overlap=none"
-    assert "runtime megatron-core-0.12: the nearest to 'Megatron-LM 0.14' that is described" in found.assumptions
+    assert (
+        "runtime megatron-core-0.12: the nearest to 'Megatron-LM 0.14' that is described"
+        in found.assumptions
+    )
     assert not any("nearest" in line for line in case(runtime="nemo").assumptions)
     unknown = read(runtime="Colossal-AI")
     assert isinstance(unknown, Skip)
-    assert (unknown.reason, "unknown runtime 'colossal-ai'" in unknown.detail) == (SkipReason.UNSUPPORTED_RUNTIME, True)
+    assert (unknown.reason, "unknown runtime 'colossal-ai'" in unknown.detail) == (
+        SkipReason.UNSUPPORTED_RUNTIME,
+        True,
+    )

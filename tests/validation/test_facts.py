@@ -1,4 +1,5 @@
-"""Facts beside tables: what a rule may say, errors that name file and place, tables of anybody without any."""
+"""Facts beside tables: what a rule may say, errors that name file and place, tables of anybody
+without any."""
 
 from __future__ import annotations
 
@@ -26,7 +27,14 @@ from tests.validation.published import FOLDER, facts, rows
 HEADER = "source_id,table_or_row,model_name,gpu,gpu_count,seq_len,global_batch,micro_batch,precision,tp,pp,measured_iter_time_s"
 LINE = "mine,run 7,llama-3.1-8b,H100,16,8192,128,1,bf16,2,1,11.5"
 ROW = Measurement(
-    line=2, source_id="lab", table_or_row="Table 1", model_name="m", gpu="H100", gpu_count=8, pp=4, notes="parts=[0, 7, 14, 30]"
+    line=2,
+    source_id="lab",
+    table_or_row="Table 1",
+    model_name="m",
+    gpu="H100",
+    gpu_count=8,
+    pp=4,
+    notes="parts=[0, 7, 14, 30]",
 )
 
 
@@ -47,8 +55,7 @@ def _table(folder: Path, *lines: str, header: str = HEADER) -> Path:
 
 
 def test_rules_fill_replace_and_read_and_the_first_wins() -> None:
-    found = _completed(
-        """
+    found = _completed("""
         where = { source_id = '^LAB$' }
         rules = [
           { where = { gpu = ['A100', 'h100'], pp = { at_least = 2 } }, fill = { tp = 2, pp = 8, dropout = true }, because = "its script" },
@@ -57,27 +64,40 @@ def test_rules_fill_replace_and_read_and_the_first_wins() -> None:
           { read = { stage_layers = { column = "notes", pattern = 'parts=.([0-9, ]+)', cuts = true, before = 3, after = 3 } } },
           { read = { ulysses = { column = "pp" } } },
         ]
-        """
-    )
+        """)
     row = found.row
     assert (row.tp, row.pp, row.cp, row.gpu_count, row.dropout, row.ulysses) == (2, 4, 3, 16, 1, 4)
     assert row.stage_layers == (4, 7, 13)
     assert found.assumptions == ("tp 2, dropout 1: its script",)
-    kept = _completed("rules = [{ fill = { recompute = 'full', sp = 1 } }]", replace(ROW, recompute="none", sp=0)).row
+    kept = _completed(
+        "rules = [{ fill = { recompute = 'full', sp = 1 } }]", replace(ROW, recompute="none", sp=0)
+    ).row
     assert (kept.recompute, kept.sp) == ("none", 0)
     assert _completed("where = { source_id = 'other' }\nrules = [{ fill = { tp = 2 } }]").row == ROW
 
 
 def test_a_list_of_stages_counts_modules_around_the_layers() -> None:
-    read = "rules = [{ read = { stage_layers = { column = 'notes', pattern = 'parts=(.+)', before = 1, after = 1 } } }]"
+    read = (
+        "rules = [{ read = { stage_layers = { column = 'notes', pattern = 'parts=(.+)', before = 1,"
+        " after = 1 } } }]"
+    )
     assert _completed(read, replace(ROW, notes="parts=7, 9,9, 9")).row.stage_layers == (6, 9, 9, 8)
     wrong = complete(replace(ROW, notes="parts=7,x"), facts=_facts(read))
     assert isinstance(wrong, Skip)
-    assert (wrong.reason, wrong.detail[:21]) == (SkipReason.INCONSISTENT_CONFIGURATION, "stage_layers in notes")
+    assert (wrong.reason, wrong.detail[:21]) == (
+        SkipReason.INCONSISTENT_CONFIGURATION,
+        "stage_layers in notes",
+    )
 
 
 def test_a_rule_says_why_rows_are_not_judged() -> None:
-    found = complete(ROW, facts=_facts("rules = [{ where = { table_or_row = '1$' }, skip = 'no-measurement', because = 'a misprint' }]"))
+    found = complete(
+        ROW,
+        facts=_facts(
+            "rules = [{ where = { table_or_row = '1$' }, skip = 'no-measurement', because = 'a"
+            " misprint' }]"
+        ),
+    )
     assert found == Skip(measurement=ROW, reason=SkipReason.NO_MEASUREMENT, detail="a misprint")
 
 
@@ -87,19 +107,40 @@ def test_a_rule_says_why_rows_are_not_judged() -> None:
         ("rules = [", "lab.toml: not TOML"),
         ("colour = 1", "lab.toml: colour: Unexpected keyword argument"),
         ("where = { gpus = 'x' }", "lab.toml: where: there is no column 'gpus': did you mean gpu"),
-        ("rules = [{}, { where = { gpus = 'x' } }]", "lab.toml: rules.2.where: there is no column 'gpus': did you mean gpu"),
-        ("rules = [{ where = { gpu = '(' } }]", "rules.1.where: gpu: '(' is not a regular expression"),
+        (
+            "rules = [{}, { where = { gpus = 'x' } }]",
+            "lab.toml: rules.2.where: there is no column 'gpus': did you mean gpu",
+        ),
+        (
+            "rules = [{ where = { gpu = '(' } }]",
+            "rules.1.where: gpu: '(' is not a regular expression",
+        ),
         ("rules = [{ where = { gpu = [] } }]", "rules.1.where: gpu: a condition is a pattern"),
-        ("rules = [{ where = { pp = { least = 2 } } }]", "rules.1.where: pp: a condition is a pattern"),
+        (
+            "rules = [{ where = { pp = { least = 2 } } }]",
+            "rules.1.where: pp: a condition is a pattern",
+        ),
         ("rules = [{ fill = { tp = 'two' } }]", "rules.1.fill: tp: 'two' is not a whole number"),
-        ("rules = [{ fill = { memory_kind = 'most' } }]", "rules.1.fill: memory_kind: 'most' is not one of allocated-first-stage"),
+        (
+            "rules = [{ fill = { memory_kind = 'most' } }]",
+            "rules.1.fill: memory_kind: 'most' is not one of allocated-first-stage",
+        ),
         ("rules = [{ fills = { tp = 2 } }]", "rules.1.fills: Unexpected keyword argument"),
         ("rules = [{ skip = 'tired' }]", "rules.1.skip: Input should be 'low-quality'"),
-        ("rules = [{ read = { tq = { column = 'notes' } } }]", "rules.1.read: there is no column 'tq'"),
-        ("rules = [{ read = { tp = { column = 'nots' } } }]", "rules.1.read.tp.column: there is no column 'nots': did you mean notes"),
+        (
+            "rules = [{ read = { tq = { column = 'notes' } } }]",
+            "rules.1.read: there is no column 'tq'",
+        ),
+        (
+            "rules = [{ read = { tp = { column = 'nots' } } }]",
+            "rules.1.read.tp.column: there is no column 'nots': did you mean notes",
+        ),
         ("rules = [{ read = { tp = { column = 'notes', pattern = 'tp' } } }]", "'tp' has 0 groups"),
         ("remarks = [{ where = { zero = 1 } }]", "remarks.1.sentence"),
-        ("bars = [{ name = 'x', where = [{ zero = 1 }] }]", "bars.1.where.1: there is no column 'zero'"),
+        (
+            "bars = [{ name = 'x', where = [{ zero = 1 }] }]",
+            "bars.1.where.1: there is no column 'zero'",
+        ),
     ],
 )
 def test_malformed_facts_name_the_place(text: str, message: str) -> None:
@@ -109,7 +150,12 @@ def test_malformed_facts_name_the_place(text: str, message: str) -> None:
 
 
 @examples(100, 1000)
-@given(st.binary(max_size=200) | st.sampled_from(["rules", "where", "remarks", "bars", "networks"]).map(lambda k: f"{k} = [[1]]".encode()))
+@given(
+    st.binary(max_size=200)
+    | st.sampled_from(["rules", "where", "remarks", "bars", "networks"]).map(
+        lambda k: f"{k} = [[1]]".encode()
+    )
+)
 def test_any_bytes_are_facts_or_an_error_of_ours(content: bytes) -> None:
     try:
         parse_facts(content, name="fuzz.toml")
@@ -121,7 +167,9 @@ def test_any_bytes_are_facts_or_an_error_of_ours(content: bytes) -> None:
 
 
 def test_a_bare_table_of_anybody_is_predicted(tmp_path: Path) -> None:
-    path = _table(tmp_path, LINE + ",torchtitan-0.2,FSDP", header=HEADER + ",runtime,zero_stage_or_fsdp")
+    path = _table(
+        tmp_path, LINE + ",torchtitan-0.2,FSDP", header=HEADER + ",runtime,zero_stage_or_fsdp"
+    )
     (row,) = validate(path).rows
     assert row.case.runtime == "torchtitan-0.2"
     assert (row.case.grid.dp, row.case.grid.tp, row.case.grid.zero) == (8, 2, 3)
@@ -143,9 +191,15 @@ def test_a_runtime_may_be_given_for_the_whole_table(tmp_path: Path) -> None:
 
 
 def test_a_table_gives_its_own_decoder_and_memory(tmp_path: Path) -> None:
-    header = HEADER + ",runtime,architecture,layers,hidden,heads,vocab,ffn_hidden,peak_mem_gb,memory_kind"
+    header = (
+        HEADER
+        + ",runtime,architecture,layers,hidden,heads,vocab,ffn_hidden,peak_mem_gb,memory_kind"
+    )
     path = _table(
-        tmp_path, LINE.replace("llama-3.1-8b", "ours") + ",nemo-24.11,llama,4,1024,8,32000,4096,3.5,allocated-worst", header=header
+        tmp_path,
+        LINE.replace("llama-3.1-8b", "ours")
+        + ",nemo-24.11,llama,4,1024,8,32000,4096,3.5,allocated-worst",
+        header=header,
     )
     (case,) = cases_of(path, facts=Facts())
     assert isinstance(case, Case)
@@ -167,9 +221,26 @@ def test_facts_are_found_beside_a_table_or_given(tmp_path: Path) -> None:
         facts_of(path, folder=tmp_path / "nowhere")
 
 
-def test_the_verb_takes_facts_a_runtime_and_stored_constants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_takes_facts_a_runtime_and_stored_constants(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path, page = _table(tmp_path, LINE), tmp_path / "page.md"
-    assert run(["validate", str(path), "--runtime", "nemo-24.11", "--folds", str(FOLDER / "folds.json"), "-o", str(page), "--quiet"]) == 0
+    assert (
+        run(
+            [
+                "validate",
+                str(path),
+                "--runtime",
+                "nemo-24.11",
+                "--folds",
+                str(FOLDER / "folds.json"),
+                "-o",
+                str(page),
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     assert "| mine | 1 |" in page.read_text(encoding="utf-8")
     assert "## Bars" not in page.read_text(encoding="utf-8")
     assert run(["validate", str(path), "--facts", str(tmp_path / "nowhere")]) == 7
@@ -178,19 +249,33 @@ def test_the_verb_takes_facts_a_runtime_and_stored_constants(tmp_path: Path, cap
 
 
 def test_every_rule_of_the_project_is_used_by_some_row() -> None:
-    """A rule that no row of the tables needs says nothing that was checked; layouts of one recipe file are listed together."""
-    cells = [cells_of(row) for row in (*rows(), *read_measurements(FOLDER / "predicted" / "rows.csv"))]
-    unused = [rule for rule in facts().rules if not any(rule.where.matches(found) for found in cells)]
+    """A rule that no row of the tables needs says nothing that was checked; layouts of one recipe
+    file are listed together."""
+    cells = [
+        cells_of(row) for row in (*rows(), *read_measurements(FOLDER / "predicted" / "rows.csv"))
+    ]
+    unused = [
+        rule for rule in facts().rules if not any(rule.where.matches(found) for found in cells)
+    ]
     assert [rule.where for rule in unused if "layout_map" not in rule.because] == []
 
 
 def test_the_wheel_holds_no_facts_of_a_table() -> None:
     source = FOLDER.parents[1] / "src" / "shardwright" / "validation"
     text = "\n".join(path.read_text(encoding="utf-8") for path in source.glob("*.py"))
-    assert [name for name in {row.source_id for row in rows()} if f'"{name}"' in text or f"'{name}'" in text] == []
+    assert [
+        name
+        for name in {row.source_id for row in rows()}
+        if f'"{name}"' in text or f"'{name}'" in text
+    ] == []
 
 
 def test_rows_of_a_source_without_facts_say_what_they_lack() -> None:
-    skip = to_case(next(r for r in rows("training.csv") if r.source_id == "internevo"), facts=Facts())
+    skip = to_case(
+        next(r for r in rows("training.csv") if r.source_id == "internevo"), facts=Facts()
+    )
     assert isinstance(skip, Skip)
-    assert (skip.reason, skip.detail) == (SkipReason.UNSUPPORTED_MODEL, "no model is called 'InternLM-7B'")
+    assert (skip.reason, skip.detail) == (
+        SkipReason.UNSUPPORTED_MODEL,
+        "no model is called 'InternLM-7B'",
+    )

@@ -14,7 +14,14 @@ from shardwright.errors import DataError, UsageError
 from shardwright.hardware.catalog.constants import DECLARED, SHIPPED, Constants
 from shardwright.validation.case import Case
 from shardwright.validation.fit import PRIOR, Fit, fit, refine, row_weights
-from shardwright.validation.folds import FOLDS, FoldConstants, fold_key, fold_text, leave_out, read_folds
+from shardwright.validation.folds import (
+    FOLDS,
+    FoldConstants,
+    fold_key,
+    fold_text,
+    leave_out,
+    read_folds,
+)
 from shardwright.validation.predict import Evaluator, case_seconds, evaluator
 from tests.tiers import in_both, many
 from tests.validation.published import case_of, rows
@@ -23,7 +30,8 @@ TRUE = replace(PRIOR, clock_ampere=1.13, clock_hopper_fp8=1.02, passes_fused=1.3
 
 
 DEEPEST = many(4, 128)
-"""Stages of the runs that are fitted: a step of the deepest takes as long to simulate as all the others."""
+"""Stages of the runs that are fitted: a step of the deepest takes as long to simulate as all the
+others."""
 
 
 @cache
@@ -63,7 +71,10 @@ def test_constants_that_rows_inform_are_recovered_and_others_stay(whole: Fit) ->
     assert found.informed["clock_blackwell"] == 0
     assert found.constants.clock_blackwell == pytest.approx(PRIOR.clock_blackwell)
     assert found.low["clock_ampere"] < found.constants.clock_ampere < found.high["clock_ampere"]
-    assert found.high["clock_blackwell"] / found.constants.clock_blackwell > found.high["clock_ampere"] / found.constants.clock_ampere
+    assert (
+        found.high["clock_blackwell"] / found.constants.clock_blackwell
+        > found.high["clock_ampere"] / found.constants.clock_ampere
+    )
 
 
 @in_both
@@ -74,18 +85,27 @@ def test_a_row_far_off_bends_little(cases: list[Case], simulate: Evaluator) -> N
 
 
 @in_both
-def test_rows_that_are_left_out_cannot_be_seen(cases: list[Case], whole: Fit, simulate: Evaluator) -> None:
+def test_rows_that_are_left_out_cannot_be_seen(
+    cases: list[Case], whole: Fit, simulate: Evaluator
+) -> None:
     held = [case.laboratory == "megatron-papers" for case in cases]
-    spoiled = [replace(c, measured_s=2 * (c.measured_s or 0.0)) if out else c for c, out in zip(cases, held, strict=True)]
+    spoiled = [
+        replace(c, measured_s=2 * (c.measured_s or 0.0)) if out else c
+        for c, out in zip(cases, held, strict=True)
+    ]
     weights = row_weights(cases) * ~np.array(held)
-    point = replace(whole.sensitivity, residual=whole.sensitivity.residual - np.log(2) * np.array(held))
+    point = replace(
+        whole.sensitivity, residual=whole.sensitivity.residual - np.log(2) * np.array(held)
+    )
     assert refine(spoiled, point, weights=weights, evaluator=simulate) == refine(
         cases, whole.sensitivity, weights=weights, evaluator=simulate
     )
 
 
 @in_both
-def test_a_fold_without_rows_of_a_device_returns_the_prior(cases: list[Case], whole: Fit, simulate: Evaluator) -> None:
+def test_a_fold_without_rows_of_a_device_returns_the_prior(
+    cases: list[Case], whole: Fit, simulate: Evaluator
+) -> None:
     folds = leave_out(cases, whole, fold="accelerator", evaluator=simulate)
     without = dict(folds.values)
     assert without["h100-sxm"].clock_hopper_fp8 == pytest.approx(PRIOR.clock_hopper_fp8)
@@ -97,17 +117,31 @@ def test_a_fold_without_rows_of_a_device_returns_the_prior(cases: list[Case], wh
 def test_fold_keys() -> None:
     case = _cases()[0]
     assert fold_key(case, fold="none") == ""
-    assert {fold for fold in FOLDS if fold_key(case, fold=fold)} == {"model", "source", "other base", "accelerator"}
+    assert {fold for fold in FOLDS if fold_key(case, fold=fold)} == {
+        "model",
+        "source",
+        "other base",
+        "accelerator",
+    }
     with pytest.raises(UsageError, match="did you mean model"):
         fold_key(case, fold="modl")
 
 
 def test_folds_round_trip_and_other_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "folds.json"
-    groups = (FoldConstants(fold="source", values=(("a", TRUE), ("b", SHIPPED))), FoldConstants(fold="model", values=(("m", PRIOR),)))
+    groups = (
+        FoldConstants(fold="source", values=(("a", TRUE), ("b", SHIPPED))),
+        FoldConstants(fold="model", values=(("m", PRIOR),)),
+    )
     path.write_text(fold_text(groups), encoding="utf-8")
     assert read_folds(path) == {group.fold: group for group in groups}
-    for text in ("", "[]", '{"source": 1}', '{"source": {"a": {}}}', '{"source": {"a": {"clock_ampere": "x"}}}'):
+    for text in (
+        "",
+        "[]",
+        '{"source": 1}',
+        '{"source": {"a": {}}}',
+        '{"source": {"a": {"clock_ampere": "x"}}}',
+    ):
         path.write_text(text, encoding="utf-8")
         with pytest.raises(DataError, match="not a file of fitted folds"):
             read_folds(path)

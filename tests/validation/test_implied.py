@@ -1,4 +1,5 @@
-"""What names mean, and what the cells of a row imply of those that are empty: each fill told, and none where two values would do."""
+"""What names mean, and what the cells of a row imply of those that are empty: each fill told, and
+none where two values would do."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ SIZES = {"layers": "24", "hidden": "2048", "heads": "16", "ffn_hidden": "8192", 
 def test_words_of_a_run_are_no_part_of_a_name(said: str, meant: str) -> None:
     cells = {**EXPERTS, "etp": "1", "tp": "1"} if meant != "llama-3.1-8b" else {}
     found = case(**{**cells, "model_name": said})
-    assert (found.model.hidden, found.model.vocab) == (load_model(meant).hidden, load_model(meant).vocab)
+    assert (found.model.hidden, found.model.vocab) == (
+        load_model(meant).hidden,
+        load_model(meant).vocab,
+    )
     assert any(f"architecture {meant}: what {said!r} means" in line for line in found.assumptions)
 
 
@@ -68,7 +72,9 @@ def test_a_size_that_is_not_the_models_or_no_name_means_nothing(name: str) -> No
         ("ours", {"experts": "8", "topk": "2", "ffn_hidden": "4096"}, "mixture"),
     ],
 )
-def test_sizes_of_a_row_are_a_decoder_of_its_familys_form(name: str, cells: dict[str, str], form: str) -> None:
+def test_sizes_of_a_row_are_a_decoder_of_its_familys_form(
+    name: str, cells: dict[str, str], form: str
+) -> None:
     found = case(**{"model_name": name, **SIZES, **cells})
     assert any(f"architecture {form}: sizes of the row" in line for line in found.assumptions)
     assert (found.model.hidden, found.model.vocab) == (2048, 50304)
@@ -76,7 +82,13 @@ def test_sizes_of_a_row_are_a_decoder_of_its_familys_form(name: str, cells: dict
 
 def test_sizes_without_a_vocabulary_are_no_model() -> None:
     assert isinstance(read(model_name="ours", **{**SIZES, "vocab": ""}), Skip)
-    padded = case(model_name="our-gpt", **{**SIZES, "vocab": ""}, architecture="gpt", tokenizer_words="50257", tp="4")
+    padded = case(
+        model_name="our-gpt",
+        **{**SIZES, "vocab": ""},
+        architecture="gpt",
+        tokenizer_words="50257",
+        tp="4",
+    )
     assert padded.model.vocab == 50688  # a multiple of 512
 
 
@@ -91,7 +103,9 @@ def test_sizes_without_a_vocabulary_are_no_model() -> None:
         ({"micro_batch": "", "global_batch": "8"}, 2, 8, 1),
     ],
 )
-def test_what_other_cells_leave_one_value_for(cells: dict[str, str], tp: int, dp: int, mbs: int) -> None:
+def test_what_other_cells_leave_one_value_for(
+    cells: dict[str, str], tp: int, dp: int, mbs: int
+) -> None:
     found = case(**cells).grid
     assert (found.tp, found.pp, found.vpp, found.dp, found.microbatch) == (tp, 1, 1, dp, mbs)
 
@@ -135,7 +149,14 @@ def test_fine_tuning_needs_what_it_trains() -> None:
 
 @pytest.mark.parametrize(
     ("words", "percent", "parameters"),
-    [("none", 0, False), ("opt", 100, False), ("CPU", 100, False), ("opt+param", 100, True), ("full-cpu", 100, True), ("param", 0, True)],
+    [
+        ("none", 0, False),
+        ("opt", 100, False),
+        ("CPU", 100, False),
+        ("opt+param", 100, True),
+        ("full-cpu", 100, True),
+        ("param", 0, True),
+    ],
 )
 def test_offload_as_people_write_it(words: str, percent: int, parameters: bool) -> None:
     found = case(offload=words, runtime="deepspeed", zero_stage_or_fsdp="ZeRO-3", tp="1")
@@ -144,7 +165,10 @@ def test_offload_as_people_write_it(words: str, percent: int, parameters: bool) 
 
 
 def test_offload_that_is_not_understood_or_not_there_is_told() -> None:
-    for cells, said in (({"offload": "disk"}, "offload disk"), ({"offload": "param"}, "has no option param_offload")):
+    for cells, said in (
+        ({"offload": "disk"}, "offload disk"),
+        ({"offload": "param"}, "has no option param_offload"),
+    ):
         skip = read(**cells)
         assert isinstance(skip, Skip)
         assert skip.reason is SkipReason.UNSUPPORTED_STRATEGY
@@ -159,9 +183,12 @@ def test_rows_that_are_predicted_and_not_judged() -> None:
 
 
 def test_runs_whose_checkpoints_waited_in_host_memory_fit() -> None:
-    """52B over 16 replicas of four V100 with 48 samples each: their inputs alone are more than a device has."""
+    """52B over 16 replicas of four V100 with 48 samples each: their inputs alone are more than a
+    device has."""
     row = next(r for r in rows("predicted/rows.csv") if "ZeRO (old branch) L371" in r.table_or_row)
     ran = to_case(row, facts=facts())
     assert isinstance(ran, Case)
     assert predict_case(ran).fits
-    assert not predict_case(replace(ran, runtime=ran.runtime.replace(" cpu_checkpoints=on", ""))).fits
+    assert not predict_case(
+        replace(ran, runtime=ran.runtime.replace(" cpu_checkpoints=on", ""))
+    ).fits

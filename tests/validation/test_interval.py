@@ -72,12 +72,17 @@ def test_an_interval_is_as_far_up_as_down_and_widens_with_doubt() -> None:
 
 def test_a_prediction_says_what_its_interval_is_made_of() -> None:
     prediction = predict_case(_case())
-    assert prediction.interval_s == pytest.approx(interval(prediction.step_time_s, prediction.doubts))
+    assert prediction.interval_s == pytest.approx(
+        interval(prediction.step_time_s, prediction.doubts)
+    )
     assert {d.name for d in prediction.doubts} <= set(COEFFICIENTS)
     assert all(0 < d.share <= 1 for d in prediction.doubts)
 
 
 def test_coverage_counts_rows_inside() -> None:
-    inside, outside = (replace(_rows(np.random.default_rng(1), n=1)[0], interval_s=bounds) for bounds in ((0.9, 1.1), (1.05, 1.2)))
+    inside, outside = (
+        replace(_rows(np.random.default_rng(1), n=1)[0], interval_s=bounds)
+        for bounds in ((0.9, 1.1), (1.05, 1.2))
+    )
     assert coverage([inside, outside]).inside == 0.5
     assert coverage([]).n == 0

@@ -1,4 +1,5 @@
-"""Launch facts of InferenceX: each with a source, options that the engine has, and rows as their scripts start them."""
+"""Launch facts of InferenceX: each with a source, options that the engine has, and rows as their
+scripts start them."""
 
 from __future__ import annotations
 
@@ -19,8 +20,17 @@ from shardwright.validation.serving.rows import to_serving_case
 from tests.validation.serving_tables import FOLDER, facts, published_cases, row_of
 
 FILES = ("inferencex.toml", "inferencex_disaggregated.toml")
-SOURCE = re.compile(r"https://github\.com/(SemiAnalysisAI/InferenceX|(NVIDIA|ishandhanani)/srt-slurm)/blob/[0-9a-f]{40}/\S+\.(sh|yaml)$")
-R1 = {"model_name": "DeepSeek-R1", "precision": "fp8", "protocol": "inferencex", "osl": "1024", "spec_decoding": "none", "source_id": "x"}
+SOURCE = re.compile(
+    r"https://github\.com/(SemiAnalysisAI/InferenceX|(NVIDIA|ishandhanani)/srt-slurm)/blob/[0-9a-f]{40}/\S+\.(sh|yaml)$"
+)
+R1 = {
+    "model_name": "DeepSeek-R1",
+    "precision": "fp8",
+    "protocol": "inferencex",
+    "osl": "1024",
+    "spec_decoding": "none",
+    "source_id": "x",
+}
 
 
 @cache
@@ -29,7 +39,9 @@ def launches(name: str) -> Facts:
 
 
 def started(**cells: str) -> ServingCase:
-    found = to_serving_case(row_of(**{"gpu_count": cells.get("tp", "8"), "tp": "8", **R1, **cells}), facts=facts())
+    found = to_serving_case(
+        row_of(**{"gpu_count": cells.get("tp", "8"), "tp": "8", **R1, **cells}), facts=facts()
+    )
     assert isinstance(found, ServingCase), found
     return found
 
@@ -44,7 +56,10 @@ def test_every_rule_has_a_source_and_known_options(name: str) -> None:
     for rule in launches(name).rules:
         assert SOURCE.search(rule.because), rule.because
         assert rule.options or rule.fill
-        names = [re.sub(r"^(prefill|decode)\.", "", word.partition("=")[0]) for word in rule.options.split()]
+        names = [
+            re.sub(r"^(prefill|decode)\.", "", word.partition("=")[0])
+            for word in rule.options.split()
+        ]
         assert {*names} <= had & {*BY_NAME}
         assert len({word.partition("=")[0] for word in rule.options.split()}) == len(names)
 
@@ -55,7 +70,8 @@ def test_no_published_row_is_lost_for_its_launch() -> None:
     lost = [
         case
         for case in found
-        if isinstance(case, ServingSkip) and case.reason.value in ("unsupported-runtime", "inconsistent-configuration")
+        if isinstance(case, ServingSkip)
+        and case.reason.value in ("unsupported-runtime", "inconsistent-configuration")
     ]
     told = [case for case in cases if case.engine.options]
     # Those without: disaggregated runs of which no recipe is public, and rows of fixed lengths.
@@ -68,15 +84,35 @@ def test_no_published_row_is_lost_for_its_launch() -> None:
     [
         (
             {"engine": "sglang 0.5.9", "gpu": "b200_sxm", "concurrency": "64", "isl": "1024"},
-            {"sequences": "128", "memory": "0.82", "token_budget": "32768", "polling": "30", "stream_interval": "30"},
+            {
+                "sequences": "128",
+                "memory": "0.82",
+                "token_budget": "32768",
+                "polling": "30",
+                "stream_interval": "30",
+            },
         ),
-        ({"engine": "sglang 0.5.9", "gpu": "b200_sxm", "concurrency": "8", "isl": "1024"}, {"polling": "10"}),
         (
-            {"engine": "sglang 0.5.9", "gpu": "b200_sxm", "concurrency": "64", "isl": "8192", "tp": "4"},
+            {"engine": "sglang 0.5.9", "gpu": "b200_sxm", "concurrency": "8", "isl": "1024"},
+            {"polling": "10"},
+        ),
+        (
+            {
+                "engine": "sglang 0.5.9",
+                "gpu": "b200_sxm",
+                "concurrency": "64",
+                "isl": "8192",
+                "tp": "4",
+            },
             {"sequences": "32", "memory": "0.95", "token_budget": "8192", "polling": "10"},
         ),
         (
-            {"engine": "trtllm 1.2.0rc6.post2", "gpu": "b200_sxm", "concurrency": "128", "isl": "1024"},
+            {
+                "engine": "trtllm 1.2.0rc6.post2",
+                "gpu": "b200_sxm",
+                "concurrency": "128",
+                "isl": "1024",
+            },
             {
                 "piecewise": "on",
                 "wait_iterations": "40",
@@ -87,7 +123,12 @@ def test_no_published_row_is_lost_for_its_launch() -> None:
             },
         ),
         (
-            {"engine": "trtllm 1.2.0rc6.post2", "gpu": "b200_sxm", "concurrency": "512", "isl": "1024"},
+            {
+                "engine": "trtllm 1.2.0rc6.post2",
+                "gpu": "b200_sxm",
+                "concurrency": "512",
+                "isl": "1024",
+            },
             {"graph_max": "64", "experts": "deepgemm", "memory": "0.7"},
         ),
         (
@@ -103,7 +144,13 @@ def test_no_published_row_is_lost_for_its_launch() -> None:
             {"balance_iterations": "60", "token_budget": "8320", "piecewise": "on"},
         ),
         (
-            {"engine": "trtllm 1.2.0rc6.post3", "gpu": "b200_sxm", "concurrency": "32", "isl": "1024", "spec_decoding": "mtp"},
+            {
+                "engine": "trtllm 1.2.0rc6.post3",
+                "gpu": "b200_sxm",
+                "concurrency": "32",
+                "isl": "1024",
+                "spec_decoding": "mtp",
+            },
             {"sequences": "32", "token_budget": "1216", "experts": "trtllm", "graph_max": "32"},
         ),
         (
@@ -115,7 +162,13 @@ def test_no_published_row_is_lost_for_its_launch() -> None:
                 "concurrency": "16",
                 "isl": "1024",
             },
-            {"context": "2068", "graph_max": "2048", "kv": "fp8", "fused_sums": "on", "sequences": "512"},
+            {
+                "context": "2068",
+                "graph_max": "2048",
+                "kv": "fp8",
+                "fused_sums": "on",
+                "sequences": "512",
+            },
         ),
         (
             {
@@ -146,7 +199,11 @@ def test_prefill_and_decode_have_options_of_their_own() -> None:
     )
     prefill, decode = (dict(pool.worker.options) for pool in case.deployment.pools)
     assert (prefill["sequences"], prefill["graphs"], prefill["memory"]) == ("8", "off", "0.1")
-    assert (decode["sequences"], decode["token_budget"], decode["graph_sizes"].count(",")) == ("512", "512", 66)
+    assert (decode["sequences"], decode["token_budget"], decode["graph_sizes"].count(",")) == (
+        "512",
+        "512",
+        66,
+    )
     assert dict(case.engine.options) == {"kv": "fp8", "prefix_cache": "off"}
     assert any("srt-slurm" in line and "decode.sequences=512" in line for line in case.assumptions)
 
@@ -168,14 +225,25 @@ def test_guesses_of_a_recipe_go_before_those_of_the_engine() -> None:
 def test_a_row_goes_before_its_facts() -> None:
     assert joined({"memory": "0.8", "kv": "fp8"}, "memory=0.9") == "kv=fp8 memory=0.9"
     assert of_all("memory=0.9 decode.sequences=8 prefill.graphs=off kv=fp8") == "memory=0.9 kv=fp8"
-    assert options_of(engine="sglang 0.5.9", gpu="b200_sxm", isl="1024", options="memory=0.5")["memory"] == "0.5"
+    assert (
+        options_of(engine="sglang 0.5.9", gpu="b200_sxm", isl="1024", options="memory=0.5")[
+            "memory"
+        ]
+        == "0.5"
+    )
 
 
 def test_options_of_workers() -> None:
     engine = engine_called("sglang-0.5.9")
     both = parse_deployment("prefill 1x(tp4) decode 2x(tp8 memory=0.7)")
-    told = told_workers(both, engine=engine, options="kv=fp8 prefill.graphs=off decode.memory=0.8 decode.sequences=4")
-    assert print_deployment(told) == "prefill 1x(tp4 graphs=off) decode 2x(tp8 memory=0.7 sequences=4)"
+    told = told_workers(
+        both,
+        engine=engine,
+        options="kv=fp8 prefill.graphs=off decode.memory=0.8 decode.sequences=4",
+    )
+    assert (
+        print_deployment(told) == "prefill 1x(tp4 graphs=off) decode 2x(tp8 memory=0.7 sequences=4)"
+    )
     with pytest.raises(RuntimeModelError, match="workers that there are none of"):
         told_workers(parse_deployment("tp8"), engine=engine, options="decode.memory=0.8")
     with pytest.raises(RuntimeModelError, match="unknown engine option"):

@@ -1,4 +1,5 @@
-"""Reading tables of measurements: exact values, errors that name line and column, and no other errors."""
+"""Reading tables of measurements: exact values, errors that name line and column, and no other
+errors."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.validation.measurements import REQUIRED, Measurement, parse_measurements, read_measurements
+from shardwright.validation.measurements import (
+    REQUIRED,
+    Measurement,
+    parse_measurements,
+    read_measurements,
+)
 from tests.tiers import examples
 from tests.validation.published import FOLDER
 
@@ -21,8 +27,16 @@ def _table(*lines: str) -> bytes:
 
 
 def test_values_are_read_by_the_header() -> None:
-    (row,) = parse_measurements(_table('lab,"Table 1, row 2",GPT-1B,A100-80GB,8,24,1.5,"a; b"'), source="t.csv")
-    assert (row.line, row.source_id, row.table_or_row, row.gpu_count, row.layers) == (2, "lab", "Table 1, row 2", 8, 24)
+    (row,) = parse_measurements(
+        _table('lab,"Table 1, row 2",GPT-1B,A100-80GB,8,24,1.5,"a; b"'), source="t.csv"
+    )
+    assert (row.line, row.source_id, row.table_or_row, row.gpu_count, row.layers) == (
+        2,
+        "lab",
+        "Table 1, row 2",
+        8,
+        24,
+    )
     assert row.measured_iter_time_s == 1.5
     assert row.seq_len is None
     assert row.notes == "a; b"
@@ -41,8 +55,14 @@ def test_columns_in_any_order_unknown_columns_and_empty_lines() -> None:
         (b"\xff\xfe", "not UTF-8"),
         (b"source_id,table_or_row,model_nam,gpu,gpu_count\n", "did you mean model_nam?"),
         (HEADER.encode() + b",gpu\n", "column gpu appears twice"),
-        (_table("lab,r,m,A100,eight,1,1,"), "line 2, column gpu_count: 'eight' is not a whole number"),
-        (_table("lab,r,m,A100,8,1,1,", "lab,r,m,A100,8,1,fast,"), "line 3, column measured_iter_time_s: 'fast' is not a number"),
+        (
+            _table("lab,r,m,A100,eight,1,1,"),
+            "line 2, column gpu_count: 'eight' is not a whole number",
+        ),
+        (
+            _table("lab,r,m,A100,8,1,1,", "lab,r,m,A100,8,1,fast,"),
+            "line 3, column measured_iter_time_s: 'fast' is not a number",
+        ),
         (_table("lab,r,m,A100,8,1,inf,"), "not a finite number"),
         (_table("lab,r,m,A100,8,-1,1,"), "column layers: '-1'"),
         (_table("lab,r,m,A100,8,9999999999999999,1,"), "too large"),
@@ -73,8 +93,13 @@ def test_any_bytes_are_rows_or_an_error_of_ours(content: bytes) -> None:
 
 
 @examples(50, 500)
-@given(st.lists(st.lists(st.text(max_size=12), max_size=10), max_size=5), st.sampled_from([",", '"', "\n", ",,"]))
-def test_any_cells_under_a_good_header_are_rows_or_an_error_of_ours(lines: list[list[str]], joint: str) -> None:
+@given(
+    st.lists(st.lists(st.text(max_size=12), max_size=10), max_size=5),
+    st.sampled_from([",", '"', "\n", ",,"]),
+)
+def test_any_cells_under_a_good_header_are_rows_or_an_error_of_ours(
+    lines: list[list[str]], joint: str
+) -> None:
     text = "\n".join([HEADER, *(joint.join(cells) for cells in lines)])
     _parse(text.encode("utf-8", errors="surrogatepass"))
 

@@ -26,13 +26,22 @@ def test_it_is_of_another_framework(name: str) -> None:
     ("text", "near"),
     [
         ("megatron-bridge", "nemo-24.11 loss=te fp8=current permute_fusion=on"),
-        ("nemo-24.07", "megatron-core-0.12 attention=flash-2 grad_dtype=bf16 grad_check=off grad_average=collective"),
+        (
+            "nemo-24.07",
+            (
+                "megatron-core-0.12 attention=flash-2 grad_dtype=bf16 grad_check=off"
+                " grad_average=collective"
+            ),
+        ),
         ("fsdp1-llm-foundry", "torchtitan-0.2"),
         # Options that the other one has are set there.
         (
             "megatron-core-0.12 tp_overlap=none grad_overlap=off",
-            "megatron-bridge loss=plain tp_overlap=none grad_overlap=off grad_dtype=fp32 grad_check=on grad_average=buffer fp8=delayed "
-            "fp8_gather=off dispatcher=alltoall permute_fusion=off",
+            (
+                "megatron-bridge loss=plain tp_overlap=none grad_overlap=off grad_dtype=fp32"
+                " grad_check=on grad_average=buffer fp8=delayed fp8_gather=off dispatcher=alltoall"
+                " permute_fusion=off"
+            ),
         ),
     ],
 )
@@ -46,6 +55,12 @@ def test_a_row_is_predicted_so_with_the_constants_of_others() -> None:
     found = Predictions([source, replace(source, fold="other base")])
     other = as_neighbour(case)
     assert load_runtime(other.runtime).framework == "Megatron-Core"
-    assert found.of(case, fold="other base").step_time_s == predict_case(other, constants=source.of(case)).step_time_s
-    assert found.of(case, fold="source").step_time_s == predict_case(case, constants=source.of(case)).step_time_s
+    assert (
+        found.of(case, fold="other base").step_time_s
+        == predict_case(other, constants=source.of(case)).step_time_s
+    )
+    assert (
+        found.of(case, fold="source").step_time_s
+        == predict_case(case, constants=source.of(case)).step_time_s
+    )
     assert FoldConstants(fold="other base", values=source.values).of(case) == source.of(case)

@@ -1,4 +1,5 @@
-"""Every row that is far off has a sentence that says why, and every sentence is about rows of the copy."""
+"""Every row that is far off has a sentence that says why, and every sentence is about rows of the
+copy."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ REMARKS = facts().remarks
 
 @cache
 def _cases() -> tuple[Case, ...]:
-    return tuple(case_of(row) for row in rows("training.csv", "heterogeneous.csv", "megatron_ci.csv"))
+    return tuple(
+        case_of(row) for row in rows("training.csv", "heterogeneous.csv", "megatron_ci.csv")
+    )
 
 
 @cache
@@ -35,7 +38,11 @@ def test_no_run_of_the_tables_is_called_too_large() -> None:
     others = [to_case(row, facts=facts()) for row in rows("predicted/rows.csv")]
     found = (*_judged(), *judge(some(others), predict=predict_case).rows)
     assert len(found) > (1100 if in_proof() else 400)
-    assert [f"{r.case.measurement.source_id} {r.case.measurement.table_or_row}: {r.infeasible}" for r in found if r.infeasible] == []
+    assert [
+        f"{r.case.measurement.source_id} {r.case.measurement.table_or_row}: {r.infeasible}"
+        for r in found
+        if r.infeasible
+    ] == []
 
 
 @in_both
@@ -44,7 +51,9 @@ def test_rows_far_off_have_a_sentence() -> None:
     far = [row for row in judged if max(abs(row.error or 0.0), abs(row.memory_error or 0.0)) > FAR]
     assert far
     assert [
-        f"{r.case.measurement.source_id} {r.case.measurement.table_or_row}" for r in far if not remark_of(r.case, remarks=REMARKS)
+        f"{r.case.measurement.source_id} {r.case.measurement.table_or_row}"
+        for r in far
+        if not remark_of(r.case, remarks=REMARKS)
     ] == []
 
 

@@ -1,6 +1,8 @@
-"""The limits that predictions of serving are held to, over the project's own rows (benchmarks/published/serving), with the simulator.
+"""The limits that predictions of serving are held to, over the project's own rows
+(benchmarks/published/serving), with the simulator.
 
-A bar that is missed is a strict xfail with what was found; the page docs/serving-accuracy.md has the same figures.
+A bar that is missed is a strict xfail with what was found; the page docs/serving-accuracy.md has
+the same figures.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ PAIRS = (
 )
 WAITING = "whether requests wait, near capacity"
 MISSED = {
-    "TTFT": "median 20.0 % of 20.0 %, above it by less than a tenth: first tokens of SGLang on Blackwell 36 % too early in the median",
+    "TTFT": (
+        "median 20.0 % of 20.0 %, above it by less than a tenth: first tokens of SGLang on"
+        " Blackwell 36 % too early in the median"
+    ),
     "DeepSeek-R1, attention DP 8 and EP 8": "the worst of three 42.0 % off, of 10 %",
     WAITING: "22 of 26 rows right, 84.6 % of 85 %",
 }
@@ -41,12 +46,23 @@ def results() -> dict[str, ServingBarResult]:
     return {result.name: result for result in judge_serving_bars(study.validations)}
 
 
-@pytest.mark.parametrize("name", ["vllm, b200-sxm", "vllm, h100-sxm", "vllm, h200-sxm", "tensorrt-llm, h100-sxm"])
+@pytest.mark.parametrize(
+    "name", ["vllm, b200-sxm", "vllm, h100-sxm", "vllm, h200-sxm", "tensorrt-llm, h100-sxm"]
+)
 def test_some_rows_of_an_engine_on_a_device(name: str) -> None:
     """Every ninth; all of them are in the proof tier."""
     engine, device = name.split(", ")
-    every = [c for c in published_cases() if isinstance(c, ServingCase) and c.doubt is Doubt.NONE and c.tpot_s and not c.guessed]
-    some = [c for c in every if (c.engine.engine, c.cluster.node.accelerator.name) == (engine, device) and not c.disaggregated][::9]
+    every = [
+        c
+        for c in published_cases()
+        if isinstance(c, ServingCase) and c.doubt is Doubt.NONE and c.tpot_s and not c.guessed
+    ]
+    some = [
+        c
+        for c in every
+        if (c.engine.engine, c.cluster.node.accelerator.name) == (engine, device)
+        and not c.disaggregated
+    ][::9]
     errors = [abs(predict_serving(c, SERVING).tpot_s / c.tpot_s - 1) for c in some if c.tpot_s]
     assert len(errors) >= 7
     assert median(errors) <= 0.16
@@ -56,7 +72,14 @@ def test_some_rows_of_an_engine_on_a_device(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.xfail(reason=MISSED[name], strict=True, raises=AssertionError) if name in MISSED else ())
+        pytest.param(
+            name,
+            marks=(
+                pytest.mark.xfail(reason=MISSED[name], strict=True, raises=AssertionError)
+                if name in MISSED
+                else ()
+            ),
+        )
         for name in (*(bar.name for bar in BARS), *PAIRS, WAITING)
     ],
 )

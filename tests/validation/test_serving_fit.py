@@ -1,4 +1,5 @@
-"""The fit of serving's constants: it finds what made the rows, leaves alone what they do not tell, and holds out what it is told to."""
+"""The fit of serving's constants: it finds what made the rows, leaves alone what they do not tell,
+and holds out what it is told to."""
 
 import json
 from dataclasses import replace
@@ -8,10 +9,21 @@ import numpy as np
 import pytest
 
 from shardwright.errors import DataError, InfeasibleError
-from shardwright.hardware.catalog.serving_constants import DECLARED_SERVING, SERVING, ServingConstants, serving_names
+from shardwright.hardware.catalog.serving_constants import (
+    DECLARED_SERVING,
+    SERVING,
+    ServingConstants,
+    serving_names,
+)
 from shardwright.validation.serving.case import Metric, ServingCase
 from shardwright.validation.serving.evaluator import ServingPrediction
-from shardwright.validation.serving.fit import LinearFit, is_fitted_to, read_slopes, slopes_of, slopes_text
+from shardwright.validation.serving.fit import (
+    LinearFit,
+    is_fitted_to,
+    read_slopes,
+    slopes_of,
+    slopes_text,
+)
 from shardwright.validation.serving.predict import predict_serving
 from tests.validation.serving_tables import FOLDER, case_of, published_cases
 
@@ -29,7 +41,9 @@ def predict(case: ServingCase, constants: ServingConstants) -> ServingPrediction
 def cases(**cells: str) -> list[ServingCase]:
     """Rows that were made with `TRUE`; each has a line of its own."""
     found = []
-    for number, (isl, concurrency) in enumerate((i, c) for i in (256, 1024, 4096) for c in (1, 4, 16)):
+    for number, (isl, concurrency) in enumerate(
+        (i, c) for i in (256, 1024, 4096) for c in (1, 4, 16)
+    ):
         case = case_of(isl=str(isl), concurrency=str(concurrency), **cells)
         case = replace(case, measurement=replace(case.measurement, line=number + 2))
         seen = predict(case, TRUE)
@@ -48,7 +62,15 @@ def test_what_made_the_rows_is_found_and_what_they_do_not_tell_stays() -> None:
 
 
 def test_rows_that_are_held_out_do_not_bend_a_constant() -> None:
-    wrong = [replace(c, measurement=replace(c.measurement, line=c.measurement.line + 100), tpot_s=9.0, ttft_s=9.0) for c in cases()]
+    wrong = [
+        replace(
+            c,
+            measurement=replace(c.measurement, line=c.measurement.line + 100),
+            tpot_s=9.0,
+            ttft_s=9.0,
+        )
+        for c in cases()
+    ]
     fit = LinearFit(slopes=slopes_of([*cases(), *wrong], evaluate=predict))
     alone = LinearFit(slopes=slopes_of(cases(), evaluate=predict))
     assert fit(cases()) == alone(cases())
@@ -106,7 +128,11 @@ def test_the_shipped_constants_are_the_fit_to_the_stored_slopes() -> None:
 
 
 def test_stored_slopes_are_of_rows_that_the_fit_takes() -> None:
-    known = {(c.measurement.source_id, c.measurement.line): c for c in published_cases() if isinstance(c, ServingCase)}
+    known = {
+        (c.measurement.source_id, c.measurement.line): c
+        for c in published_cases()
+        if isinstance(c, ServingCase)
+    }
     assert len(STORED.rows) >= 400
     for source, line, metric in STORED.rows:
         case = known[source, line]
@@ -116,10 +142,17 @@ def test_stored_slopes_are_of_rows_that_the_fit_takes() -> None:
 
 @pytest.mark.proof
 def test_stored_residuals_are_what_is_predicted() -> None:
-    """Of every fortieth row; a model that has moved since by more is to be fitted anew (`make accuracy`)."""
-    known = {(c.measurement.source_id, c.measurement.line): c for c in published_cases() if isinstance(c, ServingCase)}
+    """Of every fortieth row; a model that has moved since by more is to be fitted anew (`make
+    accuracy`)."""
+    known = {
+        (c.measurement.source_id, c.measurement.line): c
+        for c in published_cases()
+        if isinstance(c, ServingCase)
+    }
     away = []
-    for (source, line, metric), residual in list(zip(STORED.rows, STORED.residual, strict=True))[::40]:
+    for (source, line, metric), residual in list(zip(STORED.rows, STORED.residual, strict=True))[
+        ::40
+    ]:
         case = known[source, line]
         found = predict_serving(case, STORED.at).of(metric, outputs=case.mean_outputs)
         assert found

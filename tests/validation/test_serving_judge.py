@@ -1,4 +1,5 @@
-"""Judging serving: errors, columns of what is open, folds, bars, the JSON face and the page, with stand-ins for the simulator."""
+"""Judging serving: errors, columns of what is open, folds, bars, the JSON face and the page, with
+stand-ins for the simulator."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ from shardwright.validation.facts import Facts
 from shardwright.validation.serving.bars import BARS, ServingBarResult, judge_serving_bars
 from shardwright.validation.serving.case import Metric, ServingCase
 from shardwright.validation.serving.evaluator import ServingPrediction
-from shardwright.validation.serving.judge import Column, errors_of, judge_serving, serving_json, waiting
+from shardwright.validation.serving.judge import (
+    Column,
+    errors_of,
+    judge_serving,
+    serving_json,
+    waiting,
+)
 from shardwright.validation.serving.page import serving_page
 from shardwright.validation.serving.study import serving_study
 from tests.validation.serving_tables import a_tenth_too_slow, case_of, facts, published_cases
@@ -57,30 +64,56 @@ def test_statistics_are_of_sizes_and_the_bias_is_a_median_with_sign() -> None:
 
 def test_infeasible_counts_as_a_hundred_percent_and_what_cannot_be_expressed_is_skipped() -> None:
     def refuse(case: ServingCase) -> ServingPrediction:
-        raise InfeasibleError("10 GiB too much") if case.model.name == "llama-3.3-70b" else StrategyError("no such role")
+        raise (
+            InfeasibleError("10 GiB too much")
+            if case.model.name == "llama-3.3-70b"
+            else StrategyError("no such role")
+        )
 
     validation = judge_serving([case_of(), case_of(model_name="qwen3-32b")], predict=refuse)
     (row,) = validation.rows
     assert (row.error(Metric.TPOT), row.infeasible) == (1.0, "10 GiB too much")
-    assert [(skip.reason, skip.detail) for skip in validation.skipped] == [(SkipReason.UNSUPPORTED_STRATEGY, "no such role")]
+    assert [(skip.reason, skip.detail) for skip in validation.skipped] == [
+        (SkipReason.UNSUPPORTED_STRATEGY, "no such role")
+    ]
 
 
 def test_what_is_open_has_columns_of_its_own() -> None:
     def predict(case: ServingCase) -> ServingPrediction:
         return replace(_predict(case), cache_load=0.9, endless_ttft_s=0.1)
 
-    cases = [case_of(), case_of(spec_decoding="unknown"), case_of(degrees="inconsistent"), case_of(precision="")]
+    cases = [
+        case_of(),
+        case_of(spec_decoding="unknown"),
+        case_of(degrees="inconsistent"),
+        case_of(precision=""),
+    ]
     validation = judge_serving(cases, predict=predict)
-    assert [row.column(Metric.TPOT) for row in validation.rows] == [Column.KNOWN, Column.MTP, Column.DEGREES, Column.PRECISION]
-    assert [row.column(Metric.TTFT) for row in validation.rows] == [Column.CAPACITY, Column.MTP, Column.DEGREES, Column.PRECISION]
+    assert [row.column(Metric.TPOT) for row in validation.rows] == [
+        Column.KNOWN,
+        Column.MTP,
+        Column.DEGREES,
+        Column.PRECISION,
+    ]
+    assert [row.column(Metric.TTFT) for row in validation.rows] == [
+        Column.CAPACITY,
+        Column.MTP,
+        Column.DEGREES,
+        Column.PRECISION,
+    ]
     assert len(validation.counted(Metric.TPOT)) == 1
     assert not validation.counted(Metric.TTFT)
 
 
-@pytest.mark.parametrize(("measured_ms", "predicted_s", "right"), [("100", 0.1, 1), ("500", 0.1, 0), ("100", 0.5, 0), ("900", 0.5, 1)])
+@pytest.mark.parametrize(
+    ("measured_ms", "predicted_s", "right"),
+    [("100", 0.1, 1), ("500", 0.1, 0), ("100", 0.5, 0), ("900", 0.5, 1)],
+)
 def test_whether_requests_wait(measured_ms: str, predicted_s: float, right: int) -> None:
     def predict(case: ServingCase) -> ServingPrediction:
-        return ServingPrediction(tpot_s=1.0, ttft_s=predicted_s, tokens_per_s=1.0, cache_load=1.1, endless_ttft_s=0.1)
+        return ServingPrediction(
+            tpot_s=1.0, ttft_s=predicted_s, tokens_per_s=1.0, cache_load=1.1, endless_ttft_s=0.1
+        )
 
     found = waiting(judge_serving([case_of(ttft_ms=measured_ms)], predict=predict).rows)
     assert (found.n, found.right) == (1, right)
@@ -101,18 +134,28 @@ def test_folds_are_predicted_with_constants_that_have_not_seen_them() -> None:
     assert sorted(seen) == [(0, 1), (0, 2), (1,), (2,)]
     of_model = study.validation("model").rows
     assert [row.prediction and row.prediction.tpot_s for row in of_model] == [1.0, 2.0, 1.0]
-    assert [row.fold for row in study.validation("version").rows] == ["vllm 0.12.0", "vllm 0.12.0", "vllm 0.18.0"]
-    assert {row.prediction.tpot_s for row in study.validation("none").rows if row.prediction} == {SERVING.host_iteration_s}
+    assert [row.fold for row in study.validation("version").rows] == [
+        "vllm 0.12.0",
+        "vllm 0.12.0",
+        "vllm 0.18.0",
+    ]
+    assert {row.prediction.tpot_s for row in study.validation("none").rows if row.prediction} == {
+        SERVING.host_iteration_s
+    }
     with pytest.raises(UsageError, match="did you mean version"):
         serving_study(cases, evaluate=evaluate, folds=("versions",))
 
 
 def test_bars_over_the_projects_own_rows() -> None:
-    """Times a tenth too long hold a median of 15 %, and miss one of 8 %; throughput a tenth short holds 12 %."""
+    """Times a tenth too long hold a median of 15 %, and miss one of 8 %; throughput a tenth short
+    holds 12 %."""
     study = serving_study(published_cases(), evaluate=a_tenth_too_slow)
     results = {result.name: result for result in judge_serving_bars(study.validations)}
     assert not results["TPOT"].holds
-    assert results["TPOT"].figures == {"median": (pytest.approx(0.1), 0.08), "mean": (pytest.approx(0.1), 0.12)}
+    assert results["TPOT"].figures == {
+        "median": (pytest.approx(0.1), 0.08),
+        "mean": (pytest.approx(0.1), 0.12),
+    }
     assert results["TPOT, each model held out"].fold == "model"
     assert results["maximum throughput, dense"].holds
     assert results["maximum throughput, dense"].n == 146
@@ -121,7 +164,11 @@ def test_bars_over_the_projects_own_rows() -> None:
     assert results["TPOT, tokens guessed ahead"].n > 50
     assert results["TPOT, prefill apart, no guesses"].n > 80
     pairs = {name for name in results if name.startswith("TPOT, ") and "-" in name}
-    assert {"TPOT, vllm, h100-sxm", "TPOT, sglang, b200-sxm", "TPOT, tensorrt-llm, b200-sxm"} <= pairs
+    assert {
+        "TPOT, vllm, h100-sxm",
+        "TPOT, sglang, b200-sxm",
+        "TPOT, tensorrt-llm, b200-sxm",
+    } <= pairs
     assert not results["whether requests wait, near capacity"].holds
     assert len(BARS) + len(pairs) + 1 == len(results)
 
@@ -137,7 +184,11 @@ def test_json_face() -> None:
     skip = judge_serving([case_of(), case_of(output_tokens_per_s="9")], predict=_predict)
     face = json.loads(json.dumps(serving_json(skip), allow_nan=False))
     assert (face["kind"], len(face["rows"])) == ("serving", 2)
-    assert face["rows"][0]["tpot"] == {"measured": 0.0175, "predicted": pytest.approx(0.01925), "error": pytest.approx(0.1)}
+    assert face["rows"][0]["tpot"] == {
+        "measured": 0.0175,
+        "predicted": pytest.approx(0.01925),
+        "error": pytest.approx(0.1),
+    }
     assert "throughput" not in face["rows"][0]
     assert face["by_engine_and_device"]["vllm, h200-sxm"]["ttft"]["n"] == 2
 
@@ -155,7 +206,13 @@ def test_page() -> None:
     assert "infeasible: 1 GiB too much" in page
     assert "## Skipped rows" in page
     assert "| each version |" in page
-    for title in ("By engine and device", "By model", "By engine's version", "Throughput", "What the sources leave open"):
+    for title in (
+        "By engine and device",
+        "By model",
+        "By engine's version",
+        "Throughput",
+        "What the sources leave open",
+    ):
         assert f"## {title}" in page
     tables = [line for line in page.splitlines() if line.startswith("|")]
     assert all(line.endswith("|") for line in tables)

@@ -1,4 +1,5 @@
-"""Rows of serving as cases: deployments, formats, traffic, engines, and one line on each that is none."""
+"""Rows of serving as cases: deployments, formats, traffic, engines, and one line on each that is
+none."""
 
 from __future__ import annotations
 
@@ -13,16 +14,35 @@ from shardwright.validation.case import SkipReason
 from shardwright.validation.serving.case import Doubt, Metric, ServingCase, ServingSkip
 from shardwright.validation.serving.rows import to_serving_case
 from shardwright.validation.serving.workers import row_deployment
-from tests.validation.serving_tables import case_of, facts, published, published_cases, row_of, skip_of
+from tests.validation.serving_tables import (
+    case_of,
+    facts,
+    published,
+    published_cases,
+    row_of,
+    skip_of,
+)
 
 
 def test_a_whole_row() -> None:
     case = case_of(shortest="0.8")
     assert case.job.lengths is not None
-    assert (case.job.lengths.inputs.low, case.job.lengths.inputs.high, case.job.lengths.outputs.low) == (820, 1024, 410)
+    assert (
+        case.job.lengths.inputs.low,
+        case.job.lengths.inputs.high,
+        case.job.lengths.outputs.low,
+    ) == (820, 1024, 410)
     assert case.job.arrivals == ClosedLoop(concurrency=64, requests=640)
-    assert (print_deployment(case.deployment), case.cluster.num_devices, case.version) == ("agg 1x(tp4)", 4, "vllm 0.12.0")
-    assert (case.tpot_s, case.ttft_s, case.measured(Metric.THROUGHPUT)) == (pytest.approx(0.0175), pytest.approx(0.3), None)
+    assert (print_deployment(case.deployment), case.cluster.num_devices, case.version) == (
+        "agg 1x(tp4)",
+        4,
+        "vllm 0.12.0",
+    )
+    assert (case.tpot_s, case.ttft_s, case.measured(Metric.THROUGHPUT)) == (
+        pytest.approx(0.0175),
+        pytest.approx(0.3),
+        None,
+    )
     assert case.measured(Metric.E2E) == pytest.approx(0.3 + (461 - 1) * 0.0175)
 
 
@@ -32,9 +52,18 @@ def test_a_whole_row() -> None:
         ({}, "agg 1x(tp4)"),
         ({"gpu_count": "8"}, "agg 2x(tp4)"),
         ({"tp": "1", "dpa": "4", "ep": "4"}, "agg 1x(dpa4 ep4)"),
-        ({"tp": "64", "ep": "8", "gpu_count": "64", "degrees": "product of tp and ep"}, "agg 1x(tp8 ep8)"),
-        ({"workers": "1x(tp4ep4dp)+5x(tp8ep8)", "gpu_count": ""}, "prefill 1x(dpa4 ep4) decode 5x(tp8 ep8)"),
-        ({"workers": "2x(tp8ep1dp)+1x(tp32ep32dp)", "gpu_count": "48"}, "prefill 2x(dpa8) decode 1x(dpa32 ep32)"),
+        (
+            {"tp": "64", "ep": "8", "gpu_count": "64", "degrees": "product of tp and ep"},
+            "agg 1x(tp8 ep8)",
+        ),
+        (
+            {"workers": "1x(tp4ep4dp)+5x(tp8ep8)", "gpu_count": ""},
+            "prefill 1x(dpa4 ep4) decode 5x(tp8 ep8)",
+        ),
+        (
+            {"workers": "2x(tp8ep1dp)+1x(tp32ep32dp)", "gpu_count": "48"},
+            "prefill 2x(dpa8) decode 1x(dpa32 ep32)",
+        ),
         ({"deployment": "agg 2x(tp2 seqs64)"}, "agg 2x(tp2 seqs64)"),
     ],
 )
@@ -79,10 +108,16 @@ def test_degrees_that_are_none(cells: dict[str, str], message: str) -> None:
         ({"precision": "int3"}, SkipReason.INCOMPLETE_CONFIGURATION, "precision int3"),
         ({"kv_precision": "three"}, SkipReason.INCOMPLETE_CONFIGURATION, "kv_precision"),
         ({"shortest": "1.5"}, SkipReason.INCONSISTENT_CONFIGURATION, "1.5"),
-        ({"cluster": "h200-sxm:2", "gpu_count": ""}, SkipReason.INCONSISTENT_CONFIGURATION, "cluster of 2"),
+        (
+            {"cluster": "h200-sxm:2", "gpu_count": ""},
+            SkipReason.INCONSISTENT_CONFIGURATION,
+            "cluster of 2",
+        ),
     ],
 )
-def test_rows_that_are_none_say_why(cells: dict[str, str], reason: SkipReason, message: str) -> None:
+def test_rows_that_are_none_say_why(
+    cells: dict[str, str], reason: SkipReason, message: str
+) -> None:
     found = skip_of(**cells)
     assert found.reason is reason
     assert message in found.detail
@@ -100,16 +135,56 @@ def test_a_stream_and_guesses() -> None:
 @pytest.mark.parametrize(
     ("model", "gpu", "engine", "precision", "expected"),
     [
-        ("deepseek-ai/DeepSeek-R1", "B200", "sglang 0.5.9", "fp8", ("fp8/fp8", None, "fp8/fp8", "fp8/fp8")),
-        ("deepseek-ai/DeepSeek-R1", "B200", "sglang 0.5.9", "fp4", ("bf16/bf16", "nvfp4/nvfp4", "nvfp4/nvfp4", "nvfp4/nvfp4")),
-        ("openai/gpt-oss-120b", "H100", "vllm 0.18.0", "fp4", ("bf16/bf16", None, "bf16/bf16", "mxfp4/bf16")),
-        ("openai/gpt-oss-120b", "B200", "vllm 0.18.0", "fp4", ("bf16/bf16", None, "bf16/bf16", "mxfp4/fp8")),
-        ("moonshotai/Kimi-K2.5", "H200", "vllm 0.16.0", "int4", ("bf16/bf16", None, "bf16/bf16", "int4-group32/bf16")),
-        ("Qwen/Qwen3-32B", "H100", "vllm 0.12.0", "bf16", ("bf16/bf16", None, "bf16/bf16", "bf16/bf16")),
+        (
+            "deepseek-ai/DeepSeek-R1",
+            "B200",
+            "sglang 0.5.9",
+            "fp8",
+            ("fp8/fp8", None, "fp8/fp8", "fp8/fp8"),
+        ),
+        (
+            "deepseek-ai/DeepSeek-R1",
+            "B200",
+            "sglang 0.5.9",
+            "fp4",
+            ("bf16/bf16", "nvfp4/nvfp4", "nvfp4/nvfp4", "nvfp4/nvfp4"),
+        ),
+        (
+            "openai/gpt-oss-120b",
+            "H100",
+            "vllm 0.18.0",
+            "fp4",
+            ("bf16/bf16", None, "bf16/bf16", "mxfp4/bf16"),
+        ),
+        (
+            "openai/gpt-oss-120b",
+            "B200",
+            "vllm 0.18.0",
+            "fp4",
+            ("bf16/bf16", None, "bf16/bf16", "mxfp4/fp8"),
+        ),
+        (
+            "moonshotai/Kimi-K2.5",
+            "H200",
+            "vllm 0.16.0",
+            "int4",
+            ("bf16/bf16", None, "bf16/bf16", "int4-group32/bf16"),
+        ),
+        (
+            "Qwen/Qwen3-32B",
+            "H100",
+            "vllm 0.12.0",
+            "bf16",
+            ("bf16/bf16", None, "bf16/bf16", "bf16/bf16"),
+        ),
     ],
 )
-def test_a_word_means_formats_by_class(model: str, gpu: str, engine: str, precision: str, expected: tuple[str | None, ...]) -> None:
-    found = case_of(model_name=model, gpu=gpu, engine=engine, precision=precision, tp="8", gpu_count="8").job.precision
+def test_a_word_means_formats_by_class(
+    model: str, gpu: str, engine: str, precision: str, expected: tuple[str | None, ...]
+) -> None:
+    found = case_of(
+        model_name=model, gpu=gpu, engine=engine, precision=precision, tp="8", gpu_count="8"
+    ).job.precision
     said = (found.attention, found.output, found.mlp, found.experts)
     assert tuple(one and f"{one.weights}/{one.activations}" for one in said) == expected
     assert found.head.weights is NumberFormat.BF16
@@ -137,17 +212,28 @@ def test_the_projects_own_rows() -> None:
     assert sum(isinstance(case, ServingSkip) for case in cases) < 150
     # Attention DP 8, as printed in "1 (attn DP8)", and 896 requests a rank.
     (row,) = [
-        case for case in cases if isinstance(case, ServingCase) and case.concurrency == 7168 and case.measurement.source_id == "trtllm-r1"
+        case
+        for case in cases
+        if isinstance(case, ServingCase)
+        and case.concurrency == 7168
+        and case.measurement.source_id == "trtllm-r1"
     ]
-    assert (print_deployment(row.deployment), row.engine.max_sequences, row.job.precision.kv) == ("agg 1x(dpa8 ep8)", 896, NumberFormat.FP8)
+    assert (print_deployment(row.deployment), row.engine.max_sequences, row.job.precision.kv) == (
+        "agg 1x(dpa8 ep8)",
+        896,
+        NumberFormat.FP8,
+    )
 
 
 def test_degrees_that_were_multiplied_twice_are_mended() -> None:
-    """The table prints tp 4, dp 4, ep 16 on 16 devices for runs whose times are those of tp 4, ep 4 on 4."""
+    """The table prints tp 4, dp 4, ep 16 on 16 devices for runs whose times are those of tp 4, ep 4
+    on 4."""
     found = {
         print_deployment(case.deployment)
         for case in published_cases()
-        if isinstance(case, ServingCase) and case.model.name == "minimax-m2.5" and case.measurement.gpu == "h100_sxm"
+        if isinstance(case, ServingCase)
+        and case.model.name == "minimax-m2.5"
+        and case.measurement.gpu == "h100_sxm"
     }
     assert found == {"agg 1x(tp4 ep4)"}
 

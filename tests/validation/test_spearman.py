@@ -13,11 +13,18 @@ def test_it_is_that_of_scipy_for_every_resample() -> None:
     from scipy.stats import spearmanr
 
     generator = np.random.default_rng(0)
-    pairs, picks = generator.integers(0, 12, (40, 2)).astype(float), generator.integers(0, 40, (50, 40))
+    pairs, picks = (
+        generator.integers(0, 12, (40, 2)).astype(float),
+        generator.integers(0, 40, (50, 40)),
+    )
     expected = [spearmanr(pairs[row, 0], pairs[row, 1]).statistic for row in picks]
     assert spearman(pairs, picks) == pytest.approx(expected, abs=1e-12)
-    assert spearman(pairs)[0] == pytest.approx(spearmanr(pairs[:, 0], pairs[:, 1]).statistic, abs=1e-12)
+    assert spearman(pairs)[0] == pytest.approx(
+        spearmanr(pairs[:, 0], pairs[:, 1]).statistic, abs=1e-12
+    )
 
 
 def test_a_worked_one() -> None:
-    assert spearman(np.array([(1.0, 10.0), (2.0, 30.0), (2.0, 20.0)]))[0] == pytest.approx(1.5 / 3**0.5)
+    assert spearman(np.array([(1.0, 10.0), (2.0, 30.0), (2.0, 20.0)]))[0] == pytest.approx(
+        1.5 / 3**0.5
+    )

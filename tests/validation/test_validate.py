@@ -47,7 +47,9 @@ def _skipped() -> tuple[Case | Skip, ...]:
 
 
 def _stage(rank: int, allocated: int) -> StageMemory:
-    return StageMemory(rank=rank, devices=1, layers="1 layer", items=(), allocated=allocated, reserved=allocated)
+    return StageMemory(
+        rank=rank, devices=1, layers="1 layer", items=(), allocated=allocated, reserved=allocated
+    )
 
 
 def _prediction(*, seconds: float, allocated: int = 10, capacity: int = 0) -> Prediction:
@@ -85,7 +87,12 @@ def test_errors_and_statistics() -> None:
     assert (sc21.source_id, korthikanti.source_id) == ("mlm_sc21", "korthikanti")
     assert korthikanti.time is not None
     assert (korthikanti.time.n, korthikanti.memory) == (8, None)
-    for figure in (korthikanti.time.mean, korthikanti.time.median, korthikanti.time.worst, korthikanti.time.bias):
+    for figure in (
+        korthikanti.time.mean,
+        korthikanti.time.median,
+        korthikanti.time.worst,
+        korthikanti.time.bias,
+    ):
         assert figure == pytest.approx(0.1)
 
 
@@ -105,7 +112,10 @@ def test_infeasible_counts_as_a_hundred_percent_and_not_in_the_bias() -> None:
     assert source.time is not None
     assert source.time.mean == pytest.approx((4 * 1.0 + 4 * 0.1) / 8)
     assert source.time.bias == pytest.approx(0.1)
-    assert {row.infeasible for row in validation.rows if row.infeasible} == {"90 GiB on 80 GiB", "11 bytes on a device of 10"}
+    assert {row.infeasible for row in validation.rows if row.infeasible} == {
+        "90 GiB on 80 GiB",
+        "11 bytes on a device of 10",
+    }
     assert all(row.predicted_s is None for row in validation.rows if row.infeasible)
 
 
@@ -115,7 +125,9 @@ def test_what_a_predictor_cannot_express_is_skipped() -> None:
 
     validation = judge(_cases("korthikanti"), predict=predict)
     assert not validation.rows
-    assert {(skip.reason, skip.detail) for skip in validation.skipped} == {(SkipReason.UNSUPPORTED_STRATEGY, "no such schedule [schedule]")}
+    assert {(skip.reason, skip.detail) for skip in validation.skipped} == {
+        (SkipReason.UNSUPPORTED_STRATEGY, "no such schedule [schedule]")
+    }
 
 
 def test_memory_is_compared_like_with_like() -> None:
@@ -131,7 +143,10 @@ def test_memory_is_compared_like_with_like() -> None:
 def test_folds_label_cases() -> None:
     rows = _cases("korthikanti", "mosaic")
     assert {r.fold for r in judge(rows, predict=_slow).rows} == {""}
-    assert {r.fold for r in judge(rows, predict=_slow, fold="source").rows} == {"megatron-papers", "mosaic"}
+    assert {r.fold for r in judge(rows, predict=_slow, fold="source").rows} == {
+        "megatron-papers",
+        "mosaic",
+    }
     accelerators = {r.fold for r in judge(rows, predict=_slow, fold="accelerator").rows}
     assert accelerators == {"a100-sxm-80gb", "a100-sxm-40gb", "h100-sxm"}
     with pytest.raises(UsageError, match="did you mean source"):
@@ -168,7 +183,9 @@ def test_json_face() -> None:
 def test_page_lists_sources_far_rows_and_skips() -> None:
     def predict(case: Case) -> Prediction:
         factor = 1.5 if case.measurement.model_name == "gpt3-175B" else 1.0
-        return _prediction(seconds=factor * (case.measured_s or 1.0), allocated=case.memory_bytes or 10)
+        return _prediction(
+            seconds=factor * (case.measured_s or 1.0), allocated=case.memory_bytes or 10
+        )
 
     skipped = _skipped()
     judged = judge((*_cases("korthikanti", "simumax_b200"), *skipped), predict=predict)
@@ -178,10 +195,16 @@ def test_page_lists_sources_far_rows_and_skips() -> None:
     assert "+50.0 %" in page
     assert "## Memory by source" in page
     assert "| low-quality |" in page
-    widths = {line.count("|") - line.count("\\|") for line in page.splitlines() if line.startswith("| korthikanti | T")}
+    widths = {
+        line.count("|") - line.count("\\|")
+        for line in page.splitlines()
+        if line.startswith("| korthikanti | T")
+    }
     assert widths == {10}
 
 
 def test_page_of_nothing() -> None:
-    page = accuracy_page(Study(fit=None, folds=(), validations=(judge([], predict=_slow),)), facts=Facts())
+    page = accuracy_page(
+        Study(fit=None, folds=(), validations=(judge([], predict=_slow),)), facts=Facts()
+    )
     assert "None." in page

@@ -1,1 +1,3 @@
-"""The verbs of the command line as functions. A verb's module loads what that verb needs, and no more."""
+"""The verbs of the command line as functions. A verb's module loads what that verb needs, and no
+more.
+"""

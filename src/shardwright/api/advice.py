@@ -8,7 +8,14 @@ from math import inf
 from pathlib import Path
 
 from shardwright.api.causes import is_repaired, job_causes
-from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
+from shardwright.api.problems import (
+    Progress,
+    capacity_of,
+    facts_of,
+    problem_of,
+    space_of,
+    with_defaults,
+)
 from shardwright.api.simulated import simulated
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.export.exporter import Given, exported
@@ -51,11 +58,13 @@ def read_request(
     """The launch that files say, its job as `request` completes it, and the request that it is.
 
     Args:
-        request: with the model and the cluster; what else it says stands before what the files say. cluster: that it names.
+        request: with the model and the cluster; what else it says stands before what the files say.
+        cluster: that it names.
         framework, given: as `read_launch`.
 
     Raises:
-        DataError: the files cannot be read. UsageError: neither they nor the request say the length of a sample or the batch.
+        DataError: the files cannot be read. UsageError: neither they nor the request say the length
+        of a sample or the batch.
     """
     from shardwright.model.asked import asked_model
 
@@ -72,7 +81,8 @@ def read_request(
     length, batch = request.seq_len or launch.seq_len, request.global_batch or launch.global_batch
     if not (length and batch):
         raise UsageError(
-            "the launch does not say " + ("how long a sample is" if not length else "how many samples a step has"),
+            "the launch does not say "
+            + ("how long a sample is" if not length else "how many samples a step has"),
             hint="--seq-len and --global-batch say it",
         )
     found = replace(
@@ -91,7 +101,9 @@ def read_request(
 
 
 def _on_devices(launch: Launch, request: Request) -> Launch:
-    """The launch without kernels that its devices do not have: where it names one, they run their own."""
+    """The launch without kernels that its devices do not have: where it names one, they run their
+    own.
+    """
     named = [(name, value) for name, value in launch.grid.options if BY_NAME[name].of_device]
     offered = offered_values(problem_of(request).runtime) if named else {}
     lacking = [(name, value) for name, value in named if value not in offered.get(name, ())]
@@ -104,11 +116,13 @@ def _on_devices(launch: Launch, request: Request) -> Launch:
 
 
 def advise(launch: Launch, request: Request, *, progress: Progress | None = None) -> Advice:
-    """What a launch is worth: its time and memory, the changes of one decision that gain most, and the best strategy, certified.
+    """What a launch is worth: its time and memory, the changes of one decision that gain most, and
+    the best strategy, certified.
 
-    Every change of one decision is simulated, so none of them gains more than those that are told; the best strategy is that of the
-    standard space under the launch's own numerics, with a proof that none there is faster. Everything at once is the fastest of it, of the
-    launch and of its best change, each with every option that helps: never slower than a change of one decision.
+    Every change of one decision is simulated, so none of them gains more than those that are told;
+    the best strategy is that of the standard space under the launch's own numerics, with a proof
+    that none there is faster. Everything at once is the fastest of it, of the launch and of its
+    best change, each with every option that helps: never slower than a change of one decision.
 
     Raises:
         As `problem_of`.
@@ -118,16 +132,32 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
     broken = (*launch.refused, *grid_violations(problem, grid))
     now = None if broken else simulated(request, problem, name=print_grid(grid), grid=grid)
     numeric = tuple((name, value) for name, value in grid.options if BY_NAME[name].numerics)
-    searched = replace(request, runtime=" ".join([launch.runtime, *(f"{name}={value}" for name, value in numeric)]))
+    searched = replace(
+        request, runtime=" ".join([launch.runtime, *(f"{name}={value}" for name, value in numeric)])
+    )
     space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
     best = _best(searched, facts, capacity=capacity, progress=progress)
-    changes, considered = _changes(problem, space, facts, launch, now=now.prediction.step_time_s if now else 0.0, capacity=capacity)
+    changes, considered = _changes(
+        problem,
+        space,
+        facts,
+        launch,
+        now=now.prediction.step_time_s if now else 0.0,
+        capacity=capacity,
+    )
     changes = [one for one in changes if is_repaired(launch, one[1], problem.model)]
     whole = None
     if best is not None:
         # What a search sets to the runtime's own value is not set.
-        options = ordered(pair for pair in {**dict(numeric), **dict(best.grid.options)}.items() if pair not in problem.runtime.own)
-        starts = [(replace(best.grid, options=options), best.prediction.step_time_s), *((other, s) for _, other, s in changes[:1])]
+        options = ordered(
+            pair
+            for pair in {**dict(numeric), **dict(best.grid.options)}.items()
+            if pair not in problem.runtime.own
+        )
+        starts = [
+            (replace(best.grid, options=options), best.prediction.step_time_s),
+            *((other, s) for _, other, s in changes[:1]),
+        ]
         if now is not None and now.prediction.fits and fullest(now.prediction).reserved <= capacity:
             starts.insert(0, (grid, now.prediction.step_time_s))
         found, seconds = _everything(problem, starts, capacity=capacity)
@@ -135,7 +165,10 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
     return Advice(
         broken=broken,
         now=now,
-        changes=tuple(_change(problem, request, launch, text, other, seconds, now) for text, other, seconds in changes),
+        changes=tuple(
+            _change(problem, request, launch, text, other, seconds, now)
+            for text, other, seconds in changes
+        ),
         considered=considered,
         best=best,
         everything=whole,
@@ -143,20 +176,36 @@ def advise(launch: Launch, request: Request, *, progress: Progress | None = None
     )
 
 
-def _everything(problem: Problem, starts: Sequence[tuple[Grid, float]], *, capacity: int) -> tuple[Grid, float]:
-    """The fastest of some strategies, each with every option that helps it; of strategies as fast as each other the first.
+def _everything(
+    problem: Problem, starts: Sequence[tuple[Grid, float]], *, capacity: int
+) -> tuple[Grid, float]:
+    """The fastest of some strategies, each with every option that helps it; of strategies as fast
+    as each other the first.
 
     Args:
         starts: with the seconds of their steps.
     """
-    found = [with_helping_options(problem, grid, step_time_s=seconds, capacity=capacity) for grid, seconds in starts]
+    found = [
+        with_helping_options(problem, grid, step_time_s=seconds, capacity=capacity)
+        for grid, seconds in starts
+    ]
     return min(found, key=lambda one: one[1])
 
 
-def _best(request: Request, facts: GridFacts, *, capacity: int, progress: Progress | None) -> Answer | None:
+def _best(
+    request: Request, facts: GridFacts, *, capacity: int, progress: Progress | None
+) -> Answer | None:
     problem = problem_of(request)
     try:
-        found = find(problem, space_of(request, problem, facts), facts, capacity=capacity, top=1, hints=False, progress=progress)
+        found = find(
+            problem,
+            space_of(request, problem, facts),
+            facts,
+            capacity=capacity,
+            top=1,
+            hints=False,
+            progress=progress,
+        )
     except InfeasibleError:
         return None
     return replace(found, request=request, plan=plan_of_grid(problem, found.grid))
@@ -176,16 +225,31 @@ def _changes(
         if not done.fits_in(capacity) or (now and done.step_time_s > now * (1 - LEAST_GAIN)):
             continue
         decision = text.rstrip("0123456789").partition("=")[0]
-        found[decision] = min(found.get(decision, (float("inf"), text, other)), (done.step_time_s, text, other), key=lambda one: one[0])
+        found[decision] = min(
+            found.get(decision, (float("inf"), text, other)),
+            (done.step_time_s, text, other),
+            key=lambda one: one[0],
+        )
     ranked = sorted(found.values(), key=lambda one: one[0])[:TOLD]
     return [(text, other, seconds) for seconds, text, other in ranked], considered
 
 
-def _change(problem: Problem, request: Request, launch: Launch, text: str, grid: Grid, seconds: float, now: Simulation | None) -> Change:
+def _change(
+    problem: Problem,
+    request: Request,
+    launch: Launch,
+    text: str,
+    grid: Grid,
+    seconds: float,
+    now: Simulation | None,
+) -> Change:
     """A strategy beside the launch's; of a launch that cannot run no settings are compared."""
     if now is None:
         return Change(text=text, grid=grid, step_time_s=seconds, gain=0.0)
-    before, after = _settings(problem, request, launch, launch.grid), _settings(problem, request, launch, grid)
+    before, after = (
+        _settings(problem, request, launch, launch.grid),
+        _settings(problem, request, launch, grid),
+    )
     return Change(
         text=text,
         grid=grid,
@@ -197,18 +261,22 @@ def _change(problem: Problem, request: Request, launch: Launch, text: str, grid:
 
 
 def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) -> Mapping[str, str]:
-    """What a strategy is in the framework's words: as the files of its export say it; where these are another framework's that says the
-    same, with the flags of options behind them.
+    """What a strategy is in the framework's words: as the files of its export say it; where these
+    are another framework's that says the same, with the flags of options behind them.
     """
     reader = READERS[launch.framework]
     if isinstance(reader, SaysSettings):
-        own = reader.settings_of(grid, runtime=launch.runtime, global_batch=problem.job.global_batch)
+        own = reader.settings_of(
+            grid, runtime=launch.runtime, global_batch=problem.job.global_batch
+        )
         if own:
             return own
     if reader.target not in TARGETS:
         return {}
     plan = plan_of_grid(problem, grid)
-    given = Given(name="advice", cluster=request.cluster, problem=problem, plan=plan, grid=grid, table=None)
+    given = Given(
+        name="advice", cluster=request.cluster, problem=problem, plan=plan, grid=grid, table=None
+    )
     files = exported(TARGETS[reader.target], given)
     found = dict(settings_of_files((Path(one.name).name, one.text) for one in files))
     if not files and reader.target in STRATEGIES:
@@ -216,6 +284,10 @@ def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) ->
     if reader.target == launch.framework:
         return found
     values = {**dict(problem.runtime.own), **dict(grid.options)}
-    flags = (offer.flag for offer in problem.runtime.offers if values.get(offer.option) == offer.value)
+    flags = (
+        offer.flag for offer in problem.runtime.offers if values.get(offer.option) == offer.value
+    )
     told = {reader.worded(name): value for name, value in found.items()}
-    return told | {n: v for flag in flags for n, v in flag_pairs(flag) if reader.worded(n) not in told}
+    return told | {
+        n: v for flag in flags for n, v in flag_pairs(flag) if reader.worded(n) not in told
+    }

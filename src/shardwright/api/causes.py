@@ -1,4 +1,6 @@
-"""Find the number format or dropout of a launch that slows its step most and that no search option changes."""
+"""Find the number format or dropout of a launch that slows its step most and that no search option
+changes.
+"""
 
 from __future__ import annotations
 
@@ -33,19 +35,32 @@ def job_causes(launch: Launch, request: Request, now: Simulation | None) -> tupl
     """
     if now is None:
         return ()
-    found = [change for one in _jobs(launch, request) if (change := _changed(launch, now, *one)) is not None]
-    return tuple(sorted((change for change in found if change.gain > LEAST_GAIN), key=lambda change: -change.gain))
+    found = [
+        change
+        for one in _jobs(launch, request)
+        if (change := _changed(launch, now, *one)) is not None
+    ]
+    return tuple(
+        sorted(
+            (change for change in found if change.gain > LEAST_GAIN),
+            key=lambda change: -change.gain,
+        )
+    )
 
 
 def is_repaired(launch: Launch, grid: Grid, model: Model) -> bool:
-    """Whether a launch whose arguments its framework refuses would start with another strategy: stages with as many layers each repair
-    one rule, and no strategy the others.
+    """Whether a launch whose arguments its framework refuses would start with another strategy:
+    stages with as many layers each repair one rule, and no strategy the others.
     """
     layers = num_layers(model)
-    return all(one.rule == REFUSED_LAYERS and layers % (grid.pp * grid.vpp) == 0 for one in launch.refused)
+    return all(
+        one.rule == REFUSED_LAYERS and layers % (grid.pp * grid.vpp) == 0 for one in launch.refused
+    )
 
 
-def _jobs(launch: Launch, request: Request) -> Iterator[tuple[str, Request, tuple[tuple[str, str], ...]]]:
+def _jobs(
+    launch: Launch, request: Request
+) -> Iterator[tuple[str, Request, tuple[tuple[str, str], ...]]]:
     """A change of the job, the request after it, and the settings that make it."""
     if request.precision == Dtype.FP32.value:
         for half in (Dtype.BF16.value, Dtype.FP16.value):
@@ -53,14 +68,24 @@ def _jobs(launch: Launch, request: Request) -> Iterator[tuple[str, Request, tupl
                 problem_of(replace(request, precision=half))
             except ShardwrightError:
                 continue
-            yield f"precision {half} instead of fp32", replace(request, precision=half), half_settings(launch.framework, half)
+            yield (
+                f"precision {half} instead of fp32",
+                replace(request, precision=half),
+                half_settings(launch.framework, half),
+            )
             break
     if request.dropout and launch.dropout:
         settings = tuple((f"{where}-dropout", "0") for where in ("attention", "hidden"))
         yield "no dropout", replace(request, dropout=False), settings
 
 
-def _changed(launch: Launch, now: Simulation, text: str, request: Request, settings: tuple[tuple[str, str], ...]) -> Change | None:
+def _changed(
+    launch: Launch,
+    now: Simulation,
+    text: str,
+    request: Request,
+    settings: tuple[tuple[str, str], ...],
+) -> Change | None:
     try:
         problem = problem_of(request)
         if next(iter(grid_violations(problem, launch.grid)), None) is not None:
@@ -70,6 +95,15 @@ def _changed(launch: Launch, now: Simulation, text: str, request: Request, setti
         return None
     said = {one.name: one.value for one in launch.settings}
     added = tuple((name, value) for name, value in settings if said.get(name) != value)
-    removed = tuple((name, said[name]) for name, _ in added if name in said and said[name] != "not said")
+    removed = tuple(
+        (name, said[name]) for name, _ in added if name in said and said[name] != "not said"
+    )
     gain = 1 - after.step_time_s / now.prediction.step_time_s
-    return Change(text=text, grid=launch.grid, step_time_s=after.step_time_s, gain=gain, added=added, removed=removed)
+    return Change(
+        text=text,
+        grid=launch.grid,
+        step_time_s=after.step_time_s,
+        gain=gain,
+        added=added,
+        removed=removed,
+    )

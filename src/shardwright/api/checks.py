@@ -12,15 +12,23 @@ from shardwright.search.grid.recheck import Recheck
 from shardwright.search.simulation import Verified
 
 
-def check_file(stored: StoredSimulation, *, engine: Engine | None = None, progress: Progress | None = None) -> Recheck | Verified:
-    """Whatever the file is of, all that it says is made again; the digest holds the question, which cannot be.
+def check_file(
+    stored: StoredSimulation, *, engine: Engine | None = None, progress: Progress | None = None
+) -> Recheck | Verified:
+    """Whatever the file is of, all that it says is made again; the digest holds the question, which
+    cannot be.
 
     Args:
         engine: where joint and mixed searches are made again.
 
     Raises:
-        DataError: a leaf differs, or a certificate does not hold. StrategyError, InfeasibleError: the strategy is none for the problem.
+        DataError: a leaf differs, or a certificate does not hold. StrategyError, InfeasibleError:
+        the strategy is none for the problem.
     """
     if not isinstance(stored, StoredPlan):
         return verify(stored)
-    return check_stored(stored, progress=progress) if stored.answer is not None else check_general(stored, engine=engine, progress=progress)
+    return (
+        check_stored(stored, progress=progress)
+        if stored.answer is not None
+        else check_general(stored, engine=engine, progress=progress)
+    )

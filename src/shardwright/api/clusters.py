@@ -30,17 +30,22 @@ def read_cluster(
     links: Sequence[str] = (),
     all_nodes: bool = False,
 ) -> ClusterRead:
-    """The cluster that some files describe together, as a cluster file, with what was found and what was assumed.
+    """The cluster that some files describe together, as a cluster file, with what was found and
+    what was assumed.
 
     Args:
         files: each in one of `ALL_FORMATS`, which is found by what stands in it.
-        accelerators: what nodes have whose files do not say: ``h100-sxm``, or an instance; ``WORD=h100-sxm`` where a file calls them WORD.
-        nodes: how many, where no file lists them; 0 = one, or as many as a dump has. links: of zones, ``east~west=25gbps/60ms``.
-        all_nodes: count nodes too on which no job can be placed: down, drained, cordoned or not ready.
+        accelerators: what nodes have whose files do not say: ``h100-sxm``, or an instance;
+            ``WORD=h100-sxm`` where a file calls them WORD.
+        nodes: how many, where no file lists them; 0 = one, or as many as a dump has.
+        links: of zones, ``east~west=25gbps/60ms``.
+        all_nodes: count nodes too on which no job can be placed: down, drained, cordoned or not
+            ready.
 
     Raises:
-        ClusterError: a file has no form that is read, files contradict each other, or do not say enough.
-        DataError: a table of nccl-tests is none. UsageError: an accelerator is given twice, or there are too many files.
+        ClusterError: a file has no form that is read, files contradict each other, or do not say
+        enough. DataError: a table of nccl-tests is none. UsageError: an accelerator is given twice,
+        or there are too many files.
     """
     if not 1 <= len(files) <= MAX_FILES:
         raise UsageError(f"{len(files)} files", hint=f"from 1 to {MAX_FILES}")
@@ -48,10 +53,15 @@ def read_cluster(
     for text in accelerators:
         word, _, name = text.rpartition("=")
         if word in given or not name:
-            raise UsageError(f"--accelerator {text[:60]!r} says it again, or nothing", hint="--accelerator h100-sxm, or WORD=h100-sxm")
+            raise UsageError(
+                f"--accelerator {text[:60]!r} says it again, or nothing",
+                hint="--accelerator h100-sxm, or WORD=h100-sxm",
+            )
         given[word] = name
     inventories = [read_inventory_file(path, formats=ALL_FORMATS) for path in files]
-    return read_from(inventories, given=given, count=nodes, links=tuple(parse_links(links)), all_nodes=all_nodes)
+    return read_from(
+        inventories, given=given, count=nodes, links=tuple(parse_links(links)), all_nodes=all_nodes
+    )
 
 
 def show_cluster(text: str) -> ClusterPicture:
@@ -73,9 +83,15 @@ def _read_nccl_tests(text: str, *, name: str) -> Inventory:
     largest = 0
     for (collective, devices), points in by_group(parse_nccl_tests(text, name=name)).items():
         largest = max(largest, *(volume for volume, _ in points))
-        reached = [bus_share(collective, num_devices=devices) * volume / seconds for volume, seconds in points if volume >= LARGE_BYTES]
+        reached = [
+            bus_share(collective, num_devices=devices) * volume / seconds
+            for volume, seconds in points
+            if volume >= LARGE_BYTES
+        ]
         if reached:
-            rates.append(BusRate(collective=collective, num_devices=devices, rate=max(reached), where=name))
+            rates.append(
+                BusRate(collective=collective, num_devices=devices, rate=max(reached), where=name)
+            )
     if not rates:
         raise ClusterError(
             f"{name}: messages of at most {format_bytes(largest)} do not show what links carry",

@@ -26,17 +26,21 @@ def compare(
     """Every strategy on every cluster, simulated; without strategies the best plan of each cluster.
 
     Args:
-        request: whatever all have in common; its cluster is not looked at. tokens: to be trained on; 0 = not said.
+        request: whatever all have in common; its cluster is not looked at.
+        tokens: to be trained on; 0 = not said.
         prices: dollars a device-hour, see `hardware.catalog.prices.cluster_prices`.
 
     Raises:
-        ShardwrightError: as `trials.best_of` and `simulations.simulation` do; the message names the cluster where there are several.
+        ShardwrightError: as `trials.best_of` and `simulations.simulation` do; the message names the
+        cluster where there are several.
     """
     found = []
     for cluster in clusters:
         one = replace(request, cluster=cluster)
         try:
-            found += [simulations.simulation(one, strategy=text) for text in strategies] or [best_of(one, progress=progress)]
+            found += [simulations.simulation(one, strategy=text) for text in strategies] or [
+                best_of(one, progress=progress)
+            ]
         except ShardwrightError as error:
             error.message = f"{cluster}: {error.message}" if len(clusters) > 1 else error.message
             raise

@@ -27,21 +27,36 @@ from shardwright.strategy.verify.check import require_valid
 
 
 def draw(
-    source: str, *, model: str = "", devices: int = 0, global_batch: int = 0, cluster: str = "", seq_len: int = 0, runtime: str = ""
+    source: str,
+    *,
+    model: str = "",
+    devices: int = 0,
+    global_batch: int = 0,
+    cluster: str = "",
+    seq_len: int = 0,
+    runtime: str = "",
 ) -> Picture:
     """The picture of a plan: `report.plan_text` and `report.plan_svg` give it a form.
 
     Args:
         source: path of a plan file or of a text in the general notation, or a grid's text.
         model, devices, global_batch: see `files.plan_source.read_plan`.
-        cluster, seq_len, runtime: that a grid or a notation is simulated on, with so many tokens a sequence; a plan file says its own.
+        cluster, seq_len, runtime: that a grid or a notation is simulated on, with so many tokens a
+            sequence; a plan file says its own.
 
     Raises:
         ShardwrightError: by what is wrong with it; a plan that breaks a rule is not drawn.
     """
     if bool(cluster) != bool(seq_len):
-        raise UsageError("--cluster and --seq-len go together", hint="both, to draw the simulated step; or neither")
-    asked = Request(model=model, cluster=cluster, seq_len=seq_len, global_batch=1, runtime=runtime) if cluster else None
+        raise UsageError(
+            "--cluster and --seq-len go together",
+            hint="both, to draw the simulated step; or neither",
+        )
+    asked = (
+        Request(model=model, cluster=cluster, seq_len=seq_len, global_batch=1, runtime=runtime)
+        if cluster
+        else None
+    )
     if asked is not None and not devices and is_grid_text(source):
         devices = problem_of(asked).cluster.num_devices
     found = read_plan(source, model=model, devices=devices, global_batch=global_batch)
@@ -62,8 +77,16 @@ def with_kinds(picture: Picture, problem: Problem) -> Picture:
     if problem.cluster.is_uniform:
         return picture
     names = kind_names(problem.cluster)
-    kinds = (dict.fromkeys(names[g] for g in np.unique(groups_of(problem.cluster, row.members)).tolist()) for row in picture.rows)
-    return replace(picture, rows=tuple(replace(row, kind="+".join(some)) for row, some in zip(picture.rows, kinds, strict=True)))
+    kinds = (
+        dict.fromkeys(names[g] for g in np.unique(groups_of(problem.cluster, row.members)).tolist())
+        for row in picture.rows
+    )
+    return replace(
+        picture,
+        rows=tuple(
+            replace(row, kind="+".join(some)) for row, some in zip(picture.rows, kinds, strict=True)
+        ),
+    )
 
 
 def _step(problem: Problem, plan: Plan, *, name: str) -> StepPicture:
@@ -75,5 +98,7 @@ def _step(problem: Problem, plan: Plan, *, name: str) -> StepPicture:
         classes=[one.devices for one in result.program.classes],
         cluster=problem.cluster.expression,
         tiers=levels_of(problem.cluster, 0),
-        node_sizes=[group.kind.num_devices for group in problem.cluster.groups for _ in range(group.count)],
+        node_sizes=[
+            group.kind.num_devices for group in problem.cluster.groups for _ in range(group.count)
+        ],
     )

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.api.problems import Progress, problem_of, require_any_stages, require_unranked, with_defaults
+from shardwright.api.problems import (
+    Progress,
+    problem_of,
+    require_any_stages,
+    require_unranked,
+    with_defaults,
+)
 from shardwright.api.simulated import simulated
 from shardwright.errors import UsageError
 from shardwright.hardware.overrides import keep_free
@@ -16,18 +22,26 @@ from shardwright.search.request import Request
 
 
 def plan_exact(
-    request: Request, *, time_limit_s: float = float("inf"), stop_at: int | None = None, progress: Progress | None = None
+    request: Request,
+    *,
+    time_limit_s: float = float("inf"),
+    stop_at: int | None = None,
+    progress: Progress | None = None,
 ) -> ExactAnswer:
-    """The best of all plans of up to `request.lanes` lanes on a few devices: who is in which lane, its share of the batch, its cut, device
-    sets, split trees, microbatches and order together, on uniform or mixed clusters.
+    """The best of all plans of up to `request.lanes` lanes on a few devices: who is in which lane,
+    its share of the batch, its cut, device sets, split trees, microbatches and order together, on
+    uniform or mixed clusters.
 
     Raises:
-        UsageError: the problem is too large, or pins an axis. StrategyError: the model is no chain, or shares weights between blocks.
-        InfeasibleError: nothing fits.
+        UsageError: the problem is too large, or pins an axis. StrategyError: the model is no chain,
+        or shares weights between blocks. InfeasibleError: nothing fits.
     """
     require_unranked(request, "the exact search")
     if request.pins or request.excludes:
-        raise UsageError("the exact space has no axes to pin or to exclude", hint="drop --pin and --exclude, or search a space of grids")
+        raise UsageError(
+            "the exact space has no axes to pin or to exclude",
+            hint="drop --pin and --exclude, or search a space of grids",
+        )
     request = with_defaults(request)
     problem = problem_of(request)
     require_any_stages(problem, "the exact search")
@@ -36,4 +50,6 @@ def plan_exact(
     space = exact_space(roomy, blocks=blocks, lanes=request.lanes)
     require_few(roomy, space, blocks=blocks)
     answer = find_exact(roomy, space, time_limit_s=time_limit_s, stop_at=stop_at, progress=progress)
-    return replace(answer, simulation=simulated(request, problem, name="exact", grid=None, plan=answer.plan))
+    return replace(
+        answer, simulation=simulated(request, problem, name="exact", grid=None, plan=answer.plan)
+    )

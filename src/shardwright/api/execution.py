@@ -12,7 +12,13 @@ from shardwright.api.stored import Stored, stored_plan
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, DataError, UsageError
 from shardwright.execute.launch.checked import require_runnable
-from shardwright.execute.launch.run_report import RunEvaluation, RunMemory, RunOptions, RunReport, RunStep
+from shardwright.execute.launch.run_report import (
+    RunEvaluation,
+    RunMemory,
+    RunOptions,
+    RunReport,
+    RunStep,
+)
 from shardwright.execute.proof.proof import Proof
 from shardwright.files.profile_file import read_profile
 from shardwright.files.stored import StoredSimulation
@@ -26,7 +32,8 @@ from shardwright.strategy.plan.plan import Plan
 
 
 def execution(saved: StoredSimulation, *, progress: Progress | None = None) -> Proof:
-    """Run a small model of the same structure under a stored plan on virtual devices, and compare it with the unsplit model.
+    """Run a small model of the same structure under a stored plan on virtual devices, and compare
+    it with the unsplit model.
 
     Raises:
         UsageError: PyTorch is not installed. StrategyError: the plan holds what is not executed.
@@ -35,26 +42,33 @@ def execution(saved: StoredSimulation, *, progress: Progress | None = None) -> P
     try:
         from shardwright.execute.proof.prove import prove  # PyTorch is an extra
     except ImportError as error:
-        raise UsageError("--execute needs PyTorch", hint="pip install 'shardwright[run]'") from error
+        raise UsageError(
+            "--execute needs PyTorch", hint="pip install 'shardwright[run]'"
+        ) from error
     stored = stored_plan(saved)
     found = prove(stored.problem.model, stored.problem.job, stored.plan, progress=progress)
     if not found.equal:
         name, difference = found.worst
         raise DataError(
-            f"under the plan the loss differs by {found.loss_difference:.1e} and the gradient of {name} by {difference:.1e}",
+            f"under the plan the loss differs by {found.loss_difference:.1e} and the gradient of"
+            f" {name} by {difference:.1e}",
             hint="this is an error of Shardwright: report it with the plan",
         )
     return found
 
 
 def num_ranks(stored: Stored) -> int:
-    """Ranks that run a plan: one a device that is in some stage. Raises as `program.stages.parts.plan_stages`."""
+    """Ranks that run a plan: one a device that is in some stage. Raises as
+    `program.stages.parts.plan_stages`.
+    """
     return len(working_devices(Same(plan_stages(stored.plan, model=stored.problem.model))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What a run is held against: seconds a step, memory by class of devices, and the cluster that both are for."""
+    """What a run is held against: seconds a step, memory by class of devices, and the cluster that
+    both are for.
+    """
 
     step_time_s: float
     memory: tuple[RunMemory, ...]
@@ -63,31 +77,49 @@ class Predicted:
 
 def predicted_there(stored: Stored) -> Predicted:
     """Of the cluster that the plan was made for."""
-    return Predicted(step_time_s=stored.step_time_s, memory=predicted_memory(stored.problem, stored.plan), cluster=stored.cluster)
+    return Predicted(
+        step_time_s=stored.step_time_s,
+        memory=predicted_memory(stored.problem, stored.plan),
+        cluster=stored.cluster,
+    )
 
 
 def predicted_here(saved: StoredSimulation, profile: Path, *, formats: str) -> Predicted:
     """Of as many devices of a measured machine, run by Shardwright's own engine.
 
     Args:
-        profile: of `shardwright calibrate`. formats: as a run is asked: ``fp64`` is predicted as ``fp32``, which it is slower than.
+        profile: of `shardwright calibrate`.
+        formats: as a run is asked: ``fp64`` is predicted as ``fp32``, which it is slower than.
 
     Raises:
-        DataError, ClusterError: the profile cannot be read, is of no device that is known, or was not measured in the formats.
+        DataError, ClusterError: the profile cannot be read, is of no device that is known, or was
+        not measured in the formats.
     """
     stored, found = stored_plan(saved), read_profile(profile)
     cluster = f"{found.accelerator}:{stored.plan.devices}"
     compute = stored.problem.job.compute if formats == "job" else Dtype.FP32
-    if find_accelerator(found.accelerator) is None and compute not in {rates.dtype for rates in found.gemm}:
+    if find_accelerator(found.accelerator) is None and compute not in {
+        rates.dtype for rates in found.gemm
+    }:
         asked_for = f"shardwright calibrate --dtype {compute.value}"
         raise ClusterError(
-            f"{profile}: nothing was measured in {compute.value}", hint=f"--formats fp32, or {asked_for} for another profile"
+            f"{profile}: nothing was measured in {compute.value}",
+            hint=f"--formats fp32, or {asked_for} for another profile",
         )
     precision = saved.request.precision if formats == "job" else "fp32"
-    asked = replace(saved.request, cluster=cluster, profile=str(profile), precision=precision, runtime="shardwright", scenarios="")
+    asked = replace(
+        saved.request,
+        cluster=cluster,
+        profile=str(profile),
+        precision=precision,
+        runtime="shardwright",
+        scenarios="",
+    )
     problem = problem_of(asked)
     done = simulate_plan(problem, stored.plan)
-    return Predicted(step_time_s=done.step_time_s, memory=predicted_memory(problem, stored.plan), cluster=cluster)
+    return Predicted(
+        step_time_s=done.step_time_s, memory=predicted_memory(problem, stored.plan), cluster=cluster
+    )
 
 
 def run(
@@ -102,7 +134,8 @@ def run(
 
     Args:
         predicted: what the run is held against; None: that of the plan's own cluster.
-        watch: is told of every step and evaluation; on rank 0 only. begun: is called once everything that can be is checked.
+        watch: is told of every step and evaluation; on rank 0 only.
+        begun: is called once everything that can be is checked.
 
     Raises:
         UsageError: PyTorch is not installed; others of `execute.running.run_plan`.
@@ -130,19 +163,27 @@ def predicted_memory(problem: Problem, plan: Plan) -> tuple[RunMemory, ...]:
     """What each class of devices is predicted to need at its peak."""
     done = simulate_plan(problem, plan)
     return tuple(
-        RunMemory(devices=tuple(klass.devices), holds=memory.layers, predicted=memory.allocated, measured=0)
+        RunMemory(
+            devices=tuple(klass.devices),
+            holds=memory.layers,
+            predicted=memory.allocated,
+            measured=0,
+        )
         for klass, memory in zip(done.program.classes, done.memory, strict=True)
     )
 
 
 def tokenise(texts: tuple[Path, ...], tokens: Path) -> tuple[int, int]:
-    """Make a file of tokens of texts, or of the one that comes along: how many tokens, and of how many kinds.
+    """Make a file of tokens of texts, or of the one that comes along: how many tokens, and of how
+    many kinds.
 
     Raises:
         UsageError: PyTorch is not installed. DataError: see `execute.tokenizer.tokenise`.
     """
     try:
-        from shardwright.execute.training import tokenizer  # its module of files needs PyTorch, an extra
+        from shardwright.execute.training import (
+            tokenizer,
+        )  # its module of files needs PyTorch, an extra
     except ImportError as error:
         raise UsageError("tokenise needs PyTorch", hint="pip install 'shardwright[run]'") from error
     count = tokenizer.tokenise(texts, tokens) if texts else tokenizer.tokenise_shipped(tokens)

@@ -27,7 +27,9 @@ class Export:
     """An export.
 
     Args:
-        files: that the target reads. beside: where its ranks run, and what launches them. losses: what is otherwise than planned.
+        files: that the target reads.
+        beside: where its ranks run, and what launches them.
+        losses: what is otherwise than planned.
     """
 
     target: Exporter
@@ -48,69 +50,123 @@ def export_plan(
     """A plan as `target` reads it, with a map of its ranks.
 
     Args:
-        target: one of `TARGETS`. allow_lossy: export what the target says otherwise than the plan, and list it.
-        launchers: some of `LAUNCHERS`, of each of which a file is written. hosts: of the cluster's nodes, in order; none = placeholders.
+        target: one of `TARGETS`.
+        allow_lossy: export what the target says otherwise than the plan, and list it.
+        launchers: some of `LAUNCHERS`, of each of which a file is written.
+        hosts: of the cluster's nodes, in order; none = placeholders.
         image: of containers, for the launchers that have them.
 
     Raises:
-        StrategyError: there is no such target (``export.target``) or launcher (``export.launcher``); no grid says the plan
-            (``export.grid``); the target cannot say something of it (``export.refused``), or says it otherwise and that is not allowed
-            (``export.lossy``): all of it is named; there are too many ranks for a map (``export.ranks``); or a launcher cannot start it
-            (``export.launch``).
-        UsageError: `image` is no name of an image. DataError: `hosts` are not as many as the plan's nodes, or too small.
+        StrategyError: there is no such target (``export.target``) or launcher
+            (``export.launcher``); no grid says the plan (``export.grid``); the target cannot say
+            something of it (``export.refused``), or says it otherwise and that is not allowed
+            (``export.lossy``): all of it is named; there are too many ranks for a map
+            (``export.ranks``); or a launcher cannot start it (``export.launch``).
+        UsageError: `image` is no name of an image. DataError: `hosts` are not as many as the plan's
+        nodes, or too small.
     """
     if target not in TARGETS:
-        raise StrategyError(f"unknown target {target[:40]!r}", hint=nearest(target[:40], TARGETS), rule="export.target")
+        raise StrategyError(
+            f"unknown target {target[:40]!r}",
+            hint=nearest(target[:40], TARGETS),
+            rule="export.target",
+        )
     unknown = next((name for name in launchers if name not in LAUNCHERS), None)
     if unknown is not None:
-        raise StrategyError(f"unknown launcher {unknown[:40]!r}", hint=nearest(unknown[:40], LAUNCHERS), rule="export.launcher")
+        raise StrategyError(
+            f"unknown launcher {unknown[:40]!r}",
+            hint=nearest(unknown[:40], LAUNCHERS),
+            rule="export.launcher",
+        )
     if image and not _IMAGE.fullmatch(image):
         raise UsageError(f"{image[:60]!r} is no name of an image", hint="such as registry/name:tag")
     exporter = TARGETS[target]
     given = given_of(stored, meshes=exporter.stages_differ)
     if given is None:
-        what = "grids, or pipelines whose stages are each a grid" if exporter.stages_differ else "grids"
+        what = (
+            "grids, or pipelines whose stages are each a grid"
+            if exporter.stages_differ
+            else "grids"
+        )
         raise StrategyError(
-            f"no grid says this plan, and {target} runs {what}", hint="plan without --space joint or mixed", rule="export.grid"
+            f"no grid says this plan, and {target} runs {what}",
+            hint="plan without --space joint or mixed",
+            rule="export.grid",
         )
     found = tuple(exporter.shortfalls(given))
     refused = [one for one in found if not one.instead]
     if refused:
         hints = [one.hint for one in refused if one.hint]
-        raise StrategyError(f"{target} cannot say: {'; '.join(o.what for o in refused)}", hint="; ".join(hints), rule="export.refused")
+        raise StrategyError(
+            f"{target} cannot say: {'; '.join(o.what for o in refused)}",
+            hint="; ".join(hints),
+            rule="export.refused",
+        )
     if found and not allow_lossy:
         said = "; ".join(f"{one.what} (instead: {one.instead})" for one in found)
-        raise StrategyError(f"{target} would do otherwise: {said}", hint="--allow-lossy exports it all the same", rule="export.lossy")
+        raise StrategyError(
+            f"{target} would do otherwise: {said}",
+            hint="--allow-lossy exports it all the same",
+            rule="export.lossy",
+        )
     files = exporter.files(given)
     order = next((one.order for one in found if one.order), ())
     placement = placement_of(given, order=order, hosts=hosts)
     beside = placement_files(placement, plan=given.name, cluster=given.cluster)
-    launched = tuple(_launched(LAUNCHERS[name], given, placement, files, image) for name in dict.fromkeys(launchers))
+    launched = tuple(
+        _launched(LAUNCHERS[name], given, placement, files, image)
+        for name in dict.fromkeys(launchers)
+    )
     return Export(target=exporter, files=files, beside=(*beside, *launched), losses=found)
 
 
-def _launched(launcher: Launcher, given: Given, placement: Placement, files: tuple[ExportFile, ...], image: str) -> ExportFile:
+def _launched(
+    launcher: Launcher,
+    given: Given,
+    placement: Placement,
+    files: tuple[ExportFile, ...],
+    image: str,
+) -> ExportFile:
     start = next((file for file in files if file.starts), None)
     if start is None:
-        raise StrategyError(f"{launcher.name} starts a script, and this target has none", hint="drop --launcher", rule="export.launch")
+        raise StrategyError(
+            f"{launcher.name} starts a script, and this target has none",
+            hint="drop --launcher",
+            rule="export.launch",
+        )
     launch = Launch(given=given, placement=placement, files=files, start=start, image=image)
     why = launcher.refused(launch)
     if why:
-        raise StrategyError(f"{launcher.name} cannot start this plan: {why}", hint="another --launcher", rule="export.launch")
+        raise StrategyError(
+            f"{launcher.name} cannot start this plan: {why}",
+            hint="another --launcher",
+            rule="export.launch",
+        )
     return launcher.file(launch)
 
 
 def given_of(stored: Stored, *, meshes: bool) -> Given | None:
-    """A plan as it is exported; None where neither a grid says it nor, if these may, meshes of stages do."""
+    """A plan as it is exported; None where neither a grid says it nor, if these may, meshes of
+    stages do.
+    """
     form, table = grid_form(stored.plan, model=stored.problem.model) or (None, None)
     of_stages: tuple[Mesh, ...] = ()
     # Stages of a grid that lie on devices of several kinds are meshes, too.
-    if meshes and (form is None or len({group.kind.accelerator.name for group in stored.problem.cluster.groups}) > 1):
+    if meshes and (
+        form is None
+        or len({group.kind.accelerator.name for group in stored.problem.cluster.groups}) > 1
+    ):
         form, of_stages = meshes_of(stored.plan, model=stored.problem.model) or (form, ())
     if form is None:
         return None
     return Given(
-        name=stored.name, cluster=stored.cluster, problem=stored.problem, plan=stored.plan, grid=form, table=table, meshes=of_stages
+        name=stored.name,
+        cluster=stored.cluster,
+        problem=stored.problem,
+        plan=stored.plan,
+        grid=form,
+        table=table,
+        meshes=of_stages,
     )
 
 

@@ -17,10 +17,12 @@ _GROWN = (2, 4, 8)
 
 
 def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
-    """Changes of one axis of `grid` under which every device and every node's host memory has room, the fastest first.
+    """Changes of one axis of `grid` under which every device and every node's host memory has room,
+    the fastest first.
 
-    Data parallelism makes room for a larger tensor, context or pipeline degree, so that as many devices are used. Of an axis the fastest
-    value alone is named: ``recompute=selective``, ``pp8``, ``mbs1``.
+    Data parallelism makes room for a larger tensor, context or pipeline degree, so that as many
+    devices are used. Of an axis the fastest value alone is named: ``recompute=selective``, ``pp8``,
+    ``mbs1``.
     """
     best: dict[str, tuple[float, str]] = {}
     for axis, text in _changes(grid):

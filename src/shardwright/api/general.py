@@ -1,4 +1,6 @@
-"""What plan files hold of answers of joint, exact and mixed searches, and of several scenarios; and a stored one, made again."""
+"""What plan files hold of answers of joint, exact and mixed searches, and of several scenarios; and
+a stored one, made again.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ GeneralAnswer = JointAnswer | ExactAnswer | MixedAnswer | RobustAnswer
 def stored_general(answer: GeneralAnswer) -> StoredPlan:
     """What a plan file holds of an answer."""
     assert answer.simulation is not None
-    return stored_plan(answer.simulation, certificate_of(answer) if isinstance(answer, JointAnswer) else answer.certificate)
+    return stored_plan(
+        answer.simulation,
+        certificate_of(answer) if isinstance(answer, JointAnswer) else answer.certificate,
+    )
 
 
 def certificate_of(answer: JointAnswer) -> Certificate:
@@ -60,9 +65,11 @@ def certificate_of(answer: JointAnswer) -> Certificate:
     )
 
 
-def check_general(stored: StoredPlan, *, engine: Engine | None = None, progress: Progress | None = None) -> Verified:
-    """Verify a stored answer: its plan as `simulations.verify` does, and every leaf of its file by the same search, stopped where the
-    stored one was.
+def check_general(
+    stored: StoredPlan, *, engine: Engine | None = None, progress: Progress | None = None
+) -> Verified:
+    """Verify a stored answer: its plan as `simulations.verify` does, and every leaf of its file by
+    the same search, stopped where the stored one was.
 
     Args:
         engine: where it searches; the answer is the same.
@@ -77,10 +84,24 @@ def check_general(stored: StoredPlan, *, engine: Engine | None = None, progress:
         again = plan_robust(stored.request, engine=engine, progress=progress)
     elif claim.mixed is not None:
         check_prices(stored.request, claim, progress=progress)
-        again = plan_mixed(stored.request, tolerance=claim.mixed.tolerance, stops=stops_of(claim), engine=engine, progress=progress)
+        again = plan_mixed(
+            stored.request,
+            tolerance=claim.mixed.tolerance,
+            stops=stops_of(claim),
+            engine=engine,
+            progress=progress,
+        )
     elif joint is None:
         again = plan_exact(stored.request, stop_at=claim.stopped_at, progress=progress)
     else:
         looks = joint.grid_stopped_at, claim.stopped_at
-        again = plan_joint(stored.request, tolerance=joint.tolerance, stop_at=looks, engine=engine, progress=progress)
-    return replace(verified, leaves=require_same(document_of(stored), document_of(stored_general(again))))
+        again = plan_joint(
+            stored.request,
+            tolerance=joint.tolerance,
+            stop_at=looks,
+            engine=engine,
+            progress=progress,
+        )
+    return replace(
+        verified, leaves=require_same(document_of(stored), document_of(stored_general(again)))
+    )

@@ -7,7 +7,14 @@ from dataclasses import replace
 from math import sqrt
 
 from shardwright.api.nearby import nearby
-from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
+from shardwright.api.problems import (
+    Progress,
+    capacity_of,
+    facts_of,
+    problem_of,
+    space_of,
+    with_defaults,
+)
 from shardwright.files.leaves import require_same
 from shardwright.files.stored import StoredPlan, document_of, stored_answer
 from shardwright.hardware.overrides import scale_network
@@ -30,9 +37,15 @@ from shardwright.units import GIGA
 NOTABLE_DEVICES = 512
 
 
-def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Progress | None = None, sensitive: bool = True) -> Answer:
-    """The best strategy of the space, certified; with the next best ones, what 10 % less network costs (of a search without a time limit,
-    where it is `sensitive`), and goodput at scale.
+def plan(
+    request: Request,
+    *,
+    time_limit_s: float = float("inf"),
+    progress: Progress | None = None,
+    sensitive: bool = True,
+) -> Answer:
+    """The best strategy of the space, certified; with the next best ones, what 10 % less network
+    costs (of a search without a time limit, where it is `sensitive`), and goodput at scale.
 
     Raises:
         InfeasibleError: nothing fits.
@@ -52,7 +65,11 @@ def plan(request: Request, *, time_limit_s: float = float("inf"), progress: Prog
         memory=request.search_memory,
         progress=progress,
     )
-    known = searched if sensitive and time_limit_s == float("inf") and not answer.certificate.stopped_at else None
+    known = (
+        searched
+        if sensitive and time_limit_s == float("inf") and not answer.certificate.stopped_at
+        else None
+    )
     return _completed(request, problem, space, facts, answer, searched=known, progress=progress)
 
 
@@ -66,29 +83,39 @@ def _completed(
     searched: Searched | None,
     progress: Progress | None,
 ) -> Answer:
-    """`answer` with all that is not of the search itself; without what further searches say, where they were stopped by hand, or where
-    there is no finished search for them to begin from.
+    """`answer` with all that is not of the search itself; without what further searches say, where
+    they were stopped by hand, or where there is no finished search for them to begin from.
     """
     slower: Sensitivity | None = None
     others: tuple[Nearby, ...] = ()
     if searched is not None:
-        slower = _sensitivity(request, problem, row_of(space, answer.grid), facts, answer.grid, searched, progress)
+        slower = _sensitivity(
+            request, problem, row_of(space, answer.grid), facts, answer.grid, searched, progress
+        )
         others = nearby(request, problem, answer, progress=progress)
     return replace(
         answer,
         sensitivity=None if STOP.is_set() else slower,
         nearby=() if STOP.is_set() else others,
-        goodput=_goodput(problem, answer) if problem.cluster.num_devices >= NOTABLE_DEVICES else None,
+        goodput=(
+            _goodput(problem, answer) if problem.cluster.num_devices >= NOTABLE_DEVICES else None
+        ),
         plan=plan_of_grid(problem, answer.grid),
         request=request,
     )
 
 
 def _sensitivity(
-    request: Request, problem: Problem, space: Space, facts: GridFacts, grid: Grid, searched: Searched, progress: Progress | None
+    request: Request,
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    grid: Grid,
+    searched: Searched,
+    progress: Progress | None,
 ) -> Sensitivity | None:
-    """The best plan where the network is slower. A bound of a step is none the lower for it: meshes that were bounded above what the same
-    plan takes then are not looked at again.
+    """The best plan where the network is slower. A bound of a step is none the lower for it: meshes
+    that were bounded above what the same plan takes then are not looked at again.
     """
     if problem.cluster.num_devices <= problem.cluster.node.island:
         return None
@@ -106,13 +133,20 @@ def _sensitivity(
         keeps=lambda meshes: searched.may_reach(meshes, space, same_s),
     )
     best, *_ = again.outcome.ranked
-    return Sensitivity(change="10 % less bandwidth between nodes", same_plan_s=same_s, best_s=best.step_time_s, best_grid=best.grid)
+    return Sensitivity(
+        change="10 % less bandwidth between nodes",
+        same_plan_s=same_s,
+        best_s=best.step_time_s,
+        best_grid=best.grid,
+    )
 
 
 def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
-    """Young 1974, equation 1: the interval sqrt(2 c M) loses least to checkpoints of c seconds and failures every M seconds.
+    """Young 1974, equation 1: the interval sqrt(2 c M) loses least to checkpoints of c seconds and
+    failures every M seconds.
 
-    A checkpoint is written at the storage rate of the whole cluster, and nothing of it is hidden behind training.
+    A checkpoint is written at the storage rate of the whole cluster, and nothing of it is hidden
+    behind training.
     """
     devices = answer.prediction.devices
     job = reliability_of(problem.cluster, devices=devices)
@@ -120,7 +154,9 @@ def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
     if not rate:
         return None
     between = 3600.0 / rate
-    state = problem.model.num_trainable_parameters * (problem.optimizer.state_bytes + problem.job.parameter.bits // 8)
+    state = problem.model.num_trainable_parameters * (
+        problem.optimizer.state_bytes + problem.job.parameter.bits // 8
+    )
     cost = max(state / job.storage.value, 1.0)
     interval = sqrt(2 * cost * between)
     lost = cost / interval + (interval / 2 + job.restart_s.value) / between
@@ -129,22 +165,33 @@ def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
         checkpoint_interval_s=interval,
         goodput=max(1.0 - lost, 0.0),
         assumptions=(
-            f"{rate / devices:.3g} failures a device-hour ({job.failures_per_hour.origin.reference})",
-            f"a checkpoint takes {cost:.3g} s: {state / 1e12:.3g} TB at {job.storage.value / GIGA:.4g} GB/s in all, nothing hidden "
-            f"({job.storage.origin.reference})",
+            (
+                f"{rate / devices:.3g} failures a device-hour"
+                f" ({job.failures_per_hour.origin.reference})"
+            ),
+            (
+                f"a checkpoint takes {cost:.3g} s: {state / 1e12:.3g} TB at"
+                f" {job.storage.value / GIGA:.4g} GB/s in all, nothing hidden"
+                f" ({job.storage.origin.reference})"
+            ),
             f"a restart takes {job.restart_s.value:g} s ({job.restart_s.origin.reference})",
         ),
     )
 
 
-def check(request: Request, answer: Answer, *, seed: int = 0, progress: Progress | None = None) -> Recheck:
+def check(
+    request: Request, answer: Answer, *, seed: int = 0, progress: Progress | None = None
+) -> Recheck:
     """Repeat the search whose answer `answer` is, and compare everything; see `check_stored`."""
-    return check_stored(stored_answer(replace(answer, request=request)), seed=seed, progress=progress)
+    return check_stored(
+        stored_answer(replace(answer, request=request)), seed=seed, progress=progress
+    )
 
 
 def check_stored(stored: StoredPlan, *, seed: int = 0, progress: Progress | None = None) -> Recheck:
-    """Make every leaf of a stored answer again by the same search, stopped where the stored one was; then bound and simulate a random 1 %
-    of the space, and all that the bounds leave, against the claim.
+    """Make every leaf of a stored answer again by the same search, stopped where the stored one
+    was; then bound and simulate a random 1 % of the space, and all that the bounds leave, against
+    the claim.
 
     Raises:
         DataError: a leaf differs, or the certificate does not hold.
@@ -152,7 +199,9 @@ def check_stored(stored: StoredPlan, *, seed: int = 0, progress: Progress | None
     answer = stored.answer
     assert answer is not None
     sensitive = answer.sensitivity is not None or bool(answer.nearby)
-    found = repeated(stored.request, answer.certificate.stopped_at, sensitive=sensitive, progress=progress)
+    found = repeated(
+        stored.request, answer.certificate.stopped_at, sensitive=sensitive, progress=progress
+    )
     leaves = require_same(document_of(stored), document_of(stored_answer(found.answer)))
     done = recheck(
         found.problem,
@@ -178,16 +227,35 @@ class Repeated:
     answer: Answer
 
 
-def repeated(request: Request, stopped_at: int, *, sensitive: bool, progress: Progress | None = None) -> Repeated:
-    """The search that `request` asks for, stopped at a look at the clock (`search.limit.Limit`); `sensitive`: with its sensitivity."""
+def repeated(
+    request: Request, stopped_at: int, *, sensitive: bool, progress: Progress | None = None
+) -> Repeated:
+    """The search that `request` asks for, stopped at a look at the clock (`search.limit.Limit`);
+    `sensitive`: with its sensitivity.
+    """
     problem = problem_of(request)
     facts = facts_of(problem)
     space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
     load_kernels()
     limit = Limit(stop_at=stopped_at)
     searched = search(
-        problem, space, facts, capacity=capacity, top=request.top + 1, limit=limit, memory=request.search_memory, progress=progress
+        problem,
+        space,
+        facts,
+        capacity=capacity,
+        top=request.top + 1,
+        limit=limit,
+        memory=request.search_memory,
+        progress=progress,
     )
     found = answer_of(problem, space, facts, searched, capacity=capacity, limit=limit)
-    answer = _completed(request, problem, space, facts, found, searched=searched if sensitive else None, progress=progress)
+    answer = _completed(
+        request,
+        problem,
+        space,
+        facts,
+        found,
+        searched=searched if sensitive else None,
+        progress=progress,
+    )
     return Repeated(problem=problem, space=space, facts=facts, searched=searched, answer=answer)

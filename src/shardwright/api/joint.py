@@ -30,7 +30,12 @@ from shardwright.strategy.text.grid_notation import print_grid
 
 SPACES = dict(zip(JOINT, (FOUND_ORDERS, NAMED_ORDERS), strict=True))
 """Names of joint spaces, and the orders that each has."""
-CHOSEN: Final = {"first": "the layers", "last": "the layers", "recompute": "the recompute", "recompute_layers": "the recompute"}
+CHOSEN: Final = {
+    "first": "the layers",
+    "last": "the layers",
+    "recompute": "the recompute",
+    "recompute_layers": "the recompute",
+}
 """Axes of grids that a joint search has another choice in the place of."""
 
 
@@ -44,11 +49,14 @@ def plan_joint(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> JointAnswer:
-    """The best plan of the joint space over the grids that the request asks for: cut, splits, recompute, microbatches and order together.
+    """The best plan of the joint space over the grids that the request asks for: cut, splits,
+    recompute, microbatches and order together.
 
     Args:
-        request: a joint space is over the standard grids. orders: "found" or "named" (`search.joint.find.find_joint`), of another space.
-        tolerance: gap that is good enough. stop_at, engine: see `find_joint`.
+        request: a joint space is over the standard grids.
+        orders: "found" or "named" (`search.joint.find.find_joint`), of another space.
+        tolerance: gap that is good enough.
+        stop_at, engine: see `find_joint`.
 
     Raises:
         InfeasibleError: nothing fits. UsageError: the model is beside a teacher.
@@ -57,19 +65,27 @@ def plan_joint(
     request = with_defaults(request)
     problem = problem_of(request)
     if problem.model.teacher_layers:
-        raise UsageError("a model beside a teacher is not searched jointly yet", hint="--space standard or exhaustive")
+        raise UsageError(
+            "a model beside a teacher is not searched jointly yet",
+            hint="--space standard or exhaustive",
+        )
     require_any_stages(problem, "a joint search")
     facts = facts_of(problem)
     space, capacity = space_of(_grids(request), problem, facts), capacity_of(request, problem)
     for name, _ in (*request.pins, *request.excludes):
         if name in CHOSEN:
-            raise UsageError(f"a joint search chooses {CHOSEN[name]} of each rank", hint=f"leave {name} free, or --space standard")
+            raise UsageError(
+                f"a joint search chooses {CHOSEN[name]} of each rank",
+                hint=f"leave {name} free, or --space standard",
+            )
     answer = find_joint(
         problem,
         space,
         facts,
         capacity=capacity,
-        orders=NAMED_ORDERS if "schedule" in dict(request.pins) else SPACES.get(request.space, orders),
+        orders=NAMED_ORDERS
+        if "schedule" in dict(request.pins)
+        else SPACES.get(request.space, orders),
         tolerance=tolerance,
         time_limit_s=time_limit_s,
         stop_at=stop_at,
@@ -81,8 +97,8 @@ def plan_joint(
 
 
 def unsearched_of_joint(answer: JointAnswer) -> Unsearched:
-    """The options that the search of `answer` left at one value although they change no numerics, and what the best other value of one
-    would gain.
+    """The options that the search of `answer` left at one value although they change no numerics,
+    and what the best other value of one would gain.
     """
     found = answer.simulation
     assert found is not None
@@ -101,4 +117,10 @@ def _joint_simulation(request: Request, problem: Problem, answer: JointAnswer) -
     if answer.best is None:
         assert answer.grid is not None
         return simulated(request, problem, name=print_grid(answer.grid.grid), grid=answer.grid.grid)
-    return simulated(request, problem, name=short_text(answer.best.plan), grid=None, plan=general_plan(problem, answer.best.plan))
+    return simulated(
+        request,
+        problem,
+        name=short_text(answer.best.plan),
+        grid=None,
+        plan=general_plan(problem, answer.best.plan),
+    )

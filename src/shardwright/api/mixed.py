@@ -6,7 +6,14 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from shardwright.api.problems import Progress, is_valued, problem_of, require_any_stages, require_unranked, with_defaults
+from shardwright.api.problems import (
+    Progress,
+    is_valued,
+    problem_of,
+    require_any_stages,
+    require_unranked,
+    with_defaults,
+)
 from shardwright.api.simulated import simulated
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.overrides import keep_free
@@ -45,24 +52,34 @@ def plan_mixed(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> MixedAnswer:
-    """The best plan found on a mixed cluster, with a bound of its whole space, and the `top` next best that were found.
+    """The best plan found on a mixed cluster, with a bound of its whole space, and the `top` next
+    best that were found.
 
     Args:
-        tolerance: gap that is good enough. time_limit_s, stops, engine: see `find_mixed`.
+        tolerance: gap that is good enough.
+        time_limit_s, stops, engine: see `find_mixed`.
 
     Raises:
-        UsageError: a pinned axis is not one of pipelines, or nothing has what is pinned. InfeasibleError: nothing fits.
-        OutOfTimeError: long past the limit there is no plan yet.
+        UsageError: a pinned axis is not one of pipelines, or nothing has what is pinned.
+        InfeasibleError: nothing fits. OutOfTimeError: long past the limit there is no plan yet.
     """
     if request.use_all:
-        raise UsageError("--use-all is of uniform clusters: devices of a mixed one stay idle where they only slow a plan", hint="drop it")
+        raise UsageError(
+            "--use-all is of uniform clusters: devices of a mixed one stay idle where they only"
+            " slow a plan",
+            hint="drop it",
+        )
     if is_valued(request):
         require_unranked(request, "a search for cost, energy or within a budget")
     request = with_defaults(request)
     problem = problem_of(request)
     require_any_stages(problem, "a search on a mixed cluster")
     choices = choices_for(request, problem)
-    find = partial(find_valued, goal=goal_of(request)) if is_valued(request) else partial(find_mixed, top=request.top)
+    find = (
+        partial(find_valued, goal=goal_of(request))
+        if is_valued(request)
+        else partial(find_mixed, top=request.top)
+    )
     answer = find(
         roomy(request, problem),
         choices=choices,
@@ -73,27 +90,42 @@ def plan_mixed(
         engine=engine,
         progress=progress,
     )
-    return replace(answer, simulation=simulated(request, problem, name=NAME, grid=None, plan=answer.plan))
+    return replace(
+        answer, simulation=simulated(request, problem, name=NAME, grid=None, plan=answer.plan)
+    )
 
 
 def unsearched_of_mixed(answer: MixedAnswer) -> Unsearched:
-    """The options that the search of `answer` left at one value although they change no numerics, and what the best other value of one
-    would gain.
+    """The options that the search of `answer` left at one value although they change no numerics,
+    and what the best other value of one would gain.
     """
     assert answer.simulation is not None
     request = answer.simulation.request
     problem = roomy(request, problem_of(request))
     # The options that are tried are the same in every pool: those of the runtime and of the model.
     task = AloneSearch(
-        pool=pools_of(problem.cluster)[0], choices=choices_for(request, problem), seconds=inf, stop=None, memory=request.search_memory
+        pool=pools_of(problem.cluster)[0],
+        choices=choices_for(request, problem),
+        seconds=inf,
+        stop=None,
+        memory=request.search_memory,
     )
     space, said = space_alone(problem, task)[1], options_said(request.runtime)
-    return unsearched(problem, space, answer.plan, step_time_s=answer.step_time_s, capacity=None, decided=said)
+    return unsearched(
+        problem, space, answer.plan, step_time_s=answer.step_time_s, capacity=None, decided=said
+    )
 
 
 def choices_for(request: Request, problem: Problem) -> Choices:
-    """What a request pins of the problem's pipelines, or of its grids alone, and which options it sets with its runtime."""
-    found = choices_of(request.pins, request.excludes, pipelines=not why_alone(problem), experts=has_experts(problem))
+    """What a request pins of the problem's pipelines, or of its grids alone, and which options it
+    sets with its runtime.
+    """
+    found = choices_of(
+        request.pins,
+        request.excludes,
+        pipelines=not why_alone(problem),
+        experts=has_experts(problem),
+    )
     return replace(found, said=tuple(sorted(options_said(request.runtime))))
 
 
@@ -105,15 +137,21 @@ def goal_of(request: Request) -> Goal:
 def roomy(request: Request, problem: Problem) -> Problem:
     """The problem with the memory that plans may fill."""
     if not 0 <= request.headroom < 1:
-        raise UsageError(f"a headroom of {request.headroom:g} of a device's memory", hint="0 or more, and less than all of it: 5%")
+        raise UsageError(
+            f"a headroom of {request.headroom:g} of a device's memory",
+            hint="0 or more, and less than all of it: 5%",
+        )
     return replace(problem, cluster=keep_free(problem.cluster, share=request.headroom))
 
 
-def check_prices(request: Request, certificate: Certificate, *, progress: Progress | None = None) -> int:
+def check_prices(
+    request: Request, certificate: Certificate, *, progress: Progress | None = None
+) -> int:
     """Price every shape of every frame that a certificate closes anew; how many frames hold.
 
     Raises:
-        DataError: a frame's prices do not close it, at the limit that is claimed, or a frame is missing.
+        DataError: a frame's prices do not close it, at the limit that is claimed, or a frame is
+        missing.
     """
     part = certificate.mixed
     assert part is not None
@@ -125,28 +163,41 @@ def check_prices(request: Request, certificate: Certificate, *, progress: Progre
     for closed in part.closed if part.lower_bound_s else ():
         market = Market.of(Ground.of(under(problem, closed.options), choices))
         if not covers(market.ground, [dual.frame for dual in closed.duals]):
-            raise DataError("the frames of the certificate leave out a part of the space", hint="plan again")
+            raise DataError(
+                "the frames of the certificate leave out a part of the space", hint="plan again"
+            )
         for dual in closed.duals:
             if dual.limit_s < part.lower_bound_s * (1 - 1e-8) or not holds(market, dual):
-                raise DataError(f"the prices of a frame do not close it: {dual.frame.text()}", hint="plan again")
+                raise DataError(
+                    f"the prices of a frame do not close it: {dual.frame.text()}", hint="plan again"
+                )
             done += 1
             if progress is not None:
                 progress("price frames again", done, sum(len(one.duals) for one in part.closed))
     return done
 
 
-def _check_cells(request: Request, problem: Problem, part: ValuedPart, progress: Progress | None) -> int:
+def _check_cells(
+    request: Request, problem: Problem, part: ValuedPart, progress: Progress | None
+) -> int:
     """Price every shape of every frame of every cell of times anew; how many cells hold.
 
     Raises:
         DataError: prices do not show what a cell claims, or a frame is missing.
     """
-    choices, tariff = choices_for(request, problem), tariff_of(problem.cluster, pools_of(problem.cluster), request.objective)
+    choices, tariff = (
+        choices_for(request, problem),
+        tariff_of(problem.cluster, pools_of(problem.cluster), request.objective),
+    )
     options = dict.fromkeys(one.options for cell in part.cells for one in cell.shown)
     markets = {row: Market.of(Ground.of(under(problem, row), choices)) for row in options}
     for number, cell in enumerate(part.cells, start=1):
         if cell.shown and not cell_holds(markets, tariff, cell):
-            raise DataError(f"the prices of a cell of times do not show what it claims: up to {cell.limit_s:.6g} s", hint="plan again")
+            raise DataError(
+                "the prices of a cell of times do not show what it claims: up to"
+                f" {cell.limit_s:.6g} s",
+                hint="plan again",
+            )
         if progress is not None:
             progress("price cells of times again", number, len(part.cells))
     return len(part.cells)

@@ -24,7 +24,13 @@ from shardwright.program.same import one_of_equals
 from shardwright.runtime.options import on_devices
 from shardwright.runtime.registry import VENDORS, default_runtime, load_runtime, options_said
 from shardwright.runtime.runtime import Runtime
-from shardwright.search.grid.space import Space, exhaustive_space, on_all_devices, requested, standard_space
+from shardwright.search.grid.space import (
+    Space,
+    exhaustive_space,
+    on_all_devices,
+    requested,
+    standard_space,
+)
 from shardwright.search.request import OBJECTIVES, TOP, Request
 from shardwright.strategy.grid.rules import GridFacts
 
@@ -57,10 +63,19 @@ def with_defaults(request: Request) -> Request:
         return request
     devices = [group.kind.accelerator for group in _cluster(request).groups]
     device = devices[0]
-    halves = [dtype.value for dtype in (Dtype.BF16, Dtype.FP16) if all(one.peak(dtype) for one in devices)]
+    halves = [
+        dtype.value for dtype in (Dtype.BF16, Dtype.FP16) if all(one.peak(dtype) for one in devices)
+    ]
     if not (request.precision or halves):
-        raise ClusterError(f"{device.name} has no units for a 16-bit dtype that all devices have", hint=f"--precision {_known(device)}")
-    return replace(request, runtime=request.runtime or default_runtime(device.vendor), precision=request.precision or halves[0])
+        raise ClusterError(
+            f"{device.name} has no units for a 16-bit dtype that all devices have",
+            hint=f"--precision {_known(device)}",
+        )
+    return replace(
+        request,
+        runtime=request.runtime or default_runtime(device.vendor),
+        precision=request.precision or halves[0],
+    )
 
 
 def _known(device: Accelerator) -> str:
@@ -88,9 +103,14 @@ def problem_of(request: Request) -> Problem:
         needed=needed | {"text"},
     )
     if job.expert_imbalance > 1.0 and not any(o.experts for b in model.blocks for o in b.operators):
-        raise UsageError(f"--expert-imbalance {job.expert_imbalance:g} for a model without experts", hint="drop the flag")
+        raise UsageError(
+            f"--expert-imbalance {job.expert_imbalance:g} for a model without experts",
+            hint="drop the flag",
+        )
     cluster = _cluster(request)
-    problem = Problem(model=model, cluster=cluster, job=job, runtime=_runtime_on(cluster, request.runtime))
+    problem = Problem(
+        model=model, cluster=cluster, job=job, runtime=_runtime_on(cluster, request.runtime)
+    )
     for group in problem.cluster.groups:
         _require_units(group.kind.accelerator, problem)
     _require_countable(problem)
@@ -104,7 +124,11 @@ def _runtime_on(cluster: Cluster, text: str) -> Runtime:
     fewest = min(zip(have, devices, strict=True), key=lambda pair: len(pair[0]))[1]
     vendors = {device.vendor: device.name for device in devices if device.vendor in VENDORS}
     return on_devices(
-        load_runtime(text), kernels=frozenset.intersection(*have), called=fewest.name, vendors=vendors, said=options_said(text)
+        load_runtime(text),
+        kernels=frozenset.intersection(*have),
+        called=fewest.name,
+        vendors=vendors,
+        said=options_said(text),
     )
 
 
@@ -112,10 +136,14 @@ def _require_units(device: Accelerator, problem: Problem) -> None:
     """The device computes in the job's dtype, and the runtime runs on it."""
     job, runtime = problem.job, problem.runtime
     if not device.peak(job.compute):
-        raise ClusterError(f"{device.name} has no units for {job.compute.value}", hint=f"--precision {_known(device)}")
+        raise ClusterError(
+            f"{device.name} has no units for {job.compute.value}",
+            hint=f"--precision {_known(device)}",
+        )
     if device.vendor not in runtime.vendors and device.vendor in VENDORS:
         raise RuntimeModelError(
-            f"{runtime.name} does not run on {device.name}, but on accelerators of {', '.join(runtime.vendors)}",
+            f"{runtime.name} does not run on {device.name}, but on accelerators of"
+            f" {', '.join(runtime.vendors)}",
             hint=f"--runtime {default_runtime(device.vendor)}",
         )
 
@@ -125,15 +153,22 @@ def _require_countable(problem: Problem) -> None:
     job, least = problem.job, seconds_at_peak(problem)
     if least > LONGEST_STEP_S:
         raise UsageError(
-            f"a step of {job.global_batch:,} sequences of {job.sequence_length:,} tokens takes at least {least / 3600:,.0f} hours at peak",
-            hint=f"--global-batch counts sequences: were {job.global_batch:,} tokens meant?"
-            if job.global_batch >= job.sequence_length
-            else "a smaller batch, shorter sequences or more devices",
+            f"a step of {job.global_batch:,} sequences of {job.sequence_length:,} tokens takes at"
+            f" least {least / 3600:,.0f} hours at peak",
+            hint=(
+                f"--global-batch counts sequences: were {job.global_batch:,} tokens meant?"
+                if job.global_batch >= job.sequence_length
+                else "a smaller batch, shorter sequences or more devices"
+            ),
         )
 
 
 def _cluster(request: Request) -> Cluster:
-    cluster = _profiled(request.cluster, Path(request.profile)) if request.profile else load_cluster(request.cluster)
+    cluster = (
+        _profiled(request.cluster, Path(request.profile))
+        if request.profile
+        else load_cluster(request.cluster)
+    )
     if is_valued(request):
         cluster = with_prices(cluster)
     if request.max_devices:
@@ -146,7 +181,11 @@ def _profiled(text: str, path: Path) -> Cluster:
     from shardwright.files.profile_file import read_profile  # pydantic only where a file is read
 
     profile = read_profile(path)
-    return apply_profile(load_cluster(text), profile) if _is_file(text) else profiled_cluster(text, profile)
+    return (
+        apply_profile(load_cluster(text), profile)
+        if _is_file(text)
+        else profiled_cluster(text, profile)
+    )
 
 
 def _is_file(text: str) -> bool:
@@ -156,7 +195,9 @@ def _is_file(text: str) -> bool:
 def load_cluster(text: str) -> Cluster:
     """The cluster of an expression, or of a YAML file."""
     if _is_file(text):
-        from shardwright.hardware.files.yaml_cluster import load_cluster as from_file  # pydantic and yaml only where a file is read
+        from shardwright.hardware.files.yaml_cluster import (
+            load_cluster as from_file,
+        )  # pydantic and yaml only where a file is read
 
         return from_file(text)
     return parse_cluster(text)
@@ -175,7 +216,8 @@ def require_unranked(request: Request, search: str) -> None:
     """
     if request.top not in (0, TOP):
         raise UsageError(
-            f"{search} ranks no next best plans, so --top {request.top} says nothing", hint="drop it, or search the standard space for time"
+            f"{search} ranks no next best plans, so --top {request.top} says nothing",
+            hint="drop it, or search the standard space for time",
         )
 
 
@@ -196,10 +238,16 @@ def require_any_stages(problem: Problem, search: str) -> None:
 def _require_plain(request: Request) -> None:
     """Raise for what a search over several states of the cluster has not."""
     if is_valued(request):
-        raise UsageError("plans for several scenarios are searched for time alone", hint="drop --objective and --budget")
+        raise UsageError(
+            "plans for several scenarios are searched for time alone",
+            hint="drop --objective and --budget",
+        )
     uniform = _cluster(request).is_uniform
     if request.space not in (SPACES if uniform else ("standard",)):
-        raise UsageError(f"the {request.space} space is searched for one state of the cluster", hint="drop --space, or --scenarios")
+        raise UsageError(
+            f"the {request.space} space is searched for one state of the cluster",
+            hint="drop --space, or --scenarios",
+        )
     if request.use_all and not uniform:
         raise UsageError("--use-all is of uniform clusters", hint="drop it")
 
@@ -208,29 +256,42 @@ def method_of(request: Request) -> Method:
     """Which search answers a request.
 
     Raises:
-        UsageError: there is no such space, or it is of uniform clusters and this one is not. ClusterError: the cluster cannot be read.
+        UsageError: there is no such space, or it is of uniform clusters and this one is not.
+        ClusterError: the cluster cannot be read.
     """
     space = request.space
     if space not in (*SPACES, *JOINT, EXACT):
-        raise UsageError(f"unknown space {space[:40]!r}", hint=nearest(space[:40], (*SPACES, *JOINT, EXACT)))
+        raise UsageError(
+            f"unknown space {space[:40]!r}", hint=nearest(space[:40], (*SPACES, *JOINT, EXACT))
+        )
     if request.scenarios:
         _require_plain(request)
         return Method.ROBUST
     if request.tail:
-        raise UsageError(f"--tail {request.tail:g} without scenarios", hint="--scenarios FILE says in which states the cluster is met")
+        raise UsageError(
+            f"--tail {request.tail:g} without scenarios",
+            hint="--scenarios FILE says in which states the cluster is met",
+        )
     if space == EXACT and not is_valued(request):
         return Method.EXACT
     if request.objective not in OBJECTIVES:
-        raise UsageError(f"unknown objective {request.objective[:40]!r}", hint=nearest(request.objective[:40], OBJECTIVES))
+        raise UsageError(
+            f"unknown objective {request.objective[:40]!r}",
+            hint=nearest(request.objective[:40], OBJECTIVES),
+        )
     if is_valued(request):
         if space != "standard":
-            raise UsageError(f"the {space} space is searched for time alone", hint="drop --space, or --objective and --budget")
+            raise UsageError(
+                f"the {space} space is searched for time alone",
+                hint="drop --space, or --objective and --budget",
+            )
         return Method.MIXED
     if _cluster(request).is_uniform:
         return Method.JOINT if space in JOINT else Method.GRID
     if space != "standard":
         raise UsageError(
-            f"the {space} space is of uniform clusters", hint="drop --space on a mixed cluster; --space exact has plans of a few devices"
+            f"the {space} space is of uniform clusters",
+            hint="drop --space on a mixed cluster; --space exact has plans of a few devices",
         )
     return Method.MIXED
 
@@ -242,7 +303,10 @@ def capacity_of(request: Request, problem: Problem) -> int:
         UsageError: no share of the memory is left.
     """
     if not 0 <= request.headroom < 1:
-        raise UsageError(f"a headroom of {request.headroom:g} of a device's memory", hint="0 or more, and less than all of it: 5%")
+        raise UsageError(
+            f"a headroom of {request.headroom:g} of a device's memory",
+            hint="0 or more, and less than all of it: 5%",
+        )
     return int(effective_memory(problem.cluster) * (1 - request.headroom))
 
 
@@ -252,7 +316,8 @@ def space_of(request: Request, problem: Problem, facts: GridFacts) -> Space:
         raise UsageError(f"unknown space {request.space!r}", hint=nearest(request.space, SPACES))
     if not problem.cluster.is_uniform:
         raise UsageError(
-            "spaces of grids are of uniform clusters", hint="`plan` without --space searches a mixed one, `plan_mixed` in Python"
+            "spaces of grids are of uniform clusters",
+            hint="`plan` without --space searches a mixed one, `plan_mixed` in Python",
         )
     space = SPACES[request.space](problem, facts)
     return requested(

@@ -7,7 +7,14 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from shardwright.api.mixed import NAME, choices_for, roomy
-from shardwright.api.problems import Progress, capacity_of, facts_of, problem_of, space_of, with_defaults
+from shardwright.api.problems import (
+    Progress,
+    capacity_of,
+    facts_of,
+    problem_of,
+    space_of,
+    with_defaults,
+)
 from shardwright.api.simulated import simulated
 from shardwright.errors import UsageError
 from shardwright.hardware.states import State, in_state, shares_of
@@ -28,8 +35,8 @@ class RobustAnswer:
     """The plan that is best over several states of a cluster.
 
     Args:
-        simulation: of the plan on the cluster as it is. certificate: its seconds are means of the slow tail; its part `scenarios` has
-            every state.
+        simulation: of the plan on the cluster as it is.
+        certificate: its seconds are means of the slow tail; its part `scenarios` has every state.
     """
 
     simulation: Simulation
@@ -47,38 +54,55 @@ class RobustAnswer:
         return f"{self.simulation}\n{claim(optimal=self.certificate.optimal, lower_bound_s=self.certificate.lower_bound_s)}"
 
 
-def plan_robust(request: Request, *, engine: Engine | None = None, progress: Progress | None = None) -> RobustAnswer:
-    """The plan with the least mean step in the slow tail of the states that the request's scenario file has (`search.robust.find`).
+def plan_robust(
+    request: Request, *, engine: Engine | None = None, progress: Progress | None = None
+) -> RobustAnswer:
+    """The plan with the least mean step in the slow tail of the states that the request's scenario
+    file has (`search.robust.find`).
 
     Args:
         engine: where states are searched and plans simulated; the answer is the same.
 
     Raises:
-        ClusterError: the file cannot be read, or is of another cluster. UsageError: the level of the tail is none.
-        InfeasibleError: nothing fits in some state.
+        ClusterError: the file cannot be read, or is of another cluster. UsageError: the level of
+        the tail is none. InfeasibleError: nothing fits in some state.
     """
     begun = time.monotonic()
     if not 0.0 <= request.tail <= 1.0:
         raise UsageError(
-            f"a tail of {request.tail:g}", hint="0 is the mean over all scenarios, 0.9 that of the slowest tenth, 1 the slowest"
+            f"a tail of {request.tail:g}",
+            hint="0 is the mean over all scenarios, 0.9 that of the slowest tenth, 1 the slowest",
         )
     request = with_defaults(request)
     problem = problem_of(request)
-    found = find_robust(_questions(request, problem), level=request.tail, engine=engine or Serial(), top=request.top, progress=progress)
+    found = find_robust(
+        _questions(request, problem),
+        level=request.tail,
+        engine=engine or Serial(),
+        top=request.top,
+        progress=progress,
+    )
     grid = found.best if isinstance(found.best, Grid) else None
     plan = None if isinstance(found.best, Grid) else found.best
     return RobustAnswer(
-        simulation=simulated(request, problem, name="" if grid is not None else NAME, grid=grid, plan=plan),
+        simulation=simulated(
+            request, problem, name="" if grid is not None else NAME, grid=grid, plan=plan
+        ),
         certificate=found.certificate,
         search_time_s=time.monotonic() - begun,
     )
 
 
 def _questions(request: Request, problem: Problem) -> tuple[StateQuestion, ...]:
-    from shardwright.hardware.files.yaml_states import load_states  # pydantic and yaml only where a file is read
+    from shardwright.hardware.files.yaml_states import (
+        load_states,
+    )  # pydantic and yaml only where a file is read
 
     states = load_states(Path(request.scenarios))
-    return tuple(_question(request, problem, state, share=share) for state, share in zip(states, shares_of(states), strict=True))
+    return tuple(
+        _question(request, problem, state, share=share)
+        for state, share in zip(states, shares_of(states), strict=True)
+    )
 
 
 def _question(request: Request, problem: Problem, state: State, *, share: float) -> StateQuestion:
@@ -96,11 +120,17 @@ def _question(request: Request, problem: Problem, state: State, *, share: float)
 def _grids(request: Request, problem: Problem) -> GridQuestion:
     facts = facts_of(problem)
     space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
-    return GridQuestion(problem=problem, space=space, facts=facts, capacity=capacity, memory=request.search_memory)
+    return GridQuestion(
+        problem=problem, space=space, facts=facts, capacity=capacity, memory=request.search_memory
+    )
 
 
 def _mixed(request: Request, problem: Problem) -> MixedQuestion:
-    return MixedQuestion(problem=roomy(request, problem), choices=choices_for(request, problem), memory=request.search_memory)
+    return MixedQuestion(
+        problem=roomy(request, problem),
+        choices=choices_for(request, problem),
+        memory=request.search_memory,
+    )
 
 
 def _further(request: Request, problem: Problem) -> MixedQuestion | None:

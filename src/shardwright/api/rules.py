@@ -13,12 +13,16 @@ from shardwright.strategy.violation import Violation
 
 
 def check_grid(problem: Problem, grid: Grid) -> None:
-    """Raise the first rule that `grid` breaks for `problem`, the schedule's and the runtime's own included."""
+    """Raise the first rule that `grid` breaks for `problem`, the schedule's and the runtime's own
+    included.
+    """
     _raise_first(grid_violations(problem, grid))
 
 
 def check_plan(problem: Problem, plan: Plan) -> None:
-    """Raise the first rule that `plan` breaks for `problem`, the runtime's own included; not yet whether its orders can run."""
+    """Raise the first rule that `plan` breaks for `problem`, the runtime's own included; not yet
+    whether its orders can run.
+    """
     _raise_first(plan_violations(problem, plan))
 
 

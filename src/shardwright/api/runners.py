@@ -1,4 +1,6 @@
-"""Which frameworks run a plan: those that it can be exported to, as it is or otherwise than planned."""
+"""Which frameworks run a plan: those that it can be exported to, as it is or otherwise than
+planned.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from shardwright.search.runners import Runners
 
 
 def runners_of(stored: Stored) -> Runners:
-    """The targets of `export` that run a plan, each with what it would do otherwise; and why the others do not."""
+    """The targets of `export` that run a plan, each with what it would do otherwise; and why the
+    others do not.
+    """
     exact: list[str] = []
     otherwise: list[tuple[str, str]] = []
     refused: list[tuple[str, str]] = []

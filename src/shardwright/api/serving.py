@@ -29,7 +29,15 @@ from shardwright.serving.request import ServingRequest
 from shardwright.serving.requests import Requests
 from shardwright.serving.run import in_the_mean, served_job
 from shardwright.serving.trace_file import read_trace
-from shardwright.serving.words import closed_loop, read_arrivals, read_precision, read_prefix, read_promise, read_speculation, read_tokens
+from shardwright.serving.words import (
+    closed_loop,
+    read_arrivals,
+    read_precision,
+    read_prefix,
+    read_promise,
+    read_speculation,
+    read_tokens,
+)
 
 DEFAULT_ENGINE: Final = "vllm"
 STREAMED: Final = 1000
@@ -40,14 +48,22 @@ def serve_simulate(request: ServingRequest) -> ServingAnswer:
     """What a deployment does under a job's traffic.
 
     Raises:
-        ModelError, ClusterError, RuntimeModelError, StrategyError, UsageError, DataError: by what is wrong with the words.
-        InfeasibleError: weights, or one request, do not fit.
+        ModelError, ClusterError, RuntimeModelError, StrategyError, UsageError, DataError: by what
+        is wrong with the words. InfeasibleError: weights, or one request, do not fit.
     """
     problem, deployment = serving_problem(request)
     longest = longest_request(problem.job)
     pools = tuple(_room(problem, pool, longest) for pool in deployment.pools)
-    requests, served = served_job(problem, deployment, blocks=tuple(memory.blocks for memory in pools))
-    seen = metrics(requests, served, devices=deployment.devices, promise=problem.job.promise, request_s=problem.constants.request_s)
+    requests, served = served_job(
+        problem, deployment, blocks=tuple(memory.blocks for memory in pools)
+    )
+    seen = metrics(
+        requests,
+        served,
+        devices=deployment.devices,
+        promise=problem.job.promise,
+        request_s=problem.constants.request_s,
+    )
     return ServingAnswer(
         request=request,
         problem=problem,
@@ -55,7 +71,9 @@ def serve_simulate(request: ServingRequest) -> ServingAnswer:
         engine=problem.engine.name,
         settled=on_worker(problem, deployment.pools[0].worker).engine,
         pools=tuple(
-            PoolAnswer(pool=pool, memory=memory, cache_used=min(served.peak_blocks / memory.blocks, 1.0))
+            PoolAnswer(
+                pool=pool, memory=memory, cache_used=min(served.peak_blocks / memory.blocks, 1.0)
+            )
             for pool, memory in zip(deployment.pools, pools, strict=True)
         ),
         metrics=seen,
@@ -66,7 +84,8 @@ def serve_simulate(request: ServingRequest) -> ServingAnswer:
 
 
 def serve_estimate(request: ServingRequest) -> MeanField:
-    """The same in the mean, in closed form and in milliseconds: to compare deployments. Of one deployment, so each array has one number.
+    """The same in the mean, in closed form and in milliseconds: to compare deployments. Of one
+    deployment, so each array has one number.
 
     Raises:
         As `serve_simulate`, and where arrivals are a trace or prompts have workers of their own.
@@ -77,13 +96,18 @@ def serve_estimate(request: ServingRequest) -> MeanField:
 
 
 def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment]:
-    """The problem that a request means, and the deployment; the engine as it was asked for, not yet on its devices
-    (`serving.run.on_workers`).
+    """The problem that a request means, and the deployment; the engine as it was asked for, not yet
+    on its devices (`serving.run.on_workers`).
     """
     model, cluster = _served_model(request.model), load_cluster(request.cluster)
     if not cluster.is_uniform:
-        raise ClusterError("serving is simulated on devices of one kind in one zone", hint="name one kind, as h200-sxm:8")
-    deployment = parse_deployment(request.deployment) if request.deployment else _one_worker(cluster)
+        raise ClusterError(
+            "serving is simulated on devices of one kind in one zone",
+            hint="name one kind, as h200-sxm:8",
+        )
+    deployment = (
+        parse_deployment(request.deployment) if request.deployment else _one_worker(cluster)
+    )
     _require_devices(deployment, cluster)
     _require_experts(deployment, model)
     guesses = {pool.worker.guesses for pool in deployment.pools if pool.role is not Role.PREFILL}
@@ -98,7 +122,15 @@ def serving_problem(request: ServingRequest) -> tuple[ServingProblem, Deployment
         expert_skew=_skew(request, model),
         seed=request.seed,
     )
-    return ServingProblem(model=model, cluster=cluster, job=job, engine=engine_called(request.engine or DEFAULT_ENGINE)), deployment
+    return (
+        ServingProblem(
+            model=model,
+            cluster=cluster,
+            job=job,
+            engine=engine_called(request.engine or DEFAULT_ENGINE),
+        ),
+        deployment,
+    )
 
 
 def _precision(request: ServingRequest, model: Model, cluster: Cluster) -> Precision:
@@ -121,28 +153,43 @@ def _served_model(name: str) -> Model:
     model = load_model(name)
     text = [block for block in model.blocks if block.sequence == TEXT]
     if not any(block.is_layer for block in text) or not all(block.is_causal for block in text):
-        raise ModelError(f"{name} is no decoder of text alone, and answers of others are not simulated", hint="a decoder-only model")
+        raise ModelError(
+            f"{name} is no decoder of text alone, and answers of others are not simulated",
+            hint="a decoder-only model",
+        )
     return model
 
 
 def _one_worker(cluster: Cluster) -> Deployment:
-    return Deployment(pools=(Pool(role=Role.AGGREGATED, count=1, worker=Worker(tp=cluster.num_devices)),))
+    return Deployment(
+        pools=(Pool(role=Role.AGGREGATED, count=1, worker=Worker(tp=cluster.num_devices)),)
+    )
 
 
 def _require_devices(deployment: Deployment, cluster: Cluster) -> None:
     if deployment.devices > cluster.num_devices:
         raise StrategyError(
-            f"the deployment takes {deployment.devices:,} devices of {cluster.num_devices:,}", hint="fewer workers, or a larger cluster"
+            f"the deployment takes {deployment.devices:,} devices of {cluster.num_devices:,}",
+            hint="fewer workers, or a larger cluster",
         )
 
 
 def _require_experts(deployment: Deployment, model: Model) -> None:
     """Experts can be spread as a worker says, if there are any."""
-    experts = {o.experts.experts for block in model.blocks for o in block.operators if o.experts is not None}
+    experts = {
+        o.experts.experts
+        for block in model.blocks
+        for o in block.operators
+        if o.experts is not None
+    }
     for pool in deployment.pools:
         if pool.worker.ep > max(experts, default=1):
             said = f"{max(experts):,} experts" if experts else "no experts"
-            raise StrategyError(f"{pool.role.value}: ep {pool.worker.ep} for a model with {said}", hint="a lower ep", rule="worker.experts")
+            raise StrategyError(
+                f"{pool.role.value}: ep {pool.worker.ep} for a model with {said}",
+                hint="a lower ep",
+                rule="worker.experts",
+            )
 
 
 def _arrivals(request: ServingRequest) -> Arrivals:
@@ -153,12 +200,19 @@ def _arrivals(request: ServingRequest) -> Arrivals:
     """
     said = [
         name
-        for name, value in (("--concurrency", request.concurrency), ("--arrivals", request.arrivals), ("--trace", request.trace))
+        for name, value in (
+            ("--concurrency", request.concurrency),
+            ("--arrivals", request.arrivals),
+            ("--trace", request.trace),
+        )
         if value
     ]
     if len(said) != 1:
         what = f"{' and '.join(said)} are two ways" if said else "nothing says"
-        raise UsageError(f"{what} how requests come", hint="one of --concurrency 256, --arrivals poisson:12/s, --trace FILE")
+        raise UsageError(
+            f"{what} how requests come",
+            hint="one of --concurrency 256, --arrivals poisson:12/s, --trace FILE",
+        )
     if request.concurrency:
         return closed_loop(request.concurrency, requests=request.requests)
     if request.arrivals:
@@ -172,15 +226,29 @@ def _lengths(request: ServingRequest, arrivals: Arrivals) -> Lengths | None:
             raise UsageError("a trace has lengths of its own", hint="drop --isl and --osl")
         return None
     if not (request.isl and request.osl):
-        raise UsageError("nothing says how long requests are", hint="--isl 1024 --osl 1024: tokens of prompts and of answers")
-    return Lengths(inputs=read_tokens(request.isl, flag="--isl"), outputs=read_tokens(request.osl, flag="--osl"))
+        raise UsageError(
+            "nothing says how long requests are",
+            hint="--isl 1024 --osl 1024: tokens of prompts and of answers",
+        )
+    return Lengths(
+        inputs=read_tokens(request.isl, flag="--isl"),
+        outputs=read_tokens(request.osl, flag="--osl"),
+    )
 
 
 def _skew(request: ServingRequest, model: Model) -> float:
     if not 1.0 <= request.expert_skew <= 1000:
-        raise UsageError(f"--expert-skew {request.expert_skew:g} is not between 1 and 1,000", hint="1 = all devices have as many tokens")
-    if request.expert_skew > 1 and not any(o.experts for block in model.blocks for o in block.operators):
-        raise UsageError(f"--expert-skew {request.expert_skew:g} for a model without experts", hint="drop the flag")
+        raise UsageError(
+            f"--expert-skew {request.expert_skew:g} is not between 1 and 1,000",
+            hint="1 = all devices have as many tokens",
+        )
+    if request.expert_skew > 1 and not any(
+        o.experts for block in model.blocks for o in block.operators
+    ):
+        raise UsageError(
+            f"--expert-skew {request.expert_skew:g} for a model without experts",
+            hint="drop the flag",
+        )
     return request.expert_skew
 
 
@@ -192,13 +260,23 @@ def _room(problem: ServingProblem, pool: Pool, longest: int) -> WorkerMemory:
 
 def _joules(cluster: Cluster, deployment: Deployment, tokens_per_second: float) -> float | None:
     power = power_of(cluster.node.accelerator)
-    return power.watts * deployment.devices / tokens_per_second if power is not None and tokens_per_second > 0 else None
+    return (
+        power.watts * deployment.devices / tokens_per_second
+        if power is not None and tokens_per_second > 0
+        else None
+    )
 
 
 def _notes(request: ServingRequest, problem: ServingProblem, requests: Requests) -> tuple[str, ...]:
     found = [notice(problem.engine), _precision_note(request, problem)]
-    if problem.model.max_context and int((requests.inputs + requests.outputs).max()) > problem.model.max_context:
-        found.append(f"the longest request is longer than the model's {problem.model.max_context:,} positions")
+    if (
+        problem.model.max_context
+        and int((requests.inputs + requests.outputs).max()) > problem.model.max_context
+    ):
+        found.append(
+            f"the longest request is longer than the model's {problem.model.max_context:,}"
+            " positions"
+        )
     return tuple(note for note in found if note)
 
 
@@ -209,4 +287,7 @@ def _precision_note(request: ServingRequest, problem: ServingProblem) -> str:
     stored = problem.model.stored
     if stored is None or read_precision(request.precision).mlp.weights.value == stored.weights:
         return ""
-    return f"the checkpoint stores its weights in {stored.text()}; they are priced as --precision {request.precision} says"
+    return (
+        f"the checkpoint stores its weights in {stored.text()}; they are priced as --precision"
+        f" {request.precision} says"
+    )

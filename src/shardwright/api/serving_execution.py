@@ -1,4 +1,6 @@
-"""Workers of a deployment, executed on PyTorch: a small model serves random traffic as the engine's scheduler would."""
+"""Workers of a deployment, executed on PyTorch: a small model serves random traffic as the engine's
+scheduler would.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,16 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.serving.deployment import Pool, Worker
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.on_worker import on_worker
-from shardwright.serving.policy.state import COMPUTES_FIRST, ENTRY, LIFE, ONLY_ANSWERS, PREEMPTED, TOKENS, State, new_state
+from shardwright.serving.policy.state import (
+    COMPUTES_FIRST,
+    ENTRY,
+    LIFE,
+    ONLY_ANSWERS,
+    PREEMPTED,
+    TOKENS,
+    State,
+    new_state,
+)
 from shardwright.serving.problem import ServingProblem
 from shardwright.serving.request import ServingRequest
 from shardwright.serving.requests import Requests, Served
@@ -33,7 +44,8 @@ LONGEST_PROMPT: Final = 14
 LONGEST_ANSWER: Final = 14
 BLOCK_TOKENS: Final = 4
 SPARE_BLOCKS: Final = 2
-"""Blocks of a rank's cache beside those of the longest request: others are preempted, where an engine does that."""
+"""Blocks of a rank's cache beside those of the longest request: others are preempted, where an
+engine does that."""
 TOKEN_BUDGET: Final = 8
 SEQUENCES: Final = 4
 TURNS: Final = 1
@@ -43,31 +55,50 @@ POLLING: Final = 2
 
 
 def served_execution(request: ServingRequest, *, progress: Progress | None = None) -> ServedProof:
-    """Serve a small model of the same structure on a worker of each pool, and hold its logits against the unsplit model's.
+    """Serve a small model of the same structure on a worker of each pool, and hold its logits
+    against the unsplit model's.
 
-    The engine's scheduler is as `serve-simulate` has it but for its sizes: some requests of some tokens, blocks of four, a cache that is
-    too small. Leaves out: caches of prefixes, guesses, number formats below float64, and time.
+    The engine's scheduler is as `serve-simulate` has it but for its sizes: some requests of some
+    tokens, blocks of four, a cache that is too small. Leaves out: caches of prefixes, guesses,
+    number formats below float64, and time.
 
     Raises:
-        UsageError: PyTorch is not installed. StrategyError: the deployment or the model holds what is not executed.
-        DataError: a logit differs, or the log of iterations is not the simulator's. Others as `serve_simulate`.
+        UsageError: PyTorch is not installed. StrategyError: the deployment or the model holds what
+        is not executed. DataError: a logit differs, or the log of iterations is not the
+        simulator's. Others as `serve_simulate`.
     """
     try:
         from shardwright.execute.serve.prove import prove_served  # PyTorch is an extra
         from shardwright.execute.serve.tiny import tiny_workers
     except ImportError as error:
-        raise UsageError("--execute needs PyTorch", hint="pip install 'shardwright[run]'") from error
+        raise UsageError(
+            "--execute needs PyTorch", hint="pip install 'shardwright[run]'"
+        ) from error
     problem, deployment = serving_problem(request)
     workers = tuple(pool.worker for pool in deployment.pools)
     if any(worker.cp > 1 for worker in workers):
-        raise StrategyError("positions of prompts that are cut (cp) are not executed", hint="cp1", rule="serve.deployment")
+        raise StrategyError(
+            "positions of prompts that are cut (cp) are not executed",
+            hint="cp1",
+            rule="serve.deployment",
+        )
     tell = progress or (lambda phase, done, total: None)
     tell("make a small model", 0, 0)
     model, plans = tiny_workers(problem.model, [_grid(problem, worker) for worker in workers])
-    requests = _requests(request.seed, count=max(REQUESTS, EACH_RANK * max(worker.dpa for worker in workers)))
-    sides = tuple(_side(problem, pool, longest=int((requests.inputs + requests.outputs).max())) for pool in deployment.pools)
+    requests = _requests(
+        request.seed, count=max(REQUESTS, EACH_RANK * max(worker.dpa for worker in workers))
+    )
+    sides = tuple(
+        _side(problem, pool, longest=int((requests.inputs + requests.outputs).max()))
+        for pool in deployment.pools
+    )
     log = _simulated(requests, sides)
-    tell(f"serve {sum(tokens for _, _, tokens in log):,} tokens on {sum(plan.devices for plan in plans)} virtual devices", 0, 0)
+    tell(
+        f"serve {sum(tokens for _, _, tokens in log):,} tokens on"
+        f" {sum(plan.devices for plan in plans)} virtual devices",
+        0,
+        0,
+    )
     found = prove_served(
         model,
         plans,
@@ -79,8 +110,15 @@ def served_execution(request: ServingRequest, *, progress: Progress | None = Non
         seed=request.seed,
     )
     if not found.equal:
-        what = f"a logit differs by {found.difference:.1e}" if found.log == log else "the iterations are not the simulator's"
-        raise DataError(f"executed under the deployment {what}", hint="this is an error of Shardwright: report it with the command")
+        what = (
+            f"a logit differs by {found.difference:.1e}"
+            if found.log == log
+            else "the iterations are not the simulator's"
+        )
+        raise DataError(
+            f"executed under the deployment {what}",
+            hint="this is an error of Shardwright: report it with the command",
+        )
     return found
 
 
@@ -98,7 +136,9 @@ class _Side:
         return new_state(requests, self.scheduler, ranks=self.worker.dpa, slots=slots)
 
     def simulated(self, requests: Requests) -> tuple[Log, Served]:
-        """(second, request, tokens) of all parts of a simulation whose iterations take a second a stage."""
+        """(second, request, tokens) of all parts of a simulation whose iterations take a second a
+        stage.
+        """
         log: list[tuple[int, int, int]] = []
 
         def watch(now: float, state: State, rank: int, slot: int) -> None:
@@ -107,7 +147,13 @@ class _Side:
                     log.append((round(now), entry[ENTRY], entry[TOKENS]))
 
         fleet = Fleet(scheduler=self.scheduler, ranks=self.worker.dpa)
-        served = serve_unfolded(requests, self.table, fleet, timing=lambda state, rank, slot: float(self.worker.pp), watcher=watch)
+        served = serve_unfolded(
+            requests,
+            self.table,
+            fleet,
+            timing=lambda state, rank, slot: float(self.worker.pp),
+            watcher=watch,
+        )
         return tuple(log), served
 
 
@@ -130,7 +176,9 @@ def _side(problem: ServingProblem, pool: Pool, *, longest: int) -> _Side:
 
 
 def _simulated(requests: Requests, sides: tuple[_Side, ...]) -> Log:
-    """Logs of all workers, one behind another. What was prefilled comes to the other worker `TURNS` later, the lowest number first."""
+    """Logs of all workers, one behind another. What was prefilled comes to the other worker `TURNS`
+    later, the lowest number first.
+    """
     log, served = sides[0].simulated(requests)
     if len(sides) == 1:
         return log
@@ -152,14 +200,22 @@ def _simulated(requests: Requests, sides: tuple[_Side, ...]) -> Log:
 
 def _grid(problem: ServingProblem, worker: Worker) -> Grid:
     experts = any(o.experts is not None for block in problem.model.blocks for o in block.operators)
-    return Grid(tp=worker.tp, dp=worker.dpa, pp=worker.pp, ep=worker.ep if experts else 1, etp=worker.etp if experts else 1)
+    return Grid(
+        tp=worker.tp,
+        dp=worker.dpa,
+        pp=worker.pp,
+        ep=worker.ep if experts else 1,
+        etp=worker.etp if experts else 1,
+    )
 
 
 def _requests(seed: int, *, count: int) -> Requests:
     """Traffic of a proof: arrivals are turns."""
     random = Random(seed)
     return Requests(
-        arrival_s=np.array(sorted(random.randrange(2 * REQUESTS) for _ in range(count)), dtype=np.float64),
+        arrival_s=np.array(
+            sorted(random.randrange(2 * REQUESTS) for _ in range(count)), dtype=np.float64
+        ),
         inputs=np.array([random.randint(1, LONGEST_PROMPT) for _ in range(count)], dtype=np.int64),
         outputs=np.array([random.randint(1, LONGEST_ANSWER) for _ in range(count)], dtype=np.int64),
         concurrency=0,

@@ -19,18 +19,26 @@ from shardwright.strategy.plan.order import Named, Table
 from shardwright.strategy.plan.plan import Plan
 
 
-def simulated(request: Request, problem: Problem, *, name: str, grid: Grid | None, plan: Plan | None = None) -> Simulation:
+def simulated(
+    request: Request, problem: Problem, *, name: str, grid: Grid | None, plan: Plan | None = None
+) -> Simulation:
     """The simulation of what was found legal: a grid, or a plan and the grid, if any, that says it."""
     if grid is not None and is_direct(problem, grid):
         prediction = predict(problem, grid)
         fitting = () if prediction.fits else changes_that_fit(problem, grid)
-        return Simulation(request=request, name=name, grid=grid, plan=None, prediction=prediction, fitting=fitting)
+        return Simulation(
+            request=request, name=name, grid=grid, plan=None, prediction=prediction, fitting=fitting
+        )
     if plan is None:
         assert grid is not None
         plan = plan_of_grid(problem, grid)
     found = resolved(problem, plan)
     done = simulate_plan(problem, found)
-    searched = [(o, now) for o, now in zip(plan.orders, found.orders, strict=True) if isinstance(o, Named) and o != now]
+    searched = [
+        (o, now)
+        for o, now in zip(plan.orders, found.orders, strict=True)
+        if isinstance(o, Named) and o != now
+    ]
     return Simulation(
         request=request,
         name=name,
@@ -38,14 +46,23 @@ def simulated(request: Request, problem: Problem, *, name: str, grid: Grid | Non
         plan=found,
         prediction=predict_plan(problem, found, done),
         classes=tuple(device_text(np.array(c.devices)) for c in done.program.classes),
-        notes=tuple(f"order {o.schedule}({', '.join(o.lanes)}): {_stands_in(now)} stands in its place" for o, now in searched),
+        notes=tuple(
+            f"order {o.schedule}({', '.join(o.lanes)}): {_stands_in(now)} stands in its place"
+            for o, now in searched
+        ),
     )
 
 
 def _stands_in(order: Named | Table) -> str:
-    return "the best table found" if isinstance(order, Table) else f"{order.schedule}, which no table found beats,"
+    return (
+        "the best table found"
+        if isinstance(order, Table)
+        else f"{order.schedule}, which no table found beats,"
+    )
 
 
 def is_direct(problem: Problem, grid: Grid) -> bool:
-    """`grid` is simulated as it is, not as a general plan: its schedule is a searched one, it is legal, and devices are of one kind."""
+    """`grid` is simulated as it is, not as a general plan: its schedule is a searched one, it is
+    legal, and devices are of one kind.
+    """
     return problem.cluster.is_uniform and not violations(grid, facts=facts_of(problem))

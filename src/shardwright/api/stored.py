@@ -17,7 +17,10 @@ class Stored:
     """A plan and its problem.
 
     Args:
-        name: of the plan, in words. grid: that says the plan, None if none does. cluster: as asked. step_time_s: claimed, in seconds.
+        name: of the plan, in words.
+        grid: that says the plan, None if none does.
+        cluster: as asked.
+        step_time_s: claimed, in seconds.
     """
 
     name: str

@@ -1,4 +1,6 @@
-"""The trace of a stored plan: what its devices do in a step, as simulated; and beside what was measured."""
+"""The trace of a stored plan: what its devices do in a step, as simulated; and beside what was
+measured.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def trace(stored: Stored, *, devices: Sequence[int] = ()) -> StepTrace:
     """The simulated step of a stored plan; a grid is simulated as the general plan that it means.
 
     Args:
-        devices: whose; none = the first of each class of devices that do the same. On a mixed cluster the kind stands behind their layers.
+        devices: whose; none = the first of each class of devices that do the same. On a mixed
+            cluster the kind stands behind their layers.
 
     Raises:
         UsageError: a device runs nothing. StrategyError: the plan breaks a rule.
@@ -32,13 +35,22 @@ def trace(stored: Stored, *, devices: Sequence[int] = ()) -> StepTrace:
     found = simulated_trace(result, plan=stored.name, devices=devices)
     if cluster.is_uniform:
         return found
-    names, groups = kind_names(cluster), groups_of(cluster, np.array([one.device for one in found.devices], dtype=np.int64)).tolist()
-    traced = (replace(one, runs=f"{one.runs} on {names[group]}") for one, group in zip(found.devices, groups, strict=True))
+    names, groups = (
+        kind_names(cluster),
+        groups_of(
+            cluster, np.array([one.device for one in found.devices], dtype=np.int64)
+        ).tolist(),
+    )
+    traced = (
+        replace(one, runs=f"{one.runs} on {names[group]}")
+        for one, group in zip(found.devices, groups, strict=True)
+    )
     return replace(found, devices=tuple(traced))
 
 
 def compare_traces(stored: Stored, measured: StepTrace) -> Compared:
-    """The simulated step of a stored plan beside a measured one, for the devices that were measured.
+    """The simulated step of a stored plan beside a measured one, for the devices that were
+    measured.
 
     Raises:
         DataError: the measured step is not of this plan. StrategyError: the plan breaks a rule.
@@ -46,5 +58,7 @@ def compare_traces(stored: Stored, measured: StepTrace) -> Compared:
     try:
         simulated = trace(stored, devices=[d.device for d in measured.devices])
     except UsageError as error:
-        raise DataError(f"the measured trace is not of this plan: {error.message}", hint=error.hint) from error
+        raise DataError(
+            f"the measured trace is not of this plan: {error.message}", hint=error.hint
+        ) from error
     return compared(simulated, measured)

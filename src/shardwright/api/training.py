@@ -19,6 +19,16 @@ def training(one: Simulation, *, tokens: float, prices: Mapping[str, float]) -> 
     """
     cluster = problem_of(one.request).cluster
     known, spending = cluster_prices(cluster, prices), one.prediction.spending
-    paid = spending.paid_devices if spending else tuple(group.count * group.kind.num_devices for group in cluster.groups)
+    paid = (
+        spending.paid_devices
+        if spending
+        else tuple(group.count * group.kind.num_devices for group in cluster.groups)
+    )
     hourly = usd_per_hour(paid, [price.usd_per_hour for price in known]) if known else None
-    return Compared(simulation=one, devices=cluster.num_devices, prices=known, usd_per_hour=hourly, tokens=tokens)
+    return Compared(
+        simulation=one,
+        devices=cluster.num_devices,
+        prices=known,
+        usd_per_hour=hourly,
+        tokens=tokens,
+    )

@@ -6,9 +6,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from shardwright.api.mixed import plan_mixed
-from shardwright.api.problems import Method, Progress, capacity_of, facts_of, method_of, problem_of, space_of, with_defaults
+from shardwright.api.problems import (
+    Method,
+    Progress,
+    capacity_of,
+    facts_of,
+    method_of,
+    problem_of,
+    space_of,
+    with_defaults,
+)
 from shardwright.errors import InfeasibleError, UsageError
-from shardwright.job.critical_batch import SOURCE, TOKENS_PER_PARAMETER, critical_batch, useful_share
+from shardwright.job.critical_batch import (
+    SOURCE,
+    TOKENS_PER_PARAMETER,
+    critical_batch,
+    useful_share,
+)
 from shardwright.search.grid.find import find
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
@@ -27,33 +41,49 @@ def doubled(low: int, high: int) -> tuple[int, ...]:
         UsageError: `high` is less than `low`.
     """
     if high < low:
-        raise UsageError(f"a range from {low:,} to {high:,}", hint=f"the smaller number first: {high}..{low}")
+        raise UsageError(
+            f"a range from {low:,} to {high:,}", hint=f"the smaller number first: {high}..{low}"
+        )
     found = [low]
     while found[-1] * 2 < high:
         found.append(found[-1] * 2)
     return (*found, high) if high > low else (low,)
 
 
-def scaling(request: Request, *, devices: Sequence[int], progress: Progress | None = None) -> Scaling:
-    """The best plans with the same batch on the first `devices` devices of the request's cluster, for each of these numbers.
+def scaling(
+    request: Request, *, devices: Sequence[int], progress: Progress | None = None
+) -> Scaling:
+    """The best plans with the same batch on the first `devices` devices of the request's cluster,
+    for each of these numbers.
 
-    The knee is where efficiency over step time is highest (Eager, Zahorjan and Lazowska 1989, Speedup versus efficiency in parallel
-    systems, section 2): beyond it, the devices that are added lose more efficiency than they save time. With X tokens a second on n devices
-    that is the highest X^2 / n.
+    The knee is where efficiency over step time is highest (Eager, Zahorjan and Lazowska 1989,
+    Speedup versus efficiency in parallel systems, section 2): beyond it, the devices that are added
+    lose more efficiency than they save time. With X tokens a second on n devices that is the
+    highest X^2 / n.
 
     Raises:
-        UsageError: the cluster has fewer devices than the most. ShardwrightError: as `plan`; that nothing fits is a trial of its own.
+        UsageError: the cluster has fewer devices than the most. ShardwrightError: as `plan`; that
+        nothing fits is a trial of its own.
     """
     size = problem_of(request).cluster.num_devices
     if max(devices) > size:
-        raise UsageError(f"--devices up to {max(devices):,} on a cluster of {size:,}", hint="name the largest cluster: h100-sxm:512")
+        raise UsageError(
+            f"--devices up to {max(devices):,} on a cluster of {size:,}",
+            hint="name the largest cluster: h100-sxm:512",
+        )
     found = tuple(_trials((replace(request, max_devices=count) for count in devices), progress))
     # Whole nodes: several numbers may mean the same.
     trials = tuple({trial.devices: trial for trial in found}.values())
     fits = [trial for trial in trials if trial.simulation is not None]
     if not fits:
-        raise InfeasibleError(f"on up to {max(devices):,} devices: {trials[-1].why}", hint="more devices; `plan` says more")
-    return Scaling(trials=trials, knee=max(fits, key=lambda trial: trial.tokens_per_s**2 / trial.devices).devices)
+        raise InfeasibleError(
+            f"on up to {max(devices):,} devices: {trials[-1].why}",
+            hint="more devices; `plan` says more",
+        )
+    return Scaling(
+        trials=trials,
+        knee=max(fits, key=lambda trial: trial.tokens_per_s**2 / trial.devices).devices,
+    )
 
 
 def batches(
@@ -64,11 +94,14 @@ def batches(
     tokens: float = 0.0,
     progress: Progress | None = None,
 ) -> Batches:
-    """The best plans of several batches, and the batch that comes nearest to a trained model in a second (`job.critical_batch`).
+    """The best plans of several batches, and the batch that comes nearest to a trained model in a
+    second (`job.critical_batch`).
 
     Args:
-        request: its own batch is not looked at. sizes: sequences a step; () = powers of two around the critical batch. critical: tokens a
-            step; 0 = by the rule. tokens: to be trained on; 0 = `TOKENS_PER_PARAMETER` for each parameter that a token uses.
+        request: its own batch is not looked at.
+        sizes: sequences a step; () = powers of two around the critical batch.
+        critical: tokens a step; 0 = by the rule.
+        tokens: to be trained on; 0 = `TOKENS_PER_PARAMETER` for each parameter that a token uses.
 
     Raises:
         ShardwrightError: as `plan`; InfeasibleError where nothing fits with any of them.
@@ -83,31 +116,43 @@ def batches(
     tried = sizes or _around(critical / request.seq_len)
     trials = tuple(_trials((replace(request, global_batch=size) for size in tried), progress))
     if not any(trial.simulation is not None for trial in trials):
-        raise InfeasibleError(f"with no batch from {min(tried):,} to {max(tried):,} sequences: {trials[0].why}", hint="more devices")
+        raise InfeasibleError(
+            f"with no batch from {min(tried):,} to {max(tried):,} sequences: {trials[0].why}",
+            hint="more devices",
+        )
     return Batches(
         trials=trials,
         seq_len=request.seq_len,
         critical=critical,
         source=source,
-        chosen=max(trials, key=lambda trial: progress_rate(trial, seq_len=request.seq_len, critical=critical)).global_batch,
+        chosen=max(
+            trials,
+            key=lambda trial: progress_rate(trial, seq_len=request.seq_len, critical=critical),
+        ).global_batch,
     )
 
 
 def progress_rate(trial: Trial, *, seq_len: int, critical: float) -> float:
-    """Useful tokens a second: throughput R times the share a small-batch run would need too, R / (1 + B / B_crit)."""
+    """Useful tokens a second: throughput R times the share a small-batch run would need too, R / (1
+    + B / B_crit).
+    """
     return trial.tokens_per_s * useful_share(batch=trial.global_batch * seq_len, critical=critical)
 
 
 def _around(critical: float) -> tuple[int, ...]:
     """Powers of two from `SMALLEST` to `LARGEST` of the critical batch, in sequences."""
     powers = [1 << exponent for exponent in range(40)]
-    return tuple(size for size in powers if SMALLEST * critical <= size <= LARGEST * critical) or (1,)
+    return tuple(size for size in powers if SMALLEST * critical <= size <= LARGEST * critical) or (
+        1,
+    )
 
 
 def _trials(requests: Iterable[Request], progress: Progress | None) -> Iterator[Trial]:
     asked = list(requests)
     if len(asked) > MOST_TRIALS:
-        raise UsageError(f"{len(asked):,} searches in one call", hint=f"at most {MOST_TRIALS}: a smaller range")
+        raise UsageError(
+            f"{len(asked):,} searches in one call", hint=f"at most {MOST_TRIALS}: a smaller range"
+        )
     for number, request in enumerate(asked, start=1):
         yield _trial(request)
         if progress is not None:
@@ -121,7 +166,9 @@ def _trial(request: Request) -> Trial:
     try:
         found = best_of(request)
     except InfeasibleError as error:
-        return Trial(devices=devices, global_batch=request.global_batch, simulation=None, why=error.message)
+        return Trial(
+            devices=devices, global_batch=request.global_batch, simulation=None, why=error.message
+        )
     return Trial(devices=devices, global_batch=request.global_batch, simulation=found)
 
 
@@ -129,7 +176,8 @@ def best_of(request: Request, *, progress: Progress | None = None) -> Simulation
     """The best plan of a request, without what further searches say of it.
 
     Raises:
-        InfeasibleError: nothing fits. UsageError: its space is one of general plans. ShardwrightError: as `problem_of`.
+        InfeasibleError: nothing fits. UsageError: its space is one of general plans.
+        ShardwrightError: as `problem_of`.
     """
     request = with_defaults(request)
     method = method_of(request)
@@ -138,9 +186,22 @@ def best_of(request: Request, *, progress: Progress | None = None) -> Simulation
         assert mixed is not None
         return mixed
     if method is not Method.GRID:
-        raise UsageError(f"several {method.value} searches in one call", hint="drop --space and --scenarios, or plan one by one")
+        raise UsageError(
+            f"several {method.value} searches in one call",
+            hint="drop --space and --scenarios, or plan one by one",
+        )
     problem = problem_of(request)
     facts = facts_of(problem)
     space, capacity = space_of(request, problem, facts), capacity_of(request, problem)
-    answer = find(problem, space, facts, capacity=capacity, top=1, memory=request.search_memory, progress=progress)
-    return Simulation(request=request, name="", grid=answer.grid, plan=None, prediction=answer.prediction)
+    answer = find(
+        problem,
+        space,
+        facts,
+        capacity=capacity,
+        top=1,
+        memory=request.search_memory,
+        progress=progress,
+    )
+    return Simulation(
+        request=request, name="", grid=answer.grid, plan=None, prediction=answer.prediction
+    )

@@ -1,4 +1,6 @@
-"""Runtime options that a search left at one value although they change no numerics, and their best gain."""
+"""Runtime options that a search left at one value although they change no numerics, and their best
+gain.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from shardwright.strategy.plan.plan import Plan
 
 
 def unsearched_of(answer: Answer) -> Unsearched:
-    """The options that the search of `answer` left at one value although they change no numerics, and what the best other value of one
-    would gain.
+    """The options that the search of `answer` left at one value although they change no numerics,
+    and what the best other value of one would gain.
     """
     assert answer.request is not None
     return unsearched_beside(answer.request, answer.grid, step_time_s=answer.prediction.step_time_s)

@@ -35,7 +35,9 @@ class StepCase:
     length: int
 
 
-def _llama(*, hidden: int, inner: int, heads: int, groups: int, layers: int, vocab: int, experts: int = 0) -> dict[str, Any]:
+def _llama(
+    *, hidden: int, inner: int, heads: int, groups: int, layers: int, vocab: int, experts: int = 0
+) -> dict[str, Any]:
     config: dict[str, Any] = {
         "architectures": ["MixtralForCausalLM" if experts else "LlamaForCausalLM"],
         "model_type": "mixtral" if experts else "llama",
@@ -68,13 +70,22 @@ def step_cases(device: str, *, tiny: bool = False) -> tuple[StepCase, ...]:
     size = "tiny" if tiny else device
     batch, length = _TOKENS[size]
     models = (("dense", _DENSE[size]), ("mixture of experts", _MOE[size]))
-    return tuple(StepCase(name=name, config=config, batch=batch, length=length) for name, config in models)
+    return tuple(
+        StepCase(name=name, config=config, batch=batch, length=length) for name, config in models
+    )
 
 
 def check_machine(
-    profile: Profile, *, device: str, repetitions: int = 5, warm_up: int = 2, tiny: bool = False, progress: Progress | None = None
+    profile: Profile,
+    *,
+    device: str,
+    repetitions: int = 5,
+    warm_up: int = 2,
+    tiny: bool = False,
+    progress: Progress | None = None,
 ) -> tuple[CheckRow, ...]:
-    """Predict and measure every case on the machine that `profile` is of, with as many threads as it was measured with.
+    """Predict and measure every case on the machine that `profile` is of, with as many threads as
+    it was measured with.
 
     Args:
         device: ``cpu``, ``cuda``, or empty: CUDA where there is one.
@@ -91,7 +102,13 @@ def check_machine(
             if progress is not None:
                 progress(f"training step, {case.name}", len(checks), len(cases))
             measured = measure_step(
-                case.config, device=device, dtype=dtype, batch=case.batch, length=case.length, repetitions=repetitions, warm_up=warm_up
+                case.config,
+                device=device,
+                dtype=dtype,
+                batch=case.batch,
+                length=case.length,
+                repetitions=repetitions,
+                warm_up=warm_up,
             )
             checks.append(_compared(case.name, predict_step(case, profile), measured))
     finally:
@@ -101,14 +118,22 @@ def check_machine(
 
 def _compared(name: str, prediction: Prediction, measured: MeasuredStep) -> CheckRow:
     low, high = prediction.interval_s
-    return CheckRow(name, prediction.step_time_s, low, high, measured.seconds, peak_bytes(prediction), measured.peak_bytes)
+    return CheckRow(
+        name,
+        prediction.step_time_s,
+        low,
+        high,
+        measured.seconds,
+        peak_bytes(prediction),
+        measured.peak_bytes,
+    )
 
 
 def peak_bytes(prediction: Prediction) -> int:
     """Bytes at the peak of a step that frees its gradients after the update.
 
-    A prediction has gradients that stay. Here there is none at the loss, where activations and logits are; behind the backward those are
-    gone.
+    A prediction has gradients that stay. Here there is none at the loss, where activations and
+    logits are; behind the backward those are gone.
     """
     (stage,) = prediction.stages
     parts = dict(stage.items)
@@ -123,7 +148,9 @@ def check_dtype(profile: Profile) -> Dtype:
 
 
 def predict_step(case: StepCase, profile: Profile) -> Prediction:
-    """The prediction for plain torch: eager kernels, no sharding, gradients in the parameters' dtype."""
+    """The prediction for plain torch: eager kernels, no sharding, gradients in the parameters'
+    dtype.
+    """
     dtype = check_dtype(profile)
     known = find_accelerator(profile.accelerator)
     cluster = profiled_cluster(f"{known.name if known else profile.accelerator}:1", profile)
@@ -134,7 +161,9 @@ def predict_step(case: StepCase, profile: Profile) -> Prediction:
 
 
 def _eager(dtype: Dtype) -> Runtime:
-    """torchtitan's eager kernels without its sharding: parameters and gradients in one dtype, no copy of either."""
+    """torchtitan's eager kernels without its sharding: parameters and gradients in one dtype, no
+    copy of either.
+    """
     return replace(
         load_runtime("torchtitan-0.2 kernels=eager"),
         name=f"torch-eager-{dtype.value}",

@@ -14,13 +14,15 @@ import torch.distributed as dist
 
 ELEMENT_BYTES: Final = 4
 _LONG_S: Final = {"cpu": 2e-2, "cuda": 2e-3}
-"""How long a timing lasts by type of device: ranks on a processor are woken by its scheduler, sooner or later."""
+"""How long a timing lasts by type of device: ranks on a processor are woken by its scheduler,
+sooner or later."""
 # torch 2.13 renamed both; older releases have the old names only.
 _ALL_GATHER: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _REDUCE_SCATTER: Final = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _MAX_INNER: Final = 50
 _LACKS: Final = re.compile(r"\b(Backend|ProcessGroup) ?\w+ does not support\b")
-"""What torch.distributed says where a backend lacks a collective: "Backend gloo does not support alltoall_base"."""
+"""What torch.distributed says where a backend lacks a collective: "Backend gloo does not support
+alltoall_base"."""
 
 
 def run_rank(
@@ -35,10 +37,12 @@ def run_rank(
     threads: int,
     messages: Any,
 ) -> None:
-    """Time `kinds` at `sizes` (bytes of the full buffer) on rank `rank` of `num_devices`, over gloo or NCCL.
+    """Time `kinds` at `sizes` (bytes of the full buffer) on rank `rank` of `num_devices`, over gloo
+    or NCCL.
 
     Args:
-        meeting: path of a file that does not exist yet; the ranks meet there. timeout_s: of each collective.
+        meeting: path of a file that does not exist yet; the ranks meet there.
+        timeout_s: of each collective.
         messages: a queue for (rank, ``point`` | ``unsupported`` | ``done`` | ``error``, content).
     """
     try:
@@ -53,16 +57,27 @@ def run_rank(
             timeout=timedelta(seconds=timeout_s),
         )
         for kind in kinds:
-            lacking = what_lacks(_collective(kind, min(sizes), num_devices=num_devices, rank=rank, device=device))
+            lacking = what_lacks(
+                _collective(kind, min(sizes), num_devices=num_devices, rank=rank, device=device)
+            )
             if lacking:
                 messages.put((rank, "unsupported", (kind, lacking)))
                 continue
             for size in sizes:
-                collective = _collective(kind, size, num_devices=num_devices, rank=rank, device=device)
-                messages.put((rank, "point", (kind, size, _time(collective, device=device, repetitions=repetitions))))
+                collective = _collective(
+                    kind, size, num_devices=num_devices, rank=rank, device=device
+                )
+                messages.put(
+                    (
+                        rank,
+                        "point",
+                        (kind, size, _time(collective, device=device, repetitions=repetitions)),
+                    )
+                )
         messages.put((rank, "done", None))
         dist.destroy_process_group()
-    except Exception as error:  # whatever ends a rank must reach the parent, or it would wait for the others' timeout
+    # whatever ends a rank must reach the parent, or it would wait for the others' timeout
+    except Exception as error:
         messages.put((rank, "error", _first_line(error)))
         raise SystemExit(1) from error
 
@@ -70,7 +85,8 @@ def run_rank(
 def what_lacks(collective: Callable[[], Any]) -> str:
     """What the backend says where it has no such collective; empty = it has, and it ran once.
 
-    Anything else that goes wrong is an error of this machine, whatever words it has: "operation not supported" of a device is one.
+    Anything else that goes wrong is an error of this machine, whatever words it has: "operation not
+    supported" of a device is one.
     """
     try:
         collective()
@@ -85,7 +101,9 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-def _collective(kind: str, size: int, *, num_devices: int, rank: int, device: str) -> Callable[[], Any]:
+def _collective(
+    kind: str, size: int, *, num_devices: int, rank: int, device: str
+) -> Callable[[], Any]:
     """One call of `kind` whose full buffer has about `size` bytes."""
     part = max(size // ELEMENT_BYTES // num_devices, 1)
     whole = torch.ones(part * num_devices, device=device)

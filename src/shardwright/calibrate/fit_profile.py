@@ -1,4 +1,6 @@
-"""From measured points to the few numbers of a profile, and how well they fit. Errors are relative: every point counts the same."""
+"""From measured points to the few numbers of a profile, and how well they fit. Errors are relative:
+every point counts the same.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +32,28 @@ _SMALLEST_S = 1e-12
 def fit_error(fitted: FloatArray, measured: FloatArray) -> FitError:
     """Mean and 90th percentile of |fitted / measured - 1|."""
     relative = np.abs(fitted / measured - 1.0)
-    return FitError(num_points=int(relative.size), mean=float(relative.mean()), p90=float(np.percentile(relative, 90)))
+    return FitError(
+        num_points=int(relative.size),
+        mean=float(relative.mean()),
+        p90=float(np.percentile(relative, 90)),
+    )
 
 
 def gemm_bytes(point: GemmPoint, dtype: Dtype) -> float:
-    """Bytes of one pass over both inputs in the dtype and the output in it, or in 16 bits where the dtype has fewer."""
+    """Bytes of one pass over both inputs in the dtype and the output in it, or in 16 bits where the
+    dtype has fewer.
+    """
     width = dtype.bits / 8
     return width * (point.m * point.k + point.k * point.n) + max(width, 2.0) * point.m * point.n
 
 
 def fit_gemm(points: Sequence[GemmPoint], *, dtype: Dtype, sustained: float = 1.0) -> GemmProfile:
-    """The four numbers of t = ((2mnk / R)^q + (bytes / W)^q)^(1/q) + t0 that minimise the squared log of fitted over measured seconds.
+    """The four numbers of t = ((2mnk / R)^q + (bytes / W)^q)^(1/q) + t0 that minimise the squared
+    log of fitted over measured seconds.
 
     Args:
-        points: at least 4, all in `dtype`. sustained: factor of long runs, kept beside the fit.
+        points: at least 4, all in `dtype`.
+        sustained: factor of long runs, kept beside the fit.
 
     q is kept in 1..8 (1 = nothing overlaps, 8 = as good as the larger of the two).
 
@@ -51,7 +61,9 @@ def fit_gemm(points: Sequence[GemmPoint], *, dtype: Dtype, sustained: float = 1.
         DataError: too few points.
     """
     if len(points) < 4:
-        raise DataError(f"{len(points)} GEMM points do not make a fit", hint="measure 4 shapes or more")
+        raise DataError(
+            f"{len(points)} GEMM points do not make a fit", hint="measure 4 shapes or more"
+        )
     seconds = _positive([p.seconds for p in points])
     flops = np.array([2.0 * p.m * p.n * p.k for p in points])
     traffic = np.array([gemm_bytes(p, dtype) for p in points])
@@ -62,11 +74,19 @@ def fit_gemm(points: Sequence[GemmPoint], *, dtype: Dtype, sustained: float = 1.
         result: FloatArray = larger * (1.0 + (smaller / larger) ** q) ** (1.0 / q) + np.exp(x[2])
         return result
 
-    rate, width, fastest = np.log((flops / seconds).max()), np.log((traffic / seconds).max()), np.log(seconds.min())
+    rate, width, fastest = (
+        np.log((flops / seconds).max()),
+        np.log((traffic / seconds).max()),
+        np.log(seconds.min()),
+    )
     low = [rate - 3.0, width - 3.0, np.log(_SMALLEST_S), _EXPONENTS[0]]
     high = [rate + 1.0, width + 3.0, fastest, _EXPONENTS[1]]
     runs = [
-        least_squares(lambda x: np.log(fitted(x) / seconds), [rate, width + shift, fastest - 2.0, q], bounds=(low, high))
+        least_squares(
+            lambda x: np.log(fitted(x) / seconds),
+            [rate, width + shift, fastest - 2.0, q],
+            bounds=(low, high),
+        )
         for q in _STARTS
         for shift in (0.0, 1.0)
     ]
@@ -84,14 +104,17 @@ def fit_gemm(points: Sequence[GemmPoint], *, dtype: Dtype, sustained: float = 1.
 
 
 def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float, FitError]:
-    """alpha and beta >= 0 of t = alpha + beta x size that minimise the squared relative errors, and the errors.
+    """alpha and beta >= 0 of t = alpha + beta x size that minimise the squared relative errors, and
+    the errors.
 
     Raises:
         DataError: fewer than two sizes, or times that do not grow with them.
     """
     x, t = np.asarray(sizes, dtype=np.float64), _positive(seconds)
     if np.unique(x).size < 2:
-        raise DataError(f"{x.size} points of one size do not make a line", hint="measure two sizes or more")
+        raise DataError(
+            f"{x.size} points of one size do not make a line", hint="measure two sizes or more"
+        )
     scale = float(x.max())
     (alpha, beta), _ = nnls(np.stack([1.0 / t, x / scale / t], axis=1), np.ones_like(t))
     beta = float(beta) / scale
@@ -103,11 +126,16 @@ def fit_line(sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, f
 def fit_elements(points: Sequence[tuple[int, float]]) -> ElementProfile:
     """t = launch + traffic / bandwidth over (bytes, seconds) points."""
     launch, beta, error = fit_line([p[0] for p in points], [p[1] for p in points])
-    return ElementProfile(bytes_per_second=1.0 / beta, launch_s=launch, error=error, points=tuple(points))
+    return ElementProfile(
+        bytes_per_second=1.0 / beta, launch_s=launch, error=error, points=tuple(points)
+    )
 
 
-def fit_collective(kind: str, points: Sequence[tuple[int, float]], *, num_devices: int, reference: str) -> CollectiveFit:
-    """t = latency + bus bytes / bandwidth over (bytes of the full buffer, seconds) points; several of one size count by their median.
+def fit_collective(
+    kind: str, points: Sequence[tuple[int, float]], *, num_devices: int, reference: str
+) -> CollectiveFit:
+    """t = latency + bus bytes / bandwidth over (bytes of the full buffer, seconds) points; several
+    of one size count by their median.
 
     Raises:
         DataError: see `fit_line`.
@@ -130,7 +158,9 @@ def fit_collective(kind: str, points: Sequence[tuple[int, float]], *, num_device
     )
 
 
-def fit_attention(generation: str, points: Sequence[AttentionPoint], *, dtype: Dtype) -> AttentionProfile:
+def fit_attention(
+    generation: str, points: Sequence[AttentionPoint], *, dtype: Dtype
+) -> AttentionProfile:
     """Median FLOP/s of the forward at each length, and the median of backward over forward seconds.
 
     Raises:
@@ -138,10 +168,20 @@ def fit_attention(generation: str, points: Sequence[AttentionPoint], *, dtype: D
     """
     if not points:
         raise DataError("no attention was measured", hint="measure one length or more")
-    forward, backward = _positive([p.forward_s for p in points]), _positive([p.backward_s for p in points])
+    forward, backward = (
+        _positive([p.forward_s for p in points]),
+        _positive([p.backward_s for p in points]),
+    )
     flops = np.array([p.flops for p in points])
     lengths = sorted({p.length for p in points})
-    curve = {n: float(np.median([f / s for p, f, s in zip(points, flops, forward, strict=True) if p.length == n])) for n in lengths}
+    curve = {
+        n: float(
+            np.median(
+                [f / s for p, f, s in zip(points, flops, forward, strict=True) if p.length == n]
+            )
+        )
+        for n in lengths
+    }
     ratio = float(np.median(backward / forward))
     fitted = flops / np.array([curve[p.length] for p in points])
     return AttentionProfile(
@@ -149,7 +189,9 @@ def fit_attention(generation: str, points: Sequence[AttentionPoint], *, dtype: D
         dtype=dtype,
         curve=tuple(curve.items()),
         backward_ratio=ratio,
-        error=fit_error(np.concatenate([fitted, fitted * ratio]), np.concatenate([forward, backward])),
+        error=fit_error(
+            np.concatenate([fitted, fitted * ratio]), np.concatenate([forward, backward])
+        ),
         points=tuple(points),
     )
 
@@ -157,5 +199,7 @@ def fit_attention(generation: str, points: Sequence[AttentionPoint], *, dtype: D
 def _positive(seconds: Sequence[float]) -> FloatArray:
     measured = np.asarray(seconds, dtype=np.float64)
     if not (np.isfinite(measured) & (measured > 0.0)).all():
-        raise DataError("a measured time is not a positive number", hint="measure again, with more repetitions")
+        raise DataError(
+            "a measured time is not a positive number", hint="measure again, with more repetitions"
+        )
     return measured

@@ -16,7 +16,8 @@ Points = Mapping[tuple[str, int], tuple[tuple[int, float], ...]]
 
 
 def profile_of_nccl_tests(paths: Iterable[Path], *, accelerator: str, date: str) -> Profile:
-    """Collectives of one or more outputs of nccl-tests, fitted; several files of one collective are joined.
+    """Collectives of one or more outputs of nccl-tests, fitted; several files of one collective are
+    joined.
 
     Raises:
         DataError: a file is no such output, or none has two sizes that fit a line.
@@ -24,33 +25,51 @@ def profile_of_nccl_tests(paths: Iterable[Path], *, accelerator: str, date: str)
     files = tuple(paths)
     points = [point for path in files for point in read_nccl_tests(path)]
     names = ", ".join(path.name for path in files)
-    fits, notes = fit_groups(by_group(points), reference=f"alpha-beta fit of nccl-tests output {names}")
+    fits, notes = fit_groups(
+        by_group(points), reference=f"alpha-beta fit of nccl-tests output {names}"
+    )
     if not fits:
-        raise DataError(f"no collective of {names} could be fitted: {'; '.join(notes)}", hint="run nccl-tests with -b 8K -e 512M -f 2")
-    method = Method(device_name=accelerator, date=date, notes=(f"imported from nccl-tests: {names}", *notes))
+        raise DataError(
+            f"no collective of {names} could be fitted: {'; '.join(notes)}",
+            hint="run nccl-tests with -b 8K -e 512M -f 2",
+        )
+    method = Method(
+        device_name=accelerator, date=date, notes=(f"imported from nccl-tests: {names}", *notes)
+    )
     return Profile(accelerator=accelerator, collectives=fits, method=method)
 
 
 def profile_of_trace(path: Path, *, accelerator: str, date: str) -> Profile:
-    """Shares of kernel classes of a Kineto trace, and its collectives where two sizes or more fit a line.
+    """Shares of kernel classes of a Kineto trace, and its collectives where two sizes or more fit a
+    line.
 
-    The fits are of the shortest call of each size: a kernel that waits for late ranks says nothing of the network.
+    The fits are of the shortest call of each size: a kernel that waits for late ranks says nothing
+    of the network.
     """
     trace = read_kineto(path)
-    fits, notes = fit_groups(shortest(trace.collectives), reference=f"alpha-beta fit of the shortest calls in Kineto trace {path.name}")
-    unsized = (f"{trace.unsized} collective kernels without size or group",) if trace.unsized else ()
+    fits, notes = fit_groups(
+        shortest(trace.collectives),
+        reference=f"alpha-beta fit of the shortest calls in Kineto trace {path.name}",
+    )
+    unsized = (
+        (f"{trace.unsized} collective kernels without size or group",) if trace.unsized else ()
+    )
     return Profile(
         accelerator=accelerator,
         memory_bytes=trace.memory_bytes,
         collectives=fits,
         kernels=trace.kernels,
         method=Method(
-            device_name=trace.device_name or accelerator, date=date, notes=(f"imported from Kineto trace: {path.name}", *unsized, *notes)
+            device_name=trace.device_name or accelerator,
+            date=date,
+            notes=(f"imported from Kineto trace: {path.name}", *unsized, *notes),
         ),
     )
 
 
-def fit_groups(groups: Points, *, reference: str) -> tuple[tuple[CollectiveFit, ...], tuple[str, ...]]:
+def fit_groups(
+    groups: Points, *, reference: str
+) -> tuple[tuple[CollectiveFit, ...], tuple[str, ...]]:
     """A fit of each group of points, and a line for each group that has none."""
     fits, notes = [], []
     for (kind, devices), points in groups.items():
@@ -62,7 +81,9 @@ def fit_groups(groups: Points, *, reference: str) -> tuple[tuple[CollectiveFit, 
 
 
 def joined(profile: Profile, imported: Profile) -> Profile:
-    """`profile` with what `imported` has: its collectives win, the rest fills what is empty; notes of both."""
+    """`profile` with what `imported` has: its collectives win, the rest fills what is empty; notes
+    of both.
+    """
     theirs = {(c.collective, c.num_devices) for c in imported.collectives}
     kept = tuple(c for c in profile.collectives if (c.collective, c.num_devices) not in theirs)
     method = profile.method or imported.method

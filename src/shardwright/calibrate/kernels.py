@@ -1,4 +1,6 @@
-"""Kernels of a device, measured: GEMMs, attention, memory-bound kernels and copies, before anything is fitted."""
+"""Kernels of a device, measured: GEMMs, attention, memory-bound kernels and copies, before anything
+is fitted.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,11 @@ class Kernels:
     """What one device measured.
 
     Args:
-        gemm: (dtype, points, factor of a long run). attention: (kernel, dtype, points). elements: (bytes, seconds).
-        copies: bytes/s to the device and from it. notes: what was not measured, and why.
+        gemm: (dtype, points, factor of a long run).
+        attention: (kernel, dtype, points).
+        elements: (bytes, seconds).
+        copies: bytes/s to the device and from it.
+        notes: what was not measured, and why.
     """
 
     gemm: tuple[tuple[Dtype, tuple[GemmPoint, ...], float], ...] = ()
@@ -31,7 +36,9 @@ class Kernels:
     notes: tuple[str, ...] = ()
 
 
-def measure_kernels(timer: Timer, settings: Calibration, progress: Progress | None = None) -> Kernels:
+def measure_kernels(
+    timer: Timer, settings: Calibration, progress: Progress | None = None
+) -> Kernels:
     """Every kernel of this device.
 
     Raises:
@@ -40,44 +47,69 @@ def measure_kernels(timer: Timer, settings: Calibration, progress: Progress | No
     dtypes = settings.dtypes or native_dtypes(timer.device)
     unknown = next((d for d in dtypes if d not in TORCH_DTYPES), None)
     if unknown is not None:
-        raise UsageError(f"GEMMs in {unknown.value} are not measured", hint="one of " + ", ".join(d.value for d in TORCH_DTYPES))
+        raise UsageError(
+            f"GEMMs in {unknown.value} are not measured",
+            hint="one of " + ", ".join(d.value for d in TORCH_DTYPES),
+        )
     shapes = gemm_shapes(timer.device, tiny=settings.tiny)
     gemm = []
     for dtype in dtypes:
-        points = measure_gemm(timer, dtype, shapes=shapes, step=steps(f"GEMM {dtype.value}", len(shapes), progress))
+        points = measure_gemm(
+            timer, dtype, shapes=shapes, step=steps(f"GEMM {dtype.value}", len(shapes), progress)
+        )
         sustained = 1.0
         if settings.sustained_s > 0:
             steps(f"GEMM {dtype.value}, long run", 0, progress)()
-            sustained = measure_sustained(timer, dtype, seconds=settings.sustained_s, shape=shapes[-1] if settings.tiny else None)
+            sustained = measure_sustained(
+                timer,
+                dtype,
+                seconds=settings.sustained_s,
+                shape=shapes[-1] if settings.tiny else None,
+            )
         gemm.append((dtype, tuple(points), sustained))
     sizes = element_sizes(timer.device, tiny=settings.tiny)
     attention, notes = _attention(timer, dtypes, settings, progress)
     return Kernels(
         gemm=tuple(gemm),
         attention=attention,
-        elements=measure_elements(timer, sizes=sizes, step=steps("element-wise kernels", len(sizes), progress)),
+        elements=measure_elements(
+            timer, sizes=sizes, step=steps("element-wise kernels", len(sizes), progress)
+        ),
         copies=measure_copies(timer),
         notes=notes,
     )
 
 
 def slowest(found: Sequence[Kernels]) -> Kernels:
-    """Of devices that measured the same at the same time, the slowest's seconds of each point: a step waits for it."""
+    """Of devices that measured the same at the same time, the slowest's seconds of each point: a
+    step waits for it.
+    """
     first = found[0]
     return Kernels(
         gemm=tuple(
             (
                 dtype,
-                tuple(max(same, key=lambda p: p.seconds) for same in zip(*(o.gemm[i][1] for o in found), strict=True)),
+                tuple(
+                    max(same, key=lambda p: p.seconds)
+                    for same in zip(*(o.gemm[i][1] for o in found), strict=True)
+                ),
                 _largest(found, i),
             )
             for i, (dtype, _, _) in enumerate(first.gemm)
         ),
         attention=tuple(
-            (kernel, dtype, tuple(_slower(same) for same in zip(*(o.attention[i][2] for o in found), strict=True)))
+            (
+                kernel,
+                dtype,
+                tuple(
+                    _slower(same) for same in zip(*(o.attention[i][2] for o in found), strict=True)
+                ),
+            )
             for i, (kernel, dtype, _) in enumerate(first.attention)
         ),
-        elements=tuple(max(same, key=lambda p: p[1]) for same in zip(*(o.elements for o in found), strict=True)),
+        elements=tuple(
+            max(same, key=lambda p: p[1]) for same in zip(*(o.elements for o in found), strict=True)
+        ),
         copies=(min(o.copies[0] for o in found), min(o.copies[1] for o in found)),
         notes=first.notes,
     )
@@ -101,13 +133,17 @@ def _largest(found: Sequence[Kernels], index: int) -> float:
 
 
 def _slower(same: Sequence[AttentionPoint]) -> AttentionPoint:
-    return same[0]._replace(forward_s=max(p.forward_s for p in same), backward_s=max(p.backward_s for p in same))
+    return same[0]._replace(
+        forward_s=max(p.forward_s for p in same), backward_s=max(p.backward_s for p in same)
+    )
 
 
 def _attention(
     timer: Timer, dtypes: tuple[Dtype, ...], settings: Calibration, progress: Progress | None
 ) -> tuple[tuple[tuple[str, Dtype, tuple[AttentionPoint, ...]], ...], tuple[str, ...]]:
-    """In the 16-bit dtype that was asked for first, else in the first: what the planner runs attention in."""
+    """In the 16-bit dtype that was asked for first, else in the first: what the planner runs
+    attention in.
+    """
     dtype = next((d for d in (Dtype.BF16, Dtype.FP16) if d in dtypes), dtypes[0])
     shapes = attention_shapes(timer.device, tiny=settings.tiny)
     found, notes = [], []
@@ -116,7 +152,9 @@ def _attention(
             step = steps(f"attention {kernel}", len(shapes), progress)
             points = measure_attention(timer, kernel, dtype=dtype, shapes=shapes, step=step)
         except RuntimeError as error:
-            notes.append(f"attention {kernel} not measured: {(str(error).splitlines() or [''])[0][:200]}")
+            notes.append(
+                f"attention {kernel} not measured: {(str(error).splitlines() or [''])[0][:200]}"
+            )
             continue
         found.append((kernel, dtype, tuple(points)))
     return tuple(found), tuple(notes)

@@ -1,9 +1,12 @@
-"""Reads a Kineto (torch profiler) trace in Chrome's JSON form: kernel seconds by class, and every collective with its message size.
+"""Reads a Kineto (torch profiler) trace in Chrome's JSON form: kernel seconds by class, and every
+collective with its message size.
 
-Events are told apart by their category (``kernel``, ``gpu_memcpy``, ``gpu_memset``) and kernels by name. A collective's kind, elements,
-dtype and group come from the kernel's own arguments, or from those of the ``record_param_comms`` with the same external id.
+Events are told apart by their category (``kernel``, ``gpu_memcpy``, ``gpu_memset``) and kernels by
+name. A collective's kind, elements, dtype and group come from the kernel's own arguments, or from
+those of the ``record_param_comms`` with the same external id.
 
-A collective's kernel also waits for the ranks that come late; the shortest of several equal calls is nearest to the collective alone.
+A collective's kernel also waits for the ranks that come late; the shortest of several equal calls
+is nearest to the collective alone.
 """
 
 from __future__ import annotations
@@ -26,7 +29,13 @@ _LONGEST_S: Final = 1e6
 _CLASSES: Final = (
     ("nccl", re.compile(r"nccl|rccl|msccl", re.IGNORECASE)),
     ("attention", re.compile(r"flash|fmha|attention|\bmha|sdpa", re.IGNORECASE)),
-    ("gemm", re.compile(r"gemm|gemv|cutlass|xmma|nvjet|cublas|\bdot_kernel|tensile|Cijk_|splitK|convolve|implicit_", re.IGNORECASE)),
+    (
+        "gemm",
+        re.compile(
+            r"gemm|gemv|cutlass|xmma|nvjet|cublas|\bdot_kernel|tensile|Cijk_|splitK|convolve|implicit_",
+            re.IGNORECASE,
+        ),
+    ),
     (
         "elementwise",
         re.compile(
@@ -41,7 +50,8 @@ _ELEMENT_BYTES: Final = {
     "double": 8, "long": 8, "int64": 8, "float": 4, "float32": 4, "int": 4, "int32": 4, "half": 2, "float16": 2, "bfloat16": 2, "short": 2,
     "char": 1, "byte": 1, "bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
-# Names of torch's c10d (record_param_comms), without underscores and the words for one buffer or many.
+# Names of torch's c10d (record_param_comms), without underscores and the words for one buffer or
+# many.
 _COLLECTIVES: Final = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
@@ -59,7 +69,9 @@ _NOISE: Final = re.compile(r"_|base|coalesced|intotensor|tensor|single|outofplac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedCollective:
-    """One collective kernel: `volume` bytes of the full buffer over `num_devices` ranks took `seconds`, waiting included."""
+    """One collective kernel: `volume` bytes of the full buffer over `num_devices` ranks took
+    `seconds`, waiting included.
+    """
 
     collective: str
     num_devices: int
@@ -72,9 +84,11 @@ class Trace:
     """What a trace holds.
 
     Args:
-        kernels: seconds and calls by class, longest first. collectives: those whose size is known.
+        kernels: seconds and calls by class, longest first.
+        collectives: those whose size is known.
         unsized: collective kernels of which kind, size or group is not known.
-        device_name: of the first device; empty = not said. memory_bytes: of it; 0 = not said.
+        device_name: of the first device; empty = not said.
+        memory_bytes: of it; 0 = not said.
     """
 
     kernels: tuple[KernelShare, ...]
@@ -97,14 +111,18 @@ def read_kineto(path: Path) -> Trace:
             content = file.read(MAX_FILE_BYTES + 1)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or "it is damaged"
-        raise DataError(f"cannot read trace {path}: {reason}", hint="what torch.profiler's export_chrome_trace writes") from error
+        raise DataError(
+            f"cannot read trace {path}: {reason}",
+            hint="what torch.profiler's export_chrome_trace writes",
+        ) from error
     if len(content) > MAX_FILE_BYTES:
         raise DataError(f"{path} is larger than {MAX_FILE_BYTES} bytes", hint="trace fewer steps")
     return parse_kineto(content.decode("utf-8", errors="replace"), name=str(path))
 
 
 def parse_kineto(text: str, *, name: str = "trace") -> Trace:
-    """The trace with this text: an object with ``traceEvents``, or their list alone. Events that are not understood are left out.
+    """The trace with this text: an object with ``traceEvents``, or their list alone. Events that
+    are not understood are left out.
 
     Raises:
         DataError: it is no such JSON, or holds no kernel.
@@ -112,12 +130,21 @@ def parse_kineto(text: str, *, name: str = "trace") -> Trace:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        raise DataError(f"{name} is not JSON", hint="what torch.profiler's export_chrome_trace writes") from None
+        raise DataError(
+            f"{name} is not JSON", hint="what torch.profiler's export_chrome_trace writes"
+        ) from None
     events = document.get("traceEvents") if isinstance(document, dict) else document
     if not isinstance(events, list):
-        raise DataError(f"{name} is not a trace: it has no traceEvents", hint="what torch.profiler's export_chrome_trace writes")
+        raise DataError(
+            f"{name} is not a trace: it has no traceEvents",
+            hint="what torch.profiler's export_chrome_trace writes",
+        )
     events = [event for event in events if isinstance(event, dict)]
-    issued = {_external(event): _arguments(event) for event in events if "Collective name" in _arguments(event) and _external(event)}
+    issued = {
+        _external(event): _arguments(event)
+        for event in events
+        if "Collective name" in _arguments(event) and _external(event)
+    }
     times: dict[str, tuple[float, int]] = {}
     collectives: list[TracedCollective] = []
     unsized = 0
@@ -128,16 +155,22 @@ def parse_kineto(text: str, *, name: str = "trace") -> Trace:
         total, calls = times.get(kind, (0.0, 0))
         times[kind] = (total + seconds, calls + 1)
         if kind == "nccl":
-            found = _collective(_arguments(event), seconds) or _collective(issued.get(_external(event), {}), seconds)
+            found = _collective(_arguments(event), seconds) or _collective(
+                issued.get(_external(event), {}), seconds
+            )
             collectives += [found] if found else []
             unsized += found is None
     if not times:
-        raise DataError(f"{name} holds no kernel of a device", hint="trace with ProfilerActivity.CUDA")
+        raise DataError(
+            f"{name} holds no kernel of a device", hint="trace with ProfilerActivity.CUDA"
+        )
     device_name, memory = _device(document)
     return Trace(
         kernels=tuple(
             KernelShare(kind=kind, seconds=seconds, calls=calls)
-            for kind, (seconds, calls) in sorted(times.items(), key=lambda item: (-item[1][0], item[0]))
+            for kind, (seconds, calls) in sorted(
+                times.items(), key=lambda item: (-item[1][0], item[0])
+            )
         ),
         collectives=tuple(collectives),
         unsized=unsized,
@@ -147,7 +180,9 @@ def parse_kineto(text: str, *, name: str = "trace") -> Trace:
 
 
 def kernel_class(event: Mapping[str, Any]) -> str:
-    """``gemm``, ``attention``, ``nccl``, ``elementwise``, ``memcpy`` or ``other`` of a device's event; empty for any other event."""
+    """``gemm``, ``attention``, ``nccl``, ``elementwise``, ``memcpy`` or ``other`` of a device's
+    event; empty for any other event.
+    """
     category, name = str(event.get("cat", "")).lower(), str(event.get("name", ""))
     if event.get("ph") != "X":
         return ""
@@ -158,7 +193,9 @@ def kernel_class(event: Mapping[str, Any]) -> str:
     return next((kind for kind, pattern in _CLASSES if pattern.search(name)), "other")
 
 
-def shortest(collectives: Iterable[TracedCollective]) -> dict[tuple[str, int], tuple[tuple[int, float], ...]]:
+def shortest(
+    collectives: Iterable[TracedCollective],
+) -> dict[tuple[str, int], tuple[tuple[int, float], ...]]:
     """(collective, ranks) -> (bytes, shortest seconds) of each size, sizes rising."""
     groups: dict[tuple[str, int], dict[int, float]] = {}
     for call in collectives:
@@ -194,7 +231,9 @@ def _count(arguments: Mapping[str, Any], name: str) -> int:
 
 
 def _collective(arguments: Mapping[str, Any], seconds: float) -> TracedCollective | None:
-    """A call from its arguments; None where kind, size or group is missing. The full buffer is the larger of input and output."""
+    """A call from its arguments; None where kind, size or group is missing. The full buffer is the
+    larger of input and output.
+    """
     name = _NOISE.sub("", str(arguments.get("Collective name", "")).lower())
     kind = _COLLECTIVES.get(name, "")
     width = _ELEMENT_BYTES.get(str(arguments.get("dtype", "")).lower(), 0)
@@ -202,10 +241,14 @@ def _collective(arguments: Mapping[str, Any], seconds: float) -> TracedCollectiv
     devices = _count(arguments, "Group size")
     if not kind or not width or not elements or devices < 2:
         return None
-    return TracedCollective(collective=kind, num_devices=devices, volume=elements * width, seconds=seconds)
+    return TracedCollective(
+        collective=kind, num_devices=devices, volume=elements * width, seconds=seconds
+    )
 
 
 def _device(document: Any) -> tuple[str, int]:
     devices = document.get("deviceProperties") if isinstance(document, dict) else None
-    first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+    first = (
+        devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+    )
     return " ".join(str(first.get("name", "")).split())[:60], _count(first, "totalGlobalMem")

@@ -15,10 +15,16 @@ _MAKERS: Final = ("nvidia", "amd", "intel", "tesla", "instinct", "quadro")
 
 
 def accelerator_name(device: str) -> str:
-    """Catalog name of the device at hand: the longest beginning of the driver's name that the catalog knows; else that name itself."""
+    """Catalog name of the device at hand: the longest beginning of the driver's name that the
+    catalog knows; else that name itself.
+    """
     if device != "cuda":
         return "cpu"
-    words = [word for word in device_name(device).lower().replace("/", " ").split() if word not in _MAKERS]
+    words = [
+        word
+        for word in device_name(device).lower().replace("/", " ").split()
+        if word not in _MAKERS
+    ]
     for end in range(len(words), 0, -1):
         found = find_accelerator("-".join(words[:end]))
         if found is not None:
@@ -34,7 +40,9 @@ def device_name(device: str) -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    model = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), ""
+    )
     return model or platform.processor() or platform.machine()
 
 

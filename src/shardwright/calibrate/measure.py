@@ -1,4 +1,6 @@
-"""Measures the machine at hand: GEMM, attention, memory-bound kernels, copies and collectives, and fits a profile."""
+"""Measures the machine at hand: GEMM, attention, memory-bound kernels, copies and collectives, and
+fits a profile.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,19 @@ import torch
 from shardwright.calibrate.fit_profile import fit_attention, fit_elements, fit_gemm
 from shardwright.calibrate.imported import fit_groups
 from shardwright.calibrate.kernels import Kernels, measure_kernels, slowest, steps
-from shardwright.calibrate.machine import accelerator_name, device_memory, device_name, host_memory, libraries
-from shardwright.calibrate.measure_collectives import KINDS, collective_sizes, group_sizes, measure_collectives
+from shardwright.calibrate.machine import (
+    accelerator_name,
+    device_memory,
+    device_name,
+    host_memory,
+    libraries,
+)
+from shardwright.calibrate.measure_collectives import (
+    KINDS,
+    collective_sizes,
+    group_sizes,
+    measure_collectives,
+)
 from shardwright.calibrate.settings import Calibration, Progress
 from shardwright.calibrate.timing import Timer
 from shardwright.calibrate.together import together
@@ -22,8 +35,8 @@ from shardwright.hardware.profile.profile import CollectiveFit, HostFacts, Metho
 def measure_machine(settings: Calibration, *, progress: Progress | None = None) -> Profile:
     """A profile of the machine at hand.
 
-    A device of a processor is 1/ranks of its cores and memory: all measure the same kernels at the same time, with that many threads each,
-    and the slowest counts, which a step waits for.
+    A device of a processor is 1/ranks of its cores and memory: all measure the same kernels at the
+    same time, with that many threads each, and the slowest counts, which a step waits for.
 
     Raises:
         UsageError: no such device, too many ranks, or a dtype that cannot be measured.
@@ -41,15 +54,28 @@ def measure_machine(settings: Calibration, *, progress: Progress | None = None) 
         if not settings.collectives_only:
             others = ranks - 1 if device == "cpu" else 0
             measure = partial(measure_kernels, timer, settings)
-            kernels = slowest(together(measure, here=partial(measure, progress=progress), others=others, threads=threads))
+            kernels = slowest(
+                together(
+                    measure,
+                    here=partial(measure, progress=progress),
+                    others=others,
+                    threads=threads,
+                )
+            )
     finally:
         torch.set_num_threads(before)
     notes = list(kernels.notes)
     return Profile(
         accelerator=settings.accelerator or accelerator_name(device),
         memory_bytes=device_memory(device, num_devices=ranks),
-        gemm=tuple(fit_gemm(points, dtype=dtype, sustained=sustained) for dtype, points, sustained in kernels.gemm),
-        attention=tuple(fit_attention(kernel, points, dtype=dtype) for kernel, dtype, points in kernels.attention),
+        gemm=tuple(
+            fit_gemm(points, dtype=dtype, sustained=sustained)
+            for dtype, points, sustained in kernels.gemm
+        ),
+        attention=tuple(
+            fit_attention(kernel, points, dtype=dtype)
+            for kernel, dtype, points in kernels.attention
+        ),
         elements=None if settings.collectives_only else fit_elements(kernels.elements),
         collectives=_collectives(settings, device, ranks, threads, notes, progress),
         host=HostFacts(
@@ -77,7 +103,9 @@ def _device(wanted: str) -> str:
         raise UsageError(f"--device {wanted[:40]!r} is not a device", hint="cpu or cuda")
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
-        raise UsageError("torch finds no CUDA device", hint="--device cpu, or an installation of torch with CUDA")
+        raise UsageError(
+            "torch finds no CUDA device", hint="--device cpu, or an installation of torch with CUDA"
+        )
     return wanted or ("cuda" if available else "cpu")
 
 
@@ -92,7 +120,12 @@ def _ranks(settings: Calibration, device: str) -> int:
 
 
 def _collectives(
-    settings: Calibration, device: str, ranks: int, threads: int, notes: list[str], progress: Progress | None
+    settings: Calibration,
+    device: str,
+    ranks: int,
+    threads: int,
+    notes: list[str],
+    progress: Progress | None,
 ) -> tuple[CollectiveFit, ...]:
     sizes = collective_sizes(device, tiny=settings.tiny)
     library = "NCCL" if device == "cuda" else "gloo"
@@ -108,7 +141,15 @@ def _collectives(
             step=steps(f"collectives over {members}", len(KINDS) * len(sizes), progress),
         )
         groups = {(kind, members): points for kind, points in measured.points}
-        found, missed = fit_groups(groups, reference=f"alpha-beta fit of {library} over {members} ranks of one node, {settings.date}")
+        found, missed = fit_groups(
+            groups,
+            reference=(
+                f"alpha-beta fit of {library} over {members} ranks of one node, {settings.date}"
+            ),
+        )
         fits += found
-        notes += [*missed, *(f"{kind} over {members} not measured: {why}" for kind, why in measured.unsupported)]
+        notes += [
+            *missed,
+            *(f"{kind} over {members} not measured: {why}" for kind, why in measured.unsupported),
+        ]
     return tuple(fits)

@@ -16,11 +16,16 @@ from shardwright.hardware.profile.profile import AttentionPoint
 Shape = tuple[int, int, int, int]
 
 BACKENDS: Final = {"flash-2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
-"""Kernel generation -> torch's backend. The math backend is no entry: what it takes is priced as GEMMs and softmax traffic apart."""
+"""Kernel generation -> torch's backend. The math backend is no entry: what it takes is priced as
+GEMMs and softmax traffic apart."""
 
-_PROCESSOR: Final[tuple[Shape, ...]] = tuple((1, heads, 64, length) for length in (128, 256, 512, 1024, 2048) for heads in (4, 8))
+_PROCESSOR: Final[tuple[Shape, ...]] = tuple(
+    (1, heads, 64, length) for length in (128, 256, 512, 1024, 2048) for heads in (4, 8)
+)
 _ACCELERATOR: Final[tuple[Shape, ...]] = tuple(
-    (max(8192 // length, 1), heads, 128, length) for length in (512, 1024, 2048, 4096, 8192, 16384) for heads in (16, 32)
+    (max(8192 // length, 1), heads, 128, length)
+    for length in (512, 1024, 2048, 4096, 8192, 16384)
+    for heads in (16, 32)
 )
 _TINY: Final[tuple[Shape, ...]] = ((1, 2, 16, 32), (1, 2, 16, 64))
 
@@ -38,7 +43,12 @@ def generations(device: str) -> tuple[str, ...]:
 
 
 def measure_attention(
-    timer: Timer, generation: str, *, dtype: Dtype, shapes: tuple[Shape, ...], step: Callable[[], None] = lambda: None
+    timer: Timer,
+    generation: str,
+    *,
+    dtype: Dtype,
+    shapes: tuple[Shape, ...],
+    step: Callable[[], None] = lambda: None,
 ) -> tuple[AttentionPoint, ...]:
     """Seconds of forward and of backward of each shape.
 
@@ -54,8 +64,12 @@ def measure_attention(
     return tuple(points)
 
 
-def _pair(timer: Timer, shape: tuple[int, int, int, int], dtype: torch.dtype) -> tuple[float, float]:
-    q, k, v = (torch.randn(shape, device=timer.device, dtype=dtype, requires_grad=True) for _ in range(3))
+def _pair(
+    timer: Timer, shape: tuple[int, int, int, int], dtype: torch.dtype
+) -> tuple[float, float]:
+    q, k, v = (
+        torch.randn(shape, device=timer.device, dtype=dtype, requires_grad=True) for _ in range(3)
+    )
 
     def forward() -> torch.Tensor:
         with torch.no_grad():

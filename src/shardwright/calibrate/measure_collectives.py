@@ -1,4 +1,6 @@
-"""Collectives of torch.distributed over spawned ranks of this machine: NCCL on GPUs, gloo on the processor. Nothing here can hang."""
+"""Collectives of torch.distributed over spawned ranks of this machine: NCCL on GPUs, gloo on the
+processor. Nothing here can hang.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectivePoints:
-    """What one group measured: (bytes of the full buffer, seconds of the slowest rank) by kind; why a kind is missing."""
+    """What one group measured: (bytes of the full buffer, seconds of the slowest rank) by kind; why
+    a kind is missing.
+    """
 
     num_devices: int
     points: tuple[tuple[str, tuple[tuple[int, float], ...]], ...]
@@ -40,7 +44,9 @@ def group_sizes(num_devices: int) -> tuple[int, ...]:
 
 
 def collective_sizes(device: str, *, tiny: bool = False) -> tuple[int, ...]:
-    """Bytes of the full buffer to measure: 1 KiB to 16 MiB on a processor, 2 KiB to 512 MiB on GPUs."""
+    """Bytes of the full buffer to measure: 1 KiB to 16 MiB on a processor, 2 KiB to 512 MiB on
+    GPUs.
+    """
     return (4 * KIB, 64 * KIB) if tiny else _SIZES[device]
 
 
@@ -59,7 +65,8 @@ def measure_collectives(
     """Time `kinds` over `num_devices` ranks that are started for it.
 
     Args:
-        timeout_s: of each collective, and of each wait for a rank's next message. step: called once a point.
+        timeout_s: of each collective, and of each wait for a rank's next message.
+        step: called once a point.
         target: what each rank runs.
 
     Raises:
@@ -72,7 +79,18 @@ def measure_collectives(
         ranks: list[BaseProcess] = [
             made.Process(
                 target=target,
-                args=(rank, num_devices, device, meeting, kinds, sizes, repetitions, timeout_s, threads, messages),
+                args=(
+                    rank,
+                    num_devices,
+                    device,
+                    meeting,
+                    kinds,
+                    sizes,
+                    repetitions,
+                    timeout_s,
+                    threads,
+                    messages,
+                ),
                 daemon=True,
             )
             for rank in range(num_devices)
@@ -87,14 +105,19 @@ def measure_collectives(
             messages.join_thread()
 
 
-def _gather(messages: Any, ranks: list[BaseProcess], *, timeout_s: float, step: Callable[[], None]) -> CollectivePoints:
+def _gather(
+    messages: Any, ranks: list[BaseProcess], *, timeout_s: float, step: Callable[[], None]
+) -> CollectivePoints:
     slowest: dict[str, dict[int, float]] = {}
     unsupported: dict[str, str] = {}
     waiting = set(range(len(ranks)))
     while waiting:
         rank, word, content = _next(messages, ranks, waiting, timeout_s=timeout_s)
         if word == "error":
-            raise DataError(f"rank {rank} of {len(ranks)} failed: {content}", hint="fewer --ranks, or see whether its device is free")
+            raise DataError(
+                f"rank {rank} of {len(ranks)} failed: {content}",
+                hint="fewer --ranks, or see whether its device is free",
+            )
         if word == "done":
             waiting.discard(rank)
         elif word == "unsupported":
@@ -107,13 +130,21 @@ def _gather(messages: Any, ranks: list[BaseProcess], *, timeout_s: float, step: 
                 step()
     return CollectivePoints(
         num_devices=len(ranks),
-        points=tuple((kind, tuple(sorted(times.items()))) for kind, times in slowest.items() if kind not in unsupported),
+        points=tuple(
+            (kind, tuple(sorted(times.items())))
+            for kind, times in slowest.items()
+            if kind not in unsupported
+        ),
         unsupported=tuple(unsupported.items()),
     )
 
 
-def _next(messages: Any, ranks: list[BaseProcess], waiting: set[int], *, timeout_s: float) -> tuple[int, str, Any]:
-    """The next message; an error when a rank is gone without having said that it is done, or when none speaks in time."""
+def _next(
+    messages: Any, ranks: list[BaseProcess], waiting: set[int], *, timeout_s: float
+) -> tuple[int, str, Any]:
+    """The next message; an error when a rank is gone without having said that it is done, or when
+    none speaks in time.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         dead = [rank for rank in sorted(waiting) if ranks[rank].exitcode is not None]
@@ -124,9 +155,15 @@ def _next(messages: Any, ranks: list[BaseProcess], waiting: set[int], *, timeout
             pass
         if dead:
             code = ranks[dead[0]].exitcode
-            raise DataError(f"rank {dead[0]} of {len(ranks)} died with exit code {code}", hint="out of memory? try fewer --ranks")
+            raise DataError(
+                f"rank {dead[0]} of {len(ranks)} died with exit code {code}",
+                hint="out of memory? try fewer --ranks",
+            )
         if time.monotonic() > deadline:
-            raise DataError(f"no rank of {len(ranks)} said anything for {timeout_s:g} s", hint="a larger --timeout, or fewer --ranks")
+            raise DataError(
+                f"no rank of {len(ranks)} said anything for {timeout_s:g} s",
+                hint="a larger --timeout, or fewer --ranks",
+            )
 
 
 def _end(ranks: list[BaseProcess]) -> None:

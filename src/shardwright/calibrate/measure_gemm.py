@@ -1,4 +1,6 @@
-"""GEMMs of a training step's shapes: (m, k) x (k, n), both operands contiguous as torch.nn.functional.linear has them."""
+"""GEMMs of a training step's shapes: (m, k) x (k, n), both operands contiguous as
+torch.nn.functional.linear has them.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,31 @@ _ACCELERATOR: Final[tuple[Shape, ...]] = (
     *product((4096, 14336), (4096,), (16384, 65536)),
     *product((1, 16, 64), (4096, 14336), (4096,)),
 )
-_TINY: Final[tuple[Shape, ...]] = ((16, 64, 64), (64, 64, 64), (64, 128, 128), (128, 256, 128), (1, 512, 512))
+_TINY: Final[tuple[Shape, ...]] = (
+    (16, 64, 64),
+    (64, 64, 64),
+    (64, 128, 128),
+    (128, 256, 128),
+    (1, 512, 512),
+)
 _LONG: Final[dict[str, Shape]] = {"cpu": (1024, 1024, 1024), "cuda": (8192, 8192, 8192)}
 
 
 def gemm_shapes(device: str, *, tiny: bool = False) -> tuple[Shape, ...]:
-    """(m, n, k) to measure on ``cpu`` or ``cuda``: forward, both backwards, tensor-parallel shards, and few rows."""
+    """(m, n, k) to measure on ``cpu`` or ``cuda``: forward, both backwards, tensor-parallel shards,
+    and few rows.
+    """
     if tiny:
         return _TINY
     return _ACCELERATOR if device == "cuda" else _PROCESSOR
 
 
 def measure_gemm(
-    timer: Timer, dtype: Dtype, *, shapes: tuple[Shape, ...], step: Callable[[], None] = lambda: None
+    timer: Timer,
+    dtype: Dtype,
+    *,
+    shapes: tuple[Shape, ...],
+    step: Callable[[], None] = lambda: None,
 ) -> tuple[GemmPoint, ...]:
     """Seconds of each shape in `dtype`; `step` is called after each."""
     points = []
@@ -51,8 +65,12 @@ def measure_gemm(
     return tuple(points)
 
 
-def measure_sustained(timer: Timer, dtype: Dtype, *, seconds: float, shape: Shape | None = None) -> float:
-    """Seconds of a large GEMM in a run of `seconds` over its short measurement after a rest, at least 1."""
+def measure_sustained(
+    timer: Timer, dtype: Dtype, *, seconds: float, shape: Shape | None = None
+) -> float:
+    """Seconds of a large GEMM in a run of `seconds` over its short measurement after a rest, at
+    least 1.
+    """
     with _matmul_precision(dtype):
         kernel = _gemm(timer.device, dtype, shape or _LONG[timer.device])
         short = timer.seconds(kernel)

@@ -1,9 +1,11 @@
-"""Reads the output of nccl-tests (all_reduce_perf and its like) into collective points; columns by their header, never by position.
+"""Reads the output of nccl-tests (all_reduce_perf and its like) into collective points; columns by
+their header, never by position.
 
-What is relied on, over the versions since 2019: a header line that begins with ``size`` and ``count`` and names each column, ``time`` once
-or twice (out-of-place and in-place, as the line above it says); a line of units below it; the ranks under ``# Using devices``. `size` is
-the full buffer in bytes in all versions (NVIDIA/nccl-tests, doc/PERFORMANCE.md and issue 45). Every line may be prefixed by mpirun
-(``[1,0]<stdout>:``); rows may be cut short or say N/A.
+What is relied on, over the versions since 2019: a header line that begins with ``size`` and
+``count`` and names each column, ``time`` once or twice (out-of-place and in-place, as the line
+above it says); a line of units below it; the ranks under ``# Using devices``. `size` is the full
+buffer in bytes in all versions (NVIDIA/nccl-tests, doc/PERFORMANCE.md and issue 45). Every line may
+be prefixed by mpirun (``[1,0]<stdout>:``); rows may be cut short or say N/A.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ KINDS: Final = {
     "gather": "gather",
 }
 _PREFIX: Final = re.compile(r"^\[\d+,\s*\d+\]\s*<std\w+>\s*:?")
-_TEST: Final = re.compile(r"\b(" + "|".join(sorted(KINDS, key=len, reverse=True)) + r")(?:_perf)(?:_mpi)?\b")
+_TEST: Final = re.compile(
+    r"\b(" + "|".join(sorted(KINDS, key=len, reverse=True)) + r")(?:_perf)(?:_mpi)?\b"
+)
 _RANK: Final = re.compile(r"^#?\s*Rank\s+(\d{1,9})\b.*\bdevice\b", re.IGNORECASE)
 _POWERS: Final = {"(us)": -6, "(ms)": -3, "(s)": 0}
 _WORDS: Final = ("type", "redop")
@@ -46,7 +50,9 @@ class NcclPoint:
     """One row: `volume` bytes of the full buffer took `seconds` over `num_devices` devices.
 
     Args:
-        collective: as in `Collective`. dtype: as nccl-tests prints it; empty = no such column. in_place: which of a row's two times.
+        collective: as in `Collective`.
+        dtype: as nccl-tests prints it; empty = no such column.
+        in_place: which of a row's two times.
     """
 
     collective: str
@@ -62,8 +68,10 @@ class _Header:
     """Places of the columns.
 
     Args:
-        words: number of columns of words (type, redop) before the first time; has_type: type is one of them.
-        times: (place of a time, of its algbw or -1, of its busbw or -1, in place). power: of ten, of the unit of times in seconds.
+        words: number of columns of words (type, redop) before the first time;
+        has_type: type is one of them.
+        times: (place of a time, of its algbw or -1, of its busbw or -1, in place).
+        power: of ten, of the unit of times in seconds.
     """
 
     size: int
@@ -81,10 +89,16 @@ def read_nccl_tests(path: Path) -> tuple[NcclPoint, ...]:
     """
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise DataError(f"{path} is larger than {MAX_FILE_BYTES} bytes", hint="is it the output of nccl-tests?")
+            raise DataError(
+                f"{path} is larger than {MAX_FILE_BYTES} bytes",
+                hint="is it the output of nccl-tests?",
+            )
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}", hint="the text that all_reduce_perf and its like print") from error
+        raise DataError(
+            f"cannot read {path}: {error.strerror}",
+            hint="the text that all_reduce_perf and its like print",
+        ) from error
     return parse_nccl_tests(text, name=str(path))
 
 
@@ -92,9 +106,11 @@ def parse_nccl_tests(text: str, *, name: str = "nccl-tests output") -> tuple[Ncc
     """The points of an output; one text may hold several tests after one another.
 
     Args:
-        name: for messages, and for the kind of collective where the text does not name its program (``all_gather_perf.txt``).
+        name: for messages, and for the kind of collective where the text does not name its program
+            (``all_gather_perf.txt``).
 
-    The number of devices is that of the ranks listed, or, where none are, what bus and algorithm bandwidth imply.
+    The number of devices is that of the ranks listed, or, where none are, what bus and algorithm
+    bandwidth imply.
 
     Raises:
         DataError: no table, no kind of collective, or no number of devices.
@@ -120,19 +136,28 @@ def parse_nccl_tests(text: str, *, name: str = "nccl-tests output") -> tuple[Ncc
         elif header is not None and words and words[0].isascii() and words[0].isdigit():
             points += _row(words, header, kind=_kind(kind, name), num_devices=len(ranks), name=name)
         elif header is not None and words and words[0] == "(B)":
-            header = replace(header, power=next((_POWERS[word] for word in words if word in _POWERS), -6))
+            header = replace(
+                header, power=next((_POWERS[word] for word in words if word in _POWERS), -6)
+            )
         if words:
             above = line
     if not points:
-        raise DataError(f"{name} has no table of nccl-tests", hint="the text that all_reduce_perf and its like print, header included")
+        raise DataError(
+            f"{name} has no table of nccl-tests",
+            hint="the text that all_reduce_perf and its like print, header included",
+        )
     return tuple(points)
 
 
 def by_group(points: Iterable[NcclPoint]) -> dict[tuple[str, int], tuple[tuple[int, float], ...]]:
-    """(collective, devices) -> (bytes, seconds) points: the out-of-place ones, and the in-place ones where there are no others."""
+    """(collective, devices) -> (bytes, seconds) points: the out-of-place ones, and the in-place
+    ones where there are no others.
+    """
     groups: dict[tuple[str, int], dict[bool, list[tuple[int, float]]]] = {}
     for point in points:
-        groups.setdefault((point.collective, point.num_devices), {}).setdefault(point.in_place, []).append((point.volume, point.seconds))
+        groups.setdefault((point.collective, point.num_devices), {}).setdefault(
+            point.in_place, []
+        ).append((point.volume, point.seconds))
     return {key: tuple(found.get(False) or found[True]) for key, found in sorted(groups.items())}
 
 
@@ -144,39 +169,60 @@ def _lines(text: str) -> Iterator[str]:
 def _kind(kind: str, name: str) -> str:
     if not kind:
         known = ", ".join(f"{k}_perf" for k in KINDS)
-        raise DataError(f"{name} does not say which collective it is", hint=f"name the file after its program: {known}")
+        raise DataError(
+            f"{name} does not say which collective it is",
+            hint=f"name the file after its program: {known}",
+        )
     return KINDS[kind]
 
 
 def _header(words: list[str], above: str) -> _Header:
     """The places of a header's columns; `above` is the line that says which half is in place."""
-    times, algorithm, bus = ([place for place, word in enumerate(words) if word == name] for name in ("time", "algbw", "busbw"))
+    times, algorithm, bus = (
+        [place for place, word in enumerate(words) if word == name]
+        for name in ("time", "algbw", "busbw")
+    )
     halves = re.findall(r"out-of-place|in-place", above) or [_OUT, _IN]
     found = []
     for nth, place in enumerate(times):
-        of_algorithm, of_bus = (others[nth] if len(others) == len(times) else -1 for others in (algorithm, bus))
+        of_algorithm, of_bus = (
+            others[nth] if len(others) == len(times) else -1 for others in (algorithm, bus)
+        )
         found.append((place, of_algorithm, of_bus, nth < len(halves) and halves[nth] == _IN))
     before = words[: times[0]] if times else words
     texts = sum(word in before for word in _WORDS)
-    return _Header(size=words.index("size"), words=texts, has_type="type" in before, times=tuple(found))
+    return _Header(
+        size=words.index("size"), words=texts, has_type="type" in before, times=tuple(found)
+    )
 
 
-def _row(words: list[str], header: _Header, *, kind: str, num_devices: int, name: str) -> list[NcclPoint]:
+def _row(
+    words: list[str], header: _Header, *, kind: str, num_devices: int, name: str
+) -> list[NcclPoint]:
     """The points of a row.
 
-    Collectives without a reduction leave `redop` empty in some versions: a row's columns after the words shift left by those it lacks.
+    Collectives without a reduction leave `redop` empty in some versions: a row's columns after the
+    words shift left by those it lacks.
     """
-    texts = [word for word in words[: header.size + 2 + header.words] if not _NUMBER.fullmatch(word)]
+    texts = [
+        word for word in words[: header.size + 2 + header.words] if not _NUMBER.fullmatch(word)
+    ]
     shift = max(header.words - len(texts), 0)
     points = []
     for time, algorithm, bus, in_place in header.times:
         seconds = _number(words, time - shift)
         if seconds is None or not 0 < len(words[header.size].lstrip("0")) < 19:
             continue
-        implied = _implied(kind, *(_number(words, place - shift) if place >= 0 else None for place in (algorithm, bus)))
+        implied = _implied(
+            kind,
+            *(_number(words, place - shift) if place >= 0 else None for place in (algorithm, bus)),
+        )
         devices = num_devices if num_devices > 1 else implied
         if not 1 < devices <= MAX_DEVICES:
-            raise DataError(f"{name} does not say how many devices took part", hint="keep the lines under `# Using devices`")
+            raise DataError(
+                f"{name} does not say how many devices took part",
+                hint="keep the lines under `# Using devices`",
+            )
         dtype = texts[0] if header.has_type and texts else ""
         point = NcclPoint(
             collective=kind,
@@ -200,8 +246,14 @@ def _number(words: list[str], place: int) -> float | None:
 
 
 def _implied(kind: str, algorithm: float | None, bus: float | None) -> int:
-    """Devices n from bus / algorithm bandwidth: 2 (n-1)/n of all_reduce, (n-1)/n of the others; 0 where they do not tell."""
-    if algorithm is None or bus is None or bus_share(kind, num_devices=2) == bus_share(kind, num_devices=4):
+    """Devices n from bus / algorithm bandwidth: 2 (n-1)/n of all_reduce, (n-1)/n of the others; 0
+    where they do not tell.
+    """
+    if (
+        algorithm is None
+        or bus is None
+        or bus_share(kind, num_devices=2) == bus_share(kind, num_devices=4)
+    ):
         return 0
     share = bus / algorithm / (2 if kind == "all_reduce" else 1)
     return round(1.0 / (1.0 - share)) if share < 0.9995 else 0

@@ -9,7 +9,9 @@ PRELOADED: Final = "shardwright.calibrate.collective_rank"
 
 
 def context() -> Any:
-    """Processes that are forked from one of their own that has loaded PyTorch, once for all; where there is none, each loads it."""
+    """Processes that are forked from one of their own that has loaded PyTorch, once for all; where
+    there is none, each loads it.
+    """
     forks = "forkserver" in multiprocessing.get_all_start_methods()
     found = multiprocessing.get_context("forkserver" if forks else "spawn")
     if forks:

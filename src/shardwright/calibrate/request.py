@@ -16,16 +16,21 @@ def calibrate(request: Calibration, *, progress: Progress | None = None) -> Prof
     """A profile of this machine, of imported measurements, or of both.
 
     Raises:
-        UsageError: torch is missing, or the device is; an import without the name of its accelerator.
-        DataError: a file is not what it should be, or a rank of a collective died.
+        UsageError: torch is missing, or the device is; an import without the name of its
+        accelerator. DataError: a file is not what it should be, or a rank of a collective died.
     """
     profiles = []
     if request.measure:
         profiles.append(_measured(request, progress))
     if request.nccl_tests or request.kineto:
-        profiles += _imported(request, name=profiles[0].accelerator if profiles else request.accelerator)
+        profiles += _imported(
+            request, name=profiles[0].accelerator if profiles else request.accelerator
+        )
     if not profiles:
-        raise UsageError("nothing to measure and nothing to import", hint="--measure, --from-nccl-tests or --from-kineto")
+        raise UsageError(
+            "nothing to measure and nothing to import",
+            hint="--measure, --from-nccl-tests or --from-kineto",
+        )
     return reduce(joined, profiles)
 
 
@@ -48,8 +53,11 @@ def _imported(request: Calibration, *, name: str) -> list[Profile]:
     return found
 
 
-def check_calibration(profile: Profile, request: Calibration, *, progress: Progress | None = None) -> tuple[CheckRow, ...]:
-    """Training steps of a dense and a mixture-of-experts decoder on one device of this machine, predicted with `profile` and measured.
+def check_calibration(
+    profile: Profile, request: Calibration, *, progress: Progress | None = None
+) -> tuple[CheckRow, ...]:
+    """Training steps of a dense and a mixture-of-experts decoder on one device of this machine,
+    predicted with `profile` and measured.
 
     Raises:
         UsageError: torch is missing.
@@ -58,7 +66,13 @@ def check_calibration(profile: Profile, request: Calibration, *, progress: Progr
         from shardwright.calibrate.check import check_machine
     except ModuleNotFoundError as error:
         raise _missing(error) from error
-    return check_machine(profile, device=request.device, repetitions=request.repetitions, tiny=request.tiny, progress=progress)
+    return check_machine(
+        profile,
+        device=request.device,
+        repetitions=request.repetitions,
+        tiny=request.tiny,
+        progress=progress,
+    )
 
 
 def _missing(error: ModuleNotFoundError) -> UsageError:

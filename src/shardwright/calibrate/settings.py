@@ -13,7 +13,9 @@ Progress = Callable[[str, int, int], None]
 
 
 class CheckRow(NamedTuple):
-    """A training step predicted (with its interval) and measured, in seconds; peak bytes, 0 = not measured."""
+    """A training step predicted (with its interval) and measured, in seconds; peak bytes, 0 = not
+    measured.
+    """
 
     name: str
     predicted_s: float
@@ -29,12 +31,19 @@ class Calibration:
     """What to measure on this machine, how long, and what to import.
 
     Args:
-        date: ISO day, kept in the profile. device: ``cpu``, ``cuda``, or empty: CUDA where there is one.
-        accelerator: name of the profile's accelerator; empty = the catalog's name of the device at hand, or the driver's.
-        ranks: devices of the largest collective; 0 = all GPUs, or two ranks that share a processor's cores. 1 = no collectives.
-        dtypes: of GEMMs; empty = those that the device has units for. collectives_only: nothing else.
-        nccl_tests, kineto: files to import; their collectives win over measured ones. measure: measure this machine too.
-        repetitions, warm_up: see `Timer`. sustained_s: of each long run of GEMMs; 0.0 = none. timeout_s: of each collective.
+        date: ISO day, kept in the profile.
+        device: ``cpu``, ``cuda``, or empty: CUDA where there is one.
+        accelerator: name of the profile's accelerator; empty = the catalog's name of the device at
+            hand, or the driver's.
+        ranks: devices of the largest collective; 0 = all GPUs, or two ranks that share a
+            processor's cores. 1 = no collectives.
+        dtypes: of GEMMs; empty = those that the device has units for.
+        collectives_only: nothing else.
+        nccl_tests, kineto: files to import; their collectives win over measured ones.
+        measure: measure this machine too.
+        repetitions, warm_up: see `Timer`.
+        sustained_s: of each long run of GEMMs; 0.0 = none.
+        timeout_s: of each collective.
         tiny: the smallest shapes only, for trying it out.
     """
 

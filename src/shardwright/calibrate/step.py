@@ -1,4 +1,6 @@
-"""A small decoder in plain torch whose training step is timed on one device: dense or mixture of experts, eager, no parallelism."""
+"""A small decoder in plain torch whose training step is timed on one device: dense or mixture of
+experts, eager, no parallelism.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
-    """Median seconds of forward (with loss), backward and optimizer; peak bytes allocated, 0 on a processor."""
+    """Median seconds of forward (with loss), backward and optimizer; peak bytes allocated, 0 on a
+    processor.
+    """
 
     forward_s: float
     backward_s: float
@@ -34,16 +38,26 @@ class MeasuredStep:
 class _Attention(nn.Module):  # type: ignore[misc]
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        hidden, self.heads, self.groups = config["hidden_size"], config["num_attention_heads"], config["num_key_value_heads"]
+        hidden, self.heads, self.groups = (
+            config["hidden_size"],
+            config["num_attention_heads"],
+            config["num_key_value_heads"],
+        )
         self.head_dim = hidden // self.heads
         self.qkv = nn.Linear(hidden, (self.heads + 2 * self.groups) * self.head_dim, bias=False)
         self.out = nn.Linear(hidden, hidden, bias=False)
 
     def forward(self, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         batch, length, hidden = x.shape
-        heads = self.qkv(x).view(batch, length, self.heads + 2 * self.groups, self.head_dim).transpose(1, 2)
+        heads = (
+            self.qkv(x)
+            .view(batch, length, self.heads + 2 * self.groups, self.head_dim)
+            .transpose(1, 2)
+        )
         q, k, v = heads.split([self.heads, self.groups, self.groups], dim=1)
-        mixed = functional.scaled_dot_product_attention(_rotate(q, rotary), _rotate(k, rotary), v, is_causal=True, enable_gqa=True)
+        mixed = functional.scaled_dot_product_attention(
+            _rotate(q, rotary), _rotate(k, rotary), v, is_causal=True, enable_gqa=True
+        )
         return self.out(mixed.transpose(1, 2).reshape(batch, length, hidden))
 
 
@@ -68,14 +82,20 @@ class _Experts(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.chosen = config["num_experts_per_tok"]
         self.router = nn.Linear(config["hidden_size"], config["num_local_experts"], bias=False)
-        self.experts = nn.ModuleList(_Mlp(config["hidden_size"], config["intermediate_size"]) for _ in range(config["num_local_experts"]))
+        self.experts = nn.ModuleList(
+            _Mlp(config["hidden_size"], config["intermediate_size"])
+            for _ in range(config["num_local_experts"])
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = x.reshape(-1, x.shape[-1])
         weights = self.router(tokens).float().softmax(dim=-1).topk(self.chosen, dim=-1).values
         weights = (weights / weights.sum(dim=-1, keepdim=True)).to(x.dtype)
-        # Every expert gets the same number of tokens, as the prediction's balanced routing has it: by rank, not by the router's choice.
-        copies = torch.arange(tokens.shape[0] * self.chosen, device=x.device).view(len(self.experts), -1)
+        # Every expert gets the same number of tokens, as the prediction's balanced routing has it:
+        # by rank, not by the router's choice.
+        copies = torch.arange(tokens.shape[0] * self.chosen, device=x.device).view(
+            len(self.experts), -1
+        )
         out = torch.zeros_like(tokens)
         flat = weights.reshape(-1, 1)
         for expert, rows in zip(self.experts, copies, strict=True):
@@ -90,7 +110,11 @@ class _Layer(nn.Module):  # type: ignore[misc]
         hidden = config["hidden_size"]
         self.before, self.after = nn.RMSNorm(hidden), nn.RMSNorm(hidden)
         self.attention = _Attention(config)
-        self.mlp = _Experts(config) if "num_local_experts" in config else _Mlp(hidden, config["intermediate_size"])
+        self.mlp = (
+            _Experts(config)
+            if "num_local_experts" in config
+            else _Mlp(hidden, config["intermediate_size"])
+        )
 
     def forward(self, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         x = x + self.attention(self.before(x), rotary)
@@ -105,7 +129,9 @@ class _Decoder(nn.Module):  # type: ignore[misc]
         self.norm = nn.RMSNorm(config["hidden_size"])
         self.head = nn.Linear(config["hidden_size"], config["vocab_size"], bias=False)
 
-    def forward(self, tokens: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def forward(
+        self, tokens: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor]
+    ) -> torch.Tensor:
         x = self.embed(tokens)
         for layer in self.layers:
             x = layer(x, rotary)
@@ -113,13 +139,23 @@ class _Decoder(nn.Module):  # type: ignore[misc]
 
 
 def measure_step(
-    config: Mapping[str, Any], *, device: str, dtype: Dtype, batch: int, length: int, repetitions: int, warm_up: int
+    config: Mapping[str, Any],
+    *,
+    device: str,
+    dtype: Dtype,
+    batch: int,
+    length: int,
+    repetitions: int,
+    warm_up: int,
 ) -> MeasuredStep:
-    """Time training steps of the decoder that a Hugging Face configuration (llama or mixtral) describes.
+    """Time training steps of the decoder that a Hugging Face configuration (llama or mixtral)
+    describes.
 
     Args:
-        dtype: of parameters and activations; a 16-bit one has fp32 master copies in the optimizer (AdamW, fused).
-        batch, length: sequences and tokens of each. warm_up: steps before the `repetitions` whose medians count.
+        dtype: of parameters and activations; a 16-bit one has fp32 master copies in the optimizer
+            (AdamW, fused).
+        batch, length: sequences and tokens of each.
+        warm_up: steps before the `repetitions` whose medians count.
 
     Routing is forced to be even. No recompute, no compilation, no gradient clipping.
     """
@@ -148,7 +184,9 @@ def measure_step(
         after_backward = _now(device)
         del loss
         update()
-        times.append((after_forward - start, after_backward - after_forward, _now(device) - after_backward))
+        times.append(
+            (after_forward - start, after_backward - after_forward, _now(device) - after_backward)
+        )
     kept = times[warm_up:]
     return MeasuredStep(
         forward_s=median(t[0] for t in kept),
@@ -165,7 +203,9 @@ def _now(device: str) -> float:
 
 
 def _optimizer(model: nn.Module, dtype: Dtype) -> Callable[[], None]:
-    """One fused AdamW step, on fp32 master copies where parameters are 16-bit; gradients are freed after it."""
+    """One fused AdamW step, on fp32 master copies where parameters are 16-bit; gradients are freed
+    after it.
+    """
     parameters = list(model.parameters())
     if dtype.bits == 32:
         plain = torch.optim.AdamW(parameters, fused=True)
@@ -192,7 +232,9 @@ def _optimizer(model: nn.Module, dtype: Dtype) -> Callable[[], None]:
     return step_masters
 
 
-def _rotary(config: Mapping[str, Any], length: int, device: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _rotary(
+    config: Mapping[str, Any], length: int, device: str, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
     width = config["hidden_size"] // config["num_attention_heads"]
     frequency = 1e4 ** (-torch.arange(0, width, 2, device=device).float() / width)
     angle = torch.outer(torch.arange(length, device=device).float(), frequency).repeat(1, 2)

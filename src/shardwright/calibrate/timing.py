@@ -1,4 +1,6 @@
-"""Seconds of a kernel: device events on CUDA, the processor's clock elsewhere; warm-up, repetitions, median."""
+"""Seconds of a kernel: device events on CUDA, the processor's clock elsewhere; warm-up,
+repetitions, median.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ TORCH_DTYPES: Final = {
     Dtype.BF16: torch.bfloat16,
     Dtype.FP16: torch.float16,
 }
-"""What can be measured. fp8 and fp4 GEMMs need scales and layouts of their own and are not measured."""
+"""What can be measured. fp8 and fp4 GEMMs need scales and layouts of their own and are not
+measured."""
 
 _MAX_INNER: Final = 1000
 
@@ -28,9 +31,11 @@ class Timer:
     """How kernels are timed on one device.
 
     Args:
-        device: ``cpu`` or ``cuda``. repetitions: timings whose median counts; warm_up: runs before them.
-        shortest_s: a timing runs the kernel as often as it takes to last so long, so that the clock's steps and the events' own cost
-            do not show.
+        device: ``cpu`` or ``cuda``.
+        repetitions: timings whose median counts;
+        warm_up: runs before them.
+        shortest_s: a timing runs the kernel as often as it takes to last so long, so that the
+            clock's steps and the events' own cost do not show.
     """
 
     device: str
@@ -63,7 +68,9 @@ class Timer:
         return float(begin.elapsed_time(end)) * 1e-3
 
     def sustained(self, kernel: Callable[[], Any], *, seconds: float) -> float:
-        """Seconds a call in the second half of a run that lasts `seconds`: clocks have settled under the power limit by then."""
+        """Seconds a call in the second half of a run that lasts `seconds`: clocks have settled
+        under the power limit by then.
+        """
         once = max(self.seconds(kernel), 1e-7)
         chunk = max(int(seconds / 20 / once), 1)
         spans: list[float] = []

@@ -1,4 +1,6 @@
-"""One measurement on all devices of a processor at once: its cores share memory, caches and power, and are not always equally fast."""
+"""One measurement on all devices of a processor at once: its cores share memory, caches and power,
+and are not always equally fast.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def together(work: Callable[[], T], *, here: Callable[[], T], others: int, threa
     """What `here` finds in this process, and `work` in so many others at the same time.
 
     Args:
-        work, here: the same measurement; `work` and what it returns can be pickled. threads: of each of the others.
+        work, here: the same measurement; `work` and what it returns can be pickled.
+        threads: of each of the others.
 
     Raises:
         DataError: another process died or hung.
@@ -31,7 +34,10 @@ def together(work: Callable[[], T], *, here: Callable[[], T], others: int, threa
         return [here()]
     made = context()
     ready, found = made.Semaphore(0), made.Queue()
-    processes: list[BaseProcess] = [made.Process(target=_beside, args=(work, threads, ready, found), daemon=True) for _ in range(others)]
+    processes: list[BaseProcess] = [
+        made.Process(target=_beside, args=(work, threads, ready, found), daemon=True)
+        for _ in range(others)
+    ]
     try:
         for process in processes:
             process.start()
@@ -56,7 +62,9 @@ def _next(found: Queue[Any], processes: list[BaseProcess]) -> Any:
         except Empty:
             if dead or monotonic() > deadline:
                 why = f"ended with exit code {dead[0].exitcode}" if dead else "did not end"
-                raise DataError(f"a process that measured beside {why}", hint="out of memory? try fewer --ranks") from None
+                raise DataError(
+                    f"a process that measured beside {why}", hint="out of memory? try fewer --ranks"
+                ) from None
 
 
 def _beside(work: Callable[[], object], threads: int, ready: Any, found: Any) -> None:

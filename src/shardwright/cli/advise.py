@@ -22,17 +22,34 @@ def advise(
         list[str],
         typer.Argument(
             metavar="FILE... MODEL CLUSTER",
-            help="Launch scripts and configuration files, then the model and the cluster as `plan` takes them.",
+            help=(
+                "Launch scripts and configuration files, then the model and the cluster as `plan`"
+                " takes them."
+            ),
         ),
     ],
     *,
     framework: Annotated[
-        str, typer.Option("--from", metavar="FRAMEWORK", help=f"Of the files: {', '.join(READERS)}.", show_default="the one they are of")
+        str,
+        typer.Option(
+            "--from",
+            metavar="FRAMEWORK",
+            help=f"Of the files: {', '.join(READERS)}.",
+            show_default="the one they are of",
+        ),
     ] = "",
     values: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Value of a variable of a script. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Value of a variable of a script. Repeatable."
+        ),
     ] = None,
-    seq_len: Annotated[str, typer.Option("--seq-len", metavar="N", help="Tokens of a sample, where the files do not say it.")] = "",
+    seq_len: Annotated[
+        str,
+        typer.Option(
+            "--seq-len", metavar="N", help="Tokens of a sample, where the files do not say it."
+        ),
+    ] = "",
     global_batch: flags.GlobalBatch = "",
     runtime: flags.RuntimeName = "",
     precision: flags.Precision = "",
@@ -42,9 +59,14 @@ def advise(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Say what a launch of MODEL on CLUSTER takes in time and memory, what limits it, and which of its settings would gain most."""
+    """Say what a launch of MODEL on CLUSTER takes in time and memory, what limits it, and which of
+    its settings would gain most.
+    """
     if len(files) < 3:
-        raise UsageError("files of a launch, then MODEL and CLUSTER", hint="shardwright advise pretrain.sh llama-3.1-70b h100-sxm:1024")
+        raise UsageError(
+            "files of a launch, then MODEL and CLUSTER",
+            hint="shardwright advise pretrain.sh llama-3.1-70b h100-sxm:1024",
+        )
     *paths, model, cluster = files
     length = read_count(seq_len, flag="--seq-len") if seq_len else 0
     reserve_bytes, reserve_fraction = flags.read_reserve(memory_reserve)
@@ -60,7 +82,9 @@ def advise(
         reserve_fraction=reserve_fraction,
     )
     given = dict(_value(pair) for pair in values or [])
-    launch, request = api.read_request(paths, request, cluster=load_cluster(cluster), framework=framework, given=given)
+    launch, request = api.read_request(
+        paths, request, cluster=load_cluster(cluster), framework=framework, given=given
+    )
     with screen.progress(quiet=quiet or as_json) as report:
         advice = api.advise(launch, request, progress=report)
     if as_json:

@@ -19,4 +19,6 @@ class Beside:
 
     def __add__(self, other: Beside) -> Beside:
         """Both, one below the other."""
-        return Beside(sections=self.sections + other.sections, document=self.document | other.document)
+        return Beside(
+            sections=self.sections + other.sections, document=self.document | other.document
+        )

@@ -20,35 +20,100 @@ from shardwright.report.calibration import check_document, render_check, render_
 
 def calibrate(
     *,
-    device: Annotated[str, typer.Option("--device", help="Device type, cpu or cuda; by default cuda if torch finds one.")] = "",
-    ranks: Annotated[int, typer.Option("--ranks", min=0, help="Ranks of the largest collective; 0 means all GPUs, or 2 on a CPU.")] = 0,
+    device: Annotated[
+        str,
+        typer.Option(
+            "--device", help="Device type, cpu or cuda; by default cuda if torch finds one."
+        ),
+    ] = "",
+    ranks: Annotated[
+        int,
+        typer.Option(
+            "--ranks",
+            min=0,
+            help="Ranks of the largest collective; 0 means all GPUs, or 2 on a CPU.",
+        ),
+    ] = 0,
     dtype: Annotated[
-        list[str] | None, typer.Option("--dtype", help="Data type of the GEMMs to measure: bf16, fp16, tf32 or fp32. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--dtype",
+            help="Data type of the GEMMs to measure: bf16, fp16, tf32 or fp32. Repeatable.",
+        ),
     ] = None,
-    collectives_only: Annotated[bool, typer.Option("--collectives-only", help="Measure only collectives.")] = False,
+    collectives_only: Annotated[
+        bool, typer.Option("--collectives-only", help="Measure only collectives.")
+    ] = False,
     from_nccl_tests: Annotated[
-        list[Path] | None, typer.Option("--from-nccl-tests", metavar="FILE", help="Output of nccl-tests to import. Repeatable.")
+        list[Path] | None,
+        typer.Option(
+            "--from-nccl-tests", metavar="FILE", help="Output of nccl-tests to import. Repeatable."
+        ),
     ] = None,
     from_kineto: Annotated[
-        Path | None, typer.Option("--from-kineto", metavar="FILE", help="PyTorch profiler (Kineto) trace to import, .json or .json.gz.")
+        Path | None,
+        typer.Option(
+            "--from-kineto",
+            metavar="FILE",
+            help="PyTorch profiler (Kineto) trace to import, .json or .json.gz.",
+        ),
     ] = None,
     measure: Annotated[
-        bool | None, typer.Option("--measure/--no-measure", help="Measure this machine; by default only if nothing is imported.")
+        bool | None,
+        typer.Option(
+            "--measure/--no-measure",
+            help="Measure this machine; by default only if nothing is imported.",
+        ),
     ] = None,
-    name: Annotated[str, typer.Option("--name", help="Accelerator name in the profile; by default this device's catalog name.")] = "",
-    day: Annotated[str, typer.Option("--date", metavar="YYYY-MM-DD", help="Date in the profile; by default today.")] = "",
+    name: Annotated[
+        str,
+        typer.Option(
+            "--name", help="Accelerator name in the profile; by default this device's catalog name."
+        ),
+    ] = "",
+    day: Annotated[
+        str,
+        typer.Option("--date", metavar="YYYY-MM-DD", help="Date in the profile; by default today."),
+    ] = "",
     repetitions: Annotated[
-        int, typer.Option("--repetitions", min=1, max=1000, help="Timings of each point, of which the median counts.")
+        int,
+        typer.Option(
+            "--repetitions",
+            min=1,
+            max=1000,
+            help="Timings of each point, of which the median counts.",
+        ),
     ] = 5,
     sustained: Annotated[
         float,
         typer.Option(
-            "--sustained", min=0.0, max=3600.0, help="Seconds of sustained GEMM load, to see the clock under the power limit; 0 means none."
+            "--sustained",
+            min=0.0,
+            max=3600.0,
+            help=(
+                "Seconds of sustained GEMM load, to see the clock under the power limit; 0 means"
+                " none."
+            ),
         ),
     ] = 5.0,
-    timeout: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds after which an unresponsive rank is given up.")] = 60.0,
-    tiny: Annotated[bool, typer.Option("--tiny", help="Only the smallest shapes: for trying it out, not for planning.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Afterwards, predict and measure training steps on one device.")] = False,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout", min=1.0, help="Seconds after which an unresponsive rank is given up."
+        ),
+    ] = 60.0,
+    tiny: Annotated[
+        bool,
+        typer.Option(
+            "--tiny", help="Only the smallest shapes: for trying it out, not for planning."
+        ),
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Afterwards, predict and measure training steps on one device."
+        ),
+    ] = False,
     output: flags.Output = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
@@ -73,7 +138,8 @@ def calibrate(
     )
     if check and not (request.measure and not collectives_only):
         raise UsageError(
-            "--check needs the kernels of this machine", hint="calibrate without --collectives-only and imports, or add --measure"
+            "--check needs the kernels of this machine",
+            hint="calibrate without --collectives-only and imports, or add --measure",
         )
     with screen.progress(quiet=quiet or as_json) as report:
         profile = calibration.calibrate(request, progress=report)
@@ -82,7 +148,9 @@ def calibrate(
     if output is not None:
         screen.save(output, to_text(document))
     if as_json:
-        screen.write(to_text({"profile": document, "check": check_document(rows)} if check else document))
+        screen.write(
+            to_text({"profile": document, "check": check_document(rows)} if check else document)
+        )
     elif quiet:
         screen.write(f"{profile.reference}\n")
     else:
@@ -104,7 +172,9 @@ def _day(text: str) -> str:
 def _dtype(word: str) -> Dtype:
     names = {d.value: d for d in Dtype}
     if word not in names:
-        raise UsageError(f"--dtype {word[:40]!r} is not a number format", hint=nearest(word[:40], names))
+        raise UsageError(
+            f"--dtype {word[:40]!r} is not a number format", hint=nearest(word[:40], names)
+        )
     return names[word]
 
 

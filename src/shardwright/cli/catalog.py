@@ -42,8 +42,9 @@ MOST_VALUES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: key in JSON, its value of an entry (its attribute of that name if not given), title (empty = only in JSON), how a value is
-    shown, whether it is a number, and whether a narrow screen may leave it out.
+    """A column: key in JSON, its value of an entry (its attribute of that name if not given), title
+    (empty = only in JSON), how a value is shown, whether it is a number, and whether a narrow
+    screen may leave it out.
     """
 
     key: str
@@ -85,11 +86,33 @@ def _node_columns(node: Callable[[Any], NodeKind]) -> tuple[Column, ...]:
     """What is said of a node, wherever an entry has it."""
     return (
         Column("accelerator", lambda e: node(e).accelerator.name, "accelerator"),
-        Column("memory_gib", lambda e: node(e).accelerator.memory_bytes / GIB, "GiB", _whole, is_number=True, is_spare=True),
-        Column("devices_per_node", lambda e: node(e).num_devices, "per node", _whole, is_number=True),
-        Column("scale_up_domain", lambda e: node(e).island, "scale-up domain", _whole, is_number=True, is_spare=True),
+        Column(
+            "memory_gib",
+            lambda e: node(e).accelerator.memory_bytes / GIB,
+            "GiB",
+            _whole,
+            is_number=True,
+            is_spare=True,
+        ),
+        Column(
+            "devices_per_node", lambda e: node(e).num_devices, "per node", _whole, is_number=True
+        ),
+        Column(
+            "scale_up_domain",
+            lambda e: node(e).island,
+            "scale-up domain",
+            _whole,
+            is_number=True,
+            is_spare=True,
+        ),
         Column("nics", lambda e: node(e).nics, "NICs", _whole, is_number=True, is_spare=True),
-        Column("nic_gbit_per_s", lambda e: node(e).nic.bandwidth * BITS_PER_BYTE / GIGA, "Gb/s each", _whole, is_number=True),
+        Column(
+            "nic_gbit_per_s",
+            lambda e: node(e).nic.bandwidth * BITS_PER_BYTE / GIGA,
+            "Gb/s each",
+            _whole,
+            is_number=True,
+        ),
         Column("precisions", lambda e: _precisions(node(e).accelerator), "precisions", _names),
     )
 
@@ -113,18 +136,30 @@ def _runs(schedule: str) -> list[str]:
 def _options(runtime: Runtime) -> list[str]:
     """Each option with its values, the framework's own first."""
     own = dict(runtime.own)
-    return [f"{name}={'|'.join(sorted(values, key=lambda v: v != own[name]))}" for name, values in offered_values(runtime).items()]
+    return [
+        f"{name}={'|'.join(sorted(values, key=lambda v: v != own[name]))}"
+        for name, values in offered_values(runtime).items()
+    ]
 
 
 def _some_values(options: Sequence[str]) -> str:
     """Options with their values, of many only the first: `catalog options` has them all."""
-    return _names([o if o.count("|") < MOST_VALUES else f"{o.split('|')[0]}|.." for o in options]) or "-"
+    return (
+        _names([o if o.count("|") < MOST_VALUES else f"{o.split('|')[0]}|.." for o in options])
+        or "-"
+    )
 
 
 def _engine_values(option: str) -> list[str]:
     """Words that an option of any engine may be; empty where it is a number, a share or a list."""
     return list(
-        dict.fromkeys(one.word for e in all_engines() for setting in e.settings if setting.option == option for one in setting.words)
+        dict.fromkeys(
+            one.word
+            for e in all_engines()
+            for setting in e.settings
+            if setting.option == option
+            for one in setting.words
+        )
     )
 
 
@@ -138,15 +173,27 @@ ACCELERATOR: Final = (
     NAME,
     Column("vendor", title="vendor"),
     Column("memory_gib", lambda a: a.memory_bytes / GIB, "GiB", _whole, is_number=True),
-    Column("memory_bandwidth_tb_per_s", lambda a: a.memory_bandwidth / TERA, "TB/s", lambda v: f"{v:.2f}", is_number=True),
-    Column("bf16_tflops", lambda a: a.peak(Dtype.BF16) / TERA, "bf16 TFLOP/s", _whole, is_number=True),
+    Column(
+        "memory_bandwidth_tb_per_s",
+        lambda a: a.memory_bandwidth / TERA,
+        "TB/s",
+        lambda v: f"{v:.2f}",
+        is_number=True,
+    ),
+    Column(
+        "bf16_tflops", lambda a: a.peak(Dtype.BF16) / TERA, "bf16 TFLOP/s", _whole, is_number=True
+    ),
     Column("fp8_tflops", lambda a: a.peak(Dtype.FP8) / TERA, "fp8 TFLOP/s", _whole, is_number=True),
     Column("precisions", _precisions, "precisions", _names),
     Column("evidence", lambda a: a.origin.evidence.value, "known by", is_spare=True),
     Column("reference", lambda a: a.origin.reference),
     ALIASES,
 )
-INSTANCE: Final = (NAME, *_node_columns(lambda node: node), Column("reference", lambda node: node.nic.origin.reference))
+INSTANCE: Final = (
+    NAME,
+    *_node_columns(lambda node: node),
+    Column("reference", lambda node: node.nic.origin.reference),
+)
 CLUSTER: Final = (
     Column("name", lambda c: c.expression, "name"),
     Column("devices", lambda c: c.num_devices, "devices", _whole, is_number=True),
@@ -167,7 +214,9 @@ RUNTIME: Final = (
     Column("released", title="released", is_spare=True),
     Column("vendors", title="runs on", shown=_names, is_spare=True),
     Column("schedules"),
-    Column("zero_stages", title="ZeRO", shown=lambda stages: ", ".join(map(str, stages)), is_spare=True),
+    Column(
+        "zero_stages", title="ZeRO", shown=lambda stages: ", ".join(map(str, stages)), is_spare=True
+    ),
     Column("options", _options, "options, its own value first", _some_values),
     ALIASES,
 )
@@ -175,8 +224,19 @@ OPTION: Final = (
     NAME,
     Column("about", title="what it decides"),
     Column("values", lambda o: list(o.values), "values", _names),
-    Column("numerics", lambda o: o.numerics, "changes numbers", lambda changes: "yes" if changes else "-"),
-    Column("runtimes", lambda o: [r.name for r in _runtimes() if o.name in dict(r.own)], "runtimes that have it", _names, is_spare=True),
+    Column(
+        "numerics",
+        lambda o: o.numerics,
+        "changes numbers",
+        lambda changes: "yes" if changes else "-",
+    ),
+    Column(
+        "runtimes",
+        lambda o: [r.name for r in _runtimes() if o.name in dict(r.own)],
+        "runtimes that have it",
+        _names,
+        is_spare=True,
+    ),
 )
 ENGINE: Final = (
     NAME,
@@ -187,45 +247,89 @@ ENGINE: Final = (
     Column("memory_rule", lambda e: e.memory_rule.value, "memory share of"),
     Column("options", _engine_options),
     Column("facts", lambda e: len(e.facts), "facts", _whole, is_number=True, is_spare=True),
-    Column("checked", lambda e: sum(fact.checked for fact in e.facts), "read", _whole, is_number=True, is_spare=True),
+    Column(
+        "checked",
+        lambda e: sum(fact.checked for fact in e.facts),
+        "read",
+        _whole,
+        is_number=True,
+        is_spare=True,
+    ),
 )
 ENGINE_OPTION: Final = (
     NAME,
     Column("about", title="what it decides"),
     Column("values", lambda o: _engine_values(o.name) or [o.form.value], "values", _names),
-    Column("flags", lambda o: {e.name: s.flag for e in all_engines() for s in e.settings if s.option == o.name}),
-    Column("engines", lambda o: sorted({e.engine for e in all_engines() if o.name in _engine_options(e)}), "engines that have it", _names),
+    Column(
+        "flags",
+        lambda o: {e.name: s.flag for e in all_engines() for s in e.settings if s.option == o.name},
+    ),
+    Column(
+        "engines",
+        lambda o: sorted({e.engine for e in all_engines() if o.name in _engine_options(e)}),
+        "engines that have it",
+        _names,
+    ),
 )
-SCHEDULE: Final = (Column("name", str, "name"), Column("runtimes", _runs, "runtimes that run it", lambda names: _names(names) or "-"))
+SCHEDULE: Final = (
+    Column("name", str, "name"),
+    Column("runtimes", _runs, "runtimes that run it", lambda names: _names(names) or "-"),
+)
 KINDS: Final[Mapping[str, Kind]] = {
-    "accelerators": Kind("devices: a CLUSTER is NAME:DEVICES, in their usual nodes", ACCELERATOR, lambda: ACCELERATORS),
-    "instances": Kind("cloud instances: a CLUSTER is NAME:INSTANCES", INSTANCE, _instances, note="The cloud's prefix may be left out."),
-    "clusters": Kind("published clusters with their switches: a CLUSTER is NAME or NAME:DEVICES", CLUSTER, _clusters),
-    "models": Kind("models: a MODEL is one of them, or a Hugging Face config.json", MODEL, lambda: ENTRIES),
+    "accelerators": Kind(
+        "devices: a CLUSTER is NAME:DEVICES, in their usual nodes",
+        ACCELERATOR,
+        lambda: ACCELERATORS,
+    ),
+    "instances": Kind(
+        "cloud instances: a CLUSTER is NAME:INSTANCES",
+        INSTANCE,
+        _instances,
+        note="The cloud's prefix may be left out.",
+    ),
+    "clusters": Kind(
+        "published clusters with their switches: a CLUSTER is NAME or NAME:DEVICES",
+        CLUSTER,
+        _clusters,
+    ),
+    "models": Kind(
+        "models: a MODEL is one of them, or a Hugging Face config.json", MODEL, lambda: ENTRIES
+    ),
     "runtimes": Kind(
         "training frameworks and their options, for --runtime",
         RUNTIME,
         _runtimes,
-        note="A runtime takes every precision that the devices have. `shardwright catalog schedules` says which schedules it runs, "
-        "`shardwright catalog options` what an option decides.",
+        note=(
+            "A runtime takes every precision that the devices have. `shardwright catalog schedules`"
+            " says which schedules it runs, `shardwright catalog options` what an option decides."
+        ),
     ),
     "options": Kind(
         "options of runtimes, for --pin and in a strategy",
         OPTION,
         lambda: OPTIONS,
-        note="Set one in a strategy or with --pin NAME=VALUE, search several with --pin NAME=VALUE,VALUE.",
+        note=(
+            "Set one in a strategy or with --pin NAME=VALUE, search several with --pin"
+            " NAME=VALUE,VALUE."
+        ),
     ),
     "engines": Kind(
         "serving engines by version",
         ENGINE,
         all_engines,
-        note="A version in between is answered for by the one before it. `shardwright catalog engine-options` says what can be set.",
+        note=(
+            "A version in between is answered for by the one before it. `shardwright catalog"
+            " engine-options` says what can be set."
+        ),
     ),
     "engine-options": Kind(
         "options of serving engines",
         ENGINE_OPTION,
         lambda: ENGINE_OPTIONS,
-        note="Written behind an engine's name: vllm-0.12 token_budget=16384 async=on. `--json` has each engine's own flag.",
+        note=(
+            "Written behind an engine's name: vllm-0.12 token_budget=16384 async=on. `--json` has"
+            " each engine's own flag."
+        ),
     ),
     "schedules": Kind("pipeline schedules", SCHEDULE, lambda: SCHEDULES),
 }
@@ -238,7 +342,9 @@ ALL: Final = Kind("the kinds", KIND, KINDS.items, note="`shardwright catalog KIN
 
 
 def catalog(
-    kind: Annotated[str, typer.Argument(metavar="[KIND]", help=f"{', '.join(KINDS)}; without one, the kinds.")] = "",
+    kind: Annotated[
+        str, typer.Argument(metavar="[KIND]", help=f"{', '.join(KINDS)}; without one, the kinds.")
+    ] = "",
     *,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
@@ -248,7 +354,9 @@ def catalog(
     if kind and kind not in KINDS:
         raise UsageError(f"there is no catalog of {kind[:40]!r}", hint=nearest(kind[:40], KINDS))
     chosen = KINDS[kind] if kind else ALL
-    rows = [{column.key: column.of(entry) for column in chosen.columns} for entry in chosen.entries()]
+    rows = [
+        {column.key: column.of(entry) for column in chosen.columns} for entry in chosen.entries()
+    ]
     if as_json:
         screen.write(to_text({kind or "kinds": rows}))
     elif quiet:
@@ -262,7 +370,9 @@ def _table(kind: Kind, rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     cells = [tuple(column.shown(row[column.key]) for column in columns) for row in rows]
     numbers = [i for i, column in enumerate(columns) if column.is_number]
     spare = [i for i, column in enumerate(columns) if column.is_spare]
-    table = plain_table([column.title for column in columns], cells, right=numbers, whole=(0,), spare=spare[::-1])
+    table = plain_table(
+        [column.title for column in columns], cells, right=numbers, whole=(0,), spare=spare[::-1]
+    )
     return Group(table, Words(Text(kind.note))) if kind.note else table
 
 

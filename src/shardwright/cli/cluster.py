@@ -1,4 +1,6 @@
-"""``shardwright cluster read`` and ``cluster show``: a cluster from what people have of theirs, and what one looks like."""
+"""``shardwright cluster read`` and ``cluster show``: a cluster from what people have of theirs, and
+what one looks like.
+"""
 
 from __future__ import annotations
 
@@ -21,36 +23,72 @@ _DRAWN = {".svg": cluster_svg, ".html": cluster_page}
 
 def read(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help=f"Files of one cluster: {', '.join(one.name for one in ALL_FORMATS)}.")
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help=f"Files of one cluster: {', '.join(one.name for one in ALL_FORMATS)}.",
+        ),
     ],
     *,
-    nodes: Annotated[int, typer.Option("--nodes", metavar="N", min=0, help="Number of nodes, where no file lists them; 0 means one.")] = 0,
+    nodes: Annotated[
+        int,
+        typer.Option(
+            "--nodes",
+            metavar="N",
+            min=0,
+            help="Number of nodes, where no file lists them; 0 means one.",
+        ),
+    ] = 0,
     accelerator: Annotated[
         list[str] | None,
         typer.Option(
             "--accelerator",
             metavar="NAME",
-            help="Accelerator or instance of nodes whose files do not say; WORD=NAME for those that a file calls WORD. Repeatable.",
+            help=(
+                "Accelerator or instance of nodes whose files do not say; WORD=NAME for those that"
+                " a file calls WORD. Repeatable."
+            ),
         ),
     ] = None,
     link: Annotated[
         list[str] | None,
-        typer.Option("--link", metavar="A~B=GBPS/MS", help="Link of two zones, e.g. east~west=25gbps/60ms. Repeatable."),
+        typer.Option(
+            "--link",
+            metavar="A~B=GBPS/MS",
+            help="Link of two zones, e.g. east~west=25gbps/60ms. Repeatable.",
+        ),
     ] = None,
     all_nodes: Annotated[
-        bool, typer.Option("--all-nodes", help="Count nodes too that are down, drained, cordoned or not ready; they are left out else.")
+        bool,
+        typer.Option(
+            "--all-nodes",
+            help=(
+                "Count nodes too that are down, drained, cordoned or not ready; they are left out"
+                " else."
+            ),
+        ),
     ] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Cluster file (YAML) to write.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Cluster file (YAML) to write."),
+    ] = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Read a cluster from what other programs say of it, as a cluster file to plan with: what was found, where it stands, and what had to
-    be assumed. Several files complement each other; where they contradict each other, nothing is read.
+    """Read a cluster from what other programs say of it, as a cluster file to plan with: what was
+    found, where it stands, and what had to be assumed. Several files complement each other; where
+    they contradict each other, nothing is read.
     """
     screen.check_writable(output)
     with screen.progress(quiet=quiet or as_json, doing="read"):
-        found = read_cluster(files, accelerators=accelerator or (), nodes=nodes, links=link or (), all_nodes=all_nodes)
+        found = read_cluster(
+            files,
+            accelerators=accelerator or (),
+            nodes=nodes,
+            links=link or (),
+            all_nodes=all_nodes,
+        )
     if output is not None:
         screen.save(output, found.text)
     if as_json:
@@ -66,16 +104,23 @@ def read(
 def show(
     cluster: flags.Cluster,
     *,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Picture to write: .svg or .html.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Picture to write: .svg or .html."),
+    ] = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Draw CLUSTER as the planner sees it: tiers of switches, nodes, scale-up islands, links and what they carry."""
+    """Draw CLUSTER as the planner sees it: tiers of switches, nodes, scale-up islands, links and
+    what they carry.
+    """
     screen.check_writable(output)
     drawn = _DRAWN.get(output.suffix.lower()) if output is not None else None
     if output is not None and drawn is None:
-        raise UsageError(f"cannot draw {output.name[:60]!r}", hint="-o picture.svg, or picture.html")
+        raise UsageError(
+            f"cannot draw {output.name[:60]!r}", hint="-o picture.svg, or picture.html"
+        )
     picture = show_cluster(cluster)
     if output is not None and drawn is not None:
         screen.save(output, drawn(picture))
@@ -87,4 +132,8 @@ def show(
         screen.show(ClusterText(picture=picture))
 
 
-main = verbs({"read": read, "show": show}, name="cluster", about="Read a cluster from files that people have of theirs, or draw one.")
+main = verbs(
+    {"read": read, "show": show},
+    name="cluster",
+    about="Read a cluster from files that people have of theirs, or draw one.",
+)

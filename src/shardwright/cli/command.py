@@ -1,4 +1,6 @@
-"""A function with declared parameters as a verb: words in, exit code out, bad words as `UsageError`."""
+"""A function with declared parameters as a verb: words in, exit code out, bad words as
+`UsageError`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def verb(function: Callable[..., None], *, name: str) -> Callable[[Sequence[str]
     return main
 
 
-def verbs(functions: Mapping[str, Callable[..., None]], *, name: str, about: str) -> Callable[[Sequence[str]], int]:
+def verbs(
+    functions: Mapping[str, Callable[..., None]], *, name: str, about: str
+) -> Callable[[Sequence[str]], int]:
     """The verb `name` whose second word says which function it is; `about` is its help."""
 
     def main(words: Sequence[str]) -> int:

@@ -13,9 +13,15 @@ from shardwright.report.comparison import comparison_document, ranked, render_co
 from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import answer_line, misfit_text
 
-Clusters = Annotated[list[str], typer.Argument(metavar="CLUSTER...", help="One or more, as `plan` takes them.")]
+Clusters = Annotated[
+    list[str], typer.Argument(metavar="CLUSTER...", help="One or more, as `plan` takes them.")
+]
 Strategies = Annotated[
-    list[str] | None, typer.Option("--strategy", help="A strategy; repeatable. Without any, the best plan of each cluster is searched.")
+    list[str] | None,
+    typer.Option(
+        "--strategy",
+        help="A strategy; repeatable. Without any, the best plan of each cluster is searched.",
+    ),
 ]
 
 
@@ -46,7 +52,9 @@ def compare(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Predict strategies of MODEL, or the best plan of each CLUSTER, side by side, with what training costs; exit code 6 if none fits."""
+    """Predict strategies of MODEL, or the best plan of each CLUSTER, side by side, with what
+    training costs; exit code 6 if none fits.
+    """
     texts = [screen.given(text) for text in strategy or ()]
     request = flags.read_request(locals() | {"cluster": clusters[0]})
     with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING) as report:
@@ -63,7 +71,9 @@ def compare(
     elif quiet:
         best = ranked(found)[0].simulation
         misfit = misfit_text(best.prediction, classes=best.classes)
-        screen.write(answer_line(strategy_text(best), step_time_s=best.prediction.step_time_s, misfit=misfit))
+        screen.write(
+            answer_line(strategy_text(best), step_time_s=best.prediction.step_time_s, misfit=misfit)
+        )
     else:
         screen.show(render_comparison(found))
     raise typer.Exit(fit.exit_code(*(row.simulation.prediction for row in found)))

@@ -1,6 +1,7 @@
 """Counts of tokens and sequences as people write them: ``8k``, ``4M tokens``.
 
-k, M and G are 1024, 1024^2 and 1024^3: an 8k context has 8,192 tokens, and a batch of 4M tokens is 512 of them.
+k, M and G are 1024, 1024^2 and 1024^3: an 8k context has 8,192 tokens, and a batch of 4M tokens is
+512 of them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def read_count(text: str, *, flag: str) -> int:
     """
     count, in_tokens = _read(text, flag=flag)
     if in_tokens and flag not in IN_TOKENS:
-        raise UsageError(f"{flag} {text[:MAX_LETTERS]!r} counts tokens", hint="give a number of sequences")
+        raise UsageError(
+            f"{flag} {text[:MAX_LETTERS]!r} counts tokens", hint="give a number of sequences"
+        )
     return count
 
 
@@ -33,20 +36,23 @@ def read_batch(text: str, tokens: str, *, seq_len: int) -> int:
     """Sequences a step.
 
     Args:
-        text: ``--global-batch``: sequences, or tokens where it says so (``"4M tokens"``). tokens: ``--global-batch-tokens``; one of both
-            is empty.
+        text: ``--global-batch``: sequences, or tokens where it says so (``"4M tokens"``).
+        tokens: ``--global-batch-tokens``; one of both is empty.
 
     Raises:
-        UsageError: neither, or both; no whole number; or tokens that are no whole number of sequences.
+        UsageError: neither, or both; no whole number; or tokens that are no whole number of
+        sequences.
     """
     if bool(text) == bool(tokens):
         said = "are one thing said twice" if text else "are both missing"
         raise UsageError(
-            f"--global-batch and --global-batch-tokens {said}", hint="give one of them: --global-batch 512, or --global-batch-tokens 4M"
+            f"--global-batch and --global-batch-tokens {said}",
+            hint="give one of them: --global-batch 512, or --global-batch-tokens 4M",
         )
     if text.strip().startswith("auto"):
         raise UsageError(
-            f"--global-batch {text[:MAX_LETTERS]}: only `plan` chooses a batch", hint="give a number of sequences, or plan first"
+            f"--global-batch {text[:MAX_LETTERS]}: only `plan` chooses a batch",
+            hint="give a number of sequences, or plan first",
         )
     flag = "--global-batch" if text else "--global-batch-tokens"
     count, in_tokens = _read(text or tokens, flag=flag)
@@ -55,14 +61,24 @@ def read_batch(text: str, tokens: str, *, seq_len: int) -> int:
     if count % seq_len:
         below = count // seq_len
         near = [f"{n:,} sequences are {n * seq_len:,} tokens" for n in (below, below + 1) if n]
-        raise UsageError(f"{flag}: {count:,} tokens are no whole number of sequences of {seq_len:,}", hint="; ".join(near))
+        raise UsageError(
+            f"{flag}: {count:,} tokens are no whole number of sequences of {seq_len:,}",
+            hint="; ".join(near),
+        )
     return count // seq_len
 
 
 def _read(text: str, *, flag: str) -> tuple[int, bool]:
     """The number that a text says, and whether it says that it counts tokens."""
     found = _COUNT.fullmatch(text.strip().lower()) if len(text) <= MAX_LETTERS else None
-    number = Fraction(found[1].replace(",", "").replace("_", "")) * MANY[found[2]] if found else Fraction(0)
+    number = (
+        Fraction(found[1].replace(",", "").replace("_", "")) * MANY[found[2]]
+        if found
+        else Fraction(0)
+    )
     if found is None or number < 1 or number.denominator != 1:
-        raise UsageError(f"{flag} {text[:MAX_LETTERS]!r} is no whole number from 1 on", hint="such as 4096, 8k (8,192) or 4M (4,194,304)")
+        raise UsageError(
+            f"{flag} {text[:MAX_LETTERS]!r} is no whole number from 1 on",
+            hint="such as 4096, 8k (8,192) or 4M (4,194,304)",
+        )
     return int(number), bool(found[3])

@@ -26,7 +26,9 @@ def explain(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Print the answer of a plan file in full, with every input of the prediction and where it comes from."""
+    """Print the answer of a plan file in full, with every input of the prediction and where it
+    comes from.
+    """
     saved = read_saved(path)
     require_whole(saved, name=str(path))
     answer = saved.answer if isinstance(saved, StoredPlan) else None
@@ -34,14 +36,24 @@ def explain(
         screen.write(to_text(document_of(saved)))
     elif quiet:
         misfit = misfit_text(saved.prediction, classes=saved.classes)
-        screen.write(answer_line(strategy_text(saved.simulation), step_time_s=saved.prediction.step_time_s, misfit=misfit))
+        screen.write(
+            answer_line(
+                strategy_text(saved.simulation),
+                step_time_s=saved.prediction.step_time_s,
+                misfit=misfit,
+            )
+        )
     elif answer is not None:
         screen.show(render_explanation(answer))
     else:
-        screen.show(render_explained(saved.simulation, picture=simulations.small_picture(saved.simulation)))
+        screen.show(
+            render_explained(saved.simulation, picture=simulations.small_picture(saved.simulation))
+        )
         if isinstance(saved, StoredPlan):
             screen.show(render_certificate(saved.certificate))
-        screen.show(Group(*import_module("shardwright.cli.frameworks").frameworks_of(saved).sections))
+        screen.show(
+            Group(*import_module("shardwright.cli.frameworks").frameworks_of(saved).sections)
+        )
     raise typer.Exit(fit.exit_code(saved.prediction))
 
 

@@ -19,31 +19,75 @@ from shardwright.search.summary import misfit_text
 
 
 def export(
-    path: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file that `plan -o` or `simulate -o` wrote.")],
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="PLAN", help="Plan file that `plan -o` or `simulate -o` wrote."),
+    ],
     *,
     to: Annotated[
-        str, typer.Option("--to", metavar="TARGET", help="; ".join(f"{t.name} {t.version}: {t.summary}" for t in TARGETS.values()))
+        str,
+        typer.Option(
+            "--to",
+            metavar="TARGET",
+            help="; ".join(f"{t.name} {t.version}: {t.summary}" for t in TARGETS.values()),
+        ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write the files to.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write the files to.")
+    ],
     launcher: Annotated[
         list[str] | None,
-        typer.Option("--launcher", metavar="NAME", help=f"{'; '.join(f'{a.name}: {a.summary}' for a in LAUNCHERS.values())}. Repeatable."),
+        typer.Option(
+            "--launcher",
+            metavar="NAME",
+            help=f"{'; '.join(f'{a.name}: {a.summary}' for a in LAUNCHERS.values())}. Repeatable.",
+        ),
     ] = None,
     hosts: Annotated[
-        Path | None, typer.Option("--hosts", metavar="FILE", help="Hosts of the cluster's nodes in their order, a name a line.")
+        Path | None,
+        typer.Option(
+            "--hosts",
+            metavar="FILE",
+            help="Hosts of the cluster's nodes in their order, a name a line.",
+        ),
     ] = None,
-    image: Annotated[str, typer.Option("--image", metavar="NAME", help="Image of the launcher's containers.", show_default=False)] = "",
+    image: Annotated[
+        str,
+        typer.Option(
+            "--image",
+            metavar="NAME",
+            help="Image of the launcher's containers.",
+            show_default=False,
+        ),
+    ] = "",
     allow_lossy: Annotated[
-        bool, typer.Option("--allow-lossy", help="Export also what the target does otherwise than the plan, and list it.")
+        bool,
+        typer.Option(
+            "--allow-lossy",
+            help="Export also what the target does otherwise than the plan, and list it.",
+        ),
     ] = False,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Write PLAN as a framework's own configuration, with a map of its ranks. What the framework cannot say is refused by name."""
-    named = parse_hosts(read_text(hosts, what="hosts", hint="a name a line"), name=str(hosts)) if hosts is not None else ()
+    """Write PLAN as a framework's own configuration, with a map of its ranks. What the framework
+    cannot say is refused by name.
+    """
+    named = (
+        parse_hosts(read_text(hosts, what="hosts", hint="a name a line"), name=str(hosts))
+        if hosts is not None
+        else ()
+    )
     saved = read_saved(path)
-    found = export_plan(stored_plan(saved), target=to, allow_lossy=allow_lossy, launchers=launcher or (), hosts=named, image=image)
+    found = export_plan(
+        stored_plan(saved),
+        target=to,
+        allow_lossy=allow_lossy,
+        launchers=launcher or (),
+        hosts=named,
+        image=image,
+    )
     written = write_export(found, output)
     if not saved.prediction.fits:
         screen.note(f"note: the plan {misfit_text(saved.prediction, classes=saved.classes)}")

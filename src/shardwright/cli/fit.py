@@ -7,5 +7,7 @@ from shardwright.simulator.prediction import Prediction
 
 
 def exit_code(*predictions: Prediction) -> int:
-    """0 where any of the predictions fits, else that of `InfeasibleError`: an answer that nobody can run is not a success."""
+    """0 where any of the predictions fits, else that of `InfeasibleError`: an answer that nobody
+    can run is not a success.
+    """
     return 0 if any(one.fits for one in predictions) else InfeasibleError.exit_code

@@ -1,4 +1,6 @@
-"""What can run a plan, beside the answer of a verb. Loaded where a plan is no grid: every exporter is asked."""
+"""What can run a plan, beside the answer of a verb. Loaded where a plan is no grid: every exporter
+is asked.
+"""
 
 from __future__ import annotations
 
@@ -12,4 +14,6 @@ from shardwright.report.runners_face import render_runners, runners_document
 def frameworks_of(saved: StoredSimulation) -> Beside:
     """The frameworks that run a plan, or that only `shardwright run` does."""
     found = runners_of(stored_plan(saved))
-    return Beside(sections=(render_runners(found),), document={"frameworks": runners_document(found)})
+    return Beside(
+        sections=(render_runners(found),), document={"frameworks": runners_document(found)}
+    )

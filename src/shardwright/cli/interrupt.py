@@ -17,7 +17,8 @@ INTERRUPTED: Final = 130
 
 @contextmanager
 def stopping() -> Iterator[None]:
-    """A search in which the first Ctrl-C is a time limit that has just passed; a second one is raised.
+    """A search in which the first Ctrl-C is a time limit that has just passed; a second one is
+    raised.
 
     Searches look at the clock between pieces of compiled work of about a second.
     """
@@ -39,7 +40,9 @@ def stopping() -> Iterator[None]:
 def note(*, waited: bool) -> None:
     """Say of a search that had nothing yet when it was to stop that it `waited` for the first plan."""
     if waited:
-        sys.stderr.write("note: no plan was found before the search was to stop; it went on until the first\n")
+        sys.stderr.write(
+            "note: no plan was found before the search was to stop; it went on until the first\n"
+        )
 
 
 def code() -> int:

@@ -1,8 +1,10 @@
-"""Declarations of arguments and options with the names and settings of typer's, and a reader of ordinary command lines.
+"""Declarations of arguments and options with the names and settings of typer's, and a reader of
+ordinary command lines.
 
-Importing typer, and what it brings, takes as long as all modules of a plan. A verb that declares its parameters with this module is read
-here where every word is plainly one of its arguments, options or values; help, errors and everything unusual go to typer (`typer_command`),
-which gets the same declarations. So a command line means the same whichever of the two reads it.
+Importing typer, and what it brings, takes as long as all modules of a plan. A verb that declares
+its parameters with this module is read here where every word is plainly one of its arguments,
+options or values; help, errors and everything unusual go to typer (`typer_command`), which gets the
+same declarations. So a command line means the same whichever of the two reads it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class Exit(Exception):  # noqa: N818  # typer's name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """An option with its names, or an argument with none; `settings` are those of typer's function of that name."""
+    """An option with its names, or an argument with none; `settings` are those of typer's function
+    of that name.
+    """
 
     names: tuple[str, ...]
     settings: dict[str, Any]
@@ -47,7 +51,9 @@ def Argument(**settings: Any) -> Any:  # typer's name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A parameter of a verb's function. `read`: its value from a word, None where typer is to judge the word."""
+    """A parameter of a verb's function. `read`: its value from a word, None where typer is to judge
+    the word.
+    """
 
     name: str
     declared: Declared
@@ -57,7 +63,10 @@ class Parameter:
     read: Callable[[str], Any]
 
 
-_WHOLE, _DECIMAL = re.compile(r"-?[0-9]{1,15}"), re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?(e-?[0-9]{1,2})?")
+_WHOLE, _DECIMAL = (
+    re.compile(r"-?[0-9]{1,15}"),
+    re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,15})?(e-?[0-9]{1,2})?"),
+)
 _PATTERNS = {int: _WHOLE, float: _DECIMAL}
 
 
@@ -74,7 +83,9 @@ def read_words(function: Callable[..., None], words: Sequence[str]) -> dict[str,
 
 
 def parameters_of(function: Callable[..., None]) -> Iterator[Parameter]:
-    """The parameters of a verb's function, in order. Raises _Unusual where one is not declared with this module."""
+    """The parameters of a verb's function, in order. Raises _Unusual where one is not declared with
+    this module.
+    """
     hints = get_type_hints(function, include_extras=True)
     for name, parameter in signature(function).parameters.items():
         hint = hints[name]

@@ -1,4 +1,6 @@
-"""Entry of the command line: finds the verb, runs it, and turns every error into one line, a hint and an exit code."""
+"""Entry of the command line: finds the verb, runs it, and turns every error into one line, a hint
+and an exit code.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ Exit codes: 1 unexpected error, 2 usage, 3 model, 4 cluster, 5 strategy,
 """
 
 
-COMPILING: Final = "note: compiling the kernels for this machine, once: this may take half a minute\n"
+COMPILING: Final = (
+    "note: compiling the kernels for this machine, once: this may take half a minute\n"
+)
 
 
 def run(arguments: Sequence[str], *, when_loaded: Callable[[], None] = lambda: None) -> int:
@@ -68,24 +72,43 @@ def _say_if_not_kept() -> None:
     """Say that the next run will be as slow, and what would change that."""
     compiled = sys.modules.get("shardwright.compiled")
     if compiled is not None and not compiled.kept:
-        sys.stderr.write("note: this run compiled its kernels for itself: no folder to keep them in can be written\n")
+        sys.stderr.write(
+            "note: this run compiled its kernels for itself: no folder to keep them in can be"
+            " written\n"
+        )
         sys.stderr.write("hint: set NUMBA_CACHE_DIR to a folder that can\n")
     built = sys.modules.get("shardwright.built_kernels")
     if built is not None and "changed" in built.fallbacks.values():
-        sys.stderr.write("note: some kernels have changed since they were built, and ran in a slower form\n")
+        sys.stderr.write(
+            "note: some kernels have changed since they were built, and ran in a slower form\n"
+        )
         sys.stderr.write("hint: python -m shardwright.build_kernels\n")
 
 
 def _say(error: Exception, *, as_json: bool) -> int:
-    """Print one line and a hint, and on standard output an object where `as_json`; the exit code of the error."""
+    """Print one line and a hint, and on standard output an object where `as_json`; the exit code of
+    the error.
+    """
     if isinstance(error, MemoryError):
-        error = ResourceError("not enough memory", hint="a smaller space (--space standard, --pin), or a machine with more")
+        error = ResourceError(
+            "not enough memory",
+            hint="a smaller space (--space standard, --pin), or a machine with more",
+        )
     if not isinstance(error, ShardwrightError):
         text = " ".join(f"unexpected {type(error).__name__}: {error}".split())
-        error = ShardwrightError(text[:400], hint="this is a bug; run again with --debug for the traceback")
+        error = ShardwrightError(
+            text[:400], hint="this is a bug; run again with --debug for the traceback"
+        )
     if as_json:
-        said = {"kind": type(error).__name__, "message": error.message, "hint": error.hint, "exit_code": error.exit_code}
-        broken = {"rule": error.rule, "path": error.path} if isinstance(error, StrategyError) else {}
+        said = {
+            "kind": type(error).__name__,
+            "message": error.message,
+            "hint": error.hint,
+            "exit_code": error.exit_code,
+        }
+        broken = (
+            {"rule": error.rule, "path": error.path} if isinstance(error, StrategyError) else {}
+        )
         output.try_to_write(json.dumps({"error": said | broken}, indent=1) + "\n")
     sys.stderr.write(f"error: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
     return error.exit_code
@@ -101,7 +124,10 @@ def _dispatch(words: list[str], when_loaded: Callable[[], None]) -> int:
     if any("\ud800" <= letter <= "\udfff" for word in words for letter in word):
         raise UsageError("an argument is no text", hint="arguments are in UTF-8")
     if words[0].startswith("-"):
-        raise UsageError(f"the first word must be a verb, not {words[0][:40]}", hint="shardwright --help lists the verbs")
+        raise UsageError(
+            f"the first word must be a verb, not {words[0][:40]}",
+            hint="shardwright --help lists the verbs",
+        )
     verb = find_verb(words[0]).load()
     when_loaded()
     with _compiling_told(seen=sys.stderr.isatty() and not {"--json", "--quiet"} & set(words)):
@@ -110,7 +136,9 @@ def _dispatch(words: list[str], when_loaded: Callable[[], None]) -> int:
 
 @contextmanager
 def _compiling_told(*, seen: bool) -> Iterator[None]:
-    """Say in a line that a first run compiles its kernels, which takes long, where no bar of progress would be `seen`."""
+    """Say in a line that a first run compiles its kernels, which takes long, where no bar of
+    progress would be `seen`.
+    """
     compiled = sys.modules.get("shardwright.compiled")
     if seen or compiled is None:
         yield

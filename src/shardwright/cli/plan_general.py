@@ -1,4 +1,6 @@
-"""``shardwright plan --space joint`` and ``--space exact``, on mixed clusters and for several scenarios: the best general plan."""
+"""``shardwright plan --space joint`` and ``--space exact``, on mixed clusters and for several
+scenarios: the best general plan.
+"""
 
 from __future__ import annotations
 
@@ -71,19 +73,35 @@ def plan(
     beside = frameworks_of(stored) + (Beside() if cost is None else cost(stored.simulation))
     if as_json:
         searched = {} if left is None else {"unsearched": filed(left, names={})}
-        screen.write(to_text({**document, "search_time_s": answer.search_time_s, **searched, **beside.document}))
+        screen.write(
+            to_text(
+                {**document, "search_time_s": answer.search_time_s, **searched, **beside.document}
+            )
+        )
     elif quiet:
         misfit = misfit_text(stored.prediction, classes=stored.classes)
-        screen.write(answer_line(strategy_text(stored.simulation), step_time_s=answer.step_time_s, misfit=misfit))
+        screen.write(
+            answer_line(
+                strategy_text(stored.simulation), step_time_s=answer.step_time_s, misfit=misfit
+            )
+        )
     else:
         model = problem_of(request).model
-        shown = render_general(stored.simulation, stored.certificate, model=model, search_time_s=answer.search_time_s, left=left)
+        shown = render_general(
+            stored.simulation,
+            stored.certificate,
+            model=model,
+            search_time_s=answer.search_time_s,
+            left=left,
+        )
         screen.show(Group(shown, *beside.sections))
     raise typer.Exit(interrupt.code() or fit.exit_code(stored.prediction))
 
 
 def _unsearched(answer: GeneralAnswer) -> Unsearched | None:
-    """The options that a search of a joint or mixed space left at one value; None for other searches."""
+    """The options that a search of a joint or mixed space left at one value; None for other
+    searches.
+    """
     if isinstance(answer, JointAnswer):
         return unsearched_of_joint(answer)
     return unsearched_of_mixed(answer) if isinstance(answer, MixedAnswer) else None

@@ -1,4 +1,6 @@
-"""The answer of ``shardwright plan`` on the screen and in a file: what a run with --quiet alone does not import."""
+"""The answer of ``shardwright plan`` on the screen and in a file: what a run with --quiet alone
+does not import.
+"""
 
 from __future__ import annotations
 

@@ -6,14 +6,24 @@ import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def started(console: Console | None, *, elapsed_s: float) -> tuple[Callable[[str, int, int], None], Callable[[], None]]:
-    """Show a bar: a function that tells it a phase, how much of it is done and how much there is (0 = not known), and one that ends it.
+def started(
+    console: Console | None, *, elapsed_s: float
+) -> tuple[Callable[[str, int, int], None], Callable[[], None]]:
+    """Show a bar: a function that tells it a phase, how much of it is done and how much there is (0
+    = not known), and one that ends it.
 
     Args:
         elapsed_s: seconds since the work began.

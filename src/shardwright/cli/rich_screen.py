@@ -19,7 +19,12 @@ def show_on_terminal(renderable: RenderableType) -> bool:
 def plain(renderable: RenderableType, *, width: int) -> str:
     """What a renderable looks like without colour, with nothing at the ends of lines."""
     text = StringIO()
-    Console(file=text, width=width, highlight=False, color_system=None, force_terminal=False, legacy_windows=False).print(
-        renderable, crop=False
-    )
+    Console(
+        file=text,
+        width=width,
+        highlight=False,
+        color_system=None,
+        force_terminal=False,
+        legacy_windows=False,
+    ).print(renderable, crop=False)
     return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())

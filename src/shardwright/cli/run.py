@@ -48,15 +48,31 @@ from shardwright.search.summary import answer_line
 
 DataFiles = Annotated[
     list[str],
-    typer.Option("--data", metavar="[SEQUENCE=]FILE", help="Token file, as `shardwright tokenise` writes."),
+    typer.Option(
+        "--data", metavar="[SEQUENCE=]FILE", help="Token file, as `shardwright tokenise` writes."
+    ),
 ]
-Steps = Annotated[int, typer.Option("--steps", min=1, help="Total number of steps, including those a checkpoint already has.")]
-Weights = Annotated[Path | None, typer.Option("--weights", metavar="FOLDER", help="Hugging Face safetensors to start from.")]
+Steps = Annotated[
+    int,
+    typer.Option(
+        "--steps", min=1, help="Total number of steps, including those a checkpoint already has."
+    ),
+]
+Weights = Annotated[
+    Path | None,
+    typer.Option("--weights", metavar="FOLDER", help="Hugging Face safetensors to start from."),
+]
 Checkpoints = Annotated[
     Path | None,
-    typer.Option("--checkpoints", metavar="FOLDER", help="Save checkpoints here, and resume from the newest, whatever plan wrote it."),
+    typer.Option(
+        "--checkpoints",
+        metavar="FOLDER",
+        help="Save checkpoints here, and resume from the newest, whatever plan wrote it.",
+    ),
 ]
-Every = Annotated[int, typer.Option("--every", min=0, help="Steps between checkpoints; 0 means one at the end.")]
+Every = Annotated[
+    int, typer.Option("--every", min=0, help="Steps between checkpoints; 0 means one at the end.")
+]
 
 
 def run(
@@ -71,35 +87,88 @@ def run(
     rate: Annotated[float, typer.Option("--rate", min=0.0, help="AdamW learning rate.")] = 1e-3,
     decay: Annotated[float, typer.Option("--decay", min=0.0, help="AdamW weight decay.")] = 0.1,
     no_decay: Annotated[
-        str, typer.Option("--no-decay", metavar="KIND,..", help="; ".join(f"{name}: {what}" for name, what in SPARED.items()))
+        str,
+        typer.Option(
+            "--no-decay",
+            metavar="KIND,..",
+            help="; ".join(f"{name}: {what}" for name, what in SPARED.items()),
+        ),
     ] = "",
-    betas: Annotated[str, typer.Option("--betas", metavar="B1,B2", help="AdamW betas.")] = "0.9,0.95",
+    betas: Annotated[
+        str, typer.Option("--betas", metavar="B1,B2", help="AdamW betas.")
+    ] = "0.9,0.95",
     eps: Annotated[float, typer.Option("--eps", min=0.0, help="AdamW epsilon.")] = 1e-8,
-    curve: Annotated[str, typer.Option("--curve", help=f"Learning rate behind the warm-up: {', '.join(CURVES)}.")] = "constant",
+    curve: Annotated[
+        str, typer.Option("--curve", help=f"Learning rate behind the warm-up: {', '.join(CURVES)}.")
+    ] = "constant",
     curve_steps: Annotated[
-        int, typer.Option("--curve-steps", min=0, help="Steps that --curve is made for; 0 means --steps of the run's first command.")
+        int,
+        typer.Option(
+            "--curve-steps",
+            min=0,
+            help="Steps that --curve is made for; 0 means --steps of the run's first command.",
+        ),
     ] = 0,
-    warmup: Annotated[int, typer.Option("--warmup", min=0, help="Steps in which the learning rate grows to --rate.")] = 0,
-    least: Annotated[float, typer.Option("--least", min=0.0, max=1.0, help="Share of --rate that the last step has.")] = 0.0,
-    keep: Annotated[int, typer.Option("--keep", min=0, help="Checkpoints to keep, the newest; 0 means all.")] = 0,
+    warmup: Annotated[
+        int,
+        typer.Option("--warmup", min=0, help="Steps in which the learning rate grows to --rate."),
+    ] = 0,
+    least: Annotated[
+        float,
+        typer.Option("--least", min=0.0, max=1.0, help="Share of --rate that the last step has."),
+    ] = 0.0,
+    keep: Annotated[
+        int, typer.Option("--keep", min=0, help="Checkpoints to keep, the newest; 0 means all.")
+    ] = 0,
     metrics: Annotated[
-        Path | None, typer.Option("--metrics", metavar="FILE", help="Add a line of JSON for every step to this file.")
+        Path | None,
+        typer.Option(
+            "--metrics", metavar="FILE", help="Add a line of JSON for every step to this file."
+        ),
     ] = None,
     eval_data: Annotated[
         list[str] | None,
-        typer.Option("--eval-data", metavar="[SEQUENCE=]FILE", help="Token file to evaluate, not to learn, after the last step."),
+        typer.Option(
+            "--eval-data",
+            metavar="[SEQUENCE=]FILE",
+            help="Token file to evaluate, not to learn, after the last step.",
+        ),
     ] = None,
-    eval_every: Annotated[int, typer.Option("--eval-every", min=0, help="Steps between evaluations; 0 means after the last alone.")] = 0,
-    eval_batches: Annotated[int, typer.Option("--eval-batches", min=0, help="Batches of an evaluation; 0 means all of --eval-data.")] = 0,
+    eval_every: Annotated[
+        int,
+        typer.Option(
+            "--eval-every", min=0, help="Steps between evaluations; 0 means after the last alone."
+        ),
+    ] = 0,
+    eval_batches: Annotated[
+        int,
+        typer.Option(
+            "--eval-batches", min=0, help="Batches of an evaluation; 0 means all of --eval-data."
+        ),
+    ] = 0,
     tensorboard: Annotated[
-        Path | None, typer.Option("--tensorboard", metavar="FOLDER", help="Write event files of every step to this folder.")
+        Path | None,
+        typer.Option(
+            "--tensorboard",
+            metavar="FOLDER",
+            help="Write event files of every step to this folder.",
+        ),
     ] = None,
-    clip: Annotated[float, typer.Option("--clip", min=0.0, help="Clip gradients to this norm; 0 means never.")] = 1.0,
-    seed: Annotated[int, typer.Option("--seed", help="Random seed of the initial parameters, without --weights.")] = 0,
+    clip: Annotated[
+        float, typer.Option("--clip", min=0.0, help="Clip gradients to this norm; 0 means never.")
+    ] = 1.0,
+    seed: Annotated[
+        int,
+        typer.Option("--seed", help="Random seed of the initial parameters, without --weights."),
+    ] = 0,
     load_balancing: Annotated[
         float | None,
         typer.Option(
-            "--load-balancing", min=0.0, help="Coefficient of the load-balancing loss of experts; by default as config.json says."
+            "--load-balancing",
+            min=0.0,
+            help=(
+                "Coefficient of the load-balancing loss of experts; by default as config.json says."
+            ),
         ),
     ] = None,
     router_bias_update: Annotated[
@@ -108,38 +177,87 @@ def run(
             "--router-bias-update",
             min=0.0,
             metavar="RATE",
-            help="Balance experts without a loss: after each step, add RATE to the router bias (e_score_correction_bias) of each expert "
-            "with fewer tokens than the mean, and subtract it from the others'. 0.001 in DeepSeek-V3; by default biases stay.",
+            help=(
+                "Balance experts without a loss: after each step, add RATE to the router bias"
+                " (e_score_correction_bias) of each expert "
+                "with fewer tokens than the mean, and subtract it from the others'. 0.001 in"
+                " DeepSeek-V3; by default biases stay."
+            ),
         ),
     ] = None,
     router_noise: Annotated[
-        str, typer.Option("--router-noise", help="Noise on routers: " + "; ".join(f"{name}: {what}" for name, what in NOISES.items()))
+        str,
+        typer.Option(
+            "--router-noise",
+            help="Noise on routers: "
+            + "; ".join(f"{name}: {what}" for name, what in NOISES.items()),
+        ),
     ] = CONFIGURED,
-    on: Annotated[str, typer.Option("--on", help="Device type, cpu or cuda; by default an accelerator if there is one.")] = "",
-    backend: Annotated[str, typer.Option("--backend", help="; ".join(f"{name}: {what}" for name, what in BACKENDS.items()))] = OWN,
-    transport: Annotated[str, typer.Option("--transport", help="; ".join(f"{name}: {what}" for name, what in TRANSPORTS.items()))] = AUTO,
-    formats: Annotated[str, typer.Option("--formats", help="; ".join(f"{name}: {what}" for name, what in FORMATS.items()))] = "job",
+    on: Annotated[
+        str,
+        typer.Option(
+            "--on", help="Device type, cpu or cuda; by default an accelerator if there is one."
+        ),
+    ] = "",
+    backend: Annotated[
+        str,
+        typer.Option(
+            "--backend", help="; ".join(f"{name}: {what}" for name, what in BACKENDS.items())
+        ),
+    ] = OWN,
+    transport: Annotated[
+        str,
+        typer.Option(
+            "--transport", help="; ".join(f"{name}: {what}" for name, what in TRANSPORTS.items())
+        ),
+    ] = AUTO,
+    formats: Annotated[
+        str,
+        typer.Option(
+            "--formats", help="; ".join(f"{name}: {what}" for name, what in FORMATS.items())
+        ),
+    ] = "job",
     trace: Annotated[
-        Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace of the last step to this file, for ui.perfetto.dev.")
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Write a trace of the last step to this file, for ui.perfetto.dev.",
+        ),
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option("--profile", metavar="FILE", help="Compare with the prediction for the machine that was calibrated so.")
+        Path | None,
+        typer.Option(
+            "--profile",
+            metavar="FILE",
+            help="Compare with the prediction for the machine that was calibrated so.",
+        ),
     ] = None,
-    shuffle: Annotated[bool, typer.Option("--shuffle", help="Shuffle the samples anew in every epoch.")] = False,
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="Shuffle the samples anew in every epoch.")
+    ] = False,
     accept: Annotated[
         str,
         typer.Option(
             "--accept",
             metavar="WORD,..",
-            help="What may differ from the checkpoints' run: " + "; ".join(f"{w}: {what}" for w, what in WORDS.items()),
+            help="What may differ from the checkpoints' run: "
+            + "; ".join(f"{w}: {what}" for w, what in WORDS.items()),
         ),
     ] = "",
-    timeout: Annotated[float, typer.Option("--timeout", min=1.0, help="Seconds to wait for another rank before giving up.")] = 300.0,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout", min=1.0, help="Seconds to wait for another rank before giving up."
+        ),
+    ] = 300.0,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Train under PLAN, one rank per device, launched here unless torchrun did. Ctrl-C stops after the current step, with a checkpoint."""
+    """Train under PLAN, one rank per device, launched here unless torchrun did. Ctrl-C stops after
+    the current step, with a checkpoint.
+    """
     screen.check_writable(trace)
     saved = read_saved(path)
     stored = stored_plan(saved)
@@ -177,20 +295,37 @@ def run(
         "timeout": timeout,
         "profile": _whole(profile),
     }
-    before = remembered(checkpoints) if checkpoints is not None and latest(checkpoints) is not None else {}
+    before = (
+        remembered(checkpoints)
+        if checkpoints is not None and latest(checkpoints) is not None
+        else {}
+    )
     options = recalled(given, before, given=_on_the_command_line(context, given))
     asked = _asked(options, data=data)
     changes = changed(options, before)
-    facts = _going_on(stored, asked, before=before, accepted=read_kinds(accept), lines=changes, quiet=quiet or as_json)
+    facts = _going_on(
+        stored,
+        asked,
+        before=before,
+        accepted=read_kinds(accept),
+        lines=changes,
+        quiet=quiet or as_json,
+    )
     ranks = execution.num_ranks(stored)
     if ranks > 1 and not is_rank(os.environ):
         files = [word for one in data for word in ("--data", one)]
-        switches = [flag for flag, is_on in (("--json", as_json), ("--quiet", quiet), ("--debug", debug)) if is_on]
+        switches = [
+            flag
+            for flag, is_on in (("--json", as_json), ("--quiet", quiet), ("--debug", debug))
+            if is_on
+        ]
         require_runnable(stored.problem, asked)
         with held(checkpoints) if checkpoints is not None else nullcontext():
             if checkpoints is not None:
                 remember(checkpoints, options, facts=facts)
-            raise typer.Exit(launch(["run", str(path), *files, *_words(options), *switches], ranks=ranks))
+            raise typer.Exit(
+                launch(["run", str(path), *files, *_words(options), *switches], ranks=ranks)
+            )
     if FOLDER in os.environ:
         end_with_launcher(os.environ)
     first = os.environ.get("RANK", "0") == "0"
@@ -206,20 +341,41 @@ def run(
             events[:] = events or [writer(tensorboard)]
             events[0](line)
         if not quiet and not as_json:
-            text = evaluation_text(one, steps=steps) if isinstance(one, RunEvaluation) else step_text(one, steps=steps, tokens=tokens)
+            text = (
+                evaluation_text(one, steps=steps)
+                if isinstance(one, RunEvaluation)
+                else step_text(one, steps=steps, tokens=tokens)
+            )
             screen.note(text)
 
     try:
         known = options["profile"] if first else None
-        predicted = execution.predicted_here(saved, Path(known), formats=formats) if known is not None else None
-        report = execution.run(stored, asked, predicted=predicted, watch=watch, begun=lambda: _remember(checkpoints, options, facts))
+        predicted = (
+            execution.predicted_here(saved, Path(known), formats=formats)
+            if known is not None
+            else None
+        )
+        report = execution.run(
+            stored,
+            asked,
+            predicted=predicted,
+            watch=watch,
+            begun=lambda: _remember(checkpoints, options, facts),
+        )
     except ShardwrightError as error:
         if write_error(error, os.environ):
             raise typer.Exit(error.exit_code) from error
         raise
     except Exception as error:
-        text = " ".join(f"rank {os.environ.get('RANK', '0')}: unexpected {type(error).__name__}: {error}".split())
-        write_error(ShardwrightError(text[:400], hint="this is a bug; run again with --debug for the traceback"), os.environ)
+        text = " ".join(
+            f"rank {os.environ.get('RANK', '0')}: unexpected {type(error).__name__}: {error}".split()
+        )
+        write_error(
+            ShardwrightError(
+                text[:400], hint="this is a bug; run again with --debug for the traceback"
+            ),
+            os.environ,
+        )
         raise
     if first and trace is not None and report.trace is not None:
         screen.save(trace, trace_text(report.trace))
@@ -227,7 +383,11 @@ def run(
         if as_json:
             screen.write(to_text(run_document(report)))
         elif quiet:
-            screen.write(answer_line(f"loss {report.steps[-1].loss:.6f}", step_time_s=report.step_s) if report.steps else "")
+            screen.write(
+                answer_line(f"loss {report.steps[-1].loss:.6f}", step_time_s=report.step_s)
+                if report.steps
+                else ""
+            )
         else:
             compute = stored.problem.job.compute
             shown = predicted.cluster if predicted is not None else stored.cluster
@@ -239,9 +399,26 @@ def run(
 
 def _asked(options: Mapping[str, Any], *, data: Sequence[str]) -> RunOptions:
     """Options by their names in the command line, as a run takes them."""
-    same = ("steps", "checkpoints", "every", "rate", "decay", "clip", "eps", "curve", "warmup", "least", "keep", "metrics", "tensorboard")
+    same = (
+        "steps",
+        "checkpoints",
+        "every",
+        "rate",
+        "decay",
+        "clip",
+        "eps",
+        "curve",
+        "warmup",
+        "least",
+        "keep",
+        "metrics",
+        "tensorboard",
+    )
     return RunOptions(
-        **{name: options[name] for name in (*same, "seed", "on", "backend", "transport", "formats", "shuffle")},
+        **{
+            name: options[name]
+            for name in (*same, "seed", "on", "backend", "transport", "formats", "shuffle")
+        },
         data=read_data(data),
         weights=Path(options["weights"]) if options["weights"] is not None else None,
         trace=options["trace"] is not None,
@@ -274,7 +451,9 @@ def _words(options: Mapping[str, Any]) -> list[str]:
 def _on_the_command_line(context: typer.Context, options: Mapping[str, Any]) -> frozenset[str]:
     """Options that somebody gave, not their defaults."""
     sources = {name: context.get_parameter_source(name.replace("-", "_")) for name in options}
-    return frozenset(name for name, source in sources.items() if source is not None and source.name != "DEFAULT")
+    return frozenset(
+        name for name, source in sources.items() if source is not None and source.name != "DEFAULT"
+    )
 
 
 def _whole(path: Path | None) -> str | None:
@@ -287,19 +466,30 @@ def _whole_word(word: str) -> str:
     return f"{sequence}={path.absolute()}"
 
 
-def _remember(checkpoints: Path | None, options: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+def _remember(
+    checkpoints: Path | None, options: Mapping[str, Any], facts: Mapping[str, Any]
+) -> None:
     """Unless the process that started this rank has done it."""
     if checkpoints is not None and FOLDER not in os.environ and os.environ.get("RANK", "0") == "0":
         remember(checkpoints, options, facts=facts)
 
 
 def _going_on(
-    stored: Stored, asked: RunOptions, *, before: Mapping[str, Any], accepted: Sequence[str], lines: Sequence[str], quiet: bool
+    stored: Stored,
+    asked: RunOptions,
+    *,
+    before: Mapping[str, Any],
+    accepted: Sequence[str],
+    lines: Sequence[str],
+    quiet: bool,
 ) -> dict[str, Any]:
-    """What the run's loss depends on, to be kept; where it goes on, after it was compared and every difference was said.
+    """What the run's loss depends on, to be kept; where it goes on, after it was compared and every
+    difference was said.
 
     Args:
-        before: options of the run that it goes on from. accepted: words of what may differ. lines: options that differ.
+        before: options of the run that it goes on from.
+        accepted: words of what may differ.
+        lines: options that differ.
 
     Raises:
         DataError: something differs that was not accepted. UsageError: an unknown word.
@@ -310,7 +500,9 @@ def _going_on(
     facts, newest = facts_of(stored.problem, stored.plan, asked), latest(asked.checkpoints)
     if newest is None:
         return facts
-    differences = compared(known_facts(asked.checkpoints), facts, accepted=accepted, folder=asked.checkpoints)
+    differences = compared(
+        known_facts(asked.checkpoints), facts, accepted=accepted, folder=asked.checkpoints
+    )
     if os.environ.get("RANK", "0") == "0":
         said = [*lines, *differences, *_curve_lines(asked, before)]
         if said or not quiet:
@@ -319,14 +511,26 @@ def _going_on(
 
 
 def _curve_lines(asked: RunOptions, before: Mapping[str, Any]) -> tuple[str, ...]:
-    """Where the learning rate's curve does not end with the run, or is not known to be the one of before."""
+    """Where the learning rate's curve does not end with the run, or is not known to be the one of
+    before.
+    """
     if asked.curve == "constant":
         return ()
     if before and "curve-steps" not in before:
-        return (f"not known for how many steps the {asked.curve} curve was made: it is of {asked.curve_steps}",)
+        return (
+            (
+                f"not known for how many steps the {asked.curve} curve was made: it is of"
+                f" {asked.curve_steps}"
+            ),
+        )
     if asked.curve_steps == asked.steps:
         return ()
-    return (f"the {asked.curve} curve is of {asked.curve_steps} steps, not of {asked.steps}: --curve-steps {asked.steps} changes it",)
+    return (
+        (
+            f"the {asked.curve} curve is of {asked.curve_steps} steps, not of {asked.steps}:"
+            f" --curve-steps {asked.steps} changes it"
+        ),
+    )
 
 
 def read_kinds(text: str) -> tuple[str, ...]:
@@ -346,7 +550,9 @@ def read_betas(text: str) -> tuple[float, float]:
     except ValueError:
         one = other = -1.0
     if not (0.0 <= one < 1.0 and 0.0 <= other < 1.0):
-        raise UsageError(f"--betas {text[:40]!r} are not two numbers from 0 to below 1", hint="--betas 0.9,0.95")
+        raise UsageError(
+            f"--betas {text[:40]!r} are not two numbers from 0 to below 1", hint="--betas 0.9,0.95"
+        )
     return one, other
 
 
@@ -361,7 +567,9 @@ def read_data(words: Sequence[str], *, flag: str = "--data") -> tuple[tuple[str,
         name, equals, path = word.partition("=")
         sequence, file = (name, path) if equals and name.isidentifier() else (TEXT, word)
         if sequence in found:
-            raise UsageError(f"{flag} gives two files of {sequence}", hint="one file of tokens for each sequence")
+            raise UsageError(
+                f"{flag} gives two files of {sequence}", hint="one file of tokens for each sequence"
+            )
         found[sequence] = Path(file)
     return tuple(found.items())
 

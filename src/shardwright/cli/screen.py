@@ -1,4 +1,6 @@
-"""Where a verb writes: results to standard output or a file, progress to standard error. rich is imported where it draws."""
+"""Where a verb writes: results to standard output or a file, progress to standard error. rich is
+imported where it draws.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,14 @@ SIMULATING: Final = "simulate (the first run compiles kernels)"
 
 
 def show(renderable: RenderableType) -> None:
-    """Print on standard output: in colour at the terminal's width; into a pipe plain, as wide as COLUMNS says, else `WIDTH`."""
+    """Print on standard output: in colour at the terminal's width; into a pipe plain, as wide as
+    COLUMNS says, else `WIDTH`.
+    """
     if not import_module("shardwright.cli.rich_screen").show_on_terminal(renderable):
         columns = os.environ.get("COLUMNS", "")
-        output.write(plain(renderable, width=int(columns) if columns.isdecimal() and int(columns) else WIDTH))
+        output.write(
+            plain(renderable, width=int(columns) if columns.isdecimal() and int(columns) else WIDTH)
+        )
 
 
 def plain(renderable: RenderableType, *, width: int = WIDTH) -> str:
@@ -76,14 +82,18 @@ def check_writable(path: Path | None) -> None:
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a folder", hint="name a file in it")
     if not path.parent.is_dir():
-        raise UsageError(f"cannot write {path}: there is no folder {path.parent}", hint="make the folder first")
+        raise UsageError(
+            f"cannot write {path}: there is no folder {path.parent}", hint="make the folder first"
+        )
 
 
 def form_of(path: Path | None, *, forms: Sequence[str], what: str) -> str:
-    """The form in which something is written to `path`: the one of `forms` that its name ends in, whichever case; empty of no path.
+    """The form in which something is written to `path`: the one of `forms` that its name ends in,
+    whichever case; empty of no path.
 
     Args:
-        forms: such as ``.svg``; the first is also that of a pipe or a device, whose name says none. what: is written, for messages.
+        forms: such as ``.svg``; the first is also that of a pipe or a device, whose name says none.
+        what: is written, for messages.
 
     Raises:
         UsageError: the name ends otherwise.
@@ -95,31 +105,44 @@ def form_of(path: Path | None, *, forms: Sequence[str], what: str) -> str:
         return suffix
     if path.exists() and not path.is_file():
         return forms[0]
-    said = f"{path.suffix[:20]} is no form of {what}" if suffix else f"no ending says in which form {what} is to be"
-    raise UsageError(f"cannot write {path.name[:60]!r}: {said}", hint=f"end the name in {' or '.join(forms)}")
+    said = (
+        f"{path.suffix[:20]} is no form of {what}"
+        if suffix
+        else f"no ending says in which form {what} is to be"
+    )
+    raise UsageError(
+        f"cannot write {path.name[:60]!r}: {said}", hint=f"end the name in {' or '.join(forms)}"
+    )
 
 
 def save(path: Path, text: str) -> None:
-    """Write `text` to `path`: all of it or nothing, whatever stood there before, where the system lets a file take another's place.
+    """Write `text` to `path`: all of it or nothing, whatever stood there before, where the system
+    lets a file take another's place.
 
     Raises:
         UsageError: the operating system refuses.
     """
     try:
         target = path.resolve()
-        # A pipe or a device has no other file that could take its place; nor has a file that is mounted by itself, as containers do, or
-        # stands in a folder where only it may be written.
+        # A pipe or a device has no other file that could take its place; nor has a file that is
+        # mounted by itself, as containers do, or stands in a folder where only it may be written.
         if (target.exists() and not target.is_file()) or not _replaced(target, text):
             target.write_text(text, encoding="utf-8", newline="\n")
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", hint="choose another file with -o") from error
+        raise UsageError(
+            f"cannot write {path}: {error.strerror}", hint="choose another file with -o"
+        ) from error
 
 
-_NOT_REPLACED: Final = frozenset((errno.EBUSY, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY))
+_NOT_REPLACED: Final = frozenset(
+    (errno.EBUSY, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS, errno.ETXTBSY)
+)
 
 
 def _replaced(target: Path, text: str) -> bool:
-    """A file with `text` was written beside `target` and took its place; False where that is not allowed and nothing has changed."""
+    """A file with `text` was written beside `target` and took its place; False where that is not
+    allowed and nothing has changed.
+    """
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         beside.write_text(text, encoding="utf-8", newline="\n")
@@ -138,9 +161,14 @@ def _replaced(target: Path, text: str) -> bool:
 
 @contextmanager
 def progress(
-    *, quiet: bool, doing: str = "", console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    *,
+    quiet: bool,
+    doing: str = "",
+    console: Console | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Report | None]:
-    """A report function whose bar appears once the work has taken longer than a second, reported or not; None when `quiet`.
+    """A report function whose bar appears once the work has taken longer than a second, reported or
+    not; None when `quiet`.
 
     Args:
         doing: the phase that it begins with.
@@ -157,7 +185,9 @@ def progress(
         nonlocal tell, end
         with lock:
             if tell is None:
-                tell, end = import_module("shardwright.cli.rich_progress").started(console, elapsed_s=elapsed_s)
+                tell, end = import_module("shardwright.cli.rich_progress").started(
+                    console, elapsed_s=elapsed_s
+                )
                 tell(*last)
 
     def report(phase: str, done: int, total: int) -> None:

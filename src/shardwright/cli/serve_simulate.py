@@ -10,7 +10,12 @@ from shardwright.cli import flags, screen
 from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.files.text import to_text
-from shardwright.report.serving_face import estimate_document, render_estimate, render_serving, serving_document
+from shardwright.report.serving_face import (
+    estimate_document,
+    render_estimate,
+    render_serving,
+    serving_document,
+)
 from shardwright.report.serving_proof import render_served, served_document
 from shardwright.report.serving_sources import render_sources, sources_document
 from shardwright.serving.request import ServingRequest
@@ -28,59 +33,140 @@ Engine = Annotated[
     str,
     typer.Option(
         "--engine",
-        help="vllm, sglang or tensorrt-llm, with a version and options: 'vllm-0.12 token_budget=16384'.",
+        help=(
+            "vllm, sglang or tensorrt-llm, with a version and options: 'vllm-0.12"
+            " token_budget=16384'."
+        ),
         show_default="the newest vLLM",
     ),
 ]
 Isl = Annotated[
-    str, typer.Option("--isl", metavar="N", help="Tokens of a prompt: 1024, 8k, or a range such as 819-1024.", show_default=False)
+    str,
+    typer.Option(
+        "--isl",
+        metavar="N",
+        help="Tokens of a prompt: 1024, 8k, or a range such as 819-1024.",
+        show_default=False,
+    ),
 ]
-Osl = Annotated[str, typer.Option("--osl", metavar="N", help="Tokens of an answer, likewise.", show_default=False)]
+Osl = Annotated[
+    str,
+    typer.Option("--osl", metavar="N", help="Tokens of an answer, likewise.", show_default=False),
+]
 Concurrency = Annotated[
-    int, typer.Option("--concurrency", metavar="N", min=0, help="Requests in flight (a closed loop).", show_default=False)
+    int,
+    typer.Option(
+        "--concurrency",
+        metavar="N",
+        min=0,
+        help="Requests in flight (a closed loop).",
+        show_default=False,
+    ),
 ]
 Arrivals = Annotated[
-    str, typer.Option("--arrivals", metavar="STREAM", help="A stream instead: poisson:12/s, or diurnal:12/s,0.5,24h.", show_default=False)
+    str,
+    typer.Option(
+        "--arrivals",
+        metavar="STREAM",
+        help="A stream instead: poisson:12/s, or diurnal:12/s,0.5,24h.",
+        show_default=False,
+    ),
 ]
-Trace = Annotated[str, typer.Option("--trace", metavar="FILE", help="A file of requests instead (docs/serving.md).", show_default=False)]
+Trace = Annotated[
+    str,
+    typer.Option(
+        "--trace",
+        metavar="FILE",
+        help="A file of requests instead (docs/serving.md).",
+        show_default=False,
+    ),
+]
 Requests = Annotated[
-    int, typer.Option("--requests", metavar="N", min=0, help="Requests in all.", show_default="10 for each in flight, or 1,000")
+    int,
+    typer.Option(
+        "--requests",
+        metavar="N",
+        min=0,
+        help="Requests in all.",
+        show_default="10 for each in flight, or 1,000",
+    ),
 ]
 Formats = Annotated[
     str,
     typer.Option(
         "--precision",
-        help="Number format of all matrix multiplications (fp8), or by class: 'attention=bf16 experts=nvfp4 kv=fp8'.",
+        help=(
+            "Number format of all matrix multiplications (fp8), or by class: 'attention=bf16"
+            " experts=nvfp4 kv=fp8'."
+        ),
         show_default="as the checkpoint stores the weights",
     ),
 ]
 Prefix = Annotated[
     str,
-    typer.Option("--prefix", metavar="TOKENSxTEXTS", help="Prompts begin with one of so many shared texts: 2000x4.", show_default=False),
+    typer.Option(
+        "--prefix",
+        metavar="TOKENSxTEXTS",
+        help="Prompts begin with one of so many shared texts: 2000x4.",
+        show_default=False,
+    ),
 ]
-Slo = Annotated[str, typer.Option("--slo", help="What is promised: ttft=500ms,tpot=30ms,share=0.99.", show_default=False)]
+Slo = Annotated[
+    str,
+    typer.Option(
+        "--slo", help="What is promised: ttft=500ms,tpot=30ms,share=0.99.", show_default=False
+    ),
+]
 Acceptance = Annotated[
     str,
     typer.Option(
-        "--acceptance", metavar="SHARE", help="Share of guesses (mtpN) that are right, those before them being so.", show_default=False
+        "--acceptance",
+        metavar="SHARE",
+        help="Share of guesses (mtpN) that are right, those before them being so.",
+        show_default=False,
     ),
 ]
-Skew = Annotated[float, typer.Option("--expert-skew", metavar="X", help="Tokens of the device with the busiest experts over the mean.")]
+Skew = Annotated[
+    float,
+    typer.Option(
+        "--expert-skew",
+        metavar="X",
+        help="Tokens of the device with the busiest experts over the mean.",
+    ),
+]
 Execute = Annotated[
     bool,
     typer.Option(
         "--execute",
-        help="Also serve a small model on one worker, as the engine schedules, and compare its logits with the unsplit model's.",
+        help=(
+            "Also serve a small model on one worker, as the engine schedules, and compare its"
+            " logits with the unsplit model's."
+        ),
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Of all that is drawn: lengths and arrivals.")]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", metavar="N", min=0, help="Of all that is drawn: lengths and arrivals."),
+]
 
 
-Explain = Annotated[bool, typer.Option("--explain", help="Say what the answer rests on: each fact of the engine with its link.")]
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain", help="Say what the answer rests on: each fact of the engine with its link."
+    ),
+]
 
 
 Estimate = Annotated[
-    bool, typer.Option("--estimate", help="A closed form in the mean instead, in milliseconds: no percentiles, no queue is simulated.")
+    bool,
+    typer.Option(
+        "--estimate",
+        help=(
+            "A closed form in the mean instead, in milliseconds: no percentiles, no queue is"
+            " simulated."
+        ),
+    ),
 ]
 
 
@@ -109,7 +195,9 @@ def serve_simulate(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Predict time to first token, time per token, throughput and memory of serving MODEL on CLUSTER."""
+    """Predict time to first token, time per token, throughput and memory of serving MODEL on
+    CLUSTER.
+    """
     request = ServingRequest(
         model=model,
         cluster=cluster,
@@ -135,12 +223,15 @@ def serve_simulate(
         answer = serving.serve_simulate(request)
         proof = served_execution(request, progress=report) if execute else None
     if as_json:
-        more = ({"sources": sources_document(answer)} if explain else {}) | ({"execution": served_document(proof)} if proof else {})
+        more = ({"sources": sources_document(answer)} if explain else {}) | (
+            {"execution": served_document(proof)} if proof else {}
+        )
         screen.write(to_text(serving_document(answer) | more))
     elif quiet:
         seen = answer.metrics
         screen.write(
-            f"{seen.tokens_per_second:.4g} tokens/s, TTFT {format_seconds(seen.ttft.mean)}, TPOT {format_seconds(seen.tpot.mean)}\n"
+            f"{seen.tokens_per_second:.4g} tokens/s, TTFT {format_seconds(seen.ttft.mean)}, TPOT"
+            f" {format_seconds(seen.tpot.mean)}\n"
         )
     else:
         screen.show(render_serving(answer))

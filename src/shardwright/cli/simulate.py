@@ -41,7 +41,9 @@ def simulate(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Predict the step time and memory of MODEL on CLUSTER under one strategy; exit code 6 if it does not fit."""
+    """Predict the step time and memory of MODEL on CLUSTER under one strategy; exit code 6 if it
+    does not fit.
+    """
     screen.check_writable(output)
     request = flags.read_request(locals())
     text = screen.given(strategy)
@@ -53,10 +55,20 @@ def simulate(
         screen.write(to_text(prediction_document(found.prediction)))
     elif quiet:
         misfit = misfit_text(found.prediction, classes=found.classes)
-        screen.write(answer_line(strategy_text(found), step_time_s=found.prediction.step_time_s, misfit=misfit))
+        screen.write(
+            answer_line(
+                strategy_text(found), step_time_s=found.prediction.step_time_s, misfit=misfit
+            )
+        )
     else:
         shown = render_simulation(found, picture=simulations.small_picture(found))
-        runs = import_module("shardwright.cli.frameworks").frameworks_of(stored_simulation(found)).sections if found.grid is None else ()
+        runs = (
+            import_module("shardwright.cli.frameworks")
+            .frameworks_of(stored_simulation(found))
+            .sections
+            if found.grid is None
+            else ()
+        )
         screen.show(Group(shown, *runs))
     raise typer.Exit(fit.exit_code(found.prediction))
 

@@ -14,20 +14,28 @@ from shardwright.units import format_count
 
 
 def tokenise(
-    texts: Annotated[list[Path] | None, typer.Argument(metavar="[TEXT]...", help="Text files; without any, a short sample text.")] = None,
+    texts: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[TEXT]...", help="Text files; without any, a short sample text."),
+    ] = None,
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Token file to write.")],
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Turn text into a token file for `shardwright run`, one token per byte. With another tokenizer, save its token ids by numpy.save."""
+    """Turn text into a token file for `shardwright run`, one token per byte. With another
+    tokenizer, save its token ids by numpy.save.
+    """
     screen.check_writable(output)
     count, vocabulary = made(tuple(texts or ()), output)
     if as_json:
         screen.write(to_text({"file": str(output), "tokens": count, "vocabulary": vocabulary}))
     else:
-        screen.write(f"{output}: {format_count(count)} tokens, for models with a vocabulary of {vocabulary} or more\n")
+        screen.write(
+            f"{output}: {format_count(count)} tokens, for models with a vocabulary of {vocabulary}"
+            " or more\n"
+        )
 
 
 main = verb(tokenise, name="tokenise")

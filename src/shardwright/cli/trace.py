@@ -1,4 +1,6 @@
-"""``shardwright trace``: what each device does in a step and when, simulated and measured, for Perfetto."""
+"""``shardwright trace``: what each device does in a step and when, simulated and measured, for
+Perfetto.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from shardwright.files.plan_file import read_saved
 from shardwright.files.text import to_text
 from shardwright.files.trace_file import read_measured, trace_text
 from shardwright.program.step_trace import StepTrace
-from shardwright.report.trace_face import comparison_document, render_comparison, render_trace, trace_document
+from shardwright.report.trace_face import (
+    comparison_document,
+    render_comparison,
+    render_trace,
+    trace_document,
+)
 from shardwright.search.summary import answer_line
 
 MOST_DEVICES: Final = 4096
@@ -25,20 +32,36 @@ MOST_DEVICES: Final = 4096
 def trace(
     path: flags.PlanFile,
     *,
-    devices: Annotated[str, typer.Option("--devices", metavar="0,8-15", help="Devices to trace; by default one of each class.")] = "",
+    devices: Annotated[
+        str,
+        typer.Option(
+            "--devices", metavar="0,8-15", help="Devices to trace; by default one of each class."
+        ),
+    ] = "",
     compare: Annotated[
-        Path | None, typer.Option("--compare", metavar="TRACE", help="Measured trace of the same plan, to compare with.")
+        Path | None,
+        typer.Option(
+            "--compare", metavar="TRACE", help="Measured trace of the same plan, to compare with."
+        ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the trace to this file, for ui.perfetto.dev.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write the trace to this file, for ui.perfetto.dev."),
+    ] = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Simulate one step of a plan file and show how each device spends it, next to a measured step with --compare."""
+    """Simulate one step of a plan file and show how each device spends it, next to a measured step
+    with --compare.
+    """
     screen.check_writable(output)
     chosen = read_devices(devices)
     if chosen and compare is not None:
-        raise UsageError("--devices and --compare do not go together", hint="a comparison has the devices that were measured")
+        raise UsageError(
+            "--devices and --compare do not go together",
+            hint="a comparison has the devices that were measured",
+        )
     stored = stored_plan(read_saved(path))
     if compare is not None:
         found = api.compare_traces(stored, read_measured(compare))
@@ -53,7 +76,9 @@ def trace(
     if as_json:
         screen.write(to_text(document))
     elif quiet:
-        screen.write("".join(answer_line(one.origin.value, step_time_s=one.step_s) for one in traces))
+        screen.write(
+            "".join(answer_line(one.origin.value, step_time_s=one.step_s) for one in traces)
+        )
     else:
         screen.show(shown)
 
@@ -68,10 +93,15 @@ def read_devices(text: str) -> tuple[int, ...]:
     for word in text.split(",") if text else ():
         first, dash, last = (part.strip() for part in word.partition("-"))
         if not (first.isdecimal() and (last.isdecimal() or not dash)) or len(word) > 20:
-            raise UsageError(f"--devices {text[:40]!r} is no list of devices", hint="such as 0,8-15")
+            raise UsageError(
+                f"--devices {text[:40]!r} is no list of devices", hint="such as 0,8-15"
+            )
         low, high = int(first), int(last or first)
         if not 0 <= high - low < MOST_DEVICES:
-            raise UsageError(f"--devices {word[:40]} has {max(high - low + 1, 0):,} devices", hint=f"1 to {MOST_DEVICES}")
+            raise UsageError(
+                f"--devices {word[:40]} has {max(high - low + 1, 0):,} devices",
+                hint=f"1 to {MOST_DEVICES}",
+            )
         found |= set(range(low, high + 1))
     return tuple(sorted(found))
 

@@ -20,9 +20,15 @@ def run(function: Callable[..., None], name: str, words: Sequence[str]) -> int:
     return _run(app, name, words)
 
 
-def run_one_of(functions: Mapping[str, Callable[..., None]], name: str, about: str, words: Sequence[str]) -> int:
-    """The exit code of the verb `name` whose second word says which function it is; `about` is its help."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help=about, no_args_is_help=False)
+def run_one_of(
+    functions: Mapping[str, Callable[..., None]], name: str, about: str, words: Sequence[str]
+) -> int:
+    """The exit code of the verb `name` whose second word says which function it is; `about` is its
+    help.
+    """
+    app = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, help=about, no_args_is_help=False
+    )
     for word, function in functions.items():
         app.command(word)(typed(function))
     return _run(app, name, words)
@@ -35,7 +41,10 @@ def typed(function: Callable[..., None]) -> Callable[..., None]:
     def same(*values: Any, **named: Any) -> None:
         function(*values, **named)
 
-    hints = {name: _declared(hint) for name, hint in get_type_hints(function, include_extras=True).items()}
+    hints = {
+        name: _declared(hint)
+        for name, hint in get_type_hints(function, include_extras=True).items()
+    }
     written = signature(function)
     same.__annotations__ = hints
     same.__signature__ = written.replace(  # type: ignore[attr-defined]
@@ -48,7 +57,11 @@ def _declared(hint: Any) -> Any:
     if get_origin(hint) is not Annotated or not isinstance(get_args(hint)[1], Declared):
         return hint
     kind, light = get_args(hint)
-    made = typer.Option(*light.names, **light.settings) if light.is_option else typer.Argument(**light.settings)
+    made = (
+        typer.Option(*light.names, **light.settings)
+        if light.is_option
+        else typer.Argument(**light.settings)
+    )
     return Annotated[kind, made]
 
 
@@ -63,5 +76,7 @@ def _run(app: typer.Typer, name: str, words: Sequence[str]) -> int:
         return code
     except typer.TyperException as error:
         message = error.format_message().rstrip(".")
-        raise UsageError(message[:1].lower() + message[1:], hint=f"shardwright {name} --help lists what it takes") from error
+        raise UsageError(
+            message[:1].lower() + message[1:], hint=f"shardwright {name} --help lists what it takes"
+        ) from error
     return 0

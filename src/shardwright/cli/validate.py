@@ -34,30 +34,60 @@ from shardwright.validation.template import template as template_text
 SERVING: Final = "serving"
 
 Measurements = Annotated[
-    list[Path] | None, typer.Argument(metavar="MEASUREMENTS.csv...", help="CSV tables of measured runs, of training or of serving.")
+    list[Path] | None,
+    typer.Argument(
+        metavar="MEASUREMENTS.csv...",
+        help="CSV tables of measured runs, of training or of serving.",
+    ),
 ]
 Fold = Annotated[
     str,
     typer.Option(
         "--fold",
-        help="Hold out of the fit, for each row, the rows of the same model, source or accelerator (serving: model or version); or none.",
+        help=(
+            "Hold out of the fit, for each row, the rows of the same model, source or accelerator"
+            " (serving: model or version); or none."
+        ),
     ),
 ]
 FactsFolder = Annotated[
     Path | None,
-    typer.Option("--facts", metavar="FOLDER", help="Folder of facts about the tables (.toml); by default the folder facts beside each."),
+    typer.Option(
+        "--facts",
+        metavar="FOLDER",
+        help="Folder of facts about the tables (.toml); by default the folder facts beside each.",
+    ),
 ]
-RuntimeName = Annotated[str, typer.Option("--runtime", help="Runtime, or serving engine, of rows whose table and facts name none.")]
+RuntimeName = Annotated[
+    str,
+    typer.Option(
+        "--runtime", help="Runtime, or serving engine, of rows whose table and facts name none."
+    ),
+]
 Folds = Annotated[
-    Path | None, typer.Option("--folds", metavar="FILE", help="Use the constants that --save-folds wrote instead of fitting.")
+    Path | None,
+    typer.Option(
+        "--folds",
+        metavar="FILE",
+        help="Use the constants that --save-folds wrote instead of fitting.",
+    ),
 ]
 Template = Annotated[
     bool,
     typer.Option(
-        "--template", help="Print a table to fill in: the columns, and two rows; with --json what each means. --template serving."
+        "--template",
+        help=(
+            "Print a table to fill in: the columns, and two rows; with --json what each means."
+            " --template serving."
+        ),
     ),
 ]
-SaveFolds = Annotated[Path | None, typer.Option("--save-folds", help="Write the constants fitted for each fold to this JSON file.")]
+SaveFolds = Annotated[
+    Path | None,
+    typer.Option(
+        "--save-folds", help="Write the constants fitted for each fold to this JSON file."
+    ),
+]
 
 
 def validate(
@@ -76,23 +106,33 @@ def validate(
 ) -> None:
     """Predict every measured run that is fully described, and show the prediction errors.
 
-    -o writes JSON if the name ends in .json, and if it ends in .md a report over all folds, with a scatter plot (.svg) beside it.
+    -o writes JSON if the name ends in .json, and if it ends in .md a report over all folds, with a
+    scatter plot (.svg) beside it.
     """
     if template:
         of_serving = [str(path) for path in paths or ()] == [SERVING]
-        columns, text = (SERVING_COLUMNS, serving_template()) if of_serving else (COLUMNS, template_text())
+        columns, text = (
+            (SERVING_COLUMNS, serving_template()) if of_serving else (COLUMNS, template_text())
+        )
         screen.write(to_text({name: about for name, about, _ in columns}) if as_json else text)
         return
     if not paths:
-        raise UsageError("there is no table", hint="shardwright validate runs.csv; --template prints one to fill in")
+        raise UsageError(
+            "there is no table",
+            hint="shardwright validate runs.csv; --template prints one to fill in",
+        )
     for path in (output, save_folds):
         screen.check_writable(path)
     paged = screen.form_of(output, forms=(".json", ".md"), what="a validation") == ".md"
     if folds is not None and save_folds is not None:
-        raise UsageError("--folds fits nothing that --save-folds could store", hint="give one of them")
+        raise UsageError(
+            "--folds fits nothing that --save-folds could store", hint="give one of them"
+        )
     kinds_of_tables = {is_serving_table(path) for path in paths}
     if len(kinds_of_tables) > 1:
-        raise UsageError("tables of training and of serving in one call", hint="validate each kind by itself")
+        raise UsageError(
+            "tables of training and of serving in one call", hint="validate each kind by itself"
+        )
     if True in kinds_of_tables:
         found = _serving(
             paths,
@@ -113,7 +153,9 @@ def validate(
     known = read_folds(folds) if folds is not None else None
     described = facts_of(*paths, folder=facts)
     with screen.progress(quiet=quiet) as report:
-        study = accuracy(*paths, facts=described, folds=kinds, known=known, runtime=runtime, progress=report)
+        study = accuracy(
+            *paths, facts=described, folds=kinds, known=known, runtime=runtime, progress=report
+        )
     validation = study.validation(fold)
     if save_folds is not None:
         screen.save(save_folds, fold_text(study.folds))
@@ -142,15 +184,22 @@ def _serving(
     as_json: bool,
     quiet: bool,
 ) -> ServingStudy:
-    """`validate` of tables of served configurations. `known`: slopes of all folds; `fitted`: they are asked for; `paged`: a page is."""
+    """`validate` of tables of served configurations. `known`: slopes of all folds; `fitted`: they
+    are asked for; `paged`: a page is.
+    """
     described = serving_facts(*paths, folder=facts)
     require_serving_fold(fold)
     kinds = SERVING_FOLDS if paged or fitted else (fold,)
     with screen.progress(quiet=quiet) as report:
-        study = serving_accuracy(*paths, facts=described, folds=kinds, engine=engine, known=known, progress=report)
+        study = serving_accuracy(
+            *paths, facts=described, folds=kinds, engine=engine, known=known, progress=report
+        )
     validation = study.validation(fold)
     if output is not None:
-        screen.save(output, serving_page(study, facts=described) if paged else to_text(serving_json(validation)))
+        screen.save(
+            output,
+            serving_page(study, facts=described) if paged else to_text(serving_json(validation)),
+        )
     if as_json:
         screen.write(to_text(serving_json(validation)))
     elif quiet:

@@ -15,32 +15,64 @@ from shardwright.units import format_bytes
 
 def weights(
     checkpoints: Annotated[
-        Path, typer.Argument(metavar="CHECKPOINTS", help="Folder of `run --checkpoints`, whose newest is taken, or one checkpoint.")
+        Path,
+        typer.Argument(
+            metavar="CHECKPOINTS",
+            help="Folder of `run --checkpoints`, whose newest is taken, or one checkpoint.",
+        ),
     ],
     *,
-    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="The model's config.json, which is copied.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write; it must not exist.")],
+    config: Annotated[
+        Path,
+        typer.Option("--config", metavar="FILE", help="The model's config.json, which is copied."),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Folder to write; it must not exist."
+        ),
+    ],
     dtype: Annotated[
         str,
-        typer.Option("--dtype", help=f"Data type of the files: {', '.join(DTYPES)}.", show_default="the one that the run computed with"),
+        typer.Option(
+            "--dtype",
+            help=f"Data type of the files: {', '.join(DTYPES)}.",
+            show_default="the one that the run computed with",
+        ),
     ] = "",
     base: Annotated[
         Path | None,
-        typer.Option("--weights", metavar="FOLDER", help="The run's --weights, for parameters that were not trained."),
+        typer.Option(
+            "--weights",
+            metavar="FOLDER",
+            help="The run's --weights, for parameters that were not trained.",
+        ),
     ] = None,
     as_json: flags.AsJson = False,
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Write the weights of a checkpoint as Hugging Face safetensors with config.json, one tensor in memory at a time."""
+    """Write the weights of a checkpoint as Hugging Face safetensors with config.json, one tensor in
+    memory at a time.
+    """
     found = write_weights(checkpoints, config=config, folder=output, dtype=dtype, base=base)
     if as_json:
         screen.write(
-            to_text({"checkpoint": str(found.checkpoint), "step": found.step, "dtype": found.dtype, "files": [str(f) for f in found.files]})
+            to_text(
+                {
+                    "checkpoint": str(found.checkpoint),
+                    "step": found.step,
+                    "dtype": found.dtype,
+                    "files": [str(f) for f in found.files],
+                }
+            )
         )
     else:
         size = format_bytes(sum(f.stat().st_size for f in found.files))
-        screen.write(f"{output}: weights of step {found.step} in {found.dtype}, {size} in {len(found.files)} files\n")
+        screen.write(
+            f"{output}: weights of step {found.step} in {found.dtype}, {size} in {len(found.files)}"
+            " files\n"
+        )
 
 
 main = verb(weights, name="weights")

@@ -13,12 +13,20 @@ from shardwright.files.plan_file import parse_saved, read_saved, require_whole
 from shardwright.files.text import to_text
 from shardwright.report.why_face import render_why, why_document, why_line
 
-Source = Annotated[str, typer.Argument(metavar="PLAN", help="A file that `plan -o` or `simulate -o` wrote; - = read it.")]
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="PLAN", help="A file that `plan -o` or `simulate -o` wrote; - = read it."
+    ),
+]
 Other = Annotated[
     str,
     typer.Argument(
         metavar="STRATEGY",
-        help='A change of the plan ("zero3", "tp4 dp16", "fsdp", "no recompute", "more tp"), or a strategy as `simulate` takes it.',
+        help=(
+            'A change of the plan ("zero3", "tp4 dp16", "fsdp", "no recompute", "more tp"), or a'
+            " strategy as `simulate` takes it."
+        ),
     ),
 ]
 
@@ -31,8 +39,14 @@ def why(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Say what STRATEGY would gain and lose against PLAN, or why it cannot be, and where the search put it."""
-    saved = parse_saved(screen.given(source), name="standard input") if source == "-" else read_saved(Path(source))
+    """Say what STRATEGY would gain and lose against PLAN, or why it cannot be, and where the search
+    put it.
+    """
+    saved = (
+        parse_saved(screen.given(source), name="standard input")
+        if source == "-"
+        else read_saved(Path(source))
+    )
     require_whole(saved, name=source)
     with screen.progress(quiet=quiet or as_json, doing=screen.SIMULATING):
         found = api.why(saved, strategy)

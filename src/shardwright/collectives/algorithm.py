@@ -11,8 +11,9 @@ from shardwright.errors import UsageError
 
 
 class Collective(StrEnum):
-    """Kinds of collective. `volume` is always the full buffer in bytes: what all_gather produces, reduce_scatter and all_reduce
-    consume, and one member's whole buffer of an all_to_all, broadcast, scatter, gather or send.
+    """Kinds of collective. `volume` is always the full buffer in bytes: what all_gather produces,
+    reduce_scatter and all_reduce consume, and one member's whole buffer of an all_to_all,
+    broadcast, scatter, gather or send.
     """
 
     ALL_REDUCE = "all_reduce"
@@ -44,18 +45,22 @@ class CollectiveAlgorithm(Protocol):
         ...
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
-        """Uncontended seconds for each group of `span`; inf where the algorithm does not apply; 0 for groups of one member.
+        """Uncontended seconds for each group of `span`; inf where the algorithm does not apply; 0
+        for groups of one member.
 
         Args:
             volume: bytes of the full buffer on the wire, shape (n,).
         """
         ...
 
-    def wire_bytes(self, kind: Collective, *, volume: FloatArray, span: Span) -> tuple[FloatArray, ...]:
+    def wire_bytes(
+        self, kind: Collective, *, volume: FloatArray, span: Span
+    ) -> tuple[FloatArray, ...]:
         """Bytes that the busiest member sends over each tier's links, innermost first.
 
-        A message that crosses network tier k also passes the links of network tiers 1 .. k-1 and is counted there; the island's links
-        (tier 0) carry only what stays in the island. Divided by a tier's bandwidth it is that link's busy time.
+        A message that crosses network tier k also passes the links of network tiers 1 .. k-1 and is
+        counted there; the island's links (tier 0) carry only what stays in the island. Divided by a
+        tier's bandwidth it is that link's busy time.
         """
         ...
 
@@ -68,5 +73,6 @@ def require(algorithm: CollectiveAlgorithm, kind: Collective) -> None:
     """
     if kind not in algorithm.kinds:
         raise UsageError(
-            f"algorithm {algorithm.name} cannot run {kind.value}", hint="it runs " + ", ".join(sorted(k.value for k in algorithm.kinds))
+            f"algorithm {algorithm.name} cannot run {kind.value}",
+            hint="it runs " + ", ".join(sorted(k.value for k in algorithm.kinds)),
         )

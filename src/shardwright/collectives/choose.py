@@ -21,9 +21,11 @@ class PriceList:
     """All legal algorithms of one kind on one span, ready to price any number of volumes.
 
     Args:
-        kind: the collective. extent: the groups.
+        kind: the collective.
+        extent: the groups.
         algorithms: what the indices of `seconds` mean.
-        lines: alpha and beta of each over the extent's different groups; None where the time is no straight line.
+        lines: alpha and beta of each over the extent's different groups; None where the time is no
+            straight line.
     """
 
     kind: Collective
@@ -54,21 +56,36 @@ class PriceList:
         return line.at(volume, rows=self.extent.rows)
 
 
-def price_list(kind: Collective, *, span: Span | Extent, algorithms: Sequence[CollectiveAlgorithm] | None = None) -> PriceList:
+def price_list(
+    kind: Collective,
+    *,
+    span: Span | Extent,
+    algorithms: Sequence[CollectiveAlgorithm] | None = None,
+) -> PriceList:
     """Alpha and beta of every algorithm that can run `kind` over the groups of `span`.
 
     Args:
         span: the groups; an `extent_of` a span that is priced for several kinds.
-        algorithms: which may be used; None = all registered ones. Those that cannot run `kind` are left out.
+        algorithms: which may be used; None = all registered ones. Those that cannot run `kind` are
+            left out.
     """
-    usable = algorithms_for(kind) if algorithms is None else tuple(a for a in algorithms if kind in a.kinds)
+    usable = (
+        algorithms_for(kind)
+        if algorithms is None
+        else tuple(a for a in algorithms if kind in a.kinds)
+    )
     if not usable:
         raise RuntimeModelError(
             f"none of the algorithms given can run {kind.value}",
             hint="registered for it: " + ", ".join(a.name for a in algorithms_for(kind)),
         )
     extent = extent_of(span) if isinstance(span, Span) else span
-    return PriceList(kind=kind, extent=extent, algorithms=usable, lines=tuple(_line(a, kind, extent) for a in usable))
+    return PriceList(
+        kind=kind,
+        extent=extent,
+        algorithms=usable,
+        lines=tuple(_line(a, kind, extent) for a in usable),
+    )
 
 
 def _line(algorithm: CollectiveAlgorithm, kind: Collective, extent: Extent) -> Line | None:
@@ -76,18 +93,25 @@ def _line(algorithm: CollectiveAlgorithm, kind: Collective, extent: Extent) -> L
 
 
 def collective_seconds(
-    kind: Collective, *, volume: FloatArray, span: Span | Extent, algorithms: Sequence[CollectiveAlgorithm] | None = None
+    kind: Collective,
+    *,
+    volume: FloatArray,
+    span: Span | Extent,
+    algorithms: Sequence[CollectiveAlgorithm] | None = None,
 ) -> tuple[FloatArray, IntArray]:
     """Uncontended seconds of the cheapest legal algorithm for each group, and which it is.
 
-    min over algorithms of (alpha + V beta); 0 for groups of one member; inf where no algorithm is legal.
+    min over algorithms of (alpha + V beta); 0 for groups of one member; inf where no algorithm is
+    legal.
 
     Args:
         volume: bytes of the full buffer on the wire (see `Collective`), shape (n,).
         span: the groups; an `extent_of` a span that is priced several times.
-        algorithms: which may be used, such as `algorithms_for(kind, library="nccl")`; None = all registered ones.
+        algorithms: which may be used, such as `algorithms_for(kind, library="nccl")`; None = all
+            registered ones.
 
     Returns:
-        seconds, and the index into `price_list(kind, span=span, algorithms=algorithms).algorithms`, each of shape (n,).
+        seconds, and the index into `price_list(kind, span=span, algorithms=algorithms).algorithms`,
+        each of shape (n,).
     """
     return price_list(kind, span=span, algorithms=algorithms).seconds(volume)

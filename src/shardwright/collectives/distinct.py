@@ -14,9 +14,11 @@ _LARGEST_TABLE: Final = 2**18
 
 
 def distinct_groups(span: Span) -> tuple[Span, IntArray | None]:
-    """A span with each different group once, and for each group of `span` its row there; (`span`, None) where that does not pay.
+    """A span with each different group once, and for each group of `span` its row there; (`span`,
+    None) where that does not pay.
 
-    Pays for many groups that differ in their member counts only, with few enough different counts for a table of all combinations.
+    Pays for many groups that differ in their member counts only, with few enough different counts
+    for a table of all combinations.
     """
     counts = np.broadcast_arrays(*span.below)
     if (

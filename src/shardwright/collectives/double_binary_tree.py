@@ -1,16 +1,20 @@
-"""Double binary tree: two trees over the islands, each for half of the buffer, inner nodes of one being leaves of the other.
+"""Double binary tree: two trees over the islands, each for half of the buffer, inner nodes of one
+being leaves of the other.
 
-Inside an island the members form a chain, with as many chains as members (one a network card), as NCCL builds them. N islands:
+Inside an island the members form a chain, with as many chains as members (one a network card), as
+NCCL builds them. N islands:
 
     alpha = r * ((c_0 - 1) latency_0 + sum over tiers above of ceil(log2 m_k) latency_k)        r = 2 for all_reduce, 1 for broadcast
     beta  = max(2 (c_0 - 1)/c_0 / bandwidth_0,  2 / (c_(k-1) bandwidth_k))      all_reduce; the second halved for N = 2
     beta  = max(1 / bandwidth_0,  1 / (c_(k-1) bandwidth_k))                    broadcast
 
-An inner node with two children sends V/2 up and 2 * V/2 down in its own tree and V/2 up in the other: 2V in all, whatever the number of
-islands. A broadcast's root starts all chains of its island: V. Left out: pipeline fill (one piece a level).
+An inner node with two children sends V/2 up and 2 * V/2 down in its own tree and V/2 up in the
+other: 2V in all, whatever the number of islands. A broadcast's root starts all chains of its
+island: V. Left out: pipeline fill (one piece a level).
 
-Sources: Sanders, Speck & Traeff 2009 (Parallel Computing 35), sections 2 and 3 (from memory); Jeaugey 2019, "Massively Scale Your Deep
-Learning Training with NCCL 2.4" (NVIDIA blog); chain inside the node as in NCCL's src/graph/tuning.cc.
+Sources: Sanders, Speck & Traeff 2009 (Parallel Computing 35), sections 2 and 3 (from memory);
+Jeaugey 2019, "Massively Scale Your Deep Learning Training with NCCL 2.4" (NVIDIA blog); chain
+inside the node as in NCCL's src/graph/tuning.cc.
 """
 
 from __future__ import annotations
@@ -38,9 +42,14 @@ def sent_by_island(kind: Collective, extent: Extent) -> FloatArray:
 
 
 def shares_between_islands(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    """Bytes over the links of each network tier, the members of an island sharing them, a byte of volume."""
+    """Bytes over the links of each network tier, the members of an island sharing them, a byte of
+    volume.
+    """
     outside = sent_by_island(kind, extent)
-    return tuple(outside * extent.fewest_inverse[tier] * crosses(extent, tier) for tier in range(1, len(extent.inverse) - 1))
+    return tuple(
+        outside * extent.fewest_inverse[tier] * crosses(extent, tier)
+        for tier in range(1, len(extent.inverse) - 1)
+    )
 
 
 def _line(kind: Collective, extent: Extent) -> Line:

@@ -1,6 +1,8 @@
-"""all_to_all as engines send tokens to their experts: every member writes straight into the others' buffers, all at the same time.
+"""all_to_all as engines send tokens to their experts: every member writes straight into the others'
+buffers, all at the same time.
 
-low_latency (DeepEP): a copy for each expert, over NVLink inside a node and over each member's own card between nodes; no copy is passed on.
+low_latency (DeepEP): a copy for each expert, over NVLink inside a node and over each member's own
+card between nodes; no copy is passed on.
 
     alpha = 9 latency_0 + 2 latency_k, k the outermost network tier crossed
     beta  = max((c_0 - 1)/n / (0.75 bandwidth_0),  (n - c_(k-1))/n / bandwidth_k)
@@ -9,13 +11,14 @@ one_sided (TensorRT-LLM): the same inside an island, in one kernel behind a barr
 
     alpha = 9 latency_0,   beta = (n - 1)/n / (0.75 bandwidth_0)
 
-Volumes are the bytes of all copies of one member's tokens. Nine hops and three quarters of a ring's bandwidth are read off the tables of
-aiconfigurator-core 0.12.0: one token takes 12 to 13 us over 8 H200 (a hop is 1.3 us), 22 over 8 B200 (1.96), 17 over 4 GB200; copies move
-at 0.64 to 1.0 of the ring's rate, dispatch and combine of 7168 elements. Left out: that dispatch and combine differ, headers, the layout
-of buffers, what the receiver does to tokens; the measured curves have that.
+Volumes are the bytes of all copies of one member's tokens. Nine hops and three quarters of a ring's
+bandwidth are read off the tables of aiconfigurator-core 0.12.0: one token takes 12 to 13 us over 8
+H200 (a hop is 1.3 us), 22 over 8 B200 (1.96), 17 over 4 GB200; copies move at 0.64 to 1.0 of the
+ring's rate, dispatch and combine of 7168 elements. Left out: that dispatch and combine differ,
+headers, the layout of buffers, what the receiver does to tokens; the measured curves have that.
 
-Sources: DeepSeek-AI, DeepEP (low-latency kernels, README); TensorRT-LLM, cpp/tensorrt_llm/kernels/communicationKernels (moeAlltoAll), from
-memory.
+Sources: DeepSeek-AI, DeepEP (low-latency kernels, README); TensorRT-LLM,
+cpp/tensorrt_llm/kernels/communicationKernels (moeAlltoAll), from memory.
 """
 
 from __future__ import annotations
@@ -57,7 +60,13 @@ def _one_sided(kind: Collective, extent: Extent) -> Line:
 
 def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
     size_inverse = extent.inverse[-1]
-    return per_tier(extent, {level.tier: (level.members - 1.0) / level.inside_inverse * size_inverse for level in extent.levels})
+    return per_tier(
+        extent,
+        {
+            level.tier: (level.members - 1.0) / level.inside_inverse * size_inverse
+            for level in extent.levels
+        },
+    )
 
 
 LOW_LATENCY = LinearAlgorithm(name="low_latency", kinds=_KINDS, line=_low_latency, shares=_shares)

@@ -1,6 +1,8 @@
-"""Sums that serving engines run inside an island with kernels of their own: one launch, no channels to start.
+"""Sums that serving engines run inside an island with kernels of their own: one launch, no channels
+to start.
 
-one_shot: every member reads the whole buffers of all others and adds them up itself, between two barriers of flags:
+one_shot: every member reads the whole buffers of all others and adds them up itself, between two
+barriers of flags:
 
     alpha = 3 latency_0,   beta = (n - 1) / bandwidth_0
 
@@ -8,17 +10,21 @@ two_shot: every member sums its 1/n of the buffer, then all read the sums:
 
     alpha = 5 latency_0,   beta = 2 (n - 1)/n / bandwidth_0
 
-multimem: the switch sums; a member reads its 1/n of the sum and writes it back to all in one kernel (see `nvlink_sharp` for the bytes):
+multimem: the switch sums; a member reads its 1/n of the sum and writes it back to all in one kernel
+(see `nvlink_sharp` for the bytes):
 
     alpha = 5 latency_0,   beta = (n + 1)/n / (0.8 bandwidth_0)
 
-Legal for groups inside one island; multimem where its switch reduces. Latencies in hops of a ring are read off the tables of graphs that
-replay vLLM's, SGLang's and TensorRT-LLM's sums (aiconfigurator-core 0.12.0): 2.6 to 4.7 us at 256 bytes over 8 H200, whose hop is 1.3 us,
-and 28 us at 4 MiB, of which the bytes take 22. Left out: the size up to which an engine uses them (a fact of the engine), buffers that must
-be registered, and the residual and norm that some kernels do on the way.
+Legal for groups inside one island; multimem where its switch reduces. Latencies in hops of a ring
+are read off the tables of graphs that replay vLLM's, SGLang's and TensorRT-LLM's sums
+(aiconfigurator-core 0.12.0): 2.6 to 4.7 us at 256 bytes over 8 H200, whose hop is 1.3 us, and 28 us
+at 4 MiB, of which the bytes take 22. Left out: the size up to which an engine uses them (a fact of
+the engine), buffers that must be registered, and the residual and norm that some kernels do on the
+way.
 
-Sources: vLLM, csrc/custom_all_reduce.cuh (one and two shots); TensorRT-LLM, cpp/tensorrt_llm/kernels/customAllReduceKernels.cu; PyTorch,
-symmetric memory's multimem_all_reduce; all from memory.
+Sources: vLLM, csrc/custom_all_reduce.cuh (one and two shots); TensorRT-LLM,
+cpp/tensorrt_llm/kernels/customAllReduceKernels.cu; PyTorch, symmetric memory's multimem_all_reduce;
+all from memory.
 """
 
 from __future__ import annotations
@@ -56,7 +62,10 @@ def _line(extent: Extent, *, hops: float, share: FloatArray, legal: BoolArray) -
     several = extent.size > 1.0
     if level is None:
         return where_legal(Line(latency_s=extent.zero, seconds_per_byte=extent.zero), ~several)
-    line = Line(latency_s=hops * level.latency_s * several, seconds_per_byte=share * level.seconds_per_byte * several)
+    line = Line(
+        latency_s=hops * level.latency_s * several,
+        seconds_per_byte=share * level.seconds_per_byte * several,
+    )
     return where_legal(line, legal | ~several)
 
 

@@ -1,4 +1,6 @@
-"""A span with the quantities that all algorithms share, computed once: counts inside each tier, seconds a byte, hops of a ring."""
+"""A span with the quantities that all algorithms share, computed once: counts inside each tier,
+seconds a byte, hops of a ring.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,22 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One tier that some group crosses. Arrays over the groups; c_k is the number of members below one unit of tier k.
+    """One tier that some group crosses. Arrays over the groups; c_k is the number of members below
+    one unit of tier k.
 
     Args:
         tier: index of the tier in the span.
-        members: m_k = c_k / c_(k-1); no whole numbers where units do not divide the group. inside_inverse: 1 / c_(k-1).
-        fewest_inverse: one over the members that share a unit's links of this tier: the same, or of the emptiest unit (`Span.fewest`).
-        drop: 1 / c_(k-1) - 1 / c_k: the part of the members that send over tier k at most when each sends to the next in rank order,
-            and the part of the buffer that a reduce_scatter nested by tiers moves there. moved: that part, of a member of the emptiest
-            unit, where units are unlike.
+        members: m_k = c_k / c_(k-1); no whole numbers where units do not divide the group.
+        inside_inverse: 1 / c_(k-1).
+        fewest_inverse: one over the members that share a unit's links of this tier: the same, or of
+            the emptiest unit (`Span.fewest`).
+        drop: 1 / c_(k-1) - 1 / c_k: the part of the members that send over tier k at most when each
+            sends to the next in rank order, and the part of the buffer that a reduce_scatter nested
+            by tiers moves there.
+        moved: that part, of a member of the emptiest unit, where units are unlike.
         latency_s: of a message that crosses tier k at most.
-        seconds_per_byte: 1 / bandwidth of the slowest link such a message passes (one member's share): the island's for tier 0, else all
-            network tiers up to k.
+        seconds_per_byte: 1 / bandwidth of the slowest link such a message passes (one member's
+            share): the island's for tier 0, else all network tiers up to k.
     """
 
     tier: int
@@ -40,15 +46,19 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True)
 class Extent:
-    """`Span` prepared for pricing; made by `extent_of`. Its arrays are over the different groups of the span.
+    """`Span` prepared for pricing; made by `extent_of`. Its arrays are over the different groups of
+    the span.
 
     No slots: cached properties live in the instance's dict.
 
     Args:
-        span: as given. prepared: its different groups. rows: for each group of `span` its place in the arrays here; None = the same place.
+        span: as given.
+        prepared: its different groups.
+        rows: for each group of `span` its place in the arrays here; None = the same place.
         size: members of each group, as floats.
-        inverse: 1 / c_(k-1) for k = 0 .. number of tiers, so inverse[0] = 1 and inverse[-1] = 1 / size. fewest_inverse: the same of the
-            emptiest units (`Span.fewest`).
+        inverse: 1 / c_(k-1) for k = 0 .. number of tiers, so inverse[0] = 1 and inverse[-1] = 1 /
+            size.
+        fewest_inverse: the same of the emptiest units (`Span.fewest`).
         levels: the tiers that at least one group crosses, innermost first.
     """
 
@@ -73,7 +83,9 @@ class Extent:
 
     @cached_property
     def line_latency_s(self) -> FloatArray:
-        """Seconds of the n - 1 hops from the first member to the last in rank order: n * sum of drop_k * latency_k."""
+        """Seconds of the n - 1 hops from the first member to the last in rank order: n * sum of
+        drop_k * latency_k.
+        """
         total = self.zero
         for level in self.levels:
             total = total + level.drop * level.latency_s
@@ -81,12 +93,14 @@ class Extent:
 
     @cached_property
     def ring_seconds_per_byte(self) -> FloatArray:
-        """1 / bandwidth of one ring a network card: the largest over tiers crossed of 1 / (c_(k-1) * bandwidth_k), c_(k-1) of the
-        emptiest unit.
+        """1 / bandwidth of one ring a network card: the largest over tiers crossed of 1 / (c_(k-1)
+        * bandwidth_k), c_(k-1) of the emptiest unit.
         """
         slowest = self.zero
         for level in self.levels:
-            slowest = np.maximum(slowest, level.seconds_per_byte * level.fewest_inverse * (level.members > 1.0))
+            slowest = np.maximum(
+                slowest, level.seconds_per_byte * level.fewest_inverse * (level.members > 1.0)
+            )
         return slowest
 
     @cached_property
@@ -112,16 +126,20 @@ class Extent:
 
 @lru_cache(maxsize=64)
 def extent_of(span: Span) -> Extent:
-    """`span` prepared for pricing, kept for a while: one is asked for by kinds and by blocks in turn. Bandwidths must be positive and
-    members at least 1.
+    """`span` prepared for pricing, kept for a while: one is asked for by kinds and by blocks in
+    turn. Bandwidths must be positive and members at least 1.
     """
     smaller, rows = distinct_groups(span)
     inverse: list[FloatArray] = []
-    fewest = None if smaller.units is None else (np.ones(1), *(1.0 / count for count in smaller.fewest))
+    fewest = (
+        None if smaller.units is None else (np.ones(1), *(1.0 / count for count in smaller.fewest))
+    )
     levels: list[Level] = []
     count: FloatArray | None = None
     network: FloatArray | None = None
-    for tier, (below, bandwidth, latency_s) in enumerate(zip(smaller.below, smaller.bandwidth, smaller.latency_s, strict=True)):
+    for tier, (below, bandwidth, latency_s) in enumerate(
+        zip(smaller.below, smaller.bandwidth, smaller.latency_s, strict=True)
+    ):
         inside_inverse = np.ones(below.shape) if count is None else 1.0 / count
         inverse.append(inside_inverse)
         cost = 1.0 / bandwidth
@@ -140,7 +158,9 @@ def extent_of(span: Span) -> Extent:
                     inside_inverse=inside_inverse,
                     fewest_inverse=shared,
                     drop=drop,
-                    moved=drop if fewest is None or tier == 0 else shared * (1.0 - 1.0 / smaller.parts[tier - 1]),
+                    moved=drop
+                    if fewest is None or tier == 0
+                    else shared * (1.0 - 1.0 / smaller.parts[tier - 1]),
                     latency_s=latency_s,
                     seconds_per_byte=cost,
                 )
@@ -148,7 +168,15 @@ def extent_of(span: Span) -> Extent:
     assert count is not None, "a span has at least one tier"
     inverse.append(1.0 / count)
     own = tuple(inverse)
-    return Extent(span=span, prepared=smaller, rows=rows, size=count, inverse=own, fewest_inverse=fewest or own, levels=tuple(levels))
+    return Extent(
+        span=span,
+        prepared=smaller,
+        rows=rows,
+        size=count,
+        inverse=own,
+        fewest_inverse=fewest or own,
+        levels=tuple(levels),
+    )
 
 
 def crosses(extent: Extent, tier: int) -> BoolArray:
@@ -158,7 +186,9 @@ def crosses(extent: Extent, tier: int) -> BoolArray:
 
 
 def tree_depth(members: FloatArray) -> FloatArray:
-    """ceil(log2(members)), exact for powers of two: the levels of a balanced binary tree over that many members, parts of one counted."""
+    """ceil(log2(members)), exact for powers of two: the levels of a balanced binary tree over that
+    many members, parts of one counted.
+    """
     depth: FloatArray = np.frexp(np.ceil(members) - 1.0)[1].astype(np.float64)
     return depth
 
@@ -166,10 +196,12 @@ def tree_depth(members: FloatArray) -> FloatArray:
 def per_tier(extent: Extent, shares: dict[int, FloatArray]) -> tuple[FloatArray, ...]:
     """Bytes over each tier's own links from bytes by the outermost tier their message crosses.
 
-    The island's links carry only messages that stay in it; links of a network tier carry all messages that cross it or a tier above.
+    The island's links carry only messages that stay in it; links of a network tier carry all
+    messages that cross it or a tier above.
 
     Args:
-        shares: tier -> bytes a byte of volume of messages that cross that tier at most; missing = none.
+        shares: tier -> bytes a byte of volume of messages that cross that tier at most; missing =
+            none.
     """
     tiers = len(extent.inverse) - 1
     carried = extent.zero
@@ -181,10 +213,14 @@ def per_tier(extent: Extent, shares: dict[int, FloatArray]) -> tuple[FloatArray,
 
 
 def along_ring(extent: Extent, sent: FloatArray) -> tuple[FloatArray, ...]:
-    """Bytes over each tier's links when each member sends `sent` to the next in rank order, rings turned so that all share evenly.
+    """Bytes over each tier's links when each member sends `sent` to the next in rank order, rings
+    turned so that all share evenly.
 
-    Of the c_(k-1) members below a unit of tier k-1 one crosses tier k: sent / c_(k-1); the rest stays in the island.
+    Of the c_(k-1) members below a unit of tier k-1 one crosses tier k: sent / c_(k-1); the rest
+    stays in the island.
     """
     tiers = len(extent.inverse) - 1
-    above = tuple(sent * extent.fewest_inverse[tier] * crosses(extent, tier) for tier in range(1, tiers))
+    above = tuple(
+        sent * extent.fewest_inverse[tier] * crosses(extent, tier) for tier in range(1, tiers)
+    )
     return (sent - above[0] if above else sent, *above)

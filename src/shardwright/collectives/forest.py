@@ -1,19 +1,25 @@
-"""Synthesised sums: a forest of spanning trees whose edges are spread over the members as `packing` says.
+"""Synthesised sums: a forest of spanning trees whose edges are spread over the members as `packing`
+says.
 
-The buffer is a line from 0 to 1; at each place of it a tree is cut out, and between places where some choice changes the tree is the same:
+The buffer is a line from 0 to 1; at each place of it a tree is cut out, and between places where
+some choice changes the tree is the same:
 
     units beside each other: mean edges D_u - 1 above one laid end to end; place t of each whole length falls to the unit under it
     edges of a unit:         laid end to end along the line, over the units (at last members) inside it by their part of them
     inside an island:        a star whose centre moves from member to member
 
-so every unit has its mean number of edges over the line, in each tree that number rounded up or down.
+so every unit has its mean number of edges over the line, in each tree that number rounded up or
+down.
 
-For groups whose units are not all equal: over equal ones rings and double trees need no more than (n - 1)/n of twice the buffer through a
-unit's links, and a group of as many members over more, unequal units needs that at least.
+For groups whose units are not all equal: over equal ones rings and double trees need no more than
+(n - 1)/n of twice the buffer through a unit's links, and a group of as many members over more,
+unequal units needs that at least.
 
-Left out: latency (few large trees are made, not short ones; `tree` is for small buffers), groups of more than `MOST_MEMBERS`.
+Left out: latency (few large trees are made, not short ones; `tree` is for small buffers), groups of
+more than `MOST_MEMBERS`.
 
-Sources: Zhao et al. 2024, "ForestColl" (arXiv:2402.06787); McNaughton 1959 (Management Science 6) for edges laid end to end.
+Sources: Zhao et al. 2024, "ForestColl" (arXiv:2402.06787); McNaughton 1959 (Management Science 6)
+for edges laid end to end.
 """
 
 from __future__ import annotations
@@ -38,7 +44,9 @@ Unit = tuple[int, int]
 
 @dataclass(slots=True)
 class _Strips:
-    """A unit's edges to outside it, along the buffer: their number from each place on, and their length up to there."""
+    """A unit's edges to outside it, along the buffer: their number from each place on, and their
+    length up to there.
+    """
 
     start: list[float]
     count: list[int]
@@ -61,7 +69,9 @@ class _Forest:
         return range(first, first + self.layout.counts[0][number])
 
     def weights(self, unit: Unit) -> list[float]:
-        """Edges that leave each of the units inside, of those that leave this one: cumulative, from 0."""
+        """Edges that leave each of the units inside, of those that leave this one: cumulative, from
+        0.
+        """
         tier, number = unit
         inside = self.inside(unit)
         above = float(self.packing.total[tier][number])
@@ -86,17 +96,26 @@ class _Forest:
         """Cut the buffer where `beside` changes."""
         inside = self.inside(parent)
         if len(inside) > 1:
-            ends = np.cumsum(self.packing.inner[parent[0] - 1][inside.start : inside.stop] - 1.0)[:-1]
+            ends = np.cumsum(self.packing.inner[parent[0] - 1][inside.start : inside.stop] - 1.0)[
+                :-1
+            ]
             self.cuts += (1.0 - ends % 1.0).tolist()
 
     def owners(self, unit: Unit, place: float) -> list[int]:
-        """Which of the units inside (0, 1, ..) each edge that leaves `unit` belongs to, in the tree at `place`."""
+        """Which of the units inside (0, 1, ..) each edge that leaves `unit` belongs to, in the tree
+        at `place`.
+        """
         strips, ends = self.strips[unit], self.weights(unit)
         at = bisect_right(strips.start, place) - 1
         length = (strips.start[at + 1] if at + 1 < len(strips.start) else 1.0) - strips.start[at]
         first = strips.before[at] + place - strips.start[at]
-        scale = ends[-1] / max(strips.before[-1] + strips.count[-1] * (1.0 - strips.start[-1]), 1e-300)
-        return [min(max(bisect_right(ends, (first + number * length) * scale) - 1, 0), len(ends) - 2) for number in range(strips.count[at])]
+        scale = ends[-1] / max(
+            strips.before[-1] + strips.count[-1] * (1.0 - strips.start[-1]), 1e-300
+        )
+        return [
+            min(max(bisect_right(ends, (first + number * length) * scale) - 1, 0), len(ends) - 2)
+            for number in range(strips.count[at])
+        ]
 
     def edges_of(self, parent: Unit, place: float) -> list[int]:
         """Edges that leave each unit inside `parent`."""
@@ -107,7 +126,9 @@ class _Forest:
         return found
 
     def lay(self, parent: Unit) -> None:
-        """Lay out the edges of the units inside `parent`, and cut the buffer where one passes from a unit inside one to the next."""
+        """Lay out the edges of the units inside `parent`, and cut the buffer where one passes from
+        a unit inside one to the next.
+        """
         starts = sorted({cut for cut in self.cuts if cut < 1.0})
         middles = [(a + b) / 2 for a, b in pairwise([*starts, 1.0])]
         counts = [self.edges_of(parent, place) for place in middles]
@@ -122,7 +143,9 @@ class _Forest:
             for start, length, count, low in zip(starts, lengths, column, before, strict=False):
                 for edge in range(count):
                     self.cuts += [
-                        start + end * scale - low - edge * length for end in ends[1:-1] if 0.0 < end * scale - low - edge * length < length
+                        start + end * scale - low - edge * length
+                        for end in ends[1:-1]
+                        if 0.0 < end * scale - low - edge * length < length
                     ]
 
     def member(self, unit: Unit, edge: int, place: float) -> int:

@@ -1,4 +1,5 @@
-"""Hierarchical all_reduce, all_gather and reduce_scatter: a ring on each tier, m_k - 1 steps; bytes as in `nested`.
+"""Hierarchical all_reduce, all_gather and reduce_scatter: a ring on each tier, m_k - 1 steps; bytes
+as in `nested`.
 
 Source: Cho et al. 2019, "BlueConnect" (MLSys), section 3 (from memory).
 """
@@ -20,4 +21,6 @@ def _line(kind: Collective, extent: Extent) -> Line:
     return nested_line(kind, extent, _steps)
 
 
-HIERARCHICAL = LinearAlgorithm(name="hierarchical", kinds=NESTED_KINDS, line=_line, shares=nested_shares)
+HIERARCHICAL = LinearAlgorithm(
+    name="hierarchical", kinds=NESTED_KINDS, line=_line, shares=nested_shares
+)

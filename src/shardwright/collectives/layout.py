@@ -1,13 +1,16 @@
-"""Where the members of one group lie, one by one, and what their links carry: what schedules of single messages are made for.
+"""Where the members of one group lie, one by one, and what their links carry: what schedules of
+single messages are made for.
 
-A member has a link into its island and, beside it, a card into the network; what leaves a unit of a network tier shares the unit's uplink:
+A member has a link into its island and, beside it, a card into the network; what leaves a unit of a
+network tier shares the unit's uplink:
 
     member:           island link bandwidth_0,  card bandwidth_1
     unit of tier k-1: uplink members x min(bandwidth_1 .. bandwidth_k),  k >= 2
 
-A message between members that meet at tier 0 uses both island links; one that meets at tier k >= 1 both cards and the uplinks of all units
-that it leaves and enters. Each link carries as much each way. Where links of each two outermost units are stated (`Span.between`), they
-stand in the place of the outermost uplinks, each direction by itself:
+A message between members that meet at tier 0 uses both island links; one that meets at tier k >= 1
+both cards and the uplinks of all units that it leaves and enters. Each link carries as much each
+way. Where links of each two outermost units are stated (`Span.between`), they stand in the place of
+the outermost uplinks, each direction by itself:
 
     units a to b:         min(members of a, members of b) x bandwidth_ab
 
@@ -31,8 +34,11 @@ class Layout:
     """One group. No slots: cached properties live in the dict.
 
     Args:
-        units: of every tier but the last the members of each unit, in order; units of a tier are inside those of the next.
-        size: members. bandwidth: bytes/s of a member's share of each tier, one direction. latency_s: of a message that crosses it.
+        units: of every tier but the last the members of each unit, in order; units of a tier are
+            inside those of the next.
+        size: members.
+        bandwidth: bytes/s of a member's share of each tier, one direction.
+        latency_s: of a message that crosses it.
         between: links of each two outermost units; None = all as `bandwidth` and `latency_s` say.
     """
 
@@ -59,18 +65,23 @@ class Layout:
 
     @cached_property
     def share(self) -> tuple[float, ...]:
-        """Of each tier the bytes/s of a member's message that gets so far: the slowest of the network tiers on its way."""
+        """Of each tier the bytes/s of a member's message that gets so far: the slowest of the
+        network tiers on its way.
+        """
         return (self.bandwidth[0], *accumulate(self.bandwidth[1:], min))
 
     @cached_property
     def capacity(self) -> FloatArray:
-        """Bytes/s of every link: the members' island links, their cards (of tier 1), then the uplinks of the units of tiers 1, 2, .., or
-        in place of the last those from each outermost unit to each.
+        """Bytes/s of every link: the members' island links, their cards (of tier 1), then the
+        uplinks of the units of tiers 1, 2, .., or in place of the last those from each outermost
+        unit to each.
         """
         links = [np.full(self.size, self.share[0])]
         if len(self.share) > 1:
             links.append(np.full(self.size, self.share[1]))
-        links += [np.array(self.units[tier - 1]) * self.share[tier] for tier in range(2, len(self.share))]
+        links += [
+            np.array(self.units[tier - 1]) * self.share[tier] for tier in range(2, len(self.share))
+        ]
         if self.between is not None:
             members = np.array(self.units[-1])
             pairs = np.minimum.outer(members, members) * np.array(self.between.bandwidth)
@@ -95,9 +106,16 @@ class Layout:
 
 
 def layouts_of(span: Span) -> tuple[Layout, ...]:
-    """Of each group of a span; where units are not known one is filled after the other, in units of whole ones."""
-    shape = np.broadcast_shapes(*(np.shape(one) for one in (*span.below, *span.bandwidth, *span.latency_s)))
-    columns = [np.broadcast_to(one, shape).tolist() for one in (*span.below, *span.bandwidth, *span.latency_s)]
+    """Of each group of a span; where units are not known one is filled after the other, in units of
+    whole ones.
+    """
+    shape = np.broadcast_shapes(
+        *(np.shape(one) for one in (*span.below, *span.bandwidth, *span.latency_s))
+    )
+    columns = [
+        np.broadcast_to(one, shape).tolist()
+        for one in (*span.below, *span.bandwidth, *span.latency_s)
+    ]
     tiers = len(span.below)
     return tuple(
         Layout(
@@ -122,7 +140,9 @@ def _filled(below: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     found: list[tuple[int, ...]] = []
     whole: tuple[int, ...] = (below[-1],)
     for count in reversed(below[:-1]):
-        parts = ((count,) * (size // count) + ((size % count,) if size % count else ()) for size in whole)
+        parts = (
+            (count,) * (size // count) + ((size % count,) if size % count else ()) for size in whole
+        )
         whole = tuple(chain.from_iterable(parts))
         found.append(whole)
     return tuple(reversed(found))
@@ -147,17 +167,28 @@ def hop_seconds(layout: Layout, source: IntArray, target: IntArray) -> FloatArra
     return result
 
 
-def link_seconds(layout: Layout, source: IntArray, target: IntArray, size: FloatArray, group: IntArray, groups: int) -> FloatArray:
-    """Seconds that messages keep each link busy, one direction after the other: shape (groups, 2 x links).
+def link_seconds(
+    layout: Layout,
+    source: IntArray,
+    target: IntArray,
+    size: FloatArray,
+    group: IntArray,
+    groups: int,
+) -> FloatArray:
+    """Seconds that messages keep each link busy, one direction after the other: shape (groups, 2 x
+    links).
 
     Args:
-        size: bytes of each message. group: which row it counts in.
+        size: bytes of each message.
+        group: which row it counts in.
     """
     links, tier = len(layout.capacity), meeting_tier(layout, source, target)
     busy = np.zeros(groups * 2 * links)
 
     def add(some: BoolArray, link: IntArray) -> None:
-        busy[:] += np.bincount(group[some] * (2 * links) + link, weights=size[some], minlength=busy.size)
+        busy[:] += np.bincount(
+            group[some] * (2 * links) + link, weights=size[some], minlength=busy.size
+        )
 
     for side, end in enumerate((source, target)):
         start = side * links

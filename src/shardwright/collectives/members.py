@@ -15,7 +15,8 @@ from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import Units
 
 _SPARSE = 64
-"""Units from a group's first to its last, for each member, from which sorting them is quicker than counting them."""
+"""Units from a group's first to its last, for each member, from which sorting them is quicker than
+counting them."""
 PairRates = tuple[tuple[float, ...], ...]
 """Of each two outermost units of a cluster, from the one to the other."""
 
@@ -30,26 +31,53 @@ def span_of_devices(
 ) -> Span:
     """The span of one group.
 
-    Members below a unit of a tier are the most that any unit holds, as in `span_of`. Where the group lies in unlike units (islands of two
-    kinds), each unit's members are kept too. Left out: so are not those of alike units, which grids price by the fullest one.
+    Members below a unit of a tier are the most that any unit holds, as in `span_of`. Where the
+    group lies in unlike units (islands of two kinds), each unit's members are kept too. Left out:
+    so are not those of alike units, which grids price by the fullest one.
 
     Args:
-        devices: different, as the cluster numbers them. tiers: innermost first. units: of each tier. between: bytes/s of a member, and
-            seconds of a message, from each unit of the tier below the last to each; None = all alike.
+        devices: different, as the cluster numbers them.
+        tiers: innermost first.
+        units: of each tier.
+        between: bytes/s of a member, and seconds of a message, from each unit of the tier below the
+            last to each; None = all alike.
     """
-    if isinstance(devices, DeviceList) and devices.is_run and between is None and all(len(level.first) == 1 for level in units):
-        return _span((*(_most_of_run(devices, level) for level in units[:-1]), len(devices)), None, tiers, in_network_reduction)
+    if (
+        isinstance(devices, DeviceList)
+        and devices.is_run
+        and between is None
+        and all(len(level.first) == 1 for level in units)
+    ):
+        return _span(
+            (*(_most_of_run(devices, level) for level in units[:-1]), len(devices)),
+            None,
+            tiers,
+            in_network_reduction,
+        )
     places = numbers_of(devices)
     inside = [_members_by_unit(level.of(places)) for level in units[:-1]]
     below = (*(max(counts) for counts in inside), len(devices))
-    uneven = _unlike(int(places.min()), int(places.max()), units) and any(len(set(counts)) > 1 for counts in inside)
-    return _span(below, tuple(inside) if uneven else None, tiers, in_network_reduction, _between(places, units, tuple(inside), between))
+    uneven = _unlike(int(places.min()), int(places.max()), units) and any(
+        len(set(counts)) > 1 for counts in inside
+    )
+    return _span(
+        below,
+        tuple(inside) if uneven else None,
+        tiers,
+        in_network_reduction,
+        _between(places, units, tuple(inside), between),
+    )
 
 
 def _most_of_run(devices: DeviceList, level: Units) -> int:
-    """The most that lie in one of a level's equal units, of devices one behind the other: only the first and the last are not full."""
+    """The most that lie in one of a level's equal units, of devices one behind the other: only the
+    first and the last are not full.
+    """
     low, high = level.around(devices.first)
-    return max(devices.within(*ends) for ends in ((low, high), (high, 2 * high - low), level.around(devices[-1])))
+    return max(
+        devices.within(*ends)
+        for ends in ((low, high), (high, 2 * high - low), level.around(devices[-1]))
+    )
 
 
 def _members_by_unit(unit: IntArray) -> tuple[int, ...]:
@@ -62,23 +90,34 @@ def _members_by_unit(unit: IntArray) -> tuple[int, ...]:
 
 
 def _between(
-    places: IntArray, units: tuple[Units, ...], inside: tuple[tuple[int, ...], ...], rates: tuple[PairRates, PairRates] | None
+    places: IntArray,
+    units: tuple[Units, ...],
+    inside: tuple[tuple[int, ...], ...],
+    rates: tuple[PairRates, PairRates] | None,
 ) -> Between | None:
     """The links of each two units that the group lies in."""
     if rates is None or len(inside) < 2 or len(inside[-1]) < 2:
         return None
     here = distinct(units[-2].of(places)).tolist()
-    bandwidth, latency_s = (tuple(tuple(rate[one][other] for other in here) for one in here) for rate in rates)
+    bandwidth, latency_s = (
+        tuple(tuple(rate[one][other] for other in here) for one in here) for rate in rates
+    )
     return Between(units=inside, bandwidth=bandwidth, latency_s=latency_s)
 
 
 @lru_cache(maxsize=65536)
 def side_of_span(
-    devices: Sequence[int], device: int, tiers: tuple[Tier, ...], *, units: tuple[Units, ...], in_network_reduction: bool = False
+    devices: Sequence[int],
+    device: int,
+    tiers: tuple[Tier, ...],
+    *,
+    units: tuple[Units, ...],
+    in_network_reduction: bool = False,
 ) -> Span:
     """The span of a group of as many that lies in every unit as it does in the units of one device.
 
-    Eight members in one node and two in another: of a device of the first as if all ten were by eights, of one of the other by twos.
+    Eight members in one node and two in another: of a device of the first as if all ten were by
+    eights, of one of the other by twos.
     """
     places = np.append(np.asarray(devices), device)
     levels = (level.of(places) for level in units[:-1])

@@ -1,17 +1,21 @@
-"""Sums over units whose links differ pair by pair, such as zones: trees over the units that each take the links with most room left.
+"""Sums over units whose links differ pair by pair, such as zones: trees over the units that each
+take the links with most room left.
 
 The buffer is cut into N equal parts, a tree each, one after the other:
 
-    over the outermost units: the spanning tree whose busiest link is the least busy with it; a link from a to b is busy for
-                              1 / (min(members of a, members of b) x bandwidth_ab) seconds a byte, the two directions apart
+    over the outermost units: the spanning tree whose busiest link is the least busy with it; a link
+                              from a to b is busy for 1 / (min(members of a, members of b) x
+                              bandwidth_ab) seconds a byte, the two directions apart
     inside a unit:            stars around a centre that moves from member to member, unit in unit down to islands
 
-So slow pairs carry little or nothing, and fast ones are shared. Kruskal's tree has the least busiest edge of all.
+So slow pairs carry little or nothing, and fast ones are shared. Kruskal's tree has the least
+busiest edge of all.
 
-Left out: cards and uplinks inside a unit when trees over units are chosen (the price has them), latency (`tree` is for small buffers),
-groups of more than `MOST_MEMBERS`.
+Left out: cards and uplinks inside a unit when trees over units are chosen (the price has them),
+latency (`tree` is for small buffers), groups of more than `MOST_MEMBERS`.
 
-Sources: Zhao et al. 2024, "ForestColl" (arXiv:2402.06787), for sums along packed trees; Kruskal 1956 (Proceedings of the AMS 7).
+Sources: Zhao et al. 2024, "ForestColl" (arXiv:2402.06787), for sums along packed trees; Kruskal
+1956 (Proceedings of the AMS 7).
 """
 
 from __future__ import annotations
@@ -46,7 +50,9 @@ def paired_trees(layout: Layout) -> tuple[Tree, ...]:
 
 
 def pair_costs(layout: Layout) -> FloatArray:
-    """(units, units) seconds a byte that a link from the one to the other is busy; inf from a unit to itself."""
+    """(units, units) seconds a byte that a link from the one to the other is busy; inf from a unit
+    to itself.
+    """
     assert layout.between is not None
     members, rates = np.array(layout.units[-1]), np.array(layout.between.bandwidth)
     room = np.minimum.outer(members, members) * rates
@@ -71,7 +77,9 @@ def trees_over(layout: Layout, parts: int) -> list[list[Edge]]:
 def _spanning(weight: FloatArray, units: int) -> list[Edge]:
     """Kruskal's tree of the least edges."""
     belongs, tree = list(range(units)), []
-    for _, one, other in sorted((float(weight[one, other]), one, other) for one, other in combinations(range(units), 2)):
+    for _, one, other in sorted(
+        (float(weight[one, other]), one, other) for one, other in combinations(range(units), 2)
+    ):
         if belongs[one] != belongs[other]:
             tree.append((one, other))
             belongs = [belongs[one] if of == belongs[other] else of for of in belongs]
@@ -81,10 +89,15 @@ def _spanning(weight: FloatArray, units: int) -> list[Edge]:
 def _inside(layout: Layout, turn: int) -> tuple[list[int], list[Edge]]:
     """The centre of each outermost unit in one turn, and the edges of the stars in it."""
     starts = np.cumsum([0, *layout.units[-1]])
-    centres = {int(start) + turn % count for start, count in zip(starts, layout.units[-1], strict=False)}
+    centres = {
+        int(start) + turn % count for start, count in zip(starts, layout.units[-1], strict=False)
+    }
     heads, edges = list(range(layout.size)), []
     firsts = np.cumsum([0, *layout.counts[0]])
-    islands = [range(int(first), int(first) + count) for first, count in zip(firsts, layout.counts[0], strict=False)]
+    islands = [
+        range(int(first), int(first) + count)
+        for first, count in zip(firsts, layout.counts[0], strict=False)
+    ]
     for level in (islands, *layout.children[:-1]):
         above = []
         for inside in level:

@@ -1,4 +1,6 @@
-"""Names of the algorithms and of the libraries that bring them. A new algorithm is one file and one line here."""
+"""Names of the algorithms and of the libraries that bring them. A new algorithm is one file and one
+line here.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ ALGORITHMS: Final = MappingProxyType(
         "one_sided": "shardwright.collectives.engine_exchanges:ONE_SIDED",
     }
 )
-# Schedules of single messages, made for one group: only a library that runs schedules as it is given them has these.
+# Schedules of single messages, made for one group: only a library that runs schedules as it is
+# given them has these.
 SCHEDULED: Final = ("tree", "forest", "paired", "straggler")
 # Kernels of serving engines, for sums and exchanges inside an island of a few megabytes.
 OF_ENGINES: Final = ("one_shot", "two_shot", "multimem", "low_latency", "one_sided")
@@ -42,13 +45,15 @@ _NCCL: Final = ("ring", "double_binary_tree", "nvlink_sharp", "pairwise", "flat"
 
 ENGINES: Final = ("vllm", "sglang", "trtllm")
 
-# What each library runs when nothing is tuned by hand. NCCL: src/graph/tuning.cc (ring, tree, NVLS) and src/enqueue.cc, where rooted
-# collectives other than broadcast and all_to_all are grouped sends; its PAT (one device a node) and CollNet are not here.
-# Messages: `execute.transport.messages` cuts a sum in even shares that go straight to their owners and back, which is the ring's
-# bytes (and in place of its n - 1 hops one round, which the ring's latency is never below). Synthesised: MSCCL runs schedules that are
-# written for a group on NCCL's transports, and what it has no schedule for as NCCL does (github.com/Azure/msccl-executor-nccl). Engines sum
-# by one and two shots where that is faster than NCCL; with their option of multimem (symmetric memory) by the switch too. DeepEP and
-# one-sided exchanges are libraries of their own, beside NCCL.
+# What each library runs when nothing is tuned by hand. NCCL: src/graph/tuning.cc (ring, tree, NVLS)
+# and src/enqueue.cc, where rooted collectives other than broadcast and all_to_all are grouped
+# sends; its PAT (one device a node) and CollNet are not here. Messages:
+# `execute.transport.messages` cuts a sum in even shares that go straight to their owners and back,
+# which is the ring's bytes (and in place of its n - 1 hops one round, which the ring's latency is
+# never below). Synthesised: MSCCL runs schedules that are written for a group on NCCL's transports,
+# and what it has no schedule for as NCCL does (github.com/Azure/msccl-executor-nccl). Engines sum
+# by one and two shots where that is faster than NCCL; with their option of multimem (symmetric
+# memory) by the switch too. DeepEP and one-sided exchanges are libraries of their own, beside NCCL.
 LIBRARIES: Final = MappingProxyType(
     {
         "any": tuple(name for name in ALGORITHMS if name not in (*SCHEDULED, *OF_ENGINES)),
@@ -56,17 +61,28 @@ LIBRARIES: Final = MappingProxyType(
         "synthesised": _NCCL + SCHEDULED,
         "messages": ("ring", "pairwise", "flat", "send"),
         **dict.fromkeys(ENGINES, (*_NCCL, "one_shot", "two_shot")),
-        **{f"{engine}-multimem": (*_NCCL, "one_shot", "two_shot", "multimem") for engine in ENGINES},
+        **{
+            f"{engine}-multimem": (*_NCCL, "one_shot", "two_shot", "multimem") for engine in ENGINES
+        },
         "deepep": (*(name for name in _NCCL if name != "pairwise"), "low_latency"),
         "one-sided": (*(name for name in _NCCL if name != "pairwise"), "pairwise", "one_sided"),
     }
 )
 
-# Where a library runs a kind by fewer algorithms than its others could: NCCL broadcasts along its ring only (src/enqueue.cc, from memory).
-ONLY: Final = MappingProxyType({(library, Collective.BROADCAST): ("ring",) for library in ("nccl", "synthesised")})
+# Where a library runs a kind by fewer algorithms than its others could: NCCL broadcasts along its
+# ring only (src/enqueue.cc, from memory).
+ONLY: Final = MappingProxyType(
+    {(library, Collective.BROADCAST): ("ring",) for library in ("nccl", "synthesised")}
+)
 
-# Libraries that call NCCL for what they have nothing of their own for: its buffers are there, and inside an island its kernels run.
-OWN_KERNELS: Final = (*ENGINES, *(f"{engine}-multimem" for engine in ENGINES), "deepep", "one-sided")
+# Libraries that call NCCL for what they have nothing of their own for: its buffers are there, and
+# inside an island its kernels run.
+OWN_KERNELS: Final = (
+    *ENGINES,
+    *(f"{engine}-multimem" for engine in ENGINES),
+    "deepep",
+    "one-sided",
+)
 CALL_NCCL: Final = ("nccl", "synthesised", *OWN_KERNELS)
 
 
@@ -74,7 +90,9 @@ CALL_NCCL: Final = ("nccl", "synthesised", *OWN_KERNELS)
 def algorithm_named(name: str) -> CollectiveAlgorithm:
     """The registered algorithm of that name."""
     if name not in ALGORITHMS:
-        raise RuntimeModelError(f"unknown collective algorithm {name!r}", hint=nearest(name, ALGORITHMS))
+        raise RuntimeModelError(
+            f"unknown collective algorithm {name!r}", hint=nearest(name, ALGORITHMS)
+        )
     module, attribute = ALGORITHMS[name].split(":")
     algorithm: CollectiveAlgorithm = getattr(importlib.import_module(module), attribute)
     return algorithm
@@ -82,8 +100,12 @@ def algorithm_named(name: str) -> CollectiveAlgorithm:
 
 @cache
 def algorithms_for(kind: Collective, *, library: str = "any") -> tuple[CollectiveAlgorithm, ...]:
-    """The algorithms of a library that can run `kind`, in the registry's order (ties go to the first)."""
+    """The algorithms of a library that can run `kind`, in the registry's order (ties go to the
+    first).
+    """
     if library not in LIBRARIES:
-        raise RuntimeModelError(f"unknown collective library {library!r}", hint=nearest(library, LIBRARIES))
+        raise RuntimeModelError(
+            f"unknown collective library {library!r}", hint=nearest(library, LIBRARIES)
+        )
     names = ONLY.get((library, kind), LIBRARIES[library])
     return tuple(algorithm for algorithm in map(algorithm_named, names) if kind in algorithm.kinds)

@@ -1,8 +1,10 @@
-"""A message from one member to another: the first and the last of the group, so over the outermost tier that the group crosses.
+"""A message from one member to another: the first and the last of the group, so over the outermost
+tier that the group crosses.
 
     seconds = latency_k + V / bandwidth_k
 
-One member sends on its own share of the links. Left out: striping one message over the network cards of other members.
+One member sends on its own share of the links. Left out: striping one message over the network
+cards of other members.
 
 Source: the alpha-beta model (Hockney 1994, Parallel Computing 20).
 """

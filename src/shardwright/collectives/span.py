@@ -1,4 +1,6 @@
-"""Where a group lies: how many members it has under each tier of the network. Arrays, so that one call prices thousands of groups."""
+"""Where a group lies: how many members it has under each tier of the network. Arrays, so that one
+call prices thousands of groups.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,14 @@ _BEYOND: Final = 2.0**50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between:
-    """Links of each two units of a group, such as its zones, where they differ: only schedules that are made for the group can use them.
+    """Links of each two units of a group, such as its zones, where they differ: only schedules that
+    are made for the group can use them.
 
     Args:
-        units: members of each unit of every tier but the last, in order; links are those of the outermost. bandwidth: [a][b] bytes/s that
-            one member of unit a has to unit b, and one of b from a. latency_s: [a][b] seconds of a message from a to b.
+        units: members of each unit of every tier but the last, in order; links are those of the
+            outermost.
+        bandwidth: [a][b] bytes/s that one member of unit a has to unit b, and one of b from a.
+        latency_s: [a][b] seconds of a message from a to b.
     """
 
     units: tuple[tuple[int, ...], ...]
@@ -31,22 +36,27 @@ class Between:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Span:
-    """Groups of devices as seen by a collective; every field is an array over the groups priced together, of shape (n,).
+    """Groups of devices as seen by a collective; every field is an array over the groups priced
+    together, of shape (n,).
 
     Equal only to itself. No slots: cached properties live in the dict.
 
     Args:
-        below: one array a tier, innermost first: the most members that any unit of the tier has (an island, a leaf, .., the whole), so
-            the last is the group's size. Units that hold fewer count as parts of one: 53 devices on nodes of 8 (8 in six nodes, 5 in
-            one) are 8 and 53, which costs nearly what 8 and 56 do.
-        bandwidth: one array a tier: bytes/s, one direction, one member's share while all like groups of its neighbours are busy too.
+        below: one array a tier, innermost first: the most members that any unit of the tier has (an
+            island, a leaf, .., the whole), so the last is the group's size. Units that hold fewer
+            count as parts of one: 53 devices on nodes of 8 (8 in six nodes, 5 in one) are 8 and 53,
+            which costs nearly what 8 and 56 do.
+        bandwidth: one array a tier: bytes/s, one direction, one member's share while all like
+            groups of its neighbours are busy too.
         latency_s: one array a tier: seconds for a message that crosses that tier at most.
         in_network_reduction: the island's switch can reduce (NVLink SHARP).
-        units: of one group over unlike units: members of each unit of every tier but the last, in order, units of one tier inside those
-            of the next. None = as `below` says, units filled one after the other.
-        between: of one group in three tiers and more: links of each two units below the last tier, which `bandwidth` and `latency_s` have
-            the slowest of; None = they are alike.
-        late_s: seconds by which one member comes later than all others, shape (n,); None = all come together.
+        units: of one group over unlike units: members of each unit of every tier but the last, in
+            order, units of one tier inside those of the next. None = as `below` says, units filled
+            one after the other.
+        between: of one group in three tiers and more: links of each two units below the last tier,
+            which `bandwidth` and `latency_s` have the slowest of; None = they are alike.
+        late_s: seconds by which one member comes later than all others, shape (n,); None = all come
+            together.
     """
 
     below: tuple[IntArray, ...]
@@ -59,19 +69,32 @@ class Span:
 
     @cached_property
     def fewest(self) -> tuple[IntArray, ...]:
-        """Of each tier the members of the unit that has the fewest, where `units` are known; else as `below`.
+        """Of each tier the members of the unit that has the fewest, where `units` are known; else
+        as `below`.
 
-        What enters or leaves a unit has the links of its members alone: with 8 and 1 members in two nodes all of a sum passes one card.
+        What enters or leaves a unit has the links of its members alone: with 8 and 1 members in two
+        nodes all of a sum passes one card.
         """
         if self.units is None:
             return self.below
-        return (*(np.minimum(count, min(unit)) for count, unit in zip(self.below[:-1], self.units, strict=True)), self.below[-1])
+        return (
+            *(
+                np.minimum(count, min(unit))
+                for count, unit in zip(self.below[:-1], self.units, strict=True)
+            ),
+            self.below[-1],
+        )
 
     @cached_property
     def parts(self) -> tuple[int, ...]:
-        """Of each tier but the first, where `units` are known, the most units of the tier below that lie in one unit."""
+        """Of each tier but the first, where `units` are known, the most units of the tier below
+        that lie in one unit.
+        """
         ends = [np.cumsum(counts) for counts in (*(self.units or ()), self.size.tolist())]
-        found = (np.diff(np.searchsorted(below, above, side="right"), prepend=0).max() for below, above in pairwise(ends))
+        found = (
+            np.diff(np.searchsorted(below, above, side="right"), prepend=0).max()
+            for below, above in pairwise(ends)
+        )
         return tuple(int(most) for most in found)
 
     @cached_property
@@ -81,9 +104,13 @@ class Span:
 
     @cached_property
     def members(self) -> tuple[FloatArray, ...]:
-        """Members below a unit of each tier over those below one of the tier inside it: whole numbers where units divide the group."""
+        """Members below a unit of each tier over those below one of the tier inside it: whole
+        numbers where units divide the group.
+        """
         inside = (np.ones(1, dtype=np.int64), *self.below[:-1])
-        return tuple(np.true_divide(count, inner) for count, inner in zip(self.below, inside, strict=True))
+        return tuple(
+            np.true_divide(count, inner) for count, inner in zip(self.below, inside, strict=True)
+        )
 
 
 def span_of(
@@ -97,17 +124,21 @@ def span_of(
 
     Args:
         tiers: of a uniform cluster, innermost first.
-        axes: (degree, stride) arrays; a group is {offset + sum i_a * stride_a, 0 <= i_a < degree_a}.
+        axes: (degree, stride) arrays; a group is {offset + sum i_a * stride_a, 0 <= i_a <
+            degree_a}.
         in_network_reduction: of the node kind (`NodeKind.in_network_reduction`).
-        fewer: so many members less than the densest group has in a unit of each tier but the last, down to half of them; empty = none.
+        fewer: so many members less than the densest group has in a unit of each tier but the last,
+            down to half of them; empty = none.
 
-    The axes nest, as those of a grid: sorted by stride, each stride is at least the extent of the axes before it. The members below a unit
-    of U devices are the group's points in [0, U), counted from the outermost axis inward:
+    The axes nest, as those of a grid: sorted by stride, each stride is at least the extent of the
+    axes before it. The members below a unit of U devices are the group's points in [0, U), counted
+    from the outermost axis inward:
 
         count(U) = q * (points of the inner axes) + inner count(U - q * stride) if q < degree,   q = min(U // stride, degree)
 
-    This is the group that begins with a unit, and no group has more in any unit. One has at least half as many in some unit: what it has
-    in a window of U devices lies in two of them (see `communication.spans_along`).
+    This is the group that begins with a unit, and no group has more in any unit. One has at least
+    half as many in some unit: what it has in a window of U devices lies in two of them (see
+    `communication.spans_along`).
     """
     shape = np.broadcast_shapes(*(np.shape(d) for d, _ in axes)) if axes else (1,)
     nested = _by_stride(axes, shape)
@@ -124,12 +155,18 @@ def span_of(
     return span_with(tiers, tuple(below), in_network_reduction=in_network_reduction)
 
 
-def span_with(tiers: tuple[Tier, ...], below: tuple[IntArray, ...], *, in_network_reduction: bool = False) -> Span:
-    """The span of groups of which units of each tier hold `below` at most, (n,) each; the last is their size."""
+def span_with(
+    tiers: tuple[Tier, ...], below: tuple[IntArray, ...], *, in_network_reduction: bool = False
+) -> Span:
+    """The span of groups of which units of each tier hold `below` at most, (n,) each; the last is
+    their size.
+    """
     return Span(
         below=below,
         bandwidth=bandwidths(tiers, below),
-        latency_s=tuple([np.full(below[-1].shape, tier.latency_s, dtype=np.float64) for tier in tiers]),
+        latency_s=tuple(
+            [np.full(below[-1].shape, tier.latency_s, dtype=np.float64) for tier in tiers]
+        ),
         in_network_reduction=in_network_reduction,
     )
 
@@ -137,21 +174,27 @@ def span_with(tiers: tuple[Tier, ...], below: tuple[IntArray, ...], *, in_networ
 def bandwidths(tiers: tuple[Tier, ...], below: tuple[IntArray, ...]) -> tuple[FloatArray, ...]:
     """Bytes/s of a member's share of each tier, (n,) each.
 
-    A group that has one member in every unit of a tier above the islands only passes it on the way to the next. Where that tier is one
-    inside a node and slower than the cards, the group's messages take the cards: the tier counts with the rate of the next.
+    A group that has one member in every unit of a tier above the islands only passes it on the way
+    to the next. Where that tier is one inside a node and slower than the cards, the group's
+    messages take the cards: the tier counts with the rate of the next.
     """
     found = [np.full(below[-1].shape, tier.bandwidth, dtype=np.float64) for tier in tiers]
     for tier in range(len(tiers) - 2, 0, -1):
         if tiers[tier].bandwidth < tiers[tier + 1].bandwidth:
-            found[tier] = np.where(below[tier] == below[tier - 1], np.maximum(found[tier], found[tier + 1]), found[tier])
+            found[tier] = np.where(
+                below[tier] == below[tier - 1],
+                np.maximum(found[tier], found[tier + 1]),
+                found[tier],
+            )
     return tuple(found)
 
 
 def lie_alike(tiers: tuple[Tier, ...], axes: tuple[tuple[IntArray, IntArray], ...]) -> BoolArray:
-    """(n,) all groups along the axes of a mesh lie alike: in every unit of a tier each has equally many members, or none.
+    """(n,) all groups along the axes of a mesh lie alike: in every unit of a tier each has equally
+    many members, or none.
 
-    An axis does so if its groups fit into units, fill them, or have no two members in one. A pair of stride 3 on nodes of 4 does not:
-    {0, 3} lies in a node, {6, 9} in two.
+    An axis does so if its groups fit into units, fill them, or have no two members in one. A pair
+    of stride 3 on nodes of 4 does not: {0, 3} lies in a node, {6, 9} in two.
     """
     alike = np.ones(np.broadcast_shapes(*(np.shape(d) for d, _ in axes)), dtype=np.bool_)
     for degree, stride in axes:
@@ -162,11 +205,16 @@ def lie_alike(tiers: tuple[Tier, ...], axes: tuple[tuple[IntArray, IntArray], ..
     return alike
 
 
-# Whole numbers below 2^52 are exact in floats, and so is the floor of their quotient; float division is several times faster than integer.
+# Whole numbers below 2^52 are exact in floats, and so is the floor of their quotient; float
+# division is several times faster than integer.
 
 
-def _by_stride(axes: tuple[tuple[IntArray, IntArray], ...], shape: tuple[int, ...]) -> list[tuple[FloatArray, FloatArray]]:
-    """The axes of each group in rising order of stride. A degree of one has no stride: it gets one that no unit reaches."""
+def _by_stride(
+    axes: tuple[tuple[IntArray, IntArray], ...], shape: tuple[int, ...]
+) -> list[tuple[FloatArray, FloatArray]]:
+    """The axes of each group in rising order of stride. A degree of one has no stride: it gets one
+    that no unit reaches.
+    """
     nested: list[tuple[FloatArray, FloatArray]] = []
     for degree, stride in axes:
         wide = np.broadcast_to(degree, shape).astype(np.float64)
@@ -181,7 +229,9 @@ def _by_stride(axes: tuple[tuple[IntArray, IntArray], ...], shape: tuple[int, ..
     return nested
 
 
-def _points_below(unit: int, axes: list[tuple[FloatArray, FloatArray]], points: list[FloatArray]) -> FloatArray:
+def _points_below(
+    unit: int, axes: list[tuple[FloatArray, FloatArray]], points: list[FloatArray]
+) -> FloatArray:
     """Points of each group in [0, unit); points[a] is the number of points of the axes before a."""
     total: FloatArray | None = None
     rest: FloatArray | float = float(unit)

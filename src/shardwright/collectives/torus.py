@@ -1,11 +1,13 @@
-"""2D torus: the members of each tier in a near-square grid x * y = m_k, a ring along the rows and then one along the columns.
+"""2D torus: the members of each tier in a near-square grid x * y = m_k, a ring along the rows and
+then one along the columns.
 
-(x - 1) + (y - 1) steps on tier k, x the largest divisor of m_k up to its root; bytes as in `nested`. A prime m_k keeps its ring, and so do
-units that do not divide the group and tiers of a million members or more. For one tier this is the published algorithm; more tiers nest.
-Left out: both directions of the grid busy at the same time (true torus networks).
+(x - 1) + (y - 1) steps on tier k, x the largest divisor of m_k up to its root; bytes as in
+`nested`. A prime m_k keeps its ring, and so do units that do not divide the group and tiers of a
+million members or more. For one tier this is the published algorithm; more tiers nest. Left out:
+both directions of the grid busy at the same time (true torus networks).
 
-Source: Mikami et al. 2018 (arXiv:1811.05233), section 2.2 (number from memory): reduce_scatter along rows, all_reduce along
-columns, all_gather along rows.
+Source: Mikami et al. 2018 (arXiv:1811.05233), section 2.2 (number from memory): reduce_scatter
+along rows, all_reduce along columns, all_gather along rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Sums along spanning trees: up to the root and down again, the buffer in parts that follow one another by one round.
+"""Sums along spanning trees: up to the root and down again, the buffer in parts that follow one
+another by one round.
 
-A tree with its share of the buffer takes 2 h rounds for one part, h those of a broadcast in which a member sends one message at a time,
-to the child first whose own subtree needs longest; the way up is the way down backwards. Part p is p rounds behind the first:
+A tree with its share of the buffer takes 2 h rounds for one part, h those of a broadcast in which a
+member sends one message at a time, to the child first whose own subtree needs longest; the way up
+is the way down backwards. Part p is p rounds behind the first:
 
     rounds = 2 h + P - 1,   seconds(P) = alpha_P + V beta_P: sums over the rounds of `round_costs`
 
@@ -26,7 +28,9 @@ PARTS: Final = tuple(2**power for power in range(11))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """A rooted spanning tree: the part of the buffer that is summed along it, and each member's parent (-1: the root)."""
+    """A rooted spanning tree: the part of the buffer that is summed along it, and each member's
+    parent (-1: the root).
+    """
 
     share: float
     parent: tuple[int, ...]
@@ -71,7 +75,9 @@ def middle(edges: list[tuple[int, int]]) -> int:
 
 
 def send_steps(tree: Tree) -> tuple[IntArray, int]:
-    """The step of a broadcast in which each member gets the buffer (the root: -1), and the number of steps."""
+    """The step of a broadcast in which each member gets the buffer (the root: -1), and the number
+    of steps.
+    """
     children: list[list[int]] = [[] for _ in tree.parent]
     for member, parent in enumerate(tree.parent):
         if parent >= 0:
@@ -82,7 +88,9 @@ def send_steps(tree: Tree) -> tuple[IntArray, int]:
     needs = [0] * len(order)
     for member in reversed(order):
         children[member].sort(key=lambda child: (-needs[child], child))
-        needs[member] = max((needs[child] + place + 1 for place, child in enumerate(children[member])), default=0)
+        needs[member] = max(
+            (needs[child] + place + 1 for place, child in enumerate(children[member])), default=0
+        )
     step = np.full(len(order), -1)
     for member in order:
         for place, child in enumerate(children[member]):
@@ -115,7 +123,8 @@ def tree_sum(trees: tuple[Tree, ...], *, parts: int = 1) -> Schedule:
 
 @lru_cache(maxsize=1024)
 def tree_lines(layout: Layout, trees: tuple[Tree, ...]) -> tuple[FloatArray, FloatArray]:
-    """alpha_P and beta_P for each of `PARTS`. The sum is proven for one part: the others are the same a round later each.
+    """alpha_P and beta_P for each of `PARTS`. The sum is proven for one part: the others are the
+    same a round later each.
 
     Rounds in which all steps are under way are alike; they are priced once.
     """

@@ -1,4 +1,6 @@
-"""Which table, fit or assumption answered for the kernels and collectives of a plan, by share of their seconds."""
+"""Which table, fit or assumption answered for the kernels and collectives of a plan, by share of
+their seconds.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from shardwright.cost.device_network import group_span, kind_problem, network_of
 from shardwright.cost.fields_read import block_problem
 from shardwright.cost.kernel_lookup import attention_table_for, gemm_grid_for, grouped_table_for
 from shardwright.cost.move_prices import one_move_seconds
-from shardwright.cost.work_prices import cut_product, cut_seconds, gemm_shape, products, unquantised_operators, work_seconds
+from shardwright.cost.work_prices import (
+    cut_product,
+    cut_seconds,
+    gemm_shape,
+    products,
+    unquantised_operators,
+    work_seconds,
+)
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.lazy_dataclass import dataclass
@@ -38,19 +47,33 @@ _FAMILY: Final = {
     Kernel.ELEMENT: "element-wise",
     Kernel.SCAN: "scan",
 }
-_BANDWIDTH: Final = Origin(evidence=Evidence.ASSUMED, reference="bytes over a stated share of memory bandwidth")
+_BANDWIDTH: Final = Origin(
+    evidence=Evidence.ASSUMED, reference="bytes over a stated share of memory bandwidth"
+)
 _SCAN: Final = Origin(evidence=Evidence.ASSUMED, reference="a third of the GEMM rate")
-_BACKWARD: Final = Origin(evidence=Evidence.ASSUMED, reference="a stated multiple of the forward kernel, which the tables lack")
-_EXPERTS_BACKWARD: Final = Origin(evidence=Evidence.ASSUMED, reference="experts' backward as their forward, which alone was measured")
-_ALPHA_BETA: Final = Origin(evidence=Evidence.FITTED, reference="alpha-beta of the cheapest algorithm")
+_BACKWARD: Final = Origin(
+    evidence=Evidence.ASSUMED,
+    reference="a stated multiple of the forward kernel, which the tables lack",
+)
+_EXPERTS_BACKWARD: Final = Origin(
+    evidence=Evidence.ASSUMED,
+    reference="experts' backward as their forward, which alone was measured",
+)
+_ALPHA_BETA: Final = Origin(
+    evidence=Evidence.FITTED, reference="alpha-beta of the cheapest algorithm"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """Seconds of one family of kernels in one layer of a block, F, I and W of one microbatch, that one origin answered for.
+    """Seconds of one family of kernels in one layer of a block, F, I and W of one microbatch, that
+    one origin answered for.
 
     Args:
-        block: name. family: one of `FAMILIES`. seconds: of kernels, or of collectives whether hidden or not. layers: how many there are.
+        block: name.
+        family: one of `FAMILIES`.
+        seconds: of kernels, or of collectives whether hidden or not.
+        layers: how many there are.
     """
 
     block: str
@@ -61,7 +84,8 @@ class Answered:
 
 
 def answered(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tuple[Answered, ...]:
-    """A record for each block, family and origin of the first device of every family of `stages`; equal blocks are looked at once.
+    """A record for each block, family and origin of the first device of every family of `stages`;
+    equal blocks are looked at once.
 
     Their seconds are those of the block table.
     """
@@ -70,7 +94,9 @@ def answered(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tu
         for family in stage.families:
             local = family[0] - stage.base
             for segment in stage.segments:
-                counts.setdefault((id(segment.cells), id(segment.block)), []).append((segment, local, stage.base, segment.count))
+                counts.setdefault((id(segment.cells), id(segment.block)), []).append(
+                    (segment, local, stage.base, segment.count)
+                )
     result: list[Answered] = []
     for places in counts.values():
         segment, local, base, _ = places[0]
@@ -78,7 +104,13 @@ def answered(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tu
         spent = _spent(Same(own), Same(problem), segment.cells, Same(segment.block), local, base)
         layers = sum(count for *_, count in places)
         result += [
-            Answered(block=segment.block.name, family=family, origin=origin, seconds=seconds, layers=layers)
+            Answered(
+                block=segment.block.name,
+                family=family,
+                origin=origin,
+                seconds=seconds,
+                layers=layers,
+            )
             for (family, origin), seconds in spent.items()
         ]
     return tuple(result)
@@ -86,7 +118,12 @@ def answered(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tu
 
 @lru_cache(maxsize=1024)
 def _spent(
-    kind: Same[Problem], whole: Same[Problem], cells: StageCells, of: Same[Block], local: int, base: int
+    kind: Same[Problem],
+    whole: Same[Problem],
+    cells: StageCells,
+    of: Same[Block],
+    local: int,
+    base: int,
 ) -> dict[tuple[str, Origin], float]:
     """Seconds of one block on one device by family and origin.
 
@@ -96,7 +133,9 @@ def _spent(
     own, problem, block = kind.value, whole.value, of.value
     machine = problem_machine(own)
     sixteen, context = sixteen_bit(machine), block_context(block_problem(own, block), block)
-    structure, first = on_replica(cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices)
+    structure, first = on_replica(
+        cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices
+    )
     program = lower_block(block, structure, context)
     degrees = local_sizes(structure)
     spent: dict[tuple[str, Origin], float] = {}
@@ -114,11 +153,15 @@ def _spent(
         if cut is not None:
             mine = sixteen if cut.operator in unquantised else machine
             key = (_FAMILY[cut.kernel], _kernel_origin(cut, degrees, mine))
-            spent[key] = spent.get(key, 0.0) + float(cut_seconds(cut, degrees, mine, pieces=span.size)[0])
+            spent[key] = spent.get(key, 0.0) + float(
+                cut_seconds(cut, degrees, mine, pieces=span.size)[0]
+            )
         if int(span.size[0]) > 1:
             times = int(span.size[0]) - 1 if move.hops else 1
             key = ("collectives", _move_origin(move, span, network))
-            spent[key] = spent.get(key, 0.0) + times * float(one_move_seconds(move, degrees, span, network)[0])
+            spent[key] = spent.get(key, 0.0) + times * float(
+                one_move_seconds(move, degrees, span, network)[0]
+            )
     return spent
 
 
@@ -139,7 +182,9 @@ def _kernel_origin(work: BlockWork, degrees: Degrees, machine: Machine) -> Origi
     grid = gemm_grid_for(device, machine.compute, rates)
     if grid is None or not isinstance(groups, int):
         return rates.origin
-    inside = inside_grid(grid, m=m.astype(np.float64), n=n.astype(np.float64), k=k.astype(np.float64))
+    inside = inside_grid(
+        grid, m=m.astype(np.float64), n=n.astype(np.float64), k=k.astype(np.float64)
+    )
     return _table(device.name) if bool(inside[0]) else rates.origin
 
 
@@ -159,20 +204,29 @@ def _attention_origin(work: BlockWork, machine: Machine) -> Origin:
 def _table(name: str) -> Origin:
     """The shipped tables; those of another part of the same die are taken over, not measured."""
     if name in SAME_DIE:
-        return Origin(evidence=Evidence.ASSUMED, reference=f"as {SAME_DIE[name]}, the same die; {TABLE_ORIGIN.reference}")
+        return Origin(
+            evidence=Evidence.ASSUMED,
+            reference=f"as {SAME_DIE[name]}, the same die; {TABLE_ORIGIN.reference}",
+        )
     return TABLE_ORIGIN
 
 
 def _move_origin(move: Move, span: Span, network: Network) -> Origin:
     for curve in network.curves:
-        if curve.collective == move.kind.value and not move.copies and bool(measured_groups(span, curve)[0]):
+        if (
+            curve.collective == move.kind.value
+            and not move.copies
+            and bool(measured_groups(span, curve)[0])
+        ):
             return network.curve_origin
     return _ALPHA_BETA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Share of the seconds of one family, over all layers of the model, that each origin answered for; the largest first."""
+    """Share of the seconds of one family, over all layers of the model, that each origin answered
+    for; the largest first.
+    """
 
     family: str
     parts: tuple[tuple[float, Origin], ...]
@@ -185,9 +239,14 @@ def shares(records: tuple[Answered, ...]) -> tuple[Share, ...]:
         spent: dict[Origin, float] = {}
         for record in records:
             if record.family == family:
-                spent[record.origin] = spent.get(record.origin, 0.0) + record.seconds * record.layers
+                spent[record.origin] = (
+                    spent.get(record.origin, 0.0) + record.seconds * record.layers
+                )
         total = sum(spent.values())
         if total > 0.0:
-            parts = sorted(((seconds / total, origin) for origin, seconds in spent.items()), key=lambda p: -p[0])
+            parts = sorted(
+                ((seconds / total, origin) for origin, seconds in spent.items()),
+                key=lambda p: -p[0],
+            )
             result.append(Share(family=family, parts=tuple(parts)))
     return tuple(result)

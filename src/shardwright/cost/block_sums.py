@@ -1,6 +1,8 @@
-"""What a block takes and keeps on one device but for communication: it depends on degrees alone, not on where groups lie.
+"""What a block takes and keeps on one device but for communication: it depends on degrees alone,
+not on where groups lie.
 
-Few different degrees are ever asked for: many meshes share them, and so do the tables of one search.
+Few different degrees are ever asked for: many meshes share them, and so do the tables of one
+search.
 """
 
 from __future__ import annotations
@@ -17,7 +19,14 @@ from shardwright.cost.degree_rows import Rows
 from shardwright.cost.host import HostClock, PairedLayer
 from shardwright.cost.parts import ATTENTION, ELEMENT, GEMM, MODES, PARTS, PHASES
 from shardwright.cost.redone import redone_share
-from shardwright.cost.work_prices import cut_product, cut_seconds, products, summed_seconds, unquantised_operators, work_seconds
+from shardwright.cost.work_prices import (
+    cut_product,
+    cut_seconds,
+    products,
+    summed_seconds,
+    unquantised_operators,
+    work_seconds,
+)
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block import BlockProgram, Kernel, Move, Phase, Recomputable, Saved
 from shardwright.program.block.rebuilt import rebuilt
@@ -28,7 +37,11 @@ Variant: TypeAlias = tuple[tuple[Saved, ...], Runtime]
 """What a block saves under a runtime, and the runtime."""
 Kernels: TypeAlias = dict[tuple[str, Phase], FloatArray]
 
-PART_OF_KERNEL: Final = {Kernel.ELEMENT: ELEMENT, Kernel.ATTENTION: ATTENTION, Kernel.SCAN: ATTENTION}
+PART_OF_KERNEL: Final = {
+    Kernel.ELEMENT: ELEMENT,
+    Kernel.ATTENTION: ATTENTION,
+    Kernel.SCAN: ATTENTION,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +49,17 @@ class BlockSums:
     """Sums over the kernels and the kept tensors of a block; n = rows, v = variants.
 
     Args:
-        seconds: (phases, parts, n) of kernels: F, I, W and what a selective recompute runs again; with what products in pieces take longer.
-        again: (parts, v, n) of forward kernels that run again in backward. stops: (n,) what a checkpoint of a whole layer leaves out.
-        flops: (n,) of forward. saved_bytes, host_bytes: (modes, v, n) kept on the device and in host memory. output_bytes: (n,).
-        by_operator: seconds of the kernels that communication may hide behind. core: of attention's cores.
-        names: of each variant, operators that run again in backward. clock, pair: what hosts and pairs of microbatches have of the kernels.
+        seconds: (phases, parts, n) of kernels: F, I, W and what a selective recompute runs again;
+            with what products in pieces take longer.
+        again: (parts, v, n) of forward kernels that run again in backward.
+        stops: (n,) what a checkpoint of a whole layer leaves out.
+        flops: (n,) of forward.
+        saved_bytes, host_bytes: (modes, v, n) kept on the device and in host memory.
+        output_bytes: (n,).
+        by_operator: seconds of the kernels that communication may hide behind.
+        core: of attention's cores.
+        names: of each variant, operators that run again in backward.
+        clock, pair: what hosts and pairs of microbatches have of the kernels.
     """
 
     seconds: FloatArray
@@ -76,7 +95,9 @@ def _each(change: Callable[..., FloatArray], first: BlockSums, *others: BlockSum
         saved_bytes=changed("saved_bytes"),  # type: ignore[arg-type]
         host_bytes=changed("host_bytes"),  # type: ignore[arg-type]
         output_bytes=changed("output_bytes"),  # type: ignore[arg-type]
-        by_operator={key: change(*(one.by_operator[key] for one in every)) for key in first.by_operator},
+        by_operator={
+            key: change(*(one.by_operator[key] for one in every)) for key in first.by_operator
+        },
         core={key: change(*(one.core[key] for one in every)) for key in first.core},
         names=first.names,
         clock=first.clock.each(change, *(one.clock for one in others)),
@@ -85,9 +106,15 @@ def _each(change: Callable[..., FloatArray], first: BlockSums, *others: BlockSum
 
 
 def block_sums(
-    program: BlockProgram, variants: tuple[Variant, ...], local: Degrees, *, machine: Machine, members: Callable[[Move], IntArray]
+    program: BlockProgram,
+    variants: tuple[Variant, ...],
+    local: Degrees,
+    *,
+    machine: Machine,
+    members: Callable[[Move], IntArray],
 ) -> BlockSums:
-    """Price the kernels of `program` for every row, and count what it keeps under each variant; see `block_table.block_tables`.
+    """Price the kernels of `program` for every row, and count what it keeps under each variant; see
+    `block_table.block_tables`.
 
     Args:
         members: of the groups of a move that products are cut into pieces for.
@@ -97,11 +124,18 @@ def block_sums(
     core = {Phase.F: np.zeros(n), Phase.I: np.zeros(n)}
     by_operator: Kernels = {}
     sixteen, unquantised = sixteen_bit(machine), unquantised_operators(program)
-    clock, pair = HostClock(program, local, machine=machine, runtime=runtime), PairedLayer(program, rows=n)
-    names = tuple([rebuilt(program.operators, under).again - program.constant for _, under in variants])
+    clock, pair = (
+        HostClock(program, local, machine=machine, runtime=runtime),
+        PairedLayer(program, rows=n),
+    )
+    names = tuple(
+        [rebuilt(program.operators, under).again - program.constant for _, under in variants]
+    )
     again, redone = np.zeros((len(PARTS), len(variants), n)), program.has_backward
     for work in program.works:
-        spent, count = work_seconds(work, local, sixteen if work.operator in unquantised else machine)
+        spent, count = work_seconds(
+            work, local, sixteen if work.operator in unquantised else machine
+        )
         clock.kernel(work, spent)
         pair.kernel(work.operator, work.phase, spent)
         part = PART_OF_KERNEL.get(work.kernel, GEMM)
@@ -121,13 +155,23 @@ def block_sums(
     for move in program.moves:
         whole = cut_product(move, gemms)
         if whole is not None:
-            own, at = sixteen if whole.operator in unquantised else machine, PHASES.index(move.phase)
+            own, at = (
+                sixteen if whole.operator in unquantised else machine,
+                PHASES.index(move.phase),
+            )
             seconds[at, GEMM] += cut_seconds(whole, local, own, pieces=members(move))
             if runtime.tp_overlap is TpOverlap.ASYNC and move.kind is Collective.REDUCE_SCATTER:
                 seconds[at, ELEMENT] += summed_seconds(move, local, machine, pieces=members(move))
     stops = np.zeros(n)
     if runtime.full_recompute is FullRecompute.STOPS_EARLY:
-        last = next((w.operator for w in reversed(program.works) if w.kernel is Kernel.GEMM and w.phase is Phase.F), "")
+        last = next(
+            (
+                w.operator
+                for w in reversed(program.works)
+                if w.kernel is Kernel.GEMM and w.phase is Phase.F
+            ),
+            "",
+        )
         stops = by_operator.get((last, Phase.F), stops)
     beside = {move.beside or move.operator for move in program.moves}
     saved_bytes, host_bytes = _saved_bytes([tensors for tensors, _ in variants], local)
@@ -148,14 +192,21 @@ def block_sums(
 
 
 def _saved_bytes(variants: list[tuple[Saved, ...]], degrees: Degrees) -> tuple[IntArray, IntArray]:
-    """(modes, variants, n) bytes that a microbatch keeps on the device from F to backward, and those that it keeps in host memory."""
-    result, host = np.zeros((2, len(MODES), len(variants), np.shape(degrees["mbs"])[0]), dtype=np.int64)
+    """(modes, variants, n) bytes that a microbatch keeps on the device from F to backward, and
+    those that it keeps in host memory.
+    """
+    result, host = np.zeros(
+        (2, len(MODES), len(variants), np.shape(degrees["mbs"])[0]), dtype=np.int64
+    )
     holders: dict[Saved, list[int]] = {}
     for number, tensors in enumerate(variants):
         for saved in tensors:
             holders.setdefault(saved, []).append(number)
     for saved, numbers in holders.items():
-        volume, times = evaluate(saved.volume, degrees), np.bincount(numbers, minlength=len(variants))[:, None]
+        volume, times = (
+            evaluate(saved.volume, degrees),
+            np.bincount(numbers, minlength=len(variants))[:, None],
+        )
         if saved.dropped is not Recomputable.NONE_AND_FULL:
             result[0] += times * volume
         if saved.dropped is not Recomputable.SELECTIVE:
@@ -178,7 +229,9 @@ class MetDegrees:
     """The different degrees of some rows.
 
     Args:
-        codes: of each, rising; None where they are too large for one. first: a row that has them. place: (rows,) of each row's.
+        codes: of each, rising; None where they are too large for one.
+        first: a row that has them.
+        place: (rows,) of each row's.
     """
 
     codes: IntArray | None
@@ -215,12 +268,18 @@ class MetSums:
         known = self._known
         if met.codes is None or len(met.codes) + (len(known[0]) if known else 0) > _MOST:
             return make(met.first).at(met.place)
-        missing = _missing(met.codes, known[0]) if known else np.ones(len(met.codes), dtype=np.bool_)
+        missing = (
+            _missing(met.codes, known[0]) if known else np.ones(len(met.codes), dtype=np.bool_)
+        )
         if missing.any():
             new = make(met.first[missing])
             codes = np.concatenate([known[0], met.codes[missing]]) if known else met.codes
             order = np.argsort(codes)
-            every = _each(lambda *parts: np.concatenate(parts, axis=-1), known[1], new) if known else new
+            every = (
+                _each(lambda *parts: np.concatenate(parts, axis=-1), known[1], new)
+                if known
+                else new
+            )
             # One assignment, so that whoever reads meanwhile has numbers that belong together.
             known = self._known = (codes[order], every.at(order))
         assert known is not None

@@ -6,7 +6,13 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.compiled import inner
-from shardwright.cost.bound_arrays import SCHEDULE_1F1B, SCHEDULE_GPIPE, CostRecords, PatternRecords, Scratch
+from shardwright.cost.bound_arrays import (
+    SCHEDULE_1F1B,
+    SCHEDULE_GPIPE,
+    CostRecords,
+    PatternRecords,
+    Scratch,
+)
 from shardwright.cost.terms import gathered_elements, parameter_bytes, temporary_bytes
 
 
@@ -21,7 +27,15 @@ def _in_flight(schedule: int, ranks: int, chunks: int, rank: int, microbatches: 
 
 
 @inner
-def fill_elements(scratch: Scratch, costs: CostRecords, patterns: PatternRecords, p: int, h: int, schedule: int, microbatches: int) -> None:
+def fill_elements(
+    scratch: Scratch,
+    costs: CostRecords,
+    patterns: PatternRecords,
+    p: int,
+    h: int,
+    schedule: int,
+    microbatches: int,
+) -> None:
     """Local elements and chunks in flight of each looked-at rank."""
     pipeline = patterns.pipelines[p]
     for s in range(pipeline["looked"]):
@@ -53,12 +67,23 @@ def fill_elements(scratch: Scratch, costs: CostRecords, patterns: PatternRecords
         held["frozen_dense"] = frozen_dense
         held["frozen_experts"] = frozen_experts
         held["held_dense"] = dense + copied
-        held["flying"] = _in_flight(schedule, pipeline["ranks"], pipeline["chunks_per_rank"], rank, microbatches)
+        held["flying"] = _in_flight(
+            schedule, pipeline["ranks"], pipeline["chunks_per_rank"], rank, microbatches
+        )
 
 
 @inner
 def fill_live(
-    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, layer: int, h: int, r: int, mode: int, redo: int
+    scratch: Scratch,
+    costs: CostRecords,
+    patterns: PatternRecords,
+    facts: np.void,
+    p: int,
+    layer: int,
+    h: int,
+    r: int,
+    mode: int,
+    redo: int,
 ) -> None:
     """Activations, logits and temporaries at the fullest under one recompute option."""
     use = 1 if mode == 1 else 0
@@ -78,7 +103,9 @@ def fill_live(
         if mode == 2 and facts["layer_block"] >= 0:
             t = facts["layer_block"]
             for way in range(patterns.redone.shape[3]):
-                saved -= patterns.redone[p, s, redo, way]["least"] * (costs.saved[layer, t, 0] - costs.saved[layer, t, 2])
+                saved -= patterns.redone[p, s, redo, way]["least"] * (
+                    costs.saved[layer, t, 0] - costs.saved[layer, t, 2]
+                )
         rank, row = patterns.ranks[p, s], costs.rows[layer]
         logits = row["logits"] if rank["has_head"] else 0.0
         blocks = row["logits_blocks"] if rank["has_head"] else 0.0
@@ -88,8 +115,12 @@ def fill_live(
 
 
 @inner
-def fill_whole(scratch: Scratch, costs: CostRecords, patterns: PatternRecords, p: int, h: int) -> None:
-    """Elements that ZeRO-3 makes whole on each looked-at rank: for the largest block's work, and for the whole step."""
+def fill_whole(
+    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, p: int, h: int
+) -> None:
+    """Elements that ZeRO-3 makes whole on each looked-at rank: for the largest block's work, and
+    for the whole step.
+    """
     for s in range(patterns.pipelines[p]["looked"]):
         largest = 0.0
         ends = 0.0
@@ -104,7 +135,14 @@ def fill_whole(scratch: Scratch, costs: CostRecords, patterns: PatternRecords, p
 
 @inner
 def fill_held(
-    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, h: int, zero: int, offloads: IntArray
+    scratch: Scratch,
+    costs: CostRecords,
+    patterns: PatternRecords,
+    facts: np.void,
+    p: int,
+    h: int,
+    zero: int,
+    offloads: IntArray,
 ) -> None:
     """Bytes that live through the step on each looked-at rank, under each option of offload."""
     shard, expert_shard = costs.groups[h]["shard"], costs.groups[h]["expert_shard"]
@@ -115,7 +153,9 @@ def fill_held(
         # Held by more devices than the rest, so sharded further: ZeRO-3 may leave nothing of it.
         frozen = of["frozen"] + of["spread"]
         if zero == 3:
-            frozen = np.ceil(of["frozen_dense"] / shard) + np.ceil(of["frozen_experts"] / expert_shard)
+            frozen = np.ceil(of["frozen_dense"] / shard) + np.ceil(
+                of["frozen_experts"] / expert_shard
+            )
         parameters = parameter_bytes(
             zero,
             dense + experts,
@@ -133,4 +173,9 @@ def fill_held(
         for o in range(offloads.shape[0]):
             here = (100.0 - float(offloads[o])) / 100.0
             kept = np.floor(gradients * here) if leave else gradients
-            scratch.held[o, s] = parameters + kept + np.floor(states * (100.0 - float(offloads[o])) / 100.0) + facts["workspace"]
+            scratch.held[o, s] = (
+                parameters
+                + kept
+                + np.floor(states * (100.0 - float(offloads[o])) / 100.0)
+                + facts["workspace"]
+            )

@@ -5,10 +5,12 @@ For a few ranks s of each pipeline (first, second, the fullest inside, one befor
     T >= gather + head_s + m work_s + max(tail_s + reduce_0, reduce_s) + update,   head and tail over the chunks before s,
     T >= gather + way_c + p chunk_c + (m - p) work_s + reduce_0 + update,          c the last chunk of s, way over those before it,
 
-and one microbatch's way through all chunks and back. The second is the way of the first microbatch to c, all that the rank does from
-there to the last one's backward of c, and that one's way back; before and after it has p microbatches of each of its other chunks. With
-2 chunks a rank, 4 ranks, 8 microbatches and s = 3: 7 chunks there and back, 8 microbatches of c, 4 of the rank's other chunk. Every
-term is a part of a path through the order that `critical_path` walks, so B0 <= B1. Memory counts what must be alive at their fullest.
+and one microbatch's way through all chunks and back. The second is the way of the first microbatch
+to c, all that the rank does from there to the last one's backward of c, and that one's way back;
+before and after it has p microbatches of each of its other chunks. With 2 chunks a rank, 4 ranks, 8
+microbatches and s = 3: 7 chunks there and back, 8 microbatches of c, 4 of the rank's other chunk.
+Every term is a part of a path through the order that `critical_path` walks, so B0 <= B1. Memory
+counts what must be alive at their fullest.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ MEMBERS_OF_A_CORE: Final = 20_000
 @inner
 def _reduction(sync: np.void, zero: int) -> float:
     """Seconds to reduce one layer's gradients."""
-    seconds: float = sync["all_reduce"] if zero == 0 else sync["scatter"] if zero == 3 else sync["reduce"]
+    seconds: float = (
+        sync["all_reduce"] if zero == 0 else sync["scatter"] if zero == 3 else sync["reduce"]
+    )
     return seconds
 
 
@@ -70,7 +74,9 @@ def _fill_work(
     redo: int,
     left: float,
 ) -> None:
-    """Seconds of a microbatch under one recompute option and ZeRO stage; `left`: share of the gradients that go to the host."""
+    """Seconds of a microbatch under one recompute option and ZeRO stage; `left`: share of the
+    gradients that go to the host.
+    """
     single = facts["layer_block"] >= 0
     pipeline, slowdown = patterns.pipelines[p], costs.groups[h]["slowdown"]
     scales, chunks = costs.groups[h]["scales"], float(pipeline["chunks_per_rank"])
@@ -84,17 +90,26 @@ def _fill_work(
     way = 2.0 * pipeline["ranks"] * chunks * scales
     for t in range(costs.meshes.shape[1]):
         times, sync = costs.layers[layer, t], costs.meshes[h, t]
-        gather, apart, copy, back = sync["refetch"], sync["apart"], sync["regather_copy"], sync["reduce_copy"]
+        gather, apart, copy, back = (
+            sync["refetch"],
+            sync["apart"],
+            sync["regather_copy"],
+            sync["reduce_copy"],
+        )
         reduce = _reduction(sync, zero) + left * sync["host_gradient"]
         f = forward_layer(times["forward"], sync["fetch"], sync["gather_copy"], zero, slowdown)
         plain = times["backward"] + (times["selective"] if mode == 1 else 0.0)
-        b = backward_layer(plain, gather, reduce, apart, copy, back, zero, facts["every_microbatch"], slowdown)
+        b = backward_layer(
+            plain, gather, reduce, apart, copy, back, zero, facts["every_microbatch"], slowdown
+        )
         redone = mode == 2 and times["transient"] > 0.0
         more = 0.0
         if redone:
             once_more = gathers_again(sync["regathered"], facts["reuse"])
             longer, fetch, put = plain + times["full"], once_more * gather, once_more * copy
-            again = backward_layer(longer, fetch, reduce, apart, put, back, zero, facts["every_microbatch"], slowdown)
+            again = backward_layer(
+                longer, fetch, reduce, apart, put, back, zero, facts["every_microbatch"], slowdown
+            )
             if single:
                 more = again - b
             else:
@@ -120,9 +135,17 @@ def _fill_work(
 
 @inner
 def _fill_sync(
-    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, h: int, zero: int
+    scratch: Scratch,
+    costs: CostRecords,
+    patterns: PatternRecords,
+    facts: np.void,
+    p: int,
+    h: int,
+    zero: int,
 ) -> tuple[float, float]:
-    """Reductions of chunk s and gathers of the rank; returns the reduction and the gather of chunk 0."""
+    """Reductions of chunk s and gathers of the rank; returns the reduction and the gather of chunk
+    0.
+    """
     at_end = not (zero >= 2 and facts["every_microbatch"])
     gathers = zero == 1 or zero == 2
     first_reduce = 0.0
@@ -146,7 +169,14 @@ def _fill_sync(
 
 @inner
 def _update(
-    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, h: int, zero: int, offload: float
+    scratch: Scratch,
+    costs: CostRecords,
+    patterns: PatternRecords,
+    facts: np.void,
+    p: int,
+    h: int,
+    zero: int,
+    offload: float,
 ) -> float:
     """Seconds of the slowest looked-at rank's update, without clipping."""
     group = costs.groups[h]
@@ -157,8 +187,12 @@ def _update(
     slowest = 0.0
     for s in range(patterns.pipelines[p]["looked"]):
         of = scratch.ranks[s]
-        spent = optimizer_seconds(of["dense"], cut, facts["update_bytes"], facts["bandwidth"], share, rate)
-        spent += optimizer_seconds(of["experts"], cut_experts, facts["update_bytes"], facts["bandwidth"], share, rate)
+        spent = optimizer_seconds(
+            of["dense"], cut, facts["update_bytes"], facts["bandwidth"], share, rate
+        )
+        spent += optimizer_seconds(
+            of["experts"], cut_experts, facts["update_bytes"], facts["bandwidth"], share, rate
+        )
         spent += (of["dense"] + of["experts"]) * group["passes"] / facts["bandwidth"]
         if not facts["overlap_gather"]:
             spent += of["gather_all"]
@@ -168,9 +202,18 @@ def _update(
 
 @inner
 def _border_seconds(
-    scratch: Scratch, costs: CostRecords, patterns: PatternRecords, facts: np.void, p: int, layer: int, tier: int, m: float
+    scratch: Scratch,
+    costs: CostRecords,
+    patterns: PatternRecords,
+    facts: np.void,
+    p: int,
+    layer: int,
+    tier: int,
+    m: float,
 ) -> float:
-    """Sends on each looked-at rank's ways, and those that hold it up; returns those of the way through all chunks and back."""
+    """Sends on each looked-at rank's ways, and those that hold it up; returns those of the way
+    through all chunks and back.
+    """
     pipeline = patterns.pipelines[p]
     blocks = facts["blocks_plain"] if pipeline["chunks_per_rank"] == 1 else facts["blocks_several"]
     way = 0.0
@@ -205,18 +248,31 @@ def _ready(
     first_gather: float,
     tied: float,
 ) -> float:
-    """Lower bound of the instant at which every gradient is reduced; those of `tied` weights come last on both ends."""
+    """Lower bound of the instant at which every gradient is reduced; those of `tied` weights come
+    last on both ends.
+    """
     pipeline = patterns.pipelines[p]
     ranks = pipeline["ranks"]
     late: float = first_gather + scratch.way[r] + sent
     for s in range(pipeline["looked"]):
-        sums, of, rank, pieces = scratch.redos[r, s], scratch.ranks[s], patterns.ranks[p, s]["rank"], patterns.ranks[p, s]["pieces"]
+        sums, of, rank, pieces = (
+            scratch.redos[r, s],
+            scratch.ranks[s],
+            patterns.ranks[p, s]["rank"],
+            patterns.ranks[p, s]["pieces"],
+        )
         done = first_gather + sums["head"] + of["reached"] + m * sums["work"] + of["sends"]
         reduce = of["reduce_own"]
         own = max(reduce / pieces, reduce - sums["own"] * (pieces - 1.0) / pieces)
         late = max(late, done + own + (tied if rank == 0 or rank == ranks - 1 else 0.0))
         around = sums["around"] - sums["head"] + of["beyond"] - of["sends"]
-        late = max(late, done + max(sums["tail"] + of["reached"], around) + first_reduce / pipeline["first_pieces"] + tied)
+        late = max(
+            late,
+            done
+            + max(sums["tail"] + of["reached"], around)
+            + first_reduce / pipeline["first_pieces"]
+            + tied,
+        )
     return late
 
 
@@ -243,7 +299,18 @@ def _bound_outer(
         if r < 0:
             break
         under = layer + choices.redo_modules[r] * facts["layer_rows"]
-        fill_live(scratch, costs, patterns, facts, p, under, mesh, r, choices.redo_mode[r], choices.redo_layers[r])
+        fill_live(
+            scratch,
+            costs,
+            patterns,
+            facts,
+            p,
+            under,
+            mesh,
+            r,
+            choices.redo_mode[r],
+            choices.redo_layers[r],
+        )
         scratch.way[r] = -1.0
     plain = True
     for zi in range(choices.zero_lists.shape[1]):
@@ -270,30 +337,67 @@ def _bound_outer(
                 fullest = 0.0
                 for s in range(looked):
                     allocated = scratch.held[oi, s] + scratch.redos[r, s]["live"]
-                    fullest = max(fullest, reserved_bytes(allocated, 0.0, 0.0, scratch.redos[r, s]["blocks"], facts["reserve"]))
-                fullest = fullest * (1.0 - 1e-9) + group["communicators"] + costs.rows[layer]["overlap_buffers"] + facts["context"]
+                    fullest = max(
+                        fullest,
+                        reserved_bytes(
+                            allocated, 0.0, 0.0, scratch.redos[r, s]["blocks"], facts["reserve"]
+                        ),
+                    )
+                fullest = (
+                    fullest * (1.0 - 1e-9)
+                    + group["communicators"]
+                    + costs.rows[layer]["overlap_buffers"]
+                    + facts["context"]
+                )
                 memory_out[at] = fullest
                 time_out[at] = np.inf
                 if fullest <= facts["capacity"]:
                     if not priced:
                         # Nothing is priced that memory has no room for.
                         priced = True
-                        first_reduce, first_gather = _fill_sync(scratch, costs, patterns, facts, p, h, zero)
+                        first_reduce, first_gather = _fill_sync(
+                            scratch, costs, patterns, facts, p, h, zero
+                        )
                         if not facts["overlap_gather"]:
                             first_gather = 0.0
                         for of in range(choices.offload.shape[0]):
-                            scratch.update[of] = _update(scratch, costs, patterns, facts, p, h, zero, float(choices.offload[of]))
+                            scratch.update[of] = _update(
+                                scratch,
+                                costs,
+                                patterns,
+                                facts,
+                                p,
+                                h,
+                                zero,
+                                float(choices.offload[of]),
+                            )
                     left = float(choices.offload[oi]) / 100.0 if leave else 0.0
                     if left != of_share:
                         of_share = left
                         if not plain or scratch.way[r] < 0.0:
                             under = layer + choices.redo_modules[r] * facts["layer_rows"]
                             mode, redo = choices.redo_mode[r], choices.redo_layers[r]
-                            _fill_work(scratch, costs, patterns, facts, p, under, h, r, zero, mode, redo, left)
+                            _fill_work(
+                                scratch,
+                                costs,
+                                patterns,
+                                facts,
+                                p,
+                                under,
+                                h,
+                                r,
+                                zero,
+                                mode,
+                                redo,
+                                left,
+                            )
                         tied = group["tied_reduce"] if zero > 0 else group["tied_all_reduce"]
-                        ready = _ready(scratch, patterns, p, r, m, sent, first_reduce, first_gather, tied)
+                        ready = _ready(
+                            scratch, patterns, p, r, m, sent, first_reduce, first_gather, tied
+                        )
                     spent = ready + scratch.update[oi] + group["norm"]
-                    # Clocks of B1 and S are whole picoseconds: a rounding of each task stays below this margin.
+                    # Clocks of B1 and S are whole picoseconds: a rounding of each task stays below
+                    # this margin.
                     time_out[at] = spent * row["jitter"] * (1.0 - 1e-9)
                 at += 1
 
@@ -313,16 +417,26 @@ def _bound_all(
         _bound_outer(scratch, costs, patterns, outer[i], choices, facts[0], time_out, memory_out)
 
 
-def bound_members(costs: Costs, patterns: Patterns, outer: Outer, choices: ChoiceArrays, facts: Facts) -> tuple[FloatArray, FloatArray]:
-    """B0 of every member: seconds (inf where memory cannot fit), and a lower bound of the fullest rank in bytes.
+def bound_members(
+    costs: Costs, patterns: Patterns, outer: Outer, choices: ChoiceArrays, facts: Facts
+) -> tuple[FloatArray, FloatArray]:
+    """B0 of every member: seconds (inf where memory cannot fit), and a lower bound of the fullest
+    rank in bytes.
 
-    Members of outer row i are its zero options x its redo options x all offload options, in this order, from `outer.start[i]`.
+    Members of outer row i are its zero options x its redo options x all offload options, in this
+    order, from `outer.start[i]`.
     """
     time_out, memory_out = np.empty(int(outer.start[-1])), np.empty(int(outer.start[-1]))
-    tables, numbers, records = (cost_records(costs), pattern_records(patterns)), fact_records(facts), outer_records(outer)
+    tables, numbers, records = (
+        (cost_records(costs), pattern_records(patterns)),
+        fact_records(facts),
+        outer_records(outer),
+    )
 
     def bound(rows: RecordArray) -> None:
-        scratch = scratch_of(len(choices.redo_mode), len(choices.offload), ranks=patterns.rank.shape[1])
+        scratch = scratch_of(
+            len(choices.redo_mode), len(choices.offload), ranks=patterns.rank.shape[1]
+        )
         _bound_all(scratch, *tables, rows, choices, numbers, time_out, memory_out)
 
     # A row's bounds need no other row: each core takes those of as many members as the others.

@@ -1,4 +1,6 @@
-"""How a pipeline spreads a model's blocks, as matrices: what composing a step needs of (pp, vpp) and nothing of degrees."""
+"""How a pipeline spreads a model's blocks, as matrices: what composing a step needs of (pp, vpp)
+and nothing of degrees.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,14 @@ class ChunkLayout:
     """c = chunk, r = pipeline rank, b = block of the model. Equal only to itself.
 
     Args:
-        contents: blocks of each chunk in order. counts: (c, b). layer, unit, head: (b,) which blocks are layers, are gathered by themselves
-            under ZeRO-3 (see `is_unit`), compute logits.
-        first: (c,) the first block of each chunk. turned, reduced, sent: see `turned_at`, `reduced_last`, `sent_on`.
-        by_rank: (r, b) blocks of each rank. streams: different ones that the model has.
+        contents: blocks of each chunk in order.
+        counts: (c, b).
+        layer, unit, head: (b,) which blocks are layers, are gathered by themselves under ZeRO-3
+            (see `is_unit`), compute logits.
+        first: (c,) the first block of each chunk.
+        turned, reduced, sent: see `turned_at`, `reduced_last`, `sent_on`.
+        by_rank: (r, b) blocks of each rank.
+        streams: different ones that the model has.
         pp, vpp: ranks, and chunks a rank.
     """
 
@@ -59,15 +65,19 @@ class ChunkLayout:
 
 
 def is_unit(block: Block) -> bool:
-    """ZeRO-3 gathers the block by itself, and lets go of it behind its work: a layer, a teacher's too; embeddings and heads are roots."""
+    """ZeRO-3 gathers the block by itself, and lets go of it behind its work: a layer, a teacher's
+    too; embeddings and heads are roots.
+    """
     return not block.has_words
 
 
 class BlockFacts(NamedTuple):
-    """Of every block of a model, as in `ChunkLayout`; whether it has a backward, and something trained.
+    """Of every block of a model, as in `ChunkLayout`; whether it has a backward, and something
+    trained.
 
     Args:
-        stream: (b,) number of what it hands on: those with as many tokens of as many elements are one. -1 = a teacher's.
+        stream: (b,) number of what it hands on: those with as many tokens of as many elements are
+            one. -1 = a teacher's.
     """
 
     layer: BoolArray
@@ -100,11 +110,19 @@ def _streams(blocks: Sequence[Block]) -> IntArray:
     number: dict[tuple[str, int], int] = {}
     # What writes no hidden state ends the model, and sends nothing on.
     own = [None if b.is_teachers else (b.sequence, b.output_width) for b in blocks]
-    return np.array([-1 if key is None else number.setdefault(key, len(number)) if key[1] else 0 for key in own], dtype=np.int64)
+    return np.array(
+        [
+            -1 if key is None else number.setdefault(key, len(number)) if key[1] else 0
+            for key in own
+        ],
+        dtype=np.int64,
+    )
 
 
 def turned_at(model: Model, contents: Sequence[Content]) -> IntArray:
-    """(c,) the block of each chunk whose backward is the first: the last one with any; the last of all where none has any."""
+    """(c,) the block of each chunk whose backward is the first: the last one with any; the last of
+    all where none has any.
+    """
     back = block_facts(model).back
     found = []
     for content in contents:
@@ -118,7 +136,9 @@ def turned_at(model: Model, contents: Sequence[Content]) -> IntArray:
 
 
 def reduced_last(model: Model, contents: Sequence[Content]) -> IntArray:
-    """(c,) the block of each chunk whose gradients are reduced last: the first one with any; the first of all where none has any."""
+    """(c,) the block of each chunk whose gradients are reduced last: the first one with any; the
+    first of all where none has any.
+    """
     trained = block_facts(model).trained
     found = []
     for content in contents:
@@ -132,14 +152,19 @@ def reduced_last(model: Model, contents: Sequence[Content]) -> IntArray:
 
 
 def sent_on(model: Model, contents: Sequence[Content]) -> IntArray:
-    """(c,) number of the stream that each chunk sends to the next one: what its last block hands on, a teacher's apart."""
+    """(c,) number of the stream that each chunk sends to the next one: what its last block hands
+    on, a teacher's apart.
+    """
     stream = block_facts(model).stream
     own = [[block for block, _ in content if stream[block] >= 0] for content in contents]
     return np.array([stream[blocks[-1]] if blocks else 0 for blocks in own], dtype=np.int64)
 
 
-def layout_of(model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()) -> ChunkLayout:
-    """The layout of `model` on pp x vpp chunks: the same object for the same ones, as every row of options and every mesh asks for it.
+def layout_of(
+    model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()
+) -> ChunkLayout:
+    """The layout of `model` on pp x vpp chunks: the same object for the same ones, as every row of
+    options and every mesh asks for it.
 
     Raises:
         StrategyError: layers do not divide (rule ``grid.layers``).
@@ -151,7 +176,9 @@ def layout_of(model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0,
 
 
 @lru_cache(maxsize=8192)
-def _layout_of(known: Same[Model], pp: int, vpp: int, first: int, last: int, layers: tuple[int, ...]) -> ChunkLayout | StrategyError:
+def _layout_of(
+    known: Same[Model], pp: int, vpp: int, first: int, last: int, layers: tuple[int, ...]
+) -> ChunkLayout | StrategyError:
     model = known.value
     try:
         contents = chunk_contents(model, pp=pp, vpp=vpp, first=first, last=last, layers=layers)

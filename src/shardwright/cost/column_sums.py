@@ -1,4 +1,6 @@
-"""Gradient and parameter synchronisation of one layer of each block, for meshes and sharding groups."""
+"""Gradient and parameter synchronisation of one layer of each block, for meshes and sharding
+groups.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,23 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.communication import Axes, Network, axes_of, tokens_copied
 from shardwright.cost.degree_rows import Rows
-from shardwright.cost.parameters import ELEMENTS, KINDS, PASSES, gathered_matrices, parameter_elements, trained_matrices
-from shardwright.cost.sum_seconds import OfLayer, SumSpans, broadcast_seconds, fetch_seconds, layer_seconds, sum_spans, wire_shares
+from shardwright.cost.parameters import (
+    ELEMENTS,
+    KINDS,
+    PASSES,
+    gathered_matrices,
+    parameter_elements,
+    trained_matrices,
+)
+from shardwright.cost.sum_seconds import (
+    OfLayer,
+    SumSpans,
+    broadcast_seconds,
+    fetch_seconds,
+    layer_seconds,
+    sum_spans,
+    wire_shares,
+)
 from shardwright.cost.sum_sizes import sum_sizes
 from shardwright.job.training import TrainingJob
 from shardwright.lazy_dataclass import dataclass
@@ -31,7 +48,8 @@ class ShardedElements(NamedTuple):
     """Elements of one device whose states are cut alike.
 
     Args:
-        optimizer, gradient, parameter: devices that share one copy of each state (1 = whole). Frozen ones have the last alone.
+        optimizer, gradient, parameter: devices that share one copy of each state (1 = whole).
+            Frozen ones have the last alone.
         apart: optimizer states of the device are of elements outside its shard of the parameters.
     """
 
@@ -52,23 +70,33 @@ class SyncTable:
 
     Args:
         all_reduce: of gradients over all holders (ZeRO-0).
-        reduce: reduce_scatter in the sharding group and all_reduce across groups. gather: all_gather of parameters in the group.
-        fetch, scatter: gather and reduce under ZeRO-3, in the runtime's pieces: frozen parameters are gathered too. refetch: the gather
-            before the backward, of what has one. parts, reparts: tensors in the lists of a layer's gathers.
-        apart: of a reduction, what runs beside other layers' gathers and reductions (`Runtime.sums_replicas_apart`).
-        tied_all_reduce, tied_reduce: (n,) the same of all weights that other stages use too, which are summed last; the sums above leave
-            them out.
-        to_owners, from_owners: of a general plan's device whose parties sum for themselves, once a step: pieces of gradients to the owners
-            of optimizer states, and new values from them; sums and gathers of what no party shards too.
+        reduce: reduce_scatter in the sharding group and all_reduce across groups.
+        gather: all_gather of parameters in the group.
+        fetch, scatter: gather and reduce under ZeRO-3, in the runtime's pieces: frozen parameters
+            are gathered too.
+        refetch: the gather before the backward, of what has one.
+        parts, reparts: tensors in the lists of a layer's gathers.
+        apart: of a reduction, what runs beside other layers' gathers and reductions
+            (`Runtime.sums_replicas_apart`).
+        tied_all_reduce, tied_reduce: (n,) the same of all weights that other stages use too, which
+            are summed last; the sums above leave them out.
+        to_owners, from_owners: of a general plan's device whose parties sum for themselves, once a
+            step: pieces of gradients to the owners of optimizer states, and new values from them;
+            sums and gathers of what no party shards too.
         shard, expert_shard: members that share one copy of the states, shape (n,).
-        dense, experts, spread: local trainable elements (see `parameters.ELEMENTS`). frozen: without gradient; frozen_dense,
-            frozen_experts: of them those that `shard` and `expert_shard` members have one copy of.
-            tied: trainable elements that another block owns. narrow: of dense and experts, those that a recipe of few bits quantises.
-        gathered, regathered: elements that ZeRO-3 makes whole before a layer's forward, and before its backward; own_gathered,
-            own_regathered: of them the device's own shards; own_reduced: its shards of the gradients that each microbatch's sums leave;
-            narrow_gathered, narrow_regathered: those that a recipe quantises.
-        cuts, frozen_cuts: of a general plan's device, whose parameters may be cut differently: all of its trainable and all of its frozen
-            elements; no cuts = by `shard`.
+        dense, experts, spread: local trainable elements (see `parameters.ELEMENTS`).
+        frozen: without gradient;
+        frozen_dense, frozen_experts: of them those that `shard` and `expert_shard` members have one
+            copy of.
+        tied: trainable elements that another block owns.
+        narrow: of dense and experts, those that a recipe of few bits quantises.
+        gathered, regathered: elements that ZeRO-3 makes whole before a layer's forward, and before
+            its backward;
+        own_gathered, own_regathered: of them the device's own shards;
+        own_reduced: its shards of the gradients that each microbatch's sums leave;
+        narrow_gathered, narrow_regathered: those that a recipe quantises.
+        cuts, frozen_cuts: of a general plan's device, whose parameters may be cut differently: all
+            of its trainable and all of its frozen elements; no cuts = by `shard`.
     """
 
     all_reduce: FloatArray
@@ -122,28 +150,41 @@ def sync_table(
     parts: tuple[str, ...] = SUMMED,
     copies: Axes | None = None,
 ) -> SyncTable:
-    """Price every block's synchronisation for every row: never more than what the true groups of `program.stages.contribution` take.
+    """Price every block's synchronisation for every row: never more than what the true groups of
+    `program.stages.contribution` take.
 
     Elements that more devices sum than those of dp x cp (or edp) are counted and not priced.
 
     Args:
-        shared: parameters that the first and the last chunk use, as ``block.parameter``. elsewhere: those that other chunks may use, whose
-            sums are left out where there are several.
-        unrouted: the blocks where experts are cut like the MLP, for rows that copy tokens over tp; empty = no such rows, or no experts.
-        repeats: how often the model has each block. timed: False = elements are counted, and nothing takes time.
-        parts: of elements that are priced; all are counted. copies: along which the holders of an expert stand; None = as the rows say.
-        shard: members of a sharding group, shape (n,), dividing dp x cp (the whole of it for plain ZeRO).
-        lying: the groups that sum dense parameters and experts', where it is known how they lie; None = as strides say.
+        shared: parameters that the first and the last chunk use, as ``block.parameter``.
+        elsewhere: those that other chunks may use, whose sums are left out where there are several.
+        unrouted: the blocks where experts are cut like the MLP, for rows that copy tokens over tp;
+            empty = no such rows, or no experts.
+        repeats: how often the model has each block.
+        timed: False = elements are counted, and nothing takes time.
+        parts: of elements that are priced; all are counted.
+        copies: along which the holders of an expert stand; None = as the rows say.
+        shard: members of a sharding group, shape (n,), dividing dp x cp (the whole of it for plain
+            ZeRO).
+        lying: the groups that sum dense parameters and experts', where it is known how they lie;
+            None = as strides say.
 
-    A layer below the runtime's bucket size shares its bucket's latency with its neighbours: T(bucket) x layer / bucket.
+    A layer below the runtime's bucket size shares its bucket's latency with its neighbours:
+    T(bucket) x layer / bucket.
     """
-    dense_axes, expert_axes = _sorted(axes_of("dp-cp", rows)), _sorted(copies or axes_of("edp", rows))
+    dense_axes, expert_axes = (
+        _sorted(axes_of("dp-cp", rows)),
+        _sorted(copies or axes_of("edp", rows)),
+    )
     edp = expert_axes[0][0] * expert_axes[1][0]
     # A sharding group of some of the holders has that part of an expert's holders, at least one.
     holders = dense_axes[0][0] * dense_axes[1][0]
     expert_shard = np.gcd(np.maximum(shard * edp // holders, 1), edp)
     groups = _groups(dense_axes, shard)
-    dense, experts = lying or (sum_spans(groups, shard, network), sum_spans(_groups(expert_axes, expert_shard), expert_shard, network))
+    dense, experts = lying or (
+        sum_spans(groups, shard, network),
+        sum_spans(_groups(expert_axes, expert_shard), expert_shard, network),
+    )
     groups_of = {"dense": dense, "experts": experts}
     sizes = sum_sizes(job, runtime)
     shape = (len(programs), len(rows))
@@ -151,11 +192,20 @@ def sync_table(
     total = {name: np.zeros(shape) for name in SYNCS}
     ends = (np.full(len(rows), 2), (rows["pp"] - 1) * rows["s_pp"])
     counts = {name: np.zeros(shape, dtype=np.int64) for name in ELEMENTS}
-    local = [parameter_elements(program, rows.degrees(), shared=shared, elsewhere=elsewhere) for program in programs]
+    local = [
+        parameter_elements(program, rows.degrees(), shared=shared, elsewhere=elsewhere)
+        for program in programs
+    ]
     if unrouted:
-        others = (parameter_elements(program, rows.degrees(), shared=shared, elsewhere=elsewhere) for program in unrouted)
+        others = (
+            parameter_elements(program, rows.degrees(), shared=shared, elsewhere=elsewhere)
+            for program in unrouted
+        )
         copied = tokens_copied(rows)
-        local = [{name: np.where(copied, b[name], a[name]) for name in a} for a, b in zip(local, others, strict=True)]
+        local = [
+            {name: np.where(copied, b[name], a[name]) for name in a}
+            for a, b in zip(local, others, strict=True)
+        ]
     for index, elements in enumerate(local):
         for name in counts:
             counts[name][index] = elements[name]
@@ -165,7 +215,9 @@ def sync_table(
         for part in parts:
             spans, own, few = groups_of[part], elements[part], elements[f"narrow_{part}"]
             many = trained_matrices(program.operators, experts=part == "experts")
-            priced = layer_seconds(OfLayer(own, many, few), spans, network, sizes) if own.any() else {}
+            priced = (
+                layer_seconds(OfLayer(own, many, few), spans, network, sizes) if own.any() else {}
+            )
             ways = gathered_matrices(program.operators, program.constant, experts=part == "experts")
             for name, columns_of, many in zip(PASSES, FETCHES, ways, strict=True):
                 own, few = elements[f"{name}_{part}"], elements[f"narrow_{name}_{part}"]
@@ -176,7 +228,8 @@ def sync_table(
                 total[name][index] += seconds
         apart = elements["shared"] + elements["elsewhere"]
         if apart.any() and "dense" in parts:
-            # Where the first and the last chunk are two ranks' the owner's gradient waits for the other's.
+            # Where the first and the last chunk are two ranks' the owner's gradient waits for the
+            # other's.
             alone = elements["dense"] - np.where(rows["pp"] > 1, apart, 0)
             many = trained_matrices(program.operators, experts=False)
             priced = layer_seconds(OfLayer(alone, many), dense, network, sizes)
@@ -184,42 +237,84 @@ def sync_table(
                 # Of nothing left there is no collective, not even its latency.
                 total[name][index] = np.where(alone > 0, priced[name], 0.0)
         if elements["shared"].any() and "dense" in parts:
-            last = layer_seconds(OfLayer(elements["shared"]), sum_spans((groups[0], (*groups[1], ends)), shard, network), network, sizes)
+            last = layer_seconds(
+                OfLayer(elements["shared"]),
+                sum_spans((groups[0], (*groups[1], ends)), shard, network),
+                network,
+                sizes,
+            )
             for name, seconds in tied.items():
                 seconds += np.where(rows["pp"] > 1, last[name], 0.0)
     if runtime.zero1_broadcasts and timed:
-        # A rank has no more than the whole model, so that each layer's part of the latency is no more than its true one.
-        held = {part: np.tensordot(np.array(repeats), counts[part], axes=1).astype(np.float64) for part in SUMMED}
-        some = (_broadcasts(counts[part], held[part], groups_of[part], network, sizes.stored) for part in parts)
+        # A rank has no more than the whole model, so that each layer's part of the latency is no
+        # more than its true one.
+        held = {
+            part: np.tensordot(np.array(repeats), counts[part], axes=1).astype(np.float64)
+            for part in SUMMED
+        }
+        some = (
+            _broadcasts(counts[part], held[part], groups_of[part], network, sizes.stored)
+            for part in parts
+        )
         total["gather"] = sum(some, np.zeros(shape))
-    columns: dict[str, Any] = total | {name: np.zeros(shape) for name in OWNERS} | {f"tied_{name}": spent for name, spent in tied.items()}
-    columns |= {name: counts[name] for name in ("dense", "experts", "spread", "frozen", "frozen_dense", "frozen_experts", "tied")}
+    columns: dict[str, Any] = (
+        total
+        | {name: np.zeros(shape) for name in OWNERS}
+        | {f"tied_{name}": spent for name, spent in tied.items()}
+    )
+    columns |= {
+        name: counts[name]
+        for name in (
+            "dense",
+            "experts",
+            "spread",
+            "frozen",
+            "frozen_dense",
+            "frozen_experts",
+            "tied",
+        )
+    }
     columns["narrow"] = counts["narrow_dense"] + counts["narrow_experts"]
     columns["own_reduced"] = counts["dense"] / shard + counts["experts"] / expert_shard
     columns |= _gathered(counts, shard, expert_shard, least=1 if runtime.parameters_on_host else 2)
     return SyncTable(**columns, shard=shard, expert_shard=expert_shard)
 
 
-def _gathered(counts: dict[str, IntArray], shard: IntArray, expert_shard: IntArray, *, least: int) -> dict[str, IntArray | FloatArray]:
-    """(blocks, n) elements that ZeRO-3 makes whole before each pass, the device's shards of them, and those that a recipe quantises.
+def _gathered(
+    counts: dict[str, IntArray], shard: IntArray, expert_shard: IntArray, *, least: int
+) -> dict[str, IntArray | FloatArray]:
+    """(blocks, n) elements that ZeRO-3 makes whole before each pass, the device's shards of them,
+    and those that a recipe quantises.
 
     Args:
-        least: members of the smallest sharding group whose parameters are made whole: 1 where shards wait in host memory, else 2.
+        least: members of the smallest sharding group whose parameters are made whole: 1 where
+            shards wait in host memory, else 2.
     """
     result: dict[str, IntArray | FloatArray] = {}
     for name, whole in zip(PASSES, ("gathered", "regathered"), strict=True):
-        pairs = [(np.where(cut >= least, counts[f"{name}_{kind}"], 0), cut) for kind, cut in zip(KINDS, (shard, expert_shard), strict=True)]
+        pairs = [
+            (np.where(cut >= least, counts[f"{name}_{kind}"], 0), cut)
+            for kind, cut in zip(KINDS, (shard, expert_shard), strict=True)
+        ]
         result[whole] = pairs[0][0] + pairs[1][0]
-        few = [np.where(cut >= least, counts[f"narrow_{name}_{kind}"], 0) for kind, cut in zip(KINDS, (shard, expert_shard), strict=True)]
+        few = [
+            np.where(cut >= least, counts[f"narrow_{name}_{kind}"], 0)
+            for kind, cut in zip(KINDS, (shard, expert_shard), strict=True)
+        ]
         result[f"narrow_{whole}"] = few[0] + few[1]
         result[f"own_{whole}"] = pairs[0][0] / pairs[0][1] + pairs[1][0] / pairs[1][1]
     return result
 
 
 def link_shares(rows: Rows, shard: IntArray, *, network: Network, bucket: int) -> FloatArray:
-    """(2, tiers, n) `wire_shares` of dense gradients' groups: without sharded states, and in sharding groups of `shard` members."""
+    """(2, tiers, n) `wire_shares` of dense gradients' groups: without sharded states, and in
+    sharding groups of `shard` members.
+    """
     axes = _sorted(axes_of("dp-cp", rows))
-    groups = (sum_spans(_groups(axes, members), members, network) for members in (np.ones_like(shard), shard))
+    groups = (
+        sum_spans(_groups(axes, members), members, network)
+        for members in (np.ones_like(shard), shard)
+    )
     return np.stack([wire_shares(one, network=network, bucket=bucket) for one in groups])
 
 
@@ -227,7 +322,10 @@ def _sorted(axes: Axes) -> Axes:
     """The two axes of a group, the one with the smaller stride first, row by row."""
     (d0, s0), (d1, s1) = axes
     swap = s1 < s0
-    return (np.where(swap, d1, d0), np.where(swap, s1, s0)), (np.where(swap, d0, d1), np.where(swap, s0, s1))
+    return (np.where(swap, d1, d0), np.where(swap, s1, s0)), (
+        np.where(swap, d0, d1),
+        np.where(swap, s0, s1),
+    )
 
 
 def _groups(axes: Axes, shard: IntArray) -> tuple[Axes, Axes]:
@@ -238,10 +336,16 @@ def _groups(axes: Axes, shard: IntArray) -> tuple[Axes, Axes]:
     return ((in0, s0), (in1, s1)), ((d0 // in0, s0 * in0), (d1 // in1, s1 * in1))
 
 
-def _broadcasts(elements: IntArray, held: FloatArray, groups: SumSpans, network: Network, stored: int) -> FloatArray:
+def _broadcasts(
+    elements: IntArray, held: FloatArray, groups: SumSpans, network: Network, stored: int
+) -> FloatArray:
     """(blocks, n) each layer's part of the broadcasts; see `broadcast_seconds`.
 
     Args:
         elements: of one layer of each block, (blocks, n).
     """
-    return elements / np.maximum(held, 1.0) * broadcast_seconds(held, groups, network=network, stored=stored)
+    return (
+        elements
+        / np.maximum(held, 1.0)
+        * broadcast_seconds(held, groups, network=network, stored=stored)
+    )

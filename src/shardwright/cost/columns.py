@@ -1,4 +1,6 @@
-"""Everything that the bounds and the pricing of plans read: block tables over layer rows, synchronisation over mesh rows."""
+"""Everything that the bounds and the pricing of plans read: block tables over layer rows,
+synchronisation over mesh rows.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray, distinct
 from shardwright.collectives.algorithm import Collective
 from shardwright.collectives.span import Span
-from shardwright.cost.block_sums import BlockSums, MetSums, Variant, block_sums, members_along, met_degrees
+from shardwright.cost.block_sums import (
+    BlockSums,
+    MetSums,
+    Variant,
+    block_sums,
+    members_along,
+    met_degrees,
+)
 from shardwright.cost.block_table import BlockTables, block_tables, local_degrees
 from shardwright.cost.chunk_layout import block_facts
 from shardwright.cost.communication import (
@@ -47,11 +56,15 @@ class LayerTable:
     """All blocks of the model over n layer rows; first axis = block.
 
     Args:
-        seconds: (blocks, phases, parts, n). saved_bytes, host_bytes: (blocks, modes, n) kept on the device and in host memory.
-        transient_bytes, flops: (blocks, n). buffer_bytes: (blocks, 2, n), see `option_memory.dispatch_buffers`.
-        logits_bytes: (n,) peak of logits and their copies in the head. logits_blocks: (n,) the allocator's blocks of them.
-        overlap_buffers: (n,) bytes of tensor-parallel overlap outside the allocator. border: (streams, tiers, n) seconds of one send across
-            a tier, of each of the model's streams (`chunk_layout.BlockFacts`): of a teacher's where that takes longer.
+        seconds: (blocks, phases, parts, n).
+        saved_bytes, host_bytes: (blocks, modes, n) kept on the device and in host memory.
+        transient_bytes, flops: (blocks, n).
+        buffer_bytes: (blocks, 2, n), see `option_memory.dispatch_buffers`.
+        logits_bytes: (n,) peak of logits and their copies in the head.
+        logits_blocks: (n,) the allocator's blocks of them.
+        overlap_buffers: (n,) bytes of tensor-parallel overlap outside the allocator.
+        border: (streams, tiers, n) seconds of one send across a tier, of each of the model's
+            streams (`chunk_layout.BlockFacts`): of a teacher's where that takes longer.
     """
 
     seconds: FloatArray
@@ -67,7 +80,15 @@ class LayerTable:
     border: FloatArray
 
 
-OF_BLOCKS: Final = ("seconds", "saved_bytes", "host_bytes", "transient_bytes", "flops", "overlappable", "buffer_bytes")
+OF_BLOCKS: Final = (
+    "seconds",
+    "saved_bytes",
+    "host_bytes",
+    "transient_bytes",
+    "flops",
+    "overlappable",
+    "buffer_bytes",
+)
 
 
 def block_context(problem: Problem, block: Block) -> Context:
@@ -89,7 +110,10 @@ def block_context(problem: Problem, block: Block) -> Context:
 
 def programs_of(problem: Problem, structure: Structure) -> tuple[BlockProgram, ...]:
     """Every block of the model, lowered under `structure`."""
-    return tuple(lower_block(b, structure, block_context(block_problem(problem, b), b)) for b in problem.model.blocks)
+    return tuple(
+        lower_block(b, structure, block_context(block_problem(problem, b), b))
+        for b in problem.model.blocks
+    )
 
 
 def problem_machine(problem: Problem) -> Machine:
@@ -112,30 +136,47 @@ def _machine(known: Same[Problem]) -> Machine:
     )
 
 
-def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = ((),)) -> LayerTable:
+def layer_table(
+    problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = ((),)
+) -> LayerTable:
     """Price every block of the model for every row; rows of one structure are priced together.
 
     Args:
-        modules: sets of options that say which modules run again in backward; the table has all rows under the first, then all under the
-            second, and so on.
+        modules: sets of options that say which modules run again in backward; the table has all
+            rows under the first, then all under the second, and so on.
     """
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
     machine = problem_machine(on_one_node(problem))
     blocks, each, sets = len(problem.model.blocks), len(rows), len(modules)
     modes = (len(MODES),)
-    shapes = {"seconds": (len(PHASES), len(PARTS)), "saved_bytes": modes, "host_bytes": modes, "buffer_bytes": (2,)}
+    shapes = {
+        "seconds": (len(PHASES), len(PARTS)),
+        "saved_bytes": modes,
+        "host_bytes": modes,
+        "buffer_bytes": (2,),
+    }
     found = {
-        name: np.zeros((blocks, *shapes.get(name, ()), sets, each), dtype=np.int64 if name.endswith("_bytes") else float)
+        name: np.zeros(
+            (blocks, *shapes.get(name, ()), sets, each),
+            dtype=np.int64 if name.endswith("_bytes") else float,
+        )
         for name in OF_BLOCKS
     }
     of = block_facts(problem.model)
-    streams, teachers = np.zeros((int(of.stream.max()) + 1, each), dtype=np.int64), np.zeros(each, dtype=np.int64)
+    streams, teachers = (
+        np.zeros((int(of.stream.max()) + 1, each), dtype=np.int64),
+        np.zeros(each, dtype=np.int64),
+    )
     for one in _alike_groups(problem, rows, network):
         own = on_one_node(problem if one.within else without_fused_overlap(problem))
         owns = [under(own, options) for options in modules]
         shared, where = _Shared(problem, rows.take(one.places), network), _run(one.places)
         for index, block in enumerate(own.model.blocks):
-            lowered = _lowered(tuple([Same(block_problem(other, block)) for other in owns]), Same(block), one.structure)
+            lowered = _lowered(
+                tuple([Same(block_problem(other, block)) for other in owns]),
+                Same(block),
+                one.structure,
+            )
             local = shared.local(lowered.tokens)
             table = block_tables(
                 lowered.program,
@@ -146,7 +187,9 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
                 network=network,
                 wait_s=problem.constants.collective_wait_s,
                 host_rate=problem.cluster.node.host.pcie.achieved,
-                sums=lowered.sums.of(shared.met, partial(_some_sums, lowered, local, machine=machine)),
+                sums=lowered.sums.of(
+                    shared.met, partial(_some_sums, lowered, local, machine=machine)
+                ),
                 moved=partial(shared.moved, tokens=lowered.tokens),
             )
             for name, values in _by_set(table).items():
@@ -164,7 +207,12 @@ def layer_table(problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = 
         logits_bytes=np.tile(logits, len(modules)),
         logits_blocks=np.tile(logits_blocks, len(modules)),
         overlap_buffers=np.tile(buffers, len(modules)),
-        border=np.stack([np.tile(_borders(problem, rows, np.maximum(one, teachers), network), len(modules)) for one in streams]),
+        border=np.stack(
+            [
+                np.tile(_borders(problem, rows, np.maximum(one, teachers), network), len(modules))
+                for one in streams
+            ]
+        ),
     )
 
 
@@ -173,7 +221,8 @@ class _Lowered:
     """A block under one structure and several sets of modules.
 
     Args:
-        tokens: of a sample of its sequence. sums: of its kernels, as far as they are known.
+        tokens: of a sample of its sequence.
+        sums: of its kernels, as far as they are known.
     """
 
     program: BlockProgram
@@ -183,7 +232,9 @@ class _Lowered:
 
 
 @lru_cache(maxsize=256)
-def _lowered(problems: tuple[Same[Problem], ...], block: Same[Block], structure: Structure) -> _Lowered:
+def _lowered(
+    problems: tuple[Same[Problem], ...], block: Same[Block], structure: Structure
+) -> _Lowered:
     """A block under problems that differ in the modules that run again in backward."""
     operators = {o.name: o for o in block.value.operators}
     contexts = [block_context(one.value, block.value) for one in problems]
@@ -201,7 +252,8 @@ class _Alike:
     """Rows of one structure whose groups lie in one way.
 
     Args:
-        places: of the rows. within: their tensor-parallel groups lie in an island.
+        places: of the rows.
+        within: their tensor-parallel groups lie in an island.
     """
 
     places: IntArray
@@ -211,45 +263,84 @@ class _Alike:
 
 def _alike_groups(problem: Problem, rows: Rows, network: Network) -> list[_Alike]:
     routed = (rows["sp"] == 1) | (rows["tp"] == 1)
-    keys = {o.attention.kv_heads for b in problem.model.blocks for o in b.operators if o.attention is not None}
+    keys = {
+        o.attention.kv_heads
+        for b in problem.model.blocks
+        for o in b.operators
+        if o.attention is not None
+    }
     shared = (rows["ulysses"] > 1) & np.all([rows["tp"] % heads == 0 for heads in keys], axis=0)
-    flags = np.stack([rows["sp"], rows["gather"], routed, shared, _within(rows, network), all_alike(rows, network)])
+    flags = np.stack(
+        [
+            rows["sp"],
+            rows["gather"],
+            routed,
+            shared,
+            _within(rows, network),
+            all_alike(rows, network),
+        ]
+    )
     code = (1 << np.arange(len(flags))) @ flags
     found = []
     for number in distinct(code).tolist():
         sp, gather, route, one_key, near, _ = (bool(number >> bit & 1) for bit in range(len(flags)))
-        structure = Structure(sequence_parallel=sp, gather=gather, routed=route, shared_keys=one_key)
-        found.append(_Alike(places=np.flatnonzero(code == number), structure=structure, within=near))
+        structure = Structure(
+            sequence_parallel=sp, gather=gather, routed=route, shared_keys=one_key
+        )
+        found.append(
+            _Alike(places=np.flatnonzero(code == number), structure=structure, within=near)
+        )
     return found
 
 
 def _some_sums(lowered: _Lowered, local: Degrees, some: IntArray, *, machine: Machine) -> BlockSums:
     few = {name: values[some] for name, values in local.items()}
-    return block_sums(lowered.program, lowered.variants, few, machine=machine, members=partial(members_along, few))
+    return block_sums(
+        lowered.program, lowered.variants, few, machine=machine, members=partial(members_along, few)
+    )
 
 
 def tensor_groups_inside(rows: Rows, *, island: int) -> BoolArray:
-    """(n,) all tensor-parallel groups of a mesh lie in islands: they divide these, or the whole mesh lies in one.
+    """(n,) all tensor-parallel groups of a mesh lie in islands: they divide these, or the whole
+    mesh lies in one.
 
     Where an island's end is no end of a run of groups, it cuts one of them.
     """
     tp = rows["tp"]
-    inside: BoolArray = (tp == 1) | (island % (tp * rows["s_tp"]) == 0) | (tp * rows["cp"] * rows["dp"] * rows["pp"] <= island)
+    inside: BoolArray = (
+        (tp == 1)
+        | (island % (tp * rows["s_tp"]) == 0)
+        | (tp * rows["cp"] * rows["dp"] * rows["pp"] <= island)
+    )
     return inside
 
 
 def _within(rows: Rows, network: Network) -> BoolArray:
-    """(n,) tensor-parallel groups of the plan lie in an island, as `within` says; of rows of a part of a mesh: those of the part."""
-    return rows["within"] > 0 if "within" in rows.columns else tensor_groups_inside(rows, island=network.tiers[0].num_devices)
+    """(n,) tensor-parallel groups of the plan lie in an island, as `within` says; of rows of a part
+    of a mesh: those of the part.
+    """
+    return (
+        rows["within"] > 0
+        if "within" in rows.columns
+        else tensor_groups_inside(rows, island=network.tiers[0].num_devices)
+    )
 
 
 def _surely_within(rows: Rows, network: Network) -> BoolArray:
-    """The same, but of rows of a part of a mesh whether those of any mesh with such groups do: so that bytes stay a lower bound."""
-    return rows["within"] > 0 if "within" in rows.columns else network.tiers[0].num_devices % (rows["tp"] * rows["s_tp"]) == 0
+    """The same, but of rows of a part of a mesh whether those of any mesh with such groups do: so
+    that bytes stay a lower bound.
+    """
+    return (
+        rows["within"] > 0
+        if "within" in rows.columns
+        else network.tiers[0].num_devices % (rows["tp"] * rows["s_tp"]) == 0
+    )
 
 
 class _Shared:
-    """What the blocks of a model share over some rows: their degrees, how their groups lie, and seconds of moves that are alike."""
+    """What the blocks of a model share over some rows: their degrees, how their groups lie, and
+    seconds of moves that are alike.
+    """
 
     def __init__(self, problem: Problem, rows: Rows, network: Network) -> None:
         self._rows, self._network = rows, network
@@ -275,7 +366,9 @@ class _Shared:
         """Seconds of a move of a block with so many tokens a sample."""
         key = (_sent(Same(move)), tokens)
         if key not in self._moved:
-            self._moved[key] = lying_seconds(move, degrees=self.local(tokens), spans=self.spans, network=self._network)
+            self._moved[key] = lying_seconds(
+                move, degrees=self.local(tokens), spans=self.spans, network=self._network
+            )
         return self._moved[key]
 
 
@@ -311,20 +404,35 @@ def _by_set(table: BlockTables) -> dict[str, FloatArray | IntArray]:
 
 
 def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -> FloatArray:
-    """A border sends each device's part of the stream; copies over tp are sent once and gathered behind, if the runtime does so."""
+    """A border sends each device's part of the stream; copies over tp are sent once and gathered
+    behind, if the runtime does so.
+    """
     copied = (rows["sp"] == 0) & (rows["tp"] > 1)
     if not problem.runtime.p2p_scatter_gather or not copied.any():
         return border_seconds(rows, network, volume=stream.astype(np.float64))
     sent = np.where(copied, -(-stream // rows["tp"]), stream)
     lying = spans_along("tp", rows, network)
-    gathered = least_seconds(Collective.ALL_GATHER, volume=stream.astype(np.float64), spans=lying, network=network)
-    return border_seconds(rows, network, volume=sent.astype(np.float64)) + np.where(copied, gathered, 0.0)
+    gathered = least_seconds(
+        Collective.ALL_GATHER, volume=stream.astype(np.float64), spans=lying, network=network
+    )
+    return border_seconds(rows, network, volume=sent.astype(np.float64)) + np.where(
+        copied, gathered, 0.0
+    )
 
 
 def _logits_bytes(problem: Problem, rows: Rows) -> tuple[IntArray, IntArray]:
-    """`logits_bytes` of every row: the tokens of a microbatch of a member of cp, ceil(vocab / tp) words."""
+    """`logits_bytes` of every row: the tokens of a microbatch of a member of cp, ceil(vocab / tp)
+    words.
+    """
     loss, each = loss_of(problem.model), rows["mbs"] * -(-problem.job.sequence_length // rows["cp"])
     if loss is None:
         return np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
     width = -(-problem.model.vocab // rows["tp"])
-    return logits_bytes(loss, problem.runtime, tokens=each, width=width, split=rows["tp"] > 1, hidden=problem.model.hidden)
+    return logits_bytes(
+        loss,
+        problem.runtime,
+        tokens=each,
+        width=width,
+        split=rows["tp"] > 1,
+        hidden=problem.model.hidden,
+    )

@@ -1,6 +1,8 @@
-"""Tier B1: the longest path through the actual order with uncontended durations, without building a Program.
+"""Tier B1: the longest path through the actual order with uncontended durations, without building a
+Program.
 
-The same tasks and dependencies as `program.lower` lays out for one class a pipeline rank, walked row by row on an integer clock.
+The same tasks and dependencies as `program.lower` lays out for one class a pipeline rank, walked
+row by row on an integer clock.
 """
 
 from __future__ import annotations
@@ -38,11 +40,16 @@ def picoseconds(seconds: FloatArray) -> IntArray:
     return np.rint(np.asarray(seconds) * PICOSECONDS_PER_SECOND).astype(np.int64)
 
 
-_RANK: Final = np.dtype([(name, np.int64) for name in ("at", "free", "ended", "pending", "sync_free", "gathers")])
-"""A rank: its next action; when it may start that; when it ended the one before; picoseconds of its collectives that were pending then,
-and of its gathers; when its stream of collectives is free."""
-_CHUNK: Final = np.dtype([(name, np.int64) for name in ("gather", "reduce", "tied", "pieces", "gathered", "left")])
-"""A chunk: its picoseconds and the pieces of its reduction; when it is gathered; how many of its actions with gradients are left."""
+_RANK: Final = np.dtype(
+    [(name, np.int64) for name in ("at", "free", "ended", "pending", "sync_free", "gathers")]
+)
+"""A rank: its next action; when it may start that; when it ended the one before; picoseconds of its
+collectives that were pending then, and of its gathers; when its stream of collectives is free."""
+_CHUNK: Final = np.dtype(
+    [(name, np.int64) for name in ("gather", "reduce", "tied", "pieces", "gathered", "left")]
+)
+"""A chunk: its picoseconds and the pieces of its reduction; when it is gathered; how many of its
+actions with gradients are left."""
 
 
 @allocation_free
@@ -65,15 +72,17 @@ def _walk(
     """`walk` into `free` of the ranks.
 
     Args:
-        send: (2, chunks) picoseconds, forward and backward. arrived: (2, chunks, microbatches) when inputs are there, -1 where they are
-            not yet. sent_until: (2, ranks) when the links are free.
+        send: (2, chunks) picoseconds, forward and backward.
+        arrived: (2, chunks, microbatches) when inputs are there, -1 where they are not yet.
+        sent_until: (2, ranks) when the links are free.
     """
     num_ranks, num_chunks = ranks.shape[0], chunks.shape[0]
     for c in range(num_chunks):
         rank = ranks[c % num_ranks]
         rank["sync_free"] += chunks[c]["gather"]
         chunks[c]["gathered"] = rank["sync_free"]
-    # A rank's reductions stand on its stream in the order of its chunks' last backwards, which is the order of its row.
+    # A rank's reductions stand on its stream in the order of its chunks' last backwards, which is
+    # the order of its row.
     for a in range(row_start[num_ranks]):
         if kind[a] == _B or kind[a] == _W:
             chunks[chunk[a]]["left"] += 1
@@ -147,7 +156,9 @@ def _walk(
             rank["sync_free"] = max(rank["sync_free"], both) + chunks[c]["tied"]
     for r in range(num_ranks):
         rank = ranks[r]
-        rank["free"] = max(rank["free"], rank["sync_free"]) if rank["at"] == row_start[r + 1] else -1
+        rank["free"] = (
+            max(rank["free"], rank["sync_free"]) if rank["at"] == row_start[r + 1] else -1
+        )
 
 
 def walk(
@@ -170,30 +181,71 @@ def walk(
 ) -> IntArray:
     """Instant at which each rank has computed and reduced everything; -1 if the order deadlocks.
 
-    Side by side compute and a collective each run at 1 / (1 + slower): an action is longer by slower x the rank's collectives that are
-    pending beside it, at most by slower x itself. That bounds the simulation as long as slower <= 1: an action that starts later there
-    finds less pending, but gains less by it than it is late. So does a send, which is longer by `share` x what is pending beside it:
-    share[0] and share[1], (chunks,), of its link that the rank's collectives fill, at most 1, forward and backward.
+    Side by side compute and a collective each run at 1 / (1 + slower): an action is longer by
+    slower x the rank's collectives that are pending beside it, at most by slower x itself. That
+    bounds the simulation as long as slower <= 1: an action that starts later there finds less
+    pending, but gains less by it than it is late. So does a send, which is longer by `share` x what
+    is pending beside it: share[0] and share[1], (chunks,), of its link that the rank's collectives
+    fill, at most 1, forward and backward.
     """
     ranks, chunks = np.zeros(len(row_start) - 1, dtype=_RANK), np.zeros(len(gather), dtype=_CHUNK)
-    chunks["gather"], chunks["reduce"], chunks["tied"], chunks["pieces"] = gather, reduce, tied, pieces
+    chunks["gather"], chunks["reduce"], chunks["tied"], chunks["pieces"] = (
+        gather,
+        reduce,
+        tied,
+        pieces,
+    )
     arrived = np.full((2, len(gather), num_microbatches), -1, dtype=np.int64)
     arrived[0, 0] = arrived[1, -1] = 0
-    send, sent_until = np.array((send_forward, send_backward)), np.zeros((2, len(ranks)), dtype=np.int64)
+    send, sent_until = (
+        np.array((send_forward, send_backward)),
+        np.zeros((2, len(ranks)), dtype=np.int64),
+    )
     rows = row_start, kind, chunk, microbatch
-    _walk(*rows, duration, send, share, ranks, chunks, arrived, sent_until, blocking, reduces_last, slower)
+    _walk(
+        *rows,
+        duration,
+        send,
+        share,
+        ranks,
+        chunks,
+        arrived,
+        sent_until,
+        blocking,
+        reduces_last,
+        slower,
+    )
     return np.ascontiguousarray(ranks["free"])
 
 
 def load_walk() -> None:
     """Load (or compile) the walk by calling it on a pipeline of one forward."""
     one = np.zeros(1, dtype=np.int64)
-    rows, kind, chunk = np.array([0, 1], dtype=np.int32), np.zeros(1, dtype=np.int8), np.zeros(1, dtype=np.int32)
+    rows, kind, chunk = (
+        np.array([0, 1], dtype=np.int32),
+        np.zeros(1, dtype=np.int8),
+        np.zeros(1, dtype=np.int32),
+    )
     for column in (rows, kind, chunk):
         # Tables are read-only, which is part of a compiled kernel's signature.
         column.setflags(write=False)
     walk(
-        rows, kind, chunk, chunk, 1, np.zeros((5, 1), dtype=np.int64), one, one, one, one, one, one + 1, False, False, 0.0, np.zeros((2, 1))
+        rows,
+        kind,
+        chunk,
+        chunk,
+        1,
+        np.zeros((5, 1), dtype=np.int64),
+        one,
+        one,
+        one,
+        one,
+        one,
+        one + 1,
+        False,
+        False,
+        0.0,
+        np.zeros((2, 1)),
     )
 
 
@@ -210,7 +262,9 @@ def durations(costs: StepCosts) -> IntArray:
 
 def order_table(grid: Grid, *, microbatches: int) -> ActionTable:
     """The action table of a grid's schedule."""
-    return schedule_table(grid.schedule, num_ranks=grid.pp, chunks_per_rank=grid.vpp, num_microbatches=microbatches)
+    return schedule_table(
+        grid.schedule, num_ranks=grid.pp, chunks_per_rank=grid.vpp, num_microbatches=microbatches
+    )
 
 
 def microbatches_of(problem: Problem, grid: Grid) -> int:
@@ -219,7 +273,9 @@ def microbatches_of(problem: Problem, grid: Grid) -> int:
 
 
 def jitter(problem: Problem, devices: int) -> float:
-    """Factor >= 1 on the step from stragglers and noise: 1 + jitter x log2(nodes), the same in every tier of bounds."""
+    """Factor >= 1 on the step from stragglers and noise: 1 + jitter x log2(nodes), the same in
+    every tier of bounds.
+    """
     return jitter_of_nodes(problem, devices / problem.cluster.node.num_devices)
 
 
@@ -239,12 +295,15 @@ def jitter_of_nodes(problem: Problem, nodes: float) -> float:
 
 @lru_cache(maxsize=1024)
 def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...]) -> BoolArray:
-    """(2, ranks, tiers) whether a device of a pipeline rank sends across a tier, to the next rank and to the one before (round the ring).
+    """(2, ranks, tiers) whether a device of a pipeline rank sends across a tier, to the next rank
+    and to the one before (round the ring).
 
     Args:
         stride: devices from one rank to the next.
     """
-    device = _one_of_each(devices, ranks, stride, lcm(*(t.num_devices for t in tiers if t.num_devices < devices)))
+    device = _one_of_each(
+        devices, ranks, stride, lcm(*(t.num_devices for t in tiers if t.num_devices < devices))
+    )
     rank = device // stride % ranks
     result = np.zeros((2, ranks, len(tiers)), dtype=np.bool_)
     for way, step in enumerate((1, -1)):
@@ -257,10 +316,12 @@ def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...])
 
 
 def _one_of_each(devices: int, ranks: int, stride: int, period: int) -> IntArray:
-    """Devices of which, for every device of a pipeline rank, one of that rank lies alike in the units of the network.
+    """Devices of which, for every device of a pipeline rank, one of that rank lies alike in the
+    units of the network.
 
     Args:
-        stride: devices from one rank to the next. period: devices after which the units repeat.
+        stride: devices from one rank to the next.
+        period: devices after which the units repeat.
     """
     pipeline = ranks * stride
     pipelines = min(devices // pipeline, period // gcd(period, pipeline))
@@ -271,20 +332,29 @@ def _one_of_each(devices: int, ranks: int, stride: int, period: int) -> IntArray
 def border_picoseconds(
     costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...], *, crossed: BoolArray | None = None
 ) -> tuple[IntArray, IntArray]:
-    """(chunks,) picoseconds of the send out of each chunk, forward and backward: the fastest replica's border.
+    """(chunks,) picoseconds of the send out of each chunk, forward and backward: the fastest
+    replica's border.
 
     What goes back from a chunk is as much as came to it.
 
     Args:
-        crossed: the tiers that devices of each rank send across, as `border_tiers` has them of all; None = of all.
+        crossed: the tiers that devices of each rank send across, as `border_tiers` has them of all;
+            None = of all.
     """
     rank = np.arange(len(costs.contents)) % grid.pp
-    crossed = border_tiers(grid.devices, grid.pp, grid.strides()["pp"], tiers) if crossed is None else crossed
-    return fastest(costs.border_s, crossed[0, rank]), fastest(np.roll(costs.border_s, 1, axis=0), crossed[1, rank])
+    crossed = (
+        border_tiers(grid.devices, grid.pp, grid.strides()["pp"], tiers)
+        if crossed is None
+        else crossed
+    )
+    return fastest(costs.border_s, crossed[0, rank]), fastest(
+        np.roll(costs.border_s, 1, axis=0), crossed[1, rank]
+    )
 
 
 def fastest(border_s: FloatArray, crossed: BoolArray) -> IntArray:
-    """(n,) picoseconds of sends of (n, tiers) seconds across the fastest of the tiers that are `crossed`.
+    """(n,) picoseconds of sends of (n, tiers) seconds across the fastest of the tiers that are
+    `crossed`.
 
     An inner tier may be the slower one (cards behind a host bridge on a fast network).
     """
@@ -293,9 +363,11 @@ def fastest(border_s: FloatArray, crossed: BoolArray) -> IntArray:
 
 
 def border_shares(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> FloatArray:
-    """(2, chunks) of the link out of each chunk, forward and backward, that the rank's gathers and reductions fill while they run.
+    """(2, chunks) of the link out of each chunk, forward and backward, that the rank's gathers and
+    reductions fill while they run.
 
-    0 where replicas cross different tiers there: the one that is ahead reduces, and sends beside it, later than it could.
+    0 where replicas cross different tiers there: the one that is ahead reduces, and sends beside
+    it, later than it could.
     """
     crossed = border_tiers(grid.devices, grid.pp, grid.strides()["pp"], tiers)
     alike = crossed.sum(axis=-1).max() == 1
@@ -305,23 +377,38 @@ def border_shares(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> Floa
 
 @lru_cache(maxsize=64)
 def share_parameters(model: Same[Model]) -> bool:
-    """Some layers use another one's parameters, such as biases by distance: their chunks sum gradients once all of them are there."""
-    return any(p.tied_to and p.klass not in TABLES for b in model.value.blocks for o in b.operators for p in o.parameters)
+    """Some layers use another one's parameters, such as biases by distance: their chunks sum
+    gradients once all of them are there.
+    """
+    return any(
+        p.tied_to and p.klass not in TABLES
+        for b in model.value.blocks
+        for o in b.operators
+        for p in o.parameters
+    )
 
 
 def path_seconds(
-    problem: Problem, grid: Grid, costs: StepCosts, *, table: ActionTable | None = None, crossed: BoolArray | None = None
+    problem: Problem,
+    grid: Grid,
+    costs: StepCosts,
+    *,
+    table: ActionTable | None = None,
+    crossed: BoolArray | None = None,
 ) -> float:
-    """Tier B1, in seconds: the longest path through the order to the last rank's end, then the slowest update, with jitter.
+    """Tier B1, in seconds: the longest path through the order to the last rank's end, then the
+    slowest update, with jitter.
 
     Args:
-        costs: of the grid, from the columns of the tables, or of one of its lines. table: the order, if it is not the grid's schedule's.
+        costs: of the grid, from the columns of the tables, or of one of its lines.
+        table: the order, if it is not the grid's schedule's.
         crossed: tiers that the line sends across; None = the fastest of all devices counts.
     """
     runtime = problem.runtime
     forward, backward = border_picoseconds(costs, grid, problem.cluster.tiers(), crossed=crossed)
     order = table or order_table(grid, microbatches=microbatches_of(problem, grid))
-    # A reduction that waits for other chunks' gradients runs beside less than one that begins behind its own chunk's last backward.
+    # A reduction that waits for other chunks' gradients runs beside less than one that begins
+    # behind its own chunk's last backward.
     late = grid.pp > 1 and share_parameters(Same(problem.model))
     ready = walk(
         order.row_start,
@@ -338,12 +425,14 @@ def path_seconds(
         costs.pieces,
         runtime.blocks_sends(grid.vpp),
         not runtime.overlap_grad_reduce,
-        # The kernel counts shares of a device in whole numbers; from 2 on nothing is gained by running beside.
+        # The kernel counts shares of a device in whole numbers; from 2 on nothing is gained by
+        # running beside.
         0.0 if late else min(max(costs.slowdown - 1.0 - _SHARE, 0.0), 1.0),
         border_shares(costs, grid, problem.cluster.tiers()) * (not late),
     )
     assert ready.min() >= 0, "named schedules do not deadlock"
-    # The simulation adds the same seconds in another order before it rounds them: at most a picosecond a task of the longest row.
+    # The simulation adds the same seconds in another order before it rounds them: at most a
+    # picosecond a task of the longest row.
     rounding = 2 * int(np.diff(order.row_start).max()) * grid.pp
     path = int(ready.max()) + int(picoseconds(costs.optimizer_s + costs.after_s).max()) - rounding
     return max(path, 0) / PICOSECONDS_PER_SECOND * jitter(problem, grid.devices)

@@ -1,4 +1,6 @@
-"""Memory that a device holds outside the framework's allocator: communicators' buffers, tensor-parallel buffers, the context."""
+"""Memory that a device holds outside the framework's allocator: communicators' buffers,
+tensor-parallel buffers, the context.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from shardwright.units import KIB, MIB
 CHANNELS: Final = 16
 """Channels of a communicator inside a node.
 
-Source: NCCL environment variables, NCCL_MIN_NCHANNELS to NCCL_MAX_NCHANNELS: 2 to 32, 16 to 24 on NVSwitch nodes (assumed).
+Source: NCCL environment variables, NCCL_MIN_NCHANNELS to NCCL_MAX_NCHANNELS: 2 to 32, 16 to 24 on
+NVSwitch nodes (assumed).
 """
 CHANNEL_BYTES: Final = 4 * MIB + 4800 * KIB + 512 * KIB
 """Receive buffers of one channel: simple (NCCL_BUFFSIZE, 4 MiB), LL128 and LL.
@@ -23,16 +26,20 @@ CHANNEL_BYTES: Final = 4 * MIB + 4800 * KIB + 512 * KIB
 Source: NCCL src/include/device.h (640 x 120 x 8 x 8 and 512 x 8 x 8 x 16 bytes; from memory).
 """
 CONTEXT_BYTES: Final = 512 * MIB
-"""A CUDA context with the kernels of a training framework loaded (assumed: nvidia-smi of an idle PyTorch process shows 0.4 to 0.6 GiB)."""
+"""A CUDA context with the kernels of a training framework loaded (assumed: nvidia-smi of an idle
+PyTorch process shows 0.4 to 0.6 GiB)."""
 OVERLAP_BUFFERS: Final = 8
-"""Gathered activations that fused tensor-parallel overlap keeps registered: qkv, proj, fc1 and fc2, forward and input gradient.
+"""Gathered activations that fused tensor-parallel overlap keeps registered: qkv, proj, fc1 and fc2,
+forward and input gradient.
 
 Source: Transformer Engine, initialize_ub (from memory).
 """
 
 
 def context_bytes(problem: Problem) -> int:
-    """Bytes of the device's context: CONTEXT_BYTES where NCCL runs, 0 elsewhere (memory of a TPU is what is left to programs)."""
+    """Bytes of the device's context: CONTEXT_BYTES where NCCL runs, 0 elsewhere (memory of a TPU is
+    what is left to programs).
+    """
     return CONTEXT_BYTES if _runs_nccl(problem) else 0
 
 
@@ -43,9 +50,11 @@ def _runs_nccl(problem: Problem) -> bool:
 
 
 def communicator_bytes(problem: Problem, groups: IntArray) -> IntArray:
-    """(n,) bytes of the buffers of every communicator: groups of more than one device x CHANNELS x CHANNEL_BYTES.
+    """(n,) bytes of the buffers of every communicator: groups of more than one device x CHANNELS x
+    CHANNEL_BYTES.
 
-    Leaves out the trees' and the network's further connections, and communicators that are made and never used.
+    Leaves out the trees' and the network's further connections, and communicators that are made and
+    never used.
 
     Args:
         groups: (n,) that a device is in.
@@ -54,10 +63,12 @@ def communicator_bytes(problem: Problem, groups: IntArray) -> IntArray:
 
 
 def overlap_buffer_bytes(problem: Problem, *, tokens: IntArray, cut: BoolArray) -> IntArray:
-    """(n,) bytes of the buffers of fused tensor-parallel overlap: OVERLAP_BUFFERS x tokens x hidden x element; 0 without it.
+    """(n,) bytes of the buffers of fused tensor-parallel overlap: OVERLAP_BUFFERS x tokens x hidden
+    x element; 0 without it.
 
     Args:
-        tokens: that the products of a device work on. cut: the stream is cut over the tensor-parallel group.
+        tokens: that the products of a device work on.
+        cut: the stream is cut over the tensor-parallel group.
     """
     if problem.runtime.tp_overlap is not TpOverlap.FUSED:
         return np.zeros(len(tokens), dtype=np.int64)

@@ -16,7 +16,15 @@ from shardwright.collectives.span import Span
 from shardwright.cost.communication import Network, network_of
 from shardwright.hardware.cluster import Cluster, NodeGroup, Tier
 from shardwright.hardware.device_list import DeviceList
-from shardwright.hardware.graph import Units, at_work, group_ends, groups_of, levels_of, units_of, zone_rates
+from shardwright.hardware.graph import (
+    Units,
+    at_work,
+    group_ends,
+    groups_of,
+    levels_of,
+    units_of,
+    zone_rates,
+)
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
@@ -37,12 +45,20 @@ def of_kind(cluster: Cluster, index: int) -> Cluster:
         return cluster
     kind = cluster.groups[index].kind
     count = -(-cluster.num_devices // kind.num_devices)
-    return Cluster(expression=cluster.expression, groups=(NodeGroup(kind=kind, count=count),), fabric=cluster.fabric)
+    return Cluster(
+        expression=cluster.expression,
+        groups=(NodeGroup(kind=kind, count=count),),
+        fabric=cluster.fabric,
+    )
 
 
 def kind_problem(problem: Problem, device: int) -> Problem:
     """The problem as if all nodes were of the kind that `device` is in."""
-    return problem if problem.cluster.is_uniform else group_problem(problem, kind_of(problem.cluster, device))
+    return (
+        problem
+        if problem.cluster.is_uniform
+        else group_problem(problem, kind_of(problem.cluster, device))
+    )
 
 
 def group_problem(problem: Problem, group: int) -> Problem:
@@ -51,7 +67,9 @@ def group_problem(problem: Problem, group: int) -> Problem:
 
 
 def working_problem(problem: Problem, devices: Sequence[int]) -> Problem:
-    """The problem on the cluster as a plan that works on these devices finds it (`hardware.graph.at_work`)."""
+    """The problem on the cluster as a plan that works on these devices finds it
+    (`hardware.graph.at_work`).
+    """
     cluster = at_work(problem.cluster, devices)
     return problem if cluster is problem.cluster else _on_cluster(Same(problem), Same(cluster))
 
@@ -70,7 +88,9 @@ def _of_kind(problem: Same[Problem], kind: int) -> Problem:
 def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Network:
     """The network that devices of these kinds share: on every level the slowest of them."""
     networks = [network_of(of_kind(cluster, kind), library=library) for kind in kinds]
-    tiers = [_slowest(level) for level in zip(*(levels_of(cluster, kind) for kind in kinds), strict=True)]
+    tiers = [
+        _slowest(level) for level in zip(*(levels_of(cluster, kind) for kind in kinds), strict=True)
+    ]
     several = len({cluster.groups[kind].zone for kind in kinds}) > 1
     if several:
         tiers[-1] = _between_zones(cluster, kinds, tiers[-1])
@@ -102,7 +122,10 @@ def _between_zones(cluster: Cluster, kinds: tuple[int, ...], tier: Tier) -> Tier
 
 def _between_each(cluster: Cluster, kinds: tuple[int, ...]) -> tuple[PairRates, PairRates]:
     """From each zone to each the slowest of some node groups; 0 for zones that none of them is in."""
-    zones, size = [[k for k in kinds if cluster.groups[k].zone == zone] for zone in cluster.zones], len(cluster.zones)
+    zones, size = (
+        [[k for k in kinds if cluster.groups[k].zone == zone] for zone in cluster.zones],
+        len(cluster.zones),
+    )
     bandwidth, latency_s = zone_rates(cluster)
     found = np.zeros((2, size, size))
     for one, other in permutations(range(size), 2):
@@ -131,19 +154,33 @@ def _network(problem: Same[Problem], kinds: tuple[int, ...]) -> Network:
 def group_span(devices: tuple[int, ...] | DeviceList, network: Network) -> Span:
     """The span of one group."""
     return span_of_devices(
-        devices, network.tiers, units=network.units, in_network_reduction=network.in_network_reduction, between=network.between
+        devices,
+        network.tiers,
+        units=network.units,
+        in_network_reduction=network.in_network_reduction,
+        between=network.between,
     )
 
 
 def own_span(problem: Problem, members: DeviceList, device: int) -> Span:
-    """The span of a group as one of its members sees it: as many in every unit as in its own, all on devices of its kind."""
+    """The span of a group as one of its members sees it: as many in every unit as in its own, all
+    on devices of its kind.
+    """
     network = network_of_devices(problem, (device,))
-    return side_of_span(members, device, network.tiers, units=network.units, in_network_reduction=network.in_network_reduction)
+    return side_of_span(
+        members,
+        device,
+        network.tiers,
+        units=network.units,
+        in_network_reduction=network.in_network_reduction,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What goes from one device to another: seconds of a message, bytes/s. Arrays over pairs of devices, of one where all are alike."""
+    """What goes from one device to another: seconds of a message, bytes/s. Arrays over pairs of
+    devices, of one where all are alike.
+    """
 
     latency_s: FloatArray
     bandwidth: FloatArray
@@ -160,13 +197,17 @@ def _units(problem: Same[Problem]) -> tuple[Units, ...]:
 
 
 def rate_of_level(problem: Problem, level: int) -> tuple[float, float] | None:
-    """Seconds of a message and bytes/s over a level; None where they depend on the devices that exchange."""
+    """Seconds of a message and bytes/s over a level; None where they depend on the devices that
+    exchange.
+    """
     latency_s, bandwidth = _level_rates(Same(problem), level)
     return (float(latency_s[0, 0]), float(bandwidth[0, 0])) if latency_s.size == 1 else None
 
 
 def rates_between(problem: Problem, one: IntArray, other: IntArray, level: int) -> Rates:
-    """Of pairs of devices that exchange over a level: as fast as the slower of both, or as their zones' link."""
+    """Of pairs of devices that exchange over a level: as fast as the slower of both, or as their
+    zones' link.
+    """
     latency_s, bandwidth = _level_rates(Same(problem), level)
     if len(latency_s) == 1:
         return Rates(latency_s=latency_s[0], bandwidth=bandwidth[0])
@@ -181,7 +222,10 @@ def _level_rates(problem: Same[Problem], level: int) -> tuple[FloatArray, FloatA
     if len(cluster.zones) > 1 and level == len(units_of(cluster)) - 1:
         bandwidth, latency_s = zone_rates(cluster)
         return latency_s, bandwidth
-    tiers = [levels_of(cluster, group)[level] for group in range(1 if cluster.is_uniform else len(cluster.groups))]
+    tiers = [
+        levels_of(cluster, group)[level]
+        for group in range(1 if cluster.is_uniform else len(cluster.groups))
+    ]
     return (
         np.maximum.outer(*2 * [np.array([t.latency_s for t in tiers])]),
         np.minimum.outer(*2 * [np.array([t.bandwidth for t in tiers])]),

@@ -1,4 +1,6 @@
-"""Rows that cost the same: what a layer takes depends on degrees and on how groups lie, not on why they lie so."""
+"""Rows that cost the same: what a layer takes depends on degrees and on how groups lie, not on why
+they lie so.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,20 @@ _MIX = 0x9E3779B97F4A7C15
 def distinct_rows(problem: Problem, rows: Rows) -> tuple[Rows, IntArray]:
     """The rows whose layers cost differently, and the place of each of `rows` among them.
 
-    Experts are spread over tp, cp and dp, so that meshes of every dp and pp are rows; most of their groups lie alike: of DeepSeek-V3 on
-    2,048 devices that may idle, 34,163 rows are 1,487.
+    Experts are spread over tp, cp and dp, so that meshes of every dp and pp are rows; most of their
+    groups lie alike: of DeepSeek-V3 on 2,048 devices that may idle, 34,163 rows are 1,487.
     """
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
-    columns = [rows[name] for name in (*_DEGREES, "within") if name in rows.columns] + [all_alike(rows, network).astype(np.int64)]
+    columns = [rows[name] for name in (*_DEGREES, "within") if name in rows.columns] + [
+        all_alike(rows, network).astype(np.int64)
+    ]
     for axis in _AXES:
         for span in spans_along(axis, rows, network):
             parts = (*span.below, *span.bandwidth, *span.latency_s)
-            columns += [np.ascontiguousarray(np.broadcast_to(part, len(rows))).view(np.int64) for part in parts]
+            columns += [
+                np.ascontiguousarray(np.broadcast_to(part, len(rows))).view(np.int64)
+                for part in parts
+            ]
     varying = [column for column in columns if len(column) and (column != column[0]).any()]
     mixed = np.zeros(len(rows), dtype=np.uint64)
     for column in varying:

@@ -1,4 +1,6 @@
-"""Seconds and bytes of every family of devices of every stage of a general plan, from the same tables and terms as a grid's."""
+"""Seconds and bytes of every family of devices of every stage of a general plan, from the same
+tables and terms as a grid's.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ class Shape:
     """What a device's price knows of the whole plan.
 
     Args:
-        devices: that work, by number. sets: different sets of devices that are stages.
+        devices: that work, by number.
+        sets: different sets of devices that are stages.
     """
 
     devices: DeviceList
@@ -65,8 +68,10 @@ class FamilyCosts:
     """One family of one stage.
 
     Args:
-        slices: one composed step of one chunk for each slice of a microbatch (one if it is whole). coupled: devices that a blocking
-            collective inside the stage joins with it, counted from the stage's first. operators: names of those that run here.
+        slices: one composed step of one chunk for each slice of a microbatch (one if it is whole).
+        coupled: devices that a blocking collective inside the stage joins with it, counted from the
+            stage's first.
+        operators: names of those that run here.
     """
 
     slices: tuple[StepCosts, ...]
@@ -81,17 +86,28 @@ def slice_lengths(plan: Plan, lane: int, *, length: int) -> tuple[int, ...]:
 
 
 def family_costs(
-    problem: Problem, plan: Plan, stage: StageParts, family: int, *, holdings: Holdings, shape: Shape, alike: Hashable = None
+    problem: Problem,
+    plan: Plan,
+    stage: StageParts,
+    family: int,
+    *,
+    holdings: Holdings,
+    shape: Shape,
+    alike: Hashable = None,
 ) -> FamilyCosts:
     """Price one family of one stage.
 
     Args:
-        holdings: see `plan_holdings`. shape: of the whole plan. alike: all that the costs depend on beside the problem, by which sums
-            and gathers over devices are known to problems that price them alike; None = they are priced anew.
+        holdings: see `plan_holdings`.
+        shape: of the whole plan.
+        alike: all that the costs depend on beside the problem, by which sums and gathers over
+            devices are known to problems that price them alike; None = they are priced anew.
     """
     device = stage.families[family][0]
     own = kind_problem(problem, device)
-    held = [holdings.get((stage.lane, stage.chunk, n, device), ()) for n in range(len(stage.segments))]
+    held = [
+        holdings.get((stage.lane, stage.chunk, n, device), ()) for n in range(len(stage.segments))
+    ]
     rules = shard_rules(plan)
     here = [_Segment(segment, items) for segment, items in zip(stage.segments, held, strict=True)]
     lengths = slice_lengths(plan, stage.lane, length=problem.job.sequence_length)
@@ -111,7 +127,10 @@ def family_costs(
         steps.append(_compose(own, problem, summed, cut=cut, coupled=coupled))
     local = device - stage.base
     runs = frozenset(
-        f"{s.block.name}.{o.name}" for s in stage.segments for o in s.block.operators if local in s.cells.cells.get(o.klass, {})
+        f"{s.block.name}.{o.name}"
+        for s in stage.segments
+        for o in s.block.operators
+        if local in s.cells.cells.get(o.klass, {})
     )
     return FamilyCosts(
         slices=tuple(steps),
@@ -121,20 +140,24 @@ def family_costs(
 
 
 def held_groups(held: list[tuple[HeldParameters, ...]]) -> tuple[DeviceList, ...]:
-    """Groups of more than one device, by falling number of elements that they hold, trained or not; those of experts alone, then of tied
-    weights alone, come last.
+    """Groups of more than one device, by falling number of elements that they hold, trained or not;
+    those of experts alone, then of tied weights alone, come last.
     """
     elements: dict[DeviceList, list[int]] = {}
     for items in held:
         for h in items:
             if len(h.group) > 1:
                 sums = elements.setdefault(h.group, [0, 0, 0])
-                sums[2 if h.near != h.group else h.klass is ParameterClass.EXPERTS] -= h.elements * h.layers
+                sums[2 if h.near != h.group else h.klass is ParameterClass.EXPERTS] -= (
+                    h.elements * h.layers
+                )
     return tuple(sorted(elements, key=lambda g: (*elements[g], g)))
 
 
 def main_contributions(held: list[tuple[HeldParameters, ...]]) -> int:
-    """Devices that hold most of the dense elements in common, trained or not: the degree that data parallelism amounts to."""
+    """Devices that hold most of the dense elements in common, trained or not: the degree that data
+    parallelism amounts to.
+    """
     elements: dict[DeviceList, int] = {}
     for h in (h for items in held for h in items):
         if h.near == h.group and h.klass is not ParameterClass.EXPERTS:
@@ -163,7 +186,14 @@ class _Summed:
     shape: Shape = field(compare=False)
 
 
-def _compose(own: Problem, problem: Problem, summed: _Summed, *, cut: tuple[int, ...] | None, coupled: set[int]) -> StepCosts:
+def _compose(
+    own: Problem,
+    problem: Problem,
+    summed: _Summed,
+    *,
+    cut: tuple[int, ...] | None,
+    coupled: set[int],
+) -> StepCosts:
     """One slice's step of one chunk, composed by the grid's own function."""
     stage, device, here = summed.stage, summed.device, summed.here
     tables, buffers = [], []
@@ -183,9 +213,18 @@ def _compose(own: Problem, problem: Problem, summed: _Summed, *, cut: tuple[int,
         head=np.array([has_head(p.segment.block) for p in here], dtype=np.bool_),
         first=np.zeros(1, dtype=np.int64),
         turned=np.array(
-            [max((i for i, p in enumerate(here) if has_backward(p.segment.block)), default=max(len(here) - 1, 0))], dtype=np.int64
+            [
+                max(
+                    (i for i, p in enumerate(here) if has_backward(p.segment.block)),
+                    default=max(len(here) - 1, 0),
+                )
+            ],
+            dtype=np.int64,
         ),
-        reduced=np.array([next((i for i, p in enumerate(here) if has_trained(p.segment.block)), 0)], dtype=np.int64),
+        reduced=np.array(
+            [next((i for i, p in enumerate(here) if has_trained(p.segment.block)), 0)],
+            dtype=np.int64,
+        ),
         sent=np.zeros(1, dtype=np.int64),
         streams=1,
         by_rank=counts,
@@ -197,13 +236,17 @@ def _compose(own: Problem, problem: Problem, summed: _Summed, *, cut: tuple[int,
         modes[0, i, recompute_mode(part.segment.keeps)] = part.segment.count
     strongest = max((recompute_mode(p.segment.keeps) for p in here), default=0)
     zero, meshes = _mesh_table(summed)
-    choices = Choices(zero=zero, offload=summed.rules.lanes[stage.lane].offload, modes=modes, mode=strongest)
-    return compose(own, choices, Priced(layers=layers, layer_row=0, meshes=meshes, mesh_row=0, layout=layout))
+    choices = Choices(
+        zero=zero, offload=summed.rules.lanes[stage.lane].offload, modes=modes, mode=strongest
+    )
+    return compose(
+        own, choices, Priced(layers=layers, layer_row=0, meshes=meshes, mesh_row=0, layout=layout)
+    )
 
 
 def recompute_mode(keeps: tuple[Keep, ...]) -> int:
-    """Index into MODES: 3 if the whole block waits in host memory, 2 if it is recomputed, 1 if the core is, else 0 (single operators and
-    shares: see `kept`).
+    """Index into MODES: 3 if the whole block waits in host memory, 2 if it is recomputed, 1 if the
+    core is, else 0 (single operators and shares: see `kept`).
     """
     if any(is_on_host(keep) for keep in keeps):
         return MODES.index("host")
@@ -211,11 +254,20 @@ def recompute_mode(keeps: tuple[Keep, ...]) -> int:
     return 2 if "full" in names else 1 if names == {"core"} else 0
 
 
-def _communicators(own: Problem, cells: StageCells, device: int, *, contributions: int, shape: Shape) -> int:
-    """Groups of more than one device that a device is in, as `tables.num_communicators` counts them."""
+def _communicators(
+    own: Problem, cells: StageCells, device: int, *, contributions: int, shape: Shape
+) -> int:
+    """Groups of more than one device that a device is in, as `tables.num_communicators` counts
+    them.
+    """
     length, island = own.job.sequence_length, own.cluster.tiers()[0].num_devices
-    main, expert = cells.cells.get(product_class(cells), {}).get(device), cells.cells.get(OperatorClass.EXPERTS, {}).get(device)
-    routed = expert is not None and on_replica(cells, device, length=length, island=island)[0].routed
+    main, expert = (
+        cells.cells.get(product_class(cells), {}).get(device),
+        cells.cells.get(OperatorClass.EXPERTS, {}).get(device),
+    )
+    routed = (
+        expert is not None and on_replica(cells, device, length=length, island=island)[0].routed
+    )
     groups = (
         parts_along(main, *WIDTHS),
         parts_along(main, Dim.SEQUENCE),
@@ -229,7 +281,9 @@ def _communicators(own: Problem, cells: StageCells, device: int, *, contribution
 
 
 def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> DeviceList:
-    """Devices that reduce the largest magnitudes of a chunk's operands together: those with its samples, or the whole stage."""
+    """Devices that reduce the largest magnitudes of a chunk's operands together: those with its
+    samples, or the whole stage.
+    """
     cells = stage.segments[0].cells if stage.segments else None
     if group is ScaleGroup.STAGE or cells is None:
         return stage.devices
@@ -238,11 +292,20 @@ def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> DeviceLis
     mine = tree.get(device - base)
     if mine is None:
         return stage.devices
-    return DeviceList.of([d + base for d, cell in tree.items() if cell.way(Dim.BATCH) == mine.way(Dim.BATCH)])
+    return DeviceList.of(
+        [d + base for d, cell in tree.items() if cell.way(Dim.BATCH) == mine.way(Dim.BATCH)]
+    )
 
 
 def _layer_table(
-    own: Problem, stage: StageParts, device: int, here: list[_Segment], tables: list[BlockTable], buffers: list[int], *, length: int
+    own: Problem,
+    stage: StageParts,
+    device: int,
+    here: list[_Segment],
+    tables: list[BlockTable],
+    buffers: list[int],
+    *,
+    length: int,
 ) -> LayerTable:
     loss = [_logits(own, stage, device, part.segment, length=length) for part in here]
     border = np.zeros((1, len(own.cluster.tiers()), 1))
@@ -255,7 +318,9 @@ def _layer_table(
     )
 
 
-def _logits(own: Problem, stage: StageParts, device: int, segment: Segment, *, length: int) -> tuple[int, int]:
+def _logits(
+    own: Problem, stage: StageParts, device: int, segment: Segment, *, length: int
+) -> tuple[int, int]:
     """`logits_bytes` of a device, where it computes the loss of `length` positions."""
     loss = next((o for o in segment.block.operators if o.kind is OperatorKind.LOSS), None)
     if loss is None:
@@ -263,18 +328,35 @@ def _logits(own: Problem, stage: StageParts, device: int, segment: Segment, *, l
     structure = CellStructure(stage=segment.cells, device=device - stage.base, length=length)
     if not structure.runs(loss):
         return 0, 0
-    width, tokens = structure.part(loss.reads[0], loss).times, structure.tokens(loss.klass, length).times
+    width, tokens = (
+        structure.part(loss.reads[0], loss).times,
+        structure.tokens(loss.klass, length).times,
+    )
     split = np.array([width < loss.reads[0].size])
-    found = logits_bytes(loss, own.runtime, tokens=np.array([tokens]), width=np.array([width]), split=split, hidden=own.model.hidden)
+    found = logits_bytes(
+        loss,
+        own.runtime,
+        tokens=np.array([tokens]),
+        width=np.array([width]),
+        split=split,
+        hidden=own.model.hidden,
+    )
     return int(found[0][0]), int(found[1][0])
 
 
 @lru_cache(maxsize=1024)
 def _mesh_table(summed: _Summed) -> tuple[int, MeshTable]:
-    """The ZeRO stage that a device's states amount to, and its row of the table of sums and gathers over devices."""
+    """The ZeRO stage that a device's states amount to, and its row of the table of sums and gathers
+    over devices.
+    """
     problem, stage, device, here = summed.problem, summed.stage, summed.device, summed.here
     own, rules, shape = kind_problem(problem, device), summed.rules, summed.shape
-    zero = stage_of(chain.from_iterable(p.held for p in here), device=device, rules=rules, zero=rules.lanes[stage.lane].zero)
+    zero = stage_of(
+        chain.from_iterable(p.held for p in here),
+        device=device,
+        rules=rules,
+        zero=rules.lanes[stage.lane].zero,
+    )
     sync = sync_of(
         problem,
         [part.held for part in here],
@@ -289,10 +371,19 @@ def _mesh_table(summed: _Summed) -> tuple[int, MeshTable]:
     network = network_of_devices(problem, party.devices)
     contributions = main_contributions([part.held for part in here])
     local = device - stage.base
-    groups_of = max((_communicators(own, p.segment.cells, local, contributions=contributions, shape=shape) for p in here), default=0)
+    groups_of = max(
+        (
+            _communicators(own, p.segment.cells, local, contributions=contributions, shape=shape)
+            for p in here
+        ),
+        default=0,
+    )
     copies = copy_seconds(own, sync)
     runtime = own.runtime
-    tables = np.array([_table_elements(part.segment, local, own.job.sequence_length) for part in here], dtype=np.int64)
+    tables = np.array(
+        [_table_elements(part.segment, local, own.job.sequence_length) for part in here],
+        dtype=np.int64,
+    )
     return zero, MeshTable(
         sync=sync,
         norm_s=_norm_seconds(Same(problem), shape.devices),
@@ -314,14 +405,33 @@ def _mesh_table(summed: _Summed) -> tuple[int, MeshTable]:
 
 
 def _table_elements(segment: Segment, local: int, length: int) -> int:
-    """Elements of the largest trained embedding or head that a device works with here, whichever of its stages holds the (tied) weight."""
+    """Elements of the largest trained embedding or head that a device works with here, whichever of
+    its stages holds the (tied) weight.
+    """
     structure = CellStructure(stage=segment.cells, device=local, length=length)
-    tables = [(o, p) for o in segment.block.operators for p in o.parameters if p.klass in TABLES and p.trainable]
-    return max((prod(structure.part(e, o).times for e in p.extents) for o, p in tables if structure.runs(o)), default=0)
+    tables = [
+        (o, p)
+        for o in segment.block.operators
+        for p in o.parameters
+        if p.klass in TABLES and p.trainable
+    ]
+    return max(
+        (
+            prod(structure.part(e, o).times for e in p.extents)
+            for o, p in tables
+            if structure.runs(o)
+        ),
+        default=0,
+    )
 
 
 @lru_cache(maxsize=256)
 def _norm_seconds(problem: Same[Problem], devices: DeviceList) -> FloatArray:
     """The sum of the gradients' norm over all devices that work."""
     network = network_of_devices(problem.value, devices)
-    return move_seconds(Collective.ALL_REDUCE, volume=np.full(1, 4.0), span=group_span(devices, network), network=network)
+    return move_seconds(
+        Collective.ALL_REDUCE,
+        volume=np.full(1, 4.0),
+        span=group_span(devices, network),
+        network=network,
+    )

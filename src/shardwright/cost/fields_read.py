@@ -1,7 +1,9 @@
-"""A problem as one part of pricing reads it: the same object for problems that differ only in fields of the runtime that the part ignores.
+"""A problem as one part of pricing reads it: the same object for problems that differ only in
+fields of the runtime that the part ignores.
 
-Caches know problems by identity, so what was priced under one runtime then serves another runtime that prices it alike. Most options of a
-runtime change either what blocks take, or what is summed and gathered over devices, or neither.
+Caches know problems by identity, so what was priced under one runtime then serves another runtime
+that prices it alike. Most options of a runtime change either what blocks take, or what is summed
+and gathered over devices, or neither.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from shardwright.runtime.runtime import AttentionKernel, Capture, ExpertDispatch
 Fields = Mapping[str, object]
 """Fields of `Runtime` that a part of pricing ignores, each with the value that stands for all."""
 
-NAMES: Final[Fields] = MappingProxyType({"name": "", "base": "", "facts": (), "offers": (), "own": (), "options": (), "schedules": ()})
+NAMES: Final[Fields] = MappingProxyType(
+    {"name": "", "base": "", "facts": (), "offers": (), "own": (), "options": (), "schedules": ()}
+)
 """What a runtime is called, and what it could be besides: no price reads them."""
 _FIELDS: Final = tuple(field.name for field in fields_of(Runtime))
 _STEP: Final[Fields] = MappingProxyType(
@@ -89,7 +93,9 @@ BESIDE_SUMS: Final[Fields] = MappingProxyType(
 )
 """What the sums and gathers over devices do not depend on."""
 _OF_LOSS: Final[Fields] = MappingProxyType({"fused_loss": False, "loss_bytes": 0})
-_OF_ATTENTION: Final[Fields] = MappingProxyType({"attention_kernel": AttentionKernel.UNFUSED, "attention_eight_bit": False})
+_OF_ATTENTION: Final[Fields] = MappingProxyType(
+    {"attention_kernel": AttentionKernel.UNFUSED, "attention_eight_bit": False}
+)
 _OF_EXPERTS: Final[Fields] = MappingProxyType(
     {
         "router_kernels": 0,
@@ -143,7 +149,9 @@ def _of_block(block: Same[Block]) -> tuple[tuple[str, object], ...]:
 
 
 @lru_cache(maxsize=4096)
-def _ignoring(problem: Same[Problem], fields: tuple[tuple[str, object], ...], *, narrow: bool) -> Problem:
+def _ignoring(
+    problem: Same[Problem], fields: tuple[tuple[str, object], ...], *, narrow: bool
+) -> Problem:
     values: dict[str, Any] = {name: getattr(problem.value.runtime, name) for name in _FIELDS}
     values |= dict(fields) if narrow else {**dict(fields), **_OF_NARROW}
     # Runtimes are hashed by their names.

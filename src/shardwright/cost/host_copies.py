@@ -1,4 +1,6 @@
-"""Activations that wait in host memory between forward and backward: their bytes, and what a layer waits for their copies."""
+"""Activations that wait in host memory between forward and backward: their bytes, and what a layer
+waits for their copies.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from shardwright.program.block.sizes import Degrees, evaluate
 
 
 def host_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
-    """(n,) bytes of a microbatch that a selective policy keeps in host memory between F and backward."""
+    """(n,) bytes of a microbatch that a selective policy keeps in host memory between F and
+    backward.
+    """
     result = np.zeros(np.shape(degrees["mbs"])[0], dtype=np.int64)
     for saved in program.saved:
         if saved.host and saved.dropped is not Recomputable.SELECTIVE:
@@ -19,14 +23,17 @@ def host_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
 
 
 def checkpoint_seconds(program: BlockProgram, degrees: Degrees, *, rate: float) -> FloatArray:
-    """(n,) seconds that a layer which is recomputed whole waits for its input to reach host memory and to come back.
+    """(n,) seconds that a layer which is recomputed whole waits for its input to reach host memory
+    and to come back.
 
         2 V / rate
 
-    V: bytes of a device's own part, where members of a tensor-parallel group hold copies; it computes nothing meanwhile. Leaves out that
-    parts are gathered over the group again, and that host memory which is not pinned takes longer.
+    V: bytes of a device's own part, where members of a tensor-parallel group hold copies; it
+    computes nothing meanwhile. Leaves out that parts are gathered over the group again, and that
+    host memory which is not pinned takes longer.
 
-    Source: DeepSpeed, runtime/activation_checkpointing/checkpointing.py (`partition_activations`, `gather_partitioned_activations`).
+    Source: DeepSpeed, runtime/activation_checkpointing/checkpointing.py (`partition_activations`,
+    `gather_partitioned_activations`).
     """
     result = np.zeros(np.shape(degrees["mbs"])[0])
     for saved in program.saved:
@@ -36,12 +43,15 @@ def checkpoint_seconds(program: BlockProgram, degrees: Degrees, *, rate: float) 
 
 
 def waited_for_host(volume: IntArray, *, rate: float, seconds: FloatArray) -> FloatArray:
-    """(n,) seconds that a layer under a selective policy waits for `volume` bytes to cross to the host and back.
+    """(n,) seconds that a layer under a selective policy waits for `volume` bytes to cross to the
+    host and back.
 
-    Each way runs beside the kernels of its pass, one layer's behind another's: max(V / rate - F, 0) + max(V / rate - I - W - R, 0). Both
-    waits are counted in backward. Leaves out that copies take device memory's bandwidth, and devices that share a link of the host.
+    Each way runs beside the kernels of its pass, one layer's behind another's: max(V / rate - F, 0)
+    + max(V / rate - I - W - R, 0). Both waits are counted in backward. Leaves out that copies take
+    device memory's bandwidth, and devices that share a link of the host.
 
-    Source: JAX, `save_and_offload_only_these_names`: copies to ``pinned_host`` are asynchronous operations of the schedule.
+    Source: JAX, `save_and_offload_only_these_names`: copies to ``pinned_host`` are asynchronous
+    operations of the schedule.
     """
     spent = volume / rate
     forward, backward = seconds[0].sum(axis=0), seconds[1:4].sum(axis=(0, 1))
@@ -50,12 +60,15 @@ def waited_for_host(volume: IntArray, *, rate: float, seconds: FloatArray) -> Fl
 
 
 def waited_for_layers(volume: IntArray, *, rate: float, beside: FloatArray) -> FloatArray:
-    """(2, c) seconds that the forward and the backward of a chunk wait for `volume` bytes of its first layers to leave and to come back.
+    """(2, c) seconds that the forward and the backward of a chunk wait for `volume` bytes of its
+    first layers to leave and to come back.
 
-    max(V / rate - `beside`, 0): copies are spread evenly over all layers of the chunk, as many layers' kernels to each as there are. What
-    is copied is waited for in pinned memory; leaves out that copies take device memory's bandwidth, devices that share a link of the host,
-    and whether the host's memory suffices.
+    max(V / rate - `beside`, 0): copies are spread evenly over all layers of the chunk, as many
+    layers' kernels to each as there are. What is copied is waited for in pinned memory; leaves out
+    that copies take device memory's bandwidth, devices that share a link of the host, and whether
+    the host's memory suffices.
 
-    Source: Transformer Engine, pytorch/cpu_offload.py, `AsyncDoubleBufferGroupOffloadHandler.layer_window_map`.
+    Source: Transformer Engine, pytorch/cpu_offload.py,
+    `AsyncDoubleBufferGroupOffloadHandler.layer_window_map`.
     """
     return np.where(volume > 0, np.maximum(volume / rate - beside, 0.0), 0.0)

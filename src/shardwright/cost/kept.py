@@ -1,4 +1,6 @@
-"""What keep lines of a plan do to a block: operators that are recomputed one by one, and activations that wait in host memory."""
+"""What keep lines of a plan do to a block: operators that are recomputed one by one, and
+activations that wait in host memory.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,29 @@ from shardwright.program.problem import Problem
 from shardwright.strategy.plan.stages import How, Keep
 
 
-def kept_variant(table: BlockTable, program: BlockProgram, keeps: tuple[Keep, ...], *, degrees: Degrees, problem: Problem) -> BlockTable:
-    """`table` with what `keeps` drop or move; whole blocks and cores alone are modes of the table and left as they are.
+def kept_variant(
+    table: BlockTable,
+    program: BlockProgram,
+    keeps: tuple[Keep, ...],
+    *,
+    degrees: Degrees,
+    problem: Problem,
+) -> BlockTable:
+    """`table` with what `keeps` drop or move; whole blocks and cores alone are modes of the table
+    and left as they are.
 
-    Recomputed operators run their forward again before the input gradient, and what they made is not saved. What is moved to the host
-    (or NVMe) crosses the device's PCIe link once each way; what a pass of the block's own kernels does not hide is exposed.
+    Recomputed operators run their forward again before the input gradient, and what they made is
+    not saved. What is moved to the host (or NVMe) crosses the device's PCIe link once each way;
+    what a pass of the block's own kernels does not hide is exposed.
 
-    Leaves out: that copies of several blocks share the link with each other, and NVMe bandwidth beyond the device's share.
+    Leaves out: that copies of several blocks share the link with each other, and NVMe bandwidth
+    beyond the device's share.
     """
     seconds, saved, host = table.seconds, table.saved_bytes, table.host_bytes
     for keep in keeps:
-        if keep.how is How.RECOMPUTE and (set(keep.operators) == {"core"} or "full" in keep.operators):
+        if keep.how is How.RECOMPUTE and (
+            set(keep.operators) == {"core"} or "full" in keep.operators
+        ):
             continue
         if is_on_host(keep):
             continue
@@ -36,7 +50,8 @@ def kept_variant(table: BlockTable, program: BlockProgram, keeps: tuple[Keep, ..
         moved = sum(
             int(evaluate(s.volume, degrees)[0])
             for s in program.saved
-            if (s.tensor.split(".")[0] in names or s.tensor in names) and s.dropped is not Recomputable.NEVER
+            if (s.tensor.split(".")[0] in names or s.tensor in names)
+            and s.dropped is not Recomputable.NEVER
         )
         moved = moved * keep.percent // 100
         saved = np.maximum(saved - moved, 0)
@@ -44,7 +59,11 @@ def kept_variant(table: BlockTable, program: BlockProgram, keeps: tuple[Keep, ..
         seconds = seconds.copy()
         if keep.how is How.RECOMPUTE:
             machine = problem_machine(problem)
-            again = sum(float(work_seconds(w, degrees, machine)[0][0]) for w in program.works if w.phase is Phase.F and w.operator in names)
+            again = sum(
+                float(work_seconds(w, degrees, machine)[0][0])
+                for w in program.works
+                if w.phase is Phase.F and w.operator in names
+            )
             seconds[1, ELEMENT] += again
         else:
             transfer = moved / transfer_bandwidth(problem, keep.how)
@@ -69,4 +88,9 @@ def transfer_bandwidth(problem: Problem, how: How) -> float:
 
 def named(operators: Iterable[Operator], names: tuple[str, ...]) -> set[str]:
     """Names of a block's operators that a keep line means: by name, by class, or as ``class.name``."""
-    return {o.name for o in operators for name in names if name in (o.name, o.klass.value, f"{o.klass.value}.{o.name}", "full")}
+    return {
+        o.name
+        for o in operators
+        for name in names
+        if name in (o.name, o.klass.value, f"{o.klass.value}.{o.name}", "full")
+    }

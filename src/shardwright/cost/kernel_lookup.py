@@ -1,4 +1,6 @@
-"""Prices of kernels from measured tables, where the accelerator has one that answers; the formulas they correct."""
+"""Prices of kernels from measured tables, where the accelerator has one that answers; the formulas
+they correct.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,22 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import allocation_free
 from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.kernel_tables import AttentionTable, GemmGrid, GroupedTable, attention_fraction, kernel_tables
+from shardwright.hardware.catalog.kernel_tables import (
+    AttentionTable,
+    GemmGrid,
+    GroupedTable,
+    attention_fraction,
+    kernel_tables,
+)
 from shardwright.hardware.device import Accelerator, AttentionRates, GemmRates
 from shardwright.model.ir.operator import AttentionShape
 
 TILE: Final = 64
-"""Rows and columns that a kernel's smallest tile of the result has, and elements of k that it takes at once.
+"""Rows and columns that a kernel's smallest tile of the result has, and elements of k that it takes
+at once.
 
-Source: wgmma works on 64 rows; cuBLAS picks among tiles of 64 to 256 the one that wastes least; see docs/kernels.md for the check.
+Source: wgmma works on 64 rows; cuBLAS picks among tiles of 64 to 256 the one that wastes least; see
+docs/kernels.md for the check.
 """
 _MULTIPLICATIONS: Final = TILE**3
 
@@ -24,8 +34,9 @@ _MULTIPLICATIONS: Final = TILE**3
 def tile_padding(*, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
     """Multiplications issued over those asked for: product of ceil(x / 64) 64 / x over m, n and k.
 
-    One for multiples of 64, as all points of the measured grids are: interpolation between them does not show it. Waves of tiles are in the
-    grids; see `cost.tiles` for them elsewhere, and for widths that are no multiple of 16 bytes.
+    One for multiples of 64, as all points of the measured grids are: interpolation between them
+    does not show it. Waves of tiles are in the grids; see `cost.tiles` for them elsewhere, and for
+    widths that are no multiple of 16 bytes.
     """
     if not m.shape == n.shape == k.shape:
         m, n, k = (np.ascontiguousarray(side) for side in np.broadcast_arrays(m, n, k))
@@ -38,7 +49,13 @@ def tile_padding(*, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
 def _padding(m: FloatArray, n: FloatArray, k: FloatArray, result: FloatArray) -> None:
     for at in range(m.size):
         asked = max(m[at], 1.0) * max(n[at], 1.0) * max(k[at], 1.0)
-        result[at] = np.ceil(m[at] / TILE) * np.ceil(n[at] / TILE) * np.ceil(k[at] / TILE) * _MULTIPLICATIONS / asked
+        result[at] = (
+            np.ceil(m[at] / TILE)
+            * np.ceil(n[at] / TILE)
+            * np.ceil(k[at] / TILE)
+            * _MULTIPLICATIONS
+            / asked
+        )
 
 
 def roofline_seconds(
@@ -54,11 +71,15 @@ def roofline_seconds(
     extra_bytes: FloatArray | float = 0.0,
     padding: FloatArray | float = 1.0,
 ) -> FloatArray:
-    """((2mnk / (ec P))^q + (bytes / (em BW))^q)^(1/q) for `groups` equal GEMMs, without the overhead.
+    """((2mnk / (ec P))^q + (bytes / (em BW))^q)^(1/q) for `groups` equal GEMMs, without the
+    overhead.
 
     Args:
-        peak: FLOP/s; bandwidth: bytes/s; width: bytes of an input's element.
-        extra_bytes: joined to the traffic. padding: factor on the multiplications.
+        peak: FLOP/s;
+        bandwidth: bytes/s;
+        width: bytes of an input's element.
+        extra_bytes: joined to the traffic.
+        padding: factor on the multiplications.
 
     Bytes are one pass over both inputs and over a 16-bit output.
     """
@@ -71,7 +92,9 @@ def roofline_seconds(
 def q_norm(compute: FloatArray, memory: FloatArray, *, exponent: float) -> FloatArray:
     """(compute^q + memory^q)^(1/q): the larger alone for a large q, their sum for q = 1."""
     larger, smaller = np.maximum(compute, memory), np.minimum(compute, memory)
-    return np.asarray(larger * (1.0 + (smaller / np.maximum(larger, 1e-30)) ** exponent) ** (1.0 / exponent))
+    return np.asarray(
+        larger * (1.0 + (smaller / np.maximum(larger, 1e-30)) ** exponent) ** (1.0 / exponent)
+    )
 
 
 def gemm_grid_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GemmGrid | None:
@@ -84,26 +107,41 @@ def gemm_grid_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GemmGr
 def grouped_table_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GroupedTable | None:
     """The measured experts' table over `rates` of `device`; None where none is."""
     tables = kernel_tables(device.name)
-    return tables.grouped_table(dtype) if tables is not None and gemm_grid_for(device, dtype, rates) is not None else None
+    return (
+        tables.grouped_table(dtype)
+        if tables is not None and gemm_grid_for(device, dtype, rates) is not None
+        else None
+    )
 
 
-def attention_table_for(device: Accelerator, rates: AttentionRates, shape: AttentionShape) -> AttentionTable | None:
-    """The measured table for heads of that shape on `device`; None where the device or the kernel generation has none.
+def attention_table_for(
+    device: Accelerator, rates: AttentionRates, shape: AttentionShape
+) -> AttentionTable | None:
+    """The measured table for heads of that shape on `device`; None where the device or the kernel
+    generation has none.
 
-    A table is of the newest kernel on its device; cuDNN and flash-3 share it (see `hardware.catalog.rates`), on A100-class
-    devices flash-2 too.
+    A table is of the newest kernel on its device; cuDNN and flash-3 share it (see
+    `hardware.catalog.rates`), on A100-class devices flash-2 too.
     """
     tables = kernel_tables(device.name)
-    table = tables.attention_table(head_dim=shape.head_dim, value_dim=shape.value_dim) if tables is not None else None
+    table = (
+        tables.attention_table(head_dim=shape.head_dim, value_dim=shape.value_dim)
+        if tables is not None
+        else None
+    )
     if table is None or rates.generation not in _SAME_KERNEL[table.generation]:
         return None
     return table
 
 
 def attention_is_tabled(device: Accelerator, rates: AttentionRates) -> bool:
-    """Whether a table answers for every head of this kernel generation on `device`, so that its curve is not used."""
+    """Whether a table answers for every head of this kernel generation on `device`, so that its
+    curve is not used.
+    """
     tables = kernel_tables(device.name)
-    return tables is not None and any(rates.generation in _SAME_KERNEL[t.generation] for t in tables.attention)
+    return tables is not None and any(
+        rates.generation in _SAME_KERNEL[t.generation] for t in tables.attention
+    )
 
 
 _SAME_KERNEL: Final = {
@@ -113,14 +151,23 @@ _SAME_KERNEL: Final = {
 }
 
 
-def head_factor(device: Accelerator, shape: AttentionShape, *, length: FloatArray, heads: FloatArray) -> FloatArray | float:
-    """Fraction of peak with heads of this shape over that with heads of 128: what a curve of another kernel generation is scaled by.
+def head_factor(
+    device: Accelerator, shape: AttentionShape, *, length: FloatArray, heads: FloatArray
+) -> FloatArray | float:
+    """Fraction of peak with heads of this shape over that with heads of 128: what a curve of
+    another kernel generation is scaled by.
 
     From the device's table, whose kernel shares the tiles' arithmetic; 1 where there is none.
     """
     tables = kernel_tables(device.name)
-    own = tables.attention_table(head_dim=shape.head_dim, value_dim=shape.value_dim) if tables is not None else None
+    own = (
+        tables.attention_table(head_dim=shape.head_dim, value_dim=shape.value_dim)
+        if tables is not None
+        else None
+    )
     usual = tables.attention_table(head_dim=128, value_dim=128) if tables is not None else None
     if own is None or usual is None or own is usual:
         return 1.0
-    return attention_fraction(own, length=length, heads=heads) / attention_fraction(usual, length=length, heads=heads)
+    return attention_fraction(own, length=length, heads=heads) / attention_fraction(
+        usual, length=length, heads=heads
+    )

@@ -1,4 +1,6 @@
-"""Tables that were made of the same rows before: what blocks and meshes cost depends on degrees and on how groups lie, not on who asks."""
+"""Tables that were made of the same rows before: what blocks and meshes cost depends on degrees and
+on how groups lie, not on who asks.
+"""
 
 from __future__ import annotations
 
@@ -45,17 +47,26 @@ class _Kept:
 _kept: Final = _Kept()
 
 
-def known_table(make: Callable[..., T], problem: Problem, rows: Rows, *, sets: int = 1, **more: Any) -> T:
-    """``make(problem, rows, **more)``: the same object as before where the same was asked before of rows with the same numbers.
+def known_table(
+    make: Callable[..., T], problem: Problem, rows: Rows, *, sets: int = 1, **more: Any
+) -> T:
+    """``make(problem, rows, **more)``: the same object as before where the same was asked before of
+    rows with the same numbers.
 
     Args:
-        make: a function of a module: it is known by what it is, and so is the problem. sets: rows that the table has of each row.
-            more: arrays, known by their numbers, and what equals by value. Nobody may change the table.
+        make: a function of a module: it is known by what it is, and so is the problem.
+        sets: rows that the table has of each row.
+        more: arrays, known by their numbers, and what equals by value. Nobody may change the table.
     """
     if len(rows) * sets > MOST_ROWS:
         return make(problem, rows, **more)
     columns = np.stack(list(rows.columns.values()))
-    given = tuple([(name, value.tobytes() if isinstance(value, np.ndarray) else value) for name, value in more.items()])
+    given = tuple(
+        [
+            (name, value.tobytes() if isinstance(value, np.ndarray) else value)
+            for name, value in more.items()
+        ]
+    )
     key = (make, Same(problem), tuple(rows.columns), columns.tobytes(), given)
     found: T | None = _kept.find(key)
     if found is None:

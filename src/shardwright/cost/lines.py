@@ -1,8 +1,10 @@
-"""Lines of a grid: one device of every pipeline rank, all with the same place in their stages, and where their groups and borders lie.
+"""Lines of a grid: one device of every pipeline rank, all with the same place in their stages, and
+where their groups and borders lie.
 
-What a device computes and sends inside a stage depends on where its own groups lie. On domains of 72 devices the groups of 16 experts
-are {0 .. 15}, .., {48 .. 63}, and {64 .. 79}, which lies in two. No device waits less than for its own groups and for what the same place
-of the ranks beside it sends: the path along any line is a lower bound of the step, that of the slowest line the best.
+What a device computes and sends inside a stage depends on where its own groups lie. On domains of
+72 devices the groups of 16 experts are {0 .. 15}, .., {48 .. 63}, and {64 .. 79}, which lies in
+two. No device waits less than for its own groups and for what the same place of the ranks beside it
+sends: the path along any line is a lower bound of the step, that of the slowest line the best.
 """
 
 from __future__ import annotations
@@ -24,19 +26,24 @@ OF_ULYSSES: Final = ("ulysses", "ring")
 
 
 Group = tuple[str, int]
-"""Groups inside a layer by axis and the degree of Ulysses (0 where it does not matter); those that sum, `dense` or `experts` with a mesh of
-their own, by the members of a sharding group (0 = the whole), negative for groups across these.
+"""Groups inside a layer by axis and the degree of Ulysses (0 where it does not matter); those that
+sum, `dense` or `experts` with a mesh of their own, by the members of a sharding group (0 = the
+whole), negative for groups across these.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lines:
-    """The different lines of a mesh. k = line, r = pipeline rank, q = way in which the groups of a device may lie.
+    """The different lines of a mesh. k = line, r = pipeline rank, q = way in which the groups of a
+    device may lie.
 
     Args:
-        ways: (k, r) the q of each rank's device. behind, before: (k, r) tier that it sends across to the next rank and to the one before,
-            round the ring. below: by group (`Group`) (q, tiers - 1) the most members that a unit of each tier but the last has; without
-            sharding groups that lie unlike where the groups that they are parts of lie alike.
+        ways: (k, r) the q of each rank's device.
+        behind, before: (k, r) tier that it sends across to the next rank and to the one before,
+            round the ring.
+        below: by group (`Group`) (q, tiers - 1) the most members that a unit of each tier but the
+            last has; without sharding groups that lie unlike where the groups that they are parts
+            of lie alike.
     """
 
     ways: IntArray
@@ -51,24 +58,43 @@ class Lines:
 
 
 @lru_cache(maxsize=4096)
-def lines_of(mesh: tuple[tuple[str, int], ...], units: tuple[int, ...], *, ulysses: tuple[int, ...], shards: tuple[int, ...]) -> Lines:
+def lines_of(
+    mesh: tuple[tuple[str, int], ...],
+    units: tuple[int, ...],
+    *,
+    ulysses: tuple[int, ...],
+    shards: tuple[int, ...],
+) -> Lines:
     """The lines of a mesh.
 
     Args:
-        mesh: items tp, cp, dp, pp, ep, etp and the device strides s_tp, s_cp, s_dp, s_pp. units: devices of a unit of each tier.
-        ulysses: degrees of it that members have. shards: members of sharding groups, 0 = all holders.
+        mesh: items tp, cp, dp, pp, ep, etp and the device strides s_tp, s_cp, s_dp, s_pp.
+        units: devices of a unit of each tier.
+        ulysses: degrees of it that members have.
+        shards: members of sharding groups, 0 = all holders.
     """
     of = dict(mesh)
     place = np.arange(of["tp"] * of["cp"] * of["dp"], dtype=np.int64)
     inner, pp = of["s_pp"], of["pp"]
     first = place % inner + place // inner * (inner * pp) if pp > 1 else place
     device = first + np.arange(pp, dtype=np.int64)[:, None] * (inner if pp > 1 else 0)
-    below = {name: _most_below(groups, device, units[:-1]) for name, groups in _groups(of, place, ulysses, shards).items()}
-    below = {name: count for name, count in below.items() if name[0] in INSIDE or _follows(count, below[name[0], 0])}
-    features = np.concatenate([count.reshape(-1, count.shape[-1]) for count in below.values()], axis=1)
+    below = {
+        name: _most_below(groups, device, units[:-1])
+        for name, groups in _groups(of, place, ulysses, shards).items()
+    }
+    below = {
+        name: count
+        for name, count in below.items()
+        if name[0] in INSIDE or _follows(count, below[name[0], 0])
+    }
+    features = np.concatenate(
+        [count.reshape(-1, count.shape[-1]) for count in below.values()], axis=1
+    )
     _, chosen, way = np.unique(features, axis=0, return_index=True, return_inverse=True)
     way = way.reshape(device.shape)
-    behind, before = (tier_crossed(device, np.roll(device, step, axis=0), units) for step in (-1, 1))
+    behind, before = (
+        tier_crossed(device, np.roll(device, step, axis=0), units) for step in (-1, 1)
+    )
     _, lines = np.unique(np.concatenate([way, behind, before]), axis=1, return_index=True)
     return Lines(
         ways=np.ascontiguousarray(way[:, lines].T),
@@ -78,10 +104,14 @@ def lines_of(mesh: tuple[tuple[str, int], ...], units: tuple[int, ...], *, ulyss
     )
 
 
-def _groups(of: dict[str, int], place: IntArray, ulysses: Iterable[int], shards: Iterable[int]) -> dict[Group, tuple[IntArray, IntArray]]:
-    """By name: (groups, members) places in a stage of all who join a group, and of those whose places say what it takes.
+def _groups(
+    of: dict[str, int], place: IntArray, ulysses: Iterable[int], shards: Iterable[int]
+) -> dict[Group, tuple[IntArray, IntArray]]:
+    """By name: (groups, members) places in a stage of all who join a group, and of those whose
+    places say what it takes.
 
-    A plan prices the first sharding group of each group that sums, and the first group across these, for all.
+    A plan prices the first sharding group of each group that sums, and the first group across
+    these, for all.
     """
 
     def stride(axis: str) -> int:
@@ -110,9 +140,14 @@ def _groups(of: dict[str, int], place: IntArray, ulysses: Iterable[int], shards:
             inside["ring", degree] = along((cp[0] // degree, cp[1] * degree))
     found = {name: (groups, groups) for name, groups in inside.items()}
     holders = along(cp, dp)
-    for kind, groups in {"dense": holders, "experts": along((len(place) // spread, spread))}.items():
+    for kind, groups in {
+        "dense": holders,
+        "experts": along((len(place) // spread, spread)),
+    }.items():
         found[kind, 0] = groups, groups
-        for shard in sorted({_cut(kind, shard, holders.shape[1], groups.shape[1]) for shard in shards}):
+        for shard in sorted(
+            {_cut(kind, shard, holders.shape[1], groups.shape[1]) for shard in shards}
+        ):
             if 1 < shard < groups.shape[1] and groups.shape[1] % shard == 0:
                 found[kind, shard] = groups, groups[:, :shard]
                 found[kind, -shard] = groups, groups[:, ::shard]
@@ -120,16 +155,25 @@ def _groups(of: dict[str, int], place: IntArray, ulysses: Iterable[int], shards:
 
 
 def _cut(kind: str, shard: int, holders: int, members: int) -> int:
-    return expert_shard(shard or holders, holders=holders, edp=members) if kind == "experts" else shard or holders
+    return (
+        expert_shard(shard or holders, holders=holders, edp=members)
+        if kind == "experts"
+        else shard or holders
+    )
 
 
 def expert_shard(shard: int, *, holders: int, edp: int) -> int:
-    """Members of a sharding group of `edp` holders of an expert, where one of all `holders` of a dense parameter has `shard`."""
+    """Members of a sharding group of `edp` holders of an expert, where one of all `holders` of a
+    dense parameter has `shard`.
+    """
     return math.gcd(max(shard * edp // holders, 1), edp)
 
 
-def _most_below(groups: tuple[IntArray, IntArray], device: IntArray, units: tuple[int, ...]) -> IntArray:
-    """(ranks, places, tiers - 1) the most members of a place's group that a unit of each tier holds.
+def _most_below(
+    groups: tuple[IntArray, IntArray], device: IntArray, units: tuple[int, ...]
+) -> IntArray:
+    """(ranks, places, tiers - 1) the most members of a place's group that a unit of each tier
+    holds.
 
     Args:
         device: (ranks, places), rising along both.
@@ -141,13 +185,17 @@ def _most_below(groups: tuple[IntArray, IntArray], device: IntArray, units: tupl
         starts = np.ones(within.shape, dtype=np.bool_)
         starts[..., 1:] = within[..., 1:] != within[..., :-1]
         member = np.arange(priced.shape[1])
-        longest = (member - np.maximum.accumulate(np.where(starts, member, 0), axis=-1)).max(axis=-1) + 1
+        longest = (member - np.maximum.accumulate(np.where(starts, member, 0), axis=-1)).max(
+            axis=-1
+        ) + 1
         result[:, joined, tier] = longest[:, :, None]
     return result
 
 
 def _follows(part: IntArray, whole: IntArray) -> bool:
-    """Parts of groups that lie alike lie alike. Else a plan, which folds devices by the whole groups, may price any of the parts."""
+    """Parts of groups that lie alike lie alike. Else a plan, which folds devices by the whole
+    groups, may price any of the parts.
+    """
     both = np.concatenate([whole, part], axis=-1).reshape(-1, 2 * part.shape[-1])
     return len(distinct_rows(both)) == len(distinct_rows(both[:, : part.shape[-1]]))
 

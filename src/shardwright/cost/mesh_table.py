@@ -1,4 +1,6 @@
-"""What meshes cost at the step's end and between its kernels: synchronisation, clipping, copies, scales and buffers, over mesh rows."""
+"""What meshes cost at the step's end and between its kernels: synchronisation, clipping, copies,
+scales and buffers, over mesh rows.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from shardwright.collectives.span import span_of
 from shardwright.cost.bytes_per_parameter import gradient_pass_bytes
 from shardwright.cost.column_sums import SYNCS, SyncTable, link_shares, sync_table
 from shardwright.cost.columns import programs_of
-from shardwright.cost.communication import Network, axes_of, least_seconds, network_of, spans_along, tokens_copied
+from shardwright.cost.communication import (
+    Network,
+    axes_of,
+    least_seconds,
+    network_of,
+    spans_along,
+    tokens_copied,
+)
 from shardwright.cost.degree_rows import Rows
 from shardwright.cost.device_buffers import communicator_bytes
 from shardwright.cost.scales import scale_seconds
@@ -33,13 +42,19 @@ class MeshTable:
     """Synchronisation over n mesh rows.
 
     Args:
-        sync: per block. norm_s: (n,) seconds of the scalar all_reduce of gradient clipping over all devices.
-        slowdown: (n,) factor on kernels beside a layer's gather or reduction. shares: (2, tiers, n) see `column_sums.link_shares`.
-        gather_copy_s, regather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one layer's gathers and reduction (`sharded`).
-        host_gradient_s: (blocks, n) seconds of copies of its reduced gradients between device and host, all states offloaded.
+        sync: per block.
+        norm_s: (n,) seconds of the scalar all_reduce of gradient clipping over all devices.
+        slowdown: (n,) factor on kernels beside a layer's gather or reduction.
+        shares: (2, tiers, n) see `column_sums.link_shares`.
+        gather_copy_s, regather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one
+            layer's gathers and reduction (`sharded`).
+        host_gradient_s: (blocks, n) seconds of copies of its reduced gradients between device and
+            host, all states offloaded.
         scales_s: (n,) seconds that each pass of a chunk waits for its scales (see `scales`).
-        gradient_bytes: (n,) traffic an element of passes over all local gradients at the step's end (`Runtime.gradient_passes`).
-        table_bytes: (blocks, n) temporary of the weight gradient of the block's largest trained table: an embedding or a head.
+        gradient_bytes: (n,) traffic an element of passes over all local gradients at the step's end
+            (`Runtime.gradient_passes`).
+        table_bytes: (blocks, n) temporary of the weight gradient of the block's largest trained
+            table: an embedding or a head.
         communicator_bytes: (n,) buffers of the communicators, outside the allocator.
     """
 
@@ -58,20 +73,26 @@ class MeshTable:
 
 
 def shared_parameters(model: Model) -> frozenset[str]:
-    """Parameters of the model's own first block that the last one uses too, as ``block.parameter``: tied embeddings."""
-    own = [block for block in (model.blocks[run.block] for run in model.runs) if not block.is_teachers]
+    """Parameters of the model's own first block that the last one uses too, as ``block.parameter``:
+    tied embeddings.
+    """
+    own = [
+        block for block in (model.blocks[run.block] for run in model.runs) if not block.is_teachers
+    ]
     first, last = own[0], own[-1]
     owned = {f"{first.name}.{p.name}" for o in first.operators for p in o.parameters}
     return frozenset(owned & {p.tied_to for o in last.operators for p in o.parameters if p.tied_to})
 
 
 def parameters_elsewhere(model: Model) -> frozenset[str]:
-    """Parameters that layers share, or that stand between two chains of layers and are used in both, as ``block.parameter``: biases by
-    distance, and the words of an encoder and a decoder.
+    """Parameters that layers share, or that stand between two chains of layers and are used in
+    both, as ``block.parameter``: biases by distance, and the words of an encoder and a decoder.
 
     Who sums them depends on where a pipeline cuts, and a sum over more devices may take less time.
     """
-    own = [block for block in (model.blocks[run.block] for run in model.runs) if not block.is_teachers]
+    own = [
+        block for block in (model.blocks[run.block] for run in model.runs) if not block.is_teachers
+    ]
     used = {p.tied_to for block in own for o in block.operators for p in o.parameters if p.tied_to}
     ends = {own[0].name, own[-1].name}
     return frozenset(
@@ -79,31 +100,47 @@ def parameters_elsewhere(model: Model) -> frozenset[str]:
         for block in own
         for operator in block.operators
         for p in operator.parameters
-        if (name := f"{block.name}.{p.name}") in used and (block.name not in ends or p.klass not in TABLES)
+        if (name := f"{block.name}.{p.name}") in used
+        and (block.name not in ends or p.klass not in TABLES)
     )
 
 
-def mesh_table(problem: Problem, rows: Rows, shard: IntArray, *, lying: tuple[SumSpans, SumSpans] | None = None) -> MeshTable:
+def mesh_table(
+    problem: Problem, rows: Rows, shard: IntArray, *, lying: tuple[SumSpans, SumSpans] | None = None
+) -> MeshTable:
     """Price the step's end for every mesh row and sharding group.
 
     Args:
-        lying: how the groups of one device of each row lie that sum dense parameters and experts'; None = only rows whose groups all lie
-            alike have sums that take time.
+        lying: how the groups of one device of each row lie that sum dense parameters and experts';
+            None = only rows whose groups all lie alike have sums that take time.
     """
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
     n, sync = len(rows), _sync(problem, rows, shard, network, lying=lying)
-    norm = least_seconds(Collective.ALL_REDUCE, volume=np.full(n, 4.0), spans=spans_along("world", rows, network), network=network)
+    norm = least_seconds(
+        Collective.ALL_REDUCE,
+        volume=np.full(n, 4.0),
+        spans=spans_along("world", rows, network),
+        network=network,
+    )
     gather_copy, regather_copy, reduce_copy = copy_seconds(problem, sync)
-    # Of groups that lie unlike each other in the units of the network each is priced by itself; those of tied weights by the plan alone.
+    # Of groups that lie unlike each other in the units of the network each is priced by itself;
+    # those of tied weights by the plan alone.
     alike = lies_in_units(rows, tuple(t.num_devices for t in network.tiers)) & (lying is None)
-    unknown = ("tied_all_reduce", "tied_reduce") if lying else (*SYNCS, "tied_all_reduce", "tied_reduce")
+    unknown = (
+        ("tied_all_reduce", "tied_reduce") if lying else (*SYNCS, "tied_all_reduce", "tied_reduce")
+    )
     sync = replace(sync, **{name: getattr(sync, name) * alike for name in unknown})
     return MeshTable(
         sync=sync,
         norm_s=norm,
         communicator_bytes=communicator_bytes(problem, num_communicators(rows)),
-        slowdown=np.where(alike, overlap_slowdown(problem, span_of(network.tiers, axes_of("dp-cp", rows)), network), 1.0),
-        shares=alike * link_shares(rows, shard, network=network, bucket=problem.runtime.bucket_bytes),
+        slowdown=np.where(
+            alike,
+            overlap_slowdown(problem, span_of(network.tiers, axes_of("dp-cp", rows)), network),
+            1.0,
+        ),
+        shares=alike
+        * link_shares(rows, shard, network=network, bucket=problem.runtime.bucket_bytes),
         gather_copy_s=gather_copy,
         regather_copy_s=regather_copy,
         reduce_copy_s=reduce_copy,
@@ -115,8 +152,13 @@ def mesh_table(problem: Problem, rows: Rows, shard: IntArray, *, lying: tuple[Su
 
 
 def _table_elements(problem: Problem, rows: Rows) -> IntArray:
-    """(blocks, n) elements of the largest trained table of words or positions that a device has of each block."""
-    programs, degrees = programs_of(problem, Structure(sequence_parallel=True, routed=True)), rows.degrees()
+    """(blocks, n) elements of the largest trained table of words or positions that a device has of
+    each block.
+    """
+    programs, degrees = (
+        programs_of(problem, Structure(sequence_parallel=True, routed=True)),
+        rows.degrees(),
+    )
     found = np.zeros((len(programs), len(rows)), dtype=np.int64)
     for largest, program in zip(found, programs, strict=True):
         for stored in program.stored:
@@ -149,7 +191,13 @@ def held_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
 def scale_waits(problem: Problem, rows: Rows) -> FloatArray:
     """(n,) seconds that each pass of a chunk waits for its scales (see `scales`)."""
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
-    waits = scale_seconds(problem, lambda group: spans_along("tp-cp" if group is ScaleGroup.TENSOR else "stage", rows, network), network)
+    waits = scale_seconds(
+        problem,
+        lambda group: spans_along(
+            "tp-cp" if group is ScaleGroup.TENSOR else "stage", rows, network
+        ),
+        network,
+    )
     return np.zeros(len(rows)) + waits
 
 
@@ -162,7 +210,8 @@ def _sync(
     timed: bool = True,
     lying: tuple[SumSpans, SumSpans] | None = None,
 ) -> SyncTable:
-    # Rows do not tell whether the stream is cut by position: what more devices sum there is not priced at all.
+    # Rows do not tell whether the stream is cut by position: what more devices sum there is not
+    # priced at all.
     programs = programs_of(problem, Structure(sequence_parallel=True, routed=True))
     copied = tokens_copied(rows)
     moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
@@ -171,7 +220,9 @@ def _sync(
         repeats[run.block] += run.count
     return sync_table(
         programs,
-        unrouted=programs_of(problem, Structure(sequence_parallel=True, routed=False)) if moe and bool(copied.any()) else (),
+        unrouted=programs_of(problem, Structure(sequence_parallel=True, routed=False))
+        if moe and bool(copied.any())
+        else (),
         repeats=tuple(repeats),
         rows=rows,
         shard=shard,
@@ -186,7 +237,9 @@ def _sync(
 
 
 def lies_in_units(rows: Rows, units: tuple[int, ...]) -> BoolArray:
-    """(n,) every run of axes, from the innermost on, fits into units of each tier or fills them: all groups of an axis lie alike."""
+    """(n,) every run of axes, from the innermost on, fits into units of each tier or fills them:
+    all groups of an axis lie alike.
+    """
     alike = np.ones(len(rows), dtype=np.bool_)
     for axis in ("tp", "cp", "dp", "pp"):
         end = rows[axis] * rows[f"s_{axis}"]
@@ -199,7 +252,9 @@ _GROUPS: Final = ("tp", "dp-cp", "ep", "etp", "pp", "world")
 
 
 def num_communicators(rows: Rows) -> IntArray:
-    """(n,) groups of more than one device that a device is in: tp, cp, holders of its gradients, ep, etp, its pipeline, all devices."""
+    """(n,) groups of more than one device that a device is in: tp, cp, holders of its gradients,
+    ep, etp, its pipeline, all devices.
+    """
     groups = (rows["cp"] > 1).astype(np.int64)
     for axis in _GROUPS:
         size = np.ones(len(rows), dtype=np.int64)

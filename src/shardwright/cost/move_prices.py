@@ -17,13 +17,21 @@ from shardwright.runtime.runtime import ExpertDispatch, Runtime, TpOverlap
 
 
 def on_own_kernels(move: Move, runtime: Runtime) -> bool:
-    """The move is a collective of the library on its own kernels inside a layer, which all members of a group wait for.
+    """The move is a collective of the library on its own kernels inside a layer, which all members
+    of a group wait for.
 
-    Tensor parallelism's, and those of all tokens or of every routed copy that no other microbatch's kernels run beside.
+    Tensor parallelism's, and those of all tokens or of every routed copy that no other microbatch's
+    kernels run beside.
     """
     if move.axes[0] in ACROSS:
-        return runtime.expert_dispatch is not ExpertDispatch.DEDUPLICATED and not runtime.expert_overlap
-    fused = runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC) and move.exposure is not Exposure.BLOCKING
+        return (
+            runtime.expert_dispatch is not ExpertDispatch.DEDUPLICATED
+            and not runtime.expert_overlap
+        )
+    fused = (
+        runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC)
+        and move.exposure is not Exposure.BLOCKING
+    )
     return move.axes[0] in ("tp", "ulysses") and not fused
 
 
@@ -38,7 +46,9 @@ def one_move_seconds(move: Move, degrees: Degrees, span: Span, network: Network)
     return move_seconds(move.kind, volume=volume, span=span, network=network)
 
 
-def lying_seconds(move: Move, *, degrees: Degrees, spans: Callable[[Move], tuple[Span, ...]], network: Network) -> FloatArray:
+def lying_seconds(
+    move: Move, *, degrees: Degrees, spans: Callable[[Move], tuple[Span, ...]], network: Network
+) -> FloatArray:
     """Seconds of a move once, the least over all ways in which its groups may lie."""
     first, *others = spans(move)
     seconds = one_move_seconds(move, degrees, first, network)
@@ -60,9 +70,12 @@ def move_cost(
     """Exposed and hidden seconds of a move.
 
     Args:
-        seconds: of it once. size: members of its groups.
-        wait_s: what a collective between a step's kernels takes beyond a test of its own, for each doubling of members.
-        by_operator: seconds of kernels that are cut into pieces for it; yielding: of those that only leave it multiprocessors.
+        seconds: of it once.
+        size: members of its groups.
+        wait_s: what a collective between a step's kernels takes beyond a test of its own, for each
+            doubling of members.
+        by_operator: seconds of kernels that are cut into pieces for it;
+        yielding: of those that only leave it multiprocessors.
     """
     if not move.copies and wait_s:
         seconds = seconds + wait_s * np.log2(size)
@@ -80,7 +93,8 @@ def move_cost(
     else:
         beside = by_operator.get((move.beside or move.operator, move.phase), np.zeros_like(seconds))
         pieces = np.maximum(size, 1)
-        # A member's own part of a gathered tensor is there at once; the last part that is reduced has no product beside it.
+        # A member's own part of a gathered tensor is there at once; the last part that is reduced
+        # has no product beside it.
         least = 0.0 if move.kind is Collective.ALL_GATHER else seconds / pieces
         exposed = np.maximum(least, seconds - beside)
     shown: FloatArray = np.minimum(exposed, seconds)

@@ -29,22 +29,27 @@ _APART: Final = frozenset({Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE})
 
 
 def products_yield(accelerator: str) -> bool:
-    """A collective on a stream of its own hides behind a matrix product on `accelerator` (a catalog name).
+    """A collective on a stream of its own hides behind a matrix product on `accelerator` (a catalog
+    name).
 
-    NCCL's kernels hold some multiprocessors for as long as they run. Up to Ampere a product is many short thread blocks, which move to
-    the multiprocessors that are left. From Hopper on it is a persistent kernel: one block a multiprocessor, tiles dealt to the blocks
-    beforehand. The blocks that find their multiprocessor taken start when the collective is over and then need the product's whole
-    time, so both together take as long as one after the other. Runtimes that cut a product and its collective into pieces, give the
-    product fewer multiprocessors or copy without any (userbuffers, asynchronous TP) are not meant here.
+    NCCL's kernels hold some multiprocessors for as long as they run. Up to Ampere a product is many
+    short thread blocks, which move to the multiprocessors that are left. From Hopper on it is a
+    persistent kernel: one block a multiprocessor, tiles dealt to the blocks beforehand. The blocks
+    that find their multiprocessor taken start when the collective is over and then need the
+    product's whole time, so both together take as long as one after the other. Runtimes that cut a
+    product and its collective into pieces, give the product fewer multiprocessors or copy without
+    any (userbuffers, asynchronous TP) are not meant here.
 
-    Source: CUTLASS documentation, ``efficient_gemm``: persistent kernels with a static tile scheduler on Hopper (from memory); that
-    cuBLAS does the same is assumed.
+    Source: CUTLASS documentation, ``efficient_gemm``: persistent kernels with a static tile
+    scheduler on Hopper (from memory); that cuBLAS does the same is assumed.
     """
     return family_of(accelerator) not in _PERSISTENT
 
 
 def with_overlap_of(problem: Problem, stages: Iterable[StageParts]) -> Problem:
-    """`problem` with the tensor-parallel overlap that its runtime can have under a plan of these stages; see `without_fused_overlap`."""
+    """`problem` with the tensor-parallel overlap that its runtime can have under a plan of these
+    stages; see `without_fused_overlap`.
+    """
     if problem.runtime.tp_overlap is not TpOverlap.FUSED:
         return problem
     islands = plan_units(problem)[0]
@@ -52,33 +57,47 @@ def with_overlap_of(problem: Problem, stages: Iterable[StageParts]) -> Problem:
     for stage in stages:
         first, near = islands.seen_from(stage.base, (stage.devices.last,))
         for segment in stage.segments:
-            lying[id(segment.cells), stage.base - first, near.first, near.size] = segment.cells, stage.base - first, near
-    return without_fused_overlap(problem) if any(_leaves(*one) for one in lying.values()) else problem
+            lying[id(segment.cells), stage.base - first, near.first, near.size] = (
+                segment.cells,
+                stage.base - first,
+                near,
+            )
+    return (
+        without_fused_overlap(problem) if any(_leaves(*one) for one in lying.values()) else problem
+    )
 
 
 def without_fused_overlap(problem: Problem) -> Problem:
-    """`problem` with what a runtime of fused tensor-parallel overlap does where a tensor-parallel group leaves its NVLink domain.
+    """`problem` with what a runtime of fused tensor-parallel overlap does where a tensor-parallel
+    group leaves its NVLink domain.
 
-    Transformer Engine's userbuffers are mapped into the memory of all members, which nothing but NVLink can: its maintainers answer that
-    there is no overlap over nodes (NVIDIA/TransformerEngine issue 1071; pull request 1470 for domains of several nodes). What is left is
-    Megatron's own: the collective of an input's gradient beside the weight's.
+    Transformer Engine's userbuffers are mapped into the memory of all members, which nothing but
+    NVLink can: its maintainers answer that there is no overlap over nodes (NVIDIA/TransformerEngine
+    issue 1071; pull request 1470 for domains of several nodes). What is left is Megatron's own: the
+    collective of an input's gradient beside the weight's.
     """
     return _plain(Same(problem)) if problem.runtime.tp_overlap is TpOverlap.FUSED else problem
 
 
 @lru_cache(maxsize=16)
 def _plain(problem: Same[Problem]) -> Problem:
-    return replace(problem.value, runtime=replace(problem.value.runtime, tp_overlap=TpOverlap.DGRAD))
+    return replace(
+        problem.value, runtime=replace(problem.value.runtime, tp_overlap=TpOverlap.DGRAD)
+    )
 
 
 @lru_cache(maxsize=1024)
 def _leaves(cells: StageCells, base: int, islands: Units) -> bool:
-    """Some devices that share samples and positions, and cut products between them, lie in several islands."""
+    """Some devices that share samples and positions, and cut products between them, lie in several
+    islands.
+    """
     for klass in _PRODUCTS & cells.cells.keys():
         levels = regular_levels(cells.splits.get(klass))
         if levels is not None and len(islands.first) == 1:
             inside, outside = group_of_first(levels, frozenset(Dim) - _APART)
-            first = distinct((outside.array + row_of(cells.cells[klass]).first + base) % islands.size[0])
+            first = distinct(
+                (outside.array + row_of(cells.cells[klass]).first + base) % islands.size[0]
+            )
             if (first + inside.by_number()[-1] >= islands.size[0]).any():
                 return True
             continue

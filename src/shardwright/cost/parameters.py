@@ -1,4 +1,6 @@
-"""Local parameter elements of a block, by how their gradients are summed and by when they are gathered; and its matrices."""
+"""Local parameter elements of a block, by how their gradients are summed and by when they are
+gathered; and its matrices.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +23,41 @@ PASSES: Final = ("forward", "backward")
 """For which ZeRO-3 gathers parameters."""
 GATHERED: Final = tuple(f"{name}_{kind}" for name in PASSES for kind in KINDS)
 ELEMENTS: Final = (
-    *("dense", "experts", "spread", "shared", "elsewhere", "frozen", "frozen_dense", "frozen_experts", "tied"),
+    *(
+        "dense",
+        "experts",
+        "spread",
+        "shared",
+        "elsewhere",
+        "frozen",
+        "frozen_dense",
+        "frozen_experts",
+        "tied",
+    ),
     *("narrow_dense", "narrow_experts"),
     *GATHERED,
     *(f"narrow_{name}" for name in GATHERED),
 )
-"""Trainable elements whose gradients are summed over dp x cp (dense), over edp (experts), or over more devices (spread); those of dense
-that the last block uses too (shared), or others (elsewhere); elements without a gradient (frozen, and of them those that dp x cp and edp
-hold), and trainable ones that another block stores (tied), but for those elsewhere; of those that dp x cp and edp hold, trained or not,
-those that work in the forward and in the backward; of each those that a recipe of few bits quantises (narrow)."""
+"""Trainable elements whose gradients are summed over dp x cp (dense), over edp (experts), or over
+more devices (spread); those of dense that the last block uses too (shared), or others (elsewhere);
+elements without a gradient (frozen, and of them those that dp x cp and edp hold), and trainable
+ones that another block stores (tied), but for those elsewhere; of those that dp x cp and edp hold,
+trained or not, those that work in the forward and in the backward; of each those that a recipe of
+few bits quantises (narrow)."""
 
 
 def parameter_elements(
-    program: BlockProgram, degrees: Degrees, *, shared: frozenset[str] = frozenset(), elsewhere: frozenset[str] = frozenset()
+    program: BlockProgram,
+    degrees: Degrees,
+    *,
+    shared: frozenset[str] = frozenset(),
+    elsewhere: frozenset[str] = frozenset(),
 ) -> dict[str, IntArray]:
     """Local elements by how their gradients are summed and when they are gathered (`ELEMENTS`).
 
     Args:
-        shared, elsewhere: parameters, as ``block.parameter``, that the last block uses too, or others.
+        shared, elsewhere: parameters, as ``block.parameter``, that the last block uses too, or
+            others.
     """
     n = np.shape(degrees["mbs"])[0]
     counts = {name: np.zeros(n, dtype=np.int64) for name in ELEMENTS}
@@ -47,9 +66,15 @@ def parameter_elements(
         elements = evaluate(stored.elements, degrees)
         if stored.tied:
             # A copy of what stands between two chains is left out: the rank may have its owner too.
-            counts["tied"] += elements * (stored.trainable and owners[stored.parameter] not in elsewhere)
+            counts["tied"] += elements * (
+                stored.trainable and owners[stored.parameter] not in elsewhere
+            )
             continue
-        near = np.where(_is_wider(stored, degrees, rows=n), 0, elements) if stored.summed_along or stored.coarse else elements
+        near = (
+            np.where(_is_wider(stored, degrees, rows=n), 0, elements)
+            if stored.summed_along or stored.coarse
+            else elements
+        )
         kind = KINDS[stored.klass is ParameterClass.EXPERTS]
         names = [f"{name}_{kind}" for name in PASSES[: 1 + stored.backward]]
         names.append(kind if stored.trainable else f"frozen_{kind}")
@@ -82,8 +107,11 @@ def trained_matrices(operators: tuple[Operator, ...], *, experts: bool) -> int:
     return _matrices(Same(operators), frozenset()).trained[experts]
 
 
-def gathered_matrices(operators: tuple[Operator, ...], constant: frozenset[str], *, experts: bool) -> tuple[int, int]:
-    """Matrices of a block, trained or not, that work in the forward, and in the backward; see `_matrices`.
+def gathered_matrices(
+    operators: tuple[Operator, ...], constant: frozenset[str], *, experts: bool
+) -> tuple[int, int]:
+    """Matrices of a block, trained or not, that work in the forward, and in the backward; see
+    `_matrices`.
 
     Args:
         constant: see `without_gradient`.
@@ -102,11 +130,18 @@ class _Matrices(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _matrices(operators: Same[tuple[Operator, ...]], constant: frozenset[str]) -> _Matrices:
-    """Matrices that a block stores, of experts or of all else; at least 1. All experts' matrix of one name counts as one.
+    """Matrices that a block stores, of experts or of all else; at least 1. All experts' matrix of
+    one name counts as one.
 
-    Vectors are left out: DeepSpeed keeps parameters of fewer than 100,000 elements whole (`stage3_param_persistence_threshold`).
+    Vectors are left out: DeepSpeed keeps parameters of fewer than 100,000 elements whole
+    (`stage3_param_persistence_threshold`).
     """
-    stored = [(o, p) for o in operators.value for p in o.parameters if not p.tied_to and len(p.extents) > 1]
+    stored = [
+        (o, p)
+        for o in operators.value
+        for p in o.parameters
+        if not p.tied_to and len(p.extents) > 1
+    ]
 
     def counted(some: list[tuple[Operator, Parameter]]) -> tuple[int, int]:
         copied = sum(p.klass is ParameterClass.EXPERTS for _, p in some)

@@ -29,8 +29,10 @@ class Choices:
     """Memory choices of some pipeline ranks.
 
     Args:
-        zero: ZeRO stage. offload: percent of the optimizer's states on the host.
-        modes: (c, b, modes) blocks of each chunk under each recompute option (MODES). mode: the strongest one that is used.
+        zero: ZeRO stage.
+        offload: percent of the optimizer's states on the host.
+        modes: (c, b, modes) blocks of each chunk under each recompute option (MODES).
+        mode: the strongest one that is used.
     """
 
     zero: int
@@ -49,4 +51,9 @@ def grid_choices(grid: Grid, layout: ChunkLayout) -> Choices:
     elif grid.host:
         modes[:, :, 3] = first_layers(layout, grid.host)
     modes[:, :, 0] = layout.counts - modes.sum(axis=2)
-    return Choices(zero=grid.zero, offload=grid.offload, modes=modes, mode=MODES.index("host" if grid.host else grid.recompute.value))
+    return Choices(
+        zero=grid.zero,
+        offload=grid.offload,
+        modes=modes,
+        mode=MODES.index("host" if grid.host else grid.recompute.value),
+    )

@@ -1,4 +1,6 @@
-"""A lower bound of the peak of each pipeline rank of a grid, from the columns of the tables and the actual order of its actions."""
+"""A lower bound of the peak of each pipeline rank of a grid, from the columns of the tables and the
+actual order of its actions.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from shardwright.schedules.table import ActionTable, B, F, W
 
 
 class _TableKey:
-    """An action table as a dictionary key: tables are made once by name and kept, so identity is enough."""
+    """An action table as a dictionary key: tables are made once by name and kept, so identity is
+    enough.
+    """
 
     __slots__ = ("table",)
 
@@ -29,10 +33,13 @@ class _TableKey:
 
 
 class _Held(NamedTuple):
-    """What the ranks of a table hold after some of their forwards, each different set once, one rank after another.
+    """What the ranks of a table hold after some of their forwards, each different set once, one
+    rank after another.
 
     Args:
-        held: (sets, local chunks) microbatches. rank: (sets,). start: (r + 1,) first set of each rank.
+        held: (sets, local chunks) microbatches.
+        rank: (sets,).
+        start: (r + 1,) first set of each rank.
     """
 
     held: FloatArray
@@ -45,11 +52,17 @@ def _in_flight(key: _TableKey) -> _Held:
     each = [_rank_in_flight(key.table, rank) for rank in range(key.table.num_ranks)]
     lengths, width = [len(held) for held in each], max(held.shape[1] for held in each)
     padded = [np.pad(held, ((0, 0), (0, width - held.shape[1]))) for held in each]
-    return _Held(np.concatenate(padded), np.repeat(np.arange(len(each)), lengths), np.concatenate([[0], np.cumsum(lengths)]))
+    return _Held(
+        np.concatenate(padded),
+        np.repeat(np.arange(len(each)), lengths),
+        np.concatenate([[0], np.cumsum(lengths)]),
+    )
 
 
 def in_flight(table: ActionTable, rank: int) -> FloatArray:
-    """(sets, local chunks) microbatches that `rank` holds after a forward (whole numbers), each different set once."""
+    """(sets, local chunks) microbatches that `rank` holds after a forward (whole numbers), each
+    different set once.
+    """
     every = _in_flight(_TableKey(table))
     return every.held[every.start[rank] : every.start[rank + 1]]
 
@@ -65,22 +78,26 @@ def _rank_in_flight(table: ActionTable, rank: int) -> FloatArray:
 
 
 def paired_activations(saved: IntArray, paired: IntArray, *, pipelined: bool) -> int:
-    """Bytes that a rank keeps beyond its order where forwards run beside another microbatch's backwards (`Runtime.expert_overlap`).
+    """Bytes that a rank keeps beyond its order where forwards run beside another microbatch's
+    backwards (`Runtime.expert_overlap`).
 
-    A forward's layer is there before the backward's beside it is gone. In a pipeline one forward more than the order says stands before
-    the first backward, so that both are of different microbatches: then all of a chunk. Source: Megatron-Core, schedules.py,
-    `get_pp_rank_microbatches` (num_warmup_microbatches + 1 under overlap_moe_expert_parallel_comm), and combined_1f1b.py. Leaves out the
-    operands of delayed weight gradients, which last a step of the layer longer.
+    A forward's layer is there before the backward's beside it is gone. In a pipeline one forward
+    more than the order says stands before the first backward, so that both are of different
+    microbatches: then all of a chunk. Source: Megatron-Core, schedules.py,
+    `get_pp_rank_microbatches` (num_warmup_microbatches + 1 under overlap_moe_expert_parallel_comm),
+    and combined_1f1b.py. Leaves out the operands of delayed weight gradients, which last a step of
+    the layer longer.
 
     Args:
-        saved: (c,) bytes that a microbatch of each of its chunks keeps. paired: (c,) `StepBytes.paired_bytes`.
+        saved: (c,) bytes that a microbatch of each of its chunks keeps.
+        paired: (c,) `StepBytes.paired_bytes`.
     """
     return int((np.where(paired > 0, saved, 0) if pipelined else paired).max(initial=0))
 
 
 def activation_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
-    """(r,) peak bytes of saved activations: the largest over each rank's order of in-flight microbatches times what each keeps, and what
-    a pair keeps beside (`paired_activations`).
+    """(r,) peak bytes of saved activations: the largest over each rank's order of in-flight
+    microbatches times what each keeps, and what a pair keeps beside (`paired_activations`).
     """
     every, ranks = _in_flight(_TableKey(table)), table.num_ranks
     saved: IntArray = costs.saved_bytes.reshape(-1, ranks)
@@ -89,12 +106,19 @@ def activation_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
     peaks: IntArray = np.maximum.reduceat(filled, every.start[:-1]).astype(np.int64)
     if costs.paired_bytes.any():
         paired = costs.paired_bytes.reshape(-1, ranks)
-        peaks += np.array([paired_activations(saved[:, rank], paired[:, rank], pipelined=ranks > 1) for rank in range(ranks)])
+        peaks += np.array(
+            [
+                paired_activations(saved[:, rank], paired[:, rank], pipelined=ranks > 1)
+                for rank in range(ranks)
+            ]
+        )
     return peaks
 
 
 def allocated_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
-    """(r,) peak of what is allocated: what lives through the step, activations in flight, logits and the largest temporary."""
+    """(r,) peak of what is allocated: what lives through the step, activations in flight, logits
+    and the largest temporary.
+    """
     total = activation_bytes(table, costs) + costs.logits_bytes + costs.transient_bytes
     for _, values in costs.static_bytes:
         total = total + values
@@ -102,5 +126,7 @@ def allocated_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
 
 
 def reserved_bytes(problem: Problem, table: ActionTable, costs: StepBytes) -> IntArray:
-    """(r,) bytes that each device holds for the program: the allocator's blocks, communication buffers and the context."""
+    """(r,) bytes that each device holds for the program: the allocator's blocks, communication
+    buffers and the context.
+    """
     return held_bytes(problem, costs, allocated_bytes(table, costs))[1]

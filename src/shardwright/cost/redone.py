@@ -15,8 +15,8 @@ from shardwright.runtime.runtime import Runtime, SelectiveRecompute
 def moved_again(program: BlockProgram, runtime: Runtime) -> Callable[[Move], bool]:
     """Whether a selective recompute repeats a forward move.
 
-    A core that runs again exchanges its keys again; a per-operator policy keeps it and what reduce_scatter made; under a policy by name
-    an operator that runs again communicates again.
+    A core that runs again exchanges its keys again; a per-operator policy keeps it and what
+    reduce_scatter made; under a policy by name an operator that runs again communicates again.
     """
     named = named_policy(program.operators, runtime)
     if named is not None:
@@ -24,17 +24,23 @@ def moved_again(program: BlockProgram, runtime: Runtime) -> Callable[[Move], boo
     if runtime.selective_recompute is SelectiveRecompute.CORE:
         return lambda move: move.axes[0] == "ring"
     has_policy = saved_products(program.operators) is not None
-    return lambda move: has_policy and move.axes[0] != "ring" and move.kind is not Collective.REDUCE_SCATTER
+    return lambda move: (
+        has_policy and move.axes[0] != "ring" and move.kind is not Collective.REDUCE_SCATTER
+    )
 
 
-def redone_share(program: BlockProgram, work: BlockWork, degrees: Degrees, runtime: Runtime) -> FloatArray | float:
-    """Share of a forward kernel that a selective recompute runs again: cores; all but cores and the products that a per-operator policy
-    keeps; or what a policy by name has run again.
+def redone_share(
+    program: BlockProgram, work: BlockWork, degrees: Degrees, runtime: Runtime
+) -> FloatArray | float:
+    """Share of a forward kernel that a selective recompute runs again: cores; all but cores and the
+    products that a per-operator policy keeps; or what a policy by name has run again.
     """
     if runtime.selective_recompute is SelectiveRecompute.NAMED:
         named = named_policy(program.operators, runtime)
         return float(named is not None and work.operator in named.again)
-    core = work.attention is not None or work.operator in [o.name for o in program.operators if o.attention is not None]
+    core = work.attention is not None or work.operator in [
+        o.name for o in program.operators if o.attention is not None
+    ]
     if runtime.selective_recompute is SelectiveRecompute.CORE:
         return float(core)
     kept = saved_products(program.operators)

@@ -1,10 +1,12 @@
-"""What a step costs: the one law of its dollars and joules, which every answer and every search reads.
+"""What a step costs: the one law of its dollars and joules, which every answer and every search
+reads.
 
     dollars = seconds x (sum over nodes of which some device works: devices x dollars of a device and hour) / 3600 + egress
     joules  = seconds x (sum over devices that work: power limit)
 
-Clouds rent nodes, so a node with any device that works is paid whole, and one with none is not paid. Left out: storage, hosts by
-themselves, the energy of links, hosts and idle devices, and that a device that waits draws less than its limit.
+Clouds rent nodes, so a node with any device that works is paid whole, and one with none is not
+paid. Left out: storage, hosts by themselves, the energy of links, hosts and idle devices, and that
+a device that waits draws less than its limit.
 """
 
 from __future__ import annotations
@@ -27,10 +29,15 @@ class Spending:
     """What a step of a plan takes that is paid for.
 
     Args:
-        paid_devices: of each node group, in nodes of which some device works. working_devices: of each node group.
-        egress_usd: dollars a step for bytes that leave their zone. usd_per_hour: dollars of the paid nodes in an hour; usd: of a step,
-            egress in it; usd_per_billion_tokens: likewise. All three are None where some node group that is used has no price.
-        joules: of a step, at the power limits of the devices that work; None where one is not known.
+        paid_devices: of each node group, in nodes of which some device works.
+        working_devices: of each node group.
+        egress_usd: dollars a step for bytes that leave their zone.
+        usd_per_hour: dollars of the paid nodes in an hour;
+        usd: of a step, egress in it;
+        usd_per_billion_tokens: likewise. All three are None where some node group that is used has
+            no price.
+        joules: of a step, at the power limits of the devices that work; None where one is not
+            known.
     """
 
     paid_devices: tuple[int, ...]
@@ -42,14 +49,22 @@ class Spending:
     joules: float | None
 
 
-def paid_devices(cluster: Cluster, working: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of each node group the devices in nodes of which some device is among `working`, and the ones that are."""
+def paid_devices(
+    cluster: Cluster, working: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of each node group the devices in nodes of which some device is among `working`, and the ones
+    that are.
+    """
     first, devices = 0, DeviceList.of(working)
     paid, used = [], []
     for group in cluster.groups:
         size, end = group.kind.num_devices, first + group.count * group.kind.num_devices
         used.append(devices.within(first, end))
-        paid.append(used[-1] if used[-1] == end - first else int(among(_nodes(devices, first, end, size), group.count).sum()) * size)
+        paid.append(
+            used[-1]
+            if used[-1] == end - first
+            else int(among(_nodes(devices, first, end, size), group.count).sum()) * size
+        )
         first = end
     return tuple(paid), tuple(used)
 
@@ -61,7 +76,9 @@ def _nodes(working: DeviceList, first: int, end: int, size: int) -> IntArray:
 
 
 def usd_per_hour(paid: Sequence[int], prices: Sequence[float | None]) -> float | None:
-    """Dollars an hour of the paid devices of each group, at prices of a device; None where a group that is paid has none."""
+    """Dollars an hour of the paid devices of each group, at prices of a device; None where a group
+    that is paid has none.
+    """
     total = 0.0
     for count, price in zip(paid, prices, strict=True):
         if count and price is None:
@@ -81,11 +98,20 @@ def watts_of(cluster: Cluster) -> tuple[float, ...]:
     return tuple(0.0 if one is None else one.watts for one in found)
 
 
-def spending_of(cluster: Cluster, working: Sequence[int], *, seconds: float, tokens: float, egress_usd: float = 0.0) -> Spending:
+def spending_of(
+    cluster: Cluster,
+    working: Sequence[int],
+    *,
+    seconds: float,
+    tokens: float,
+    egress_usd: float = 0.0,
+) -> Spending:
     """What a step costs at the prices that the cluster states.
 
     Args:
-        working: devices that are in some stage. seconds, tokens: of a step. egress_usd: of a step, see `egress`.
+        working: devices that are in some stage.
+        seconds, tokens: of a step.
+        egress_usd: of a step, see `egress`.
     """
     paid, used = paid_devices(cluster, working)
     return priced(
@@ -104,10 +130,16 @@ def spending_of(cluster: Cluster, working: Sequence[int], *, seconds: float, tok
     )
 
 
-def priced(spending: Spending, prices: Sequence[float | None], *, seconds: float, tokens: float) -> Spending:
+def priced(
+    spending: Spending, prices: Sequence[float | None], *, seconds: float, tokens: float
+) -> Spending:
     """The same at other prices of a device and hour of each node group; None = not known."""
     hourly = usd_per_hour(spending.paid_devices, prices)
-    usd = None if hourly is None else usd_of_step(seconds, usd_per_hour=hourly, egress_usd=spending.egress_usd)
+    usd = (
+        None
+        if hourly is None
+        else usd_of_step(seconds, usd_per_hour=hourly, egress_usd=spending.egress_usd)
+    )
     return Spending(
         paid_devices=spending.paid_devices,
         working_devices=spending.working_devices,

@@ -1,4 +1,6 @@
-"""Seconds of one strategy's tasks, composed from rows of the tables, beside the bytes that they keep."""
+"""Seconds of one strategy's tasks, composed from rows of the tables, beside the bytes that they
+keep.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from shardwright.strategy.grid.axes import Grid
 
 _KEPT: Final = tuple([field.name for field in fields(StepBytes)])
 MAX_PIECES = 4
-"""Gradient buckets that a chunk's last backward is cut into at most: enough for the overlap, few enough for the clock."""
+"""Gradient buckets that a chunk's last backward is cut into at most: enough for the overlap, few
+enough for the clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,15 +39,21 @@ class StepCosts(StepBytes):
     """One strategy's step, before it is put in order. c = chunk, r = pipeline rank.
 
     Args:
-        forward_s, backward_s: (c,) seconds of F and of B (recompute included). weight_s: (c,) what W takes of B where they are apart.
-        parts: (2, c, parts + 4): F and B by part, then recompute, exposed sharding traffic, the reduction of scales and exposed copies to
-            and from host memory.
-        border_s: (c, tiers) seconds of a send from each chunk to the next, or back, across each tier.
-        gather_s, reduce_s: (c,) parameters gathered at the start of the step, gradients reduced at its end. pieces: (c,).
+        forward_s, backward_s: (c,) seconds of F and of B (recompute included).
+        weight_s: (c,) what W takes of B where they are apart.
+        parts: (2, c, parts + 4): F and B by part, then recompute, exposed sharding traffic, the
+            reduction of scales and exposed copies to and from host memory.
+        border_s: (c, tiers) seconds of a send from each chunk to the next, or back, across each
+            tier.
+        gather_s, reduce_s: (c,) parameters gathered at the start of the step, gradients reduced at
+            its end.
+        pieces: (c,).
         tied_s: (c,) gradients of weights that other chunks use too, reduced after all others.
-        optimizer_s: (r,) update and clipping; update_s: of it the update alone;
-            after_s: (r,) parameters gathered at the end of the step.
-        restored_bytes: (c,) of a microbatch's saved bytes what an early recompute makes again. slowdown: of kernels beside a collective.
+        optimizer_s: (r,) update and clipping;
+        update_s: of it the update alone;
+        after_s: (r,) parameters gathered at the end of the step.
+        restored_bytes: (c,) of a microbatch's saved bytes what an early recompute makes again.
+        slowdown: of kernels beside a collective.
         shares: (tiers,) of a device's link that gathers and reductions fill while they run.
     """
 
@@ -80,7 +89,9 @@ def step_costs(problem: Problem, grid: Grid, priced: Priced) -> StepCosts:
 
 
 def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
-    """Compose a step from rows of the tables: of a grid, or of one device's chunks of a general plan."""
+    """Compose a step from rows of the tables: of a grid, or of one device's chunks of a general
+    plan.
+    """
     layout, layers, row = priced.layout, priced.layers, priced.layer_row
     gather, again, reduce = _layer_sync(priced, choices.zero)
     parts = _parts(problem, choices, priced, gather, again, reduce)
@@ -91,9 +102,13 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         parts[1, :, SHARDING_PART] += np.where(filled, again[layout.turned], 0.0)
     if each:
         parts[1, :, SHARDING_PART] += np.where(filled, reduce[layout.reduced], 0.0)
-        parts[1, :, HOST_PART] += np.where(filled, _host_gradients(problem, choices, priced)[layout.reduced], 0.0)
+        parts[1, :, HOST_PART] += np.where(
+            filled, _host_gradients(problem, choices, priced)[layout.reduced], 0.0
+        )
     sync, row_of_sync = priced.meshes.sync, priced.mesh_row
-    start = layout.counts @ (sync.from_owners[:, row_of_sync] + (gather if choices.zero in (1, 2) else 0.0))
+    start = layout.counts @ (
+        sync.from_owners[:, row_of_sync] + (gather if choices.zero in (1, 2) else 0.0)
+    )
     end = layout.counts @ (sync.to_owners[:, row_of_sync] + (0.0 if each else reduce))
     cuts = cuts_of(choices, priced)
     optimizer, update, after, start = _step_end(problem, choices, priced, cuts, start)
@@ -113,7 +128,11 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
         optimizer_s=optimizer,
         update_s=update,
         after_s=after,
-        restored_bytes=np.einsum("cbm,bm->c", choices.modes[:, :, :3], layers.saved_bytes[:, :1, row] - layers.saved_bytes[:, :3, row]),
+        restored_bytes=np.einsum(
+            "cbm,bm->c",
+            choices.modes[:, :, :3],
+            layers.saved_bytes[:, :1, row] - layers.saved_bytes[:, :3, row],
+        ),
         flops=float(layout.counts.sum(axis=0) @ layers.flops[:, row]),
         slowdown=float(priced.meshes.slowdown[priced.mesh_row]),
         shares=priced.meshes.shares[min(choices.zero, 1), :, priced.mesh_row],
@@ -121,32 +140,54 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
 
 
 def _layer_sync(priced: Priced, zero: int) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(b,) seconds to gather one layer's parameters, to do so again before its backward, and to reduce its gradients."""
+    """(b,) seconds to gather one layer's parameters, to do so again before its backward, and to
+    reduce its gradients.
+    """
     sync, row = priced.meshes.sync, priced.mesh_row
     if zero == 3:
         return sync.fetch[:, row], sync.refetch[:, row], sync.scatter[:, row]
     none = np.zeros(sync.gather.shape[0])
-    return (sync.gather[:, row], none, sync.reduce[:, row]) if zero else (none, none, sync.all_reduce[:, row])
+    return (
+        (sync.gather[:, row], none, sync.reduce[:, row])
+        if zero
+        else (none, none, sync.all_reduce[:, row])
+    )
 
 
 def _host_gradients(problem: Problem, choices: Choices, priced: Priced) -> FloatArray:
-    """(b,) seconds that one layer's reduced gradients take to host memory and back in each microbatch."""
+    """(b,) seconds that one layer's reduced gradients take to host memory and back in each
+    microbatch.
+    """
     share = choices.offload / 100.0 if gradients_leave(problem.runtime, zero=choices.zero) else 0.0
     return share * priced.meshes.host_gradient_s[:, priced.mesh_row]
 
 
 def _tied_seconds(choices: Choices, priced: Priced) -> FloatArray:
-    """(c,) seconds to sum the gradients of weights that the first and the last chunk share (or, of one chunk, that others share)."""
+    """(c,) seconds to sum the gradients of weights that the first and the last chunk share (or, of
+    one chunk, that others share).
+    """
     sync, row = priced.meshes.sync, priced.mesh_row
     tied = np.zeros(len(priced.layout.contents))
     tied[[0, -1]] = (sync.tied_reduce if choices.zero else sync.tied_all_reduce)[row]
     return tied
 
 
-def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArray, regather: FloatArray, reduce: FloatArray) -> FloatArray:
-    """(2, c, parts) seconds of F and B of each chunk by part, recompute, exposed sharding and copies to the host included."""
+def _parts(
+    problem: Problem,
+    choices: Choices,
+    priced: Priced,
+    gather: FloatArray,
+    regather: FloatArray,
+    reduce: FloatArray,
+) -> FloatArray:
+    """(2, c, parts) seconds of F and B of each chunk by part, recompute, exposed sharding and
+    copies to the host included.
+    """
     seconds = priced.layers.seconds[:, :, :, priced.layer_row]
-    slowdown, every = float(priced.meshes.slowdown[priced.mesh_row]), problem.runtime.reduce_every_microbatch
+    slowdown, every = (
+        float(priced.meshes.slowdown[priced.mesh_row]),
+        problem.runtime.reduce_every_microbatch,
+    )
     blocks, zero, sync = seconds.shape[0], choices.zero, priced.meshes.sync
     kept = np.zeros((2, blocks, len(PART_NAMES)))
     # What selective and full recompute add.
@@ -158,38 +199,69 @@ def _parts(problem: Problem, choices: Choices, priced: Priced, gather: FloatArra
     if zero >= 2:
         moved = _host_gradients(problem, choices, priced).tolist()
         for b in range(blocks):
-            g, r, apart = float(regather[b]), float(reduce[b]), float(sync.apart[b, priced.mesh_row])
+            g, r, apart = (
+                float(regather[b]),
+                float(reduce[b]),
+                float(sync.apart[b, priced.mesh_row]),
+            )
             first, copy, back = (
                 float(seconds[b, priced.mesh_row])
-                for seconds in (priced.meshes.gather_copy_s, priced.meshes.regather_copy_s, priced.meshes.reduce_copy_s)
+                for seconds in (
+                    priced.meshes.gather_copy_s,
+                    priced.meshes.regather_copy_s,
+                    priced.meshes.reduce_copy_s,
+                )
             )
             forward, backward = float(kept[0, b].sum()), float(kept[1, b].sum())
-            kept[0, b, SHARDING_PART] = forward_layer(forward, float(gather[b]), first, zero, slowdown) - forward
+            kept[0, b, SHARDING_PART] = (
+                forward_layer(forward, float(gather[b]), first, zero, slowdown) - forward
+            )
             once = backward_layer(backward, g, r, apart, copy, back, zero, every, slowdown)
             kept[1, b, SHARDING_PART] = once - backward
             if moved[b]:
-                kept[1, b, HOST_PART] = backward_layer(backward, g, r + moved[b], apart, copy, back, zero, every, slowdown) - once
+                kept[1, b, HOST_PART] = (
+                    backward_layer(
+                        backward, g, r + moved[b], apart, copy, back, zero, every, slowdown
+                    )
+                    - once
+                )
             elements = float(sync.regathered[b, priced.mesh_row])
             again = float(plain(gathers_again)(elements, float(problem.runtime.reuse_elements)))
             for mode, times in enumerate((1.0, again)):
                 longer = backward + float(more[mode, b, RECOMPUTE_PART])
-                slower = backward_layer(longer, times * g, r, apart, times * copy, back, zero, every, slowdown)
+                slower = backward_layer(
+                    longer, times * g, r, apart, times * copy, back, zero, every, slowdown
+                )
                 more[mode, b, SHARDING_PART] = slower - longer - kept[1, b, SHARDING_PART]
                 if moved[b]:
-                    with_host = backward_layer(longer, times * g, r + moved[b], apart, times * copy, back, zero, every, slowdown)
+                    with_host = backward_layer(
+                        longer,
+                        times * g,
+                        r + moved[b],
+                        apart,
+                        times * copy,
+                        back,
+                        zero,
+                        every,
+                        slowdown,
+                    )
                     more[mode, b, HOST_PART] = with_host - slower - kept[1, b, HOST_PART]
     parts: FloatArray = np.einsum("cb,kbp->kcp", priced.layout.counts, kept)
     parts[1] += np.einsum("cbm,mbp->cp", choices.modes[:, :, 1:3], more)
     saved = choices.modes[:, :, 3] @ priced.layers.saved_bytes[:, 0, priced.layer_row]
     if saved.any():
         beside = kept.sum(axis=2) @ (priced.layout.counts * priced.layout.layer).T
-        parts[:, :, HOST_PART] += waited_for_layers(saved, rate=problem.cluster.node.host.pcie.achieved, beside=beside)
+        parts[:, :, HOST_PART] += waited_for_layers(
+            saved, rate=problem.cluster.node.host.pcie.achieved, beside=beside
+        )
     parts[:, :, SCALES_PART] = priced.meshes.scales_s[priced.mesh_row]
     return parts
 
 
 def pieces_of(layout: ChunkLayout, *, overlapped: bool) -> IntArray:
-    """(c,) buckets of each chunk: one if nothing hides them (`Runtime.overlap_grad_reduce`); else one a layer up to MAX_PIECES."""
+    """(c,) buckets of each chunk: one if nothing hides them (`Runtime.overlap_grad_reduce`); else
+    one a layer up to MAX_PIECES.
+    """
     if not overlapped:
         return np.ones(len(layout.contents), dtype=np.int64)
     result: IntArray = np.clip(layout.counts.sum(axis=1), 1, MAX_PIECES)
@@ -199,17 +271,30 @@ def pieces_of(layout: ChunkLayout, *, overlapped: bool) -> IntArray:
 def _step_end(
     problem: Problem, choices: Choices, priced: Priced, cuts: Cuts, start: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Seconds of each rank's end of the step, of its update alone, and end gathers; and the gathers left at the start of the step."""
+    """Seconds of each rank's end of the step, of its update alone, and end gathers; and the gathers
+    left at the start of the step.
+    """
     row = priced.mesh_row
     device = problem.cluster.node.accelerator
     bandwidth = device.memory_bandwidth * device.element_efficiency
-    traffic, rate, share = update_bytes(problem), host_update_rate(problem, zero=choices.zero), choices.offload / 100.0
+    traffic, rate, share = (
+        update_bytes(problem),
+        host_update_rate(problem, zero=choices.zero),
+        choices.offload / 100.0,
+    )
     pp, vpp = priced.layout.pp, priced.layout.vpp
     update = np.zeros(len(cuts.elements))
     for elements, shard in zip(cuts.elements.T.tolist(), cuts.degrees[0].tolist(), strict=True):
-        spent = {e: plain(optimizer_seconds)(float(e), float(shard), traffic, bandwidth, share, rate) for e in set(elements)}
+        spent = {
+            e: plain(optimizer_seconds)(float(e), float(shard), traffic, bandwidth, share, rate)
+            for e in set(elements)
+        }
         update += [spent[e] for e in elements]
-    update += cuts.elements.sum(axis=1).astype(np.float64) * float(priced.meshes.gradient_bytes[row]) / bandwidth
+    update += (
+        cuts.elements.sum(axis=1).astype(np.float64)
+        * float(priced.meshes.gradient_bytes[row])
+        / bandwidth
+    )
     optimizer = update + priced.meshes.norm_s[row]
     if problem.runtime.overlap_param_gather:
         return optimizer, update, np.zeros(pp), start

@@ -1,4 +1,6 @@
-"""How gradients and parameters travel: bytes of an element on the wire, and how many elements go at once."""
+"""How gradients and parameters travel: bytes of an element on the wire, and how many elements go at
+once.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,11 @@ class SumSizes(NamedTuple):
     """How gradients and parameters travel.
 
     Args:
-        wire, stored, narrow: bytes of a gradient on the wire, of a parameter, and of one that a recipe of few bits quantises.
+        wire, stored, narrow: bytes of a gradient on the wire, of a parameter, and of one that a
+            recipe of few bits quantises.
         bucket: bytes; smaller layers share a bucket's time.
-        gathered: bytes that ZeRO-3 joins matrices up to (0 = a layer, or a bucket). listed: it moves each matrix alone, as a list.
+        gathered: bytes that ZeRO-3 joins matrices up to (0 = a layer, or a bucket).
+        listed: it moves each matrix alone, as a list.
         apart: sums over replicas have a stream of their own.
     """
 
@@ -48,13 +52,19 @@ def sum_sizes(job: TrainingJob, runtime: Runtime) -> SumSizes:
 def gathered_bytes(job: TrainingJob, runtime: Runtime) -> float:
     """Bytes on the wire of a gathered parameter that a recipe of 8 bits quantises.
 
-    One where the runtime gathers it so and each element has one form, under a scale a tensor or 128 x 128 elements. MX needs two, along
-    rows and along columns: its gather is of 16 bits, into the gradients' buffer, and each member quantises both. In 4 bits nothing is
-    gathered narrow.
+    One where the runtime gathers it so and each element has one form, under a scale a tensor or 128
+    x 128 elements. MX needs two, along rows and along columns: its gather is of 16 bits, into the
+    gradients' buffer, and each member quantises both. In 4 bits nothing is gathered narrow.
 
-    Source: Megatron-Core, core/distributed/distributed_data_parallel.py at 0e9fcc1d297d (`start_param_sync`: "cast from bf16 to MXFP8
-    during copy"); Megatron-Bridge, training/mixed_precision.py ("fp4_param_gather not supported"); torchtitan, docs/float8.md. All read.
+    Source: Megatron-Core, core/distributed/distributed_data_parallel.py at 0e9fcc1d297d
+    (`start_param_sync`: "cast from bf16 to MXFP8 during copy"); Megatron-Bridge,
+    training/mixed_precision.py ("fp4_param_gather not supported"); torchtitan, docs/float8.md. All
+    read.
     """
     stored = job.parameter.bits / 8
     one_form = runtime.scaling in (Scaling.DELAYED, Scaling.CURRENT, Scaling.BLOCKWISE)
-    return min(stored, 1.0) if runtime.gathers_narrow and one_form and job.compute.bits == 8 else stored
+    return (
+        min(stored, 1.0)
+        if runtime.gathers_narrow and one_form and job.compute.bits == 8
+        else stored
+    )

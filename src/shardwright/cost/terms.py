@@ -1,4 +1,5 @@
-"""Scalar terms that the bounds and the pricing of a single plan share; compiled, so that both use the same code.
+"""Scalar terms that the bounds and the pricing of a single plan share; compiled, so that both use
+the same code.
 
 Those without a door from Python are called from there as they are written (`compiled.plain`).
 """
@@ -21,7 +22,8 @@ Number = TypeVar("Number", float, FloatArray)
 def beside(compute: float, hidden: float, slowdown: float) -> float:
     """Seconds of compute with `hidden` seconds of communication beside it.
 
-    max(compute + (slowdown - 1) min(compute, hidden), hidden): kernels run slower while a collective takes some of the device.
+    max(compute + (slowdown - 1) min(compute, hidden), hidden): kernels run slower while a
+    collective takes some of the device.
     """
     shared = min(compute, hidden)
     return max(compute + (slowdown - 1.0) * shared, hidden)
@@ -29,7 +31,9 @@ def beside(compute: float, hidden: float, slowdown: float) -> float:
 
 @allocation_free
 def forward_layer(forward: float, gather: float, copy: float, zero: int, slowdown: float) -> float:
-    """Forward of one layer; under ZeRO-3 the next layer's parameters are gathered beside it and then copied (`copy`) into their places."""
+    """Forward of one layer; under ZeRO-3 the next layer's parameters are gathered beside it and
+    then copied (`copy`) into their places.
+    """
     return beside(forward + copy, gather, slowdown) if zero == 3 else forward
 
 
@@ -45,11 +49,12 @@ def backward_layer(
     every_microbatch: bool,
     slowdown: float,
 ) -> float:
-    """Backward (with any recompute) of one layer; ZeRO-3 gathers parameters and, as ZeRO-2, reduces gradients each microbatch, each with
-    its copies.
+    """Backward (with any recompute) of one layer; ZeRO-3 gathers parameters and, as ZeRO-2, reduces
+    gradients each microbatch, each with its copies.
 
-    A gather and a reduction of one group run one after the other, on its one communicator. Of `reduce`, `apart` seconds have a
-    communicator, a stream and links of their own, and run beside those of other layers: max(gather + reduce - apart, apart).
+    A gather and a reduction of one group run one after the other, on its one communicator. Of
+    `reduce`, `apart` seconds have a communicator, a stream and links of their own, and run beside
+    those of other layers: max(gather + reduce - apart, apart).
     """
     hidden = 0.0
     if zero == 3:
@@ -63,14 +68,17 @@ def backward_layer(
 
 @inner
 def gathers_again(elements: float, reuse: float) -> float:
-    """Gathers of a layer's parameters in the backward of a recomputed layer under ZeRO-3: 1, and what is released in between again.
+    """Gathers of a layer's parameters in the backward of a recomputed layer under ZeRO-3: 1, and
+    what is released in between again.
 
         1 + max(0, 1 - reuse / (2 elements))
 
-    A weight at the part x of a layer is used again 2 (1 - x) `elements` later: first the rest of the layer runs forward, then backward.
-    What lies further apart than `reuse` elements (0 = anything is kept) is released and gathered again.
+    A weight at the part x of a layer is used again 2 (1 - x) `elements` later: first the rest of
+    the layer runs forward, then backward. What lies further apart than `reuse` elements (0 =
+    anything is kept) is released and gathered again.
 
-    Source: DeepSpeed, `stage3_max_reuse_distance`: partitioned_param_coordinator.py, `__params_to_release`.
+    Source: DeepSpeed, `stage3_max_reuse_distance`: partitioned_param_coordinator.py,
+    `__params_to_release`.
     """
     return 1.0 + max(0.0, 1.0 - reuse / (2.0 * elements)) if reuse > 0.0 and elements > 0.0 else 1.0
 
@@ -89,10 +97,13 @@ def parameter_bytes(
     """Bytes of parameters that live through the step on one device.
 
     Args:
-        whole, sharded, frozen: local trainable elements, a shard of them, elements without gradient (from ZeRO-3 on a shard of them).
-            gathered: elements that ZeRO-3 holds whole at once (`gathered_elements`). width: bytes an element. shard_width: bytes an
-            element of a shard beside the optimizer's own copy: 0 where gathers read the fp32 master, which counts as optimizer state.
-            frozen_width: bytes an element of a shard without one.
+        whole, sharded, frozen: local trainable elements, a shard of them, elements without gradient
+            (from ZeRO-3 on a shard of them).
+        gathered: elements that ZeRO-3 holds whole at once (`gathered_elements`).
+        width: bytes an element.
+        shard_width: bytes an element of a shard beside the optimizer's own copy: 0 where gathers
+            read the fp32 master, which counts as optimizer state.
+        frozen_width: bytes an element of a shard without one.
     """
     if zero < 3:
         return (whole + frozen) * width
@@ -101,28 +112,35 @@ def parameter_bytes(
 
 @inner
 def gathered_elements(ends: Number, largest: Number, prefetch: float) -> Number:
-    """Elements that ZeRO-3 holds whole: `ends`, the embedding and the head (the root unit, whole from the first forward to the last
-    backward), the layer at work and `prefetch` ahead of it, each of at most `largest`.
+    """Elements that ZeRO-3 holds whole: `ends`, the embedding and the head (the root unit, whole
+    from the first forward to the last backward), the layer at work and `prefetch` ahead of it, each
+    of at most `largest`.
     """
     return ends + largest * (1.0 + prefetch)
 
 
 @inner
 def temporary_bytes(layer: Number, end: Number, logits: Number) -> Number:
-    """Largest temporary beside the logits: `end`, an embedding's weight gradient, or what `layer`, the set that a layer's backward makes
-    again, exceeds them by (the logits are gone when a layer is recomputed).
+    """Largest temporary beside the logits: `end`, an embedding's weight gradient, or what `layer`,
+    the set that a layer's backward makes again, exceeds them by (the logits are gone when a layer
+    is recomputed).
     """
     largest: Number = np.maximum(end, layer - logits)
     return largest
 
 
 @inner
-def reserved_bytes(allocated: Number, temporary: Number, logits: Number, blocks: Number, factor: float) -> Number:
-    """What a caching allocator holds: blocks made for one kind of temporary serve no other, larger one, so their sizes add up.
+def reserved_bytes(
+    allocated: Number, temporary: Number, logits: Number, blocks: Number, factor: float
+) -> Number:
+    """What a caching allocator holds: blocks made for one kind of temporary serve no other, larger
+    one, so their sizes add up.
 
     Args:
-        allocated: peak of what is allocated, `temporary` and `logits` in it. blocks: of logits (`Runtime.logits_blocks_bytes`), of a
-            layer's temporaries and of an embedding's gradient. factor: least ratio of reserved to allocated.
+        allocated: peak of what is allocated, `temporary` and `logits` in it.
+        blocks: of logits (`Runtime.logits_blocks_bytes`), of a layer's temporaries and of an
+            embedding's gradient.
+        factor: least ratio of reserved to allocated.
 
     Source: torch.cuda memory management notes (blocks are kept for reuse; from memory).
     """
@@ -130,21 +148,34 @@ def reserved_bytes(allocated: Number, temporary: Number, logits: Number, blocks:
     return held
 
 
-def activation_room(most: Bytes, fixed: Bytes, temporary: Bytes, logits: Bytes, blocks: Bytes, factor: float) -> FloatArray:
-    """Bytes of saved activations beside `fixed` ones, the logits and the `temporary` for which `reserved_bytes` is at most `most`."""
+def activation_room(
+    most: Bytes, fixed: Bytes, temporary: Bytes, logits: Bytes, blocks: Bytes, factor: float
+) -> FloatArray:
+    """Bytes of saved activations beside `fixed` ones, the logits and the `temporary` for which
+    `reserved_bytes` is at most `most`.
+    """
     brief = logits + temporary
-    return np.asarray(np.minimum(most / factor, most + brief - blocks) - fixed - brief, dtype=np.float64)
+    return np.asarray(
+        np.minimum(most / factor, most + brief - blocks) - fixed - brief, dtype=np.float64
+    )
 
 
 @inner
 def optimizer_seconds(
-    elements: float, shard: float, bytes_per_element: float, bandwidth: float, host_share: float, host_rate: float
+    elements: float,
+    shard: float,
+    bytes_per_element: float,
+    bandwidth: float,
+    host_share: float,
+    host_rate: float,
 ) -> float:
     """The update of `elements` / `shard` parameters: device part and host part side by side.
 
     Args:
-        bytes_per_element: traffic of one element's update. bandwidth: achieved bytes/s of the device.
-        host_share: share of the states on the host. host_rate: elements/s of the host's update and its transfers, for one device.
+        bytes_per_element: traffic of one element's update.
+        bandwidth: achieved bytes/s of the device.
+        host_share: share of the states on the host.
+        host_rate: elements/s of the host's update and its transfers, for one device.
     """
     owned = elements / shard
     device = owned * (1.0 - host_share) * bytes_per_element / bandwidth

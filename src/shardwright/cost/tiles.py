@@ -1,4 +1,6 @@
-"""What a product costs beyond its multiplications because of its shape: whole tiles, whole waves of them, and unaligned operands."""
+"""What a product costs beyond its multiplications because of its shape: whole tiles, whole waves of
+them, and unaligned operands.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +15,30 @@ from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS, Multip
 ALIGNED: Final = 16
 """Bytes that operands' rows are a multiple of in the fastest kernels: one load of a thread.
 
-Source: cuBLAS documentation, Tensor Core usage: every extent and leading dimension that is contiguous a multiple of 16 bytes. Since cuBLAS
-11.0 others use matrix units too, in slower kernels; before, none (from memory).
+Source: cuBLAS documentation, Tensor Core usage: every extent and leading dimension that is
+contiguous a multiple of 16 bytes. Since cuBLAS 11.0 others use matrix units too, in slower kernels;
+before, none (from memory).
 """
 
 USUAL_TILE: Final = (128, 128)
-"""Tile of kernels for unaligned operands: ``cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1`` (pytorch/pytorch#181718)."""
+"""Tile of kernels for unaligned operands:
+``cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1`` (pytorch/pytorch#181718)."""
 
 SPLITS: Final = (1, 2, 4, 8, 16)
-"""Parts that k is cut into where the result alone has too few tiles; each writes fp32 sums that are read again."""
+"""Parts that k is cut into where the result alone has too few tiles; each writes fp32 sums that are
+read again."""
 
 
-def staging(parts: Multiprocessors, tile: tuple[int, int], *, width: float, run: int = ALIGNED) -> float:
-    """Clocks that fetching a tile's operands takes over those of multiplying them, with loads of `run` bytes a thread.
+def staging(
+    parts: Multiprocessors, tile: tuple[int, int], *, width: float, run: int = ALIGNED
+) -> float:
+    """Clocks that fetching a tile's operands takes over those of multiplying them, with loads of
+    `run` bytes a thread.
 
         (rows + columns) width / run x instructions / lanes   over   rows columns / (multiplications x 2 / width)
 
-    One instruction moves `run` bytes to shared memory where loads are asynchronous and of 4 bytes or more; else a load and a store.
+    One instruction moves `run` bytes to shared memory where loads are asynchronous and of 4 bytes
+    or more; else a load and a store.
 
     Args:
         width: bytes of an element.
@@ -43,23 +52,32 @@ def staging(parts: Multiprocessors, tile: tuple[int, int], *, width: float, run:
 
 
 def unaligned(name: str, sides: tuple[IntArray, IntArray], *, width: float) -> FloatArray | float:
-    """Multiplying takes so many times as long where rows of the operands are no multiple of 16 bytes.
+    """Multiplying takes so many times as long where rows of the operands are no multiple of 16
+    bytes.
 
         (1 / reach + staging(run)) / (1 + staging(16)),   run = the largest power of two that divides all rows, in bytes
 
     Args:
         name: of the accelerator in the catalog; 1 for one whose multiprocessors are not known.
-        sides: elements of the two widths of the product, along which its three matrices are contiguous: never the tokens.
+        sides: elements of the two widths of the product, along which its three matrices are
+            contiguous: never the tokens.
 
-    1.46 on RTX 4090 for odd sides; measured: 155.9 over 115.6 TFLOP/s, 1.35 (pytorch/pytorch#181718).
+    1.46 on RTX 4090 for odd sides; measured: 155.9 over 115.6 TFLOP/s, 1.35
+    (pytorch/pytorch#181718).
     """
     together = np.bitwise_or(*sides)
     whole = int(ALIGNED / width)
     parts = MULTIPROCESSORS.get(name)
-    if parts is None or not parts.multiplications or np.bitwise_or.reduce(together, axis=None) % whole == 0:
+    if (
+        parts is None
+        or not parts.multiplications
+        or np.bitwise_or.reduce(together, axis=None) % whole == 0
+    ):
         return 1.0
     run = np.minimum((together & -together) * width, ALIGNED)
-    return np.array([_slower(parts, float(width), int(bytes_)) for bytes_ in run.ravel()]).reshape(run.shape)
+    return np.array([_slower(parts, float(width), int(bytes_)) for bytes_ in run.ravel()]).reshape(
+        run.shape
+    )
 
 
 @lru_cache(maxsize=64)
@@ -67,28 +85,44 @@ def _slower(parts: Multiprocessors, width: float, run: int) -> float:
     if run >= ALIGNED:
         return 1.0
     aligned = 1.0 + staging(parts, USUAL_TILE, width=width)
-    return (1.0 / parts.unaligned + staging(parts, USUAL_TILE, width=width, run=max(run, 1))) / aligned
+    return (
+        1.0 / parts.unaligned + staging(parts, USUAL_TILE, width=width, run=max(run, 1))
+    ) / aligned
 
 
 def wave_padding(
-    parts: Multiprocessors, *, m: FloatArray, n: FloatArray, k: FloatArray, groups: FloatArray, width: float, intensity: float
+    parts: Multiprocessors,
+    *,
+    m: FloatArray,
+    n: FloatArray,
+    k: FloatArray,
+    groups: FloatArray,
+    width: float,
+    intensity: float,
 ) -> FloatArray:
-    """Multiplications that the busiest multiprocessor has time for over its share of those asked for: the least over tiles and splits.
+    """Multiplications that the busiest multiprocessor has time for over its share of those asked
+    for: the least over tiles and splits.
 
         waves x rows x columns x depth x (1 + staging) x count / (m n k groups) + sums,   waves = ceil(tiles x splits / count)
 
-    over the same of a product without edges in the best tile. A library picks the tile by the same count.
+    over the same of a product without edges in the best tile. A library picks the tile by the same
+    count.
 
     Args:
-        groups: equal products, whose tiles share the waves. intensity: multiplications that take as long as a byte of memory; a split
-            writes and reads 4 bytes of sums an element.
+        groups: equal products, whose tiles share the waves.
+        intensity: multiplications that take as long as a byte of memory; a split writes and reads 4
+            bytes of sums an element.
 
     Source: NVIDIA's guide (see `GPU_TILES`), sections 3.1 and 3.2: tile and wave quantisation.
     """
     # In axes: product, tile, split.
-    high, wide, weight = np.array([[*tile, 1.0 + staging(parts, tile, width=width)] for tile in parts.tiles]).T[:, :, None]
+    high, wide, weight = np.array(
+        [[*tile, 1.0 + staging(parts, tile, width=width)] for tile in parts.tiles]
+    ).T[:, :, None]
     sides = np.broadcast_arrays(m, n, k, groups)
-    rows, columns, deep, many = (np.maximum(side.astype(np.float64), 1.0)[:, None, None] for side in sides)
+    rows, columns, deep, many = (
+        np.maximum(side.astype(np.float64), 1.0)[:, None, None] for side in sides
+    )
     splits = np.array(SPLITS, dtype=np.float64)
     waves = np.ceil(np.ceil(rows / high) * np.ceil(columns / wide) * many * splits / parts.count)
     part = np.ceil(deep / splits / parts.depth) * parts.depth

@@ -1,7 +1,9 @@
-"""Hugging Face Accelerate: the file of ``accelerate launch``, for FSDP2, plain replicas or, where heads are traded, DeepSpeed.
+"""Hugging Face Accelerate: the file of ``accelerate launch``, for FSDP2, plain replicas or, where
+heads are traded, DeepSpeed.
 
-Source of the fields: Accelerate 1.15.0, commands/config/config_args.py (`ClusterConfig`), commands/launch.py and utils/launch.py, whose
-arguments the nested sections are, and parallelism_config.py (`ParallelismConfig`); of sequence parallelism, accelerator.py
+Source of the fields: Accelerate 1.15.0, commands/config/config_args.py (`ClusterConfig`),
+commands/launch.py and utils/launch.py, whose arguments the nested sections are, and
+parallelism_config.py (`ParallelismConfig`); of sequence parallelism, accelerator.py
 (`_prepare_deepspeed`).
 """
 
@@ -61,7 +63,10 @@ class Accelerate:
         yield from unlike_nodes(given)
         grid = given.grid
         if grid.ep * grid.etp > 1:
-            yield Shortfall(what=f"ep {grid.ep} etp {grid.etp}: its file has no degree of experts", hint="ep 1, or --to deepspeed")
+            yield Shortfall(
+                what=f"ep {grid.ep} etp {grid.etp}: its file has no degree of experts",
+                hint="ep 1, or --to deepspeed",
+            )
         if _trades_heads(grid):
             yield from deepspeed.grid_shortfalls(grid)
             yield from another_framework(given, "DeepSpeed")
@@ -84,21 +89,33 @@ def _trades_heads(grid: Grid) -> bool:
 
 def _of_fsdp2(grid: Grid) -> Iterator[Shortfall]:
     if grid.pp > 1:
-        yield Shortfall(what=f"pp {grid.pp}: it has no pipelines but Megatron-LM's", hint="pp 1, or --to megatron")
+        yield Shortfall(
+            what=f"pp {grid.pp}: it has no pipelines but Megatron-LM's",
+            hint="pp 1, or --to megatron",
+        )
     yield from other_orders(grid, INNERMOST_FIRST)
     yield from not_split_beside_tp(grid)
     yield from fsdp2_shortfalls(grid)
     replicate, shard = fsdp2_degrees(grid)
     if replicate > 1 and shard == 1 and grid.tp * grid.cp > 1:
         yield Shortfall(
-            what=f"{replicate} whole replicas beside tp {grid.tp} and cp {grid.cp}", hint="zero 2 or 3, with more shards than cp"
+            what=f"{replicate} whole replicas beside tp {grid.tp} and cp {grid.cp}",
+            hint="zero 2 or 3, with more shards than cp",
         )
     if grid.offload and not _sharded(grid):
-        yield Shortfall(what=f"{grid.offload} % of the states on the host without shards", hint="zero 2 or 3")
+        yield Shortfall(
+            what=f"{grid.offload} % of the states on the host without shards", hint="zero 2 or 3"
+        )
     elif grid.offload:
-        yield Shortfall(what=f"{grid.offload} % of the states on the host", instead="parameters, gradients and all states on the host")
+        yield Shortfall(
+            what=f"{grid.offload} % of the states on the host",
+            instead="parameters, gradients and all states on the host",
+        )
     if not _sharded(grid) and grid.recompute is not Recompute.NONE:
-        yield Shortfall(what="recompute without shards", instead="what the program recomputes: its file has that for FSDP alone")
+        yield Shortfall(
+            what="recompute without shards",
+            instead="what the program recomputes: its file has that for FSDP alone",
+        )
     yield from core_recomputed(grid)
     yield from some_recomputed(grid)
     yield from on_the_host(grid)
@@ -170,7 +187,9 @@ def _of_deepspeed(given: Given) -> tuple[ExportFile, ...]:
         return ()
     # It makes DeepSpeed's groups of a sequence itself, from its own file.
     own = {
-        key: value for key, value in deepspeed.configuration(given).items() if key not in ("sequence_parallel_size", "data_parallel_size")
+        key: value
+        for key, value in deepspeed.configuration(given).items()
+        if key not in ("sequence_parallel_size", "data_parallel_size")
     }
     return (ExportFile(name=deepspeed.CONFIG, text=json.dumps(own, indent=2) + "\n"),)
 
@@ -180,16 +199,28 @@ def _comments(given: Given) -> Iterator[str]:
     steps = job.global_batch // (grid.dp * grid.microbatch)
     yield f"{title(given)}. Made by Shardwright for Accelerate {ACCELERATE.version}."
     yield f"{SCRIPT} PROGRAM starts a training program with it."
-    yield f"The program takes samples of {job.sequence_length} tokens, {grid.microbatch} at once on a replica,"
-    yield f"and gradient_accumulation_steps={steps} of them a step; AdamW and its learning rate are its own."
+    yield (
+        f"The program takes samples of {job.sequence_length} tokens, {grid.microbatch} at once on a"
+        " replica,"
+    )
+    yield (
+        f"and gradient_accumulation_steps={steps} of them a step; AdamW and its learning rate are"
+        " its own."
+    )
     if _trades_heads(grid) and grid.recompute is not Recompute.NONE:
         yield "It recomputes every layer: model.gradient_checkpointing_enable()."
     if grid.tp > 1:
-        yield 'It loads a model that is split over tensor parallelism: from_pretrained(.., tp_plan="auto", device_mesh=..).'
+        yield (
+            "It loads a model that is split over tensor parallelism: from_pretrained(..,"
+            ' tp_plan="auto", device_mesh=..).'
+        )
 
 
 def _script(given: Given) -> ExportFile:
-    node = f'${{{NODE}:+--machine_rank "${NODE}" --main_process_ip "${{{MASTER}:?}}" --main_process_port "${{{PORT}:?}}"}}'
+    node = (
+        f'${{{NODE}:+--machine_rank "${NODE}" --main_process_ip "${{{MASTER}:?}}"'
+        f' --main_process_port "${{{PORT}:?}}"}}'
+    )
     return start_script(
         given,
         name=SCRIPT,

@@ -22,7 +22,10 @@ ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
     "use-megatron-fsdp": ("dist.use_megatron_fsdp", "ddp.use_megatron_fsdp"),
     "data-parallel-sharding-strategy": ("ddp.data_parallel_sharding_strategy",),
     "ckpt-format": ("checkpoint.ckpt_format",),
-    "use-distributed-optimizer": ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"),
+    "use-distributed-optimizer": (
+        "ddp.use_distributed_optimizer",
+        "optimizer.use_distributed_optimizer",
+    ),
     "num-distributed-optimizer-instances": ("ddp.num_distributed_optimizer_instances",),
     "ddp-average-in-collective": ("ddp.average_in_collective",),
     "optimizer-cpu-offload": ("optimizer.optimizer_cpu_offload",),
@@ -43,18 +46,35 @@ ELSEWHERE: Final[Mapping[str, tuple[str, ...]]] = {
 """Arguments whose field has another name, or lies outside of the model."""
 MEANT: Final[Mapping[str, tuple[Field, ...]]] = {
     "swiglu": (("model.gated_linear_unit", "True"), ("model.activation_func", "F.silu")),
-    "squared-relu": (("model.gated_linear_unit", "False"), ("model.activation_func", "squared_relu")),
+    "squared-relu": (
+        ("model.gated_linear_unit", "False"),
+        ("model.activation_func", "squared_relu"),
+    ),
     "disable-bias-linear": (("model.add_bias_linear", "False"),),
-    "untie-embeddings-and-output-weights": (("model.share_embeddings_and_output_weights", "False"),),
-    "no-check-for-nan-in-loss-and-grad": (("ddp.check_for_nan_in_grad", "False"), ("rerun_state_machine.check_for_nan_in_loss", "False")),
+    "untie-embeddings-and-output-weights": (
+        ("model.share_embeddings_and_output_weights", "False"),
+    ),
+    "no-check-for-nan-in-loss-and-grad": (
+        ("ddp.check_for_nan_in_grad", "False"),
+        ("rerun_state_machine.check_for_nan_in_loss", "False"),
+    ),
     "no-gradient-accumulation-fusion": (("model.gradient_accumulation_fusion", "False"),),
     "no-overlap-p2p-communication": (("comm_overlap.overlap_p2p_comm", "False"),),
     # What its precision says, what follows from another field, and what it has no field for.
     **dict.fromkeys(("bf16", "fp16", "fp8-format", "fp8-recipe"), ()),
-    **dict.fromkeys(("group-query-attention", "max-position-embeddings", "no-async-tensor-model-parallel-allreduce"), ()),
+    **dict.fromkeys(
+        (
+            "group-query-attention",
+            "max-position-embeddings",
+            "no-async-tensor-model-parallel-allreduce",
+        ),
+        (),
+    ),
 }
 """Arguments that are other values there, or none."""
-LISTS: Final = frozenset({"hierarchical-context-parallel-sizes", "recompute-modules", "cuda-graph-scope"})
+LISTS: Final = frozenset(
+    {"hierarchical-context-parallel-sizes", "recompute-modules", "cuda-graph-scope"}
+)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e-?\d+)?")
 
 
@@ -76,7 +96,13 @@ def _python(argument: str, value: str) -> str:
         return f"({value.replace(',', ', ')})"
     if argument.endswith("-dtype"):
         return {"bf16": "torch.bfloat16", "fp32": "torch.float32"}[value]
-    return "True" if value in ("", "true", "True") else "False" if value == "false" else _literal(value)
+    return (
+        "True"
+        if value in ("", "true", "True")
+        else "False"
+        if value == "false"
+        else _literal(value)
+    )
 
 
 def _literal(word: str) -> str:

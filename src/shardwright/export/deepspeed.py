@@ -1,7 +1,8 @@
 """DeepSpeed: its configuration, and a script that starts a training program with it.
 
-Source of the fields: DeepSpeed 0.19.8, runtime/config.py, runtime/zero/config.py, runtime/zero/offload_config.py,
-runtime/activation_checkpointing/config.py, runtime/tensor_parallel/config.py, module_inject/auto_ep_config.py and auto_ep_folding.py; of
+Source of the fields: DeepSpeed 0.19.8, runtime/config.py, runtime/zero/config.py,
+runtime/zero/offload_config.py, runtime/activation_checkpointing/config.py,
+runtime/tensor_parallel/config.py, module_inject/auto_ep_config.py and auto_ep_folding.py; of
 groups, utils/groups.py.
 """
 
@@ -78,21 +79,35 @@ DEEPSPEED: Final = DeepSpeed()
 def grid_shortfalls(grid: Grid) -> Iterator[Shortfall]:
     """What its configuration cannot say of a strategy, experts apart."""
     if grid.pp > 1:
-        yield Shortfall(what=f"pp {grid.pp}: its pipelines are programs (PipelineModule), not configuration", hint="pp 1")
+        yield Shortfall(
+            what=f"pp {grid.pp}: its pipelines are programs (PipelineModule), not configuration",
+            hint="pp 1",
+        )
     yield from other_orders(grid, (*INNERMOST_FIRST, "pp"))
     yield from not_split_beside_tp(grid)
     yield from of_one_replica(grid)
     if grid.ring > 1:
-        yield Shortfall(what=f"a ring of {grid.ring}: its sequence parallelism trades heads", hint=f"ulysses {grid.cp}")
+        yield Shortfall(
+            what=f"a ring of {grid.ring}: its sequence parallelism trades heads",
+            hint=f"ulysses {grid.cp}",
+        )
     if grid.cp > 1 and grid.tp > 1:
-        yield Shortfall(what=f"cp {grid.cp} beside tp {grid.tp}: its mesh has one of them", hint="tp 1 or cp 1")
+        yield Shortfall(
+            what=f"cp {grid.cp} beside tp {grid.tp}: its mesh has one of them", hint="tp 1 or cp 1"
+        )
     if grid.zero and grid.shard and grid.shard < grid.dp * grid.cp:
-        what = f"zero{grid.zero} in groups of {grid.shard}: MiCS was removed, and zero_hpz_partition_size shards gathered parameters alone"
+        what = (
+            f"zero{grid.zero} in groups of {grid.shard}: MiCS was removed, and"
+            " zero_hpz_partition_size shards gathered parameters alone"
+        )
         yield Shortfall(what=what, hint="shards over all replicas")
     if grid.offload and not grid.zero:
         yield Shortfall(what="states on the host without ZeRO", hint="zero 1, 2 or 3")
     elif grid.offload not in (0, 100) and grid.zero < 3:
-        yield Shortfall(what=f"{grid.offload} % of the states on the host with zero{grid.zero}", hint="all of them, or zero3")
+        yield Shortfall(
+            what=f"{grid.offload} % of the states on the host with zero{grid.zero}",
+            hint="all of them, or zero3",
+        )
     yield from core_recomputed(grid)
     yield from some_recomputed(grid)
     yield from on_the_host(grid)
@@ -107,28 +122,46 @@ def _of_experts(given: Given) -> Iterator[Shortfall]:
         return
     if model.architecture not in PRESETS:
         known = ", ".join(PRESETS.values())
-        yield Shortfall(what=f"ep {grid.ep} of {model.name}: it deals experts of {known}", hint="ep 1, or such a model")
+        yield Shortfall(
+            what=f"ep {grid.ep} of {model.name}: it deals experts of {known}",
+            hint="ep 1, or such a model",
+        )
     if grid.cp > 1 and grid.zero == 3:
         yield Shortfall(what="ep beside cp with zero3", hint="zero 2")
     if grid.tp > 1 and grid.offload:
         yield Shortfall(what="ep beside tp with states on the host", hint="offload=0")
     if grid.tp * grid.cp > 1 and _data_first(grid):
-        yield Shortfall(what="experts dealt outside replicas beside tp or cp", hint="ep inside dp in the order of ranks")
+        yield Shortfall(
+            what="experts dealt outside replicas beside tp or cp",
+            hint="ep inside dp in the order of ranks",
+        )
 
 
 def _data_first(grid: Grid) -> bool:
-    """Copies of an expert are neighbours, and the members that share its layer's experts stand apart."""
+    """Copies of an expert are neighbours, and the members that share its layer's experts stand
+    apart.
+    """
     return grid.ep > 1 and grid.edp > 1 and grid.order.index("dp") < grid.order.index("ep")
 
 
 def configuration(given: Given) -> Settings:
     """The configuration of a plan of which nothing is lacking."""
-    return nested([*_batch(given), *_numbers(given), *_states(given), *_parallel(given), *_recomputed(given), *_options(given)])
+    return nested(
+        [
+            *_batch(given),
+            *_numbers(given),
+            *_states(given),
+            *_parallel(given),
+            *_recomputed(given),
+            *_options(given),
+        ]
+    )
 
 
 def _batch(given: Given) -> Iterator[Pair]:
     grid, batch = given.grid, given.problem.job.global_batch
-    # With tensor parallelism its check of the batch counts every rank as a replica: it is given what it does not check.
+    # With tensor parallelism its check of the batch counts every rank as a replica: it is given
+    # what it does not check.
     if grid.tp == 1:
         yield "train_batch_size", batch
     yield "train_micro_batch_size_per_gpu", grid.microbatch
@@ -190,13 +223,25 @@ def _options(given: Given) -> Iterator[Pair]:
 def _program(given: Given) -> Iterator[str]:
     """What the training program does, which no configuration says."""
     grid, model = given.grid, given.problem.model
-    yield f"builds {model.name}, reads samples of {given.problem.job.sequence_length} tokens, and makes AdamW with its learning rate"
+    yield (
+        f"builds {model.name}, reads samples of {given.problem.job.sequence_length} tokens, and"
+        " makes AdamW with its learning rate"
+    )
     if grid.recompute is not Recompute.NONE:
-        yield "recomputes every layer: model.gradient_checkpointing_enable(), or deepspeed.checkpointing.checkpoint"
+        yield (
+            "recomputes every layer: model.gradient_checkpointing_enable(), or"
+            " deepspeed.checkpointing.checkpoint"
+        )
     if grid.cp > 1:
-        yield "trades heads round attention: deepspeed.sequence.layer.DistributedAttention, or UlyssesSPAttentionHF"
+        yield (
+            "trades heads round attention: deepspeed.sequence.layer.DistributedAttention, or"
+            " UlyssesSPAttentionHF"
+        )
     runtime = given.problem.runtime
-    if runtime.framework == "DeepSpeed" and chosen(runtime, grid.options).element_kernels is ElementKernels.COMPILED:
+    if (
+        runtime.framework == "DeepSpeed"
+        and chosen(runtime, grid.options).element_kernels is ElementKernels.COMPILED
+    ):
         yield "compiles: engine.compile()"
 
 
@@ -211,5 +256,7 @@ def _script(given: Given) -> ExportFile:
             "# - calls deepspeed.initialize with deepspeed.add_config_arguments.",
             'program="${1:?}"; shift',
         ],
-        runs=torchrun('"$program"', "--deepspeed", "--deepspeed_config", f'"$(dirname "$0")/{CONFIG}"'),
+        runs=torchrun(
+            '"$program"', "--deepspeed", "--deepspeed_config", f'"$(dirname "$0")/{CONFIG}"'
+        ),
     )

@@ -1,4 +1,6 @@
-"""What an export is made of: a plan that a grid says, what a target cannot say of it, and the files that the target reads."""
+"""What an export is made of: a plan that a grid says, what a target cannot say of it, and the files
+that the target reads.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,12 @@ class Given:
     """What is exported.
 
     Args:
-        name: of the plan, in words. cluster: as asked. grid: that says the plan. table: the plan's own order, where it has no named one.
-        meshes: where its stages have degrees of their own, runs of like ones; the grid is then one of stages as the first.
+        name: of the plan, in words.
+        cluster: as asked.
+        grid: that says the plan.
+        table: the plan's own order, where it has no named one.
+        meshes: where its stages have degrees of their own, runs of like ones; the grid is then one
+            of stages as the first.
     """
 
     name: str
@@ -39,7 +45,10 @@ class Given:
     @property
     def chunks(self) -> tuple[int, ...]:
         """Layers of every chunk of the pipeline, in order."""
-        return tuple(sum(item.count for item in stage.items if not item.name) for stage in self.plan.lanes[0].stages)
+        return tuple(
+            sum(item.count for item in stage.items if not item.name)
+            for stage in self.plan.lanes[0].stages
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +56,11 @@ class Shortfall:
     """What a target cannot say of a plan.
 
     Args:
-        what: in words, with the numbers. instead: what the target does, if it may be exported all the same; empty = it may not.
-        hint: what to plan with. order: of the axes in which the target numbers its ranks instead of the plan's; empty = in the plan's.
+        what: in words, with the numbers.
+        instead: what the target does, if it may be exported all the same; empty = it may not.
+        hint: what to plan with.
+        order: of the axes in which the target numbers its ranks instead of the plan's; empty = in
+            the plan's.
     """
 
     what: str
@@ -62,8 +74,11 @@ class ExportFile:
     """A file of an export.
 
     Args:
-        name: inside the folder. text: of it. starts: every node runs it with bash to start its ranks. It is handed `NODES`, `GPUS` (ranks
-            of this node) and `RENDEZVOUS` (arguments of torchrun by which nodes find each other), and its own arguments go to the training.
+        name: inside the folder.
+        text: of it.
+        starts: every node runs it with bash to start its ranks. It is handed `NODES`, `GPUS` (ranks
+            of this node) and `RENDEZVOUS` (arguments of torchrun by which nodes find each other),
+            and its own arguments go to the training.
     """
 
     name: str
@@ -114,4 +129,6 @@ class Exporter(Protocol):
 
 def exported(exporter: Exporter, given: Given) -> tuple[ExportFile, ...]:
     """The files of a plan for a target, losses and all; none where it cannot be said at all."""
-    return () if any(not one.instead for one in exporter.shortfalls(given)) else exporter.files(given)
+    return (
+        () if any(not one.instead for one in exporter.shortfalls(given)) else exporter.files(given)
+    )

@@ -1,7 +1,9 @@
-"""FlagScale: the files of its runner over Megatron-LM, with a mesh for each run of stages that have degrees of their own.
+"""FlagScale: the files of its runner over Megatron-LM, with a mesh for each run of stages that have
+degrees of their own.
 
-Source of the fields: FlagScale 0.8.0, flagscale/train/arguments.py (`pre_validate_args`), flagscale/train/hetero/parallel_context.py,
-flagscale/runner/runner_train.py and runner/utils.py (`flatten_dict_to_args`), and the arguments of its Megatron-LM.
+Source of the fields: FlagScale 0.8.0, flagscale/train/arguments.py (`pre_validate_args`),
+flagscale/train/hetero/parallel_context.py, flagscale/runner/runner_train.py and runner/utils.py
+(`flatten_dict_to_args`), and the arguments of its Megatron-LM.
 """
 
 from __future__ import annotations
@@ -11,7 +13,13 @@ from typing import Any, Final
 
 from shardwright.export.exporter import ExportFile, Given, Shortfall, title
 from shardwright.export.lacking import another_framework
-from shardwright.export.megatron_arguments import SHARDED, arguments, megatron_shortfalls, of_environment, unsaid_options
+from shardwright.export.megatron_arguments import (
+    SHARDED,
+    arguments,
+    megatron_shortfalls,
+    of_environment,
+    unsaid_options,
+)
 from shardwright.export.nested import Settings
 from shardwright.export.yaml_text import yaml_text
 from shardwright.hardware.cluster import Cluster
@@ -24,7 +32,9 @@ FRAMEWORKS: Final = ("FlagScale", "Megatron-Core")
 FP8_INPUTS: Final = "activation-func-fp8-input-store"
 LISTS: Final = frozenset({"hierarchical-context-parallel-sizes", "recompute-modules"})
 LAYOUT: Final = "pipeline-model-parallel-layout"
-OF_MODEL: Final = frozenset({"global-batch-size", "micro-batch-size", "seq-length", "max-position-embeddings"})
+OF_MODEL: Final = frozenset(
+    {"global-batch-size", "micro-batch-size", "seq-length", "max-position-embeddings"}
+)
 SYSTEM: Final = (
     "parallel",
     "recompute",
@@ -61,18 +71,33 @@ class FlagScale:
                 yield from _of_meshes(given)
             elif len(_kinds(given.problem.cluster, range(given.plan.devices))) > 1:
                 yield Shortfall(
-                    what="devices of several kinds in one stage, or under several chunks a rank", hint="stages of one kind in 1f1b"
+                    what="devices of several kinds in one stage, or under several chunks a rank",
+                    hint="stages of one kind in 1f1b",
                 )
         yield from another_framework(given, *FRAMEWORKS)
 
     def files(self, given: Given) -> tuple[ExportFile, ...]:
         """See `Exporter`."""
         said = arguments(given, *FRAMEWORKS)
-        environment = {name.replace("-", "_"): value for name, value in said if of_environment(name)}
-        train = _train(given, {name: value for name, value in said if not of_environment(name) and name != FP8_INPUTS})
+        environment = {
+            name.replace("-", "_"): value for name, value in said if of_environment(name)
+        }
+        train = _train(
+            given,
+            {
+                name: value
+                for name, value in said
+                if not of_environment(name) and name != FP8_INPUTS
+            },
+        )
         return (
-            ExportFile(name=CONFIG, text=yaml_text(_config(given, environment), comments=_comments(given))),
-            ExportFile(name=TRAIN, text=yaml_text(train, comments=(f"Read by {CONFIG} beside this folder.",))),
+            ExportFile(
+                name=CONFIG, text=yaml_text(_config(given, environment), comments=_comments(given))
+            ),
+            ExportFile(
+                name=TRAIN,
+                text=yaml_text(train, comments=(f"Read by {CONFIG} beside this folder.",)),
+            ),
         )
 
 
@@ -83,25 +108,39 @@ def _of_meshes(given: Given) -> Iterator[Shortfall]:
     meshes, first = given.meshes, given.meshes[0].grid
     grids = [mesh.grid for mesh in meshes]
     if any((g.cp, g.ulysses, g.gather) != (first.cp, first.ulysses, first.gather) for g in grids):
-        yield Shortfall(what=f"stages of cp {' and '.join(str(g.cp) for g in grids)}", hint="one cp")
+        yield Shortfall(
+            what=f"stages of cp {' and '.join(str(g.cp) for g in grids)}", hint="one cp"
+        )
     if any(first.dp * first.microbatch % g.dp for g in grids):
-        what = f"microbatches of {first.dp * first.microbatch} samples over {' and '.join(str(g.dp) for g in grids)} replicas"
+        what = (
+            f"microbatches of {first.dp * first.microbatch} samples over"
+            f" {' and '.join(str(g.dp) for g in grids)} replicas"
+        )
         yield Shortfall(what=what, hint="whole samples on each")
     if len({g.ep == 1 for g in grids}) > 1:
-        yield Shortfall(what="experts that are dealt on some stages alone", hint="ep of all stages, or of none")
+        yield Shortfall(
+            what="experts that are dealt on some stages alone", hint="ep of all stages, or of none"
+        )
     if len({g.sp for g in grids if g.tp > 1}) > 1:
-        yield Shortfall(what="sp on some stages alone", hint="sp of all stages that have tp, or of none")
+        yield Shortfall(
+            what="sp on some stages alone", hint="sp of all stages that have tp, or of none"
+        )
     last = grids[-1]
     if not _untied(given) and (first.tp != last.tp or (first.dp % last.dp and last.dp % first.dp)):
         yield Shortfall(
-            what=f"an embedding that is the head, cut by tp {first.tp} and {last.tp}", hint="one tp for the first and last stage"
+            what=f"an embedding that is the head, cut by tp {first.tp} and {last.tp}",
+            hint="one tp for the first and last stage",
         )
     if any(len(_kinds_of(given, stage)) > 1 for stage in stages_of(meshes)):
         yield Shortfall(what="stages over devices of several kinds", hint="a kind for each stage")
         return
     kinds = [kind for kind, _ in _typed(given)]
-    if [kind for kind, before in zip(kinds, ["", *kinds], strict=False) if kind != before] != list(dict.fromkeys(kinds)):
-        yield Shortfall(what=f"stages on {', '.join(kinds)} in turns", hint="all stages of a kind in a row")
+    if [kind for kind, before in zip(kinds, ["", *kinds], strict=False) if kind != before] != list(
+        dict.fromkeys(kinds)
+    ):
+        yield Shortfall(
+            what=f"stages on {', '.join(kinds)} in turns", hint="all stages of a kind in a row"
+        )
     yield from _of_places(given)
 
 
@@ -112,7 +151,10 @@ def _of_places(given: Given) -> Iterator[Shortfall]:
         for bases in mesh.bases:
             share = mesh.grid.devices // len(bases)
             if bases != tuple(range(at, at + mesh.grid.devices, share)):
-                yield Shortfall(what="replicas of a stage, or stages, in another order of devices", instead="ranks stage by stage")
+                yield Shortfall(
+                    what="replicas of a stage, or stages, in another order of devices",
+                    instead="ranks stage by stage",
+                )
                 return
             at += mesh.grid.devices
 
@@ -136,7 +178,9 @@ def _kinds_of(given: Given, stage: Mesh) -> set[str]:
     """Accelerators that the devices of a stage are: a replica's lie side by side."""
     (bases,) = stage.bases
     share = stage.grid.devices // len(bases)
-    return _kinds(given.problem.cluster, [device for base in bases for device in (base, base + share - 1)])
+    return _kinds(
+        given.problem.cluster, [device for base in bases for device in (base, base + share - 1)]
+    )
 
 
 def _typed(given: Given) -> list[tuple[str, Mesh]]:
@@ -156,7 +200,9 @@ def _hetero(given: Given) -> Settings:
     types, meshes = zip(*_typed(given), strict=True)
     found: Settings = {
         "enable_hetero": True,
-        "hetero_process_meshes": [n for m in meshes for n in (m.grid.tp, m.grid.cp, m.grid.ep, m.grid.dp, len(m.layers))],
+        "hetero_process_meshes": [
+            n for m in meshes for n in (m.grid.tp, m.grid.cp, m.grid.ep, m.grid.dp, len(m.layers))
+        ],
         "hetero_pipeline_layer_split": [layers for mesh in meshes for layers in mesh.layers],
         "hetero_device_types": list(types),
         "hetero_current_device_type": types[0],
@@ -174,7 +220,9 @@ def _train(given: Given, said: dict[str, str]) -> Settings:
     if given.meshes:
         # Its meshes say the stages.
         said.pop(LAYOUT, None)
-        said |= {"pipeline-model-parallel-size": str(sum(len(mesh.layers) for mesh in given.meshes))}
+        said |= {
+            "pipeline-model-parallel-size": str(sum(len(mesh.layers) for mesh in given.meshes))
+        }
         if any(mesh.grid.sp for mesh in given.meshes):
             said |= {"sequence-parallel": ""}
     for name, value in said.items():
@@ -189,15 +237,24 @@ def _recomputed(given: Given) -> Settings:
     """Layers that each stage recomputes in all of its microbatches, where stages differ in that."""
     if not given.grid.recompute_layers:
         return {}
-    counts, steps = [n for mesh in given.meshes for n in mesh.recomputed], given.plan.lanes[0].microbatches
+    counts, steps = (
+        [n for mesh in given.meshes for n in mesh.recomputed],
+        given.plan.lanes[0].microbatches,
+    )
     return {
-        "recompute_granularity_per_stage_micro_batch": [[1, steps, int(count > 0)] for count in counts],
-        "recompute_num_layers_per_stage_micro_batch": [[1, steps, max(count, 1)] for count in counts],
+        "recompute_granularity_per_stage_micro_batch": [
+            [1, steps, int(count > 0)] for count in counts
+        ],
+        "recompute_num_layers_per_stage_micro_batch": [
+            [1, steps, max(count, 1)] for count in counts
+        ],
     }
 
 
 def _value(name: str, value: str) -> Any:
-    """A value as YAML: switches are true or false, lists are lists, numbers stay as they are written."""
+    """A value as YAML: switches are true or false, lists are lists, numbers stay as they are
+    written.
+    """
     if name in LISTS:
         return [_value("", word) for word in value.split()]
     if value in ("", "true", "false"):
@@ -212,7 +269,11 @@ def _config(given: Given, environment: dict[str, str]) -> Settings:
         "experiment": {
             "exp_name": "shardwright",
             "exp_dir": "./outputs",
-            "task": {"type": "train", "backend": "megatron", "entrypoint": "./flagscale/train/train_gpt.py"},
+            "task": {
+                "type": "train",
+                "backend": "megatron",
+                "entrypoint": "./flagscale/train/train_gpt.py",
+            },
             "runner": {"backend": "torchrun", "rdzv_backend": "static", "hostfile": "hostfile"},
             "envs": queues | environment,
         },
@@ -224,5 +285,11 @@ def _config(given: Given, environment: dict[str, str]) -> Settings:
 def _comments(given: Given) -> Iterator[str]:
     yield f"{title(given)}. Made by Shardwright for FlagScale {FLAGSCALE.version}."
     yield "python run.py --config-path FOLDER --config-name config action=run"
-    yield "with a hostfile: a line for each node, ADDRESS slots=GPUS type=KIND; the kinds are those of hetero_device_types."
-    yield "Data, tokenizer, learning rate and checkpoints are no part of a plan: add them to train/plan.yaml."
+    yield (
+        "with a hostfile: a line for each node, ADDRESS slots=GPUS type=KIND; the kinds are those"
+        " of hetero_device_types."
+    )
+    yield (
+        "Data, tokenizer, learning rate and checkpoints are no part of a plan: add them to"
+        " train/plan.yaml."
+    )

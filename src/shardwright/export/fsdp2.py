@@ -1,4 +1,6 @@
-"""PyTorch's FSDP2 under a mesh of replicas, shards and context parallelism: what torchtitan and Accelerate share."""
+"""PyTorch's FSDP2 under a mesh of replicas, shards and context parallelism: what torchtitan and
+Accelerate share.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from shardwright.strategy.grid.axes import Grid
 def fsdp2_shortfalls(grid: Grid) -> Iterator[Shortfall]:
     """What FSDP2 cannot say of ZeRO."""
     if grid.zero == 1 and grid.dp * grid.cp > 1:
-        yield Shortfall(what="zero1", instead="FSDP2 that reduces gradients every microbatch, and shards them, too (zero2)")
+        yield Shortfall(
+            what="zero1",
+            instead="FSDP2 that reduces gradients every microbatch, and shards them, too (zero2)",
+        )
     yield from of_one_replica(grid)
     if grid.zero and grid.shard and grid.shard % grid.cp:
         yield Shortfall(what=f"{grid.shard} shards over cp {grid.cp}", hint="a multiple of cp")

@@ -36,7 +36,10 @@ def parse_hosts(text: str, *, name: str) -> tuple[Host, ...]:
         if not _NAME.fullmatch(words[0]) or len(words) > 2 or (len(words) == 2 and slots is None):
             raise DataError(f"{name}: line {number} {line[:40]!r} is no host", hint=_HINT)
         if words[0] in found:
-            raise DataError(f"{name}: line {number}: {words[0][:40]} is there twice", hint="each host is one node")
+            raise DataError(
+                f"{name}: line {number}: {words[0][:40]} is there twice",
+                hint="each host is one node",
+            )
         found[words[0]] = Host(name=words[0], slots=int(slots[1]) if slots else 0)
     if not found:
         raise DataError(f"{name} names no host", hint=_HINT)

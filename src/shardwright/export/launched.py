@@ -12,7 +12,10 @@ def unlike_nodes(given: Given) -> Iterator[Shortfall]:
     """Nodes of unlike numbers of ranks, where a target has one number for all."""
     sizes = {node.ranks for node in nodes_in_use(given.problem.cluster, given.ranks)}
     if len(sizes) > 1:
-        yield Shortfall(what=f"nodes of {' and '.join(map(str, sorted(sizes)))} ranks", hint="nodes of one size, all of whose devices work")
+        yield Shortfall(
+            what=f"nodes of {' and '.join(map(str, sorted(sizes)))} ranks",
+            hint="nodes of one size, all of whose devices work",
+        )
 
 
 def nodes_of(given: Given) -> tuple[int, int]:

@@ -1,7 +1,9 @@
-"""MaxText: a configuration over its ``base.yml``, with every axis of its mesh inside a slice (ICI) and between slices (DCN).
+"""MaxText: a configuration over its ``base.yml``, with every axis of its mesh inside a slice (ICI)
+and between slices (DCN).
 
-Source of the fields: MaxText 0.2.5, configs/base.yml and configs/types.py (`MaxTextConfig` and its checks); of the mesh, `mesh_axes` and
-`logical_axis_rules` of base.yml and utils/maxtext_utils.py (`create_device_mesh`).
+Source of the fields: MaxText 0.2.5, configs/base.yml and configs/types.py (`MaxTextConfig` and its
+checks); of the mesh, `mesh_axes` and `logical_axis_rules` of base.yml and utils/maxtext_utils.py
+(`create_device_mesh`).
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ from shardwright.strategy.grid.axes import Grid, Recompute
 
 FILE, SCRIPT = "maxtext.yml", "train.sh"
 SCHEDULES: Final = {False: ("gpipe",), True: ("breadth-first", "looped-bfs")}
-"""What its pipelines are, by whether a rank has several chunks: all microbatches through one repeat, then through the next."""
+"""What its pipelines are, by whether a rank has several chunks: all microbatches through one
+repeat, then through the next."""
 KEPT: Final = "minimal_with_context"
 MODELS: Final[Mapping[str, str]] = {
     "llama-2-7b": "llama2-7b",
@@ -63,7 +66,11 @@ MODELS: Final[Mapping[str, str]] = {
     "gpt-oss-120b": "gpt-oss-120b",
 }
 """Models of our catalog that its configs/models has."""
-BASES: Final[Mapping[str, float]] = {"mistral-7b": 1e6, "qwen3-30b-a3b": 1e7, "qwen3-235b-a22b": 5e6}
+BASES: Final[Mapping[str, float]] = {
+    "mistral-7b": 1e6,
+    "qwen3-30b-a3b": 1e7,
+    "qwen3-235b-a22b": 5e6,
+}
 """Of these, whose rotary positions turn by another base there (that of a later release)."""
 
 
@@ -80,11 +87,17 @@ class MaxText:
         """See `Exporter`."""
         model = given.problem.model
         if published(model, MODELS) is None:
-            yield Shortfall(what=f"{model.name}: its configs/models has no model of these sizes", hint="a published size")
+            yield Shortfall(
+                what=f"{model.name}: its configs/models has no model of these sizes",
+                hint="a published size",
+            )
         yield from other_numbers(model, MODELS)
         base = BASES.get(published(model, MODELS) or "", model.settings.rope_base)
         if base != model.settings.rope_base:
-            yield Shortfall(what=f"rotary positions by the base {model.settings.rope_base:g}", instead=f"by the base {base:g}")
+            yield Shortfall(
+                what=f"rotary positions by the base {model.settings.rope_base:g}",
+                instead=f"by the base {base:g}",
+            )
         yield from other_optimizers(given)
         yield from other_products(given, Dtype.BF16, Dtype.FP8)
         yield from frozen_parameters(given)
@@ -111,9 +124,14 @@ def _of_pipelines(given: Given) -> Iterator[Shortfall]:
         name = "an order of its own" if given.table is not None else f"the schedule {grid.schedule}"
         yield Shortfall(what=name, hint=f"{' or '.join(SCHEDULES[grid.vpp > 1])}")
     if len(set(given.chunks)) > 1:
-        yield Shortfall(what=f"chunks of {', '.join(map(str, given.chunks))} layers", hint="chunks of as many layers")
+        yield Shortfall(
+            what=f"chunks of {', '.join(map(str, given.chunks))} layers",
+            hint="chunks of as many layers",
+        )
     if _microbatches(given) % grid.pp:
-        yield Shortfall(what=f"{_microbatches(given)} microbatches in {grid.pp} stages", hint="a multiple of pp")
+        yield Shortfall(
+            what=f"{_microbatches(given)} microbatches in {grid.pp} stages", hint="a multiple of pp"
+        )
 
 
 def _microbatches(given: Given) -> int:
@@ -127,28 +145,46 @@ def _of_contexts(given: Given) -> Iterator[Shortfall]:
     length, strategy = given.problem.job.sequence_length, _strategy(grid)
     if not _on_tpu(given):
         if strategy != "ring":
-            yield Shortfall(what=f"ulysses {grid.ulysses} on GPUs", hint="a ring, or keys that are gathered")
+            yield Shortfall(
+                what=f"ulysses {grid.ulysses} on GPUs", hint="a ring, or keys that are gathered"
+            )
     elif strategy == "ulysses" and degrees(given)["context"][1] > 1:
         yield Shortfall(what=f"ulysses {grid.ulysses} between slices", hint="cp inside a slice")
     elif strategy == "ring" and (length % grid.cp**2 or grid.cp % 2):
-        yield Shortfall(what=f"a ring of {grid.cp} over {length} tokens", hint="an even cp, whose square divides the tokens")
+        yield Shortfall(
+            what=f"a ring of {grid.cp} over {length} tokens",
+            hint="an even cp, whose square divides the tokens",
+        )
     elif strategy == "mixed":
-        yield Shortfall(what=f"ulysses {grid.ulysses} inside cp {grid.cp}", hint="a ring or ulysses alone")
+        yield Shortfall(
+            what=f"ulysses {grid.ulysses} inside cp {grid.cp}", hint="a ring or ulysses alone"
+        )
 
 
 def _of_memory(grid: Grid) -> Iterator[Shortfall]:
     yield from of_one_replica(grid)
     if grid.zero == 2:
-        yield Shortfall(what="zero2", instead="parameters that are sharded, too, and gathered for each use (zero3)")
+        yield Shortfall(
+            what="zero2",
+            instead="parameters that are sharded, too, and gathered for each use (zero3)",
+        )
     if grid.zero == 1 and grid.shard and grid.shard < grid.dp * grid.cp:
         yield Shortfall(what=f"zero1 in groups of {grid.shard}", hint="shards over all replicas")
     if grid.zero < 2 and grid.cp * grid.ep > 1:
         over = " and ".join(axis for axis in ("cp", "ep") if getattr(grid, axis) > 1)
-        yield Shortfall(what=f"zero{grid.zero} with {over}", instead=f"parameters that are sharded over {over}")
+        yield Shortfall(
+            what=f"zero{grid.zero} with {over}", instead=f"parameters that are sharded over {over}"
+        )
     if grid.recompute is Recompute.NONE:
-        yield Shortfall(what="no recompute", instead=f"{KEPT}: products and cores are kept, what lies between them is made again")
+        yield Shortfall(
+            what="no recompute",
+            instead=f"{KEPT}: products and cores are kept, what lies between them is made again",
+        )
     if grid.offload not in (0, 100):
-        yield Shortfall(what=f"{grid.offload} % of the states on the host", instead="all of the states on the host")
+        yield Shortfall(
+            what=f"{grid.offload} % of the states on the host",
+            instead="all of the states on the host",
+        )
     yield from some_recomputed(grid)
     yield from on_the_host(grid)
     yield from sliced(grid)
@@ -197,7 +233,10 @@ def _settings(given: Given) -> Iterator[Pair]:
 def _kept(given: Given) -> Iterator[Pair]:
     """What layers keep, and the other options of its own runtime."""
     recompute = given.grid.recompute
-    yield "remat_policy", {Recompute.FULL: "full", Recompute.SELECTIVE: "minimal", Recompute.NONE: KEPT}[recompute]
+    yield (
+        "remat_policy",
+        {Recompute.FULL: "full", Recompute.SELECTIVE: "minimal", Recompute.NONE: KEPT}[recompute],
+    )
     # Its policy "full" beside a selective recompute keeps the products.
     apart = ("remat",) if recompute is not Recompute.SELECTIVE or _named(given) == "full" else ()
     for flag in flags_set(given, "MaxText", apart=apart):
@@ -206,24 +245,35 @@ def _kept(given: Given) -> Iterator[Pair]:
 
 def _named(given: Given) -> str:
     runtime = given.problem.runtime
-    return {**dict(runtime.own), **dict(runtime.options), **dict(given.grid.options)}.get("remat", "full")
+    return {**dict(runtime.own), **dict(runtime.options), **dict(given.grid.options)}.get(
+        "remat", "full"
+    )
 
 
 def _comments(given: Given) -> Iterator[str]:
     yield f"{title(given)}. Made by Shardwright for MaxText {MAXTEXT.version}."
     yield f"{SCRIPT} run_name=RUN base_output_directory=FOLDER starts it."
-    yield "Data, tokenizer, learning rate and steps are no part of a plan: give them as further arguments."
+    yield (
+        "Data, tokenizer, learning rate and steps are no part of a plan: give them as further"
+        " arguments."
+    )
 
 
 def _script(given: Given) -> ExportFile:
     """One process a node, which finds the others by what its `initialize_jax_for_gpu` reads."""
-    told = f'NNODES="${{{NODES}:?}}" NODE_RANK="${NODE}" JAX_COORDINATOR_IP="${{{MASTER}:?}}" JAX_COORDINATOR_PORT="${{{PORT}:?}}"'
+    told = (
+        f'NNODES="${{{NODES}:?}}" NODE_RANK="${NODE}" JAX_COORDINATOR_IP="${{{MASTER}:?}}"'
+        f' JAX_COORDINATOR_PORT="${{{PORT}:?}}"'
+    )
     return start_script(
         given,
         name=SCRIPT,
         made_for=f"MaxText {MAXTEXT.version}",
         before=(
-            f'export CUDA_VISIBLE_DEVICES="${{CUDA_VISIBLE_DEVICES:-$(seq -s , 0 $((${{{GPUS}:?}} - 1)))}}"',
+            (
+                'export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-$(seq -s , 0'
+                f' $((${{{GPUS}:?}} - 1)))}}"'
+            ),
             f'[ -z "${{{NODE}:-}}" ] || export {told}',
         ),
         runs=("python3", "-m", "maxtext.trainers.pre_train.train", f'"$(dirname "$0")/{FILE}"'),

@@ -8,7 +8,14 @@ from typing import Final
 
 from shardwright.export.exporter import ExportFile, Given, Shortfall
 from shardwright.export.lacking import another_framework
-from shardwright.export.megatron_arguments import SHARDED, UNSAID, arguments, megatron_shortfalls, of_environment, unsaid_options
+from shardwright.export.megatron_arguments import (
+    SHARDED,
+    UNSAID,
+    arguments,
+    megatron_shortfalls,
+    of_environment,
+    unsaid_options,
+)
 from shardwright.export.start import start_script, torchrun
 from shardwright.lazy_dataclass import dataclass
 
@@ -41,11 +48,27 @@ MEGATRON: Final = Megatron()
 
 
 def _script(given: Given) -> ExportFile:
-    said = [(name, value) for name, value in arguments(given, FRAMEWORK) if value not in OFF and name not in UNSAID]
-    lines = [f"    --{name} {' '.join(map(shlex.quote, value.split()))}".rstrip() for name, value in said if not of_environment(name)]
-    exported = [f"export {name.replace('-', '_')}={shlex.quote(value)}" for name, value in said if of_environment(name)]
+    said = [
+        (name, value)
+        for name, value in arguments(given, FRAMEWORK)
+        if value not in OFF and name not in UNSAID
+    ]
+    lines = [
+        f"    --{name} {' '.join(map(shlex.quote, value.split()))}".rstrip()
+        for name, value in said
+        if not of_environment(name)
+    ]
+    exported = [
+        f"export {name.replace('-', '_')}={shlex.quote(value)}"
+        for name, value in said
+        if of_environment(name)
+    ]
     # Before Blackwell its overlaps need one hardware queue; Megatron-FSDP's need several.
-    queues = [] if given.grid.zero in SHARDED else ["export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}"]
+    queues = (
+        []
+        if given.grid.zero in SHARDED
+        else ["export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-1}"]
+    )
     return start_script(
         given,
         name=SCRIPT,

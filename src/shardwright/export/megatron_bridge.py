@@ -1,9 +1,11 @@
 """Megatron-Bridge: a Python module whose function makes a recipe's configuration the plan's.
 
-What is said is what Megatron's arguments say (`megatron_arguments`), each as the field that it is there.
+What is said is what Megatron's arguments say (`megatron_arguments`), each as the field that it is
+there.
 
-Source of the fields: Megatron-Bridge 0.6.2, training/config.py (`ConfigContainer`), training/comm_overlap.py, training/mixed_precision.py
-and models/gpt_provider.py; of Megatron-Core 0.19.2, what these inherit.
+Source of the fields: Megatron-Bridge 0.6.2, training/config.py (`ConfigContainer`),
+training/comm_overlap.py, training/mixed_precision.py and models/gpt_provider.py; of Megatron-Core
+0.19.2, what these inherit.
 """
 
 from __future__ import annotations
@@ -14,7 +16,12 @@ from typing import Final
 from shardwright.export.bridge_fields import Field, fields_of
 from shardwright.export.exporter import ExportFile, Given, Shortfall, in_quotes, title
 from shardwright.export.lacking import another_framework
-from shardwright.export.megatron_arguments import ASYNC, arguments, megatron_shortfalls, unsaid_options
+from shardwright.export.megatron_arguments import (
+    ASYNC,
+    arguments,
+    megatron_shortfalls,
+    unsaid_options,
+)
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import TpOverlap
@@ -31,14 +38,33 @@ RECIPES: Final = {
 
 
 UNSET: Final = {
-    **dict.fromkeys(("model.sequence_parallel", "dist.use_tp_pp_dp_mapping", "dist.use_megatron_fsdp", "ddp.use_megatron_fsdp"), "False"),
-    **dict.fromkeys(("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"), "False"),
+    **dict.fromkeys(
+        (
+            "model.sequence_parallel",
+            "dist.use_tp_pp_dp_mapping",
+            "dist.use_megatron_fsdp",
+            "ddp.use_megatron_fsdp",
+        ),
+        "False",
+    ),
+    **dict.fromkeys(
+        ("ddp.use_distributed_optimizer", "optimizer.use_distributed_optimizer"), "False"
+    ),
     **dict.fromkeys(("optimizer.optimizer_cpu_offload",), "False"),
-    **dict.fromkeys(("model.recompute_granularity", "model.recompute_method", "model.recompute_num_layers"), "None"),
-    **dict.fromkeys(("model.virtual_pipeline_model_parallel_size", "model.pipeline_model_parallel_layout"), "None"),
-    **dict.fromkeys(("model.expert_model_parallel_size", "ddp.num_distributed_optimizer_instances"), "1"),
+    **dict.fromkeys(
+        ("model.recompute_granularity", "model.recompute_method", "model.recompute_num_layers"),
+        "None",
+    ),
+    **dict.fromkeys(
+        ("model.virtual_pipeline_model_parallel_size", "model.pipeline_model_parallel_layout"),
+        "None",
+    ),
+    **dict.fromkeys(
+        ("model.expert_model_parallel_size", "ddp.num_distributed_optimizer_instances"), "1"
+    ),
 }
-"""Fields of a strategy at what a plan is that does not say them: a recipe may have them otherwise."""
+"""Fields of a strategy at what a plan is that does not say them: a recipe may have them otherwise.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +84,10 @@ class MegatronBridge:
             said = dict(arguments(given, FRAMEWORK))
             learned = said.get("position-embedding-type") == "learned_absolute"
             if learned and said["max-position-embeddings"] != said["seq-length"]:
-                yield Shortfall(what=f"a table of {said['max-position-embeddings']} positions", instead="one of a sample's tokens")
+                yield Shortfall(
+                    what=f"a table of {said['max-position-embeddings']} positions",
+                    instead="one of a sample's tokens",
+                )
         yield from another_framework(given, FRAMEWORK)
 
     def files(self, given: Given) -> tuple[ExportFile, ...]:
@@ -81,7 +110,9 @@ def _settings(given: Given) -> dict[str, str]:
         # What is not said there is found out by rules of its own.
         own = chosen(runtime, grid.options)
         found |= {
-            "comm_overlap.tp_comm_overlap": str(own.tp_overlap is TpOverlap.FUSED and grid.tp > 1 and grid.sp),
+            "comm_overlap.tp_comm_overlap": str(
+                own.tp_overlap is TpOverlap.FUSED and grid.tp > 1 and grid.sp
+            ),
             "comm_overlap.overlap_p2p_comm": str(own.overlap_p2p and grid.vpp > 1),
             "comm_overlap.overlap_grad_reduce": str(own.overlap_grad_reduce),
             "comm_overlap.overlap_param_gather": str(own.overlap_param_gather and grid.zero > 0),
@@ -114,7 +145,11 @@ def _module(given: Given) -> str:
         *(["import torch"] if "torch." in text else []),
         *(["import torch.nn.functional as F"] if "F." in text else []),
         *(["from megatron.core.activations import squared_relu"] if "squared_relu" in text else []),
-        *(["from megatron.bridge.training.comm_overlap import CommOverlapConfig"] if overlaps else []),
+        *(
+            ["from megatron.bridge.training.comm_overlap import CommOverlapConfig"]
+            if overlaps
+            else []
+        ),
         "from megatron.bridge.training.config import ConfigContainer",
         "from megatron.bridge.training.mixed_precision import get_mixed_precision_config",
         "",
@@ -125,7 +160,10 @@ def _module(given: Given) -> str:
         "",
         "",
         f"def {FUNCTION}(cfg: ConfigContainer) -> ConfigContainer:",
-        '    """The configuration with the plan\'s settings; a section without a field is of another kind of model, and an error."""',
+        (
+            '    """The configuration with the plan\'s settings; a section without a field is of'
+            ' another kind of model, and an error."""'
+        ),
         f'    cfg.mixed_precision = get_mixed_precision_config("{_precision(given)}")',
         *(["    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)"] if overlaps else []),
         "    for name, value in SETTINGS.items():",
@@ -135,7 +173,10 @@ def _module(given: Given) -> str:
         "            part[field] = value",
         "            continue",
         "        if not hasattr(part, field):",
-        '            raise AttributeError(f"{type(part).__name__} has no {field}: take a recipe of the plan\'s model")',
+        (
+            '            raise AttributeError(f"{type(part).__name__} has no {field}: take a recipe'
+            " of the plan's model\")"
+        ),
         "        setattr(part, field, value)",
         "    return cfg",
         "",

@@ -1,10 +1,18 @@
-"""A decoder as Megatron-LM's arguments: sizes and numbers of a model, and what of it they cannot say."""
+"""A decoder as Megatron-LM's arguments: sizes and numbers of a model, and what of it they cannot
+say.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from shardwright.export.decoder import Decoder, decoder_of, factors, strange_attention, strange_layers
+from shardwright.export.decoder import (
+    Decoder,
+    decoder_of,
+    factors,
+    strange_attention,
+    strange_layers,
+)
 from shardwright.export.exporter import Shortfall
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
@@ -13,9 +21,12 @@ from shardwright.model.ir.settings import LongerRotary
 Flags = list[tuple[str, str]]
 """(flag without dashes, value); an empty value is a switch."""
 LLAMA3 = (1.0, 4.0, 8192.0)
-"""What ``--use-rope-scaling`` computes with beside its factor: low and high frequency factors, positions of the first training."""
+"""What ``--use-rope-scaling`` computes with beside its factor: low and high frequency factors,
+positions of the first training."""
 HEADS_MADE = frozenset({"qkv", "qk_norm", "rotary", "core", "proj"})
-LATENTS_MADE = frozenset({"q", "q_down", "q_norm", "q_up", "kv_down", "kv_norm", "kv_up", "rotary", "core", "proj"})
+LATENTS_MADE = frozenset(
+    {"q", "q_down", "q_norm", "q_up", "kv_down", "kv_norm", "kv_up", "rotary", "core", "proj"}
+)
 AROUND = frozenset({"norm1", "norm2", "residual1", "residual2"})
 DENSE_MADE = frozenset({"up", "act", "down"})
 SPARSE_MADE = frozenset(
@@ -30,7 +41,9 @@ SPARSE_MADE = frozenset(
 def model_shortfalls(model: Model) -> Iterator[Shortfall]:
     """What the arguments cannot say of a model."""
     decoder = decoder_of(model)
-    strange = tuple(strange_layers(decoder, AROUND | HEADS_MADE | LATENTS_MADE | DENSE_MADE | SPARSE_MADE))
+    strange = tuple(
+        strange_layers(decoder, AROUND | HEADS_MADE | LATENTS_MADE | DENSE_MADE | SPARSE_MADE)
+    )
     if strange:
         yield from strange
         return
@@ -47,8 +60,13 @@ def _of_numbers(decoder: Decoder) -> Iterator[Shortfall]:
     own = decoder.model.settings
     yield from factors(decoder)
     longer = own.longer
-    if longer is not None and not (isinstance(longer, LongerRotary) and (longer.low, longer.high, longer.trained) == LLAMA3):
-        yield Shortfall(what=f"rotary positions made longer by {type(longer).__name__}", instead="positions as they were first trained")
+    if longer is not None and not (
+        isinstance(longer, LongerRotary) and (longer.low, longer.high, longer.trained) == LLAMA3
+    ):
+        yield Shortfall(
+            what=f"rotary positions made longer by {type(longer).__name__}",
+            instead="positions as they were first trained",
+        )
     act = decoder.one("act") or decoder.one("experts.act")
     if act is not None and act.gated and own.activation not in ("", "silu"):
         yield Shortfall(what=f"feed-forwards gated by {own.activation}", hint="gates of silu")
@@ -63,9 +81,15 @@ def model_flags(model: Model, *, length: int) -> Flags:
         length: tokens of a sample.
     """
     decoder, own = decoder_of(model), model.settings
-    norm = next(o for block in decoder.layers for o in block.operators if o.kind is OperatorKind.NORM)
+    norm = next(
+        o for block in decoder.layers for o in block.operators if o.kind is OperatorKind.NORM
+    )
     gated, act = _gated(decoder)
-    biased = any(o.parameters[len(o.writes) :] for name in ("proj", "up", "down") for o in decoder.named(name))
+    biased = any(
+        o.parameters[len(o.writes) :]
+        for name in ("proj", "up", "down")
+        for o in decoder.named(name)
+    )
     flags: Flags = [
         ("num-layers", str(len(decoder.layers))),
         ("hidden-size", str(model.hidden)),
@@ -150,7 +174,10 @@ def _feed_forward(decoder: Decoder) -> Flags:
     if corrected:
         flags.append(("moe-router-enable-expert-bias", ""))
     if experts.groups:
-        flags += [("moe-router-num-groups", str(experts.of_groups)), ("moe-router-group-topk", str(experts.groups))]
+        flags += [
+            ("moe-router-num-groups", str(experts.of_groups)),
+            ("moe-router-group-topk", str(experts.groups)),
+        ]
     if shared is not None:
         flags.append(("moe-shared-expert-intermediate-size", str(shared.writes[0].size)))
         if decoder.one("shared.gate") is not None:
@@ -171,12 +198,20 @@ def _pattern(sparse: Sequence[bool]) -> str:
 
 def _positions(decoder: Decoder) -> Flags:
     own, model = decoder.model.settings, decoder.model
-    tables = [p for o in model.blocks[model.runs[0].block].operators for p in o.parameters if p.name.endswith("positions")]
+    tables = [
+        p
+        for o in model.blocks[model.runs[0].block].operators
+        for p in o.parameters
+        if p.name.endswith("positions")
+    ]
     if decoder.one("rotary") is None:
         return [("position-embedding-type", "learned_absolute" if tables else "none")]
     flags = [("position-embedding-type", "rope"), ("rotary-base", f"{own.rope_base:.0f}")]
     if own.rope_share != 1.0:
         flags.append(("rotary-percent", f"{own.rope_share:g}"))
-    if isinstance(own.longer, LongerRotary) and (own.longer.low, own.longer.high, own.longer.trained) == LLAMA3:
+    if (
+        isinstance(own.longer, LongerRotary)
+        and (own.longer.low, own.longer.high, own.longer.trained) == LLAMA3
+    ):
         flags += [("use-rope-scaling", ""), ("rope-scaling-factor", f"{own.longer.factor:g}")]
     return flags

@@ -1,8 +1,9 @@
 """nanotron: the file of its trainer.
 
-Source of the fields: nanotron's main, src/nanotron/config/config.py at 00708b8, config/parallelism_config.py at 19f88fb and
-config/models_config.py at 025f314 (2025-04; the release 0.4 of 2024-03 has no context parallelism); of ranks,
-parallel/context.py (`_init_process_group_without_moe`), of stages, models/base.py (`build_model`) and models/qwen.py.
+Source of the fields: nanotron's main, src/nanotron/config/config.py at 00708b8,
+config/parallelism_config.py at 19f88fb and config/models_config.py at 025f314 (2025-04; the release
+0.4 of 2024-03 has no context parallelism); of ranks, parallel/context.py
+(`_init_process_group_without_moe`), of stages, models/base.py (`build_model`) and models/qwen.py.
 """
 
 from __future__ import annotations
@@ -36,7 +37,21 @@ from shardwright.strategy.grid.axes import Grid, Recompute
 FILE, SCRIPT = "nanotron.yaml", "train.sh"
 INNERMOST_FIRST: Final = ("tp", "cp", "dp", "pp")
 ENGINES: Final = {"1f1b": "1f1b", "gpipe": "afab"}
-MADE: Final = frozenset({"norm1", "qkv", "rotary", "core", "proj", "residual1", "norm2", "up", "act", "down", "residual2"})
+MADE: Final = frozenset(
+    {
+        "norm1",
+        "qkv",
+        "rotary",
+        "core",
+        "proj",
+        "residual1",
+        "norm2",
+        "up",
+        "act",
+        "down",
+        "residual2",
+    }
+)
 """Operators of its Qwen 2, which without biases is a Llama."""
 
 
@@ -74,7 +89,10 @@ NANOTRON: Final = Nanotron()
 def _of_the_model(model: Model) -> Iterator[Shortfall]:
     decoder = decoder_of(model)
     if any(o.experts is not None for block in decoder.layers for o in block.operators):
-        yield Shortfall(what=f"{model.name}: its layer of experts sends no tokens between devices", hint="a model without experts")
+        yield Shortfall(
+            what=f"{model.name}: its layer of experts sends no tokens between devices",
+            hint="a model without experts",
+        )
         return
     strange = tuple(strange_layers(decoder, MADE))
     if strange:
@@ -86,27 +104,53 @@ def _of_the_model(model: Model) -> Iterator[Shortfall]:
     if shape.window:
         yield Shortfall(what=f"windows of {shape.window} positions", hint="attention over all")
     if shape.head_dim * shape.heads != model.hidden:
-        yield Shortfall(what=f"{shape.heads} heads of {shape.head_dim} in a stream of {model.hidden}", hint="heads as wide as the stream")
-    biased = [len(o.parameters) > len(o.writes) for o in (*decoder.named("proj"), *decoder.named("up"), *decoder.named("down"))]
+        yield Shortfall(
+            what=f"{shape.heads} heads of {shape.head_dim} in a stream of {model.hidden}",
+            hint="heads as wide as the stream",
+        )
+    biased = [
+        len(o.parameters) > len(o.writes)
+        for o in (*decoder.named("proj"), *decoder.named("up"), *decoder.named("down"))
+    ]
     norms = decoder.named("norm1")
-    if any(biased) or any(len(o.parameters) != 1 for o in norms) or any(not o.gated for o in decoder.named("act")):
-        yield Shortfall(what="biases behind attention, norms with biases or feed-forwards without gates", hint="a Llama or a Qwen 2")
+    if (
+        any(biased)
+        or any(len(o.parameters) != 1 for o in norms)
+        or any(not o.gated for o in decoder.named("act"))
+    ):
+        yield Shortfall(
+            what="biases behind attention, norms with biases or feed-forwards without gates",
+            hint="a Llama or a Qwen 2",
+        )
     if own.rope_share != 1.0:
-        yield Shortfall(what=f"rotary positions of {own.rope_share:g} of a head", hint="of all of it")
+        yield Shortfall(
+            what=f"rotary positions of {own.rope_share:g} of a head", hint="of all of it"
+        )
     if own.longer is not None:
-        yield Shortfall(what=f"rotary positions made longer by {type(own.longer).__name__}", instead="positions as they were first trained")
+        yield Shortfall(
+            what=f"rotary positions made longer by {type(own.longer).__name__}",
+            instead="positions as they were first trained",
+        )
 
 
 def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
     if grid.pp > 1 and (grid.vpp > 1 or grid.schedule not in ENGINES):
-        yield Shortfall(what=f"the schedule {grid.schedule} with {grid.vpp} chunks a rank", hint="1f1b or gpipe")
+        yield Shortfall(
+            what=f"the schedule {grid.schedule} with {grid.vpp} chunks a rank", hint="1f1b or gpipe"
+        )
     yield from other_orders(grid, INNERMOST_FIRST)
     if grid.zero > 1:
-        yield Shortfall(what=f"zero{grid.zero}: its ZeRO ends with the optimizer's states", hint="zero1")
+        yield Shortfall(
+            what=f"zero{grid.zero}: its ZeRO ends with the optimizer's states", hint="zero1"
+        )
     if grid.zero and grid.shard and grid.shard < grid.dp * grid.cp:
-        yield Shortfall(what=f"zero{grid.zero} in groups of {grid.shard}", hint="shards over all replicas")
+        yield Shortfall(
+            what=f"zero{grid.zero} in groups of {grid.shard}", hint="shards over all replicas"
+        )
     if grid.ulysses > 1 or grid.gather:
-        yield Shortfall(what="context parallelism that trades heads or gathers keys", hint="a ring: ulysses 1")
+        yield Shortfall(
+            what="context parallelism that trades heads or gathers keys", hint="a ring: ulysses 1"
+        )
     if grid.offload:
         yield Shortfall(what=f"{grid.offload} % of the states on the host", hint="offload=0")
     yield from core_recomputed(grid)
@@ -118,14 +162,23 @@ def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
 def _of_stages(given: Given) -> Iterator[Shortfall]:
     grid, shape = given.grid, decoder_of(given.problem.model).core
     if grid.tp > shape.kv_heads:
-        yield Shortfall(what=f"tp {grid.tp} with {shape.kv_heads} heads of keys", hint=f"tp at most {shape.kv_heads}")
+        yield Shortfall(
+            what=f"tp {grid.tp} with {shape.kv_heads} heads of keys",
+            hint=f"tp at most {shape.kv_heads}",
+        )
     if grid.pp == 1 or given.table is not None or grid.vpp > 1:
         return
     own = own_stages(given.problem.model, grid.pp)
     if min(own[:-1]) == 0:
-        yield Shortfall(what=f"pp {grid.pp}: it would leave a rank without layers, {_listed(own)}", hint="a smaller pp")
+        yield Shortfall(
+            what=f"pp {grid.pp}: it would leave a rank without layers, {_listed(own)}",
+            hint="a smaller pp",
+        )
     elif own != given.chunks:
-        yield Shortfall(what=f"stages of {_listed(given.chunks)} layers", instead=f"stages by its own costs, {_listed(own)}")
+        yield Shortfall(
+            what=f"stages of {_listed(given.chunks)} layers",
+            instead=f"stages by its own costs, {_listed(own)}",
+        )
 
 
 def _listed(numbers: tuple[int, ...]) -> str:
@@ -133,8 +186,9 @@ def _listed(numbers: tuple[int, ...]) -> str:
 
 
 def own_stages(model: Model, pp: int) -> tuple[int, ...]:
-    """Layers of each stage as nanotron cuts a model: a stage ends with the layer that takes the sum of costs past its share; a layer costs
-    its products' elements, the head vocabulary times width, the embedding nothing.
+    """Layers of each stage as nanotron cuts a model: a stage ends with the layer that takes the sum
+    of costs past its share; a layer costs its products' elements, the head vocabulary times width,
+    the embedding nothing.
     """
     decoder = decoder_of(model)
     shape, up = decoder.core, decoder.one("up")
@@ -211,7 +265,9 @@ def _optimizer(given: Given) -> Iterator[Pair]:
     yield "optimizer.clip_grad", None
     yield "optimizer.weight_decay", None
     yield "optimizer.optimizer_factory.name", "adamW"
-    yield from ((f"optimizer.optimizer_factory.adam_{name}", None) for name in ("beta1", "beta2", "eps"))
+    yield from (
+        (f"optimizer.optimizer_factory.adam_{name}", None) for name in ("beta1", "beta2", "eps")
+    )
     yield "optimizer.optimizer_factory.torch_adam_is_fused", True
     yield "optimizer.learning_rate_scheduler.learning_rate", None
     yield "optimizer.learning_rate_scheduler.lr_warmup_style", "linear"
@@ -220,7 +276,10 @@ def _optimizer(given: Given) -> Iterator[Pair]:
 
 def _comments(given: Given) -> Iterator[str]:
     yield f"{title(given)}. Made by Shardwright for nanotron ({NANOTRON.version})."
-    yield "What is null is no part of a plan, nor are data_stages, tokenizer and checkpoints: set them."
+    yield (
+        "What is null is no part of a plan, nor are data_stages, tokenizer and checkpoints: set"
+        " them."
+    )
 
 
 def _script(given: Given) -> ExportFile:

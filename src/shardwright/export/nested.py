@@ -1,4 +1,6 @@
-"""Settings in sections: what targets read as JSON or YAML, with a setting of a section below it by a dotted name."""
+"""Settings in sections: what targets read as JSON or YAML, with a setting of a section below it by
+a dotted name.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ Pair = tuple[str, object]
 
 
 def nested(settings: Iterable[Pair]) -> Settings:
-    """Sections of settings: ``("a.b", 1)`` is ``b`` of section ``a``. Of one that stands twice, the last."""
+    """Sections of settings: ``("a.b", 1)`` is ``b`` of section ``a``. Of one that stands twice, the
+    last.
+    """
     found: Settings = {}
     for name, value in settings:
         *sections, last = name.split(".")

@@ -1,7 +1,8 @@
 """Where each rank of an exported plan runs and what it is there: the rank map and the host file.
 
-Rank r is the plan's device r: devices are numbered node by node, in the order of the cluster's groups, and a grid is on the first of them.
-What a plan costs depends on which ranks share a node, so that another order of the hosts is another plan.
+Rank r is the plan's device r: devices are numbered node by node, in the order of the cluster's
+groups, and a grid is on the first of them. What a plan costs depends on which ranks share a node,
+so that another order of the hosts is another plan.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ class Node:
     """A node that has ranks.
 
     Args:
-        name: of the host. zone: that it is in; empty where the cluster has one. first: rank on it. ranks: on it, on its first devices.
+        name: of the host.
+        zone: that it is in; empty where the cluster has one.
+        first: rank on it.
+        ranks: on it, on its first devices.
     """
 
     name: str
@@ -49,9 +53,12 @@ class Placement:
     """Ranks on nodes.
 
     Args:
-        grids: whose ranks are numbered one after the other, each in the order that the target has: one, or one for each stage of a
-            pipeline whose stages differ. nodes: by rank. named: somebody gave the hosts' names; else they are ours.
-        layers: of each pipeline rank, in words: numbers of layers and names of other blocks, chunk by chunk.
+        grids: whose ranks are numbered one after the other, each in the order that the target has:
+            one, or one for each stage of a pipeline whose stages differ.
+        nodes: by rank.
+        named: somebody gave the hosts' names; else they are ours.
+        layers: of each pipeline rank, in words: numbers of layers and names of other blocks, chunk
+            by chunk.
     """
 
     grids: tuple[Grid, ...]
@@ -60,23 +67,30 @@ class Placement:
     layers: tuple[str, ...]
 
 
-def placement_of(given: Given, *, order: Sequence[str] = (), hosts: Sequence[Host] = ()) -> Placement:
+def placement_of(
+    given: Given, *, order: Sequence[str] = (), hosts: Sequence[Host] = ()
+) -> Placement:
     """Where a plan's ranks run.
 
     Args:
-        order: of the axes, from the innermost, where the target has another than the plan. hosts: of the nodes in their order; those behind
-            the last one that is needed stay idle. None = placeholders.
+        order: of the axes, from the innermost, where the target has another than the plan.
+        hosts: of the nodes in their order; those behind the last one that is needed stay idle. None
+            = placeholders.
 
     Raises:
-        StrategyError: there are more ranks than a map may have.
-        DataError: there are fewer hosts than the plan has nodes, more than the cluster has, or one has too few slots.
+        StrategyError: there are more ranks than a map may have. DataError: there are fewer hosts
+        than the plan has nodes, more than the cluster has, or one has too few slots.
     """
     grids = tuple(mesh.grid for mesh in given.meshes for _ in mesh.layers) or (given.grid,)
     if given.ranks > MOST_RANKS:
-        raise StrategyError(f"a map of {given.ranks:,} ranks", hint=f"at most {MOST_RANKS:,}", rule="export.ranks")
+        raise StrategyError(
+            f"a map of {given.ranks:,} ranks", hint=f"at most {MOST_RANKS:,}", rule="export.ranks"
+        )
     nodes = tuple(nodes_in_use(given.problem.cluster, given.ranks))
     if hosts:
-        nodes = _named(nodes, hosts, most=sum(group.count for group in given.problem.cluster.groups))
+        nodes = _named(
+            nodes, hosts, most=sum(group.count for group in given.problem.cluster.groups)
+        )
     if order:
         grids = tuple(replace(grid, order=tuple(order)) for grid in grids)
     return Placement(grids=grids, nodes=nodes, named=bool(hosts), layers=_layers(given))
@@ -89,9 +103,14 @@ def placement_files(placement: Placement, *, plan: str, cluster: str) -> tuple[E
         plan, cluster: in words.
     """
     return (
-        ExportFile(name=RANKS, text=_document(placement, plan=one_line(plan), cluster=one_line(cluster))),
+        ExportFile(
+            name=RANKS, text=_document(placement, plan=one_line(plan), cluster=one_line(cluster))
+        ),
         ExportFile(name=TABLE, text=_table(placement)),
-        ExportFile(name=HOSTS, text="".join(f"{node.name} slots={node.ranks}\n" for node in placement.nodes)),
+        ExportFile(
+            name=HOSTS,
+            text="".join(f"{node.name} slots={node.ranks}\n" for node in placement.nodes),
+        ),
     )
 
 
@@ -100,7 +119,9 @@ def rank_rows(placement: Placement) -> Iterator[tuple[int, ...]]:
     columns: dict[str, list[int]] = {axis: [] for axis in COORDINATES}
     for stage, grid in enumerate(placement.grids):
         for axis, places in coordinates(grid).items():
-            columns[axis] += places if axis != "pp" or not stage else [stage + place for place in places]
+            columns[axis] += (
+                places if axis != "pp" or not stage else [stage + place for place in places]
+            )
     for number, node in enumerate(placement.nodes):
         for local in range(node.ranks):
             rank = node.first + local
@@ -115,18 +136,37 @@ def nodes_in_use(cluster: Cluster, ranks: int) -> Iterator[Node]:
             if first >= ranks:
                 return
             size = group.kind.num_devices
-            yield Node(name=f"node{number}", kind=group.kind, zone=group.zone, first=first, ranks=min(size, ranks - first))
+            yield Node(
+                name=f"node{number}",
+                kind=group.kind,
+                zone=group.zone,
+                first=first,
+                ranks=min(size, ranks - first),
+            )
             number, first = number + 1, first + size
 
 
 def _named(nodes: Sequence[Node], hosts: Sequence[Host], *, most: int) -> tuple[Node, ...]:
     if not len(nodes) <= len(hosts) <= most:
         needs = f"{len(nodes)} to {most}" if most > len(nodes) else str(most)
-        raise DataError(f"{len(hosts)} hosts for a plan on {len(nodes)} nodes", hint=f"{needs} lines, in the order of the cluster's nodes")
-    few = next((pair for pair in zip(nodes, hosts, strict=False) if pair[1].slots and pair[1].slots < pair[0].ranks), None)
+        raise DataError(
+            f"{len(hosts)} hosts for a plan on {len(nodes)} nodes",
+            hint=f"{needs} lines, in the order of the cluster's nodes",
+        )
+    few = next(
+        (
+            pair
+            for pair in zip(nodes, hosts, strict=False)
+            if pair[1].slots and pair[1].slots < pair[0].ranks
+        ),
+        None,
+    )
     if few is not None:
         node, host = few
-        raise DataError(f"host {host.name} has {host.slots} slots for {node.ranks} ranks", hint=f"its node is {node.kind.name}")
+        raise DataError(
+            f"host {host.name} has {host.slots} slots for {node.ranks} ranks",
+            hint=f"its node is {node.kind.name}",
+        )
     return tuple(replace(node, name=host.name) for node, host in zip(nodes, hosts, strict=False))
 
 
@@ -161,7 +201,14 @@ def _table(placement: Placement) -> str:
     stage = COLUMNS.index("pp")
     for row in rank_rows(placement):
         node = placement.nodes[row[1]]
-        rows.writerow((*row, node.name, one_line(node.kind.accelerator.name), one_line(placement.layers[row[stage]])))
+        rows.writerow(
+            (
+                *row,
+                node.name,
+                one_line(node.kind.accelerator.name),
+                one_line(placement.layers[row[stage]]),
+            )
+        )
     return out.getvalue()
 
 
@@ -170,7 +217,10 @@ def _document(placement: Placement, *, plan: str, cluster: str) -> str:
     head = {
         "plan": plan,
         "cluster": cluster,
-        "grids": [{"order": list(grid.order), **{axis: getattr(grid, axis) for axis in COORDINATES}} for grid in placement.grids],
+        "grids": [
+            {"order": list(grid.order), **{axis: getattr(grid, axis) for axis in COORDINATES}}
+            for grid in placement.grids
+        ],
         "layers": [one_line(words) for words in placement.layers],
         "columns": list(COLUMNS),
     }

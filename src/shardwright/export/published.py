@@ -1,4 +1,6 @@
-"""Models that a target knows by a name of its own: recognised by equal blocks of our catalog, not by names."""
+"""Models that a target knows by a name of its own: recognised by equal blocks of our catalog, not
+by names.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,25 @@ def published(model: Model, names: Mapping[str, Name]) -> Name | None:
 
 
 def other_numbers(model: Model, names: Collection[str]) -> Iterator[Shortfall]:
-    """That a model of a published size computes with other numbers than the published one (turns, scores, norms)."""
+    """That a model of a published size computes with other numbers than the published one (turns,
+    scores, norms).
+    """
     known = _known(model, names)
     if known is not None and _catalog(known).settings != model.settings:
-        yield Shortfall(what=f"numbers of {model.name} that sizes do not tell", instead=f"those of {known}")
+        yield Shortfall(
+            what=f"numbers of {model.name} that sizes do not tell", instead=f"those of {known}"
+        )
 
 
 def _known(model: Model, names: Collection[str]) -> str | None:
-    """Our name of a model of the same blocks, the one that computes with the same numbers before others."""
+    """Our name of a model of the same blocks, the one that computes with the same numbers before
+    others.
+    """
     found = [name for name in names if _same(_catalog(name), model)]
-    return next((name for name in found if _catalog(name).settings == model.settings), found[0] if found else None)
+    return next(
+        (name for name in found if _catalog(name).settings == model.settings),
+        found[0] if found else None,
+    )
 
 
 @cache

@@ -18,7 +18,18 @@ from shardwright.export.nanotron import NANOTRON
 from shardwright.export.torchtitan import TORCHTITAN
 
 TARGETS: Final[Mapping[str, Exporter]] = {
-    target.name: target for target in (ACCELERATE, DEEPSPEED, FLAGSCALE, MAXTEXT, MEGATRON, MEGATRON_BRIDGE, NANOTRON, TORCHTITAN)
+    target.name: target
+    for target in (
+        ACCELERATE,
+        DEEPSPEED,
+        FLAGSCALE,
+        MAXTEXT,
+        MEGATRON,
+        MEGATRON_BRIDGE,
+        NANOTRON,
+        TORCHTITAN,
+    )
 }
 STRATEGIES: Final[Mapping[str, Callable[[Given], Flags]]] = {MEGATRON.name: grid_flags}
-"""Targets that say a strategy apart from the model, and the settings by which: they can, too, where they have no such model."""
+"""Targets that say a strategy apart from the model, and the settings by which: they can, too, where
+they have no such model."""

@@ -1,6 +1,8 @@
-"""torchtitan 0.3.0: a Python module with a function that returns its configuration, and a table of the pipeline's order.
+"""torchtitan 0.3.0: a Python module with a function that returns its configuration, and a table of
+the pipeline's order.
 
-Source of the fields: torchtitan 0.3.0, config/configs.py, distributed/parallel_dims.py and distributed/pipeline_parallel.py.
+Source of the fields: torchtitan 0.3.0, config/configs.py, distributed/parallel_dims.py and
+distributed/pipeline_parallel.py.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ SCHEDULES: Final = {
 }
 """Its names of schedules; any other order is a table. A name says also where stages lie."""
 LOOP, AS_A_V = "PipelineScheduleMulti", "ZBVZeroBubble"
-"""Names under a table of an order: stages in turns, or as a V (`_get_pp_rank_to_stage_indices_mapping`)."""
+"""Names under a table of an order: stages in turns, or as a V
+(`_get_pp_rank_to_stage_indices_mapping`)."""
 FLAVORS: Final[Mapping[str, tuple[str, str]]] = {
     "llama-3.2-1b": ("llama3", "1B"),
     "llama-3.2-3b": ("llama3", "3B"),
@@ -75,7 +78,9 @@ class Torchtitan:
 
     name: str = "torchtitan"
     version: str = "0.3.0"
-    summary: str = "a Python module with its configuration, and the order of the pipeline as a table"
+    summary: str = (
+        "a Python module with its configuration, and the order of the pipeline as a table"
+    )
     stages_differ: bool = False
 
     def shortfalls(self, given: Given) -> Iterator[Shortfall]:
@@ -86,7 +91,9 @@ class Torchtitan:
 
     def files(self, given: Given) -> tuple[ExportFile, ...]:
         """See `Exporter`."""
-        order = (ExportFile(name=ORDER, text=schedule_csv(given.plan)),) if _has_table(given) else ()
+        order = (
+            (ExportFile(name=ORDER, text=schedule_csv(given.plan)),) if _has_table(given) else ()
+        )
         return (ExportFile(name=f"{MODULE}.py", text=_module(given)), *order, _script(given))
 
 
@@ -97,7 +104,10 @@ def _of_the_job(given: Given) -> Iterator[Shortfall]:
     problem = given.problem
     if flavor(problem.model) is None:
         known = ", ".join(sorted({module for module, _ in FLAVORS.values()}))
-        yield Shortfall(what=f"{problem.model.name}: its registries ({known}) have no model of these sizes", hint="a published size")
+        yield Shortfall(
+            what=f"{problem.model.name}: its registries ({known}) have no model of these sizes",
+            hint="a published size",
+        )
     yield from other_numbers(problem.model, FLAVORS)
     yield from other_optimizers(given)
     yield from other_products(given, Dtype.BF16)
@@ -108,20 +118,33 @@ def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
     yield from other_orders(grid, INNERMOST_FIRST)
     yield from fsdp2_shortfalls(grid)
     if grid.ulysses > 1:
-        yield Shortfall(what=f"ulysses {grid.ulysses}: its context parallelism trades no heads", hint="a ring: ulysses 1")
+        yield Shortfall(
+            what=f"ulysses {grid.ulysses}: its context parallelism trades no heads",
+            hint="a ring: ulysses 1",
+        )
     if grid.etp > 1:
         yield Shortfall(what=f"etp {grid.etp}: its experts are not cut", hint="etp 1")
     if grid.ep > 1 and grid.order.index("ep") > grid.order.index("pp"):
         yield Shortfall(what="experts outside the stages", hint="ep inside pp")
-    if grid.ep > 1 and (grid.zero == 0 or (grid.shard or grid.dp * grid.cp) < grid.dp * grid.cp) and grid.tp * sharded(grid) % grid.ep:
-        yield Shortfall(what=f"ep {grid.ep} over more than the {sharded(grid)} shards x tp {grid.tp}", hint="more shards, or zero 2 or 3")
+    if (
+        grid.ep > 1
+        and (grid.zero == 0 or (grid.shard or grid.dp * grid.cp) < grid.dp * grid.cp)
+        and grid.tp * sharded(grid) % grid.ep
+    ):
+        yield Shortfall(
+            what=f"ep {grid.ep} over more than the {sharded(grid)} shards x tp {grid.tp}",
+            hint="more shards, or zero 2 or 3",
+        )
     placed = grid_schedule(grid.schedule)
     if grid.pp > 1 and placed.lanes > 1:
         yield Shortfall(what=f"{grid.schedule}: two lanes", hint="dualpipe-v or zb-v")
     elif grid.pp > 1 and placed.placement == WAVE and grid.vpp != 2:
         yield Shortfall(what=f"waves of {grid.vpp} chunks a rank", hint="zb-v, with two")
     if grid.recompute is Recompute.SELECTIVE:
-        yield Shortfall(what="recompute of attention's core", instead="its selective policy, which keeps products and recomputes the rest")
+        yield Shortfall(
+            what="recompute of attention's core",
+            instead="its selective policy, which keeps products and recomputes the rest",
+        )
     yield from some_recomputed(grid)
     yield from on_the_host(grid)
     if grid.offload:
@@ -132,7 +155,9 @@ def _of_the_grid(grid: Grid) -> Iterator[Shortfall]:
 def _of_options(given: Given) -> Iterator[Shortfall]:
     for option, value in given.grid.options:
         if option != "tp_overlap":
-            yield Shortfall(what=f"the option {option}={value}", instead=f"torchtitan's own {option}")
+            yield Shortfall(
+                what=f"the option {option}={value}", instead=f"torchtitan's own {option}"
+            )
     yield from another_framework(given, "torchtitan")
 
 
@@ -142,7 +167,10 @@ def _has_table(given: Given) -> bool:
 
 def _is_v(given: Given) -> bool:
     bases = [stage.base for stage in given.plan.lanes[0].stages]
-    return len(bases) == 2 * given.grid.pp and bases == [*bases[: given.grid.pp], *reversed(bases[: given.grid.pp])]
+    return len(bases) == 2 * given.grid.pp and bases == [
+        *bases[: given.grid.pp],
+        *reversed(bases[: given.grid.pp]),
+    ]
 
 
 def _stages(given: Given) -> list[list[str]]:
@@ -172,7 +200,11 @@ def _parallelism(given: Given) -> dict[str, object]:
         return found
     # 1F1B of one microbatch is GPipe's order, which PyTorch's 1F1B refuses.
     one = given.problem.job.global_batch == grid.dp * grid.microbatch and grid.schedule == "1f1b"
-    name = (AS_A_V if _is_v(given) else LOOP) if _has_table(given) else SCHEDULES["gpipe" if one else grid.schedule]
+    name = (
+        (AS_A_V if _is_v(given) else LOOP)
+        if _has_table(given)
+        else SCHEDULES["gpipe" if one else grid.schedule]
+    )
     return found | {
         "pipeline_parallel_degree": grid.pp,
         "pipeline_parallel_schedule": name,
@@ -189,26 +221,40 @@ def _module(given: Given) -> str:
     module, name = found
     local = job.global_batch // grid.dp if grid.pp > 1 else grid.microbatch
     runtime = given.problem.runtime
-    compiled = runtime.element_kernels is ElementKernels.COMPILED or runtime.framework != "torchtitan"
+    compiled = (
+        runtime.element_kernels is ElementKernels.COMPILED or runtime.framework != "torchtitan"
+    )
     overlapped = chosen(runtime, grid.options).tp_overlap is TpOverlap.ASYNC
     loss = "CrossEntropyLoss.Config(global_vocab_size=decoder_vocab_size(model))"
     if chosen(runtime, grid.options).linear_loss is LinearLoss.PARTS:
         loss = f"ChunkedLossWrapper.Config(loss_fn={loss})"
     fields = [f"            {key}={_text(value)}," for key, value in _parallelism(given).items()]
     if _has_table(given):
-        fields.append(f"            pipeline_parallel_schedule_csv=str(Path(__file__).with_name({ORDER!r})),")
-    recompute = {Recompute.NONE: "None", Recompute.SELECTIVE: "SelectiveAC.Config()", Recompute.FULL: "FullAC.Config()"}[grid.recompute]
+        fields.append(
+            f"            pipeline_parallel_schedule_csv=str(Path(__file__).with_name({ORDER!r})),"
+        )
+    recompute = {
+        Recompute.NONE: "None",
+        Recompute.SELECTIVE: "SelectiveAC.Config()",
+        Recompute.FULL: "FullAC.Config()",
+    }[grid.recompute]
     lines = [
         f'"""{in_quotes(title(given))}. Made by Shardwright for torchtitan {TORCHTITAN.version}.',
         "",
-        f"{SCRIPT} starts it. The tokenizer, the data and the learning rate are no part of a plan: set them.",
+        (
+            f"{SCRIPT} starts it. The tokenizer, the data and the learning rate are no part of a"
+            " plan: set them."
+        ),
         '"""',
         "",
         *(["from pathlib import Path", ""] if _has_table(given) else []),
         "from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss  # noqa: F401",
         "from torchtitan.components.optimizer import default_adamw",
         "from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig",
-        "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC  # noqa: F401",
+        (
+            "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC  # noqa:"
+            " F401"
+        ),
         "from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader",
         "from torchtitan.models.common.config_utils import decoder_vocab_size",
         f"from torchtitan.models.{module} import model_registry",
@@ -233,7 +279,10 @@ def _module(given: Given) -> str:
         *fields,
         "        ),",
         f"        activation_checkpoint={recompute},",
-        f"        compile=CompileConfig(enable={compiled}, enable_async_tensor_parallel={compiled and overlapped}),",
+        (
+            f"        compile=CompileConfig(enable={compiled},"
+            f" enable_async_tensor_parallel={compiled and overlapped}),"
+        ),
         "    )",
         "",
     ]
@@ -245,7 +294,9 @@ def _script(given: Given) -> ExportFile:
         given,
         name=SCRIPT,
         made_for=f"torchtitan {TORCHTITAN.version}",
-        before=('export PYTHONPATH="$(cd -- "$(dirname -- "$0")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"',),
+        before=(
+            'export PYTHONPATH="$(cd -- "$(dirname -- "$0")" && pwd)${PYTHONPATH:+:$PYTHONPATH}"',
+        ),
         runs=torchrun("-m", "torchtitan.train", "--module", MODULE, "--config", FUNCTION),
     )
 

@@ -14,7 +14,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _block(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    )
 
 
 _Dumper.add_representer(str, _block)
@@ -24,4 +26,11 @@ def yaml_text(*documents: Mapping[str, object], comments: Iterable[str]) -> str:
     """Documents as YAML, their settings in their order, behind lines of comment."""
     head = "".join(f"# {one_line(line)}\n" for line in comments)
     plain = [dict(document) for document in documents]
-    return head + yaml.dump_all(plain, Dumper=_Dumper, sort_keys=False, default_flow_style=False, width=10**6, allow_unicode=True)
+    return head + yaml.dump_all(
+        plain,
+        Dumper=_Dumper,
+        sort_keys=False,
+        default_flow_style=False,
+        width=10**6,
+        allow_unicode=True,
+    )

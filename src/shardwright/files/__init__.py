@@ -1,1 +1,3 @@
-"""What the project writes to files and reads again, strictly: plans, simulations, profiles and traces."""
+"""What the project writes to files and reads again, strictly: plans, simulations, profiles and
+traces.
+"""

@@ -1,4 +1,6 @@
-"""The border: a JSON document becomes a dataclass by a strict pydantic model of it, or one clear error."""
+"""The border: a JSON document becomes a dataclass by a strict pydantic model of it, or one clear
+error.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Final, Generic, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 
 from shardwright.errors import DataError
 from shardwright.files.faces import Names, default_of, fields_of, mapped
@@ -41,7 +53,11 @@ _LEAVES: Final[Mapping[Any, Any]] = {
     Grid: Annotated[str, AfterValidator(parse_grid)],
 }
 _OF_PLANS: Final[Mapping[Any, Mapping[str, Any]]] = {
-    PlanDocument: {"version": Annotated[Count, must(lambda version: version == VERSION, f"{VERSION}, which this release reads")]},
+    PlanDocument: {
+        "version": Annotated[
+            Count, must(lambda version: version == VERSION, f"{VERSION}, which this release reads")
+        ]
+    },
     Stage: {"placements": Count},
 }
 T = TypeVar("T")
@@ -60,14 +76,18 @@ class Mirror(Generic[T]):
     """The model of a dataclass.
 
     Args:
-        names: see `faces.Names`. limits: see `Limits`. checks: of a class's field, behind its type.
+        names: see `faces.Names`.
+        limits: see `Limits`.
+        checks: of a class's field, behind its type.
     """
 
     kind: type[T]
     names: Names
     limits: Limits
     checks: Mapping[Any, AfterValidator] = dataclasses.field(default_factory=dict)
-    _models: dict[type, Any] = dataclasses.field(default_factory=dict, init=False, repr=False, compare=False)
+    _models: dict[type, Any] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def adapter(self) -> TypeAdapter[T]:
@@ -83,7 +103,8 @@ class Mirror(Generic[T]):
         """The dataclass that a document says; `name` and `hint` are for messages.
 
         Raises:
-            DataError: it says none; the path of the first wrong field is named. Another error of the project: by what a text of it says.
+            DataError: it says none; the path of the first wrong field is named. Another error of
+            the project: by what a text of it says.
         """
         try:
             return self.adapter.validate_python(document)
@@ -106,16 +127,30 @@ class Mirror(Generic[T]):
                 annotation = limits[field] if field in limits else self._annotation(hint)
                 if (kind, field) in self.checks:
                     annotation = annotated[annotation, self.checks[kind, field]]
-                outer.setdefault(group, {})[last] = (annotation, default_of(kind, field) if kind in SPARSE else ...)
+                outer.setdefault(group, {})[last] = (
+                    annotation,
+                    default_of(kind, field) if kind in SPARSE else ...,
+                )
                 places.append((field, group, last))
         for group, inner in outer.items():
             if group:
-                outer[""][group] = (create_model(f"{kind.__name__}.{group}", __base__=Record, **inner), ...)
+                outer[""][group] = (
+                    create_model(f"{kind.__name__}.{group}", __base__=Record, **inner),
+                    ...,
+                )
         model = create_model(kind.__name__, __base__=Record, __doc__=kind.__doc__, **outer[""])
 
         def build(found: BaseModel) -> Any:
-            given = {field: getattr(getattr(found, group) if group else found, last) for field, group, last in places}
-            return kind(**{field: _pairs(value) if isinstance(value, dict) else value for field, value in given.items()})
+            given = {
+                field: getattr(getattr(found, group) if group else found, last)
+                for field, group, last in places
+            }
+            return kind(
+                **{
+                    field: _pairs(value) if isinstance(value, dict) else value
+                    for field, value in given.items()
+                }
+            )
 
         self._models[kind] = annotated[model, AfterValidator(build)]
         model.model_rebuild(_types_namespace={inside: self._models[kind]})
@@ -134,34 +169,53 @@ class Mirror(Generic[T]):
         if hint is Plan:
             return annotated[self._model(PlanDocument), AfterValidator(plan_of)]
         if mapped(hint) is not None:
-            return types.GenericAlias(dict, (str, Signed if mapped(hint) is float else self._annotation(mapped(hint))))
+            return types.GenericAlias(
+                dict, (str, Signed if mapped(hint) is float else self._annotation(mapped(hint)))
+            )
         if origin is tuple:
-            return annotated[types.GenericAlias(tuple, tuple(one if one is Ellipsis else self._annotation(one) for one in inner)), _LAX]
+            return annotated[
+                types.GenericAlias(
+                    tuple, tuple(one if one is Ellipsis else self._annotation(one) for one in inner)
+                ),
+                _LAX,
+            ]
         if isinstance(hint, type) and issubclass(hint, StrEnum):
             return annotated[hint, _LAX]
-        return self._model(hint) if dataclasses.is_dataclass(hint) and isinstance(hint, type) else hint
+        return (
+            self._model(hint) if dataclasses.is_dataclass(hint) and isinstance(hint, type) else hint
+        )
 
 
 def _form_of(kinds: tuple[Any, ...]) -> Discriminator:
-    """Which of several types a value must be, by its JSON form: of classes, the first whose fields without a default are all there."""
+    """Which of several types a value must be, by its JSON form: of classes, the first whose fields
+    without a default are all there.
+    """
 
     def has_form(kind: Any, value: object) -> bool:
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            return isinstance(value, dict) and all(name in value or default_of(kind, name) is not ... for name, _ in fields_of(kind))
+            return isinstance(value, dict) and all(
+                name in value or default_of(kind, name) is not ... for name, _ in fields_of(kind)
+            )
         return type(value) is (list if typing.get_origin(kind) is tuple else kind)
 
-    return Discriminator(lambda value: next((str(kind) for kind in kinds if has_form(kind, value)), None))
+    return Discriminator(
+        lambda value: next((str(kind) for kind in kinds if has_form(kind, value)), None)
+    )
 
 
 def _pairs(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Numbers with a fraction largest first, whichever way, all else in the file's order."""
     largest = (
-        sorted(values.items(), key=lambda pair: (-abs(pair[1]), pair[0])) if any(isinstance(v, float) for v in values.values()) else ()
+        sorted(values.items(), key=lambda pair: (-abs(pair[1]), pair[0]))
+        if any(isinstance(v, float) for v in values.values())
+        else ()
     )
     return tuple(largest or values.items())
 
 
-def body_of(document: object, *, schema: str, version: int, name: str, what: str, hint: str) -> dict[str, Any]:
+def body_of(
+    document: object, *, schema: str, version: int, name: str, what: str, hint: str
+) -> dict[str, Any]:
     """The fields of a file's document but ``schema`` and ``version``, which say what it is.
 
     Raises:
@@ -172,5 +226,8 @@ def body_of(document: object, *, schema: str, version: int, name: str, what: str
     found = document.get("version")
     if isinstance(found, bool) or found != version:
         older = isinstance(found, int) and found < version
-        raise DataError(f"{name}: version {shown(found)} is not {version}", hint=hint if older else "use the release that wrote it")
+        raise DataError(
+            f"{name}: version {shown(found)} is not {version}",
+            hint=hint if older else "use the release that wrote it",
+        )
     return {field: value for field, value in document.items() if field not in ("schema", "version")}

@@ -1,7 +1,8 @@
 """How the project's dataclasses stand in a file: their types are the schema, in both directions.
 
-A dataclass is an object of its fields, pairs of a name and numbers are an object, an enumeration is its value, a tuple a list, a grid its
-notation, a general plan its `files.plan_document.PlanDocument`. `Names` says where a field has another name in the file.
+A dataclass is an object of its fields, pairs of a name and numbers are an object, an enumeration is
+its value, a tuple a list, a grid its notation, a general plan its
+`files.plan_document.PlanDocument`. `Names` says where a field has another name in the file.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import print_grid
 
 Names = Mapping[type, Mapping[str, str]]
-"""Names of a class's fields in a file: ``outer.inner`` stands in an object of its own, an empty name is left out."""
+"""Names of a class's fields in a file: ``outer.inner`` stands in an object of its own, an empty
+name is left out."""
 
 
 @cache
@@ -40,7 +42,14 @@ def mapped(hint: Any) -> Any:
     """The type of the values where a type is pairs that stand as an object, else None."""
     inner = typing.get_args(typing.get_args(hint)[0]) if typing.get_origin(hint) is tuple else ()
     several = (types.UnionType, typing.Union)
-    return inner[1] if len(inner) == 2 and inner[0] is str and typing.get_origin(inner[1]) not in several and inner[1] is not str else None
+    return (
+        inner[1]
+        if len(inner) == 2
+        and inner[0] is str
+        and typing.get_origin(inner[1]) not in several
+        and inner[1] is not str
+        else None
+    )
 
 
 def filed(value: Any, *, names: Names, hint: Any = None) -> Any:
@@ -63,5 +72,7 @@ def filed(value: Any, *, names: Names, hint: Any = None) -> Any:
         name = names.get(kind, {}).get(field, field)
         outer, _, last = name.rpartition(".")
         if name and not (kind in SPARSE and getattr(value, field) == default_of(kind, field)):
-            (found.setdefault(outer, {}) if outer else found)[last] = filed(getattr(value, field), names=names, hint=inner)
+            (found.setdefault(outer, {}) if outer else found)[last] = filed(
+                getattr(value, field), names=names, hint=inner
+            )
     return found

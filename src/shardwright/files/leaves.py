@@ -36,7 +36,13 @@ def _word(value: Any) -> str:
 
 def leaves(document: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted path, value) of every leaf; an empty object or list is one."""
-    items = document.items() if isinstance(document, Mapping) else enumerate(document) if isinstance(document, list) else ()
+    items = (
+        document.items()
+        if isinstance(document, Mapping)
+        else enumerate(document)
+        if isinstance(document, list)
+        else ()
+    )
     if not items or not document:
         yield path, document
     for key, item in items:
@@ -44,7 +50,9 @@ def leaves(document: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differences(said: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """Leaves that differ, in the order of their paths: numbers by more than `DRIFT` of themselves, all else at all."""
+    """Leaves that differ, in the order of their paths: numbers by more than `DRIFT` of themselves,
+    all else at all.
+    """
     one, other = dict(leaves(kept(said))), dict(leaves(kept(found)))
     paths = sorted(one.keys() | other.keys())
     pairs = ((path, one.get(path, _ABSENT), other.get(path, _ABSENT)) for path in paths)
@@ -53,7 +61,10 @@ def differences(said: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[Diff
 
 def _same(said: Any, found: Any) -> bool:
     if isinstance(said, float) or isinstance(found, float):
-        numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (said, found))
+        numbers = all(
+            isinstance(value, int | float) and not isinstance(value, bool)
+            for value in (said, found)
+        )
         return numbers and isclose(said, found, rel_tol=DRIFT)
     return type(said) is type(found) and bool(said == found)
 
@@ -68,5 +79,8 @@ def require_same(said: Mapping[str, Any], found: Mapping[str, Any]) -> int:
     if wrong:
         named = "; ".join(map(str, wrong[:MOST_NAMED]))
         more = f"; and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
-        raise DataError(f"made again, the file differs: {named}{more}", hint="was the file edited, or made by another version?")
+        raise DataError(
+            f"made again, the file differs: {named}{more}",
+            hint="was the file edited, or made by another version?",
+        )
     return sum(1 for _ in leaves(found))

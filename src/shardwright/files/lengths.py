@@ -1,4 +1,6 @@
-"""Lists of a plan file that have as many items as another one: what a schema cannot say of a document, each checked once at the border."""
+"""Lists of a plan file that have as many items as another one: what a schema cannot say of a
+document, each checked once at the border.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,27 @@ def require_lengths(saved: StoredSimulation, *, name: str, hint: str) -> None:
     """
     for one in _tied(saved):
         if one.found != one.needed:
-            raise DataError(f"{name}: {one.path} has {one.found} items, not {one.needed}: one for each of {one.each}", hint=hint)
+            raise DataError(
+                f"{name}: {one.path} has {one.found} items, not {one.needed}: one for each of"
+                f" {one.each}",
+                hint=hint,
+            )
     ranks = [stage.rank for stage in saved.prediction.stages]
     if sorted(ranks) != list(range(len(ranks))):
-        raise DataError(f"{name}: prediction: stages have the ranks {str(ranks)[:40]}, not each from 0 on once", hint=hint)
+        raise DataError(
+            f"{name}: prediction: stages have the ranks {str(ranks)[:40]}, not each from 0 on once",
+            hint=hint,
+        )
 
 
 def _tied(saved: StoredSimulation) -> Iterator[Tied]:
     stages, classes, spending = saved.prediction.stages, saved.classes, saved.prediction.spending
-    yield Tied("prediction.stages", min(len(stages), 1), 1, "the pipeline's ranks or classes of devices, at least one")
+    yield Tied(
+        "prediction.stages",
+        min(len(stages), 1),
+        1,
+        "the pipeline's ranks or classes of devices, at least one",
+    )
     if classes:
         yield Tied("classes", len(classes), len(stages), "prediction.stages")
     if spending is not None:
@@ -64,9 +78,19 @@ def _of_pools(part: MixedPart) -> Iterator[Tied]:
     for i, cell in enumerate(part.valued.cells if part.valued is not None else ()):
         for j, shown in enumerate(cell.shown):
             for k, floor in enumerate(shown.floors):
-                yield Tied(f"{path}.valued.cells.{i}.shown.{j}.floors.{k}.devices", len(floor.devices), pools, each)
+                yield Tied(
+                    f"{path}.valued.cells.{i}.shown.{j}.floors.{k}.devices",
+                    len(floor.devices),
+                    pools,
+                    each,
+                )
 
 
 def _of_states(part: ScenariosPart) -> Iterator[Tied]:
     for i, tried in enumerate(part.next_best):
-        yield Tied(f"certificate.scenarios.next_best.{i}.steps_s", len(tried.steps_s), len(part.outcomes), "certificate.scenarios.outcomes")
+        yield Tied(
+            f"certificate.scenarios.next_best.{i}.steps_s",
+            len(tried.steps_s),
+            len(part.outcomes),
+            "certificate.scenarios.outcomes",
+        )

@@ -1,4 +1,6 @@
-"""Paths that a question names: in a file they are relative to its folder, so that it is read from anywhere and moves with them."""
+"""Paths that a question names: in a file they are relative to its folder, so that it is read from
+anywhere and moves with them.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,24 @@ _PATHS: Final = (*_NAMED, "cluster", "profile", "scenarios")
 
 
 def relative_to(request: Request, folder: Path) -> Request:
-    """The question with its files as they are found from a folder; names, expressions and absolute paths stay as they are."""
+    """The question with its files as they are found from a folder; names, expressions and absolute
+    paths stay as they are.
+    """
 
     def moved(text: str) -> str:
-        return os.path.relpath(text, folder) if not os.path.isabs(text) and _is_there(Path(text)) else text
+        return (
+            os.path.relpath(text, folder)
+            if not os.path.isabs(text) and _is_there(Path(text))
+            else text
+        )
 
     return _mapped(request, moved)
 
 
 def found_from(request: Request, folder: Path) -> Request:
-    """The question of a file in a folder with its files as they are found from here; what is not there stays as it is written."""
+    """The question of a file in a folder with its files as they are found from here; what is not
+    there stays as it is written.
+    """
 
     def found(text: str) -> str:
         path = folder / text
@@ -47,7 +57,11 @@ def is_same(one: str, other: str) -> bool:
 
 def _mapped(request: Request, change: Callable[[str], str]) -> Request:
     written = {name: getattr(request, name) for name in _PATHS}
-    paths = {name: text for name, text in written.items() if text and not (name in _NAMED and is_catalog_name(text))}
+    paths = {
+        name: text
+        for name, text in written.items()
+        if text and not (name in _NAMED and is_catalog_name(text))
+    }
     changed: dict[str, Any] = {name: change(text) for name, text in paths.items()}
     return replace(request, **changed) if changed != paths else request
 

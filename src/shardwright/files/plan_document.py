@@ -1,6 +1,8 @@
-"""General plans as they stand in a file: the plan's own fields, and each stage's placements by their number in a list.
+"""General plans as they stand in a file: the plan's own fields, and each stage's placements by
+their number in a list.
 
-A plan of 128 stages with one tree is small so, and stages with equal placements hold one object when it is read again.
+A plan of 128 stages with one tree is small so, and stages with equal placements hold one object
+when it is read again.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class PlanDocument:
-    """A plan as a file holds it: `placements` are the different ones, and a stage's are the number of one of them."""
+    """A plan as a file holds it: `placements` are the different ones, and a stage's are the number
+    of one of them.
+    """
 
     version: int
     placements: tuple[tuple[Placement, ...], ...]
@@ -34,7 +38,22 @@ class PlanDocument:
     options: Options = ()
 
 
-SPARSE: Final = frozenset({Action, Item, Keep, Lane, Named, Placement, PlanDocument, Selector, Shards, Split, Stage, Table})
+SPARSE: Final = frozenset(
+    {
+        Action,
+        Item,
+        Keep,
+        Lane,
+        Named,
+        Placement,
+        PlanDocument,
+        Selector,
+        Shards,
+        Split,
+        Stage,
+        Table,
+    }
+)
 """Classes whose fields at their default are left out, as plans have very many of them."""
 
 
@@ -64,16 +83,32 @@ def plan_of(document: PlanDocument) -> Plan:
         DataError: a stage has placements that are not listed.
     """
     interned = {placements: placements for placements in document.placements}
-    numbered: dict[Any, Any] = {number: interned[placements] for number, placements in enumerate(document.placements)}
+    numbered: dict[Any, Any] = {
+        number: interned[placements] for number, placements in enumerate(document.placements)
+    }
     for lane in document.lanes:
         for i, stage in enumerate(lane.stages):
             if stage.placements not in numbered:
                 where = f"stage {i} of lane {lane.name[:40]!r}"
-                raise DataError(f"plan: {where} has placements of number {stage.placements}", hint=f"there are {len(numbered)}, from 0")
+                raise DataError(
+                    f"plan: {where} has placements of number {stage.placements}",
+                    hint=f"there are {len(numbered)}, from 0",
+                )
     lanes = tuple(map(partial(_relabelled, placements=numbered), document.lanes))
-    return Plan(devices=document.devices, lanes=lanes, orders=document.orders, shards=document.shards, options=document.options)
+    return Plan(
+        devices=document.devices,
+        lanes=lanes,
+        orders=document.orders,
+        shards=document.shards,
+        options=document.options,
+    )
 
 
 def _relabelled(lane: Lane, placements: Mapping[Any, Any]) -> Lane:
     """`lane` with what stands for the placements of each stage."""
-    return replace(lane, stages=tuple(replace(stage, placements=placements[stage.placements]) for stage in lane.stages))
+    return replace(
+        lane,
+        stages=tuple(
+            replace(stage, placements=placements[stage.placements]) for stage in lane.stages
+        ),
+    )

@@ -30,10 +30,19 @@ from shardwright.search.request import Request
 from shardwright.simulator.prediction import Prediction
 
 BESIDE: Final = ("search_time_s", "unsearched", "batches", "frameworks", "training")
-"""What `plan --json` prints beside the file: how long it took and what else was asked, which is no part of the answer."""
+"""What `plan --json` prints beside the file: how long it took and what else was asked, which is no
+part of the answer."""
 _HINT: Final = "write the file again with `shardwright plan ... -o FILE`"
 _SIMULATION_HINT: Final = "write the file again with `shardwright simulate ... -o FILE`"
-_FATES: Final = ("enumerated", "illegal", "duplicates", "infeasible", "bounded_b0", "bounded_b1", "simulated")
+_FATES: Final = (
+    "enumerated",
+    "illegal",
+    "duplicates",
+    "infeasible",
+    "bounded_b0",
+    "bounded_b1",
+    "simulated",
+)
 _LIMITS: Final[Limits] = {
     Prediction: {"capacity_bytes": FromOne},
     Request: {"seq_len": FromOne, "global_batch": FromOne},
@@ -47,18 +56,23 @@ SIMULATION: Final = Mirror(kind=StoredSimulation, names=NAMES, limits=_LIMITS)
 
 
 def read_saved(path: Path) -> StoredSimulation:
-    """What `shardwright plan -o` or `shardwright simulate -o` wrote at `path`; files that its question names are found from there.
+    """What `shardwright plan -o` or `shardwright simulate -o` wrote at `path`; files that its
+    question names are found from there.
 
     Raises:
-        DataError: it cannot be read, is neither, is of another version, or its question was edited (the digest).
-        StrategyError: its strategy cannot be read.
+        DataError: it cannot be read, is neither, is of another version, or its question was edited
+        (the digest). StrategyError: its strategy cannot be read.
     """
     text = read_text(path, what="plan file", hint="`shardwright plan ... -o FILE` writes one")
     return parse_saved(text, name=str(path), folder=path.parent)
 
 
-def parse_saved(text: str, *, name: str = "plan file", folder: Path | None = None) -> StoredSimulation:
-    """The same of a text; `name` is for messages. folder: that it lies in, from where the files that it names are found."""
+def parse_saved(
+    text: str, *, name: str = "plan file", folder: Path | None = None
+) -> StoredSimulation:
+    """The same of a text; `name` is for messages. folder: that it lies in, from where the files
+    that it names are found.
+    """
     document = decoded(text, name=name, hint=_HINT)
     simulated = isinstance(document, dict) and document.get("schema") == SIMULATION_SCHEMA
     schema, hint = (SIMULATION_SCHEMA, _SIMULATION_HINT) if simulated else (PLAN_SCHEMA, _HINT)
@@ -86,18 +100,26 @@ def read_plan_file(path: Path) -> tuple[Request, Answer]:
     found = read_saved(path)
     answer = found.answer if isinstance(found, StoredPlan) else None
     if answer is None:
-        raise DataError(f"{path} holds no answer of a grid search", hint="`shardwright explain` reads any plan file")
+        raise DataError(
+            f"{path} holds no answer of a grid search",
+            hint="`shardwright explain` reads any plan file",
+        )
     return found.request, answer
 
 
 def require_whole(saved: StoredSimulation, *, name: str = "plan file") -> None:
-    """What is drawn of a step adds up to it. `check` makes every number again and says which differs; this is for who only looks.
+    """What is drawn of a step adds up to it. `check` makes every number again and says which
+    differs; this is for who only looks.
 
     Raises:
         DataError: the parts are not the step.
     """
-    parts, step = sum(seconds for _, seconds in saved.prediction.breakdown_s), saved.prediction.step_time_s
+    parts, step = (
+        sum(seconds for _, seconds in saved.prediction.breakdown_s),
+        saved.prediction.step_time_s,
+    )
     if not abs(parts - step) <= 1e-6 * step:
         raise DataError(
-            f"{name}: the parts of the step are {parts:.6g} s and the step is {step:.6g} s", hint="`shardwright check` says more"
+            f"{name}: the parts of the step are {parts:.6g} s and the step is {step:.6g} s",
+            hint="`shardwright check` says more",
         )

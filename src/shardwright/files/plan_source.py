@@ -39,7 +39,9 @@ class NamedPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedStrategy:
-    """A strategy as it was given, a grid or a plan, and its name; how words that are not of the notation were read."""
+    """A strategy as it was given, a grid or a plan, and its name; how words that are not of the
+    notation were read.
+    """
 
     name: str
     strategy: Grid | Plan
@@ -50,21 +52,28 @@ def read_strategy(source: str, *, model: Model, model_name: str, devices: int = 
     """The strategy that `source` is or names.
 
     Args:
-        source: a grid's text; a text in the general notation; or the path of one, or of what `plan -o` or `simulate -o` wrote.
-        model, model_name: the model that it is to be for. devices: what a grid that does not say dp is to use; 0 = not known.
+        source: a grid's text; a text in the general notation; or the path of one, or of what `plan
+            -o` or `simulate -o` wrote.
+        model, model_name: the model that it is to be for.
+        devices: what a grid that does not say dp is to use; 0 = not known.
 
     Raises:
-        DataError: the file cannot be read. StrategyError: it says no strategy, or a stored plan is for another model (``plan.model``).
+        DataError: the file cannot be read. StrategyError: it says no strategy, or a stored plan is
+        for another model (``plan.model``).
     """
     text, name = source, ""
     if not _is_text(source) and _is_path(source):
         text, name = read_text(Path(source), what="plan", hint=_HINT), source
     if text.lstrip().startswith("{"):
-        saved = parse_saved(text, name=name or "the plan", folder=Path(name).parent if name else None)
+        saved = parse_saved(
+            text, name=name or "the plan", folder=Path(name).parent if name else None
+        )
         return _saved_strategy(saved, name=name or "the plan", model_name=model_name)
     if not name and not _is_text(source):
         reading = read_words(source, of=None)
-        return NamedStrategy(name=source, strategy=parse_grid(reading.text, devices=devices), read_as=reading.read_as)
+        return NamedStrategy(
+            name=source, strategy=parse_grid(reading.text, devices=devices), read_as=reading.read_as
+        )
     return NamedStrategy(name=_notation_name(text), strategy=parse_plan(text, model=model))
 
 
@@ -99,17 +108,20 @@ def _notation_name(text: str) -> str:
     return words[1] if len(words) > 1 and words[0] == "plan" else ""
 
 
-def read_plan(source: str, *, model: str = "", devices: int = 0, global_batch: int = 0) -> NamedPlan:
+def read_plan(
+    source: str, *, model: str = "", devices: int = 0, global_batch: int = 0
+) -> NamedPlan:
     """The plan at the path `source`, or the one that the grid `source` says.
 
     Args:
         model: catalog name or path; a plan file names its own, which is used when this is empty.
-        devices: of a grid; dp, unless it says one, is what its other degrees leave over. 0 = the product of its degrees.
+        devices: of a grid; dp, unless it says one, is what its other degrees leave over. 0 = the
+            product of its degrees.
         global_batch: of a grid, in samples. 0 = one microbatch for each pipeline rank.
 
     Raises:
-        DataError: the file cannot be read. StrategyError: it says no plan, or not one for these devices.
-        ModelError: the model is unknown. UsageError: a notation or a grid without a model.
+        DataError: the file cannot be read. StrategyError: it says no plan, or not one for these
+        devices. ModelError: the model is unknown. UsageError: a notation or a grid without a model.
     """
     path = Path(source)
     if _is_path(source):
@@ -117,17 +129,28 @@ def read_plan(source: str, *, model: str = "", devices: int = 0, global_batch: i
         if text.lstrip().startswith("{"):
             return _from_file(text, path=path, model=model)
         if devices or global_batch:
-            raise UsageError("--devices and --global-batch are for grids; a plan says its own", hint="leave them out")
+            raise UsageError(
+                "--devices and --global-batch are for grids; a plan says its own",
+                hint="leave them out",
+            )
         chosen = _model(model)
-        return NamedPlan(name=_notation_name(text) or path.stem, plan=parse_plan(text, model=chosen), model=chosen)
+        return NamedPlan(
+            name=_notation_name(text) or path.stem,
+            plan=parse_plan(text, model=chosen),
+            model=chosen,
+        )
     grid = parse_grid(source, devices=devices)
     if devices and grid.devices != devices:
         raise StrategyError(
-            f"the grid has {grid.devices} devices, --devices says {devices}", hint="leave out dp: it takes the rest", rule="grid.devices"
+            f"the grid has {grid.devices} devices, --devices says {devices}",
+            hint="leave out dp: it takes the rest",
+            rule="grid.devices",
         )
     chosen = _model(model)
     batch = global_batch or grid.dp * grid.microbatch * grid.pp
-    return NamedPlan(name=source, plan=plan_of(grid, model=chosen, global_batch=batch), model=chosen)
+    return NamedPlan(
+        name=source, plan=plan_of(grid, model=chosen, global_batch=batch), model=chosen
+    )
 
 
 def _is_path(source: str) -> bool:
@@ -146,10 +169,14 @@ def _from_file(text: str, *, path: Path, model: str) -> NamedPlan:
         assert saved.grid is not None
         plan = plan_of(saved.grid, model=chosen, global_batch=saved.request.global_batch)
     same = not model or is_same(model, saved.request.model)
-    return NamedPlan(name=path.stem, plan=plan, model=chosen, request=saved.request if same else None)
+    return NamedPlan(
+        name=path.stem, plan=plan, model=chosen, request=saved.request if same else None
+    )
 
 
 def _model(name: str) -> Model:
     if not name:
-        raise UsageError("a plan in notation needs the model it is for", hint="shardwright draw PLAN MODEL")
+        raise UsageError(
+            "a plan in notation needs the model it is for", hint="shardwright draw PLAN MODEL"
+        )
     return load_model(name)

@@ -1,6 +1,7 @@
 """Profile files: what `calibrate -o` writes, read again, strictly.
 
-Seconds, bytes, bytes/s and FLOP/s, no clock value but the day that the caller gave: the same profile is the same bytes.
+Seconds, bytes, bytes/s and FLOP/s, no clock value but the day that the caller gave: the same
+profile is the same bytes.
 """
 
 from __future__ import annotations
@@ -37,13 +38,17 @@ _MAX_NAME: Final = 64
 
 def _rows(counts: int, numbers: int) -> Any:
     """Rows of whole numbers from 1 and then numbers above 0."""
-    row = annotated[types.GenericAlias(tuple, (FromOne,) * counts + (Positive,) * numbers), Field(strict=False)]
+    row = annotated[
+        types.GenericAlias(tuple, (FromOne,) * counts + (Positive,) * numbers), Field(strict=False)
+    ]
     return annotated[types.GenericAlias(tuple, (row, ...)), Field(strict=False)]
 
 
 def _points(kind: Callable[..., Any], counts: int, numbers: int) -> Any:
     """Rows that are the fields of a named tuple."""
-    return annotated[_rows(counts, numbers), AfterValidator(lambda rows: tuple(kind(*row) for row in rows))]
+    return annotated[
+        _rows(counts, numbers), AfterValidator(lambda rows: tuple(kind(*row) for row in rows))
+    ]
 
 
 def _once(*keys: str) -> Callable[[Any], bool]:
@@ -63,10 +68,21 @@ def _rises(curve: Any) -> bool:
 _NAME: Final = Annotated[str, must(_is_name, f"a name of 1 to {_MAX_NAME} characters")]
 _LINE: Final = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
 _NAMES: Final[Names] = {
-    CollectiveFit: {"bus_bandwidth": "bus_bytes_per_second", "large_bandwidth": "large_bytes_per_second"},
-    HostFacts: {"to_device": "to_device_bytes_per_second", "from_device": "from_device_bytes_per_second"},
+    CollectiveFit: {
+        "bus_bandwidth": "bus_bytes_per_second",
+        "large_bandwidth": "large_bytes_per_second",
+    },
+    HostFacts: {
+        "to_device": "to_device_bytes_per_second",
+        "from_device": "from_device_bytes_per_second",
+    },
 }
-_RATES: Final = {"flops_per_second": Positive, "bytes_per_second": Positive, "exponent": Factor, "sustained": Factor}
+_RATES: Final = {
+    "flops_per_second": Positive,
+    "bytes_per_second": Positive,
+    "exponent": Factor,
+    "sustained": Factor,
+}
 _LIMITS: Final = {
     GemmProfile: {**_RATES, "points": _points(GemmPoint, 3, 1)},
     AttentionProfile: {
@@ -92,7 +108,9 @@ _LIMITS: Final = {
 _CHECKS: Final = {
     (Profile, "gemm"): must(_once("dtype"), "a list with each dtype once"),
     (Profile, "attention"): must(_once("generation"), "a list with each generation once"),
-    (Profile, "collectives"): must(_once("collective", "num_devices"), "a list with each collective once"),
+    (Profile, "collectives"): must(
+        _once("collective", "num_devices"), "a list with each collective once"
+    ),
 }
 PROFILE: Final = Mirror(kind=Profile, names=_NAMES, limits=_LIMITS, checks=_CHECKS)
 
@@ -108,7 +126,10 @@ def read_profile(path: Path) -> Profile:
     Raises:
         DataError: it cannot be read, is no profile, or is of another version.
     """
-    return parse_profile(read_text(path, what="profile", hint="`shardwright calibrate -o FILE` writes one"), name=str(path))
+    return parse_profile(
+        read_text(path, what="profile", hint="`shardwright calibrate -o FILE` writes one"),
+        name=str(path),
+    )
 
 
 def parse_profile(text: str, *, name: str = "profile") -> Profile:

@@ -1,4 +1,6 @@
-"""What a document is refused for, in the project's words: the first thing that pydantic says, and what the schema asks for."""
+"""What a document is refused for, in the project's words: the first thing that pydantic says, and
+what the schema asks for.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def must(holds: Callable[[Any], bool], expected: str) -> AfterValidator:
     return AfterValidator(validate)
 
 
-def refusal(error: ValidationError, document: object, schema: Mapping[str, Any], *, name: str, hint: str) -> ShardwrightError:
+def refusal(
+    error: ValidationError, document: object, schema: Mapping[str, Any], *, name: str, hint: str
+) -> ShardwrightError:
     """The first thing that pydantic says, in the project's words."""
     first = error.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
@@ -40,26 +44,44 @@ def refusal(error: ValidationError, document: object, schema: Mapping[str, Any],
     path: list[str | int] = []
     value: Any = document
     for part in first["loc"]:
-        inner = value if isinstance(value, dict) else dict(enumerate(value)) if isinstance(value, list) else {}
+        inner = (
+            value
+            if isinstance(value, dict)
+            else dict(enumerate(value))
+            if isinstance(value, list)
+            else {}
+        )
         if part in inner:
             path.append(part)
             value = inner[part]
     last = first["loc"][-1] if first["loc"] else ""
     where = [name, *_words(path)]
     if first["type"] == "missing" and isinstance(last, str):
-        return DataError(f"{': '.join([*where, last])} is missing", hint=nearest(last, value) or hint)
+        return DataError(
+            f"{': '.join([*where, last])} is missing", hint=nearest(last, value) or hint
+        )
     if first["type"] == "extra_forbidden":
         known = _at(schema, document, path[:-1]).get("properties", {})
-        return DataError(f"{': '.join(_words([name, *path[:-1]]))}: unknown field {shown(last)}", hint=nearest(str(last), known))
+        return DataError(
+            f"{': '.join(_words([name, *path[:-1]]))}: unknown field {shown(last)}",
+            hint=nearest(str(last), known),
+        )
     if first["type"].startswith("recursion"):
         return DataError(f"{': '.join(_words([name, *path[:4]]))} is nested too deep", hint=hint)
     if cause is not None and not isinstance(cause, ExpectedError):
         return DataError(f"{': '.join(where)}: {cause}", hint=hint)
     expected = str(cause) if cause is not None else expectation(schema, _at(schema, document, path))
-    while path and isinstance(path[-1], int) and expected.startswith(("a list", "an object", "a string")) and " or " not in expected:
+    while (
+        path
+        and isinstance(path[-1], int)
+        and expected.startswith(("a list", "an object", "a string"))
+        and " or " not in expected
+    ):
         path = path[:-1]
         expected, value = expectation(schema, _at(schema, document, path)), _inside(document, path)
-    return DataError(f"{': '.join(_words([name, *path]))} is {shown(value)}, not {expected}", hint=hint)
+    return DataError(
+        f"{': '.join(_words([name, *path]))} is {shown(value)}, not {expected}", hint=hint
+    )
 
 
 def _words(path: Sequence[str | int]) -> list[str]:
@@ -81,11 +103,19 @@ def _inside(document: Any, path: Sequence[str | int]) -> Any:
 
 def _branches(root: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """What a value of a schema may be, but for null."""
-    return [_resolved(root, one) for one in schema.get("anyOf", schema.get("oneOf", ())) if one.get("type") != "null"]
+    return [
+        _resolved(root, one)
+        for one in schema.get("anyOf", schema.get("oneOf", ()))
+        if one.get("type") != "null"
+    ]
 
 
-def _resolved(root: Mapping[str, Any], schema: Mapping[str, Any], value: Any = None) -> Mapping[str, Any]:
-    """The schema that a reference, one of a value that may be null, or the one of several that a value has the form of, is."""
+def _resolved(
+    root: Mapping[str, Any], schema: Mapping[str, Any], value: Any = None
+) -> Mapping[str, Any]:
+    """The schema that a reference, one of a value that may be null, or the one of several that a
+    value has the form of, is.
+    """
     if "$ref" in schema:
         return _resolved(root, root["$defs"][schema["$ref"].rpartition("/")[2]], value)
     some = _branches(root, schema)
@@ -93,11 +123,23 @@ def _resolved(root: Mapping[str, Any], schema: Mapping[str, Any], value: Any = N
 
 
 def _has_the_form(schema: Mapping[str, Any], value: Any) -> bool:
-    """A value is of the JSON type of a schema; an object has its constants or, where there are none, the fields that must be there."""
+    """A value is of the JSON type of a schema; an object has its constants or, where there are
+    none, the fields that must be there.
+    """
     if not isinstance(value, dict) or schema.get("type") != "object":
-        return isinstance(value, {"array": list, "integer": int, "string": str}.get(schema.get("type", ""), ()))
-    constants = {name: said["const"] for name, said in schema.get("properties", {}).items() if "const" in said}
-    return constants.items() <= value.items() if constants else value.keys() >= set(schema.get("required", ()))
+        return isinstance(
+            value, {"array": list, "integer": int, "string": str}.get(schema.get("type", ""), ())
+        )
+    constants = {
+        name: said["const"]
+        for name, said in schema.get("properties", {}).items()
+        if "const" in said
+    }
+    return (
+        constants.items() <= value.items()
+        if constants
+        else value.keys() >= set(schema.get("required", ()))
+    )
 
 
 def _at(root: Mapping[str, Any], document: Any, path: Sequence[str | int]) -> Mapping[str, Any]:
@@ -118,7 +160,10 @@ def expectation(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     """What a schema asks for, in words."""
     schema = _resolved(root, schema)
     if some := _branches(root, schema):
-        return " or ".join(f"{expectation(root, one)}{' of ' * ('required' in one)}{' and '.join(one.get('required', ()))}" for one in some)
+        return " or ".join(
+            f"{expectation(root, one)}{' of ' * ('required' in one)}{' and '.join(one.get('required', ()))}"
+            for one in some
+        )
     least: float = schema.get("minimum", 0)
     match schema.get("type"):
         case "integer":
@@ -133,7 +178,10 @@ def expectation(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
             return " or ".join(map(str, schema["enum"])) if "enum" in schema else "a string"
         case "array" if "prefixItems" in schema:
             count = len(schema["prefixItems"])
-            return f"a list of {'two' if count == 2 else count} {_kind(root, schema['prefixItems'][-1])}s"
+            return (
+                f"a list of {'two' if count == 2 else count}"
+                f" {_kind(root, schema['prefixItems'][-1])}s"
+            )
         case "array":
             return f"a list of {_kind(root, schema.get('items', {}))}s"
         case "object":

@@ -15,7 +15,11 @@ _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 def _headed(schema: Mapping[str, Any], *, name: str, version: int, **more: Any) -> dict[str, Any]:
     """A body's schema with the fields that say what the file is."""
     heading = {"schema": {"const": name}, "version": {"const": version}, **more}
-    return {**schema, "properties": {**heading, **schema["properties"]}, "required": [*heading, *schema["required"]]}
+    return {
+        **schema,
+        "properties": {**heading, **schema["properties"]},
+        "required": [*heading, *schema["required"]],
+    }
 
 
 def _stored(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -26,16 +30,26 @@ def _stored(schema: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _trace() -> dict[str, Any]:
     body = trace_file.TRACE.json_schema()
     events = body["properties"].pop("traceEvents")
-    other = _headed({**body, "required": ["traces"]}, name=trace_file.SCHEMA, version=trace_file.VERSION)
+    other = _headed(
+        {**body, "required": ["traces"]}, name=trace_file.SCHEMA, version=trace_file.VERSION
+    )
     definitions = other.pop("$defs")
     fields = {"displayTimeUnit": {"const": "ms"}, "otherData": other, "traceEvents": events}
-    return {"title": "Trace", "type": "object", "properties": fields, "required": ["otherData", "traceEvents"], "$defs": definitions}
+    return {
+        "title": "Trace",
+        "type": "object",
+        "properties": fields,
+        "required": ["otherData", "traceEvents"],
+        "$defs": definitions,
+    }
 
 
 SCHEMAS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {
     "plan": lambda: _stored(PLAN.schema, stored.PLAN_SCHEMA),
     "simulation": lambda: _stored(SIMULATION.schema, stored.SIMULATION_SCHEMA),
-    "profile": lambda: _headed(profile_file.PROFILE.schema, name=profile_file.SCHEMA, version=profile_file.VERSION),
+    "profile": lambda: _headed(
+        profile_file.PROFILE.schema, name=profile_file.SCHEMA, version=profile_file.VERSION
+    ),
     "trace": _trace,
 }
 

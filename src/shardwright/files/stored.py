@@ -31,9 +31,14 @@ class StoredSimulation:
     """One simulated strategy.
 
     Args:
-        name: of the strategy, in words. grid: the grid that says it, None if none does. plan: the general plan; None where the grid was
-            lowered as it is. runtime: by its own name. classes: devices of each class of a general plan. notes: what was done to the
-            strategy. fitting: changes that would fit, where it does not. sources: where the prediction's inputs come from.
+        name: of the strategy, in words.
+        grid: the grid that says it, None if none does.
+        plan: the general plan; None where the grid was lowered as it is.
+        runtime: by its own name.
+        classes: devices of each class of a general plan.
+        notes: what was done to the strategy.
+        fitting: changes that would fit, where it does not.
+        sources: where the prediction's inputs come from.
     """
 
     request: Request
@@ -58,7 +63,9 @@ class StoredPlan(StoredSimulation):
     """The answer of a search: the best strategy, and why it is best.
 
     Args:
-        space: that was searched. certificate: every member accounted for. alternatives: next best, in rank.
+        space: that was searched.
+        certificate: every member accounted for.
+        alternatives: next best, in rank.
     """
 
     space: str
@@ -70,7 +77,9 @@ class StoredPlan(StoredSimulation):
 
     @property
     def answer(self) -> Answer | None:
-        """What `plan` returns of a space of grids; None of another one, and of several states of the cluster."""
+        """What `plan` returns of a space of grids; None of another one, and of several states of
+        the cluster.
+        """
         if (
             self.grid is None
             or self.certificate.joint is not None
@@ -95,8 +104,17 @@ class StoredPlan(StoredSimulation):
 NAMES: Final[Names] = {
     StoredSimulation: {"grid": "strategy"},
     StoredPlan: {"grid": "strategy"},
-    Prediction: {"allocated_bytes": "peak_memory_bytes.allocated", "reserved_bytes": "peak_memory_bytes.reserved", "sources": ""},
-    StageMemory: {"items": "memory_bytes", "allocated": "allocated_bytes", "reserved": "reserved_bytes", "capacity": "capacity_bytes"},
+    Prediction: {
+        "allocated_bytes": "peak_memory_bytes.allocated",
+        "reserved_bytes": "peak_memory_bytes.reserved",
+        "sources": "",
+    },
+    StageMemory: {
+        "items": "memory_bytes",
+        "allocated": "allocated_bytes",
+        "reserved": "reserved_bytes",
+        "capacity": "capacity_bytes",
+    },
     HostMemory: {"items": "memory_bytes", "need": "needed_bytes", "capacity": "capacity_bytes"},
     Alternative: {"grid": "strategy", "changes": "changes_s"},
     Sensitivity: {"best_grid": "best_strategy"},
@@ -107,13 +125,21 @@ def stored_simulation(simulation: Simulation) -> StoredSimulation:
     """What a file holds of a simulation."""
     prediction = simulation.prediction
     given = {field.name: getattr(simulation, field.name) for field in fields(simulation)}
-    return StoredSimulation(runtime=load_runtime(simulation.request.runtime).name, sources=prediction.sources, **given)
+    return StoredSimulation(
+        runtime=load_runtime(simulation.request.runtime).name, sources=prediction.sources, **given
+    )
 
 
 def stored_answer(answer: Answer) -> StoredPlan:
     """What a file holds of a grid search's answer."""
     assert answer.request is not None
-    found = Simulation(request=answer.request, name="", grid=answer.grid, plan=answer.plan, prediction=answer.prediction)
+    found = Simulation(
+        request=answer.request,
+        name="",
+        grid=answer.grid,
+        plan=answer.plan,
+        prediction=answer.prediction,
+    )
     return stored_plan(
         found,
         answer.certificate,
@@ -154,7 +180,9 @@ def document_of(stored: StoredSimulation) -> dict[str, Any]:
 
 
 def file_text(stored: StoredSimulation, path: Path) -> str:
-    """What is written at `path`: the document, with the files that its question names as they are found from there."""
+    """What is written at `path`: the document, with the files that its question names as they are
+    found from there.
+    """
     return to_text(document_of(replace(stored, request=relative_to(stored.request, path.parent))))
 
 
@@ -176,8 +204,9 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
 
 
 def question_digest(body: dict[str, Any]) -> str:
-    """The digest of a file's question, and of what repeats its search: where it was stopped, and whether it looked further, at another
-    network and at other batches and numbers of devices (`looked_further`).
+    """The digest of a file's question, and of what repeats its search: where it was stopped, and
+    whether it looked further, at another network and at other batches and numbers of devices
+    (`looked_further`).
     """
     certificate = body.get("certificate") or {}
     joint, mixed = (certificate.get(part) or {} for part in ("joint", "mixed"))

@@ -1,4 +1,6 @@
-"""The one text of a document: sorted keys, floats to nine significant digits, and the same bytes for the same result."""
+"""The one text of a document: sorted keys, floats to nine significant digits, and the same bytes
+for the same result.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,16 @@ MAX_FILE_BYTES: Final = 64 * 1024**2
 
 def to_text(document: Mapping[str, Any]) -> str:
     """The one text of a document: sorted keys, floats to `DIGITS` digits, a line break at the end."""
-    return json.dumps(kept(document), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return (
+        json.dumps(kept(document), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
+        + "\n"
+    )
 
 
 def kept(value: Any) -> Any:
-    """`value` in JSON's own types, as a file keeps it; an infinite or undefined number is null, for JSON has none."""
+    """`value` in JSON's own types, as a file keeps it; an infinite or undefined number is null, for
+    JSON has none.
+    """
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -40,7 +47,8 @@ def read_text(path: Path, *, what: str, hint: str, most: int = MAX_FILE_BYTES) -
     """The text of a file.
 
     Args:
-        what: the file is, for messages. most: bytes that it may have.
+        what: the file is, for messages.
+        most: bytes that it may have.
 
     Raises:
         DataError: it cannot be read, is too large or no text.

@@ -1,14 +1,17 @@
 """Traces as files in Chrome's trace event format, which Perfetto opens; and read again, strictly.
 
-A device of a trace is a process, a track a thread, a span a complete event (``X``), memory a counter (``C``), a message an arrow of two
-flow events (``s``, ``f``). Times are microseconds to six digits: picoseconds. Simulated and measured traces of the same devices may share
-a file; ``otherData`` says what is in it.
+A device of a trace is a process, a track a thread, a span a complete event (``X``), memory a
+counter (``C``), a message an arrow of two flow events (``s``, ``f``). Times are microseconds to six
+digits: picoseconds. Simulated and measured traces of the same devices may share a file;
+``otherData`` says what is in it.
 
-Perfetto keeps whole nanoseconds and drops a slice that overlaps the one before on its thread (google/perfetto#4280): a span's length is the
-difference of its ends, and what is cut off of either is less than a nanosecond. Threads 0 and 1 were one to it
-(thoren-d/tracing-chrome#32), so that each track has a number of its own.
+Perfetto keeps whole nanoseconds and drops a slice that overlaps the one before on its thread
+(google/perfetto#4280): a span's length is the difference of its ends, and what is cut off of either
+is less than a nanosecond. Threads 0 and 1 were one to it (thoren-d/tracing-chrome#32), so that each
+track has a number of its own.
 
-Source: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+Source: Trace Event Format,
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
 from __future__ import annotations
@@ -25,7 +28,15 @@ from shardwright.errors import DataError
 from shardwright.files.border import Count, FromOne, Number, Record, Signed, body_of
 from shardwright.files.refusal import must, refusal
 from shardwright.files.text import decoded, read_text
-from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, TracedDevice, Track, sorted_spans
+from shardwright.program.step_trace import (
+    Origin,
+    Sample,
+    Span,
+    StepTrace,
+    TracedDevice,
+    Track,
+    sorted_spans,
+)
 from shardwright.program.trace_messages import Ends, messages
 from shardwright.units import MEGA, TERA
 
@@ -52,8 +63,13 @@ _Place = Annotated[int, Field(ge=-1, lt=2**63)]
 
 
 def trace_text(*traces: StepTrace) -> str:
-    """The file of these traces: what the same device does in each stands together. One event a line."""
-    places = sorted(((d.device, number, d) for number, trace in enumerate(traces) for d in trace.devices), key=lambda p: p[:2])
+    """The file of these traces: what the same device does in each stands together. One event a
+    line.
+    """
+    places = sorted(
+        ((d.device, number, d) for number, trace in enumerate(traces) for d in trace.devices),
+        key=lambda p: p[:2],
+    )
     processes = {(number, device): pid for pid, (device, number, _) in enumerate(places, start=1)}
     headers = [
         {
@@ -61,22 +77,44 @@ def trace_text(*traces: StepTrace) -> str:
             "origin": trace.origin.value,
             "step_s": trace.step_s,
             "zero_s": trace.zero_s,
-            "devices": [{"pid": processes[number, d.device], "device": d.device, "alike": d.alike, "runs": d.runs} for d in trace.devices],
+            "devices": [
+                {
+                    "pid": processes[number, d.device],
+                    "device": d.device,
+                    "alike": d.alike,
+                    "runs": d.runs,
+                }
+                for d in trace.devices
+            ],
         }
         for number, trace in enumerate(traces)
     ]
-    events = [event for device, number, traced in places for event in _events(traces[number], traced, pid=processes[number, device])]
+    events = [
+        event
+        for device, number, traced in places
+        for event in _events(traces[number], traced, pid=processes[number, device])
+    ]
     arrows = [(number, ends) for number, trace in enumerate(traces) for ends in messages(trace)]
-    events += [event for one, (number, ends) in enumerate(arrows, start=1) for event in _flow(ends, number, processes, identity=one)]
+    events += [
+        event
+        for one, (number, ends) in enumerate(arrows, start=1)
+        for event in _flow(ends, number, processes, identity=one)
+    ]
     lines = ",\n".join(json.dumps(event, ensure_ascii=False, allow_nan=False) for event in events)
-    other = json.dumps({"schema": SCHEMA, "version": VERSION, "traces": headers}, ensure_ascii=False, allow_nan=False)
+    other = json.dumps(
+        {"schema": SCHEMA, "version": VERSION, "traces": headers},
+        ensure_ascii=False,
+        allow_nan=False,
+    )
     return f'{{"displayTimeUnit": "ms",\n"otherData": {other},\n"traceEvents": [\n{lines}\n]}}\n'
 
 
 def _events(trace: StepTrace, device: TracedDevice, *, pid: int) -> Iterator[dict[str, Any]]:
     spans = [span for span in trace.spans if span.device == device.device]
     more = f" (+{device.alike - 1:,} alike)" if device.alike > 1 else ""
-    yield _named(pid, 0, "process_name", name=f"{trace.origin.value} · device {device.device}{more}")
+    yield _named(
+        pid, 0, "process_name", name=f"{trace.origin.value} · device {device.device}{more}"
+    )
     yield _named(pid, 0, "process_sort_index", sort_index=pid)
     if device.runs:
         yield _named(pid, 0, "process_labels", labels=device.runs)
@@ -111,11 +149,18 @@ def _thread(pid: int, track: Track) -> int:
     return pid * _THREADS + _TRACKS.index(track)
 
 
-def _flow(ends: Ends, trace: int, processes: Mapping[tuple[int, int], int], *, identity: int) -> Iterator[dict[str, Any]]:
-    """An arrow from the middle of a span to that of another, or as early in it as the other is sent."""
+def _flow(
+    ends: Ends, trace: int, processes: Mapping[tuple[int, int], int], *, identity: int
+) -> Iterator[dict[str, Any]]:
+    """An arrow from the middle of a span to that of another, or as early in it as the other is
+    sent.
+    """
     sent, met = ends
-    (first, until), (start, stop) = ([_picoseconds(at) for at in (span.start_s, span.end_s)] for span in ends)
-    # Perfetto cuts off of a start and of a length, and an arrow has to end in what it shows of a span.
+    (first, until), (start, stop) = (
+        [_picoseconds(at) for at in (span.start_s, span.end_s)] for span in ends
+    )
+    # Perfetto cuts off of a start and of a length, and an arrow has to end in what it shows of a
+    # span.
     last = start // NANO * NANO + (stop - start) // NANO * NANO
     begin = (first + until) // 2
     end = min(max((start + stop) // 2, begin), max(last, start))
@@ -126,7 +171,15 @@ def _flow(ends: Ends, trace: int, processes: Mapping[tuple[int, int], int], *, i
     for phase, span, time, more in (("s", sent, begin, {}), ("f", met, end, {"bp": "e"})):
         pid = processes[trace, span.device]
         place = {"pid": pid, "tid": _thread(pid, span.track)}
-        yield {"ph": phase, **place, "name": "message", "cat": "message", "id": identity, "ts": _micro(time), **more}
+        yield {
+            "ph": phase,
+            **place,
+            "name": "message",
+            "cat": "message",
+            "id": identity,
+            "ts": _micro(time),
+            **more,
+        }
 
 
 def _named(pid: int, tid: int, what: str, **arguments: str | int) -> dict[str, Any]:
@@ -138,7 +191,9 @@ def _picoseconds(seconds: float) -> int:
 
 
 def _micro(picoseconds: int) -> float:
-    """Microseconds that have all of their whole nanoseconds when Perfetto multiplies them by 1000 and cuts off: 1.005 has 1004."""
+    """Microseconds that have all of their whole nanoseconds when Perfetto multiplies them by 1000
+    and cuts off: 1.005 has 1004.
+    """
     value = picoseconds / MEGA
     while int(value * 1000) < picoseconds // NANO:
         value = nextafter(value, inf)
@@ -208,7 +263,14 @@ class SpanEvent(Record):
 
     ph: Literal["X"]
     pid: Count
-    tid: Annotated[int, Field(ge=0), must(lambda tid: tid % _THREADS < len(_TRACKS), f"{_THREADS} x pid + a number below {len(_TRACKS)}")]
+    tid: Annotated[
+        int,
+        Field(ge=0),
+        must(
+            lambda tid: tid % _THREADS < len(_TRACKS),
+            f"{_THREADS} x pid + a number below {len(_TRACKS)}",
+        ),
+    ]
     name: str
     cat: str = ""
     ts: Number
@@ -247,7 +309,10 @@ def _kind_of(event: Any) -> str:
 
 
 Event = Annotated[
-    Annotated[SpanEvent, Tag("X")] | Annotated[HeldEvent, Tag("C")] | Annotated[OtherEvent, Tag("other")], Discriminator(_kind_of)
+    Annotated[SpanEvent, Tag("X")]
+    | Annotated[HeldEvent, Tag("C")]
+    | Annotated[OtherEvent, Tag("other")],
+    Discriminator(_kind_of),
 ]
 
 
@@ -267,7 +332,9 @@ def read_traces(path: Path) -> tuple[StepTrace, ...]:
     Raises:
         DataError: it cannot be read, or is not what `trace_text` writes.
     """
-    return parse_traces(read_text(path, what="trace", hint=_HINT, most=MAX_FILE_BYTES), name=str(path))
+    return parse_traces(
+        read_text(path, what="trace", hint=_HINT, most=MAX_FILE_BYTES), name=str(path)
+    )
 
 
 def read_measured(path: Path) -> StepTrace:
@@ -279,7 +346,9 @@ def read_measured(path: Path) -> StepTrace:
     found = [trace for trace in read_traces(path) if trace.origin is Origin.MEASURED]
     if len(found) != 1:
         raise DataError(
-            f"{path} has {len(found)} measured traces" if found else f"{path} has no measured trace",
+            f"{path} has {len(found)} measured traces"
+            if found
+            else f"{path} has no measured trace",
             hint="a run of the plan writes one",
         )
     return found[0]
@@ -289,7 +358,9 @@ def parse_traces(text: str, *, name: str = "trace") -> tuple[StepTrace, ...]:
     """The same of a text; `name` is for messages."""
     document = decoded(text, name=name, hint=_HINT)
     other = document.get("otherData") if isinstance(document, dict) else None
-    body = body_of(other, schema=SCHEMA, version=VERSION, name=name, what="trace of a plan", hint=_HINT)
+    body = body_of(
+        other, schema=SCHEMA, version=VERSION, name=name, what="trace of a plan", hint=_HINT
+    )
     assert isinstance(document, dict)
     body["traceEvents"] = document.get("traceEvents")
     try:
@@ -303,17 +374,24 @@ def parse_traces(text: str, *, name: str = "trace") -> tuple[StepTrace, ...]:
         if isinstance(event, OtherEvent):
             continue
         if event.pid not in places:
-            raise DataError(f"{name}: traceEvents {number}: pid is {event.pid}, not a process of this file", hint=_HINT)
+            raise DataError(
+                f"{name}: traceEvents {number}: pid is {event.pid}, not a process of this file",
+                hint=_HINT,
+            )
         trace, device = places[event.pid]
         if isinstance(event, SpanEvent):
             spans[trace].append(_span(event, device=device))
         else:
-            memory[trace].append(Sample(device=device, time_s=event.ts / MEGA, held=event.args.bytes))
+            memory[trace].append(
+                Sample(device=device, time_s=event.ts / MEGA, held=event.args.bytes)
+            )
     return tuple(
         StepTrace(
             plan=header.plan,
             origin=header.origin,
-            devices=tuple(TracedDevice(device=d.device, alike=d.alike, runs=d.runs) for d in header.devices),
+            devices=tuple(
+                TracedDevice(device=d.device, alike=d.alike, runs=d.runs) for d in header.devices
+            ),
             spans=sorted_spans(spans[number]),
             step_s=header.step_s,
             memory=tuple(memory[number]),
@@ -330,7 +408,10 @@ def _places(headers: list[HeaderRecord], *, name: str) -> dict[int, tuple[int, i
         for device in header.devices:
             place = number, device.device
             if device.pid in places or place in places.values():
-                raise DataError(f"{name}: process {device.pid}, device {device.device} is there twice", hint=_HINT)
+                raise DataError(
+                    f"{name}: process {device.pid}, device {device.device} is there twice",
+                    hint=_HINT,
+                )
             places[device.pid] = place
     return places
 

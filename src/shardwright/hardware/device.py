@@ -1,4 +1,6 @@
-"""Accelerators: peak numbers from data sheets, achieved numbers from measurements, each with where it comes from."""
+"""Accelerators: peak numbers from data sheets, achieved numbers from measurements, each with where
+it comes from.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,16 @@ class Origin:
 class GemmRates:
     """The four-number roofline of a GEMM (m, n, k) on one accelerator in one dtype.
 
-    t = ((2mnk / (ec P))^q + (bytes / (em BW))^q)^(1/q) + t0, with P and BW the peaks of the data sheet.
+    t = ((2mnk / (ec P))^q + (bytes / (em BW))^q)^(1/q) + t0, with P and BW the peaks of the data
+    sheet.
 
     Args:
-        compute_efficiency: ec. memory_efficiency: em. overhead_s: t0 in seconds. exponent: q.
-        sustained: factor >= 1 on the time of long runs against the short measurement (clocks under the power limit).
+        compute_efficiency: ec.
+        memory_efficiency: em.
+        overhead_s: t0 in seconds.
+        exponent: q.
+        sustained: factor >= 1 on the time of long runs against the short measurement (clocks under
+            the power limit).
         error: relative half-width of an 80 % interval of this form against measurements.
     """
 
@@ -51,15 +58,18 @@ class GemmRates:
 class AttentionRates:
     """Fused attention of one kernel generation on one accelerator.
 
-    Fraction of peak FLOP/s against context length, piecewise linear in log2(length): (tokens, fraction) in rising order.
+    Fraction of peak FLOP/s against context length, piecewise linear in log2(length): (tokens,
+    fraction) in rising order.
 
     Args:
         generation: ``flash-2``, ``flash-3``, ``cudnn``, ``triton`` ...
         forward: points of the forward kernel (only scores that the mask keeps are counted).
         backward_ratio: backward seconds over forward seconds at the same shape.
-        reach: highest fraction of peak that the kernel's matrix instructions can issue at; the units are busy for fraction / reach.
+        reach: highest fraction of peak that the kernel's matrix instructions can issue at; the
+            units are busy for fraction / reach.
         long_run: the rates hold in long runs: no sustained clock on top of them.
-        backward: (head dim, value dim, fraction of peak at 2.5 x the forward's FLOPs) where the backward was measured; else the ratio.
+        backward: (head dim, value dim, fraction of peak at 2.5 x the forward's FLOPs) where the
+            backward was measured; else the ratio.
     """
 
     generation: str
@@ -77,14 +87,17 @@ class Accelerator:
 
     Args:
         name: catalog name, such as ``h100-sxm``.
-        memory_bytes: what a program may allocate. memory_bandwidth: peak bytes/s.
+        memory_bytes: what a program may allocate.
+        memory_bandwidth: peak bytes/s.
         peak_flops: (dtype, dense FLOP/s) pairs.
         element_efficiency: achieved share of memory_bandwidth by streaming (element-wise) kernels.
         launch_s: seconds to launch a kernel when the queue is empty.
         overlap_slowdown: factor >= 1 on kernels that run beside a collective kernel.
-        gemm: rates by dtype; a dtype that is missing falls back to the assumed default with a wide interval.
+        gemm: rates by dtype; a dtype that is missing falls back to the assumed default with a wide
+            interval.
         attention: rates by kernel generation.
-        failures_per_device_hour: unexpected interruptions, for goodput; failures_origin: where that figure comes from.
+        failures_per_device_hour: unexpected interruptions, for goodput;
+        failures_origin: where that figure comes from.
         assumed: names of the fields above that no measurement of this device backs.
     """
 

@@ -1,7 +1,9 @@
-"""A row of devices in a given order, as a pattern where it has one: what describes a million devices is a few numbers.
+"""A row of devices in a given order, as a pattern where it has one: what describes a million
+devices is a few numbers.
 
-Devices 0, 1, 16, 17, 32, 33 are the pattern (3 times 16 apart, 2 times 1 apart) from device 0. Rows that follow no pattern are kept as
-their differences to the first device. Each row has one form, so that equal rows are equal and hash alike, whoever made them.
+Devices 0, 1, 16, 17, 32, 33 are the pattern (3 times 16 apart, 2 times 1 apart) from device 0. Rows
+that follow no pattern are kept as their differences to the first device. Each row has one form, so
+that equal rows are equal and hash alike, whoever made them.
 
 As a `range` is, a `DeviceList` is equal to no tuple: `tuple(devices)` has the numbers.
 """
@@ -29,9 +31,12 @@ class DeviceList(Sequence[int]):
     """Devices in order. Made by `of`, `mesh` or `run`, which find the one form of a row.
 
     Args:
-        first: the first device. levels: (count, step) of each level of the pattern, outermost first, no two of which are one; (): the
-            first device alone. offsets: where there is no pattern, what each device is behind the first one, as int64 in bytes; levels
-            is then ((count, 0),). An empty row has first 0 and levels ((0, 0),). size, last: number of devices and the last one.
+        first: the first device.
+        levels: (count, step) of each level of the pattern, outermost first, no two of which are
+            one; (): the first device alone.
+        offsets: where there is no pattern, what each device is behind the first one, as int64 in
+            bytes; levels is then ((count, 0),). An empty row has first 0 and levels ((0, 0),).
+        size, last: number of devices and the last one.
         nests: whether devices rise, and each level's step is as wide as all that is inside it.
     """
 
@@ -47,14 +52,26 @@ class DeviceList(Sequence[int]):
         """The row of some devices; an array is not kept."""
         if isinstance(devices, DeviceList):
             return devices
-        row = np.asarray(devices if isinstance(devices, (np.ndarray, list, tuple, range)) else list(devices), dtype=np.int64)
+        row = np.asarray(
+            devices if isinstance(devices, (np.ndarray, list, tuple, range)) else list(devices),
+            dtype=np.int64,
+        )
         if not len(row):
             return EMPTY
         first, last, size = int(row[0]), int(row[-1]), len(row)
         levels = _levels(row)
         if levels is not None:
-            return DeviceList(first=first, levels=levels, size=size, last=last, nests=_nested(levels))
-        return DeviceList(first=first, levels=((size, 0),), offsets=(row - first).tobytes(), size=size, last=last, nests=False)
+            return DeviceList(
+                first=first, levels=levels, size=size, last=last, nests=_nested(levels)
+            )
+        return DeviceList(
+            first=first,
+            levels=((size, 0),),
+            offsets=(row - first).tobytes(),
+            size=size,
+            last=last,
+            nests=False,
+        )
 
     @staticmethod
     def run(first: int, count: int) -> DeviceList:
@@ -63,7 +80,9 @@ class DeviceList(Sequence[int]):
 
     @staticmethod
     def mesh(first: int, levels: Iterable[tuple[int, int]]) -> DeviceList:
-        """Devices first + step x i + step' x j .., i from 0 to count - 1 on each level (count, step), outermost first."""
+        """Devices first + step x i + step' x j .., i from 0 to count - 1 on each level (count,
+        step), outermost first.
+        """
         found: list[tuple[int, int]] = []
         size, last = 1, first
         for count, step in reversed(tuple(levels)):
@@ -84,7 +103,12 @@ class DeviceList(Sequence[int]):
         if not by or not self.size:
             return self
         return DeviceList(
-            first=self.first + by, levels=self.levels, offsets=self.offsets, size=self.size, last=self.last + by, nests=self.nests
+            first=self.first + by,
+            levels=self.levels,
+            offsets=self.offsets,
+            size=self.size,
+            last=self.last + by,
+            nests=self.nests,
         )
 
     def by_number(self) -> DeviceList:
@@ -105,7 +129,10 @@ class DeviceList(Sequence[int]):
         else:
             row = np.full(1, self.first, dtype=np.int64)
             for count, step in self.levels:
-                row = np.add.outer(row, np.arange(0, count * step, step) if step else np.zeros(count, dtype=np.int64)).reshape(-1)
+                row = np.add.outer(
+                    row,
+                    np.arange(0, count * step, step) if step else np.zeros(count, dtype=np.int64),
+                ).reshape(-1)
         row.setflags(write=False)
         return row
 
@@ -133,7 +160,9 @@ class DeviceList(Sequence[int]):
             return self._part(place)
         left = range(self.size)[place]
         if self.offsets:
-            return self.first + int(np.frombuffer(self.offsets, dtype=np.int64, count=1, offset=8 * left)[0])
+            return self.first + int(
+                np.frombuffer(self.offsets, dtype=np.int64, count=1, offset=8 * left)[0]
+            )
         found = self.first
         for count, step in reversed(self.levels):
             left, index = divmod(left, count)
@@ -144,7 +173,9 @@ class DeviceList(Sequence[int]):
         if len(self.levels) > 1 or self.offsets:
             return DeviceList.of(self.array[place])
         places, step = range(len(self))[place], self.levels[0][1] if self.levels else 0
-        return DeviceList.mesh(self.first + places.start * step, ((len(places), places.step * step),))
+        return DeviceList.mesh(
+            self.first + places.start * step, ((len(places), places.step * step),)
+        )
 
     def __contains__(self, device: object) -> bool:
         if not isinstance(device, (int, np.integer)):
@@ -175,7 +206,11 @@ class DeviceList(Sequence[int]):
         """Which of some devices are in this row."""
         if not self.nests:
             row = np.sort(self.array)
-            return np.asarray(row[np.searchsorted(row, devices).clip(max=len(row) - 1)] == devices) if len(row) else devices != devices
+            return (
+                np.asarray(row[np.searchsorted(row, devices).clip(max=len(row) - 1)] == devices)
+                if len(row)
+                else devices != devices
+            )
         left, found = devices - self.first, np.ones(devices.shape, dtype=np.bool_)
         for count, step in self.levels:
             index, left = np.divmod(left, step)
@@ -196,7 +231,9 @@ class DeviceList(Sequence[int]):
         if self.nests and low <= self.first and self.last < high:
             return self.size
         if self.nests:
-            return max(_below(self.levels, high - self.first) - _below(self.levels, low - self.first), 0)
+            return max(
+                _below(self.levels, high - self.first) - _below(self.levels, low - self.first), 0
+            )
         row = self.array
         return int(((row >= low) & (row < high)).sum())
 
@@ -219,7 +256,10 @@ def apart(rows: Iterable[DeviceList]) -> bool:
     rows = [row for row in rows if row.size]
     if False not in [row.nests or row.rises for row in rows]:
         ends = sorted([(row.first, row.last) for row in rows])
-        if all(one[1] < other[0] for one, other in pairwise(ends)) or _interleaved(rows) is not None:
+        if (
+            all(one[1] < other[0] for one, other in pairwise(ends))
+            or _interleaved(rows) is not None
+        ):
             return True
     return not rows or int(_mask(rows).sum()) == sum([row.size for row in rows])
 
@@ -230,8 +270,12 @@ def union(rows: Iterable[DeviceList]) -> DeviceList:
     different = sorted({_distinct(row) for row in objects.values()}, key=lambda row: row.first)
     if len(different) < 2:
         return different[0] if different else EMPTY
-    if all(row.is_run for row in different) and all(one.last + 1 >= other.first for one, other in pairwise(different)):
-        return DeviceList.run(different[0].first, max([row.last for row in different]) + 1 - different[0].first)
+    if all(row.is_run for row in different) and all(
+        one.last + 1 >= other.first for one, other in pairwise(different)
+    ):
+        return DeviceList.run(
+            different[0].first, max([row.last for row in different]) + 1 - different[0].first
+        )
     return _interleaved(different) or DeviceList.of(np.flatnonzero(_mask(different)))
 
 
@@ -242,12 +286,16 @@ def _distinct(row: DeviceList) -> DeviceList:
 
 
 def _interleaved(rows: Sequence[DeviceList]) -> DeviceList | None:
-    """The devices of rows of one pattern that begin at different devices, as one pattern, where none of them is in two; else None."""
+    """The devices of rows of one pattern that begin at different devices, as one pattern, where
+    none of them is in two; else None.
+    """
     levels = rows[0].levels
     if any(row.offsets or row.levels != levels for row in rows):
         return None
     firsts = DeviceList.of(sorted(row.first for row in rows))
-    both = DeviceList.mesh(firsts.first, sorted((*levels, *firsts.levels), key=lambda level: -level[1]))
+    both = DeviceList.mesh(
+        firsts.first, sorted((*levels, *firsts.levels), key=lambda level: -level[1])
+    )
     return both if not firsts.offsets and both.rises else None
 
 
@@ -294,7 +342,9 @@ def _below(levels: Levels, offset: int) -> int:
 
 
 def _levels(row: IntArray) -> Levels | None:
-    """The pattern of two devices or more: the longest run of one step at its begin is its innermost level; None where there is none."""
+    """The pattern of two devices or more: the longest run of one step at its begin is its innermost
+    level; None where there is none.
+    """
     levels: list[tuple[int, int]] = []
     while len(row) > 1:
         step = int(row[1]) - int(row[0])

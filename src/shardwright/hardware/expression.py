@@ -1,14 +1,17 @@
-"""Cluster expressions: ``h100-sxm:16384``, ``a100-sxm-80gb:64+v100-sxm-32gb:32``, ``aws-p5.48xlarge:128``, ``meta-24k-roce:16384``.
+"""Cluster expressions: ``h100-sxm:16384``, ``a100-sxm-80gb:64+v100-sxm-32gb:32``,
+``aws-p5.48xlarge:128``, ``meta-24k-roce:16384``.
 
-Grammar: term { "+" term } { "," link }, term = nodes [ "@" zone ] [ "/" dollars "usd" ], nodes = name [ ":" count ] or
-[ count "x" ] count "x" name (``8xH100`` are 8 devices, ``3x8xA100`` 3 nodes of 8),
-link = zone "~" zone "=" number "gbps" "/" number "ms" [ "/" dollars "usd" ]. The count is devices for an accelerator and for a
-published cluster (which may leave it out: its full size), **instances** for a cloud instance, as a cloud bill counts them, and slices for
-a TPU slice by Google's own name (``v5p-256``; one where it is left out). Names ignore case, ``_`` and ``-``.
+Grammar: term { "+" term } { "," link }, term = nodes [ "@" zone ] [ "/" dollars "usd" ], nodes =
+name [ ":" count ] or [ count "x" ] count "x" name (``8xH100`` are 8 devices, ``3x8xA100`` 3 nodes
+of 8), link = zone "~" zone "=" number "gbps" "/" number "ms" [ "/" dollars "usd" ]. The count is
+devices for an accelerator and for a published cluster (which may leave it out: its full size),
+**instances** for a cloud instance, as a cloud bill counts them, and slices for a TPU slice by
+Google's own name (``v5p-256``; one where it is left out). Names ignore case, ``_`` and ``-``.
 
-``h100-sxm:64@east/2.5usd+a100-sxm-80gb:64@west/1.2usd,east~west=25gbps/60ms/0.02usd``: dollars of a device in an hour, and of a link for
-each gigabyte that leaves its zone. A link is what one node sends to nodes of the other zone: of both directions, or of the first zone to
-the second where the other way is written too.
+``h100-sxm:64@east/2.5usd+a100-sxm-80gb:64@west/1.2usd,east~west=25gbps/60ms/0.02usd``: dollars of a
+device in an hour, and of a link for each gigabyte that leaves its zone. A link is what one node
+sends to nodes of the other zone: of both directions, or of the first zone to the second where the
+other way is written too.
 """
 
 from __future__ import annotations
@@ -22,9 +25,20 @@ from shardwright.errors import ClusterError, nearest
 from shardwright.hardware.catalog.catalog import accelerator_names, driver_words, find_accelerator
 from shardwright.hardware.catalog.instances import find_instance, instance_names
 from shardwright.hardware.catalog.nodes import node_of, smaller_node
-from shardwright.hardware.catalog.published import find_published, published_cluster, published_names
+from shardwright.hardware.catalog.published import (
+    find_published,
+    published_cluster,
+    published_names,
+)
 from shardwright.hardware.catalog.slices import Slice, find_slice
-from shardwright.hardware.cluster import ONE_SWITCH, Cluster, FabricTier, NodeGroup, NodeKind, by_zone
+from shardwright.hardware.cluster import (
+    ONE_SWITCH,
+    Cluster,
+    FabricTier,
+    NodeGroup,
+    NodeKind,
+    by_zone,
+)
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.hardware.link import Link
 from shardwright.hardware.zones import ZoneLink, checked_links, checked_price
@@ -34,7 +48,9 @@ MAX_TEXT: Final = 4096
 MAX_TERMS: Final = 64
 MAX_DEVICES: Final = 4_194_304
 _ZONE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
-_TIMES: Final = re.compile(r"([0-9_]{1,24}) *[xX*] *(?:([0-9_]{1,24}) *[xX*] *)?([^ :].*)", re.DOTALL)
+_TIMES: Final = re.compile(
+    r"([0-9_]{1,24}) *[xX*] *(?:([0-9_]{1,24}) *[xX*] *)?([^ :].*)", re.DOTALL
+)
 _NUMBER: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
@@ -49,18 +65,27 @@ def parse_cluster(text: str) -> Cluster:
     Args:
         text: see the module. At most 64 terms and 4,194,304 devices.
 
-    A count below one node is a smaller node (its cards shrink with it); any other must fill nodes. The network is one non-blocking switch
-    unless the term is a published cluster, whose switch tiers it takes; those cannot be joined with other terms.
+    A count below one node is a smaller node (its cards shrink with it); any other must fill nodes.
+    The network is one non-blocking switch unless the term is a published cluster, whose switch
+    tiers it takes; those cannot be joined with other terms.
     """
     if len(text) > MAX_TEXT:
-        raise ClusterError(f"cluster expression of {len(text)} characters", hint=f"at most {MAX_TEXT}; use a YAML file")
+        raise ClusterError(
+            f"cluster expression of {len(text)} characters",
+            hint=f"at most {MAX_TEXT}; use a YAML file",
+        )
     written = text.strip()
     nodes, *wide = written.split(",")
     terms = [term.strip() for term in nodes.split("+")]
     if not written or not all(terms):
-        raise ClusterError(f"empty term in cluster expression {_shown(written)}", hint="write NAME:COUNT, such as h100-sxm:64")
+        raise ClusterError(
+            f"empty term in cluster expression {_shown(written)}",
+            hint="write NAME:COUNT, such as h100-sxm:64",
+        )
     if len(terms) > MAX_TERMS:
-        raise ClusterError(f"cluster expression with {len(terms)} terms", hint=f"at most {MAX_TERMS}")
+        raise ClusterError(
+            f"cluster expression with {len(terms)} terms", hint=f"at most {MAX_TERMS}"
+        )
     groups: list[NodeGroup] = []
     fabric: tuple[FabricTier, ...] = ()
     origin, notes = ONE_SWITCH, list[str]()
@@ -70,19 +95,32 @@ def parse_cluster(text: str) -> Cluster:
         group = replace(group, zone=zone, price=price)
         notes += [note] if note else []
         if tiers and len(terms) > 1:
-            raise ClusterError(f"{_shown(term)} brings its own network and cannot be joined with other terms", hint="use a YAML file")
+            raise ClusterError(
+                f"{_shown(term)} brings its own network and cannot be joined with other terms",
+                hint="use a YAML file",
+            )
         fabric = fabric or tiers
         _append(groups, group)
     note = "; ".join(dict.fromkeys(notes))
     links = checked_links((group.zone for group in groups), parse_links(wide))
-    cluster = Cluster(expression=written, groups=by_zone(groups), fabric=fabric, fabric_origin=origin, links=links, note=note)
+    cluster = Cluster(
+        expression=written,
+        groups=by_zone(groups),
+        fabric=fabric,
+        fabric_origin=origin,
+        links=links,
+        note=note,
+    )
     if cluster.num_devices > MAX_DEVICES:
-        raise ClusterError(f"{cluster.num_devices} devices in {_shown(written)}", hint=f"at most {MAX_DEVICES}")
+        raise ClusterError(
+            f"{cluster.num_devices} devices in {_shown(written)}", hint=f"at most {MAX_DEVICES}"
+        )
     return cluster
 
 
 def fill_nodes(kind: NodeKind, *, num_devices: int, name: str) -> NodeGroup:
-    """`num_devices` devices as nodes of `kind`: one smaller node, or whole nodes; anything else is an error.
+    """`num_devices` devices as nodes of `kind`: one smaller node, or whole nodes; anything else is
+    an error.
 
     Nodes of an island of several nodes come in equal segments; see `segmented`.
     """
@@ -99,15 +137,21 @@ def fill_nodes(kind: NodeKind, *, num_devices: int, name: str) -> NodeGroup:
 
 
 def segmented(kind: NodeKind, *, count: int) -> NodeKind:
-    """`kind` with the part of each island that a job of `count` nodes gets: the most nodes that divide the job, as schedulers place it.
+    """`kind` with the part of each island that a job of `count` nodes gets: the most nodes that
+    divide the job, as schedulers place it.
 
-    256 GB200 are 64 nodes of 4, and an island has 18: 16 divides 64, so each of 4 islands gives 64 of its 72 devices. Where only less than
-    half an island would divide the job, islands are filled one after the other. Source: NVIDIA-NeMo/Megatron-Bridge,
-    scripts/performance/utils/executors.py (Slurm's ``--segment`` for nodes of 4).
+    256 GB200 are 64 nodes of 4, and an island has 18: 16 divides 64, so each of 4 islands gives 64
+    of its 72 devices. Where only less than half an island would divide the job, islands are filled
+    one after the other. Source: NVIDIA-NeMo/Megatron-Bridge, scripts/performance/utils/executors.py
+    (Slurm's ``--segment`` for nodes of 4).
     """
     nodes = kind.island // kind.num_devices
     part = max((n for n in range(1, nodes + 1) if count % n == 0), default=1)
-    return replace(kind, island=part * kind.num_devices) if count > nodes > 1 and 2 * part >= nodes else kind
+    return (
+        replace(kind, island=part * kind.num_devices)
+        if count > nodes > 1 and 2 * part >= nodes
+        else kind
+    )
 
 
 def _append(groups: list[NodeGroup], group: NodeGroup) -> None:
@@ -125,10 +169,14 @@ def _count(text: str, *, term: str) -> int:
     digits = text.strip().replace("_", "")
     if not (digits.isascii() and digits.isdigit()) or int(digits[:18]) < 1:
         raise ClusterError(
-            f"count {_shown(text)} in {_shown(term)} is not a positive whole number", hint="write NAME:COUNT, such as h100-sxm:64"
+            f"count {_shown(text)} in {_shown(term)} is not a positive whole number",
+            hint="write NAME:COUNT, such as h100-sxm:64",
         )
     if len(digits) > 18 or int(digits) > MAX_DEVICES:
-        raise ClusterError(f"count {_shown(text)} in {_shown(term)} is too large", hint=f"at most {MAX_DEVICES} devices")
+        raise ClusterError(
+            f"count {_shown(text)} in {_shown(term)} is too large",
+            hint=f"at most {MAX_DEVICES} devices",
+        )
     return int(digits)
 
 
@@ -138,7 +186,8 @@ def _place(term: str) -> tuple[str, str, float]:
     name, at, zone = rest.partition("@")
     if at and not _ZONE.fullmatch(zone.strip()):
         raise ClusterError(
-            f"zone {_shown(zone)} in {_shown(term)} is no name", hint="letters, digits, dots and hyphens: h100-sxm:64@us-east-1"
+            f"zone {_shown(zone)} in {_shown(term)} is no name",
+            hint="letters, digits, dots and hyphens: h100-sxm:64@us-east-1",
         )
     dollars = _number(price, "usd", term=term) if slash else 0.0
     return name.strip(), zone.strip(), checked_price(dollars, what=_shown(term)) if slash else 0.0
@@ -148,7 +197,9 @@ def _number(text: str, unit: str, *, term: str) -> float:
     """A number with its unit."""
     found = _NUMBER.fullmatch(text.strip().lower().removesuffix(unit))
     if found is None or not text.strip().lower().endswith(unit):
-        raise ClusterError(f"{_shown(text)} in {_shown(term)} is no number of {unit}", hint=f"such as 2.5{unit}")
+        raise ClusterError(
+            f"{_shown(text)} in {_shown(term)} is no number of {unit}", hint=f"such as 2.5{unit}"
+        )
     return float(found.group())
 
 
@@ -166,17 +217,28 @@ def _link(text: str) -> ZoneLink:
     zones, equals, rest = text.partition("=")
     source, joined, target = (part.strip() for part in zones.partition("~"))
     if not (equals and joined and _ZONE.fullmatch(source) and _ZONE.fullmatch(target)):
-        raise ClusterError(f"{_shown(text)} is no link of two zones", hint="write ZONE~ZONE=10gbps/30ms/0.02usd behind the nodes")
+        raise ClusterError(
+            f"{_shown(text)} is no link of two zones",
+            hint="write ZONE~ZONE=10gbps/30ms/0.02usd behind the nodes",
+        )
     rate, *more = rest.split("/")
-    given = {unit: _number(part, unit, term=text) for part in more for unit in ("ms", "usd") if part.strip().lower().endswith(unit)}
+    given = {
+        unit: _number(part, unit, term=text)
+        for part in more
+        for unit in ("ms", "usd")
+        if part.strip().lower().endswith(unit)
+    }
     if len(given) < len(more):
-        raise ClusterError(f"{_shown(text)} says more than a link has", hint="10gbps, then /30ms and /0.02usd")
+        raise ClusterError(
+            f"{_shown(text)} says more than a link has", hint="10gbps, then /30ms and /0.02usd"
+        )
     gigabits = _number(rate, "gbps", term=text)
     if not gigabits > 0.0:
         raise ClusterError(f"{_shown(text)}: a link of {gigabits:g} Gbit/s", hint="10gbps")
     if "ms" not in given:
         raise ClusterError(
-            f"{_shown(text)} says no latency", hint=f"{source[:60]}~{target[:60]}={gigabits:g}gbps/30ms; 0ms where there is none"
+            f"{_shown(text)} says no latency",
+            hint=f"{source[:60]}~{target[:60]}={gigabits:g}gbps/30ms; 0ms where there is none",
         )
     link = Link(
         latency_s=given["ms"] / 1e3,
@@ -188,17 +250,26 @@ def _link(text: str) -> ZoneLink:
 
 
 def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...], Origin, str]:
-    """Nodes, their switch tiers and where these come from, and what the term's words count where that is not devices."""
+    """Nodes, their switch tiers and where these come from, and what the term's words count where
+    that is not devices.
+    """
     name, colon, rest = term.partition(":")
     name, nodes, count = name.strip(), None, _count(rest, term=term) if colon else None
     times = _TIMES.fullmatch(name)
     if times is not None:
         if colon:
-            raise ClusterError(f"{_shown(term)} has its count twice", hint="write 8xh100-sxm, or h100-sxm:8")
+            raise ClusterError(
+                f"{_shown(term)} has its count twice", hint="write 8xh100-sxm, or h100-sxm:8"
+            )
         name, inner = times[3], times[2] or times[1]
         count, nodes = _count(inner, term=term), _count(times[1], term=term) if times[2] else None
     if nodes is not None and count is not None:
-        return _nodes_of(name, nodes=nodes, devices=count, term=term), (), ONE_SWITCH, _meaning(name) if times else ""
+        return (
+            _nodes_of(name, nodes=nodes, devices=count, term=term),
+            (),
+            ONE_SWITCH,
+            _meaning(name) if times else "",
+        )
     published = find_published(name)
     if published is not None:
         origin = Origin(evidence=Evidence.PUBLISHED, reference=published.source)
@@ -215,7 +286,12 @@ def _term(term: str) -> tuple[NodeGroup, tuple[FabricTier, ...], Origin, str]:
     if instance is not None:
         return NodeGroup(kind=instance, count=count), (), ONE_SWITCH, f"{name} counts instances"
     assert device is not None
-    return fill_nodes(node_of(device), num_devices=count, name=device.name), (), ONE_SWITCH, _meaning(name) if times else ""
+    return (
+        fill_nodes(node_of(device), num_devices=count, name=device.name),
+        (),
+        ONE_SWITCH,
+        _meaning(name) if times else "",
+    )
 
 
 def _unknown(name: str) -> ClusterError:
@@ -227,28 +303,50 @@ def _unknown(name: str) -> ClusterError:
 
 
 def _meaning(name: str) -> str:
-    """What a word such as ``A100`` was taken for, where other accelerators have it too; empty where it has one meaning."""
+    """What a word such as ``A100`` was taken for, where other accelerators have it too; empty where
+    it has one meaning.
+    """
     device = find_accelerator(name)
     begin = "-".join(driver_words(name))
-    others = [known for known in accelerator_names() if known.startswith(f"{begin}-") and device is not None and known != device.name]
+    others = [
+        known
+        for known in accelerator_names()
+        if known.startswith(f"{begin}-") and device is not None and known != device.name
+    ]
     if device is None or not others or not device.name.startswith(f"{begin}-"):
         return ""
     return f"{name[:60]} is read as {device.name}; others: {', '.join(others)}"
 
 
 def _nodes_of(name: str, *, nodes: int, devices: int, term: str) -> NodeGroup:
-    """`nodes` nodes of so many devices of an accelerator, at most as many as its usual node has; or instances, which have their own."""
+    """`nodes` nodes of so many devices of an accelerator, at most as many as its usual node has; or
+    instances, which have their own.
+    """
     instance, device = find_instance(name), find_accelerator(name)
     if instance is not None and instance.num_devices == devices:
         return NodeGroup(kind=instance, count=nodes)
-    if device is None and instance is None and find_published(name) is None and find_slice(name) is None:
+    if (
+        device is None
+        and instance is None
+        and find_published(name) is None
+        and find_slice(name) is None
+    ):
         raise _unknown(name)
     if device is None:
-        raise ClusterError(f"{_shown(term)}: nodes of {name[:60]!r} have their own number of devices", hint=f"write {name[:60]}:{nodes}")
+        raise ClusterError(
+            f"{_shown(term)}: nodes of {name[:60]!r} have their own number of devices",
+            hint=f"write {name[:60]}:{nodes}",
+        )
     kind = node_of(device)
     if devices > kind.num_devices:
-        hint = f"in a YAML file: nodes: [{{accelerator: {device.name}, count: {nodes}, devices_per_node: {devices}}}]"
-        raise ClusterError(f"{_shown(term)}: the usual node of {device.name} has {kind.num_devices} devices", hint=hint)
+        hint = (
+            f"in a YAML file: nodes: [{{accelerator: {device.name}, count: {nodes},"
+            f" devices_per_node: {devices}}}]"
+        )
+        raise ClusterError(
+            f"{_shown(term)}: the usual node of {device.name} has {kind.num_devices} devices",
+            hint=hint,
+        )
     kind = kind if devices == kind.num_devices else smaller_node(kind, num_devices=devices)
     return NodeGroup(kind=segmented(kind, count=nodes), count=nodes)
 

@@ -1,9 +1,12 @@
-"""Where the devices of a cluster lie and what their links carry: one form for uniform and mixed clusters.
+"""Where the devices of a cluster lie and what their links carry: one form for uniform and mixed
+clusters.
 
-A network has levels, innermost first: the scale-up islands, the tiers that join islands of a node, the switch tiers, zones where there
-are several, and the whole. On each level every device lies in one unit; units of a level need not be equal (islands of 8 beside islands of
-72). Two devices exchange over the innermost level that has both in one unit, as fast as the slower of them sends there, and between zones
-at the rate of their zones' link. Neither depends on the devices that take no part.
+A network has levels, innermost first: the scale-up islands, the tiers that join islands of a node,
+the switch tiers, zones where there are several, and the whole. On each level every device lies in
+one unit; units of a level need not be equal (islands of 8 beside islands of 72). Two devices
+exchange over the innermost level that has both in one unit, as fast as the slower of them sends
+there, and between zones at the rate of their zones' link. Neither depends on the devices that take
+no part.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ class Units:
     """The units of one level in the order of devices: runs of equal ones, one behind the other.
 
     Args:
-        first: first device of each run, from 0. size: devices of a unit of each. number: the first unit of each.
+        first: first device of each run, from 0.
+        size: devices of a unit of each.
+        number: the first unit of each.
     """
 
     first: tuple[int, ...]
@@ -34,11 +39,15 @@ class Units:
     number: tuple[int, ...]
 
     def of(self, devices: IntArray) -> IntArray:
-        """The unit that each device lies in. With runs of (0, 8) and (16, 72) devices 7, 8, 16 and 87 lie in units 0, 1, 2 and 2."""
+        """The unit that each device lies in. With runs of (0, 8) and (16, 72) devices 7, 8, 16 and
+        87 lie in units 0, 1, 2 and 2.
+        """
         if len(self.first) == 1:
             return np.asarray(devices // self.size[0], dtype=np.int64)
         run = np.searchsorted(np.array(self.first), devices, side="right") - 1
-        first, size, number = (np.array(column)[run] for column in (self.first, self.size, self.number))
+        first, size, number = (
+            np.array(column)[run] for column in (self.first, self.size, self.number)
+        )
         return np.asarray(number + (devices - first) // size, dtype=np.int64)
 
     def at(self, device: int) -> int:
@@ -53,8 +62,8 @@ class Units:
         return first, min([first + self.size[run], *self.first[run + 1 : run + 2]])
 
     def seen_from(self, first: int, lasts: Iterable[int]) -> tuple[int, Units]:
-        """The first device of the unit that `first` lies in, and the units as devices that are counted from it see them, up to the largest
-        of `lasts`: equal wherever they lie alike.
+        """The first device of the unit that `first` lies in, and the units as devices that are
+        counted from it see them, up to the largest of `lasts`: equal wherever they lie alike.
         """
         if len(self.first) == 1:
             return first - first % self.size[0], self
@@ -96,7 +105,9 @@ def units_of(cluster: Cluster) -> tuple[Units, ...]:
     zones = _zones(cluster)
     levels = [_inside_nodes(cluster, level) for level in range(levels_inside_nodes(cluster))]
     for index in _kept(cluster)[:-1]:
-        levels.append(_filled(levels[-1], cluster.network[index].num_devices, cluster.num_devices, zones))
+        levels.append(
+            _filled(levels[-1], cluster.network[index].num_devices, cluster.num_devices, zones)
+        )
     if len(zones) > 1:
         levels.append(_filled(levels[-1], cluster.num_devices, cluster.num_devices, zones))
     return (*levels, *regular((cluster.num_devices,)))
@@ -104,8 +115,9 @@ def units_of(cluster: Cluster) -> tuple[Units, ...]:
 
 @lru_cache(maxsize=256)
 def levels_of(cluster: Cluster, group: int) -> tuple[Tier, ...]:
-    """What a device of a node group sees of each level. Of a mixed cluster `num_devices` is that of the largest unit; of several zones the
-    last level is the slowest link that leaves the group's (`zone_rates` has those of each two).
+    """What a device of a node group sees of each level. Of a mixed cluster `num_devices` is that of
+    the largest unit; of several zones the last level is the slowest link that leaves the group's
+    (`zone_rates` has those of each two).
     """
     if cluster.is_uniform:
         return cluster.tiers()
@@ -114,23 +126,38 @@ def levels_of(cluster: Cluster, group: int) -> tuple[Tier, ...]:
     rates = cluster.network_rates(kind)
     for level, index in enumerate(_kept(cluster), start=len(found)):
         tier, bandwidth, latency_s = rates[index]
-        joins = level < len(units) - 1 or (tier.num_devices or cluster.num_devices) >= cluster.num_devices
+        joins = (
+            level < len(units) - 1
+            or (tier.num_devices or cluster.num_devices) >= cluster.num_devices
+        )
         found.append(
-            Tier(name=tier.name if joins else "core", num_devices=max(units[level].size), bandwidth=bandwidth, latency_s=latency_s)
+            Tier(
+                name=tier.name if joins else "core",
+                num_devices=max(units[level].size),
+                bandwidth=bandwidth,
+                latency_s=latency_s,
+            )
         )
     if len(units) > len(found):
         shares, seconds = (rates[group] for rates in zone_rates(cluster))
-        found.append(Tier(name="zones", num_devices=cluster.num_devices, bandwidth=float(shares.min()), latency_s=float(seconds.max())))
+        found.append(
+            Tier(
+                name="zones",
+                num_devices=cluster.num_devices,
+                bandwidth=float(shares.min()),
+                latency_s=float(seconds.max()),
+            )
+        )
     return tuple(found)
 
 
 @lru_cache(maxsize=256)
 def zone_rates(cluster: Cluster) -> tuple[FloatArray, FloatArray]:
-    """(groups, groups) achieved bytes/s from a device of one node group to one of another, anywhere in the cluster, while all devices of
-    its node that work send; and seconds of a message.
+    """(groups, groups) achieved bytes/s from a device of one node group to one of another, anywhere
+    in the cluster, while all devices of its node that work send; and seconds of a message.
 
-    Between zones the link is a node's: its devices, and those of the node that it sends to, share it. None has more than the networks of
-    both zones leave it.
+    Between zones the link is a node's: its devices, and those of the node that it sends to, share
+    it. None has more than the networks of both zones leave it.
     """
     links = {(one.source, one.target): one.link for one in cluster.links}
     own = [cluster.network_rates(group.kind)[_kept(cluster)[-1]] for group in cluster.groups]
@@ -162,16 +189,22 @@ def counts_by_group(cluster: Cluster, devices: Sequence[int]) -> tuple[int, ...]
     """How many of some devices are in each node group."""
     if len(cluster.groups) == 1:
         return (len(devices),)
-    return tuple(np.bincount(groups_of(cluster, numbers_of(devices)), minlength=len(cluster.groups)).tolist())
+    return tuple(
+        np.bincount(groups_of(cluster, numbers_of(devices)), minlength=len(cluster.groups)).tolist()
+    )
 
 
 def at_work(cluster: Cluster, devices: Sequence[int]) -> Cluster:
-    """The cluster as a plan on some devices finds it: those of a node that work share its cards and its zone's links, idle ones do not.
+    """The cluster as a plan on some devices finds it: those of a node that work share its cards and
+    its zone's links, idle ones do not.
 
-    Nodes of one kind share as the fullest of them does, so that islands and groups stay alike. Where all devices of some node work, or have
-    a card each and no zone's link to share, it is the cluster itself.
+    Nodes of one kind share as the fullest of them does, so that islands and groups stay alike.
+    Where all devices of some node work, or have a card each and no zone's link to share, it is the
+    cluster itself.
     """
-    kinds = tuple(dict.fromkeys(group.kind for group in cluster.groups if _shares(cluster, group.kind)))
+    kinds = tuple(
+        dict.fromkeys(group.kind for group in cluster.groups if _shares(cluster, group.kind))
+    )
     if not kinds:
         return cluster
     fullest = dict.fromkeys(kinds, 0)
@@ -187,14 +220,21 @@ def at_work(cluster: Cluster, devices: Sequence[int]) -> Cluster:
 
 
 def _shares(cluster: Cluster, kind: NodeKind) -> bool:
-    return kind.num_devices > 1 and (kind.nics < kind.num_devices or len(cluster.zones) > 1 or bool(kind.node_tiers))
+    return kind.num_devices > 1 and (
+        kind.nics < kind.num_devices or len(cluster.zones) > 1 or bool(kind.node_tiers)
+    )
 
 
 @lru_cache(maxsize=1024)
 def _shared_by(cluster: Cluster, fullest: tuple[tuple[NodeKind, int], ...]) -> Cluster:
     """Equal questions have one answer, the same object: problems on it are kept by what it is."""
     kinds = {kind: replace(kind, at_work=most or kind.at_work) for kind, most in fullest}
-    return replace(cluster, groups=tuple(replace(group, kind=kinds.get(group.kind, group.kind)) for group in cluster.groups))
+    return replace(
+        cluster,
+        groups=tuple(
+            replace(group, kind=kinds.get(group.kind, group.kind)) for group in cluster.groups
+        ),
+    )
 
 
 @lru_cache(maxsize=256)
@@ -211,13 +251,17 @@ def repeats_after(units: tuple[Units, ...]) -> int:
 
 
 def _inner(kind: NodeKind, level: int) -> Tier:
-    """A level inside nodes of a kind; of a kind that has fewer the last, as nothing lies between its units and the network."""
+    """A level inside nodes of a kind; of a kind that has fewer the last, as nothing lies between
+    its units and the network.
+    """
     levels = kind.inner_levels
     return levels[min(level, len(levels) - 1)]
 
 
 def _inside_nodes(cluster: Cluster, level: int) -> Units:
-    """Units of a level inside nodes. Groups of one kind and zone that are neighbours fill islands together."""
+    """Units of a level inside nodes. Groups of one kind and zone that are neighbours fill islands
+    together.
+    """
     first, size, number = list[int](), list[int](), list[int]()
     start = 0
     for (kind, _), groups in groupby(cluster.groups, key=lambda group: (group.kind, group.zone)):
@@ -232,22 +276,31 @@ def _inside_nodes(cluster: Cluster, level: int) -> Units:
 def _zones(cluster: Cluster) -> tuple[int, ...]:
     """The first device of each run of nodes in one zone."""
     ends = (0, *group_ends(cluster))
-    return tuple(ends[n] for n, group in enumerate(cluster.groups) if n == 0 or group.zone != cluster.groups[n - 1].zone)
+    return tuple(
+        ends[n]
+        for n, group in enumerate(cluster.groups)
+        if n == 0 or group.zone != cluster.groups[n - 1].zone
+    )
 
 
 def _kept(cluster: Cluster) -> tuple[int, ...]:
-    """Which tiers of a mixed cluster's network are levels: those that join some of its islands, then one that joins all (the last, if
-    none reaches so far).
+    """Which tiers of a mixed cluster's network are levels: those that join some of its islands,
+    then one that joins all (the last, if none reaches so far).
     """
-    smallest, total = min(group.kind.inner_levels[-1].num_devices for group in cluster.groups), cluster.num_devices
+    smallest, total = (
+        min(group.kind.inner_levels[-1].num_devices for group in cluster.groups),
+        cluster.num_devices,
+    )
     reaches = [tier.num_devices or total for tier in cluster.network]
-    joins_all = next((index for index, reach in enumerate(reaches) if reach >= total), len(reaches) - 1)
+    joins_all = next(
+        (index for index, reach in enumerate(reaches) if reach >= total), len(reaches) - 1
+    )
     return (*(index for index, reach in enumerate(reaches) if smallest < reach < total), joins_all)
 
 
 def _filled(below: Units, size: int, total: int, borders: tuple[int, ...]) -> Units:
-    """Units of at most `size` devices, each of whole units `below` in their order; one that is larger is a unit alone, and none goes
-    across a border.
+    """Units of at most `size` devices, each of whole units `below` in their order; one that is
+    larger is a unit alone, and none goes across a border.
     """
     starts = [
         device

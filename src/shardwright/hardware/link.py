@@ -12,7 +12,8 @@ class Link:
 
     Args:
         latency_s: seconds for one message of no bytes (software included).
-        bandwidth: peak bytes/s out of the device. reverse_bandwidth: into it; 0.0 = the same.
+        bandwidth: peak bytes/s out of the device.
+        reverse_bandwidth: into it; 0.0 = the same.
         efficiency: achieved share of the peak by large messages.
         origin: where the achieved numbers come from.
     """
@@ -26,5 +27,9 @@ class Link:
     @property
     def achieved(self) -> float:
         """Bytes/s that large messages reach in the slower direction."""
-        slower = min(self.bandwidth, self.reverse_bandwidth) if self.reverse_bandwidth else self.bandwidth
+        slower = (
+            min(self.bandwidth, self.reverse_bandwidth)
+            if self.reverse_bandwidth
+            else self.bandwidth
+        )
         return slower * self.efficiency

@@ -1,7 +1,9 @@
-"""How often a cluster fails, what its storage takes and how long a restart lasts: the cluster's facts behind goodput.
+"""How often a cluster fails, what its storage takes and how long a restart lasts: the cluster's
+facts behind goodput.
 
-What a cluster file does not say is assumed: failures as each accelerator's entry of the catalog has them, storage of BLOOM's rate a device
-up to what the storage of Llama 3's cluster sustains in all, and ten minutes for a restart.
+What a cluster file does not say is assumed: failures as each accelerator's entry of the catalog has
+them, storage of BLOOM's rate a device up to what the storage of Llama 3's cluster sustains in all,
+and ten minutes for a restart.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ STORAGE_AT_MOST: Final = 2.0 * TERA
 STORAGE_ORIGIN: Final = Origin(
     evidence=Evidence.ASSUMED,
     reference=(
-        "0.15 GB/s a device, as BLOOM's storage gave 384 A100 (2.3 TB in 40 s; BigScience 2022), and at most 2 TB/s, what the storage "
-        "of Llama 3's cluster sustains (Llama Team 2024, section 3.3.1)"
+        "0.15 GB/s a device, as BLOOM's storage gave 384 A100 (2.3 TB in 40 s; BigScience 2022),"
+        " and at most 2 TB/s, what the storage of Llama 3's cluster sustains (Llama Team 2024,"
+        " section 3.3.1)"
     ),
 )
 RESTART_S: Final = 600.0
 RESTART_ORIGIN: Final = Origin(
-    evidence=Evidence.ASSUMED, reference="10 minutes to notice, replace the node, start all ranks and load the checkpoint"
+    evidence=Evidence.ASSUMED,
+    reference="10 minutes to notice, replace the node, start all ranks and load the checkpoint",
 )
 
 
@@ -40,8 +44,9 @@ class JobReliability:
     """What goodput is computed from, each with its origin.
 
     Args:
-        failures_per_hour: unexpected interruptions of the devices together. storage: bytes/s that they write together. restart_s: seconds
-            from an interruption to training again.
+        failures_per_hour: unexpected interruptions of the devices together.
+        storage: bytes/s that they write together.
+        restart_s: seconds from an interruption to training again.
     """
 
     failures_per_hour: Stated
@@ -59,13 +64,22 @@ def reliability_of(cluster: Cluster, *, devices: int) -> JobReliability:
         rates = [(g.count * g.kind.num_devices * part, g.kind.accelerator) for g in cluster.groups]
         origins = {one.failures_origin for _, one in rates if one.failures_origin is not None}
         origin = Origin(
-            evidence=next((one.evidence for one in origins if one.evidence is Evidence.ASSUMED), Evidence.PUBLISHED),
+            evidence=next(
+                (one.evidence for one in origins if one.evidence is Evidence.ASSUMED),
+                Evidence.PUBLISHED,
+            ),
             reference="; ".join(sorted(one.reference for one in origins)) or "no figure is known",
         )
-        failures = Stated(sum(number * one.failures_per_device_hour for number, one in rates), origin)
+        failures = Stated(
+            sum(number * one.failures_per_device_hour for number, one in rates), origin
+        )
     usual = Stated(min(STORAGE_PER_DEVICE * devices, STORAGE_AT_MOST), STORAGE_ORIGIN)
     return JobReliability(
         failures_per_hour=failures,
         storage=Stated(said.storage_bandwidth, said.origin) if said.storage_bandwidth else usual,
-        restart_s=Stated(RESTART_S, RESTART_ORIGIN) if said.restart_s is None else Stated(said.restart_s, said.origin),
+        restart_s=(
+            Stated(RESTART_S, RESTART_ORIGIN)
+            if said.restart_s is None
+            else Stated(said.restart_s, said.origin)
+        ),
     )

@@ -1,6 +1,7 @@
 """States of one cluster: the same devices and links, some of them slower than usual.
 
-A state only takes away, so no plan is faster in it than on the cluster as it is; devices keep their numbers.
+A state only takes away, so no plan is faster in it than on the cluster as it is; devices keep their
+numbers.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ class NodeState:
     """A node that is slower than usual.
 
     Args:
-        node: its number in the cluster, from 0. devices: share of their usual speed that its devices have. cards: share of the usual
-            bandwidth that its network cards have, both ways.
+        node: its number in the cluster, from 0.
+        devices: share of their usual speed that its devices have.
+        cards: share of the usual bandwidth that its network cards have, both ways.
     """
 
     node: int
@@ -35,7 +37,9 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkState:
-    """A link from one zone to another that is narrower or later than usual: share of its bandwidth, seconds more of latency."""
+    """A link from one zone to another that is narrower or later than usual: share of its bandwidth,
+    seconds more of latency.
+    """
 
     source: str
     target: str
@@ -48,8 +52,9 @@ class State:
     """One state of a cluster, and how often it is met.
 
     Args:
-        weight: in proportion to the time that the cluster spends in it. devices, network: share of their usual speed that all devices have,
-            and of its usual bandwidth that the network between nodes has.
+        weight: in proportion to the time that the cluster spends in it.
+        devices, network: share of their usual speed that all devices have, and of its usual
+            bandwidth that the network between nodes has.
     """
 
     name: str
@@ -72,14 +77,20 @@ def shares_of(states: tuple[State, ...]) -> tuple[float, ...]:
 
 
 def in_state(cluster: Cluster, state: State) -> Cluster:
-    """The cluster in a state: slower nodes are groups of their own, in their place, so that every device keeps its number.
+    """The cluster in a state: slower nodes are groups of their own, in their place, so that every
+    device keeps its number.
 
     Raises:
         ClusterError: it has no such node, or no link between such zones; or one is named twice.
     """
     changed = scale_network(cluster, factor=state.network) if state.network != 1.0 else cluster
     if state.devices != 1.0:
-        changed = replace(changed, groups=tuple(replace(g, kind=_slower(g.kind, devices=state.devices)) for g in changed.groups))
+        changed = replace(
+            changed,
+            groups=tuple(
+                replace(g, kind=_slower(g.kind, devices=state.devices)) for g in changed.groups
+            ),
+        )
     if state.nodes:
         changed = replace(changed, groups=_with_slow_nodes(changed, state))
     return replace(changed, links=_with_slow_links(changed, state)) if state.links else changed
@@ -88,10 +99,15 @@ def in_state(cluster: Cluster, state: State) -> Cluster:
 def _with_slow_nodes(cluster: Cluster, state: State) -> tuple[NodeGroup, ...]:
     slow = {one.node: one for one in state.nodes}
     if len(slow) < len(state.nodes):
-        raise ClusterError(f"scenario {state.name[:40]!r} has a node twice", hint="say all of a node in one entry")
+        raise ClusterError(
+            f"scenario {state.name[:40]!r} has a node twice", hint="say all of a node in one entry"
+        )
     total = sum(group.count for group in cluster.groups)
     if missing := [number for number in slow if number >= total]:
-        raise ClusterError(f"scenario {state.name[:40]!r}: the cluster has no node {missing[0]}", hint=f"nodes are 0 to {total - 1}")
+        raise ClusterError(
+            f"scenario {state.name[:40]!r}: the cluster has no node {missing[0]}",
+            hint=f"nodes are 0 to {total - 1}",
+        )
     groups: list[NodeGroup] = []
     first = 0
     for group in cluster.groups:
@@ -100,7 +116,11 @@ def _with_slow_nodes(cluster: Cluster, state: State) -> tuple[NodeGroup, ...]:
             if number > at:
                 groups.append(replace(group, count=number - at))
             one = slow[first + number]
-            groups.append(replace(group, kind=_slower(group.kind, devices=one.devices, cards=one.cards), count=1))
+            groups.append(
+                replace(
+                    group, kind=_slower(group.kind, devices=one.devices, cards=one.cards), count=1
+                )
+            )
             at = number + 1
         if group.count > at:
             groups.append(replace(group, count=group.count - at))
@@ -111,13 +131,17 @@ def _with_slow_nodes(cluster: Cluster, state: State) -> tuple[NodeGroup, ...]:
 def _with_slow_links(cluster: Cluster, state: State) -> tuple[ZoneLink, ...]:
     slow = {(one.source, one.target): one for one in state.links}
     if len(slow) < len(state.links):
-        raise ClusterError(f"scenario {state.name[:40]!r} has a link twice", hint="one entry for each direction, or one between two zones")
+        raise ClusterError(
+            f"scenario {state.name[:40]!r} has a link twice",
+            hint="one entry for each direction, or one between two zones",
+        )
     known = {(one.source, one.target) for one in cluster.links}
     for source, target in slow:
         if (source, target) not in known:
             zones = ", ".join(zone[:40] for zone in cluster.zones[:8] if zone)
             raise ClusterError(
-                f"scenario {state.name[:40]!r}: the cluster has no link from {source[:40]!r} to {target[:40]!r}",
+                f"scenario {state.name[:40]!r}: the cluster has no link from {source[:40]!r} to"
+                f" {target[:40]!r}",
                 hint=f"its zones are {zones}" if zones else "it has no zones",
             )
 
@@ -132,11 +156,17 @@ def _with_slow_links(cluster: Cluster, state: State) -> tuple[ZoneLink, ...]:
 
 
 def _slower(kind: NodeKind, *, devices: float = 1.0, cards: float = 1.0) -> NodeKind:
-    return replace(kind, accelerator=slower_device(kind.accelerator, 1.0 / devices), nic=_narrower(kind.nic, cards))
+    return replace(
+        kind,
+        accelerator=slower_device(kind.accelerator, 1.0 / devices),
+        nic=_narrower(kind.nic, cards),
+    )
 
 
 def slower_device(device: Accelerator, times: float) -> Accelerator:
-    """A device on which every kernel takes so many times as long: its peaks, its memory's bandwidth and its launches alike."""
+    """A device on which every kernel takes so many times as long: its peaks, its memory's bandwidth
+    and its launches alike.
+    """
     return replace(
         device,
         memory_bandwidth=device.memory_bandwidth / times,
@@ -147,4 +177,6 @@ def slower_device(device: Accelerator, times: float) -> Accelerator:
 
 
 def _narrower(link: Link, share: float) -> Link:
-    return replace(link, bandwidth=link.bandwidth * share, reverse_bandwidth=link.reverse_bandwidth * share)
+    return replace(
+        link, bandwidth=link.bandwidth * share, reverse_bandwidth=link.reverse_bandwidth * share
+    )

@@ -1,6 +1,7 @@
 """Zones: parts of a cluster that wide links join (data centres, availability zones, regions).
 
-A link is what one node has to the nodes of another zone, in one direction, as clouds sell it; what crosses is paid by the gigabyte.
+A link is what one node has to the nodes of another zone, in one direction, as clouds sell it; what
+crosses is paid by the gigabyte.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ MAX_DOLLARS: Final = 1000.0
 
 
 MAX_EGRESS: Final = 10.0
-"""Dollars that no cloud asks for 10^9 bytes: more is another unit (a terabyte's price, a month's)."""
+"""Dollars that no cloud asks for 10^9 bytes: more is another unit (a terabyte's price, a month's).
+"""
 MAX_LATENCY_S: Final = 10.0
 """Seconds that no link takes: more is another unit (microseconds given as milliseconds)."""
 
@@ -29,7 +31,9 @@ class ZoneLink:
     """What one node of a zone sends to nodes of another.
 
     Args:
-        source, target: names of the zones. link: of one node, all its devices together. egress: dollars for 10^9 bytes that leave.
+        source, target: names of the zones.
+        link: of one node, all its devices together.
+        egress: dollars for 10^9 bytes that leave.
     """
 
     source: str
@@ -42,25 +46,39 @@ def checked_links(zones: Iterable[str], links: Iterable[ZoneLink]) -> tuple[Zone
     """The links, in the order of the zones, one for each ordered pair.
 
     Raises:
-        ClusterError: a pair without a link or with two, a zone that no node is in, links of a cluster without zones, too many zones, or
-            a number that is none in its unit.
+        ClusterError: a pair without a link or with two, a zone that no node is in, links of a
+            cluster without zones, too many zones, or a number that is none in its unit.
     """
     known = tuple(dict.fromkeys(zones))
     if len(known) > MAX_ZONES:
         raise ClusterError(f"{len(known)} zones", hint=f"at most {MAX_ZONES}")
     if len(known) > 1 and "" in known:
-        raise ClusterError("some nodes are in no zone and others are", hint="name a zone for all of them")
+        raise ClusterError(
+            "some nodes are in no zone and others are", hint="name a zone for all of them"
+        )
     found: dict[tuple[str, str], ZoneLink] = {}
     for one in links:
         for name in (one.source, one.target):
             if name not in known or len(known) < 2:
-                hint = nearest(name, known) if len(known) > 1 else "name zones behind the nodes: h100-sxm:64@east"
-                raise ClusterError(f"a link of zone {name[:60]!r}, which no nodes are in", hint=hint)
+                hint = (
+                    nearest(name, known)
+                    if len(known) > 1
+                    else "name zones behind the nodes: h100-sxm:64@east"
+                )
+                raise ClusterError(
+                    f"a link of zone {name[:60]!r}, which no nodes are in", hint=hint
+                )
         if one.source == one.target:
-            raise ClusterError(f"a link of zone {one.source[:60]!r} to itself", hint="nodes of a zone are joined by their cards")
+            raise ClusterError(
+                f"a link of zone {one.source[:60]!r} to itself",
+                hint="nodes of a zone are joined by their cards",
+            )
         _require_units(one)
         if (one.source, one.target) in found:
-            raise ClusterError(f"two links from {one.source[:60]!r} to {one.target[:60]!r}", hint="one for each direction")
+            raise ClusterError(
+                f"two links from {one.source[:60]!r} to {one.target[:60]!r}",
+                hint="one for each direction",
+            )
         found[one.source, one.target] = one
     for pair in permutations(known, 2):
         if pair not in found:
@@ -75,7 +93,10 @@ def _require_units(link: ZoneLink) -> None:
     """Raise for numbers that no link has in their unit."""
     name = f"the link from {link.source[:60]!r} to {link.target[:60]!r}"
     if not 0.0 <= link.link.latency_s <= MAX_LATENCY_S:
-        raise ClusterError(f"{name}: a latency of {link.link.latency_s:g} s", hint=f"in ms, up to {MAX_LATENCY_S * 1e3:g}: 60ms")
+        raise ClusterError(
+            f"{name}: a latency of {link.link.latency_s:g} s",
+            hint=f"in ms, up to {MAX_LATENCY_S * 1e3:g}: 60ms",
+        )
     if not 0.0 <= link.egress <= MAX_EGRESS:
         raise ClusterError(
             f"{name}: {link.egress:g} dollars for a gigabyte that leaves",

@@ -16,7 +16,9 @@ MAX_SAMPLES: Final = 2**32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionRecipe:
-    """Number formats that go together: of GEMMs, of the working copy, of saved activations, of the master copy, of optimizer states."""
+    """Number formats that go together: of GEMMs, of the working copy, of saved activations, of the
+    master copy, of optimizer states.
+    """
 
     compute: Dtype
     parameter: Dtype
@@ -30,23 +32,50 @@ MAX_IMBALANCE: Final = 1000
 
 PRECISIONS: Final = {
     "bf16": PrecisionRecipe(compute=Dtype.BF16, parameter=Dtype.BF16, activation=Dtype.BF16),
-    "bf16-pure": PrecisionRecipe(compute=Dtype.BF16, parameter=Dtype.BF16, activation=Dtype.BF16, master=None, states=Dtype.BF16),
+    "bf16-pure": PrecisionRecipe(
+        compute=Dtype.BF16,
+        parameter=Dtype.BF16,
+        activation=Dtype.BF16,
+        master=None,
+        states=Dtype.BF16,
+    ),
     "fp16": PrecisionRecipe(compute=Dtype.FP16, parameter=Dtype.FP16, activation=Dtype.FP16),
     "fp8": PrecisionRecipe(compute=Dtype.FP8, parameter=Dtype.BF16, activation=Dtype.BF16),
     "fp4": PrecisionRecipe(compute=Dtype.FP4, parameter=Dtype.BF16, activation=Dtype.BF16),
-    "fp32": PrecisionRecipe(compute=Dtype.FP32, parameter=Dtype.FP32, activation=Dtype.FP32, master=None),
-    "tf32": PrecisionRecipe(compute=Dtype.TF32, parameter=Dtype.FP32, activation=Dtype.FP32, master=None),
+    "fp32": PrecisionRecipe(
+        compute=Dtype.FP32, parameter=Dtype.FP32, activation=Dtype.FP32, master=None
+    ),
+    "tf32": PrecisionRecipe(
+        compute=Dtype.TF32, parameter=Dtype.FP32, activation=Dtype.FP32, master=None
+    ),
 }
-_OTHER_NAMES: Final = {"nvfp4": "fp4", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float8": "fp8"}
-"""Other names of recipes. NVIDIA's FP4 with blocks of 16 elements (NVFP4) is the only recipe of four bits that frameworks train in."""
+_OTHER_NAMES: Final = {
+    "nvfp4": "fp4",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "float8": "fp8",
+}
+"""Other names of recipes. NVIDIA's FP4 with blocks of 16 elements (NVFP4) is the only recipe of
+four bits that frameworks train in."""
 _NEAREST_RECIPE: Final = {
-    "mxfp4": "fp4, which is NVFP4; MXFP4 is a format of weights that are served: serve-simulate --precision 'experts=mxfp4'",
+    "mxfp4": (
+        "fp4, which is NVFP4; MXFP4 is a format of weights that are served: serve-simulate"
+        " --precision 'experts=mxfp4'"
+    ),
     "mxfp8": "fp8, with --pin fp8=mx for scales of blocks of 32",
     "int8": "fp8; int8 is a format of weights that are served: serve-simulate --precision int8",
-    "int4": "fp4; int4 is a format of weights that are served: serve-simulate --precision int4/bf16",
+    "int4": (
+        "fp4; int4 is a format of weights that are served: serve-simulate --precision int4/bf16"
+    ),
 }
 """What is close to a format that no recipe of training computes in."""
-_SEQUENCE_FLAGS: Final = {"text": "--seq-len", "encoder": "--encoder-len", "image": "--image-tokens"}
+_SEQUENCE_FLAGS: Final = {
+    "text": "--seq-len",
+    "encoder": "--encoder-len",
+    "image": "--image-tokens",
+}
 
 
 def job_from_flags(
@@ -61,17 +90,22 @@ def job_from_flags(
     dropout: bool = False,
     expert_imbalance: float = 1.0,
 ) -> TrainingJob:
-    """The training job that the flags describe: AdamW, with states in fp32 unless the precision says otherwise.
+    """The training job that the flags describe: AdamW, with states in fp32 unless the precision
+    says otherwise.
 
     Args:
-        seq_len: tokens of a sample's text. global_batch: samples a step.
-        precision: a recipe of `PRECISIONS`: ``fp8`` and ``fp4`` compute in them over bf16 parameters and activations;
-            ``bf16-pure`` updates bf16 parameters in place, with optimizer states in bf16 and no fp32 copy (``model.to(torch.bfloat16)``).
+        seq_len: tokens of a sample's text.
+        global_batch: samples a step.
+        precision: a recipe of `PRECISIONS`: ``fp8`` and ``fp4`` compute in them over bf16
+            parameters and activations; ``bf16-pure`` updates bf16 parameters in place, with
+            optimizer states in bf16 and no fp32 copy (``model.to(torch.bfloat16)``).
         gradient_wire: dtype of gradients on the network; empty = as the runtime accumulates them.
         encoder_len, image_tokens: tokens of a sample's other sequences; 0 = it has none.
-        needed: sequences that the model runs over (``Block.sequence`` and ``Block.memory``); each must have a length.
+        needed: sequences that the model runs over (``Block.sequence`` and ``Block.memory``); each
+            must have a length.
         dropout: attention and hidden dropout are on.
-        expert_imbalance: tokens of the busiest device's experts over the mean; 1 = tokens are spread evenly.
+        expert_imbalance: tokens of the busiest device's experts over the mean; 1 = tokens are
+            spread evenly.
 
     Raises:
         UsageError: a number out of range, an unknown word, or a sequence without a length.
@@ -84,7 +118,9 @@ def job_from_flags(
     _require(needed, lengths)
     recipe = _recipe(precision)
     return TrainingJob(
-        sequences=tuple(SequenceLength(name=name, tokens=tokens) for name, tokens in lengths.items() if tokens),
+        sequences=tuple(
+            SequenceLength(name=name, tokens=tokens) for name, tokens in lengths.items() if tokens
+        ),
         global_batch=_count(global_batch, flag="--global-batch", most=MAX_SAMPLES),
         optimizer=Optimizer(master=recipe.master, states=(recipe.states, recipe.states)),
         compute=recipe.compute,
@@ -103,9 +139,14 @@ def _count(value: object, *, flag: str, most: int, least: int = 1) -> int:
 
 
 def _imbalance(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1.0 <= value <= MAX_IMBALANCE:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 1.0 <= value <= MAX_IMBALANCE
+    ):
         raise UsageError(
-            f"--expert-imbalance {_shown(value)}", hint=f"the busiest device's tokens over the mean, from 1 to {MAX_IMBALANCE}"
+            f"--expert-imbalance {_shown(value)}",
+            hint=f"the busiest device's tokens over the mean, from 1 to {MAX_IMBALANCE}",
         )
     return float(value)
 
@@ -116,18 +157,27 @@ def _require(needed: Iterable[str], lengths: dict[str, int]) -> None:
             continue
         flag = _SEQUENCE_FLAGS.get(name)
         if flag is None:
-            raise UsageError(f"the model runs over a sequence {name!r}, which a job cannot give", hint=nearest(name, lengths))
+            raise UsageError(
+                f"the model runs over a sequence {name!r}, which a job cannot give",
+                hint=nearest(name, lengths),
+            )
         if not lengths[name]:
-            raise UsageError(f"the model needs the length of its {name} sequence", hint=f"give {flag}")
+            raise UsageError(
+                f"the model needs the length of its {name} sequence", hint=f"give {flag}"
+            )
 
 
 def _recipe(precision: str) -> PrecisionRecipe:
     word = precision.strip().lower()
     recipe = PRECISIONS.get(_OTHER_NAMES.get(word, word))
     if word in _NEAREST_RECIPE:
-        raise UsageError(f"no training recipe computes in {word}", hint=f"--precision {_NEAREST_RECIPE[word]}")
+        raise UsageError(
+            f"no training recipe computes in {word}", hint=f"--precision {_NEAREST_RECIPE[word]}"
+        )
     if recipe is None:
-        raise UsageError(f"unknown precision {precision[:40]!r}", hint=nearest(precision[:40], PRECISIONS))
+        raise UsageError(
+            f"unknown precision {precision[:40]!r}", hint=nearest(precision[:40], PRECISIONS)
+        )
     return recipe
 
 

@@ -1,7 +1,9 @@
-"""Number formats of published checkpoints: what "the fp8 one" of a model means for each class of its products, with where that is said.
+"""Number formats of published checkpoints: what "the fp8 one" of a model means for each class of
+its products, with where that is said.
 
-A checkpoint's name in short does not say it. DeepSeek-R1's FP8 covers all products but the head, NVIDIA's FP4 of it leaves the attention's
-projections in 16 bits but for the last one, and gpt-oss has four bits in its experts alone.
+A checkpoint's name in short does not say it. DeepSeek-R1's FP8 covers all products but the head,
+NVIDIA's FP4 of it leaves the attention's projections in 16 bits but for the last one, and gpt-oss
+has four bits in its experts alone.
 """
 
 from __future__ import annotations
@@ -25,9 +27,13 @@ class Checkpoint:
     """A published checkpoint, or several that are quantised alike.
 
     Args:
-        names: as published, in lower case. models: catalog names of the models that it may be one of. words: what tables call it in short,
-            where it is the usual one of those models. originals: those of the models whose own weights were first published so.
-        precision: its formats. with_fp4_units: where the device multiplies in four bits and that changes what experts are multiplied in.
+        names: as published, in lower case.
+        models: catalog names of the models that it may be one of.
+        words: what tables call it in short, where it is the usual one of those models.
+        originals: those of the models whose own weights were first published so.
+        precision: its formats.
+        with_fp4_units: where the device multiplies in four bits and that changes what experts are
+            multiplied in.
         source: where its formats are said.
     """
 
@@ -40,13 +46,28 @@ class Checkpoint:
     source: str
 
     def formats(self, *, fp4_units: bool) -> Precision:
-        """Its formats on a device with four-bit units, or without: those cast weights of four bits to the activations' format."""
+        """Its formats on a device with four-bit units, or without: those cast weights of four bits
+        to the activations' format.
+        """
         found = self.with_fp4_units if fp4_units and self.with_fp4_units else self.precision
-        return found if fp4_units else replace(found, mlp=_cast(found.mlp), experts=_cast(found.experts), attention=_cast(found.attention))
+        return (
+            found
+            if fp4_units
+            else replace(
+                found,
+                mlp=_cast(found.mlp),
+                experts=_cast(found.experts),
+                attention=_cast(found.attention),
+            )
+        )
 
 
 def _cast(one: OperatorPrecision) -> OperatorPrecision:
-    return replace(one, activations=NumberFormat.BF16) if one.activations is NumberFormat.NVFP4 else one
+    return (
+        replace(one, activations=NumberFormat.BF16)
+        if one.activations is NumberFormat.NVFP4
+        else one
+    )
 
 
 _ALL_FP8: Final = Precision(attention=FP8, mlp=FP8, experts=FP8)
@@ -54,39 +75,69 @@ _ALL_FP8_KV: Final = replace(_ALL_FP8, kv=NumberFormat.FP8)
 _ALL_NVFP4_KV: Final = Precision(attention=NVFP4, mlp=NVFP4, experts=NVFP4, kv=NumberFormat.FP8)
 _EXPERTS_MXFP4: Final = Precision(experts=MXFP4)
 _R1: Final = ("deepseek-r1", "deepseek-v3")
-_LLAMA: Final = ("llama-3.1-8b", "llama-3.1-70b", "llama-3.3-70b", "llama-3.1-405b", "llama-4-scout-text", "llama-4-maverick-text")
+_LLAMA: Final = (
+    "llama-3.1-8b",
+    "llama-3.1-70b",
+    "llama-3.3-70b",
+    "llama-3.1-405b",
+    "llama-4-scout-text",
+    "llama-4-maverick-text",
+)
 
 CHECKPOINTS: Final = (
     Checkpoint(
-        names=("deepseek-ai/deepseek-r1", "deepseek-ai/deepseek-r1-0528", "deepseek-ai/deepseek-v3", "deepseek-ai/deepseek-v3.1"),
+        names=(
+            "deepseek-ai/deepseek-r1",
+            "deepseek-ai/deepseek-r1-0528",
+            "deepseek-ai/deepseek-v3",
+            "deepseek-ai/deepseek-v3.1",
+        ),
         models=_R1,
         words=("fp8",),
         originals=_R1,
         precision=_ALL_FP8,
-        source="config.json: fp8 e4m3, blocks of 128 x 128, activations in groups of 128; embedding, head, norms and router are not "
-        "(deepseek-ai/DeepSeek-V3, README_WEIGHTS.md)",
+        source=(
+            "config.json: fp8 e4m3, blocks of 128 x 128, activations in groups of 128; embedding,"
+            " head, norms and router are not (deepseek-ai/DeepSeek-V3, README_WEIGHTS.md)"
+        ),
     ),
     Checkpoint(
-        names=("nvidia/deepseek-r1-0528-fp4-v2", "nvidia/deepseek-r1-fp4-v2", "nvidia/deepseek-v3.1-nvfp4", "nvidia/deepseek-r1-nvfp4"),
+        names=(
+            "nvidia/deepseek-r1-0528-fp4-v2",
+            "nvidia/deepseek-r1-fp4-v2",
+            "nvidia/deepseek-v3.1-nvfp4",
+            "nvidia/deepseek-r1-nvfp4",
+        ),
         models=_R1,
         words=("fp4", "nvfp4"),
-        precision=Precision(attention=BF16, output=NVFP4, mlp=NVFP4, experts=NVFP4, kv=NumberFormat.FP8),
-        source="model card: beside what the first FP4 checkpoint quantises, the attention's wo; runs of InferenceX load it",
+        precision=Precision(
+            attention=BF16, output=NVFP4, mlp=NVFP4, experts=NVFP4, kv=NumberFormat.FP8
+        ),
+        source=(
+            "model card: beside what the first FP4 checkpoint quantises, the attention's wo; runs"
+            " of InferenceX load it"
+        ),
     ),
     Checkpoint(
         names=("nvidia/deepseek-r1-0528-fp4",),
         models=_R1,
         words=(),
         precision=Precision(attention=BF16, mlp=NVFP4, experts=NVFP4, kv=NumberFormat.FP8),
-        source="tensors of the checkpoint: U8 in mlp, experts and shared experts, BF16 in self_attn, embedding and head; the FP8 cache is "
-        "on by default (TensorRT-LLM, Best_perf_practice_on_DeepSeek-R1)",
+        source=(
+            "tensors of the checkpoint: U8 in mlp, experts and shared experts, BF16 in self_attn,"
+            " embedding and head; the FP8 cache is on by default (TensorRT-LLM,"
+            " Best_perf_practice_on_DeepSeek-R1)"
+        ),
     ),
     Checkpoint(
         names=("nvidia/deepseek-r1-fp4",),
         models=_R1,
         words=(),
         precision=Precision(attention=BF16, mlp=NVFP4, experts=NVFP4),
-        source="as nvidia/DeepSeek-R1-0528-FP4; its cache is in 16 bits (TensorRT-LLM, Best_perf_practice_on_DeepSeek-R1)",
+        source=(
+            "as nvidia/DeepSeek-R1-0528-FP4; its cache is in 16 bits (TensorRT-LLM,"
+            " Best_perf_practice_on_DeepSeek-R1)"
+        ),
     ),
     Checkpoint(
         names=("openai/gpt-oss-120b", "openai/gpt-oss-20b"),
@@ -95,23 +146,41 @@ CHECKPOINTS: Final = (
         originals=("gpt-oss-120b", "gpt-oss-20b"),
         precision=_EXPERTS_MXFP4,
         with_fp4_units=replace(_EXPERTS_MXFP4, experts=MXFP4_FP8),
-        source="config.json: mxfp4, but attention, router, embedding and head; engines multiply in bf16 on Hopper and cast tokens to mxfp8 "
-        "on Blackwell (vLLM's recipe for gpt-oss). Tables that call it fp8 mean the cache or the activations: there is no FP8 checkpoint",
+        source=(
+            "config.json: mxfp4, but attention, router, embedding and head; engines multiply in"
+            " bf16 on Hopper and cast tokens to mxfp8 on Blackwell (vLLM's recipe for gpt-oss)."
+            " Tables that call it fp8 mean the cache or the activations: there is no FP8 checkpoint"
+        ),
     ),
     Checkpoint(
-        names=("qwen/qwen3-235b-a22b-fp8", "qwen/qwen3-30b-a3b-fp8", "qwen/qwen3-32b-fp8", "nvidia/qwen3-235b-a22b-fp8"),
+        names=(
+            "qwen/qwen3-235b-a22b-fp8",
+            "qwen/qwen3-30b-a3b-fp8",
+            "qwen/qwen3-32b-fp8",
+            "nvidia/qwen3-235b-a22b-fp8",
+        ),
         models=("qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-32b"),
         words=("fp8",),
         precision=_ALL_FP8,
-        source="config.json: fp8 e4m3, blocks of 128 x 128; embedding, head, norms and routers are not",
+        source=(
+            "config.json: fp8 e4m3, blocks of 128 x 128; embedding, head, norms and routers are not"
+        ),
     ),
     Checkpoint(
-        names=("nvidia/qwen3-235b-a22b-fp4", "nvidia/qwen3-30b-a3b-fp4", "nvidia/qwen3-32b-fp4", "nvidia/qwen3-32b-nvfp4"),
+        names=(
+            "nvidia/qwen3-235b-a22b-fp4",
+            "nvidia/qwen3-30b-a3b-fp4",
+            "nvidia/qwen3-32b-fp4",
+            "nvidia/qwen3-32b-nvfp4",
+        ),
         models=("qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-32b"),
         words=("fp4", "nvfp4"),
         precision=_ALL_NVFP4_KV,
-        source="model cards: weights and activations of the linear operators within transformer blocks; the head is not. The later "
-        "Instruct-2507 one of 235B leaves attention in BF16 (sgl-project/sglang#18189)",
+        source=(
+            "model cards: weights and activations of the linear operators within transformer"
+            " blocks; the head is not. The later Instruct-2507 one of 235B leaves attention in BF16"
+            " (sgl-project/sglang#18189)"
+        ),
     ),
     Checkpoint(
         names=("moonshotai/kimi-k2.5", "moonshotai/kimi-k2-thinking"),
@@ -119,8 +188,11 @@ CHECKPOINTS: Final = (
         words=("int4",),
         originals=("kimi-k2.5",),
         precision=Precision(experts=INT4),
-        source="config.json: compressed-tensors, 4-bit weights in groups of 32; attention, shared experts, the dense layer and head are "
-        "not (card of ISTA-DASLab/Kimi-K2.5-2Bit-GSQ lists the same; groups from memory)",
+        source=(
+            "config.json: compressed-tensors, 4-bit weights in groups of 32; attention, shared"
+            " experts, the dense layer and head are not (card of ISTA-DASLab/Kimi-K2.5-2Bit-GSQ"
+            " lists the same; groups from memory)"
+        ),
     ),
     Checkpoint(
         names=("minimaxai/minimax-m2.5", "minimaxai/minimax-m2"),
@@ -128,61 +200,95 @@ CHECKPOINTS: Final = (
         words=("fp8",),
         originals=("minimax-m2.5",),
         precision=_ALL_FP8,
-        source="config.json: fp8 e4m3, blocks of 128 x 128, modules_to_not_convert: gate, e_score_correction_bias, lm_head",
+        source=(
+            "config.json: fp8 e4m3, blocks of 128 x 128, modules_to_not_convert: gate,"
+            " e_score_correction_bias, lm_head"
+        ),
     ),
     Checkpoint(
         names=("qwen/qwen3.5-397b-a17b-fp8",),
         models=("qwen3.5-397b-a17b",),
         words=("fp8",),
         precision=_ALL_FP8,
-        source="from memory of its config.json: blocks of 128 x 128; small projections of the linear attention, gates, head and the tower "
-        "of images are not",
+        source=(
+            "from memory of its config.json: blocks of 128 x 128; small projections of the linear"
+            " attention, gates, head and the tower of images are not"
+        ),
     ),
     Checkpoint(
         names=("nvidia/qwen3.5-397b-a17b-nvfp4",),
         models=("qwen3.5-397b-a17b",),
         words=("fp4", "nvfp4"),
         precision=Precision(mlp=NVFP4, experts=NVFP4),
-        source="sizes of public NVFP4 builds: 233 GB, so experts alone; whether the shared expert is among them is not known here, it is "
-        "0.2 % of the weights",
+        source=(
+            "sizes of public NVFP4 builds: 233 GB, so experts alone; whether the shared expert is"
+            " among them is not known here, it is 0.2 % of the weights"
+        ),
     ),
     Checkpoint(
         names=("zai-org/glm-5-fp8", "zhipuai/glm-5"),
         models=("glm-5",),
         words=("fp8",),
         precision=_ALL_FP8,
-        source="from memory of its config.json: as DeepSeek-V3's, the indexer's projections of scores in 16 bits",
+        source=(
+            "from memory of its config.json: as DeepSeek-V3's, the indexer's projections of scores"
+            " in 16 bits"
+        ),
     ),
     Checkpoint(
-        names=tuple(f"nvidia/{name}-fp8" for name in ("llama-3.1-8b-instruct", "llama-3.3-70b-instruct", "llama-3.1-405b-instruct")),
+        names=tuple(
+            f"nvidia/{name}-fp8"
+            for name in (
+                "llama-3.1-8b-instruct",
+                "llama-3.3-70b-instruct",
+                "llama-3.1-405b-instruct",
+            )
+        ),
         models=_LLAMA,
         words=("fp8",),
         precision=_ALL_FP8_KV,
-        source="hf_quant_config.json: FP8 with a scale a tensor, but the head (Llama 4: and routers); kv_cache_quant_algo FP8 (memory)",
+        source=(
+            "hf_quant_config.json: FP8 with a scale a tensor, but the head (Llama 4: and routers);"
+            " kv_cache_quant_algo FP8 (memory)"
+        ),
     ),
     Checkpoint(
-        names=tuple(f"nvidia/{name}-fp4" for name in ("llama-3.1-8b-instruct", "llama-3.3-70b-instruct", "llama-3.1-405b-instruct")),
+        names=tuple(
+            f"nvidia/{name}-fp4"
+            for name in (
+                "llama-3.1-8b-instruct",
+                "llama-3.3-70b-instruct",
+                "llama-3.1-405b-instruct",
+            )
+        ),
         models=_LLAMA,
         words=("fp4", "nvfp4"),
         precision=_ALL_NVFP4_KV,
-        source="hf_quant_config.json: NVFP4, but the head (Llama 4: and routers; its attention too, vLLM's test of quantised attention "
-        "loads it); kv_cache_quant_algo FP8 (from memory)",
+        source=(
+            "hf_quant_config.json: NVFP4, but the head (Llama 4: and routers; its attention too,"
+            " vLLM's test of quantised attention loads it); kv_cache_quant_algo FP8 (from memory)"
+        ),
     ),
 )
 
 
 def find_checkpoint(model: str, *, words: str, name: str = "") -> Checkpoint | None:
-    """The checkpoint called `name`, else the one that is meant by a word (``fp8``) for a model of the catalog; None where nobody knows.
+    """The checkpoint called `name`, else the one that is meant by a word (``fp8``) for a model of
+    the catalog; None where nobody knows.
 
     Args:
-        model: first name of the catalog's entry. words: in lower case.
+        model: first name of the catalog's entry.
+        words: in lower case.
     """
     by_name = next((one for one in CHECKPOINTS if name.lower() in one.names), None)
-    return by_name or next((one for one in CHECKPOINTS if model in one.models and words in one.words), None)
+    return by_name or next(
+        (one for one in CHECKPOINTS if model in one.models and words in one.words), None
+    )
 
 
 def published_checkpoint(model: str) -> Checkpoint | None:
-    """The checkpoint in which a model was first published, where that one is quantised; None for others.
+    """The checkpoint in which a model was first published, where that one is quantised; None for
+    others.
 
     Args:
         model: first name of the catalog's entry.
@@ -191,10 +297,14 @@ def published_checkpoint(model: str) -> Checkpoint | None:
 
 
 def plain_precision(words: str) -> Precision | None:
-    """Formats where a word alone is known: all products but the head in it; None for other words than ``bf16``, ``fp16``, ``fp8``."""
+    """Formats where a word alone is known: all products but the head in it; None for other words
+    than ``bf16``, ``fp16``, ``fp8``.
+    """
     known = {
         "bf16": Precision(),
-        "fp16": Precision(**dict.fromkeys(("attention", "mlp", "experts", "head"), _HALF), kv=NumberFormat.FP16),
+        "fp16": Precision(
+            **dict.fromkeys(("attention", "mlp", "experts", "head"), _HALF), kv=NumberFormat.FP16
+        ),
         "fp8": _ALL_FP8,
     }
     return known.get(words)

@@ -1,8 +1,10 @@
 """The critical batch size: how many tokens a step may have before more of them save few steps.
 
-Training to a loss with B tokens a step takes S_min (1 + B_crit / B) steps and D_min (1 + B / B_crit) tokens (McCandlish et al. 2018, arXiv
-1812.06162, section 2.3; Kaplan et al. 2020, arXiv 2001.08361, equation 5.1 in this form). So a step of B tokens at a rate of R tokens a
-second comes nearer to the loss at R / (1 + B / B_crit): at the critical batch half of the tokens are spent for the other half of the steps.
+Training to a loss with B tokens a step takes S_min (1 + B_crit / B) steps and D_min (1 + B /
+B_crit) tokens (McCandlish et al. 2018, arXiv 1812.06162, section 2.3; Kaplan et al. 2020, arXiv
+2001.08361, equation 5.1 in this form). So a step of B tokens at a rate of R tokens a second comes
+nearer to the loss at R / (1 + B / B_crit): at the critical batch half of the tokens are spent for
+the other half of the steps.
 """
 
 from __future__ import annotations
@@ -14,10 +16,15 @@ CRITICAL_EXPONENT: Final = 0.21
 """B_crit = 2e8 tokens / L^(1 / 0.21), L in nats a token (Kaplan et al. 2020, equation 1.4)."""
 LOSS_OF_PARAMETERS: Final = (6.4e13, 0.076)
 LOSS_OF_TOKENS: Final = (1.8e13, 0.103)
-"""N_c, alpha_N and D_c, alpha_D of L(N, D) = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D (equation 1.5, table 2)."""
+"""N_c, alpha_N and D_c, alpha_D of L(N, D) = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D
+(equation 1.5, table 2)."""
 TOKENS_PER_PARAMETER: Final = 20.0
-"""Of a training run that spends its compute best (Hoffmann et al. 2022, arXiv 2203.15556, table 3): where nobody says how many."""
-SOURCE: Final = "Kaplan et al. 2020, arXiv 2001.08361, equations 1.4 and 1.5: dense models of GPT-2's kind, extrapolated"
+"""Of a training run that spends its compute best (Hoffmann et al. 2022, arXiv 2203.15556, table 3):
+where nobody says how many."""
+SOURCE: Final = (
+    "Kaplan et al. 2020, arXiv 2001.08361, equations 1.4 and 1.5: dense models of GPT-2's kind,"
+    " extrapolated"
+)
 
 
 def loss(*, parameters: float, tokens: float) -> float:
@@ -30,12 +37,15 @@ def critical_batch(*, parameters: float, tokens: float) -> float:
     """Tokens a step of the critical batch at the loss that a run ends with.
 
     Args:
-        parameters: that a token multiplies with (of a mixture of experts, the active ones). tokens: trained on.
+        parameters: that a token multiplies with (of a mixture of experts, the active ones).
+        tokens: trained on.
     """
     per_token = loss(parameters=parameters, tokens=tokens)
     return float(CRITICAL_TOKENS / per_token ** (1 / CRITICAL_EXPONENT))
 
 
 def useful_share(*, batch: float, critical: float) -> float:
-    """Share of the tokens of a step of `batch` tokens that a run with the smallest batches would need too: 1 / (1 + B / B_crit)."""
+    """Share of the tokens of a step of `batch` tokens that a run with the smallest batches would
+    need too: 1 / (1 + B / B_crit).
+    """
     return 1 / (1 + batch / critical)

@@ -1,4 +1,6 @@
-"""What is to be served: lengths and arrivals of requests, number formats, shared prefixes, and what is promised of the answers."""
+"""What is to be served: lengths and arrivals of requests, number formats, shared prefixes, and what
+is promised of the answers.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class TokenRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Tokens of a request's prompt (`inputs`) and of its answer (`outputs`, the first token among them), drawn apart."""
+    """Tokens of a request's prompt (`inputs`) and of its answer (`outputs`, the first token among
+    them), drawn apart.
+    """
 
     inputs: TokenRange
     outputs: TokenRange
@@ -36,10 +40,13 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoop:
-    """As many requests are in flight as `concurrency` says: all of those at once at the start, and another as soon as one is done.
+    """As many requests are in flight as `concurrency` says: all of those at once at the start, and
+    another as soon as one is done.
 
     Args:
-        requests: in all. burst: the first `concurrency` arrive together; False = one after another over the mean time of an answer.
+        requests: in all.
+        burst: the first `concurrency` arrive together; False = one after another over the mean time
+            of an answer.
     """
 
     concurrency: int
@@ -57,8 +64,8 @@ class Poisson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diurnal:
-    """A Poisson stream whose rate swings as a sine over `period_s`, from (1 - swing) to (1 + swing) times `per_second`; it begins at its
-    mean.
+    """A Poisson stream whose rate swings as a sine over `period_s`, from (1 - swing) to (1 + swing)
+    times `per_second`; it begins at its mean.
     """
 
     per_second: float
@@ -72,8 +79,10 @@ class Trace:
     """Requests as somebody logged them, in the order of arrival.
 
     Args:
-        arrival_s: (n,) from the first one's. inputs, outputs: (n,) tokens. blocks: (n,) of hashes of the prompt's blocks of `block_tokens`
-            tokens, equal where all tokens up to there are; empty = nothing is known to be shared.
+        arrival_s: (n,) from the first one's.
+        inputs, outputs: (n,) tokens.
+        blocks: (n,) of hashes of the prompt's blocks of `block_tokens` tokens, equal where all
+            tokens up to there are; empty = nothing is known to be shared.
         source: file name or words that say where it is from.
     """
 
@@ -90,7 +99,9 @@ Arrivals: TypeAlias = ClosedLoop | Poisson | Diurnal | Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrefix:
-    """Prompts begin with one of `groups` texts of `tokens` tokens (a system prompt), each as likely."""
+    """Prompts begin with one of `groups` texts of `tokens` tokens (a system prompt), each as
+    likely.
+    """
 
     groups: int
     tokens: int
@@ -98,10 +109,14 @@ class SharedPrefix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What is promised of requests (an SLO): seconds at most, and of which share of them; None = nothing.
+    """What is promised of requests (an SLO): seconds at most, and of which share of them; None =
+    nothing.
 
     Args:
-        ttft_s: to the first token. tpot_s: of each further token in the mean of a request. e2e_s: to the last. share: of the requests.
+        ttft_s: to the first token.
+        tpot_s: of each further token in the mean of a request.
+        e2e_s: to the last.
+        share: of the requests.
     """
 
     ttft_s: float | None = None
@@ -127,9 +142,9 @@ class NumberFormat(StrEnum):
     def bytes(self) -> float:
         """Bytes an element, its share of the scales among them.
 
-        MXFP4: 4 bits and an 8-bit scale for 32; NVFP4: 4 bits and an 8-bit scale for 16; INT4: 4 bits and a 16-bit scale for 128 (AWQ,
-        GPTQ), so 0.531, 0.5625 and 0.516; for 32 (Kimi K2 Thinking, K2.5) 0.5625. FP8 and INT8: scales of 128 x 128
-        blocks or of channels, left out.
+        MXFP4: 4 bits and an 8-bit scale for 32; NVFP4: 4 bits and an 8-bit scale for 16; INT4: 4
+        bits and a 16-bit scale for 128 (AWQ, GPTQ), so 0.531, 0.5625 and 0.516; for 32 (Kimi K2
+        Thinking, K2.5) 0.5625. FP8 and INT8: scales of 128 x 128 blocks or of channels, left out.
         """
         return _BYTES[self]
 
@@ -149,8 +164,8 @@ _BYTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorPrecision:
-    """Formats of one class of products: how `weights` are stored, and in what they are multiplied (`activations`: what the tokens are cast
-    to).
+    """Formats of one class of products: how `weights` are stored, and in what they are multiplied
+    (`activations`: what the tokens are cast to).
     """
 
     weights: NumberFormat = NumberFormat.BF16
@@ -162,8 +177,12 @@ class Precision:
     """Formats by class of operators, and of keys and values.
 
     Args:
-        attention: projections around the core. output: the last of them, behind the core, where it differs; None = as `attention`. mlp:
-            dense feed-forward and shared experts. experts: routed ones. head: logits; the embedding is stored alike. kv: what is cached.
+        attention: projections around the core.
+        output: the last of them, behind the core, where it differs; None = as `attention`.
+        mlp: dense feed-forward and shared experts.
+        experts: routed ones.
+        head: logits; the embedding is stored alike.
+        kv: what is cached.
     """
 
     attention: OperatorPrecision = OperatorPrecision()
@@ -179,9 +198,8 @@ class Speculation:
     """Tokens are guessed ahead and verified together.
 
     Args:
-        tokens: guessed in each iteration by the model's own further-token modules (MTP). acceptance: share of guesses that are right,
-            given that
-            all before them are.
+        tokens: guessed in each iteration by the model's own further-token modules (MTP).
+        acceptance: share of guesses that are right, given that all before them are.
     """
 
     tokens: int
@@ -189,7 +207,9 @@ class Speculation:
 
     @property
     def mean_tokens(self) -> float:
-        """Tokens that an iteration yields in the mean: 1 + a + a^2 + ... + a^tokens; 2 guesses at 0.7 yield 1 + 0.7 + 0.49 = 2.19."""
+        """Tokens that an iteration yields in the mean: 1 + a + a^2 + ... + a^tokens; 2 guesses at
+        0.7 yield 1 + 0.7 + 0.49 = 2.19.
+        """
         return sum(self.acceptance**i for i in range(self.tokens + 1))
 
 
@@ -198,8 +218,9 @@ class ServingJob:
     """Traffic to serve.
 
     Args:
-        lengths: None where the arrivals are a trace, which has its own. expert_skew: tokens of the device with the busiest experts over the
-            mean, >= 1. seed: of all that is drawn.
+        lengths: None where the arrivals are a trace, which has its own.
+        expert_skew: tokens of the device with the busiest experts over the mean, >= 1.
+        seed: of all that is drawn.
     """
 
     arrivals: Arrivals

@@ -40,7 +40,9 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceLength:
-    """Tokens of one of a sample's sequences: ``text`` for decoders, ``encoder``, ``image`` beside it."""
+    """Tokens of one of a sample's sequences: ``text`` for decoders, ``encoder``, ``image`` beside
+    it.
+    """
 
     name: str
     tokens: int
@@ -57,10 +59,14 @@ class TrainingJob:
     Args:
         sequences: tokens of a sample by sequence name; ``text`` must be among them.
         global_batch: samples a step.
-        compute: dtype of GEMMs. parameter: dtype of the working copy. activation: dtype of saved activations and stream.
-        gradient_wire: dtype of gradients on the network; None = the dtype in which the runtime accumulates them.
+        compute: dtype of GEMMs.
+        parameter: dtype of the working copy.
+        activation: dtype of saved activations and stream.
+        gradient_wire: dtype of gradients on the network; None = the dtype in which the runtime
+            accumulates them.
         dropout: attention and hidden dropout are on (masks are saved).
-        expert_imbalance: tokens of the device with the busiest experts over the mean, >= 1; these experts are alike.
+        expert_imbalance: tokens of the device with the busiest experts over the mean, >= 1; these
+            experts are alike.
     """
 
     sequences: tuple[SequenceLength, ...]

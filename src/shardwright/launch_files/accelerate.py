@@ -1,7 +1,7 @@
 """Hugging Face Accelerate's YAML.
 
-Source of names and defaults: Accelerate 1.15.0, commands/config/config_args.py, utils/dataclasses.py (FullyShardedDataParallelPlugin,
-DeepSpeedPlugin) and parallelism_config.py.
+Source of names and defaults: Accelerate 1.15.0, commands/config/config_args.py,
+utils/dataclasses.py (FullyShardedDataParallelPlugin, DeepSpeedPlugin) and parallelism_config.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.launch_files.claims import CONFIGURATIONS, Claim, Document, FileKind, NamedFile, Signature, claim_of
+from shardwright.launch_files.claims import (
+    CONFIGURATIONS,
+    Claim,
+    Document,
+    FileKind,
+    NamedFile,
+    Signature,
+    claim_of,
+)
 from shardwright.launch_files.deepspeed import DEEPSPEED
 from shardwright.launch_files.deepspeed import IGNORED as OF_DEEPSPEED
 from shardwright.launch_files.degrees import OF_TRANSFORMERS, launch_of, replicas
@@ -53,20 +61,32 @@ IGNORED: Final = MappingProxyType(
         **OF_DEEPSPEED,
         **by_name(
             {
-                "how it starts": "compute-environment debug downcast-bf16 machine-rank main-training-function num-machines rdzv-backend "
-                "same-network use-cpu tpu-* main-process-* enable-cpu-affinity gpu-ids dynamo-config.* deepspeed-config.* "
-                f"{_DEGREES}*",
-                "checkpoints": "fsdp-config.fsdp-state-dict-type fsdp-config.fsdp-cpu-ram-efficient-loading",
-                "how it shards": "fsdp-config.fsdp-version fsdp-config.fsdp-use-orig-params fsdp-config.fsdp-sync-module-states",
-                "a layer is a unit": "fsdp-config.fsdp-auto-wrap-policy fsdp-config.fsdp-transformer-layer-cls-to-wrap",
+                "how it starts": (
+                    "compute-environment debug downcast-bf16 machine-rank main-training-function"
+                    " num-machines rdzv-backend same-network use-cpu tpu-* main-process-*"
+                    f" enable-cpu-affinity gpu-ids dynamo-config.* deepspeed-config.* {_DEGREES}*"
+                ),
+                "checkpoints": (
+                    "fsdp-config.fsdp-state-dict-type fsdp-config.fsdp-cpu-ram-efficient-loading"
+                ),
+                "how it shards": (
+                    "fsdp-config.fsdp-version fsdp-config.fsdp-use-orig-params"
+                    " fsdp-config.fsdp-sync-module-states"
+                ),
+                "a layer is a unit": (
+                    "fsdp-config.fsdp-auto-wrap-policy"
+                    " fsdp-config.fsdp-transformer-layer-cls-to-wrap"
+                ),
             }
         ),
     }
 )
 UNMODELLED: Final = by_name(
     {
-        "when parameters are gathered ahead": "fsdp-config.fsdp-backward-prefetch fsdp-config.fsdp-backward-prefetch-policy "
-        "fsdp-config.fsdp-forward-prefetch"
+        "when parameters are gathered ahead": (
+            "fsdp-config.fsdp-backward-prefetch fsdp-config.fsdp-backward-prefetch-policy "
+            "fsdp-config.fsdp-forward-prefetch"
+        )
     }
 )
 _LAUNCH: Final = "accelerate."
@@ -77,12 +97,22 @@ _PROCESSES: Final = frozenset({"num-processes", "num-machines"})
 SIGNATURE: Final = Signature(
     kinds=frozenset({*CONFIGURATIONS, FileKind.COMMAND}),
     launchers=frozenset({"accelerate"}),
-    own=frozenset({"compute-environment", "distributed-type", "fsdp-config.*", "parallelism-config.*", "deepspeed-config.*"}),
+    own=frozenset(
+        {
+            "compute-environment",
+            "distributed-type",
+            "fsdp-config.*",
+            "parallelism-config.*",
+            "deepspeed-config.*",
+        }
+    ),
     shared=frozenset({"num-machines", "mixed-precision", "num-processes"}),
     files=(
         NamedFile(setting="accelerate.config-file", holds="how the model is sharded"),
         NamedFile(
-            setting="deepspeed-config.deepspeed-config-file", holds="the stage of ZeRO", instead=frozenset({"zero-optimization.stage"})
+            setting="deepspeed-config.deepspeed-config-file",
+            holds="the stage of ZeRO",
+            instead=frozenset({"zero-optimization.stage"}),
         ),
         NamedFile(setting="accelerate.deepspeed-config-file", holds="the stage of ZeRO"),
     ),
@@ -120,12 +150,24 @@ class AccelerateReader:
         sharded = said.get("distributed-type", "").upper() == "FSDP"
         shards = count(said, f"{_DEGREES}dp-shard-size") * cp
         split = (
-            sharding(_strategy(said), replicas=dp * cp, replicate=replicate, node_devices=written.node_devices, shards=shards)
+            sharding(
+                _strategy(said),
+                replicas=dp * cp,
+                replicate=replicate,
+                node_devices=written.node_devices,
+                shards=shards,
+            )
             if sharded
             else Sharding(zero=0)
         )
-        micro, steps = count(said, "per-device-train-batch-size", 1), count(said, "gradient-accumulation-steps", 1)
-        checkpointed = "true" in (said.get("fsdp-config.fsdp-activation-checkpointing"), said.get("gradient-checkpointing"))
+        micro, steps = (
+            count(said, "per-device-train-batch-size", 1),
+            count(said, "gradient-accumulation-steps", 1),
+        )
+        checkpointed = "true" in (
+            said.get("fsdp-config.fsdp-activation-checkpointing"),
+            said.get("gradient-checkpointing"),
+        )
         grid = Grid(
             tp=tp,
             cp=cp,
@@ -146,7 +188,9 @@ class AccelerateReader:
             model=model,
             seq_len=count(said, "max-seq-length"),
             global_batch=micro * steps * dp,
-            precision={"no": "fp32", "fp16": "fp16", "fp8": "fp8"}.get(said.get("mixed-precision", "bf16"), "bf16"),
+            precision={"no": "fp32", "fp16": "fp16", "fp8": "fp8"}.get(
+                said.get("mixed-precision", "bf16"), "bf16"
+            ),
             understood=UNDERSTOOD,
             ignored=IGNORED,
             unmodelled=UNMODELLED,
@@ -160,21 +204,32 @@ ACCELERATE: Final = AccelerateReader()
 
 
 def of_launch(arguments: Arguments) -> Arguments:
-    """Settings with those of ``accelerate launch`` as its YAML names them: they stand before the file's.
+    """Settings with those of ``accelerate launch`` as its YAML names them: they stand before the
+    file's.
 
     Raises:
         DataError: the command reads the configuration of the machine that it runs on.
     """
-    flags = {name.removeprefix(_LAUNCH): value for name, value in arguments.items() if name.startswith(_LAUNCH)}
+    flags = {
+        name.removeprefix(_LAUNCH): value
+        for name, value in arguments.items()
+        if name.startswith(_LAUNCH)
+    }
     said = {name: value for name, value in arguments.items() if not name.startswith(_LAUNCH)}
     for name, value in flags.items():
         if name in _SWITCHES:
             said["distributed-type"] = _SWITCHES[name]
         elif name not in ("config-file", "deepspeed-config-file", "launch"):
             said[_named_in_file(name)] = value
-    if flags and "config-file" not in flags and "distributed-type" not in said and not flags.keys() & _PROCESSES:
+    if (
+        flags
+        and "config-file" not in flags
+        and "distributed-type" not in said
+        and not flags.keys() & _PROCESSES
+    ):
         raise DataError(
-            "accelerate launch without --config_file reads default_config.yaml of the machine: how the model is sharded is not known",
+            "accelerate launch without --config_file reads default_config.yaml of the machine: how"
+            " the model is sharded is not known",
             hint="give that file before MODEL, or add --config_file",
         )
     return said
@@ -186,7 +241,12 @@ def _named_in_file(name: str) -> str:
         return f"fsdp-config.{name}"
     if name.startswith("parallelism-config-"):
         return f"parallelism-config.{name}"
-    if name in ("zero-stage", "offload-optimizer-device", "offload-param-device", "gradient-accumulation-steps"):
+    if name in (
+        "zero-stage",
+        "offload-optimizer-device",
+        "offload-param-device",
+        "gradient-accumulation-steps",
+    ):
         return f"deepspeed-config.{name}" if name != "gradient-accumulation-steps" else name
     return "dynamo-config.dynamo-backend" if name == "dynamo-backend" else name
 
@@ -213,7 +273,9 @@ def _under_deepspeed(written: Written, *, model: Model, devices: int, runtime: s
     if said.get("mixed-precision") in ("bf16", "fp16"):
         said.setdefault(f"{said['mixed-precision']}.enabled", "true")
     under = DEEPSPEED.runtime if runtime == ACCELERATE.runtime else runtime
-    launch = DEEPSPEED.read(Written(arguments=said, notes=written.notes), model=model, devices=devices, runtime=under)
+    launch = DEEPSPEED.read(
+        Written(arguments=said, notes=written.notes), model=model, devices=devices, runtime=under
+    )
     own = launch_of(
         written,
         launch.grid,
@@ -229,5 +291,7 @@ def _under_deepspeed(written: Written, *, model: Model, devices: int, runtime: s
         possible=OF_TRANSFORMERS,
     )
     others = {one.name: one for one in launch.settings if one.name in written.arguments}
-    settings = tuple(others.get(one.name, one) if one.verdict is Verdict.UNKNOWN else one for one in own.settings)
+    settings = tuple(
+        others.get(one.name, one) if one.verdict is Verdict.UNKNOWN else one for one in own.settings
+    )
     return replace(launch, framework="accelerate", settings=settings)

@@ -1,6 +1,8 @@
-"""Megatron-Bridge's recipes in Python: functions that return a `ConfigContainer`, and files that begin from one of its own.
+"""Megatron-Bridge's recipes in Python: functions that return a `ConfigContainer`, and files that
+begin from one of its own.
 
-Source of names and of the recipes' numbers: Megatron-Bridge main of 2026-08, src/megatron/bridge/recipes and recipes/common.py
+Source of names and of the recipes' numbers: Megatron-Bridge main of 2026-08,
+src/megatron/bridge/recipes and recipes/common.py
 (https://github.com/NVIDIA-NeMo/Megatron-Bridge/tree/main/src/megatron/bridge/recipes).
 """
 
@@ -25,11 +27,21 @@ from shardwright.runtime.arguments import Arguments
 
 DOCS: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/tree/main/src/megatron/bridge/recipes"
 FIELDS: Final = (
-    *("model.tensor-model-parallel-size", "model.pipeline-model-parallel-size", "model.virtual-pipeline-model-parallel-size"),
+    *(
+        "model.tensor-model-parallel-size",
+        "model.pipeline-model-parallel-size",
+        "model.virtual-pipeline-model-parallel-size",
+    ),
     *("model.context-parallel-size", "model.sequence-parallel", "model.expert-model-parallel-size"),
-    *("dataset.seq-length", "train.global-batch-size", "train.micro-batch-size", "model.recompute-granularity"),
+    *(
+        "dataset.seq-length",
+        "train.global-batch-size",
+        "train.micro-batch-size",
+        "model.recompute-granularity",
+    ),
 )
-"""Columns of `RECIPES`; sequence parallelism is 1 or 0, and virtual stages are 0 where there are none."""
+"""Columns of `RECIPES`; sequence parallelism is 1 or 0, and virtual stages are 0 where there are
+none."""
 RECIPES: Final = MappingProxyType(
     {
         "deepseek_v2_lite_pretrain_8gpu_h100_bf16": "1 1 0 1 0 8 4096 512 1 full",
@@ -73,7 +85,11 @@ RECIPES: Final = MappingProxyType(
 """Recipe, without ``_config`` behind it -> its numbers, in the order of `FIELDS`."""
 _COMMON: Final = MappingProxyType(
     {
-        "_pretrain_common": {"dataset.seq-length": "4096", "train.global-batch-size": "32", "train.micro-batch-size": "2"},
+        "_pretrain_common": {
+            "dataset.seq-length": "4096",
+            "train.global-batch-size": "32",
+            "train.micro-batch-size": "2",
+        },
         "_sft_common": {
             "dataset.seq-length": "2048",
             "train.global-batch-size": "128",
@@ -98,19 +114,26 @@ _SUFFIX: Final = re.compile(r"_[0-9]+gpu_[a-z0-9]+_(?:bf16|fp8[a-z]*|nvfp4).*$")
 _REFUSED: Final = MappingProxyType(
     {
         "ddp.use-megatron-fsdp": refused("Megatron's own FSDP"),
-        "model.fine-grained-activation-offloading": refused("moving saved activations to host memory"),
+        "model.fine-grained-activation-offloading": refused(
+            "moving saved activations to host memory"
+        ),
         "peft.dropout": refused("dropout before adapters", "0.0"),
         "default-peft-config": refused("these adapters", "lora"),
     }
 )
 
 
-SIGNATURE: Final = Signature(kinds=frozenset({FileKind.PYTHON, FileKind.COMMAND}), programs=frozenset({"training/run_recipe.py"}))
+SIGNATURE: Final = Signature(
+    kinds=frozenset({FileKind.PYTHON, FileKind.COMMAND}),
+    programs=frozenset({"training/run_recipe.py"}),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeRecipeReader:
-    """The reader: the recipe's numbers under the file's own settings, as Megatron-Bridge's overrides."""
+    """The reader: the recipe's numbers under the file's own settings, as Megatron-Bridge's
+    overrides.
+    """
 
     name: str = "bridge-recipe"
     runtime: str = BRIDGE.runtime
@@ -136,19 +159,49 @@ class BridgeRecipeReader:
         base = {name: value for name, value in _base(recipe) if name not in said}
         dim = base.pop("peft.dim", "")
         said = {name: value for name, value in said.items() if name not in _PARTS}
-        arguments = {name: _value(value) for name, value in {**base, **said}.items() if not name.startswith(_REST)}
-        launch = BRIDGE.read(replace(written, arguments=arguments), model=model, devices=devices, runtime=runtime)
+        arguments = {
+            name: _value(value)
+            for name, value in {**base, **said}.items()
+            if not name.startswith(_REST)
+        }
+        launch = BRIDGE.read(
+            replace(written, arguments=arguments), model=model, devices=devices, runtime=runtime
+        )
         rank = said.get("peft.dim", dim)
-        adapters = adapters_of({"lora-rank": rank, "lora-target": said.get("peft.target-modules", "all")} if rank else {}, model)
+        adapters = adapters_of(
+            {"lora-rank": rank, "lora-target": said.get("peft.target-modules", "all")}
+            if rank
+            else {},
+            model,
+        )
         named = ", ".join(f"{name} {value}" for name, value in base.items())
         settings = tuple(_judged(written.arguments, launch, base))
-        notes = ((f"{recipe}: {named} where the file does not set them ({DOCS})",) if base else ()) + adapters.notes
-        return replace(launch, framework=self.name, settings=settings, train=adapters.train, notes=(*launch.notes, *notes))
+        notes = (
+            (f"{recipe}: {named} where the file does not set them ({DOCS})",) if base else ()
+        ) + adapters.notes
+        return replace(
+            launch,
+            framework=self.name,
+            settings=settings,
+            train=adapters.train,
+            notes=(*launch.notes, *notes),
+        )
 
 
 BRIDGE_RECIPE: Final = BridgeRecipeReader()
 _REST: Final = (
-    *("tokenizer.", "validation.", "scheduler.", "logger.", "checkpoint.", "env-vars", "peft.", "dist.", "rng.", "default-peft-config."),
+    *(
+        "tokenizer.",
+        "validation.",
+        "scheduler.",
+        "logger.",
+        "checkpoint.",
+        "env-vars",
+        "peft.",
+        "dist.",
+        "rng.",
+        "default-peft-config.",
+    ),
     *(
         "distributed-fused-adam-with-cosine-annealing.",
         "optimizer.lr",
@@ -175,7 +228,13 @@ _REST: Final = (
         "rerun",
         "tensor-inspect",
     ),
-    *("model.cuda-graph-warmup-steps", "model.calculate-per-token-loss", "model.gradient-accumulation-fusion", "dataset.seed", "config."),
+    *(
+        "model.cuda-graph-warmup-steps",
+        "model.calculate-per-token-loss",
+        "model.gradient-accumulation-fusion",
+        "dataset.seed",
+        "config.",
+    ),
     *(
         "optimizer.main-grads-dtype",
         "optimizer.main-params-dtype",
@@ -193,17 +252,36 @@ _REST: Final = (
         "train.eval",
         "from-hf-pretrained.",
     ),
-    *("optimizer.use-precision-aware-optimizer", "model.offload-modules", "model.moe-router-padding", "dataset.random-seed"),
+    *(
+        "optimizer.use-precision-aware-optimizer",
+        "model.offload-modules",
+        "model.moe-router-padding",
+        "dataset.random-seed",
+    ),
 )
 """Beginnings of names that change nothing here."""
 
 
-_PARTS: Final = ("comm-overlap", "peft", "model", "tokenizer", "dataset", "ddp", "optimizer", "train")
+_PARTS: Final = (
+    "comm-overlap",
+    "peft",
+    "model",
+    "tokenizer",
+    "dataset",
+    "ddp",
+    "optimizer",
+    "train",
+)
 """Names of sections that are set as a whole."""
 
 
 def _value(value: str) -> str:
-    return {"torch.float32": "fp32", "torch.bfloat16": "bf16", "True": "true", "False": "false"}.get(value, value)
+    return {
+        "torch.float32": "fp32",
+        "torch.bfloat16": "bf16",
+        "True": "true",
+        "False": "false",
+    }.get(value, value)
 
 
 def _base(recipe: str) -> Iterator[tuple[str, str]]:
@@ -236,11 +314,18 @@ def _judged(arguments: Arguments, launch: Launch, base: Arguments) -> Iterator[S
     inner = {one.name: one for one in launch.settings if one.name not in base}
     for name, value in arguments.items():
         if name == RECIPE:
-            yield Setting(name=name, value=value, verdict=Verdict.UNDERSTOOD, means="the numbers of the recipe")
+            yield Setting(
+                name=name,
+                value=value,
+                verdict=Verdict.UNDERSTOOD,
+                means="the numbers of the recipe",
+            )
         elif name in inner:
             yield replace(inner[name], value=value)
         elif name.startswith("peft.dim") or name == "peft.target-modules":
             yield Setting(name=name, value=value, verdict=Verdict.UNDERSTOOD, means="adapters")
         else:
-            yield Setting(name=name, value=value, verdict=Verdict.IGNORED, means="changes nothing here")
+            yield Setting(
+                name=name, value=value, verdict=Verdict.IGNORED, means="changes nothing here"
+            )
     yield from (one for name, one in inner.items() if name not in arguments)

@@ -1,4 +1,6 @@
-"""Which framework a file of a launch is of: what only that framework's files have, and the single best claim."""
+"""Which framework a file of a launch is of: what only that framework's files have, and the single
+best claim.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,12 @@ class NamedFile:
     """A setting that names a file with further settings of the launch.
 
     Args:
-        setting: its name; empty = the first word that a program is called with, such as ``configs/llama.yml``.
-        holds: what is not known without the file, for messages. instead: settings any of which says that where the file is not there.
-        own: names of files that the framework itself has, whose values are its defaults. ending: of the file's name, behind the value.
+        setting: its name; empty = the first word that a program is called with, such as
+            ``configs/llama.yml``.
+        holds: what is not known without the file, for messages.
+        instead: settings any of which says that where the file is not there.
+        own: names of files that the framework itself has, whose values are its defaults.
+        ending: of the file's name, behind the value.
     """
 
     setting: str
@@ -48,15 +53,22 @@ class Document:
     """One file of a launch, or one command of a script, before a reader is chosen.
 
     Args:
-        name: of the file, for messages. settings: name, in lower case with dashes -> value.
-        program: what a command starts: a path, a module, or the first two words of a console command, such as ``tune run``.
+        name: of the file, for messages.
+        settings: name, in lower case with dashes -> value.
+        program: what a command starts: a path, a module, or the first two words of a console
+            command, such as ``tune run``.
         launchers: commands that start the program, by their names: ``accelerate``, ``deepspeed``.
-        launched: settings of the launchers, with the launcher's name before each: ``accelerate.config-file``.
+        launched: settings of the launchers, with the launcher's name before each:
+            ``accelerate.config-file``.
         positional: words before the first setting of a command.
         named: the user gave the file; a script that writes a file does not name it so.
-        is_script: it is a command of a script. environment: variables of the script. notes: what was not followed.
-        written: files that the script has a command write that is not followed, name -> the command. missing: scripts that the script reads
-            or starts and that are not there, name -> line. devices: that the file asks for; 0 = it does not say.
+        is_script: it is a command of a script.
+        environment: variables of the script.
+        notes: what was not followed.
+        written: files that the script has a command write that is not followed, name -> the
+            command.
+        missing: scripts that the script reads or starts and that are not there, name -> line.
+        devices: that the file asks for; 0 = it does not say.
     """
 
     name: str
@@ -80,11 +92,16 @@ class Signature:
     """What identifies a framework's files.
 
     Args:
-        kinds: forms of its files. programs: programs of its own, as paths, modules or words of a console command, in lower case.
-        launchers: commands of its own that start the user's programs. own: settings that no other framework has; one that ends in ``*`` is
-            the beginning of names. shared: settings that it has with others, which decide only between two claims that are equal otherwise.
-        files: settings that name further files of a launch. runtime_of: the runtime of the release that has all settings of a launch, and
-            why it is not the usual one; None = its launches are of one runtime.
+        kinds: forms of its files.
+        programs: programs of its own, as paths, modules or words of a console command, in lower
+            case.
+        launchers: commands of its own that start the user's programs.
+        own: settings that no other framework has; one that ends in ``*`` is the beginning of names.
+        shared: settings that it has with others, which decide only between two claims that are
+            equal otherwise.
+        files: settings that name further files of a launch.
+        runtime_of: the runtime of the release that has all settings of a launch, and why it is not
+            the usual one; None = its launches are of one runtime.
     """
 
     kinds: frozenset[FileKind]
@@ -101,7 +118,9 @@ class Claim:
     """The evidence that files are of a framework; empty = none.
 
     Args:
-        programs: its programs that a command starts. launchers: its launchers. own, shared: names of settings, as in `Signature`.
+        programs: its programs that a command starts.
+        launchers: its launchers.
+        own, shared: names of settings, as in `Signature`.
     """
 
     programs: tuple[str, ...] = ()
@@ -111,7 +130,9 @@ class Claim:
 
     @property
     def strength(self) -> tuple[int, int, int]:
-        """What claims are compared by: a program before settings, settings of its own before shared ones."""
+        """What claims are compared by: a program before settings, settings of its own before shared
+        ones.
+        """
         return (len(self.programs), len(self.own) + len(self.launchers), len(self.shared))
 
     @property
@@ -160,10 +181,18 @@ def claim_of(signature: Signature, document: Document) -> Claim:
     if document.kind not in signature.kinds:
         return NO_CLAIM
     starts = tuple(name[:-1] for name in signature.own if name.endswith("*"))
-    own = [name for name in document.settings if name in signature.own or (starts and name.startswith(starts))]
+    own = [
+        name
+        for name in document.settings
+        if name in signature.own or (starts and name.startswith(starts))
+    ]
     program = document.program.lower()
     return Claim(
-        programs=tuple(one for one in sorted(signature.programs) if program == one or program.endswith(f"/{one}"))[:1],
+        programs=tuple(
+            one
+            for one in sorted(signature.programs)
+            if program == one or program.endswith(f"/{one}")
+        )[:1],
         launchers=tuple(sorted(signature.launchers & document.launchers)),
         own=tuple(own),
         shared=tuple(sorted(signature.shared & document.settings.keys())),
@@ -191,16 +220,23 @@ def parts_of(name: str, claimants: Mapping[str, Claimant]) -> frozenset[str]:
 
 
 def best_claimant(documents: Sequence[Document], claimants: Mapping[str, Claimant]) -> str:
-    """The one framework that files are of: that with the best claim, of those whose files are no part of another claimant's launches.
+    """The one framework that files are of: that with the best claim, of those whose files are no
+    part of another claimant's launches.
 
     Raises:
         DataError: none claims them, or two claim them equally; both by name.
     """
     names = ", ".join(dict.fromkeys(one.name for one in documents))[:80]
-    claims = {name: joined(one.claims(document) for document in documents) for name, one in claimants.items()}
+    claims = {
+        name: joined(one.claims(document) for document in documents)
+        for name, one in claimants.items()
+    }
     claims = {name: claim for name, claim in claims.items() if claim.evidence}
     if not claims:
-        raise DataError(f"{names}: no setting that only one framework has", hint="--from NAME, where the framework of the files is read")
+        raise DataError(
+            f"{names}: no setting that only one framework has",
+            hint="--from NAME, where the framework of the files is read",
+        )
     parts = {part for name in claims for part in parts_of(name, claimants) - {name}}
     # Two that include each other are compared as if neither did.
     heads = [name for name in claims if name not in parts] or list(claims)
@@ -209,7 +245,8 @@ def best_claimant(documents: Sequence[Document], claimants: Mapping[str, Claiman
     equal = [name for name in ranked if claims[name].strength == best]
     if len(equal) > 1:
         raise DataError(
-            f"{names}: files of {' or '.join(equal)}; all of them have {', '.join(claims[equal[0]].evidence[:3])[:80]}",
+            f"{names}: files of {' or '.join(equal)}; all of them have"
+            f" {', '.join(claims[equal[0]].evidence[:3])[:80]}",
             hint=f"--from {equal[0]} or another of these",
         )
     return equal[0]

@@ -1,6 +1,7 @@
 """DeepSpeed's configuration.
 
-Source of names and defaults: DeepSpeed 0.19.8, runtime/config.py, runtime/zero/config.py, runtime/zero/offload_config.py.
+Source of names and defaults: DeepSpeed 0.19.8, runtime/config.py, runtime/zero/config.py,
+runtime/zero/offload_config.py.
 """
 
 from __future__ import annotations
@@ -9,7 +10,15 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.launch_files.claims import CONFIGURATIONS, Claim, Document, FileKind, NamedFile, Signature, claim_of
+from shardwright.launch_files.claims import (
+    CONFIGURATIONS,
+    Claim,
+    Document,
+    FileKind,
+    NamedFile,
+    Signature,
+    claim_of,
+)
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import Launch, Written, by_name, count, share
 from shardwright.launch_files.refusals import OF_OPTIMIZER, OPTIMIZER, refuse
@@ -25,7 +34,9 @@ UNDERSTOOD: Final = MappingProxyType(
         "gradient-accumulation-steps": "microbatches of a step",
         "zero-optimization.stage": "stage of ZeRO",
         "zero-optimization.offload-optimizer.device": "optimizer states in host memory",
-        "zero-optimization.offload-optimizer.ratio": "share of the optimizer's states in host memory",
+        "zero-optimization.offload-optimizer.ratio": (
+            "share of the optimizer's states in host memory"
+        ),
         "zero-optimization.cpu-offload": "optimizer states in host memory",
         "tensor-parallel.autotp-size": "tp",
         "sequence-parallel-size": "cp, by trading heads",
@@ -40,37 +51,65 @@ UNDERSTOOD: Final = MappingProxyType(
 )
 IGNORED: Final = by_name(
     {
-        "how fast is learnt": "optimizer.* scheduler.* gradient-clipping prescale-gradients fp16.* bf16.*",
-        "what is logged": "steps-per-print wall-clock-breakdown flops-profiler.* comms-logger.* tensorboard.* wandb.* csv-monitor.* "
-        "dump-state memory-breakdown",
-        "checkpoints": "checkpoint.* zero-optimization.stage3-gather-16bit-weights-on-model-save zero-optimization.load-from-fp32-weights "
-        "zero-optimization.ignore-unused-parameters zero-optimization.gather-16bit-weights-on-model-save",
-        "how it is started": "deepspeed deepspeed-config expert-parallel.enabled expert-parallel.preset-model",
-        "follows from others": "data-parallel-size zero-allow-untested-optimizer zero-force-ds-cpu-optimizer",
-        "data and formats": "data-efficiency.* curriculum-learning.* data-types.* communication-data-type",
+        "how fast is learnt": (
+            "optimizer.* scheduler.* gradient-clipping prescale-gradients fp16.* bf16.*"
+        ),
+        "what is logged": (
+            "steps-per-print wall-clock-breakdown flops-profiler.* comms-logger.* tensorboard.*"
+            " wandb.* csv-monitor.* dump-state memory-breakdown"
+        ),
+        "checkpoints": (
+            "checkpoint.* zero-optimization.stage3-gather-16bit-weights-on-model-save"
+            " zero-optimization.load-from-fp32-weights zero-optimization.ignore-unused-parameters"
+            " zero-optimization.gather-16bit-weights-on-model-save"
+        ),
+        "how it is started": (
+            "deepspeed deepspeed-config expert-parallel.enabled expert-parallel.preset-model"
+        ),
+        "follows from others": (
+            "data-parallel-size zero-allow-untested-optimizer zero-force-ds-cpu-optimizer"
+        ),
+        "data and formats": (
+            "data-efficiency.* curriculum-learning.* data-types.* communication-data-type"
+        ),
     }
 )
 UNMODELLED: Final = by_name(
     {
-        "sizes of buckets and of what is kept, as DeepSpeed has them by default": "zero-optimization.reduce-bucket-size "
-        "zero-optimization.allgather-bucket-size zero-optimization.reduce-scatter zero-optimization.stage3-prefetch-bucket-size "
-        "zero-optimization.stage3-param-persistence-threshold zero-optimization.stage3-max-live-parameters "
-        "zero-optimization.stage3-max-reuse-distance zero-optimization.sub-group-size zero-optimization.allgather-partitions "
-        "zero-optimization.round-robin-gradients zero-optimization.contiguous-gradients zero-optimization.zero-hpz-partition-size "
-        "zero-optimization.offload-optimizer.pin-memory zero-optimization.offload-param.pin-memory",
-        "8-bit collectives (ZeRO++)": "zero-optimization.zero-quantized-weights zero-optimization.zero-quantized-gradients",
+        "sizes of buckets and of what is kept, as DeepSpeed has them by default": (
+            "zero-optimization.reduce-bucket-size zero-optimization.allgather-bucket-size"
+            " zero-optimization.reduce-scatter zero-optimization.stage3-prefetch-bucket-size"
+            " zero-optimization.stage3-param-persistence-threshold"
+            " zero-optimization.stage3-max-live-parameters"
+            " zero-optimization.stage3-max-reuse-distance zero-optimization.sub-group-size"
+            " zero-optimization.allgather-partitions zero-optimization.round-robin-gradients"
+            " zero-optimization.contiguous-gradients zero-optimization.zero-hpz-partition-size"
+            " zero-optimization.offload-optimizer.pin-memory"
+            " zero-optimization.offload-param.pin-memory"
+        ),
+        "8-bit collectives (ZeRO++)": (
+            "zero-optimization.zero-quantized-weights zero-optimization.zero-quantized-gradients"
+        ),
     }
 )
 
 
 REFUSED: Final = MappingProxyType({"optimizer.type": OPTIMIZER})
-"""Of the optimizers that DeepSpeed has by name: those of one bit keep the error of what they send, Lion and SGD keep one state or none."""
+"""Of the optimizers that DeepSpeed has by name: those of one bit keep the error of what they send,
+Lion and SGD keep one state or none."""
 SIGNATURE: Final = Signature(
     kinds=CONFIGURATIONS | {FileKind.COMMAND},
-    own=frozenset({"train-micro-batch-size-per-gpu", "zero-optimization.*", "tensor-parallel.autotp-size"}),
-    shared=frozenset({"gradient-accumulation-steps", "train-batch-size", "bf16.enabled", "fp16.enabled"}),
+    own=frozenset(
+        {"train-micro-batch-size-per-gpu", "zero-optimization.*", "tensor-parallel.autotp-size"}
+    ),
+    shared=frozenset(
+        {"gradient-accumulation-steps", "train-batch-size", "bf16.enabled", "fp16.enabled"}
+    ),
     launchers=frozenset({"deepspeed"}),
-    files=tuple(NamedFile(setting=name, holds="the stage of ZeRO and the number format") for name in ("deepspeed-config", "deepspeed")),
+    files=tuple(
+        NamedFile(setting=name, holds="the stage of ZeRO and the number format")
+        for name in ("deepspeed-config", "deepspeed")
+    ),
 )
 
 
@@ -98,7 +137,10 @@ class DeepSpeedReader:
         # "auto" is what the program has.
         said = {name: value for name, value in written.arguments.items() if value != "auto"}
         refuse(said, REFUSED)
-        tp, cp = count(said, "tensor-parallel.autotp-size", 1), count(said, "sequence-parallel-size", 1)
+        tp, cp = (
+            count(said, "tensor-parallel.autotp-size", 1),
+            count(said, "sequence-parallel-size", 1),
+        )
         dp = replicas(devices, tp=tp, cp=cp)
         zero = count(said, "zero-optimization.stage")
         if zero > 3:
@@ -113,7 +155,11 @@ class DeepSpeedReader:
             dp=dp,
             microbatch=microbatch,
             zero=zero,
-            recompute=Recompute.FULL if any(name.startswith("activation-checkpointing.") for name in said) else Recompute.NONE,
+            recompute=(
+                Recompute.FULL
+                if any(name.startswith("activation-checkpointing.") for name in said)
+                else Recompute.NONE
+            ),
             offload=_offload(said),
             order=("tp", "cp", "dp", "ep", "pp") if apart else ("tp", "cp", "ep", "dp", "pp"),
         )
@@ -131,9 +177,14 @@ class DeepSpeedReader:
             understood=UNDERSTOOD,
             ignored=IGNORED,
             unmodelled=UNMODELLED,
-            arguments={**overlaps, **{name: value for name, value in said.items() if value != "false"}}
-            if "zero-optimization.overlap-comm" not in said
-            else {name: value for name, value in said.items() if value != "false"},
+            arguments=(
+                {
+                    **overlaps,
+                    **{name: value for name, value in said.items() if value != "false"},
+                }
+                if "zero-optimization.overlap-comm" not in said
+                else {name: value for name, value in said.items() if value != "false"}
+            ),
         )
 
 
@@ -143,13 +194,23 @@ DEEPSPEED: Final = DeepSpeedReader()
 def _format(said: Arguments) -> str:
     """Number format; empty where the program says it."""
     found = {name: said.get(f"{name}.enabled", "false") for name in ("fp16", "bf16")}
-    return next((name for name, value in found.items() if value == "true"), "" if "auto" in found.values() else "fp32")
+    return next(
+        (name for name, value in found.items() if value == "true"),
+        "" if "auto" in found.values() else "fp32",
+    )
 
 
 def _batch(said: Arguments, dp: int) -> tuple[int, int, int]:
-    """Samples of a step (0 = not said), of a microbatch, and microbatches of a step, any of which follows from the others."""
+    """Samples of a step (0 = not said), of a microbatch, and microbatches of a step, any of which
+    follows from the others.
+    """
     batch, micro, steps = (
-        count(said, name) for name in ("train-batch-size", "train-micro-batch-size-per-gpu", "gradient-accumulation-steps")
+        count(said, name)
+        for name in (
+            "train-batch-size",
+            "train-micro-batch-size-per-gpu",
+            "gradient-accumulation-steps",
+        )
     )
     if batch and not micro:
         micro = max(batch // (dp * max(steps, 1)), 1)

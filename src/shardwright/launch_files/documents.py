@@ -13,14 +13,16 @@ from shardwright.runtime.arguments import Arguments
 MAX_DEPTH: Final = 30
 MAX_SETTINGS: Final = 5_000
 MAX_BITS: Final = 4096
-"""Of an integer. TOML and Python read those in base 16 of any length, and Python refuses to write long ones out again."""
+"""Of an integer. TOML and Python read those in base 16 of any length, and Python refuses to write
+long ones out again."""
 
 
 def settings_of_document(text: str, suffix: str, name: str) -> Arguments:
     """The settings of a JSON, YAML or TOML text.
 
     Args:
-        suffix: ``.json``, ``.yaml``, ``.yml`` or ``.toml``. name: of the file, for errors.
+        suffix: ``.json``, ``.yaml``, ``.yml`` or ``.toml``.
+        name: of the file, for errors.
 
     Raises:
         DataError: it cannot be read, or holds too much.
@@ -29,8 +31,8 @@ def settings_of_document(text: str, suffix: str, name: str) -> Arguments:
 
 
 def settings_of_python(text: str, name: str) -> Arguments:
-    """What a Python file gives by name: ``cfg.model.tp = 8`` and ``{"model.tp": 8}`` as ``model.tp``, ``Parallelism(tp=8)`` as
-    ``parallelism.tp``.
+    """What a Python file gives by name: ``cfg.model.tp = 8`` and ``{"model.tp": 8}`` as
+    ``model.tp``, ``Parallelism(tp=8)`` as ``parallelism.tp``.
 
     Raises:
         DataError: it is no Python.
@@ -54,20 +56,30 @@ def _document(text: str, suffix: str, name: str) -> Any:
     except ShardwrightError as error:
         raise DataError(error.message, hint=error.hint) from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{name[:60]}: {str(error)[:200]}", hint="a configuration file of a framework") from None
+        raise DataError(
+            f"{name[:60]}: {str(error)[:200]}", hint="a configuration file of a framework"
+        ) from None
 
 
 def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
-    """Settings by dotted names, in lower case with dashes; what is off or nothing is left out, as of arguments."""
+    """Settings by dotted names, in lower case with dashes; what is off or nothing is left out, as
+    of arguments.
+    """
     if depth > MAX_DEPTH:
-        raise DataError(f"a configuration nested deeper than {MAX_DEPTH}", hint="a configuration file of a framework")
+        raise DataError(
+            f"a configuration nested deeper than {MAX_DEPTH}",
+            hint="a configuration file of a framework",
+        )
     if isinstance(document, Mapping):
         found: dict[str, str] = {}
         for key, value in document.items():
             name = f"{before}.{key}" if before else str(key)
             found |= _flat(value, name.replace("_", "-").lower(), depth + 1)
             if len(found) > MAX_SETTINGS:
-                raise DataError(f"a configuration of more than {MAX_SETTINGS:,} settings", hint="a configuration file of a framework")
+                raise DataError(
+                    f"a configuration of more than {MAX_SETTINGS:,} settings",
+                    hint="a configuration file of a framework",
+                )
         return found
     if not before:
         raise DataError("a configuration without names", hint="a configuration file of a framework")
@@ -83,12 +95,16 @@ def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
 def _text(value: object, name: str) -> str:
     """A value as text, of the setting `name`."""
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
-        raise DataError(f"the number of {name[:60]} is too long", hint="a configuration file of a framework")
+        raise DataError(
+            f"the number of {name[:60]} is too long", hint="a configuration file of a framework"
+        )
     # Of a table or a list inside a list, numbers may still be too long.
     try:
         return str(value)
     except ValueError:
-        raise DataError(f"a number of {name[:60]} is too long", hint="a configuration file of a framework") from None
+        raise DataError(
+            f"a number of {name[:60]} is too long", hint="a configuration file of a framework"
+        ) from None
 
 
 def tree_of(text: str, name: str) -> ast.Module:
@@ -102,8 +118,15 @@ def tree_of(text: str, name: str) -> ast.Module:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError(f"{name[:60]}: {str(error)[:100]}", hint="a Python file") from None
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value.bit_length() > MAX_BITS:
-            raise DataError(f"{name[:60]}: a number in line {node.lineno} is too long", hint="a configuration file of a framework")
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, int)
+            and node.value.bit_length() > MAX_BITS
+        ):
+            raise DataError(
+                f"{name[:60]}: a number in line {node.lineno} is too long",
+                hint="a configuration file of a framework",
+            )
     return tree
 
 
@@ -112,7 +135,11 @@ def _called(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         called = dotted(node.func) if isinstance(node, ast.Call) else []
         for keyword in node.keywords if isinstance(node, ast.Call) and called else ():
-            listed = named_value(keyword.value) if isinstance(keyword.value, ast.List | ast.Tuple) else None
+            listed = (
+                named_value(keyword.value)
+                if isinstance(keyword.value, ast.List | ast.Tuple)
+                else None
+            )
             value = _literal(keyword.value) or listed or _named(keyword.value)
             if keyword.arg and value is not None:
                 yield f"{called[-1]}.{keyword.arg}".replace("_", "-").lower(), value
@@ -121,7 +148,11 @@ def _called(tree: ast.Module) -> Iterator[tuple[str, str]]:
 def _assigned(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Attributes that are set, and entries of tables whose keys are dotted names."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Attribute):
+        if (
+            isinstance(node, ast.Assign)
+            and len(node.targets) == 1
+            and isinstance(node.targets[0], ast.Attribute)
+        ):
             parts = dotted(node.targets[0])
             value = _literal(node.value) or _called_with(node.value)
             if parts and value is not None:
@@ -129,7 +160,12 @@ def _assigned(tree: ast.Module) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Dict):
             for key, item in zip(node.keys, node.values, strict=True):
                 value = _literal(item) or _named(item)
-                if isinstance(key, ast.Constant) and isinstance(key.value, str) and "." in key.value and value is not None:
+                if (
+                    isinstance(key, ast.Constant)
+                    and isinstance(key.value, str)
+                    and "." in key.value
+                    and value is not None
+                ):
                     yield key.value.replace("_", "-").lower(), value
 
 
@@ -143,19 +179,29 @@ def dotted(node: ast.expr) -> list[str]:
 
 
 def _called_with(node: ast.expr) -> str | None:
-    """The one text that something is called with: of ``get_mixed_precision_config("bf16_mixed")`` that."""
-    return _literal(node.args[0]) if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords else None
+    """The one text that something is called with: of ``get_mixed_precision_config("bf16_mixed")``
+    that.
+    """
+    return (
+        _literal(node.args[0])
+        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords
+        else None
+    )
 
 
 def named_value(node: ast.expr) -> str | None:
     """The name of what an expression is or calls, or the one text that it is called with."""
     if isinstance(node, ast.List | ast.Tuple):
         return " ".join(name for one in node.elts[:100] if (name := named_value(one))) or None
-    return _called_with(node) or (_named(node) if isinstance(node, ast.Call | ast.Attribute | ast.Name) else None)
+    return _called_with(node) or (
+        _named(node) if isinstance(node, ast.Call | ast.Attribute | ast.Name) else None
+    )
 
 
 def _named(node: ast.expr) -> str | None:
-    """What is called, or the name: of ``FullAC.Config()`` that is ``FullAC.Config``; ``none`` of nothing."""
+    """What is called, or the name: of ``FullAC.Config()`` that is ``FullAC.Config``; ``none`` of
+    nothing.
+    """
     if isinstance(node, ast.Constant) and node.value is None:
         return "none"
     return ".".join(dotted(node.func if isinstance(node, ast.Call) else node)) or None

@@ -1,6 +1,7 @@
 """GPT-NeoX's YAML: Megatron layers on DeepSpeed's pipeline.
 
-Source of names and defaults: GPT-NeoX main of 2026-05, configs/neox_arguments.md and megatron/neox_arguments
+Source of names and defaults: GPT-NeoX main of 2026-05, configs/neox_arguments.md and
+megatron/neox_arguments
 (https://github.com/EleutherAI/gpt-neox/blob/main/configs/neox_arguments.md).
 """
 
@@ -11,7 +12,14 @@ from types import MappingProxyType
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.launch_files.claims import CONFIGURATIONS, Claim, Document, FileKind, Signature, claim_of
+from shardwright.launch_files.claims import (
+    CONFIGURATIONS,
+    Claim,
+    Document,
+    FileKind,
+    Signature,
+    claim_of,
+)
 from shardwright.launch_files.degrees import replicas
 from shardwright.launch_files.dialects import with_bf16_optimizer
 from shardwright.launch_files.launch import Launch, Written, by_name, count, judged
@@ -63,11 +71,11 @@ _IGNORED: Final = by_name(
             "profile* s3-* comet-* use-comet tensorboard* memory-profiling*"
         ),
         "data": (
-            "data-path data-impl split vocab-file merge-file tokenizer-type train-data-* "
-            "valid-data-* test-data-* weight-by-num-documents "
-            "weighted-sampler-alpha train-label-* valid-label-* test-label-* num-workers "
-            "mmap-warmup pack-impl train-impl dataset-impl "
-            "allow-chopped enforce-sample-length label-data-paths make-vocab-size-divisible-by reset-* eod-mask-loss"
+            "data-path data-impl split vocab-file merge-file tokenizer-type train-data-*"
+            " valid-data-* test-data-* weight-by-num-documents weighted-sampler-alpha train-label-*"
+            " valid-label-* test-label-* num-workers mmap-warmup pack-impl train-impl dataset-impl"
+            " allow-chopped enforce-sample-length label-data-paths make-vocab-size-divisible-by"
+            " reset-* eod-mask-loss"
         ),
         "the model, which MODEL says": (
             "hidden-size intermediate-size num-attention-heads num-kv-heads "
@@ -79,20 +87,26 @@ _IGNORED: Final = by_name(
             "num-unique-layers attention-head-dim rope-* expansion-factor"
         ),
         "how it starts": (
-            "distributed-backend hostfile launcher deepspeed-* master-* include exclude num-gpus num-nodes detect-nvlink-pairs slurm-*"
+            "distributed-backend hostfile launcher deepspeed-* master-* include exclude num-gpus"
+            " num-nodes detect-nvlink-pairs slurm-*"
         ),
-        "how layers are checkpointed, as the planner has it": "synchronize-each-layer contiguous-checkpointing",
+        "how layers are checkpointed, as the planner has it": (
+            "synchronize-each-layer contiguous-checkpointing"
+        ),
         "follows from others": "zero-allow-untested-optimizer attention-softmax-in-fp32 gpt2-*",
     }
 )
 _UNMODELLED: Final = by_name(
     {
         "saved activations split over tp": "partition-activations",
-        "fused kernels of GPT-NeoX": "rope-fusion layernorm-fusion rmsnorm-fusion fp32-allreduce use-flashattn-swiglu",
+        "fused kernels of GPT-NeoX": (
+            "rope-fusion layernorm-fusion rmsnorm-fusion fp32-allreduce use-flashattn-swiglu"
+        ),
         "sizes of buckets": (
-            "zero-optimization.allgather-bucket-size zero-optimization.reduce-bucket-size zero-optimization.allgather-partitions "
-            "zero-optimization.reduce-scatter zero-optimization.contiguous-gradients zero-optimization.round-robin-gradients "
-            "zero-optimization.load-from-fp32-weights"
+            "zero-optimization.allgather-bucket-size zero-optimization.reduce-bucket-size"
+            " zero-optimization.allgather-partitions zero-optimization.reduce-scatter"
+            " zero-optimization.contiguous-gradients zero-optimization.round-robin-gradients"
+            " zero-optimization.load-from-fp32-weights"
         ),
         "masks of attention that are made on the way": "scaled-masked-softmax-fusion",
     }
@@ -103,9 +117,15 @@ _REFUSED: Final = MappingProxyType(
         "mamba-*": refused("GPT-NeoX's state-space layers", "false"),
         "rwkv-*": refused("GPT-NeoX's RWKV layers", "false"),
         "optimizer.type": OPTIMIZER,
-        "optimizer.params.cpu-offload": refused("optimizer states in host memory by Adam's own setting"),
-        "zero-optimization.cpu-offload": refused("optimizer states in host memory under its pipeline"),
-        "zero-optimization.offload-optimizer.device": refused("optimizer states in host memory under its pipeline"),
+        "optimizer.params.cpu-offload": refused(
+            "optimizer states in host memory by Adam's own setting"
+        ),
+        "zero-optimization.cpu-offload": refused(
+            "optimizer states in host memory under its pipeline"
+        ),
+        "zero-optimization.offload-optimizer.device": refused(
+            "optimizer states in host memory under its pipeline"
+        ),
         "te-fp8": refused("Transformer Engine's products in 8 bits"),
         "te-*": refused("Transformer Engine's layers", "false"),
         "checkpoint-num-layers": refused("checkpoints of several layers", "1"),
@@ -129,7 +149,14 @@ _RENAMED: Final = MappingProxyType(
     }
 )
 _KEPT: Final = frozenset(
-    {"seq-length", "sequence-parallel", "context-parallel-size", "hidden-dropout", "attention-dropout", "global-batch-size"}
+    {
+        "seq-length",
+        "sequence-parallel",
+        "context-parallel-size",
+        "hidden-dropout",
+        "attention-dropout",
+        "global-batch-size",
+    }
 )
 _CORE: Final = MegatronReader(
     name="gpt-neox",
@@ -142,7 +169,15 @@ _CORE: Final = MegatronReader(
 
 SIGNATURE: Final = Signature(
     kinds=CONFIGURATIONS | {FileKind.COMMAND},
-    own=frozenset({"pipe-parallel-size", "model-parallel-size", "no-weight-tying", "gpt-j-residual", "output-layer-parallelism"}),
+    own=frozenset(
+        {
+            "pipe-parallel-size",
+            "model-parallel-size",
+            "no-weight-tying",
+            "gpt-j-residual",
+            "output-layer-parallelism",
+        }
+    ),
 )
 
 
@@ -169,25 +204,50 @@ class NeoxReader:
         said = written.arguments
         refuse(said, _REFUSED)
         if "train-micro-batch-size-per-gpu" not in said and "train-batch-size" not in said:
-            raise DataError("the launch does not say train_micro_batch_size_per_gpu", hint="the file of the model beside the others")
+            raise DataError(
+                "the launch does not say train_micro_batch_size_per_gpu",
+                hint="the file of the model beside the others",
+            )
         words = dict(_words(said))
         tp, pp, cp = (max(count(words, f"{axis}-size", 1), 1) for axis in _AXES)
         words |= {"tensor-model-parallel-size": str(tp), "pipeline-model-parallel-size": str(pp)}
         dp = replicas(devices, tp=tp, pp=pp, cp=cp)
-        batch, steps = count(said, "train-batch-size"), max(count(said, "gradient-accumulation-steps", 1), 1)
+        batch, steps = (
+            count(said, "train-batch-size"),
+            max(count(said, "gradient-accumulation-steps", 1), 1),
+        )
         micro = count(words, "micro-batch-size") or max(batch // (dp * steps), 1)
-        words |= {"micro-batch-size": str(micro), "global-batch-size": str(batch or micro * steps * dp)}
-        launch = _CORE.read(replace(written, arguments=words), model=model, devices=devices, runtime=runtime)
-        understood = {**{name: "as it is priced" for name in said if name in _REFUSED}, **_UNDERSTOOD}
+        words |= {
+            "micro-batch-size": str(micro),
+            "global-batch-size": str(batch or micro * steps * dp),
+        }
+        launch = _CORE.read(
+            replace(written, arguments=words), model=model, devices=devices, runtime=runtime
+        )
+        understood = {
+            **{name: "as it is priced" for name in said if name in _REFUSED},
+            **_UNDERSTOOD,
+        }
         of_model = list(compared_sizes(said, _SIZES, model))
-        found = judged(said, understood=understood, model=of_model, ignored=_IGNORED, unmodelled=_UNMODELLED)
+        found = judged(
+            said, understood=understood, model=of_model, ignored=_IGNORED, unmodelled=_UNMODELLED
+        )
         unsaid = [f"{name} {value}" for name, value in _DEFAULTS.items() if name not in said]
-        notes = (f"assumed, as these files do not set them: {', '.join(unsaid)} ({DOCS})",) if unsaid else ()
+        notes = (
+            (f"assumed, as these files do not set them: {', '.join(unsaid)} ({DOCS})",)
+            if unsaid
+            else ()
+        )
         return replace(launch, settings=tuple(found), notes=(*launch.notes, *notes))
 
 
 _DEFAULTS: Final = MappingProxyType(
-    {"gradient-accumulation-steps": "1", "checkpoint-activations": "false", "hidden-dropout": "0", "attention-dropout": "0"}
+    {
+        "gradient-accumulation-steps": "1",
+        "checkpoint-activations": "false",
+        "hidden-dropout": "0",
+        "attention-dropout": "0",
+    }
 )
 """What the framework does where no file says it."""
 _AXES: Final = ("tensor-model-parallel", "pipeline-model-parallel", "context-parallel")
@@ -210,12 +270,20 @@ def _words(said: Arguments) -> list[tuple[str, str]]:
         said.get("scaled-upper-triang-masked-softmax-fusion", "false").lower() in OFF
         and said.get("bias-gelu-fusion", "false").lower() in OFF
     ):
-        found += [(f"no-{name}-fusion", "true") for name in ("masked-softmax", "bias-gelu", "bias-dropout")]
+        found += [
+            (f"no-{name}-fusion", "true")
+            for name in ("masked-softmax", "bias-gelu", "bias-dropout")
+        ]
     return found
 
 
 _SIZES: Final = MappingProxyType(
-    {"num-layers": "layers", "hidden-size": "width", "num-attention-heads": "heads", "num-kv-heads": "heads of keys"}
+    {
+        "num-layers": "layers",
+        "hidden-size": "width",
+        "num-attention-heads": "heads",
+        "num-kv-heads": "heads of keys",
+    }
 )
 """Setting -> the size of the model that it is."""
 GPT_NEOX: Final = NeoxReader()

@@ -1,4 +1,6 @@
-"""What a launch is made of: its settings as people wrote them, what each means here, and the strategy and job that they are."""
+"""What a launch is made of: its settings as people wrote them, what each means here, and the
+strategy and job that they are.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.violation import Violation
 
 ORDER: Final = "pipeline-order-table"
-"""Name of the setting that the rows of a table of the pipeline's order are, where a file of a launch is one."""
+"""Name of the setting that the rows of a table of the pipeline's order are, where a file of a
+launch is one."""
 
 
 NODE_DEVICES: Final = 8
@@ -25,8 +28,9 @@ NODE_DEVICES: Final = 8
 
 
 class Verdict(StrEnum):
-    """What was made of a setting: it is part of the strategy, the job or an option; it is the model's, as MODEL has it or not; it changes
-    neither time nor memory here; it does nothing beside the launch's other settings; or it is not known.
+    """What was made of a setting: it is part of the strategy, the job or an option; it is the
+    model's, as MODEL has it or not; it changes neither time nor memory here; it does nothing beside
+    the launch's other settings; or it is not known.
     """
 
     UNDERSTOOD = "understood"
@@ -42,7 +46,8 @@ class Setting:
     """A setting of a launch.
 
     Args:
-        name, value: as the framework has them, without dashes before. verdict: what was made of it.
+        name, value: as the framework has them, without dashes before.
+        verdict: what was made of it.
         means: what it says here, why it changes nothing, or the names that are near.
     """
 
@@ -57,13 +62,20 @@ class Launch:
     """What a launch says.
 
     Args:
-        framework: word of its reader. runtime: catalog name of the framework as the planner knows it, without options.
-        grid: the strategy, with every option of the runtime that the launch sets or leaves at its own default.
-        seq_len: tokens of a sample; global_batch: samples a step; 0 = not said. precision: of the job; empty = not said.
-        dropout: attention or hidden dropout is on. settings: all of them. notes: what was assumed or left out, a line each.
+        framework: word of its reader.
+        runtime: catalog name of the framework as the planner knows it, without options.
+        grid: the strategy, with every option of the runtime that the launch sets or leaves at its
+            own default.
+        seq_len: tokens of a sample;
+        global_batch: samples a step; 0 = not said.
+        precision: of the job; empty = not said.
+        dropout: attention or hidden dropout is on.
+        settings: all of them.
+        notes: what was assumed or left out, a line each.
         refused: rules of the framework itself that the launch breaks, for which it would not start.
-        train: what is trained (`model.trained.parse_training`); empty = all of the model. possible: axis -> the values that the
-        framework has of it, of those that its runtime has more of: better strategies are looked for among them alone.
+        train: what is trained (`model.trained.parse_training`); empty = all of the model.
+        possible: axis -> the values that the framework has of it, of those that its runtime has
+        more of: better strategies are looked for among them alone.
     """
 
     framework: str
@@ -89,8 +101,10 @@ class Written:
     """The settings of the files of one launch, in the words of the framework.
 
     Args:
-        arguments: name, in lower case with dashes -> value. notes: of how they were found.
-        program: that a script starts (`claims.Document.program`); empty = files alone. node_devices: devices of a node of the cluster.
+        arguments: name, in lower case with dashes -> value.
+        notes: of how they were found.
+        program: that a script starts (`claims.Document.program`); empty = files alone.
+        node_devices: devices of a node of the cluster.
     """
 
     arguments: Arguments
@@ -120,7 +134,9 @@ class LaunchReader(Protocol):
 
     @property
     def target(self) -> str:
-        """The export whose files say a strategy in its words, or in words that `worded` makes its own."""
+        """The export whose files say a strategy in its words, or in words that `worded` makes its
+        own.
+        """
 
     def claims(self, document: Document) -> Claim:
         """The evidence that a file is of this framework (`claims.claim_of` a `Signature`)."""
@@ -129,7 +145,9 @@ class LaunchReader(Protocol):
         """A setting of that export as this framework calls it."""
 
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
-        """What settings say of a launch of `model` on so many devices, under a runtime of the catalog."""
+        """What settings say of a launch of `model` on so many devices, under a runtime of the
+        catalog.
+        """
 
 
 @runtime_checkable
@@ -137,12 +155,16 @@ class SaysSettings(Protocol):
     """A reader that can say a strategy in its framework's own settings, without an export of it."""
 
     def settings_of(self, grid: Grid, *, runtime: str, global_batch: int) -> Arguments:
-        """The settings by which the framework runs a strategy under a runtime; empty = it cannot say it."""
+        """The settings by which the framework runs a strategy under a runtime; empty = it cannot
+        say it.
+        """
 
 
 def by_name(reasons: Mapping[str, str]) -> Mapping[str, str]:
     """Reason -> names, apart by spaces; as name -> reason."""
-    return MappingProxyType({name: reason for reason, names in reasons.items() for name in names.split()})
+    return MappingProxyType(
+        {name: reason for reason, names in reasons.items() for name in names.split()}
+    )
 
 
 def judged(
@@ -156,19 +178,28 @@ def judged(
     """What was made of every setting, in the order of the files.
 
     Args:
-        understood: name -> what it says here. model: of those that are the model's. ignored: name, or the beginning of names that ends in
-            ``*``, -> why it changes nothing. unmodelled: name -> what it changes that is not counted here.
+        understood: name -> what it says here.
+        model: of those that are the model's.
+        ignored: name, or the beginning of names that ends in ``*``, -> why it changes nothing.
+        unmodelled: name -> what it changes that is not counted here.
     """
     of_model = {one.name: one for one in model}
     for name, value in arguments.items():
         if name in understood:
-            yield Setting(name=name, value=value, verdict=Verdict.UNDERSTOOD, means=understood[name])
+            yield Setting(
+                name=name, value=value, verdict=Verdict.UNDERSTOOD, means=understood[name]
+            )
         elif name in of_model:
             yield of_model[name]
         elif (why := _ignored(name, ignored)) is not None:
             yield Setting(name=name, value=value, verdict=Verdict.IGNORED, means=why)
         elif unmodelled and name in unmodelled:
-            yield Setting(name=name, value=value, verdict=Verdict.UNKNOWN, means=f"not counted: {unmodelled[name]}")
+            yield Setting(
+                name=name,
+                value=value,
+                verdict=Verdict.UNKNOWN,
+                means=f"not counted: {unmodelled[name]}",
+            )
         else:
             names = (*understood, *of_model, *(one for one in ignored if not one.endswith("*")))
             yield Setting(name=name, value=value, verdict=Verdict.UNKNOWN, means=_near(name, names))
@@ -183,7 +214,10 @@ def _near(name: str, names: Iterable[str]) -> str:
 def _ignored(name: str, ignored: Mapping[str, str]) -> str | None:
     if name in ignored:
         return ignored[name]
-    return next((why for one, why in ignored.items() if one.endswith("*") and name.startswith(one[:-1])), None)
+    return next(
+        (why for one, why in ignored.items() if one.endswith("*") and name.startswith(one[:-1])),
+        None,
+    )
 
 
 def require_value(name: str, value: str) -> str:
@@ -213,7 +247,9 @@ def count(arguments: Arguments, name: str, otherwise: int = 0) -> int:
         return otherwise
     text = require_value(name, arguments[name]).replace("_", "").replace(",", "")
     if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise DataError(f"{name} {arguments[name][:40]!r} is not a whole number", hint="a positive whole number")
+        raise DataError(
+            f"{name} {arguments[name][:40]!r} is not a whole number", hint="a positive whole number"
+        )
     return int(text)
 
 

@@ -1,6 +1,7 @@
 """MaxText's configurations and overrides.
 
-Source of names and defaults: MaxText 0.2.5, configs/base.yml and configs/types.py; of the mesh, `mesh_axes` of base.yml.
+Source of names and defaults: MaxText 0.2.5, configs/base.yml and configs/types.py; of the mesh,
+`mesh_axes` of base.yml.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from typing import Final
 from shardwright.errors import DataError, StrategyError
 from shardwright.export.maxtext import MODELS, SCHEDULES
 from shardwright.export.maxtext_mesh import NAMES
-from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
+from shardwright.launch_files.claims import (
+    Claim,
+    Document,
+    FileKind,
+    NamedFile,
+    Signature,
+    claim_of,
+)
 from shardwright.launch_files.degrees import launch_of
 from shardwright.launch_files.launch import Launch, Written, by_name, count, require_value
 from shardwright.launch_files.model_sizes import MAXTEXT as SIZES
@@ -22,7 +30,11 @@ from shardwright.model.ir.graph import Model
 from shardwright.runtime.arguments import Arguments
 from shardwright.strategy.grid.axes import Grid, Recompute
 
-_MESH: Final = {f"{place}-{name.replace('_', '-')}-parallelism": axis for axis, name in NAMES.items() for place in ("ici", "dcn")}
+_MESH: Final = {
+    f"{place}-{name.replace('_', '-')}-parallelism": axis
+    for axis, name in NAMES.items()
+    for place in ("ici", "dcn")
+}
 UNDERSTOOD: Final = MappingProxyType(
     {
         **{name: f"degree of {axis}" for name, axis in _MESH.items()},
@@ -42,12 +54,23 @@ UNDERSTOOD: Final = MappingProxyType(
 )
 IGNORED: Final = by_name(
     {
-        "how it starts": "run-name base-output-directory base-config hardware compile-topology* log-period enable-*",
+        "how it starts": (
+            "run-name base-output-directory base-config hardware compile-topology* log-period"
+            " enable-*"
+        ),
         "data": "dataset-* tokenizer-* vocab-size grain-* hf-* tfds-* eval-*",
-        "how fast is learnt": "steps learning-rate* warmup-steps-fraction adam-* gradient-clipping-threshold",
-        "what is kept and logged": "checkpoint-* async-checkpointing load-* save-* profiler* reuse-example-batch",
-        "the model's": "model-name base-* head-dim mlp-activations rope-* attention use-tokamax-splash",
-        "formats and tiles, as the planner has them": "dtype weight-dtype grad-dtype sa-* use-iota-embed scan-layers",
+        "how fast is learnt": (
+            "steps learning-rate* warmup-steps-fraction adam-* gradient-clipping-threshold"
+        ),
+        "what is kept and logged": (
+            "checkpoint-* async-checkpointing load-* save-* profiler* reuse-example-batch"
+        ),
+        "the model's": (
+            "model-name base-* head-dim mlp-activations rope-* attention use-tokamax-splash"
+        ),
+        "formats and tiles, as the planner has them": (
+            "dtype weight-dtype grad-dtype sa-* use-iota-embed scan-layers"
+        ),
     }
 )
 _REFUSED: Final = MappingProxyType({"opt-type": OPTIMIZER})
@@ -57,7 +80,16 @@ _STRATEGIES: Final = ("ring", "ulysses", "all_gather")
 SIGNATURE: Final = Signature(
     kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
     programs=frozenset({"maxtext.train", "maxtext/train.py", "maxtext.trainers.pre_train.train"}),
-    own=frozenset({*_MESH, "per-device-batch-size", "max-target-length", "remat-policy", "base-emb-dim", "base-num-decoder-layers"}),
+    own=frozenset(
+        {
+            *_MESH,
+            "per-device-batch-size",
+            "max-target-length",
+            "remat-policy",
+            "base-emb-dim",
+            "base-num-decoder-layers",
+        }
+    ),
     shared=frozenset({"model-name"}),
     files=(NamedFile(setting="", holds="the strategy", own=frozenset({"base.yml"})),),
 )
@@ -93,10 +125,17 @@ class MaxTextReader:
         steps = count(said, "gradient-accumulation-steps", 1)
         batch = _samples(said, devices) * steps
         micro = count(said, "num-pipeline-microbatches", pp) if pp > 1 else steps
-        zero = 3 if inner["fsdp"] > 1 or (cp * inner["expert"] > 1) else int(said.get("shard-optimizer-over-data") == "true")
+        zero = (
+            3
+            if inner["fsdp"] > 1 or (cp * inner["expert"] > 1)
+            else int(said.get("shard-optimizer-over-data") == "true")
+        )
         strategy = said.get("context-parallel-strategy", "all_gather")
         if cp > 1 and strategy not in _STRATEGIES:
-            raise DataError(f"context_parallel_strategy {strategy[:40]!r} is not known here", hint=", ".join(_STRATEGIES))
+            raise DataError(
+                f"context_parallel_strategy {strategy[:40]!r} is not known here",
+                hint=", ".join(_STRATEGIES),
+            )
         repeats = count(said, "num-pipeline-repeats", 1) if pp > 1 else 1
         grid = Grid(
             tp=tp,
@@ -112,7 +151,11 @@ class MaxTextReader:
             microbatch=max(batch // max(dp * micro, 1), 1),
             zero=zero,
             shard=inner["fsdp"] * cp * inner["expert"] if zero == 3 and inner["data"] > 1 else 0,
-            recompute=Recompute.FULL if said.get("remat-policy", "full") == "full" else Recompute.SELECTIVE,
+            recompute=(
+                Recompute.FULL
+                if said.get("remat-policy", "full") == "full"
+                else Recompute.SELECTIVE
+            ),
             offload=100 if said.get("optimizer-memory-host-offload") == "true" else 0,
             schedule=SCHEDULES[repeats > 1][0] if pp > 1 else "1f1b",
             order=_order(sizes),
@@ -128,7 +171,10 @@ class MaxTextReader:
             precision="fp8" if "fp8" in said.get("quantization", "") else "bf16",
             understood=UNDERSTOOD,
             ignored=IGNORED,
-            of_model=(*compared_name(said, ("model-name",), MODELS, model), *compared_sizes(said, SIZES, model)),
+            of_model=(
+                *compared_name(said, ("model-name",), MODELS, model),
+                *compared_sizes(said, SIZES, model),
+            ),
             arguments=_options(said),
         )
 
@@ -152,12 +198,22 @@ def _degrees(said: Arguments, devices: int) -> dict[str, tuple[int, int]]:
         known *= max(found[axis][place], 1)
     if open_axis is None:
         # By default replicas between slices and shards inside take the rest.
-        open_axis = ("fsdp", 0) if "ici-fsdp-parallelism" not in said else ("data", 1) if "dcn-data-parallelism" not in said else None
+        open_axis = (
+            ("fsdp", 0)
+            if "ici-fsdp-parallelism" not in said
+            else ("data", 1)
+            if "dcn-data-parallelism" not in said
+            else None
+        )
     if open_axis is not None and devices % known == 0:
         found[open_axis[0]][open_axis[1]] = devices // known
         known = devices
     if known != devices:
-        raise StrategyError(f"axes of {known} devices, the cluster has {devices}", hint="the CLUSTER of the launch", rule="grid.devices")
+        raise StrategyError(
+            f"axes of {known} devices, the cluster has {devices}",
+            hint="the CLUSTER of the launch",
+            rule="grid.devices",
+        )
     return {axis: (ici, dcn) for axis, (ici, dcn) in found.items()}
 
 
@@ -167,21 +223,33 @@ def _samples(said: Arguments, devices: int) -> int:
     try:
         found = round(float(text) * devices)
     except (ValueError, OverflowError):
-        raise DataError(f"per_device_batch_size {text[:40]!r} is not a number", hint="such as 4, or 0.25") from None
+        raise DataError(
+            f"per_device_batch_size {text[:40]!r} is not a number", hint="such as 4, or 0.25"
+        ) from None
     if not 1 <= found <= 10**9:
-        raise DataError(f"per_device_batch_size {text[:40]} on {devices} devices is no sample", hint="such as 4, or 0.25")
+        raise DataError(
+            f"per_device_batch_size {text[:40]} on {devices} devices is no sample",
+            hint="such as 4, or 0.25",
+        )
     return found
 
 
 def _order(sizes: dict[str, tuple[int, int]]) -> tuple[str, ...]:
-    """Which of replicas and stages is inside the other: what is inside a slice, and of two that are not the inner axis of the mesh."""
+    """Which of replicas and stages is inside the other: what is inside a slice, and of two that are
+    not the inner axis of the mesh.
+    """
     over = next((axis for axis in ("fsdp", "data") if max(sizes[axis]) > 1), "expert")
-    place = {axis: (sizes[axis][0] == 1 and sizes[axis][1] > 1, list(NAMES).index(axis)) for axis in (over, "stage")}
+    place = {
+        axis: (sizes[axis][0] == 1 and sizes[axis][1] > 1, list(NAMES).index(axis))
+        for axis in (over, "stage")
+    }
     return ("tp", "cp", "ep", *(("pp", "dp") if place["stage"] < place[over] else ("dp", "pp")))
 
 
 def _options(said: Arguments) -> Arguments:
     """Settings by which options are set; the policies that recompute says are none."""
     return {
-        name: value for name, value in said.items() if value != "false" and not (name == "remat-policy" and value in ("full", "minimal"))
+        name: value
+        for name, value in said.items()
+        if value != "false" and not (name == "remat-policy" and value in ("full", "minimal"))
     }

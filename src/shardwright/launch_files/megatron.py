@@ -1,6 +1,7 @@
 """Megatron-LM's command lines.
 
-Source of names and defaults: Megatron-LM, megatron/training/arguments.py of Megatron-Core 0.19.2 and at d98e8a6 (2026-08-22).
+Source of names and defaults: Megatron-LM, megatron/training/arguments.py of Megatron-Core 0.19.2
+and at d98e8a6 (2026-08-22).
 """
 
 from __future__ import annotations
@@ -15,10 +16,30 @@ from shardwright.export.megatron_arguments import MAPPED, ORDERS
 from shardwright.export.megatron_model import model_flags, model_shortfalls
 from shardwright.launch_files.claims import Claim, Document, FileKind, Signature, claim_of
 from shardwright.launch_files.degrees import set_by, telling
-from shardwright.launch_files.launch import Launch, Setting, Verdict, Written, count, judged, require_value, share
-from shardwright.launch_files.megatron_rules import REFUSED_LAYERS, idle_arguments, refused_arguments
+from shardwright.launch_files.launch import (
+    Launch,
+    Setting,
+    Verdict,
+    Written,
+    count,
+    judged,
+    require_value,
+    share,
+)
+from shardwright.launch_files.megatron_rules import (
+    REFUSED_LAYERS,
+    idle_arguments,
+    refused_arguments,
+)
 from shardwright.launch_files.megatron_versions import meant, runtime_of
-from shardwright.launch_files.megatron_words import IGNORED, MODEL_DEFAULTS, MODEL_LOOSE, REFUSED, UNDERSTOOD, UNMODELLED
+from shardwright.launch_files.megatron_words import (
+    IGNORED,
+    MODEL_DEFAULTS,
+    MODEL_LOOSE,
+    REFUSED,
+    UNDERSTOOD,
+    UNMODELLED,
+)
 from shardwright.launch_files.model_sizes import compared_sizes
 from shardwright.launch_files.refusals import priced, refuse
 from shardwright.lazy_dataclass import dataclass
@@ -41,7 +62,8 @@ from shardwright.strategy.grid.facts import grid_facts, has_experts, num_layers
 from shardwright.strategy.grid.rules import canonical
 
 Dialect = Callable[[str, str], tuple[tuple[str, str], ...] | None]
-"""A setting of a framework that runs Megatron-Core -> the arguments of Megatron-LM that it is; None = it is none of them."""
+"""A setting of a framework that runs Megatron-Core -> the arguments of Megatron-LM that it is; None
+= it is none of them."""
 
 
 def plain(name: str, value: str) -> tuple[tuple[str, str], ...]:
@@ -52,16 +74,42 @@ def plain(name: str, value: str) -> tuple[tuple[str, str], ...]:
 MEGATRON_SIGNATURE: Final = Signature(
     runtime_of=runtime_of,
     kinds=frozenset({FileKind.COMMAND}),
-    programs=frozenset({f"pretrain_{kind}.py" for kind in ("gpt", "mamba", "t5", "bert", "vlm", "hybrid")}),
+    programs=frozenset(
+        {f"pretrain_{kind}.py" for kind in ("gpt", "mamba", "t5", "bert", "vlm", "hybrid")}
+    ),
     own=frozenset(
         {
-            *("tensor-model-parallel-size", "pipeline-model-parallel-size", "expert-model-parallel-size", "context-parallel-size"),
-            *("use-distributed-optimizer", "num-attention-heads", "use-mcore-models", "recompute-granularity", "sequence-parallel"),
-            *("num-layers-per-virtual-pipeline-stage", "transformer-impl", "untie-embeddings-and-output-weights", "swiglu"),
-            *("disable-bias-linear", "group-query-attention", "num-query-groups", "lr-decay-iters", "overlap-grad-reduce"),
+            *(
+                "tensor-model-parallel-size",
+                "pipeline-model-parallel-size",
+                "expert-model-parallel-size",
+                "context-parallel-size",
+            ),
+            *(
+                "use-distributed-optimizer",
+                "num-attention-heads",
+                "use-mcore-models",
+                "recompute-granularity",
+                "sequence-parallel",
+            ),
+            *(
+                "num-layers-per-virtual-pipeline-stage",
+                "transformer-impl",
+                "untie-embeddings-and-output-weights",
+                "swiglu",
+            ),
+            *(
+                "disable-bias-linear",
+                "group-query-attention",
+                "num-query-groups",
+                "lr-decay-iters",
+                "overlap-grad-reduce",
+            ),
         }
     ),
-    shared=frozenset({"micro-batch-size", "global-batch-size", "num-layers", "hidden-size", "seq-length"}),
+    shared=frozenset(
+        {"micro-batch-size", "global-batch-size", "num-layers", "hidden-size", "seq-length"}
+    ),
 )
 
 
@@ -70,9 +118,12 @@ class MegatronReader:
     """The reader of Megatron-LM's command lines, and of those that say the same in other words.
 
     Args:
-        dialect: what a setting is in Megatron-LM's words. defaults: what its launches are where they do not say it, in those words.
-        settled: arguments as the framework takes them together. sparing: of options that a launch does not mention the framework has its
-            own values; else they are what no argument sets. refuses: Megatron-Core's rules on arguments are its own.
+        dialect: what a setting is in Megatron-LM's words.
+        defaults: what its launches are where they do not say it, in those words.
+        settled: arguments as the framework takes them together.
+        sparing: of options that a launch does not mention the framework has its own values; else
+            they are what no argument sets.
+        refuses: Megatron-Core's rules on arguments are its own.
         target, section: of `worded`.
     """
 
@@ -99,14 +150,24 @@ class MegatronReader:
 
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """See `LaunchReader`."""
-        words = {name: found for name, value in written.arguments.items() if (found := self.dialect(name, value)) is not None}
-        said = {name: value for found in words.values() for name, value in found if value.lower() not in OFF}
+        words = {
+            name: found
+            for name, value in written.arguments.items()
+            if (found := self.dialect(name, value)) is not None
+        }
+        said = {
+            name: value
+            for found in words.values()
+            for name, value in found
+            if value.lower() not in OFF
+        }
         mentioned = {name for found in words.values() for name, _ in found}
         defaults = {name: value for name, value in self.defaults.items() if name not in mentioned}
         arguments = self.settled({**DEFAULTS, **defaults, **said})
         if "yaml-cfg" in arguments:
             raise DataError(
-                f"--yaml-cfg {arguments['yaml-cfg'][:60]}: Megatron-LM's YAML is not read, so the strategy is not known",
+                f"--yaml-cfg {arguments['yaml-cfg'][:60]}: Megatron-LM's YAML is not read, so the"
+                " strategy is not known",
                 hint="give the launch as arguments",
             )
         refuse(arguments, REFUSED)
@@ -118,9 +179,18 @@ class MegatronReader:
         base = load_runtime(runtime)
         facts = grid_facts(model, devices=devices, global_batch=batch, seq_len=length or 1)
         grid = canonical(grid, facts=facts)
-        grid = replace(grid, options=telling(_options(base, arguments, mentioned=mentioned if self.sparing else None), grid, model))
+        grid = replace(
+            grid,
+            options=telling(
+                _options(base, arguments, mentioned=mentioned if self.sparing else None),
+                grid,
+                model,
+            ),
+        )
         flags = {**set_by(base), **priced(said, REFUSED)}
-        judged_settings = _judged(written, words, said, flags, _of_model(arguments, said, model, length=length or 1))
+        judged_settings = _judged(
+            written, words, said, flags, _of_model(arguments, said, model, length=length or 1)
+        )
         return Launch(
             framework=self.name,
             runtime=runtime,
@@ -131,9 +201,15 @@ class MegatronReader:
             dropout=has_dropout(arguments),
             settings=tuple(_with_idle(judged_settings, words, idle_arguments(said, grid))),
             notes=written.notes,
-            refused=tuple(refused_arguments(arguments, layers=num_layers(model), older=base.base == "megatron-2021"))
-            if self.refuses
-            else (),
+            refused=(
+                tuple(
+                    refused_arguments(
+                        arguments, layers=num_layers(model), older=base.base == "megatron-2021"
+                    )
+                )
+                if self.refuses
+                else ()
+            ),
         )
 
 
@@ -141,11 +217,22 @@ MEGATRON: Final = MegatronReader()
 
 
 def _judged(
-    written: Written, words: Mapping[str, tuple[tuple[str, str], ...]], said: Arguments, flags: Mapping[str, str], model: Iterable[Setting]
+    written: Written,
+    words: Mapping[str, tuple[tuple[str, str], ...]],
+    said: Arguments,
+    flags: Mapping[str, str],
+    model: Iterable[Setting],
 ) -> Iterator[Setting]:
     """The verdict on every setting in the launch's own words: that of the arguments that it is."""
     verdicts = {
-        one.name: one for one in judged(said, understood={**flags, **UNDERSTOOD}, model=model, ignored=IGNORED, unmodelled=UNMODELLED)
+        one.name: one
+        for one in judged(
+            said,
+            understood={**flags, **UNDERSTOOD},
+            model=model,
+            ignored=IGNORED,
+            unmodelled=UNMODELLED,
+        )
     }
     used = set()
     for name, value in written.arguments.items():
@@ -155,47 +242,84 @@ def _judged(
             yield replace(of[0], name=name, value=value)
         elif words.get(name):
             # What is off is at its default, whatever it is of.
-            (one,) = judged({words[name][0][0]: value}, understood={**flags, **UNDERSTOOD}, ignored=IGNORED, unmodelled=UNMODELLED)
+            (one,) = judged(
+                {words[name][0][0]: value},
+                understood={**flags, **UNDERSTOOD},
+                ignored=IGNORED,
+                unmodelled=UNMODELLED,
+            )
             yield replace(one, name=name, value=value)
         else:
-            yield Setting(name=name, value=value, verdict=Verdict.IGNORED if name in words else Verdict.UNKNOWN)
+            yield Setting(
+                name=name,
+                value=value,
+                verdict=Verdict.IGNORED if name in words else Verdict.UNKNOWN,
+            )
     yield from (one for name, one in verdicts.items() if name not in used and name not in said)
 
 
-def _with_idle(settings: Iterable[Setting], words: Mapping[str, tuple[tuple[str, str], ...]], idle: Mapping[str, str]) -> Iterator[Setting]:
+def _with_idle(
+    settings: Iterable[Setting],
+    words: Mapping[str, tuple[tuple[str, str], ...]],
+    idle: Mapping[str, str],
+) -> Iterator[Setting]:
     """Settings that are understood and do nothing in this launch, with why."""
     for one in settings:
         why = [idle[name] for name, _ in words.get(one.name, ()) if name in idle]
         off = one.value.lower() in OFF
-        yield one if not why or off or one.verdict is Verdict.UNKNOWN else replace(one, verdict=Verdict.IDLE, means=why[0])
+        yield (
+            one
+            if not why or off or one.verdict is Verdict.UNKNOWN
+            else replace(one, verdict=Verdict.IDLE, means=why[0])
+        )
 
 
-SIZE_NAMES: Final = MappingProxyType({"num-layers": "layers", "hidden-size": "width", "num-attention-heads": "heads"})
+SIZE_NAMES: Final = MappingProxyType(
+    {"num-layers": "layers", "hidden-size": "width", "num-attention-heads": "heads"}
+)
 SIZES: Final = frozenset(SIZE_NAMES)
 """Arguments by which a launch says its model; others take it from elsewhere."""
 
 
-def _options(runtime: Runtime, arguments: Arguments, *, mentioned: Collection[str] | None) -> Options:
-    """Options that the arguments set, and those that without an argument are otherwise than the planner's own.
+def _options(
+    runtime: Runtime, arguments: Arguments, *, mentioned: Collection[str] | None
+) -> Options:
+    """Options that the arguments set, and those that without an argument are otherwise than the
+    planner's own.
 
     Args:
-        mentioned: arguments, on or off, without which an option has the runtime's own value; None = none has.
+        mentioned: arguments, on or off, without which an option has the runtime's own value; None =
+            none has.
     """
     _, modules = recomputed(arguments)
     unknown = [word for word in modules if word not in (*MODULES, "core_attn")]
     if unknown:
-        raise DataError(f"--recompute-modules {' '.join(unknown)[:60]}: not known here", hint=f"known: core_attn, {', '.join(MODULES)}")
+        raise DataError(
+            f"--recompute-modules {' '.join(unknown)[:60]}: not known here",
+            hint=f"known: core_attn, {', '.join(MODULES)}",
+        )
     own = dict(runtime.own)
-    found = {name: value for name, value in options_of(runtime, arguments) if name not in MODULES.values()}
+    found = {
+        name: value
+        for name, value in options_of(runtime, arguments)
+        if name not in MODULES.values()
+    }
     if mentioned is not None:
-        known = {option.removeprefix("sets ") for name, option in set_by(runtime).items() if name in mentioned}
+        known = {
+            option.removeprefix("sets ")
+            for name, option in set_by(runtime).items()
+            if name in mentioned
+        }
         found = {name: value for name, value in found.items() if name in known}
     found |= {MODULES[word]: "on" for word in modules if word in MODULES}
     return ordered(pair for pair in found.items() if own.get(pair[0]) != pair[1])
 
 
 def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
-    tp, pp, cp = (count(arguments, f"{axis}-size", 1) for axis in ("tensor-model-parallel", "pipeline-model-parallel", "context-parallel"))
+    tp, pp, cp = (
+        count(arguments, f"{axis}-size", 1)
+        for axis in ("tensor-model-parallel", "pipeline-model-parallel", "context-parallel")
+    )
     if min(tp, pp, cp) < 1 or devices % (tp * pp * cp):
         raise StrategyError(
             f"tp {tp} x pp {pp} x cp {cp} does not divide the {devices} devices of the cluster",
@@ -203,13 +327,22 @@ def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
             rule="grid.devices",
         )
     said = count(arguments, "num-virtual-stages-per-pipeline-rank", 1)
-    # Layers that Megatron-LM refuses are told with its rule; the strategy has them as evenly as can be.
-    refused = any(one.rule == REFUSED_LAYERS for one in refused_arguments(arguments, layers=num_layers(model)))
-    vpp, chunks = (1, ()) if refused else pipeline_chunks(arguments, layers=num_layers(model), pp=pp, vpp=said)
+    # Layers that Megatron-LM refuses are told with its rule; the strategy has them as evenly as can
+    # be.
+    refused = any(
+        one.rule == REFUSED_LAYERS for one in refused_arguments(arguments, layers=num_layers(model))
+    )
+    vpp, chunks = (
+        (1, ())
+        if refused
+        else pipeline_chunks(arguments, layers=num_layers(model), pp=pp, vpp=said)
+    )
     stage = sharding_stage(arguments)
     if stage is None:
         raise DataError(
-            f"the stage of ZeRO, {arguments.get('zero-stage', arguments.get('data-parallel-sharding-strategy'))!s:.40}, is not known here",
+            "the stage of ZeRO,"
+            f" {arguments.get('zero-stage', arguments.get('data-parallel-sharding-strategy'))!s:.40},"
+            " is not known here",
             hint="no_shard, optim, optim_grads or optim_grads_params; of Megatron-DeepSpeed 0 to 3",
         )
     if "use-torch-fsdp2" in arguments:
@@ -220,7 +353,11 @@ def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
     granularity, modules = recomputed(arguments)
     full = granularity == "full"
     blocks = full and arguments.get("recompute-method") == "block"
-    offload = share(arguments, "optimizer-offload-fraction", 1.0) if "optimizer-cpu-offload" in arguments else 0.0
+    offload = (
+        share(arguments, "optimizer-offload-fraction", 1.0)
+        if "optimizer-cpu-offload" in arguments
+        else 0.0
+    )
     return Grid(
         tp=tp,
         sp="sequence-parallel" in arguments,
@@ -235,7 +372,13 @@ def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
         microbatch=count(arguments, "micro-batch-size", 1),
         zero=stage,
         shard=dp * cp // instances if instances > 1 and stage else 0,
-        recompute=Recompute.FULL if full else Recompute.SELECTIVE if "core_attn" in modules else Recompute.NONE,
+        recompute=(
+            Recompute.FULL
+            if full
+            else Recompute.SELECTIVE
+            if "core_attn" in modules
+            else Recompute.NONE
+        ),
         recompute_layers=count(arguments, "recompute-num-layers", 0) if blocks else 0,
         host=count(arguments, "cpu-offloading-num-layers", 0),
         offload=round(100 * offload),
@@ -250,7 +393,9 @@ def _listed(chunks: tuple[int, ...], *, pp: int, vpp: int, layers: int) -> tuple
         return ()
     if sum(chunks) != layers:
         raise StrategyError(
-            f"the launch lays out {sum(chunks)} layers, MODEL has {layers}", hint="the MODEL of the launch", rule="grid.layers"
+            f"the launch lays out {sum(chunks)} layers, MODEL has {layers}",
+            hint="the MODEL of the launch",
+            rule="grid.layers",
         )
     return chunks
 
@@ -258,15 +403,25 @@ def _listed(chunks: tuple[int, ...], *, pp: int, vpp: int, layers: int) -> tuple
 def _ulysses(arguments: Arguments, cp: int) -> int:
     kind = arguments.get("cp-comm-type", "p2p").split()[:1]
     parts = arguments.get("hierarchical-context-parallel-sizes", "1").split()
-    return cp if kind == ["a2a"] else count({"ulysses": parts[0]}, "ulysses") if kind == ["a2a+p2p"] and parts else 1
+    return (
+        cp
+        if kind == ["a2a"]
+        else count({"ulysses": parts[0]}, "ulysses")
+        if kind == ["a2a+p2p"] and parts
+        else 1
+    )
 
 
 def _order(arguments: Arguments) -> tuple[str, ...]:
     return ORDERS[MAPPED in arguments]
 
 
-def _of_model(arguments: Arguments, written: Arguments, model: Model, *, length: int) -> Iterator[Setting]:
-    """What the arguments say of a model, beside what MODEL is; of a launch that says no model nothing."""
+def _of_model(
+    arguments: Arguments, written: Arguments, model: Model, *, length: int
+) -> Iterator[Setting]:
+    """What the arguments say of a model, beside what MODEL is; of a launch that says no model
+    nothing.
+    """
     if not written.keys() & SIZES:
         return
     if any(not one.instead for one in model_shortfalls(model)):
@@ -287,7 +442,9 @@ def _of_model(arguments: Arguments, written: Arguments, model: Model, *, length:
         alike = name in MODEL_LOOSE or _same(default if said is None else said, has)
         means = "" if alike else f"MODEL: {has or 'without it'}"
         verdict = Verdict.OF_THE_MODEL if alike else Verdict.DIFFERENT
-        yield Setting(name=name, value="not said" if said is None else said, verdict=verdict, means=means)
+        yield Setting(
+            name=name, value="not said" if said is None else said, verdict=verdict, means=means
+        )
 
 
 def _same(one: str, other: str) -> bool:

@@ -1,4 +1,6 @@
-"""Megatron-LM's arguments by what they are here: part of the strategy or the job, of the model, or of neither."""
+"""Megatron-LM's arguments by what they are here: part of the strategy or the job, of the model, or
+of neither.
+"""
 
 from __future__ import annotations
 
@@ -111,70 +113,106 @@ MODEL_DEFAULTS: Final = MappingProxyType(
 """Arguments of the model -> their value where they are not given."""
 MODEL_LOOSE: Final = frozenset(
     {
-        *("vocab-size", "max-position-embeddings", "norm-epsilon", "init-method-std", "rotary-interleaved", "group-query-attention"),
-        *("use-rotary-position-embeddings", "no-position-embedding", "apply-layernorm-1p", "rotary-base", "position-embedding-type"),
-        *("use-rope-scaling", "rope-scaling-factor", "rotary-percent", "moe-router-topk-scaling-factor"),
+        *(
+            "vocab-size",
+            "max-position-embeddings",
+            "norm-epsilon",
+            "init-method-std",
+            "rotary-interleaved",
+            "group-query-attention",
+        ),
+        *(
+            "use-rotary-position-embeddings",
+            "no-position-embedding",
+            "apply-layernorm-1p",
+            "rotary-base",
+            "position-embedding-type",
+        ),
+        *(
+            "use-rope-scaling",
+            "rope-scaling-factor",
+            "rotary-percent",
+            "moe-router-topk-scaling-factor",
+        ),
     }
 )
-"""Of those, what changes neither time nor memory of a step much, or is said in several ways: told, not compared."""
+"""Of those, what changes neither time nor memory of a step much, or is said in several ways: told,
+not compared."""
 
 IGNORED: Final = by_name(
     {
         "data": (
-            "data-path data-args-path train-data-path valid-data-path test-data-path data-cache-path split tokenizer-type "
-            "tokenizer-name-or-path valid-num-workers tokenizer-model vocab-file merge-file vocab-extra-ids "
-            "make-vocab-size-divisible-by num-workers dataloader-type mock-data reset-position-ids reset-attention-mask "
-            "eod-mask-loss no-create-attention-mask-in-dataloader data-impl mmap-warmup num-dataset-builder-threads "
-            "tiktoken-pattern no-mmap-bin-files per-split-data-args-path valid-weighted-split-paths "
-            "train-weighted-split-paths-path valid-weighted-split-paths-path legacy-tokenizer padded-vocab-size "
-            "pad-vocab-size-to trust-remote-code"
+            "data-path data-args-path train-data-path valid-data-path test-data-path"
+            " data-cache-path split tokenizer-type tokenizer-name-or-path valid-num-workers"
+            " tokenizer-model vocab-file merge-file vocab-extra-ids make-vocab-size-divisible-by"
+            " num-workers dataloader-type mock-data reset-position-ids reset-attention-mask"
+            " eod-mask-loss no-create-attention-mask-in-dataloader data-impl mmap-warmup"
+            " num-dataset-builder-threads tiktoken-pattern no-mmap-bin-files"
+            " per-split-data-args-path valid-weighted-split-paths train-weighted-split-paths-path"
+            " valid-weighted-split-paths-path legacy-tokenizer padded-vocab-size pad-vocab-size-to"
+            " trust-remote-code"
         ),
         "how long is trained, and how fast is learnt": (
-            "lr min-lr lr-decay-style lr-decay-iters lr-decay-samples lr-warmup-iters lr-warmup-samples lr-warmup-fraction "
-            "lr-warmup-init lr-wsd-decay-style lr-wsd-decay-iters lr-wsd-decay-samples train-iters train-samples "
-            "weight-decay start-weight-decay end-weight-decay weight-decay-incr-style adam-beta1 adam-beta2 adam-eps "
-            "clip-grad rampup-batch-size override-opt-param-scheduler override-opt_param-scheduler "
-            "use-checkpoint-opt-param-scheduler decoupled-lr decoupled-min-lr loss-scale initial-loss-scale "
-            "min-loss-scale loss-scale-window hysteresis train-tokens moe-aux-loss-coeff moe-z-loss-coeff "
-            "moe-router-load-balancing-type moe-router-bias-update-rate moe-router-force-load-balancing "
-            "mtp-loss-scaling-factor universal-checkpoint log-loss lr-decay-tokens lr-warmup-tokens no-query-key-layer-scaling"
+            "lr min-lr lr-decay-style lr-decay-iters lr-decay-samples lr-warmup-iters"
+            " lr-warmup-samples lr-warmup-fraction lr-warmup-init lr-wsd-decay-style"
+            " lr-wsd-decay-iters lr-wsd-decay-samples train-iters train-samples weight-decay"
+            " start-weight-decay end-weight-decay weight-decay-incr-style adam-beta1 adam-beta2"
+            " adam-eps clip-grad rampup-batch-size override-opt-param-scheduler"
+            " override-opt_param-scheduler use-checkpoint-opt-param-scheduler decoupled-lr"
+            " decoupled-min-lr loss-scale initial-loss-scale min-loss-scale loss-scale-window"
+            " hysteresis train-tokens moe-aux-loss-coeff moe-z-loss-coeff"
+            " moe-router-load-balancing-type moe-router-bias-update-rate"
+            " moe-router-force-load-balancing mtp-loss-scaling-factor universal-checkpoint log-loss"
+            " lr-decay-tokens lr-warmup-tokens no-query-key-layer-scaling"
         ),
         "checkpoints": (
-            "save load save-interval ckpt-format no-load-optim no-load-rng no-save-optim no-save-rng "
-            "auto-detect-ckpt-format dist-ckpt-strictness async-save use-dist-ckpt finetune exit-on-missing-checkpoint "
-            "ckpt-fully-parallel-load ckpt-fully-parallel-save ckpt-assume-constant-structure use-persistent-ckpt-worker "
-            "pretrained-checkpoint no-initialization save-retain-interval dist-ckpt-format use-mp-args-from-checkpoint-args "
-            "use-checkpoint-args no-ckpt-fully-parallel-save"
+            "save load save-interval ckpt-format no-load-optim no-load-rng no-save-optim"
+            " no-save-rng auto-detect-ckpt-format dist-ckpt-strictness async-save use-dist-ckpt"
+            " finetune exit-on-missing-checkpoint ckpt-fully-parallel-load ckpt-fully-parallel-save"
+            " ckpt-assume-constant-structure use-persistent-ckpt-worker pretrained-checkpoint"
+            " no-initialization save-retain-interval dist-ckpt-format"
+            " use-mp-args-from-checkpoint-args use-checkpoint-args no-ckpt-fully-parallel-save"
         ),
         "what is logged": (
-            "log-interval eval-interval eval-iters tensorboard-dir tensorboard-log-interval tensorboard-queue-size "
-            "log-timers-to-tensorboard log-batch-size-to-tensorboard log-validation-ppl-to-tensorboard timing-log-level "
-            "wandb-project wandb-exp-name wandb-save-dir wandb-entity log-throughput log-params-norm log-progress "
-            "log-num-zeros-in-grad log-memory-to-tensorboard log-world-size-to-tensorboard log-loss-scale-to-tensorboard "
-            "timing-log-option no-log-loss-scale-to-tensorboard no-log-learnig-rate-to-tensorboard log-straggler profile "
-            "profile-step-start profile-step-end profile-ranks use-pytorch-profiler logging-level "
-            "no-barrier-with-level-1-timing report-theoretical-memory moe-per-layer-logging check-for-nan-in-loss-and-grad "
-            "disable-straggler-on-startup straggler-minmax-count log-optimizer-states-to-tensorboard kill-switch-path "
-            "abort-on-unmet-fused-kernel-constraints skip-train exit-interval exit-duration-in-mins one-logger-* log-level "
-            "log-level-replica structured-logs structured-logs-dir mem-profile record-memory-history"
+            "log-interval eval-interval eval-iters tensorboard-dir tensorboard-log-interval"
+            " tensorboard-queue-size log-timers-to-tensorboard log-batch-size-to-tensorboard"
+            " log-validation-ppl-to-tensorboard timing-log-level wandb-project wandb-exp-name"
+            " wandb-save-dir wandb-entity log-throughput log-params-norm log-progress"
+            " log-num-zeros-in-grad log-memory-to-tensorboard log-world-size-to-tensorboard"
+            " log-loss-scale-to-tensorboard timing-log-option no-log-loss-scale-to-tensorboard"
+            " no-log-learnig-rate-to-tensorboard log-straggler profile profile-step-start"
+            " profile-step-end profile-ranks use-pytorch-profiler logging-level"
+            " no-barrier-with-level-1-timing report-theoretical-memory moe-per-layer-logging"
+            " check-for-nan-in-loss-and-grad disable-straggler-on-startup straggler-minmax-count"
+            " log-optimizer-states-to-tensorboard kill-switch-path"
+            " abort-on-unmet-fused-kernel-constraints skip-train exit-interval"
+            " exit-duration-in-mins one-logger-* log-level log-level-replica structured-logs"
+            " structured-logs-dir mem-profile record-memory-history"
         ),
         "how processes start and meet": (
-            "distributed-backend distributed-timeout-minutes lazy-mpu-init local-rank use-mcore-models rank nproc-per-node "
-            "nnodes node-rank master-addr master-port rdzv-endpoint rdzv-backend rdzv-id max-restarts tee enable-ft-package "
-            "calc-ft-timeouts use-ring-exchange-p2p standalone enable-gloo-process-groups disable-gloo-process-groups "
-            "no-one-logger use-cpu-initialization manual-gc manual-gc-interval manual-gc-eval spec use-flash-attn-triton "
-            "deepspeed deepspeed-config ddp-impl use-contiguous-buffers-in-ddp no-contiguous-buffers-in-local-ddp enable-one-logger "
-            "standalone-embedding-stage"
+            "distributed-backend distributed-timeout-minutes lazy-mpu-init local-rank"
+            " use-mcore-models rank nproc-per-node nnodes node-rank master-addr master-port"
+            " rdzv-endpoint rdzv-backend rdzv-id max-restarts tee enable-ft-package"
+            " calc-ft-timeouts use-ring-exchange-p2p standalone enable-gloo-process-groups"
+            " disable-gloo-process-groups no-one-logger use-cpu-initialization manual-gc"
+            " manual-gc-interval manual-gc-eval spec use-flash-attn-triton deepspeed"
+            " deepspeed-config ddp-impl use-contiguous-buffers-in-ddp"
+            " no-contiguous-buffers-in-local-ddp enable-one-logger standalone-embedding-stage"
         ),
         "how weights begin": (
-            "seed init-method-xavier-uniform data-parallel-random-init perform-initialization initial-loss sync-tp-duplicated-parameters"
+            "seed init-method-xavier-uniform data-parallel-random-init perform-initialization"
+            " initial-loss sync-tp-duplicated-parameters"
         ),
-        "checks of a run": "rerun-mode error-injection-rate calculate-per-token-loss empty-unused-memory-level",
+        "checks of a run": (
+            "rerun-mode error-injection-rate calculate-per-token-loss empty-unused-memory-level"
+        ),
         "kernels, as the planner has them": (
-            "moe-grouped-gemm moe-enable-deepep use-flash-attn masked-softmax-fusion bias-gelu-fusion no-bias-swiglu-fusion no-rope-fusion "
-            "no-masked-softmax-fusion"
+            "moe-grouped-gemm moe-enable-deepep use-flash-attn masked-softmax-fusion"
+            " bias-gelu-fusion no-bias-swiglu-fusion no-rope-fusion no-masked-softmax-fusion"
         ),
-        "numbers of 8-bit scaling": "fp8-amax-history-len fp8-amax-compute-algo fp8-margin fp8-interval",
+        "numbers of 8-bit scaling": (
+            "fp8-amax-history-len fp8-amax-compute-algo fp8-margin fp8-interval"
+        ),
     }
 )
 UNMODELLED: Final = MappingProxyType(

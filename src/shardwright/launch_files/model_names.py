@@ -1,4 +1,6 @@
-"""The model that a launch names beside MODEL: by the size that names of checkpoints and recipes have."""
+"""The model that a launch names beside MODEL: by the size that names of checkpoints and recipes
+have.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +13,43 @@ from shardwright.model.ir.graph import Model
 
 NAMES: Final = frozenset(
     {
-        *("model-name-or-path", "base-model", "model", "model-id-or-path", "actor-rollout-ref.model.path", "model.partial-pretrain"),
-        *("model.-component-", "model.flavor", "modules.pre-trainer.model", "model.name", "model-name", "model.path", "model.model-path"),
+        *(
+            "model-name-or-path",
+            "base-model",
+            "model",
+            "model-id-or-path",
+            "actor-rollout-ref.model.path",
+            "model.partial-pretrain",
+        ),
+        *(
+            "model.-component-",
+            "model.flavor",
+            "modules.pre-trainer.model",
+            "model.name",
+            "model-name",
+            "model.path",
+            "model.model-path",
+        ),
     }
 )
 """Settings that name a model."""
-_SIZE: Final = re.compile(r"(?<![A-Za-z0-9.])(?:([0-9]{1,3})x)?([0-9]{1,4}(?:\.[0-9]{1,3})?|[0-9]p[0-9])([bBmM])(?![A-Za-z0-9])")
+_SIZE: Final = re.compile(
+    r"(?<![A-Za-z0-9.])(?:([0-9]{1,3})x)?([0-9]{1,4}(?:\.[0-9]{1,3})?|[0-9]p[0-9])([bBmM])(?![A-Za-z0-9])"
+)
 _POINT: Final = re.compile(r"^([0-9]{1,2})_([0-9]{1,2})(?=[bBmM](?![A-Za-z0-9]))")
 """The digits of a size with an underscore between."""
 ALIKE: Final = (0.6, 1.45)
-"""Least and largest share of the named parameters that MODEL has, if it is the one that is named: names are rounded, and leave out
-embeddings or what experts share.
+"""Least and largest share of the named parameters that MODEL has, if it is the one that is named:
+names are rounded, and leave out embeddings or what experts share.
 """
 
 
 def named_parameters(name: str) -> float:
-    """The parameters that a name of a model says, such as ``Qwen3-4B`` or ``Mixtral-8x7B``; 0 = it says none.
+    """The parameters that a name of a model says, such as ``Qwen3-4B`` or ``Mixtral-8x7B``; 0 = it
+    says none.
 
-    A function of a module has an underscore for a point behind the module's name: ``qwen3.qwen3_1_7b`` is of 1.7 billion,
-    ``llama3_1.llama3_1_8b`` of 8.
+    A function of a module has an underscore for a point behind the module's name:
+    ``qwen3.qwen3_1_7b`` is of 1.7 billion, ``llama3_1.llama3_1_8b`` of 8.
     """
     last = name.rpartition("/")[2] or name
     module, _, function = last.rpartition(".")
@@ -52,4 +72,8 @@ def compared(setting: Setting, model: Model) -> Setting:
         return setting
     if ALIKE[0] <= model.num_parameters / named <= ALIKE[1]:
         return replace(setting, verdict=Verdict.OF_THE_MODEL, means="")
-    return replace(setting, verdict=Verdict.DIFFERENT, means=f"MODEL has {model.num_parameters / 1e9:.3g} billion parameters")
+    return replace(
+        setting,
+        verdict=Verdict.DIFFERENT,
+        means=f"MODEL has {model.num_parameters / 1e9:.3g} billion parameters",
+    )

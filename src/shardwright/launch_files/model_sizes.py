@@ -1,4 +1,6 @@
-"""What a launch says of its model, beside what MODEL is: sizes by name, and names of published models."""
+"""What a launch says of its model, beside what MODEL is: sizes by name, and names of published
+models.
+"""
 
 from __future__ import annotations
 
@@ -57,11 +59,14 @@ def sizes_of(model: Model) -> dict[str, int]:
     return sizes if facts.experts else {**sizes, "width of the feed-forward": facts.ffn}
 
 
-def compared_sizes(arguments: Arguments, names: Mapping[str, str], model: Model, *, section: str = "") -> Iterator[Setting]:
+def compared_sizes(
+    arguments: Arguments, names: Mapping[str, str], model: Model, *, section: str = ""
+) -> Iterator[Setting]:
     """The sizes that a launch says, each beside MODEL's.
 
     Args:
-        names: setting, without its section -> the size that it is. section: before each of them.
+        names: setting, without its section -> the size that it is.
+        section: before each of them.
     """
     sizes = sizes_of(model)
     for name, value in arguments.items():
@@ -70,16 +75,24 @@ def compared_sizes(arguments: Arguments, names: Mapping[str, str], model: Model,
         short = name.removeprefix(section)
         size = names.get(short, "")
         if size in sizes and _is_number(value):
-            yield _told(name, value, alike=int(value.replace("_", "")) == sizes[size], has=str(sizes[size]) if sizes[size] else "none")
+            yield _told(
+                name,
+                value,
+                alike=int(value.replace("_", "")) == sizes[size],
+                has=str(sizes[size]) if sizes[size] else "none",
+            )
         elif short.partition(".")[0] in _FAMILIES and value not in ("false", "none"):
             yield _told(name, value, alike=_has_scans(model), has="no state-space layers")
 
 
-def compared_name(arguments: Arguments, names: tuple[str, ...], known: Mapping[str, object], model: Model) -> Iterator[Setting]:
+def compared_name(
+    arguments: Arguments, names: tuple[str, ...], known: Mapping[str, object], model: Model
+) -> Iterator[Setting]:
     """The published model that a launch names by some settings, beside MODEL.
 
     Args:
-        known: name of our catalog -> what the framework calls it: the values of the settings `names`, or the one of the only setting.
+        known: name of our catalog -> what the framework calls it: the values of the settings
+            `names`, or the one of the only setting.
     """
     if not all(name in arguments for name in names):
         return
@@ -89,7 +102,11 @@ def compared_name(arguments: Arguments, names: tuple[str, ...], known: Mapping[s
     has = published(model, dict(known))
     if ours or has is not None:
         alike = published(model, dict.fromkeys(ours, value)) is not None
-        means = " ".join(map(str, has)) if isinstance(has, tuple) else str(has or "none of the framework's models")
+        means = (
+            " ".join(map(str, has))
+            if isinstance(has, tuple)
+            else str(has or "none of the framework's models")
+        )
         yield from (_told(name, arguments[name], alike=alike, has=means) for name in names)
         return
     for name in names:

@@ -44,21 +44,31 @@ DOCS: Final = "https://swift.readthedocs.io/en/latest/Instruction/Command-line-p
 
 
 def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
-    notes = [] if "weights" in said else [f"assumed: torch_dtype bfloat16, as the model's config.json has it ({DOCS})"]
+    notes = (
+        []
+        if "weights" in said
+        else [f"assumed: torch_dtype bfloat16, as the model's config.json has it ({DOCS})"]
+    )
     said.setdefault("weights", "bf16")
     normal(said, devices)
-    # The number format of products follows from that of the weights (arguments/base_args/model_args.py, _init_torch_dtype).
+    # The number format of products follows from that of the weights
+    # (arguments/base_args/model_args.py, _init_torch_dtype).
     if not {"bf16", "fp16"} & said.keys():
         said["fp16" if said["weights"] in ("fp16", "fp32") else "bf16"] = "true"
     if said.get("fsdp", "").strip() == "fsdp2":
-        said |= {"fsdp": "full_shard auto_wrap", "fsdp.activation-checkpointing": "true", "gradient-checkpointing": "false"}
+        said |= {
+            "fsdp": "full_shard auto_wrap",
+            "fsdp.activation-checkpointing": "true",
+            "gradient-checkpointing": "false",
+        }
     if "ulysses" in said:
         devices //= max(count(said, "ulysses"), 1)
     if "gradient-accumulation-steps" not in said:
         micro = max(count(said, "per-device-train-batch-size", 1) * devices, 1)
         said["gradient-accumulation-steps"] = str(max(-(-_WANTED // micro), 1))
         notes.append(
-            f"assumed: gradient_accumulation_steps {said['gradient-accumulation-steps']}, for at least {_WANTED} samples a step ({DOCS})"
+            f"assumed: gradient_accumulation_steps {said['gradient-accumulation-steps']}, for at"
+            f" least {_WANTED} samples a step ({DOCS})"
         )
     if said["tuner-type"] == "lora":
         said.setdefault("lora-rank", "8")
@@ -69,7 +79,10 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
 
 _TRAINER: Final = TrainerReader(
     name="ms-swift",
-    signature=Signature(kinds=frozenset({FileKind.COMMAND}), programs=frozenset({f"swift {verb}" for verb in _VERBS})),
+    signature=Signature(
+        kinds=frozenset({FileKind.COMMAND}),
+        programs=frozenset({f"swift {verb}" for verb in _VERBS}),
+    ),
     includes=frozenset({"deepspeed", "accelerate", "huggingface-trainer"}),
     words=Words(
         renamed=MappingProxyType(
@@ -83,14 +96,23 @@ _TRAINER: Final = TrainerReader(
                 "deepspeed-autotp-size": "tensor-parallel",
             }
         ),
-        defaults=MappingProxyType({"tuner-type": "lora", "per-device-train-batch-size": "1", "gradient-checkpointing": "true"}),
+        defaults=MappingProxyType(
+            {
+                "tuner-type": "lora",
+                "per-device-train-batch-size": "1",
+                "gradient-checkpointing": "true",
+            }
+        ),
         source=DOCS,
         programs=MappingProxyType({"rlhf": "a loss of preferences or rewards (swift rlhf)"}),
         deepspeed_files=DEEPSPEED_FILES,
         told=MappingProxyType({"ulysses": "sequence-parallel-size"}),
         refused=MappingProxyType(
             {
-                **dict.fromkeys(("tuner-type", "train-type", "sft-type"), refused("this kind of tuning", "lora", "full")),
+                **dict.fromkeys(
+                    ("tuner-type", "train-type", "sft-type"),
+                    refused("this kind of tuning", "lora", "full"),
+                ),
                 "quant-bits": refused("a model whose frozen weights are quantised (QLoRA)"),
                 "quant-method": refused("a model whose frozen weights are quantised (QLoRA)"),
                 "attn-impl": refused(
@@ -110,7 +132,9 @@ _TRAINER: Final = TrainerReader(
                 "target-parameters": refused("adapters on parameters of experts"),
                 "freeze-llm": refused("training without the language model"),
                 "task-type": refused("a loss other than of the next token", "causal_lm"),
-                "padding-free": refused("batches without padding, of which the command does not say how full they are"),
+                "padding-free": refused(
+                    "batches without padding, of which the command does not say how full they are"
+                ),
                 "zero-hpz-partition-size": refused("ZeRO++'s shards inside a node"),
                 "device-map": refused("layers on several devices without a pipeline"),
                 "rlhf-type": refused("a loss of preferences or rewards"),
@@ -119,17 +143,20 @@ _TRAINER: Final = TrainerReader(
         ignored=by_name(
             {
                 "data": (
-                    "dataset val-dataset split-dataset-ratio load-from-cache-file template "
-                    "system columns strict custom-* model-author model-name "
-                    "truncation-strategy lazy-tokenize use-hf packing-* loss-scale max-model-len "
-                    "agent-template cached-dataset streaming "
-                    "dataset-num-proc add-version model-kwargs response-prefix norm-bbox enable-thinking max-pixels"
+                    "dataset val-dataset split-dataset-ratio load-from-cache-file template system"
+                    " columns strict custom-* model-author model-name truncation-strategy"
+                    " lazy-tokenize use-hf packing-* loss-scale max-model-len agent-template"
+                    " cached-dataset streaming dataset-num-proc add-version model-kwargs"
+                    " response-prefix norm-bbox enable-thinking max-pixels"
                 ),
                 "the model, which MODEL says": (
-                    "model model-type model-revision task-type rope-scaling adapters freeze-vit freeze-aligner new-special-tokens"
+                    "model model-type model-revision task-type rope-scaling adapters freeze-vit"
+                    " freeze-aligner new-special-tokens"
                 ),
                 "how fast is learnt": "vit-lr aligner-lr lora-bias lorap-lr-ratio init-weights",
-                "what is saved and logged": "create-checkpoint-symlink swanlab-* use-logits-to-keep check-model",
+                "what is saved and logged": (
+                    "create-checkpoint-symlink swanlab-* use-logits-to-keep check-model"
+                ),
                 "how it starts": "ddp-* acc-strategy ignore-args-error use-ray",
             }
         ),
@@ -157,16 +184,95 @@ _CORE: Final = MegatronReader(
 )
 _CORE_REST: Final = frozenset(
     {
-        *("model", "model-type", "dataset", "val-dataset", "split-dataset-ratio", "load-from-cache-file", "save-safetensors", "packing"),
-        *("num-train-epochs", "max-epochs", "output-dir", "eval-steps", "save-steps", "logging-steps", "dataloader-num-workers"),
-        *("dataset-num-proc", "system", "model-author", "model-name", "template", "truncation-strategy", "streaming"),
-        *("cached-dataset", "train-iters", "eval-iters", "save-total-limit", "load-safetensors", "mcore-model", "add-version", "use-hf"),
-        *("max-model-len", "custom-dataset-info", "loss-scale", "packing-length", "packing-num-proc", "freeze-vit", "freeze-aligner"),
-        *("tuner-type", "train-type", "target-modules", "lora-rank", "lora-alpha", "lora-dropout", "merge-lora", "agent-template"),
-        *("columns", "shuffle-buffer-size", "lazy-tokenize", "model-kwargs", "enable-thinking", "report-to", "padding-free", "strict"),
-        *("dataloader-persistent-workers", "dataloader-prefetch-factor", "group-by-length", "dataset-shuffle", "train-dataloader-shuffle"),
-        *("metric-for-best-model", "load-args", "torch-dtype", "lr-warmup-fraction", "create-checkpoint-symlink", "cached-val-dataset"),
-        *("rope-scaling", "gradient-accumulation-fusion", "vit-gradient-checkpointing", "initialize-embedding", "new-special-tokens"),
+        *(
+            "model",
+            "model-type",
+            "dataset",
+            "val-dataset",
+            "split-dataset-ratio",
+            "load-from-cache-file",
+            "save-safetensors",
+            "packing",
+        ),
+        *(
+            "num-train-epochs",
+            "max-epochs",
+            "output-dir",
+            "eval-steps",
+            "save-steps",
+            "logging-steps",
+            "dataloader-num-workers",
+        ),
+        *(
+            "dataset-num-proc",
+            "system",
+            "model-author",
+            "model-name",
+            "template",
+            "truncation-strategy",
+            "streaming",
+        ),
+        *(
+            "cached-dataset",
+            "train-iters",
+            "eval-iters",
+            "save-total-limit",
+            "load-safetensors",
+            "mcore-model",
+            "add-version",
+            "use-hf",
+        ),
+        *(
+            "max-model-len",
+            "custom-dataset-info",
+            "loss-scale",
+            "packing-length",
+            "packing-num-proc",
+            "freeze-vit",
+            "freeze-aligner",
+        ),
+        *(
+            "tuner-type",
+            "train-type",
+            "target-modules",
+            "lora-rank",
+            "lora-alpha",
+            "lora-dropout",
+            "merge-lora",
+            "agent-template",
+        ),
+        *(
+            "columns",
+            "shuffle-buffer-size",
+            "lazy-tokenize",
+            "model-kwargs",
+            "enable-thinking",
+            "report-to",
+            "padding-free",
+            "strict",
+        ),
+        *(
+            "dataloader-persistent-workers",
+            "dataloader-prefetch-factor",
+            "group-by-length",
+            "dataset-shuffle",
+            "train-dataloader-shuffle",
+        ),
+        *(
+            "metric-for-best-model",
+            "load-args",
+            "torch-dtype",
+            "lr-warmup-fraction",
+            "create-checkpoint-symlink",
+            "cached-val-dataset",
+        ),
+        *(
+            "rope-scaling",
+            "gradient-accumulation-fusion",
+            "vit-gradient-checkpointing",
+            "initialize-embedding",
+            "new-special-tokens",
+        ),
         *("save-interval", "eval-interval", "log-interval", "save", "ddp-timeout"),
     }
 )
@@ -192,7 +298,9 @@ def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
 
 _CORE_REFUSED: Final = MappingProxyType(
     {
-        **dict.fromkeys(("tuner-type", "train-type"), refused("this kind of tuning", "lora", "full")),
+        **dict.fromkeys(
+            ("tuner-type", "train-type"), refused("this kind of tuning", "lora", "full")
+        ),
         "optimizer": OPTIMIZER,
         "muon": refused("Muon's optimizer"),
         "rlhf-type": refused("a loss of preferences or rewards"),
@@ -228,7 +336,9 @@ class SwiftReader:
     name: str = "ms-swift"
     runtime: str = _TRAINER.runtime
     target: str = "megatron"
-    includes: frozenset[str] = frozenset({"deepspeed", "accelerate", "huggingface-trainer", "megatron"})
+    includes: frozenset[str] = frozenset(
+        {"deepspeed", "accelerate", "huggingface-trainer", "megatron"}
+    )
     signature: Signature = SIGNATURE
 
     def claims(self, document: Document) -> Claim:
@@ -249,23 +359,41 @@ class SwiftReader:
             return _TRAINER.read(written, model=model, devices=devices, runtime=runtime)
         if written.program.endswith(("rlhf", "rlhf.py")):
             raise DataError(
-                f"{written.program[:40]}: a loss of preferences or rewards is not priced here", hint="megatron sft and megatron pt are"
+                f"{written.program[:40]}: a loss of preferences or rewards is not priced here",
+                hint="megatron sft and megatron pt are",
             )
         refuse(written.arguments, _CORE_REFUSED)
         said = dict(written.arguments)
         own = _CORE.runtime if runtime in ("", self.runtime) else runtime
         launch = _CORE.read(written, model=model, devices=devices, runtime=own)
-        notes = [f"assumed, as the command does not set them: {_unsaid(said)} ({DOCS})"] if _unsaid(said) else []
-        kind = said.get("tuner-type", said.get("train-type", "lora" if "lora-rank" in said else "full"))
+        notes = (
+            [f"assumed, as the command does not set them: {_unsaid(said)} ({DOCS})"]
+            if _unsaid(said)
+            else []
+        )
+        kind = said.get(
+            "tuner-type", said.get("train-type", "lora" if "lora-rank" in said else "full")
+        )
         adapters = adapters_of(
-            {"lora-rank": said.get("lora-rank", "8"), "lora-target": said.get("target-modules", "all-linear")} if kind == "lora" else {},
+            (
+                {
+                    "lora-rank": said.get("lora-rank", "8"),
+                    "lora-target": said.get("target-modules", "all-linear"),
+                }
+                if kind == "lora"
+                else {}
+            ),
             model,
         )
         return replace(launch, train=adapters.train, notes=(*launch.notes, *notes, *adapters.notes))
 
 
 def _unsaid(said: dict[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in _CORE.defaults.items() if name not in said and name not in _QUIET)
+    return ", ".join(
+        f"{name} {value}"
+        for name, value in _CORE.defaults.items()
+        if name not in said and name not in _QUIET
+    )
 
 
 _QUIET: Final = ("attention-dropout", "hidden-dropout")

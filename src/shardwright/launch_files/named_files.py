@@ -1,4 +1,6 @@
-"""Files that a launch names: found among those that are given or beside them, and an error by name where they are not."""
+"""Files that a launch names: found among those that are given or beside them, and an error by name
+where they are not.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,11 @@ _HOSTS = ("hostfile", "machinefile", "nodelist", "nodefile")
 """Settings of launchers that name the hosts."""
 
 
-def with_named(documents: Sequence[Document], claimants: Sequence[Claimant], beside: Beside) -> list[Document]:
-    """Documents with those that their settings name, each before the one that names it: what a command says stands before its files.
+def with_named(
+    documents: Sequence[Document], claimants: Sequence[Claimant], beside: Beside
+) -> list[Document]:
+    """Documents with those that their settings name, each before the one that names it: what a
+    command says stands before its files.
 
     Args:
         claimants: the reader and the frameworks whose files are part of its launches.
@@ -39,8 +44,14 @@ def with_named(documents: Sequence[Document], claimants: Sequence[Claimant], bes
                 continue
             given.add(PurePosixPath(name).name)
             found += documents_of(text, PurePosixPath(name).name, {})
-        notes += [f"the hosts of {value[:60]} are not read: CLUSTER says them" for value in _hosts(document)]
-        notes += [f"line {line}: {name[:60]} is not here, so what it sets is not known" for name, line in document.missing.items()]
+        notes += [
+            f"the hosts of {value[:60]} are not read: CLUSTER says them"
+            for value in _hosts(document)
+        ]
+        notes += [
+            f"line {line}: {name[:60]} is not here, so what it sets is not known"
+            for name, line in document.missing.items()
+        ]
         # What names a file is settled by what the file says.
         settled = {named.setting for named, _ in names}
         settings = {name: value for name, value in document.settings.items() if name not in settled}
@@ -52,14 +63,28 @@ def _named(document: Document, claimants: Sequence[Claimant]) -> Iterator[tuple[
     """Files that a document names, with what each holds."""
     said = {**document.launched, **document.settings}
     # What a framework has itself is no file of the launch, whoever else would read one.
-    seen = {word for word in said.values() for one in claimants for named in one.signature.files if PurePosixPath(word).name in named.own}
+    seen = {
+        word
+        for word in said.values()
+        for one in claimants
+        for named in one.signature.files
+        if PurePosixPath(word).name in named.own
+    }
     for claimant in claimants:
         if document.settings and not claimant.claims(document).evidence:
             continue
         for named in claimant.signature.files:
-            word = said.get(named.setting, "") if named.setting else next(iter(document.positional), "")
+            word = (
+                said.get(named.setting, "")
+                if named.setting
+                else next(iter(document.positional), "")
+            )
             # A switch names no file.
-            if word not in ("", "true") and word not in seen and PurePosixPath(word).name not in named.own:
+            if (
+                word not in ("", "true")
+                and word not in seen
+                and PurePosixPath(word).name not in named.own
+            ):
                 seen.add(word)
                 yield named, word + named.ending
 
@@ -76,7 +101,8 @@ def _missing(document: Document, named: NamedFile, name: str, documents: Sequenc
     if said & named.instead:
         return f"{name[:60]} was not given{how}; the other settings say {named.holds}"
     raise DataError(
-        f"{document.name[:60]} names {name[:60]}, which was not given{how}: without it {named.holds} is not known",
+        f"{document.name[:60]} names {name[:60]}, which was not given{how}: without it"
+        f" {named.holds} is not known",
         hint="give the file before MODEL, or put it beside the file that names it",
     )
 

@@ -1,6 +1,7 @@
 """nanotron's YAML.
 
-Source of names and defaults: nanotron's main of 2025-04, src/nanotron/config/config.py and config/parallelism_config.py.
+Source of names and defaults: nanotron's main of 2025-04, src/nanotron/config/config.py and
+config/parallelism_config.py.
 """
 
 from __future__ import annotations
@@ -10,7 +11,14 @@ from typing import Final
 
 from shardwright.errors import ShardwrightError
 from shardwright.export.nanotron import own_stages
-from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
+from shardwright.launch_files.claims import (
+    Claim,
+    Document,
+    FileKind,
+    NamedFile,
+    Signature,
+    claim_of,
+)
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import Launch, Written, by_name, count
 from shardwright.launch_files.model_sizes import TRANSFORMERS, compared_sizes
@@ -42,10 +50,14 @@ UNDERSTOOD: Final = MappingProxyType(
 )
 IGNORED: Final = by_name(
     {
-        "what is kept and logged": "general.* checkpoints.* logging.* lighteval.* profiler.* metrics-logging.*",
+        "what is kept and logged": (
+            "general.* checkpoints.* logging.* lighteval.* profiler.* metrics-logging.*"
+        ),
         "data": "data-stages data-stages.* tokenizer.* data.*",
         "how long is trained, and how fast is learnt": "optimizer.* tokens.*",
-        "how weights begin": "model.init-method.* model.make-vocab-size-divisible-by model.ddp-bucket-cap-mb",
+        "how weights begin": (
+            "model.init-method.* model.make-vocab-size-divisible-by model.ddp-bucket-cap-mb"
+        ),
         "the model's, which MODEL says": "model.model-config.*",
     }
 )
@@ -57,8 +69,18 @@ SIGNATURE: Final = Signature(
     files=(NamedFile(setting="config-file", holds="the strategy"),),
     own=frozenset(
         {
-            *("parallelism.tp", "parallelism.pp", "parallelism.dp", "parallelism.pp-engine", "parallelism.tp-mode"),
-            *("tokens.micro-batch-size", "tokens.batch-accumulation-per-replica", "tokens.sequence-length"),
+            *(
+                "parallelism.tp",
+                "parallelism.pp",
+                "parallelism.dp",
+                "parallelism.pp-engine",
+                "parallelism.tp-mode",
+            ),
+            *(
+                "tokens.micro-batch-size",
+                "tokens.batch-accumulation-per-replica",
+                "tokens.sequence-length",
+            ),
         }
     ),
 )
@@ -87,9 +109,14 @@ class NanotronReader:
         """See `LaunchReader`."""
         said = written.arguments
         refuse(said, _REFUSED)
-        tp, pp, cp = (count(said, f"parallelism.{name}", 1) for name in ("tp", "pp", "context-parallel-size"))
+        tp, pp, cp = (
+            count(said, f"parallelism.{name}", 1) for name in ("tp", "pp", "context-parallel-size")
+        )
         dp = replicas(devices, tp=tp, pp=pp, cp=cp)
-        micro, steps = count(said, "tokens.micro-batch-size", 1), count(said, "tokens.batch-accumulation-per-replica", 1)
+        micro, steps = (
+            count(said, "tokens.micro-batch-size", 1),
+            count(said, "tokens.batch-accumulation-per-replica", 1),
+        )
         grid = Grid(
             tp=tp,
             sp=said.get("parallelism.tp-mode", "").upper().endswith("REDUCE_SCATTER"),
@@ -99,8 +126,16 @@ class NanotronReader:
             pp=pp,
             microbatch=micro,
             zero=count(said, "optimizer.zero-stage"),
-            recompute=Recompute.FULL if said.get("parallelism.recompute-layer") == "true" else Recompute.NONE,
-            schedule="gpipe" if said.get("parallelism.pp-engine", "1f1b") == "afab" and pp > 1 else "1f1b",
+            recompute=(
+                Recompute.FULL
+                if said.get("parallelism.recompute-layer") == "true"
+                else Recompute.NONE
+            ),
+            schedule=(
+                "gpipe"
+                if said.get("parallelism.pp-engine", "1f1b") == "afab" and pp > 1
+                else "1f1b"
+            ),
             layers=_stages(model, pp),
         )
         dtype = said.get("model.dtype", "bfloat16")
@@ -115,11 +150,19 @@ class NanotronReader:
             precision="fp16" if dtype == "float16" else "fp32" if dtype == "float32" else "bf16",
             understood=UNDERSTOOD,
             ignored=IGNORED,
-            of_model=tuple(compared_sizes(said, TRANSFORMERS, model, section="model.model-config.")),
-            arguments={name.removeprefix("parallelism."): value for name, value in said.items() if value != "false"},
-            notes=(f"the file's dp is {said['parallelism.dp']}, the cluster has room for {dp}",)
-            if said.get("parallelism.dp", str(dp)) != str(dp)
-            else (),
+            of_model=tuple(
+                compared_sizes(said, TRANSFORMERS, model, section="model.model-config.")
+            ),
+            arguments={
+                name.removeprefix("parallelism."): value
+                for name, value in said.items()
+                if value != "false"
+            },
+            notes=(
+                (f"the file's dp is {said['parallelism.dp']}, the cluster has room for {dp}",)
+                if said.get("parallelism.dp", str(dp)) != str(dp)
+                else ()
+            ),
         )
 
 

@@ -1,4 +1,5 @@
-"""NeMo 2's recipes in Python: ``llm.llama3_8b.pretrain_recipe(...)`` with overrides, and files that make recipes of their own.
+"""NeMo 2's recipes in Python: ``llm.llama3_8b.pretrain_recipe(...)`` with overrides, and files that
+make recipes of their own.
 
 Source of names and of the recipes' numbers: NeMo 2.5, nemo/collections/llm/recipes
 (https://github.com/NVIDIA/NeMo/tree/v2.5.0/nemo/collections/llm/recipes).
@@ -25,10 +26,22 @@ from shardwright.runtime.arguments import Arguments
 
 DOCS: Final = "https://github.com/NVIDIA/NeMo/tree/v2.5.0/nemo/collections/llm/recipes"
 FIELDS: Final = (
-    *("tensor-model-parallel-size", "pipeline-model-parallel-size", "virtual-pipeline-model-parallel-size", "context-parallel-size"),
-    *("sequence-parallel", "expert-model-parallel-size", "seq-length", "global-batch-size", "micro-batch-size"),
+    *(
+        "tensor-model-parallel-size",
+        "pipeline-model-parallel-size",
+        "virtual-pipeline-model-parallel-size",
+        "context-parallel-size",
+    ),
+    *(
+        "sequence-parallel",
+        "expert-model-parallel-size",
+        "seq-length",
+        "global-batch-size",
+        "micro-batch-size",
+    ),
 )
-"""Columns of `RECIPES`; sequence parallelism is 1 or 0, and virtual stages are 0 where there are none."""
+"""Columns of `RECIPES`; sequence parallelism is 1 or 0, and virtual stages are 0 where there are
+none."""
 RECIPES: Final = MappingProxyType(
     {
         "baichuan2_7b": "1 1 0 2 0 1 8192 512 1",
@@ -82,7 +95,8 @@ _TRAINERS: Final = MappingProxyType(
         "gemma2-trainer": {"tensor-model-parallel-size": "1"},
     }
 )
-"""Functions for trainers that several recipes share -> what they set where a recipe says nothing; ``trainer`` is DeepSeek's."""
+"""Functions for trainers that several recipes share -> what they set where a recipe says nothing;
+``trainer`` is DeepSeek's."""
 _ARGUMENTS: Final = MappingProxyType(
     {
         "tensor-parallelism": "tensor-model-parallel-size",
@@ -95,7 +109,9 @@ _ARGUMENTS: Final = MappingProxyType(
     }
 )
 """Arguments of these functions -> fields of the strategy."""
-_TRAINER: Final = MappingProxyType({f"{one}.{name}": field for one in _TRAINERS for name, field in _ARGUMENTS.items()})
+_TRAINER: Final = MappingProxyType(
+    {f"{one}.{name}": field for one in _TRAINERS for name, field in _ARGUMENTS.items()}
+)
 _SWITCHES: Final = MappingProxyType(
     {
         "ddp.overlap-grad-reduce": "overlap-grad-reduce",
@@ -113,8 +129,26 @@ _SWITCHES: Final = MappingProxyType(
 """Canonical name -> Megatron-LM's switch."""
 _SHARED: Final = tuple(f"{one}." for one in _TRAINERS)
 _REST: Final = (
-    *("trainer.", "log.", "resume.", "optim.", "tensorboard-logger.", "default-log.", "default-resume.", "fn.", "pretrain-recipe."),
-    *("autoresume.", "checkpoint", "ddp.", "plugins.", "overlap.", "distributed-fused-adam-with-cosine-annealing.", "nemologger."),
+    *(
+        "trainer.",
+        "log.",
+        "resume.",
+        "optim.",
+        "tensorboard-logger.",
+        "default-log.",
+        "default-resume.",
+        "fn.",
+        "pretrain-recipe.",
+    ),
+    *(
+        "autoresume.",
+        "checkpoint",
+        "ddp.",
+        "plugins.",
+        "overlap.",
+        "distributed-fused-adam-with-cosine-annealing.",
+        "nemologger.",
+    ),
     *(
         "garbagecollectioncallback.",
         "timingcallback.",
@@ -149,13 +183,23 @@ _REST: Final = (
         "mixtralmodel.",
         "model.tokenizer",
     ),
-    *("lora.", "peft.", "finetuning-recipe.", "nsysplugin.", "memoryprofileplugin.", "perfenvplugin.", "faulttoleranceplugin."),
+    *(
+        "lora.",
+        "peft.",
+        "finetuning-recipe.",
+        "nsysplugin.",
+        "memoryprofileplugin.",
+        "perfenvplugin.",
+        "faulttoleranceplugin.",
+    ),
 )
 """Beginnings of names that change nothing here."""
 _DATA: Final = frozenset({"seq-length", "global-batch-size", "micro-batch-size"})
 _REFUSED: Final = MappingProxyType(
     {
-        "pretrain-recipe.performance-mode": refused("the recipe's own settings of performance_mode"),
+        "pretrain-recipe.performance-mode": refused(
+            "the recipe's own settings of performance_mode"
+        ),
         "trainer.strategy.fsdp": refused("FSDP of NeMo", "none"),
         "megatronstrategy.fsdp": refused("FSDP of NeMo", "none"),
         "trainer.accumulate-grad-batches": refused("accumulation outside of the global batch", "1"),
@@ -188,8 +232,16 @@ def words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
         return (*half, ("fp8-format", "hybrid")) if "fp8" in value else half
     if named == "deepepcallback":
         return ("moe-token-dispatcher-type", "flex"), ("moe-enable-deepep", "true")
-    if named.startswith("optim.config.") and named.removeprefix("optim.config.") in _PRECISION_AWARE:
-        return ((named.removeprefix("optim.config."), {"torch.bfloat16": "bf16", "torch.float32": "fp32"}.get(value, value)),)
+    if (
+        named.startswith("optim.config.")
+        and named.removeprefix("optim.config.") in _PRECISION_AWARE
+    ):
+        return (
+            (
+                named.removeprefix("optim.config."),
+                {"torch.bfloat16": "bf16", "torch.float32": "fp32"}.get(value, value),
+            ),
+        )
     if named == "optim.config.optimizer":
         return (("optimizer", value),)
     if named == "plugins.fp8":
@@ -207,7 +259,13 @@ def words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
 
 
 _PRECISION_AWARE: Final = frozenset(
-    {"use-precision-aware-optimizer", "exp-avg-dtype", "exp-avg-sq-dtype", "main-grads-dtype", "main-params-dtype"}
+    {
+        "use-precision-aware-optimizer",
+        "exp-avg-dtype",
+        "exp-avg-sq-dtype",
+        "main-grads-dtype",
+        "main-params-dtype",
+    }
 )
 """Fields of the optimizer that say the dtypes of its states."""
 _HELD: Final = frozenset(
@@ -222,10 +280,34 @@ _HELD: Final = frozenset(
             "fsdp",
             "config",
         ),
-        *("ckpt-load-optimizer", "ckpt-save-optimizer", "ckpt-load-strictness", "progress-interval", "save-ckpt-format", "tokenizer"),
-        *("replace-progress-bar", "ckpt-load-directly-on-device", "use-te-rng-tracker", "ckpt-include-optimizer", "account-for-none"),
-        *("bias-activation-fusion", "deallocate-pipeline-outputs", "masked-softmax-fusion", "gradient-accumulation-fusion"),
-        *("apply-rope-fusion", "bias-dropout-fusion", "vocab-size", "enable-cuda-graph", "disable-parameter-transpose-cache"),
+        *(
+            "ckpt-load-optimizer",
+            "ckpt-save-optimizer",
+            "ckpt-load-strictness",
+            "progress-interval",
+            "save-ckpt-format",
+            "tokenizer",
+        ),
+        *(
+            "replace-progress-bar",
+            "ckpt-load-directly-on-device",
+            "use-te-rng-tracker",
+            "ckpt-include-optimizer",
+            "account-for-none",
+        ),
+        *(
+            "bias-activation-fusion",
+            "deallocate-pipeline-outputs",
+            "masked-softmax-fusion",
+            "gradient-accumulation-fusion",
+        ),
+        *(
+            "apply-rope-fusion",
+            "bias-dropout-fusion",
+            "vocab-size",
+            "enable-cuda-graph",
+            "disable-parameter-transpose-cache",
+        ),
     }
 )
 """Fields of the strategy and of models that change nothing here."""
@@ -251,7 +333,10 @@ _CORE: Final = MegatronReader(
 
 SIGNATURE: Final = Signature(
     kinds=frozenset({FileKind.PYTHON}),
-    own=frozenset({"megatronstrategy.*", "mockdatamodule.*", "pretrain-recipe.*", "finetune-recipe.*"} | set(_TRAINER)),
+    own=frozenset(
+        {"megatronstrategy.*", "mockdatamodule.*", "pretrain-recipe.*", "finetune-recipe.*"}
+        | set(_TRAINER)
+    ),
 )
 
 
@@ -268,8 +353,16 @@ class NemoRecipeReader:
     def claims(self, document: Document) -> Claim:
         """See `LaunchReader`; also a recipe that a file begins from."""
         found = claim_of(self.signature, document)
-        begun = document.kind is FileKind.PYTHON and document.settings.get(RECIPE, "").endswith("_recipe")
-        return replace(found, own=(*found.own, RECIPE)) if begun else found if found.evidence else NO_CLAIM
+        begun = document.kind is FileKind.PYTHON and document.settings.get(RECIPE, "").endswith(
+            "_recipe"
+        )
+        return (
+            replace(found, own=(*found.own, RECIPE))
+            if begun
+            else found
+            if found.evidence
+            else NO_CLAIM
+        )
 
     def worded(self, name: str) -> str:
         """See `LaunchReader`."""
@@ -284,14 +377,29 @@ class NemoRecipeReader:
         missing = [name for name in FIELDS[:2] if name not in named and name not in base]
         if missing or "global-batch-size" not in {**named, **base}:
             raise DataError(
-                "the file does not say the degrees or the batch of the recipe", hint="the file of the recipe, or --set recipe=NAME of it"
+                "the file does not say the degrees or the batch of the recipe",
+                hint="the file of the recipe, or --set recipe=NAME of it",
             )
-        launch = _CORE.read(replace(written, arguments={**base, **said}), model=model, devices=devices, runtime=runtime)
+        launch = _CORE.read(
+            replace(written, arguments={**base, **said}),
+            model=model,
+            devices=devices,
+            runtime=runtime,
+        )
         rank = said.get("lora.dim", said.get("peft.dim", ""))
-        adapters = adapters_of({"lora-rank": rank, "lora-target": said.get("lora.target-modules", "all")} if rank else {}, model)
+        adapters = adapters_of(
+            (
+                {"lora-rank": rank, "lora-target": said.get("lora.target-modules", "all")}
+                if rank
+                else {}
+            ),
+            model,
+        )
         settings = tuple(one for one in launch.settings if one.name not in base)
         notes = (*_told(said, base, devices), *adapters.notes)
-        return replace(launch, settings=settings, train=adapters.train, notes=(*launch.notes, *notes))
+        return replace(
+            launch, settings=settings, train=adapters.train, notes=(*launch.notes, *notes)
+        )
 
 
 NEMO_RECIPE: Final = NemoRecipeReader()
@@ -310,7 +418,10 @@ def _base(said: Arguments) -> Iterator[tuple[str, str]]:
     if module not in RECIPES or function != "pretrain_recipe":
         raise DataError(
             f"NeMo's recipe {recipe[:60]} is not known here",
-            hint=f"the file of the recipe beside it; known for pretraining: {', '.join(RECIPES)[:200]}",
+            hint=(
+                "the file of the recipe beside it; known for pretraining:"
+                f" {', '.join(RECIPES)[:200]}"
+            ),
         )
     for name, value in zip(FIELDS, RECIPES[module].split(), strict=True):
         if name == "sequence-parallel":
@@ -322,16 +433,26 @@ def _base(said: Arguments) -> Iterator[tuple[str, str]]:
 def _of_trainer(said: Arguments) -> Arguments:
     """What the shared function for a trainer sets where the recipe says nothing."""
     used = [one for one in _TRAINERS if any(f"{one}.{name}" in said for name in _ARGUMENTS)]
-    named = {field for key, field in _TRAINER.items() if key in said} | {key.rpartition(".")[2] for key in said if "strategy." in key}
-    return {name: value for one in used for name, value in _TRAINERS[one].items() if name not in named}
+    named = {field for key, field in _TRAINER.items() if key in said} | {
+        key.rpartition(".")[2] for key in said if "strategy." in key
+    }
+    return {
+        name: value for one in used for name, value in _TRAINERS[one].items() if name not in named
+    }
 
 
 def _told(said: Arguments, base: Arguments, devices: int) -> Iterator[str]:
     if base:
         named = ", ".join(f"{name} {value}" for name, value in base.items())
-        yield f"{said.get(RECIPE, 'the trainer')}: {named} where the file does not set them ({DOCS})"
+        yield (
+            f"{said.get(RECIPE, 'the trainer')}: {named} where the file does not set them ({DOCS})"
+        )
     for start in ("pretrain-recipe.", "trainer."):
-        nodes = count(said, f"{start}num-nodes", 1) if said.get(f"{start}num-nodes", "").isdigit() else 0
+        nodes = (
+            count(said, f"{start}num-nodes", 1)
+            if said.get(f"{start}num-nodes", "").isdigit()
+            else 0
+        )
         each = said.get(f"{start}num-gpus-per-node", said.get(f"{start}devices", ""))
         if nodes and each.isdigit() and nodes * int(each) != devices:
             yield f"the file is for {nodes * int(each)} devices, the cluster has {devices}"

@@ -1,4 +1,5 @@
-"""Frameworks whose files are known by what only they have, and are refused by name: no reader is here for them.
+"""Frameworks whose files are known by what only they have, and are refused by name: no reader is
+here for them.
 
 Source of the names: each framework's own examples, at the commits of 2025-10.
 """
@@ -16,9 +17,28 @@ _ALL: Final = (
         name="litgpt",
         signature=Signature(
             kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
-            programs=frozenset({f"litgpt {verb}" for verb in ("pretrain", "finetune", "finetune_lora", "finetune_full")}),
-            own=frozenset({"train.lr-warmup-steps", "train.save-interval", "train.log-interval", "train.max-norm", "train.tie-embeddings"})
-            | {"eval.initial-validation", "eval.max-new-tokens", "initial-checkpoint-dir", "lora-query", "lora-projection"},
+            programs=frozenset(
+                {
+                    f"litgpt {verb}"
+                    for verb in ("pretrain", "finetune", "finetune_lora", "finetune_full")
+                }
+            ),
+            own=frozenset(
+                {
+                    "train.lr-warmup-steps",
+                    "train.save-interval",
+                    "train.log-interval",
+                    "train.max-norm",
+                    "train.tie-embeddings",
+                }
+            )
+            | {
+                "eval.initial-validation",
+                "eval.max-new-tokens",
+                "initial-checkpoint-dir",
+                "lora-query",
+                "lora-projection",
+            },
         ),
     ),
     NotRead(
@@ -27,7 +47,13 @@ _ALL: Final = (
             kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
             programs=frozenset({"levanter.main.train_lm", "levanter/main/train_lm.py"}),
             own=frozenset(
-                {"trainer.tracker.*", "trainer.mp", "trainer.train-batch-size", "trainer.tensor-parallel-axes", "trainer.mesh.*"}
+                {
+                    "trainer.tracker.*",
+                    "trainer.mp",
+                    "trainer.train-batch-size",
+                    "trainer.tensor-parallel-axes",
+                    "trainer.mesh.*",
+                }
             ),
         ),
     ),

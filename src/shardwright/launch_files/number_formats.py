@@ -29,7 +29,9 @@ _VALUES: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = MappingProxyType(
 
 
 def half_settings(framework: str, precision: str) -> tuple[tuple[str, str], ...]:
-    """(name, value) by which a framework computes in ``bf16`` or ``fp16``; empty where it is not known how it says that."""
+    """(name, value) by which a framework computes in ``bf16`` or ``fp16``; empty where it is not
+    known how it says that.
+    """
     if precision in _SAID.get(framework, {}):
         return ((_SAID[framework][precision], "true"),)
     name, values = _VALUES.get(framework, ("", {}))

@@ -1,7 +1,9 @@
-"""Primus's YAML for AMD devices: a back end, its model's file, and overrides of the back end's settings.
+"""Primus's YAML for AMD devices: a back end, its model's file, and overrides of the back end's
+settings.
 
-Source of names and defaults: Primus main of 2025-09, primus/configs/modules/megatron (trainer_base.yaml, pre_trainer.yaml) and
-primus/configs/modules/torchtitan/pre_trainer.yaml (https://github.com/AMD-AGI/Primus).
+Source of names and defaults: Primus main of 2025-09, primus/configs/modules/megatron
+(trainer_base.yaml, pre_trainer.yaml) and primus/configs/modules/torchtitan/pre_trainer.yaml
+(https://github.com/AMD-AGI/Primus).
 """
 
 from __future__ import annotations
@@ -28,12 +30,18 @@ _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,60}):([^${}]{0,200}
 _IGNORED: Final = by_name(
     {
         "how it starts": "work-group user-name exp-name workspace platform.*",
-        "what is logged": "stderr-sink-level file-sink-level sink-level log-avg-* disable-wandb disable-tensorboard disable-mlflow",
+        "what is logged": (
+            "stderr-sink-level file-sink-level sink-level log-avg-* disable-wandb"
+            " disable-tensorboard disable-mlflow"
+        ),
         "checkpoints": "auto-continue-train disable-last-saving",
         "data": "mock-data",
-        "the model, which MODEL says": "max-position-embeddings init-method-std norm-epsilon tokenizer-* moe-router-*",
+        "the model, which MODEL says": (
+            "max-position-embeddings init-method-std norm-epsilon tokenizer-* moe-router-*"
+        ),
         "kernels of AMD's own, as the planner has them": (
-            "moe-use-legacy-grouped-gemm moe-use-fused-router-with-aux-score fused-padded-mla-attention"
+            "moe-use-legacy-grouped-gemm moe-use-fused-router-with-aux-score"
+            " fused-padded-mla-attention"
         ),
     }
 )
@@ -45,7 +53,10 @@ _UNMODELLED: Final = by_name(
 )
 _REFUSED: Final = MappingProxyType(
     {
-        **dict.fromkeys(("enable-turbo-attention-float8", "enable-turbo-gemm-float8"), refused("Primus Turbo's products in 8 bits")),
+        **dict.fromkeys(
+            ("enable-turbo-attention-float8", "enable-turbo-gemm-float8"),
+            refused("Primus Turbo's products in 8 bits"),
+        ),
         "patch-zero-bubble": refused("Primus's pipeline with split backwards"),
         "enable-zero-bubble": refused("Primus's pipeline with split backwards"),
         "recompute-layer-ids": refused("recompute of layers that are named"),
@@ -108,7 +119,13 @@ def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
 
 SIGNATURE: Final = Signature(
     kinds=frozenset({FileKind.YAML}),
-    own=frozenset({f"{section}{name}" for section in _SECTIONS for name in ("framework", "config", "model", "overrides.*")}),
+    own=frozenset(
+        {
+            f"{section}{name}"
+            for section in _SECTIONS
+            for name in ("framework", "config", "model", "overrides.*")
+        }
+    ),
 )
 
 
@@ -132,29 +149,64 @@ class PrimusReader:
 
     def read(self, written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
         """See `LaunchReader`."""
-        section = next((one for one in _SECTIONS if any(name.startswith(one) for name in written.arguments)), _SECTIONS[0])
-        filled = {name: _VARIABLE.sub(lambda match: match[2], value) for name, value in written.arguments.items()}
-        notes = tuple(f"assumed: {one[1]} is {one[2]}, its default in the file" for one in _variables(written.arguments, section))
+        section = next(
+            (one for one in _SECTIONS if any(name.startswith(one) for name in written.arguments)),
+            _SECTIONS[0],
+        )
+        filled = {
+            name: _VARIABLE.sub(lambda match: match[2], value)
+            for name, value in written.arguments.items()
+        }
+        notes = tuple(
+            f"assumed: {one[1]} is {one[2]}, its default in the file"
+            for one in _variables(written.arguments, section)
+        )
         before = f"{section}overrides."
-        said = {name.removeprefix(before): value for name, value in filled.items() if name.startswith(before)}
+        said = {
+            name.removeprefix(before): value
+            for name, value in filled.items()
+            if name.startswith(before)
+        }
         refuse(said, _REFUSED)
         backend = filled.get(f"{section}framework", "megatron")
         if backend not in ("megatron", "torchtitan"):
-            raise DataError(f"framework {backend[:40]} of Primus is not priced here", hint="megatron or torchtitan")
+            raise DataError(
+                f"framework {backend[:40]} of Primus is not priced here",
+                hint="megatron or torchtitan",
+            )
         own = runtime if runtime != self.runtime else ""
         if backend == "torchtitan":
             unsaid = {name: value for name, value in _TITAN.items() if name not in said}
-            inner = replace(written, arguments={**unsaid, **{n: v for n, v in said.items() if not n.startswith("primus-turbo.")}})
-            launch = TORCHTITAN.read(inner, model=model, devices=devices, runtime=own or TORCHTITAN.runtime)
+            inner = replace(
+                written,
+                arguments={
+                    **unsaid,
+                    **{n: v for n, v in said.items() if not n.startswith("primus-turbo.")},
+                },
+            )
+            launch = TORCHTITAN.read(
+                inner, model=model, devices=devices, runtime=own or TORCHTITAN.runtime
+            )
         else:
-            unsaid = {name: value for name, value in _MEGATRON.defaults.items() if name not in said and "dropout" not in name}
+            unsaid = {
+                name: value
+                for name, value in _MEGATRON.defaults.items()
+                if name not in said and "dropout" not in name
+            }
             rest = {name: value for name, value in said.items() if not _aside(name)}
-            launch = _MEGATRON.read(replace(written, arguments=rest), model=model, devices=devices, runtime=own or _MEGATRON.runtime)
+            launch = _MEGATRON.read(
+                replace(written, arguments=rest),
+                model=model,
+                devices=devices,
+                runtime=own or _MEGATRON.runtime,
+            )
         if unsaid:
             named = ", ".join(f"{name} {value}" for name, value in unsaid.items())
             notes = (*notes, f"assumed, as these files do not set them: {named} ({DOCS})")
         settings = tuple(_judged(written.arguments, launch, section))
-        return replace(launch, framework=self.name, settings=settings, notes=(*launch.notes, *notes))
+        return replace(
+            launch, framework=self.name, settings=settings, notes=(*launch.notes, *notes)
+        )
 
 
 PRIMUS: Final = PrimusReader()
@@ -176,25 +228,40 @@ def _variables(arguments: Arguments, section: str) -> Iterator[re.Match[str]]:
 def _judged(arguments: Arguments, launch: Launch, section: str) -> Iterator[Setting]:
     """The verdicts of the back end's reader under the names of the file."""
     inner = {one.name: one for one in launch.settings}
-    own = {f"{section}overrides.{name}": reason for name, reason in _IGNORED.items()} | dict(_IGNORED)
+    own = {f"{section}overrides.{name}": reason for name, reason in _IGNORED.items()} | dict(
+        _IGNORED
+    )
     unmodelled = {f"{section}overrides.{name}": reason for name, reason in _UNMODELLED.items()}
     outer = {
         f"{section}framework": "the back end",
         f"{section}config": "the back end's defaults",
         **{f"{section}overrides.{name}": "as it is priced" for name in _REFUSED},
     }
-    for one in judged(arguments, understood=outer, ignored={**own, f"{section}model": "the model, which MODEL says"}):
+    for one in judged(
+        arguments,
+        understood=outer,
+        ignored={**own, f"{section}model": "the model, which MODEL says"},
+    ):
         short = one.name.removeprefix(f"{section}overrides.")
         short = short if short in inner else canonical_name(short)
         if one.verdict is Verdict.UNKNOWN and short in inner:
             yield replace(inner[short], name=one.name, value=one.value)
         elif one.verdict is Verdict.UNKNOWN and _aside(short):
             why = next(
-                (why for name, why in unmodelled.items() if one.name == name or (name[-1] == "*" and one.name.startswith(name[:-1]))), ""
+                (
+                    why
+                    for name, why in unmodelled.items()
+                    if one.name == name or (name[-1] == "*" and one.name.startswith(name[:-1]))
+                ),
+                "",
             )
             off = one.value.lower() in ("false", "0", "none")
             verdict = Verdict.IGNORED if off else Verdict.UNKNOWN
             yield replace(one, verdict=verdict, means=f"not counted: {why}" if not off else "off")
         else:
             yield one
-    yield from (one for name, one in inner.items() if one.verdict is Verdict.DIFFERENT and f"{section}overrides.{name}" not in arguments)
+    yield from (
+        one
+        for name, one in inner.items()
+        if one.verdict is Verdict.DIFFERENT and f"{section}overrides.{name}" not in arguments
+    )

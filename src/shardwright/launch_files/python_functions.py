@@ -1,6 +1,8 @@
-"""What one function of a Python file sets: the recipes and registries of frameworks whose launches are Python.
+"""What one function of a Python file sets: the recipes and registries of frameworks whose launches
+are Python.
 
-Followed are assignments, calls of the file's own functions with their arguments, and conditions on what is known; nothing is run.
+Followed are assignments, calls of the file's own functions with their arguments, and conditions on
+what is known; nothing is run.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ MAX_STEPS: Final = 20_000
 RECIPE: Final = "recipe"
 """Setting for a recipe of the framework's own from which a launch begins."""
 CHOICES: Final = ("recipe", "config", "factory")
-"""Names by which the user says which function it is: ``--set recipe=NAME``, or a command's argument."""
+"""Names by which the user says which function it is: ``--set recipe=NAME``, or a command's
+argument."""
 _PREFERRED: Final = ("pretrain_recipe",)
 _BASES: Final = ("_recipe", "_config", "_pretrain_common", "_sft_common", "_peft_common")
 _WRAPPERS: Final = (["run", "Config"], ["run", "Partial"])
@@ -71,7 +74,9 @@ class _State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """What a function sets, by dotted names in lower case with dashes, and what was not followed; `function`: its name."""
+    """What a function sets, by dotted names in lower case with dashes, and what was not followed;
+    `function`: its name.
+    """
 
     settings: Mapping[str, str]
     notes: tuple[str, ...] = ()
@@ -79,18 +84,23 @@ class Followed:
 
 
 def settings_of_recipe(text: str, name: str, *, given: Mapping[str, str]) -> Followed | None:
-    """The settings of the one function of a Python file that makes a configuration; None: the file has no such functions.
+    """The settings of the one function of a Python file that makes a configuration; None: the file
+    has no such functions.
 
     Args:
-        name: of the file, for errors. given: what the user says; one of `CHOICES` is the function's name.
+        name: of the file, for errors.
+        given: what the user says; one of `CHOICES` is the function's name.
 
     Raises:
-        DataError: it is no Python, there are several functions and nothing says which, or the named one is not there.
+        DataError: it is no Python, there are several functions and nothing says which, or the named
+        one is not there.
     """
     try:
         return _followed(tree_of(text, name), name, given=given)
     except RecursionError:
-        raise DataError(f"{name[:60]}: expressions nested too deep", hint="a recipe of the framework") from None
+        raise DataError(
+            f"{name[:60]}: expressions nested too deep", hint="a recipe of the framework"
+        ) from None
 
 
 def _followed(tree: ast.Module, name: str, *, given: Mapping[str, str]) -> Followed | None:
@@ -98,41 +108,60 @@ def _followed(tree: ast.Module, name: str, *, given: Mapping[str, str]) -> Follo
     functions = {node.name: node for node in tree.body if isinstance(node, Function)}
     makers = [one for one, node in functions.items() if _makes(node)]
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    if len(makers) < 2 and not any(_base(node, {}) or dotted(node.func) in _WRAPPERS for node in calls):
+    if len(makers) < 2 and not any(
+        _base(node, {}) or dotted(node.func) in _WRAPPERS for node in calls
+    ):
         return None
     state = _State(functions=functions, constants=_constants(tree), imported=_imports(tree))
     chosen = next((given[one] for one in CHOICES if one in given), "")
     if chosen:
         if chosen not in functions:
-            raise DataError(f"{name[:60]} has no function {chosen[:60]}", hint=f"--set {RECIPE}= one of {', '.join(makers)[:200]}")
+            raise DataError(
+                f"{name[:60]} has no function {chosen[:60]}",
+                hint=f"--set {RECIPE}= one of {', '.join(makers)[:200]}",
+            )
     else:
         chosen = _only(tree, makers, functions, name)
     if chosen:
         _call(state, functions[chosen], {}, 0)
         more = [one for one in makers if one != chosen]
         if more:
-            state.notes.append(f"{chosen} was read; --set {RECIPE}=NAME reads another function of {name[:60]}")
+            state.notes.append(
+                f"{chosen} was read; --set {RECIPE}=NAME reads another function of {name[:60]}"
+            )
     else:
         _block(state, tree.body, dict(state.constants), 0)
-    return Followed(settings=state.settings, notes=tuple(dict.fromkeys(state.notes)), function=chosen)
+    return Followed(
+        settings=state.settings, notes=tuple(dict.fromkeys(state.notes)), function=chosen
+    )
 
 
 def _makes(node: Function) -> bool:
     """Whether a function sets anything and returns it."""
     returns = any(isinstance(one, ast.Return) and one.value is not None for one in ast.walk(node))
     sets = any(
-        (isinstance(one, ast.Assign) and any(isinstance(target, ast.Attribute) for target in one.targets))
+        (
+            isinstance(one, ast.Assign)
+            and any(isinstance(target, ast.Attribute) for target in one.targets)
+        )
         or (isinstance(one, ast.Call) and one.keywords)
         for one in ast.walk(node)
     )
     return returns and sets
 
 
-def _only(tree: ast.Module, makers: Sequence[str], functions: Mapping[str, Function], name: str) -> str:
-    """The function that the file itself runs, or the one that no other calls; empty = statements outside of functions."""
+def _only(
+    tree: ast.Module, makers: Sequence[str], functions: Mapping[str, Function], name: str
+) -> str:
+    """The function that the file itself runs, or the one that no other calls; empty = statements
+    outside of functions.
+    """
     outside = [node for node in tree.body if not isinstance(node, Function | ast.ClassDef)]
     calls = [one for node in outside for one in ast.walk(node) if isinstance(one, ast.Call)]
-    if any(_base(one, {}) or (isinstance(one.func, ast.Name) and one.func.id in makers) for one in calls):
+    if any(
+        _base(one, {}) or (isinstance(one.func, ast.Name) and one.func.id in makers)
+        for one in calls
+    ):
         return ""
     run = [
         one.id
@@ -142,7 +171,12 @@ def _only(tree: ast.Module, makers: Sequence[str], functions: Mapping[str, Funct
     ]
     if run:
         return run[0] if len(set(run)) == 1 else _ask(name, run)
-    called = {one.id for maker in makers for one in ast.walk(functions[maker]) if isinstance(one, ast.Name) and one.id != maker}
+    called = {
+        one.id
+        for maker in makers
+        for one in ast.walk(functions[maker])
+        if isinstance(one, ast.Name) and one.id != maker
+    }
     roots = [maker for maker in makers if maker not in called and not maker.startswith("_")]
     preferred = [maker for maker in roots if maker in _PREFERRED]
     if len(roots) == 1 or preferred:
@@ -152,7 +186,8 @@ def _only(tree: ast.Module, makers: Sequence[str], functions: Mapping[str, Funct
 
 def _ask(name: str, functions: Sequence[str]) -> str:
     raise DataError(
-        f"{name[:60]} has {len(set(functions))} configurations: {', '.join(dict.fromkeys(functions))[:200]}",
+        f"{name[:60]} has {len(set(functions))} configurations:"
+        f" {', '.join(dict.fromkeys(functions))[:200]}",
         hint=f"--set {RECIPE}=NAME says which of them is launched",
     )
 
@@ -160,9 +195,17 @@ def _ask(name: str, functions: Sequence[str]) -> str:
 def _constants(tree: ast.Module) -> Values:
     found: Values = {}
     for node in tree.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else getattr(node, "target", None)
+        target = (
+            node.targets[0]
+            if isinstance(node, ast.Assign) and len(node.targets) == 1
+            else getattr(node, "target", None)
+        )
         value = getattr(node, "value", None)
-        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name) and isinstance(value, ast.expr):
+        if (
+            isinstance(node, ast.Assign | ast.AnnAssign)
+            and isinstance(target, ast.Name)
+            and isinstance(value, ast.expr)
+        ):
             known = _value(value, found, 0)
             if known is not _UNKNOWN:
                 found[target.id] = known
@@ -171,17 +214,25 @@ def _constants(tree: ast.Module) -> Values:
 
 def _imports(tree: ast.Module) -> dict[str, str]:
     return {
-        alias.asname or alias.name: node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
+        alias.asname or alias.name: node.module or ""
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
     }
 
 
 def _call(state: _State, function: Function, arguments: Values, depth: int) -> None:
     """What a function of the file sets with these arguments."""
     if depth > MAX_DEPTH:
-        raise DataError(f"functions that call each other more than {MAX_DEPTH} deep", hint="a recipe of the framework")
+        raise DataError(
+            f"functions that call each other more than {MAX_DEPTH} deep",
+            hint="a recipe of the framework",
+        )
     known = dict(state.constants)
     names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
-    for name, default in zip(names[len(names) - len(function.args.defaults) :], function.args.defaults, strict=True):
+    for name, default in zip(
+        names[len(names) - len(function.args.defaults) :], function.args.defaults, strict=True
+    ):
         known[name] = _value(default, state.constants, 0)
     for one, default_of in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True):
         known[one.arg] = _UNKNOWN if default_of is None else _value(default_of, state.constants, 0)
@@ -196,7 +247,10 @@ def _block(state: _State, body: Sequence[ast.stmt], known: Values, depth: int) -
     for node in body:
         state.steps += 1
         if state.steps > MAX_STEPS:
-            raise DataError(f"a Python file of more than {MAX_STEPS:,} steps", hint="the file of the recipe alone")
+            raise DataError(
+                f"a Python file of more than {MAX_STEPS:,} steps",
+                hint="the file of the recipe alone",
+            )
         if isinstance(node, Function | ast.ClassDef | ast.Import | ast.ImportFrom):
             continue
         if isinstance(node, ast.If):
@@ -206,10 +260,19 @@ def _block(state: _State, body: Sequence[ast.stmt], known: Values, depth: int) -
             if _block(state, node.body, known, depth):
                 return True
         elif isinstance(node, ast.For | ast.While | ast.Try):
-            if any(isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) for one in ast.walk(node)):
-                state.notes.append(f"not followed: line {node.lineno}, a loop or `try` that sets something")
+            if any(
+                isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)
+                for one in ast.walk(node)
+            ):
+                state.notes.append(
+                    f"not followed: line {node.lineno}, a loop or `try` that sets something"
+                )
         else:
-            for expression in (one for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr) and _is_read(one)):
+            for expression in (
+                one
+                for one in ast.iter_child_nodes(node)
+                if isinstance(one, ast.expr) and _is_read(one)
+            ):
                 _collect(state, expression, known, depth)
             _assign(state, node, known)
             if isinstance(node, ast.Return):
@@ -227,7 +290,10 @@ def _branch(state: _State, node: ast.If, known: Values, depth: int) -> bool:
         main = ast.unparse(node.test)
         if main.startswith("__name__"):
             return _block(state, node.body, known, depth)
-        sets = any(isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store) for one in ast.walk(node))
+        sets = any(
+            isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Store)
+            for one in ast.walk(node)
+        )
         if sets or any(isinstance(one, ast.Call) and one.keywords for one in ast.walk(node)):
             state.notes.append(f"not followed: if {main[:60]}, which is not known here")
         return False
@@ -236,7 +302,11 @@ def _branch(state: _State, node: ast.If, known: Values, depth: int) -> bool:
 
 def _assign(state: _State, node: ast.stmt, known: Values) -> None:
     """An assignment to a name, or to an attribute of the configuration."""
-    target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else getattr(node, "target", None)
+    target = (
+        node.targets[0]
+        if isinstance(node, ast.Assign) and len(node.targets) == 1
+        else getattr(node, "target", None)
+    )
     value = getattr(node, "value", None)
     if not isinstance(value, ast.expr) or isinstance(node, ast.AugAssign):
         return
@@ -244,8 +314,14 @@ def _assign(state: _State, node: ast.stmt, known: Values) -> None:
         found = _value(value, known, 0)
         called = named_value(value) if isinstance(value, ast.Call) else None
         if found is _UNKNOWN and called:
-            own = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in state.functions
-            begins = own or (isinstance(value, ast.Call) and (_is_base(dotted(value.func)) or _wraps(value)))
+            own = (
+                isinstance(value, ast.Call)
+                and isinstance(value.func, ast.Name)
+                and value.func.id in state.functions
+            )
+            begins = own or (
+                isinstance(value, ast.Call) and (_is_base(dotted(value.func)) or _wraps(value))
+            )
             found = _Named(_argument(value, known) or called, begins=begins)
         known[target.id] = found
     elif isinstance(target, ast.Attribute) and (parts := dotted(target)):
@@ -287,7 +363,9 @@ def _collect(state: _State, node: ast.expr, known: Values, depth: int) -> None:
     """What calls inside an expression set, the outer ones last."""
     state.steps += 1
     if state.steps > MAX_STEPS:
-        raise DataError(f"a Python file of more than {MAX_STEPS:,} steps", hint="the file of the recipe alone")
+        raise DataError(
+            f"a Python file of more than {MAX_STEPS:,} steps", hint="the file of the recipe alone"
+        )
     if depth > 4 * MAX_DEPTH:
         raise DataError("expressions nested too deep", hint="a recipe of the framework")
     if isinstance(node, ast.Lambda):
@@ -299,11 +377,20 @@ def _collect(state: _State, node: ast.expr, known: Values, depth: int) -> None:
         return
     called = dotted(node.func)
     if len(called) == 1 and called[0] in state.functions:
-        _call(state, state.functions[called[0]], _bound(state.functions[called[0]], node, known), depth + 1)
+        _call(
+            state,
+            state.functions[called[0]],
+            _bound(state.functions[called[0]], node, known),
+            depth + 1,
+        )
         return
     if base := _base(node, state.imported):
         state.settings.setdefault(RECIPE, base)
-    if called[-1:] == ["model_registry"] and node.args and (flavor := _value(node.args[0], known, 0)) is not _UNKNOWN:
+    if (
+        called[-1:] == ["model_registry"]
+        and node.args
+        and (flavor := _value(node.args[0], known, 0)) is not _UNKNOWN
+    ):
         state.settings["model.flavor"] = _text(flavor)
     made = _class_of(node, called)
     if made and called[-1:] != ["Config"]:
@@ -341,11 +428,18 @@ def _class_of(node: ast.Call, called: Sequence[str]) -> str:
 
 def _is_base(called: Sequence[str]) -> bool:
     """Whether what is called is a recipe, by its name."""
-    return bool(called) and called[-1].endswith(_BASES) and not called[-1].startswith(("get_", "default_")) and "quant" not in called[-1]
+    return (
+        bool(called)
+        and called[-1].endswith(_BASES)
+        and not called[-1].startswith(("get_", "default_"))
+        and "quant" not in called[-1]
+    )
 
 
 def _base(node: ast.Call, imported: Mapping[str, str]) -> str:
-    """The framework's own recipe that a call begins from, as ``module.function``; empty = it is none."""
+    """The framework's own recipe that a call begins from, as ``module.function``; empty = it is
+    none.
+    """
     called = dotted(node.func)
     if not _is_base(called):
         return ""
@@ -355,7 +449,9 @@ def _base(node: ast.Call, imported: Mapping[str, str]) -> str:
 
 def _bound(function: Function, node: ast.Call, known: Values) -> Values:
     names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
-    found: Values = {name: _value(value, known, 0) for name, value in zip(names, node.args, strict=False)}
+    found: Values = {
+        name: _value(value, known, 0) for name, value in zip(names, node.args, strict=False)
+    }
     return found | {one.arg: _value(one.value, known, 0) for one in node.keywords if one.arg}
 
 
@@ -369,17 +465,28 @@ def _value(node: ast.expr, known: Mapping[str, object], depth: int) -> object:
         return known.get(node.id, _UNKNOWN)
     if isinstance(node, ast.List | ast.Tuple):
         found = [_value(one, known, depth + 1) for one in node.elts[:1000]]
-        return _UNKNOWN if any(one is _UNKNOWN or isinstance(one, _Named) for one in found) else found
+        return (
+            _UNKNOWN if any(one is _UNKNOWN or isinstance(one, _Named) for one in found) else found
+        )
     if isinstance(node, ast.UnaryOp):
         inner = _value(node.operand, known, depth + 1)
         if isinstance(node.op, ast.Not):
             return _UNKNOWN if inner is _UNKNOWN else not inner
-        return -inner if isinstance(node.op, ast.USub) and isinstance(inner, int | float) else _UNKNOWN
+        return (
+            -inner if isinstance(node.op, ast.USub) and isinstance(inner, int | float) else _UNKNOWN
+        )
     if isinstance(node, ast.IfExp):
         held = _value(node.test, known, depth + 1)
-        return _UNKNOWN if held is _UNKNOWN else _value(node.body if held else node.orelse, known, depth + 1)
+        return (
+            _UNKNOWN
+            if held is _UNKNOWN
+            else _value(node.body if held else node.orelse, known, depth + 1)
+        )
     if isinstance(node, ast.BoolOp):
-        return _either([_value(one, known, depth + 1) for one in node.values], both=isinstance(node.op, ast.And))
+        return _either(
+            [_value(one, known, depth + 1) for one in node.values],
+            both=isinstance(node.op, ast.And),
+        )
     if isinstance(node, ast.BinOp | ast.Compare):
         return _computed(node, known, depth)
     return _UNKNOWN

@@ -15,16 +15,27 @@ Refusal = tuple[str, frozenset[str]]
 
 
 def refused(what: str, *harmless: str) -> Refusal:
-    """A setting that is refused at all values but those that are off, and `harmless` ones, in lower case."""
+    """A setting that is refused at all values but those that are off, and `harmless` ones, in lower
+    case.
+    """
     return what, OFF | frozenset(harmless)
 
 
 OPTIMIZER: Final = refused(
     "an optimizer that keeps other states than Adam's",
-    *("adam", "adamw", "fusedadam", "fused_adam", "distributed_fused_adam", "megatron_fused_adam", "mcore_distributed_optim"),
+    *(
+        "adam",
+        "adamw",
+        "fusedadam",
+        "fused_adam",
+        "distributed_fused_adam",
+        "megatron_fused_adam",
+        "mcore_distributed_optim",
+    ),
     *("cpuadam", "cpu_adam", "deepspeedcpuadam", "muadam", "muadamw", "adam_pax"),
 )
-"""The optimizer of a launch, by the names that frameworks have for Adam: one copy of the parameters and two states are priced."""
+"""The optimizer of a launch, by the names that frameworks have for Adam: one copy of the parameters
+and two states are priced."""
 OF_OPTIMIZER: Final = "states of the optimizer"
 """What a setting says that names the optimizer."""
 
@@ -40,10 +51,13 @@ def refuse(arguments: Arguments, table: Mapping[str, Refusal]) -> None:
     """
     starts = [(name[:-1], refusal) for name, refusal in table.items() if name.endswith("*")]
     for name, value in arguments.items():
-        found = table.get(name) or next((refusal for start, refusal in starts if name.startswith(start)), None)
+        found = table.get(name) or next(
+            (refusal for start, refusal in starts if name.startswith(start)), None
+        )
         if found is not None and value.strip().lower() not in found[1]:
             raise DataError(
-                f"{name[:60]} {value[:40]}: {found[0]} is not priced here", hint="a launch without it, or --from another framework"
+                f"{name[:60]} {value[:40]}: {found[0]} is not priced here",
+                hint="a launch without it, or --from another framework",
             )
 
 

@@ -34,7 +34,9 @@ _ALL: Final[tuple[LaunchReader, ...]] = (
     *(TRANSFORMERS, TRL, LLAMA_FACTORY, AXOLOTL, MS_SWIFT, TORCHTUNE, VERL, GPT_NEOX, PRIMUS),
     *(NEMO_RECIPE, BRIDGE_RECIPE),
 )
-READERS: Final[Mapping[str, LaunchReader]] = MappingProxyType({reader.name: reader for reader in _ALL})
+READERS: Final[Mapping[str, LaunchReader]] = MappingProxyType(
+    {reader.name: reader for reader in _ALL}
+)
 CLAIMANTS: Final[Mapping[str, Claimant]] = MappingProxyType(
     {**{name: one for name, one in NOT_READ.items() if name not in READERS}, **READERS}
 )

@@ -1,4 +1,5 @@
-"""Shell scripts as far as launch scripts go: variables, arrays, conditions, loops, cases, functions, here-documents.
+"""Shell scripts as far as launch scripts go: variables, arrays, conditions, loops, cases,
+functions, here-documents.
 
 No command is ever run.
 """
@@ -19,7 +20,9 @@ from shardwright.launch_files.shell_values import assign, value_of, variables_of
 
 MAX_SCRIPT: Final = 1_000_000
 _MAX_TURNS: Final = 1_000
-_DIRECTIVE: Final = re.compile(r"#SBATCH\s+(?:--(nodes|ntasks|ntasks-per-node|gpus-per-node|job-name)[= ]\s*|-(N|n|J)\s*)(\S+)")
+_DIRECTIVE: Final = re.compile(
+    r"#SBATCH\s+(?:--(nodes|ntasks|ntasks-per-node|gpus-per-node|job-name)[= ]\s*|-(N|n|J)\s*)(\S+)"
+)
 _OF_SLURM: Final[Mapping[str, tuple[str, ...]]] = {
     "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
     "N": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
@@ -37,10 +40,12 @@ def read_script(text: str, *, given: Mapping[str, str], sources: Sources | None 
     """The commands of a script with its variables in their places.
 
     Args:
-        given: values of variables that stand whatever the script says of them; a number is a positional parameter. sources: where scripts
-            that it reads are found.
+        given: values of variables that stand whatever the script says of them; a number is a
+            positional parameter.
+        sources: where scripts that it reads are found.
 
-    A variable that nothing sets stays as ``$NAME`` in the words that need it. Words of pipes and lists are commands of their own.
+    A variable that nothing sets stays as ``$NAME`` in the words that need it. Words of pipes and
+    lists are commands of their own.
 
     Raises:
         DataError: it is too long, or a quotation, a here-document or a condition does not end.
@@ -53,7 +58,13 @@ def read_script(text: str, *, given: Mapping[str, str], sources: Sources | None 
             state.variables.values.setdefault(name, value)
     run_text(state, text)
     values = state.variables.values
-    environment = {**state.prefixed, **{name: value if isinstance(value, str) else " ".join(value) for name, value in values.items()}}
+    environment = {
+        **state.prefixed,
+        **{
+            name: value if isinstance(value, str) else " ".join(value)
+            for name, value in values.items()
+        },
+    }
     return Script(
         commands=tuple(state.commands),
         files=tuple(state.files.items()),
@@ -70,7 +81,10 @@ def _run(state: State, nodes: Sequence[Node]) -> None:
             return
         state.steps += 1
         if state.steps > MAX_STATEMENTS:
-            raise DataError(f"a script of more than {MAX_STATEMENTS:,} statements", hint="the script that starts the training alone")
+            raise DataError(
+                f"a script of more than {MAX_STATEMENTS:,} statements",
+                hint="the script that starts the training alone",
+            )
         if isinstance(node, Simple):
             if _goes_on(state, node.statement.joint, node.statement.text, node.statement.line):
                 run_command(state, node.statement)
@@ -102,7 +116,13 @@ def _if(state: State, node: If) -> None:
         known = True if condition is None else holds(condition, state.variables)
         if known is None:
             rest = [one for _, other in node.parts for one in other]
-            tell(state, node.line, f"if {condition}", "the condition is not known here, no part was followed", rest)
+            tell(
+                state,
+                node.line,
+                f"if {condition}",
+                "the condition is not known here, no part was followed",
+                rest,
+            )
             return
         if known:
             _run(state, body)
@@ -111,7 +131,9 @@ def _if(state: State, node: If) -> None:
 
 
 def _leave_empty(state: State, nodes: Sequence[Node]) -> None:
-    """What only parts set that are not reached is nothing: the script's own variables, which no environment has."""
+    """What only parts set that are not reached is nothing: the script's own variables, which no
+    environment has.
+    """
     for name in set_in(nodes):
         if value_of(state.variables, name) is None:
             assign(state.variables, name, "")
@@ -120,11 +142,23 @@ def _leave_empty(state: State, nodes: Sequence[Node]) -> None:
 def _loop(state: State, node: Loop) -> None:
     if node.name:
         if node.name.startswith("(("):
-            tell(state, node.line, f"for {node.name} {node.text}", "a counting loop is not followed", node.body)
+            tell(
+                state,
+                node.line,
+                f"for {node.name} {node.text}",
+                "a counting loop is not followed",
+                node.body,
+            )
             return
         words = [one for word in words_of(node.text) for one in expanded(word, state.variables)]
         if any("$(" in word or "`" in word or word.startswith("$") for word in words):
-            tell(state, node.line, f"for {node.name} in {node.text}", "what it goes over is not known here", node.body)
+            tell(
+                state,
+                node.line,
+                f"for {node.name} in {node.text}",
+                "what it goes over is not known here",
+                node.body,
+            )
             return
         for word in words[:_MAX_TURNS]:
             assign(state.variables, node.name, word)
@@ -138,7 +172,11 @@ def _loop(state: State, node: Loop) -> None:
     for turn in range(_MAX_TURNS + 1):
         known = holds(node.text, state.variables)
         if known is None or turn == _MAX_TURNS:
-            why = "the condition is not known here" if known is None else f"more than {_MAX_TURNS:,} turns"
+            why = (
+                "the condition is not known here"
+                if known is None
+                else f"more than {_MAX_TURNS:,} turns"
+            )
             tell(state, node.line, f"while {node.text}", f"{why}, it was not followed", node.body)
             return
         if known == node.until or not _turn(state, node.body):
@@ -148,7 +186,10 @@ def _loop(state: State, node: Loop) -> None:
 def _turn(state: State, body: Sequence[Node]) -> bool:
     """Run a loop's body once: whether the loop goes on."""
     _run(state, body)
-    left, state.leaving = state.leaving, "" if state.leaving in ("break", "continue") else state.leaving
+    left, state.leaving = (
+        state.leaving,
+        "" if state.leaving in ("break", "continue") else state.leaving,
+    )
     return left in ("", "continue")
 
 
@@ -156,7 +197,13 @@ def _case(state: State, node: Case) -> None:
     word = one_word(node.word, state.variables)
     if "$" in word or "`" in word:
         bodies = [one for _, body in node.parts for one in body]
-        tell(state, node.line, f"case {node.word}", "the word is not known here, no part was followed", bodies)
+        tell(
+            state,
+            node.line,
+            f"case {node.word}",
+            "the word is not known here, no part was followed",
+            bodies,
+        )
         return
     for patterns, body in node.parts:
         if any(matches(word, one_word(pattern, state.variables)) for pattern in patterns):

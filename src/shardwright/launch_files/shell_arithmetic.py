@@ -34,10 +34,16 @@ _MAX_TEXT: Final = 200
 
 
 def arithmetic(text: str, variables: Variables) -> int | None:
-    """The whole number of an expression of numbers, variables, ``+ - * / % << >>`` and comparisons, as bash counts: quotients are cut off
-    toward zero; None where it is another, or a variable has no number.
+    """The whole number of an expression of numbers, variables, ``+ - * / % << >>`` and comparisons,
+    as bash counts: quotients are cut off toward zero; None where it is another, or a variable has
+    no number.
     """
-    plain = _NAMED.sub(lambda match: match[1], text).strip().replace("&&", " and ").replace("||", " or ")
+    plain = (
+        _NAMED.sub(lambda match: match[1], text)
+        .strip()
+        .replace("&&", " and ")
+        .replace("||", " or ")
+    )
     if not plain or len(plain) > _MAX_TEXT:
         return None
     try:
@@ -62,7 +68,9 @@ def _count(node: ast.expr, variables: Variables, depth: int) -> int:
         found = node.value
     elif isinstance(node, ast.Name):
         value = value_of(variables, node.id)
-        found = int(value if isinstance(value, str) and value.isascii() and len(value) < 20 else "none")
+        found = int(
+            value if isinstance(value, str) and value.isascii() and len(value) < 20 else "none"
+        )
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         found = -of(node.operand)
     elif isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:

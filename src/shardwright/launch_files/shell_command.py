@@ -18,7 +18,9 @@ from shardwright.launch_files.shell_values import Variables, assign, called_with
 
 MAX_STATEMENTS: Final = 20_000
 _MAX_CALLS: Final = 8
-_COUNTED: Final = re.compile(r"\(\(\s*([A-Za-z_][A-Za-z0-9_]*)\s*(\+\+|--|[-+*/%]?=(?!=))(.*)\)\)", re.DOTALL)
+_COUNTED: Final = re.compile(
+    r"\(\(\s*([A-Za-z_][A-Za-z0-9_]*)\s*(\+\+|--|[-+*/%]?=(?!=))(.*)\)\)", re.DOTALL
+)
 _TARGET: Final = re.compile(r"(?<![0-9&<])(>>?)\s*([^\s>&]+)")
 _EXPORTING: Final = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _READING: Final = frozenset({"read", "mapfile", "readarray", "getopts"})
@@ -31,7 +33,10 @@ def run_text(state: State, text: str) -> None:
     for one in statements_of(text):
         statements.append(one)
         if len(statements) > MAX_STATEMENTS:
-            raise DataError(f"a script of more than {MAX_STATEMENTS:,} statements", hint="the script that starts the training alone")
+            raise DataError(
+                f"a script of more than {MAX_STATEMENTS:,} statements",
+                hint="the script that starts the training alone",
+            )
     state.run(state, structure_of(statements))
 
 
@@ -46,7 +51,11 @@ def run_command(state: State, one: Statement) -> None:
         return
     words = list(words_of(one.text))
     head = words[0] if words else ""
-    state.held = holds(one.text, state.variables) if head in ("[", "[[", "test", "!", "true", "false") or head.startswith("((") else True
+    state.held = (
+        holds(one.text, state.variables)
+        if head in ("[", "[[", "test", "!", "true", "false") or head.startswith("((")
+        else True
+    )
     if head in ("[", "[[", "test", "true", "false") or head.startswith("(("):
         return
     is_exported = head in _EXPORTING
@@ -75,10 +84,17 @@ def _is_builtin(state: State, one: Statement, words: list[str]) -> bool:
         state.leaving = head
     elif head == "shift":
         number = one_word(words[1], state.variables) if len(words) > 1 else "1"
-        shift(state.variables, int(number) if number.isascii() and number.isdigit() and len(number) < 4 else 1)
+        shift(
+            state.variables,
+            int(number) if number.isascii() and number.isdigit() and len(number) < 4 else 1,
+        )
     elif head == "set":
         if "--" in words:
-            found = [piece for word in words[words.index("--") + 1 :] for piece in expanded(word, state.variables)]
+            found = [
+                piece
+                for word in words[words.index("--") + 1 :]
+                for piece in expanded(word, state.variables)
+            ]
             state.variables.positional = called_with(tuple(found))
     elif head == "unset":
         for word in words[1:]:
@@ -98,7 +114,11 @@ def _count(state: State, name: str, mark: str, text: str) -> None:
     """``((NAME += EXPRESSION))``."""
     before = value_of(state.variables, name)
     text = "1" if mark in ("++", "--") else one_word(text, state.variables)
-    expression = text if mark == "=" else f"({before if isinstance(before, str) and before else 0}) {mark[0]} ({text})"
+    expression = (
+        text
+        if mark == "="
+        else f"({before if isinstance(before, str) and before else 0}) {mark[0]} ({text})"
+    )
     found = arithmetic(expression, state.variables)
     if found is None:
         state.variables.values.pop(name, None)
@@ -110,12 +130,24 @@ def _command(state: State, one: Statement, words: list[str]) -> None:
     found = [piece for word in words for piece in expanded(without_here(word), state.variables)]
     head = PurePosixPath(found[0]).name if found else ""
     target = _TARGET.search(" ".join(found)) if one.here is not None or ">" in one.text else None
-    body = None if one.here is None else one.here if one.here_is_text else _filled(one.here, state.variables)
+    body = (
+        None
+        if one.here is None
+        else one.here
+        if one.here_is_text
+        else _filled(one.here, state.variables)
+    )
     if one.joint == "|" and head == "tee" and state.piped:
         body = state.piped
     state.piped = ""
     if body is not None:
-        name = target[2] if target else next((word for word in found[1:] if head == "tee" and not word.startswith("-")), "")
+        name = (
+            target[2]
+            if target
+            else next(
+                (word for word in found[1:] if head == "tee" and not word.startswith("-")), ""
+            )
+        )
         if name:
             state.files[name] = body
         else:
@@ -128,11 +160,22 @@ def _command(state: State, one: Statement, words: list[str]) -> None:
         state.written[target[2]] = head
     if (
         found
-        and (found[0] in ("source", ".") or head in ("bash", "sh", "eval") or found[0] in state.functions)
+        and (
+            found[0] in ("source", ".")
+            or head in ("bash", "sh", "eval")
+            or found[0] in state.functions
+        )
         and _inside(state, one, found)
     ):
         return
-    at = next((n for n, word in enumerate(found[:-2]) if PurePosixPath(word).name in ("bash", "sh") and found[n + 1] in ("-c", "-lc")), -1)
+    at = next(
+        (
+            n
+            for n, word in enumerate(found[:-2])
+            if PurePosixPath(word).name in ("bash", "sh") and found[n + 1] in ("-c", "-lc")
+        ),
+        -1,
+    )
     if at >= 0 and _opened(state, found[:at], found[at + 2]):
         return
     if found:
@@ -147,12 +190,24 @@ def _echo(state: State, found: Sequence[str], target: re.Match[str]) -> None:
 
 
 def _inside(state: State, one: Statement, found: Sequence[str]) -> bool:
-    """Run what a command runs in this shell or another one: a function, a script that is there, words. Whether it was that."""
+    """Run what a command runs in this shell or another one: a function, a script that is there,
+    words. Whether it was that.
+    """
     if state.depth >= _MAX_CALLS:
-        tell(state, one.line, one.text, f"more than {_MAX_CALLS} calls inside each other are not followed")
+        tell(
+            state,
+            one.line,
+            one.text,
+            f"more than {_MAX_CALLS} calls inside each other are not followed",
+        )
         return True
     if found[0] in state.functions:
-        _call(state, tuple(found[1:]), lambda: state.run(state, state.functions[found[0]].body), ends="return")
+        _call(
+            state,
+            tuple(found[1:]),
+            lambda: state.run(state, state.functions[found[0]].body),
+            ends="return",
+        )
         return True
     if found[0] == "eval":
         _call(state, None, lambda: run_text(state, " ".join(found[1:])), ends="")
@@ -173,7 +228,9 @@ def _inside(state: State, one: Statement, found: Sequence[str]) -> bool:
     return True
 
 
-def _call(state: State, words: tuple[str, ...] | None, run: Callable[[], None], *, ends: str) -> None:
+def _call(
+    state: State, words: tuple[str, ...] | None, run: Callable[[], None], *, ends: str
+) -> None:
     """Run with other positional parameters; None = with those that are."""
     before = state.variables.positional
     if words is not None:
@@ -209,7 +266,11 @@ def _opened(state: State, before: Sequence[str], text: str) -> bool:
 
 def _filled(text: str, variables: Variables) -> str:
     """A here-document with its variables in their places; quotation marks are letters there."""
-    return "".join("".join(expanded(f'"{piece}"', variables)) if piece != '"' else '"' for piece in re.split('(")', text) if piece)
+    return "".join(
+        "".join(expanded(f'"{piece}"', variables)) if piece != '"' else '"'
+        for piece in re.split('(")', text)
+        if piece
+    )
 
 
 def _assign(variables: Variables, match: re.Match[str]) -> None:
@@ -225,7 +286,17 @@ def _assign(variables: Variables, match: re.Match[str]) -> None:
             if item is not None:
                 assign(variables, f"{name}[{item[1]}]", item[2])
         made = tuple(one for one, item in zip(made, named, strict=True) if item is None)
-        assign(variables, name, (*((before,) if isinstance(before, str) and before else tuple(before)), *made) if more else made)
+        assign(
+            variables,
+            name,
+            (*((before,) if isinstance(before, str) and before else tuple(before)), *made)
+            if more
+            else made,
+        )
         return
     one = one_word(text, variables)
-    assign(variables, name, (before if isinstance(before, str) else " ".join(before)) + one if more else one)
+    assign(
+        variables,
+        name,
+        (before if isinstance(before, str) else " ".join(before)) + one if more else one,
+    )

@@ -8,13 +8,21 @@ from typing import Final
 from shardwright.errors import DataError
 from shardwright.launch_files.shell_arithmetic import arithmetic
 from shardwright.launch_files.shell_parameter import parameter_of
-from shardwright.launch_files.shell_values import MAX_VALUE, Value, Variables, is_number, scalar_of, unknown_name
+from shardwright.launch_files.shell_values import (
+    MAX_VALUE,
+    Value,
+    Variables,
+    is_number,
+    scalar_of,
+    unknown_name,
+)
 
 _MAX_DEPTH: Final = 8
 
 
 def words_of(text: str) -> Iterator[str]:
-    """Words as they stand, quotation marks and variables kept; brackets of arrays and of ``$(...)`` hold a word together.
+    """Words as they stand, quotation marks and variables kept; brackets of arrays and of ``$(...)``
+    hold a word together.
 
     Raises:
         DataError: a quotation does not end.
@@ -44,13 +52,18 @@ def words_of(text: str) -> Iterator[str]:
         word.append(letter)
         n += 1
     if quote:
-        raise DataError(f"a quotation of the script does not end: {text[:40]}", hint="the whole script")
+        raise DataError(
+            f"a quotation of the script does not end: {text[:40]}", hint="the whole script"
+        )
     if word:
         yield "".join(word)
 
 
-def expanded(word: str, variables: Variables, *, split: bool = True, depth: int = 0) -> tuple[str, ...]:
-    """A word with its variables in their places: several, where what stands outside of quotation marks has spaces.
+def expanded(
+    word: str, variables: Variables, *, split: bool = True, depth: int = 0
+) -> tuple[str, ...]:
+    """A word with its variables in their places: several, where what stands outside of quotation
+    marks has spaces.
 
     Args:
         split: outside of quotation marks; an assignment keeps its value whole.
@@ -66,7 +79,9 @@ def expanded(word: str, variables: Variables, *, split: bool = True, depth: int 
         values = list(_values(piece, variables, depth))
         if len(values) == 1 and isinstance(values[0], tuple) and split:
             # "${ARRAY[@]}" is as many words as it has members.
-            members = values[0] if quote else tuple(one for member in values[0] for one in member.split())
+            members = (
+                values[0] if quote else tuple(one for member in values[0] for one in member.split())
+            )
             now, *rest = (now + members[0], *members[1:]) if members else (now,)
             for one in rest:
                 found.append(now)
@@ -75,27 +90,39 @@ def expanded(word: str, variables: Variables, *, split: bool = True, depth: int 
             continue
         texts = [value if isinstance(value, str) else " ".join(value) for value in values]
         if sum(map(len, texts)) > MAX_VALUE:
-            raise DataError(f"a word of the script holds more than {MAX_VALUE:,} characters", hint="a script that starts one run")
+            raise DataError(
+                f"a word of the script holds more than {MAX_VALUE:,} characters",
+                hint="a script that starts one run",
+            )
         if quote or not split:
             now, is_open = now + "".join(texts), True
             continue
         for text in texts:
             # What a command would print is not known: it stands for one word.
-            now, is_open = (now + text, True) if text.startswith("$(") else _apart(text, now, is_open, found)
+            now, is_open = (
+                (now + text, True) if text.startswith("$(") else _apart(text, now, is_open, found)
+            )
     if now or is_open:
         found.append(now)
     if sum(map(len, found)) > MAX_VALUE:
-        raise DataError(f"a word of the script holds more than {MAX_VALUE:,} characters", hint="a script that starts one run")
+        raise DataError(
+            f"a word of the script holds more than {MAX_VALUE:,} characters",
+            hint="a script that starts one run",
+        )
     return tuple(found)
 
 
 def one_word(word: str, variables: Variables) -> str:
-    """A word with its variables in their places, as an assignment or a condition has it: one, whatever spaces it has."""
+    """A word with its variables in their places, as an assignment or a condition has it: one,
+    whatever spaces it has.
+    """
     return " ".join(expanded(word, variables, split=False))
 
 
 def _apart(text: str, now: str, is_open: bool, found: list[str]) -> tuple[str, bool]:
-    """A text outside of quotation marks, taken apart at its spaces: words that end go to `found`; the word that is open, and whether."""
+    """A text outside of quotation marks, taken apart at its spaces: words that end go to `found`;
+    the word that is open, and whether.
+    """
     parts = text.split()
     if text[:1].isspace() and (now or is_open):
         found.append(now)
@@ -112,14 +139,19 @@ def _apart(text: str, now: str, is_open: bool, found: list[str]) -> tuple[str, b
 
 
 def _pieces(word: str) -> Iterator[tuple[str, str]]:
-    """(text, quotation mark around it) of a word, in order; an escaped letter is as in single quotation marks.
+    """(text, quotation mark around it) of a word, in order; an escaped letter is as in single
+    quotation marks.
 
     What a variable stands for otherwise, ``${A:-"b"}``, is one text with it.
     """
     now, quote, inside, n = "", "", 0, 0
     while n < len(word):
         letter = word[n]
-        if letter == "\\" and quote != "'" and (not quote or word[n + 1 : n + 2] in ('"', "\\", "$", "`")):
+        if (
+            letter == "\\"
+            and quote != "'"
+            and (not quote or word[n + 1 : n + 2] in ('"', "\\", "$", "`"))
+        ):
             if now:
                 yield now, quote
             yield word[n + 1 : n + 2], "'"
@@ -139,7 +171,9 @@ def _pieces(word: str) -> Iterator[tuple[str, str]]:
 
 
 def _values(text: str, variables: Variables, depth: int) -> Iterator[Value]:
-    """The parts of a text: what stands there, and the values of variables and of arithmetic; an array is one part."""
+    """The parts of a text: what stands there, and the values of variables and of arithmetic; an
+    array is one part.
+    """
     n, begun = 0, 0
     while n < len(text):
         if text[n] != "$" or n + 1 >= len(text):
@@ -158,7 +192,9 @@ def _values(text: str, variables: Variables, depth: int) -> Iterator[Value]:
 
 
 def _dollar(text: str, n: int, variables: Variables, depth: int) -> tuple[int, Value]:
-    """What begins with ``$``: its end, and its value; an end that is its beginning = it is no variable."""
+    """What begins with ``$``: its end, and its value; an end that is its beginning = it is no
+    variable.
+    """
     behind = text[n + 1]
     if text.startswith("$((", n):
         end = _closing(text, n + 1, "(", ")")
@@ -168,7 +204,9 @@ def _dollar(text: str, n: int, variables: Variables, depth: int) -> tuple[int, V
         inner = text[n + 2 : end - 1].strip()
         if inner.startswith("expr "):
             # The one command that counts as the shell does.
-            return end, _counted(inner.removeprefix("expr ").replace("\\*", "*"), text[n:end], variables, depth)
+            return end, _counted(
+                inner.removeprefix("expr ").replace("\\*", "*"), text[n:end], variables, depth
+            )
         return end, text[n:end]
     if behind == "[":
         end = _closing(text, n + 1, "[", "]")
@@ -178,14 +216,18 @@ def _dollar(text: str, n: int, variables: Variables, depth: int) -> tuple[int, V
         if end == n + 1 or depth > _MAX_DEPTH:
             return max(end, n + 2), text[n : max(end, n + 2)]
         found = parameter_of(
-            text[n + 2 : end - 1], variables, lambda word: " ".join(expanded(word, variables, split=False, depth=depth + 1))
+            text[n + 2 : end - 1],
+            variables,
+            lambda word: " ".join(expanded(word, variables, split=False, depth=depth + 1)),
         )
         return end, text[n:end] if found is None else found
     end = n + 1
     if is_number(behind) or behind in "@*#":
         end += 1
     else:
-        while end < len(text) and (text[end] == "_" or (text[end].isascii() and text[end].isalnum())):
+        while end < len(text) and (
+            text[end] == "_" or (text[end].isascii() and text[end].isalnum())
+        ):
             end += 1
     name = text[n + 1 : end]
     if not name:
@@ -198,7 +240,10 @@ def _counted(inside: str, whole: str, variables: Variables, depth: int) -> str:
     """The number of an expression; where it is none, the expression as it stands."""
     if depth > _MAX_DEPTH:
         return whole
-    plain = "".join(value if isinstance(value, str) else " ".join(value) for value in _values(inside, variables, depth + 1))
+    plain = "".join(
+        value if isinstance(value, str) else " ".join(value)
+        for value in _values(inside, variables, depth + 1)
+    )
     found = arithmetic(plain, variables)
     return whole if found is None else str(found)
 

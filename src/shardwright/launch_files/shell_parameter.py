@@ -8,9 +8,19 @@ from collections.abc import Callable
 from typing import Final
 
 from shardwright.launch_files.shell_arithmetic import arithmetic
-from shardwright.launch_files.shell_values import Value, Variables, assign, is_number, scalar_of, unknown_name, value_of
+from shardwright.launch_files.shell_values import (
+    Value,
+    Variables,
+    assign,
+    is_number,
+    scalar_of,
+    unknown_name,
+    value_of,
+)
 
-_BODY: Final = re.compile(r"([#!]?)([A-Za-z_][A-Za-z0-9_]*|[0-9]{1,3}|[@*#])(?:\[([^\[\]]*)\])?(.*)", re.DOTALL)
+_BODY: Final = re.compile(
+    r"([#!]?)([A-Za-z_][A-Za-z0-9_]*|[0-9]{1,3}|[@*#])(?:\[([^\[\]]*)\])?(.*)", re.DOTALL
+)
 _INSTEAD: Final = re.compile(r"(:?)([-=+?])(.*)", re.DOTALL)
 _CUT: Final = re.compile(r"(##?|%%?)(.*)", re.DOTALL)
 _REPLACED: Final = re.compile(r"(//?)((?:[^/\\]|\\.)*)(?:/(.*))?", re.DOTALL)
@@ -26,7 +36,8 @@ Filled = Callable[[str], str]
 def parameter_of(body: str, variables: Variables, filled: Filled) -> Value | None:
     """The value of what stands between the braces; None = it is not known here.
 
-    ``:=`` gives the variable its value. A variable that nothing sets counts as nothing where the script asks whether it is set.
+    ``:=`` gives the variable its value. A variable that nothing sets counts as nothing where the
+    script asks whether it is set.
     """
     match = _BODY.fullmatch(body)
     if match is None:
@@ -36,7 +47,11 @@ def parameter_of(body: str, variables: Variables, filled: Filled) -> Value | Non
         return value_of(variables, "#")
     if mark == "!":
         target = value_of(variables, name)
-        return value_of(variables, target) if isinstance(target, str) and not rest and index is None else None
+        return (
+            value_of(variables, target)
+            if isinstance(target, str) and not rest and index is None
+            else None
+        )
     value = _indexed(name, index, variables, filled)
     if mark == "#":
         return _length(value, index) if not rest else None
@@ -70,10 +85,16 @@ def _indexed(name: str, index: str | None, variables: Variables, filled: Filled)
 def _length(value: Value | None, index: str | None) -> str | None:
     if value is None:
         return None
-    return str(len(value)) if isinstance(value, str) or index in ("@", "*") else str(len(value[0]) if value else 0)
+    return (
+        str(len(value))
+        if isinstance(value, str) or index in ("@", "*")
+        else str(len(value[0]) if value else 0)
+    )
 
 
-def _instead(name: str, value: Value | None, match: re.Match[str], variables: Variables, filled: Filled) -> Value | None:
+def _instead(
+    name: str, value: Value | None, match: re.Match[str], variables: Variables, filled: Filled
+) -> Value | None:
     """``-``, ``=``, ``+`` and ``?``; with a colon what is empty counts as what is not set."""
     colon, mark, word = match.groups()
     is_set = value is not None and not (colon and not value)
@@ -101,7 +122,10 @@ def _changed(value: Value, rest: str, variables: Variables, filled: Filled) -> V
         return _CASES[rest](value)
     part = _PART.fullmatch(rest)
     if part is not None:
-        begin, length = (arithmetic(filled(one).strip("() "), variables) if one else None for one in part.groups())
+        begin, length = (
+            arithmetic(filled(one).strip("() "), variables) if one else None
+            for one in part.groups()
+        )
         if begin is None or (part[2] and length is None):
             return None
         end = None if length is None else (begin + length if length >= 0 else length)
@@ -111,15 +135,33 @@ def _changed(value: Value, rest: str, variables: Variables, filled: Filled) -> V
         return _cut(value, cut[1], filled(cut[2]))
     replaced = _REPLACED.fullmatch(rest)
     if replaced is not None and not set("*?[") & set(replaced[2]):
-        return value.replace(filled(replaced[2]), filled(replaced[3] or ""), -1 if replaced[1] == "//" else 1)
+        return value.replace(
+            filled(replaced[2]), filled(replaced[3] or ""), -1 if replaced[1] == "//" else 1
+        )
     return None
 
 
 def _cut(value: str, mark: str, pattern: str) -> str:
-    """A value without the beginning, or with ``%`` the end, that a pattern matches: the shortest, of a double mark the longest."""
+    """A value without the beginning, or with ``%`` the end, that a pattern matches: the shortest,
+    of a double mark the longest.
+    """
     places = range(len(value) + 1)
     if mark[0] == "#":
-        found = next((n for n in (places if len(mark) == 1 else reversed(places)) if fnmatch.fnmatchcase(value[:n], pattern)), 0)
+        found = next(
+            (
+                n
+                for n in (places if len(mark) == 1 else reversed(places))
+                if fnmatch.fnmatchcase(value[:n], pattern)
+            ),
+            0,
+        )
         return value[found:]
-    found = next((n for n in (reversed(places) if len(mark) == 1 else places) if fnmatch.fnmatchcase(value[n:], pattern)), len(value))
+    found = next(
+        (
+            n
+            for n in (reversed(places) if len(mark) == 1 else places)
+            if fnmatch.fnmatchcase(value[n:], pattern)
+        ),
+        len(value),
+    )
     return value[:found]

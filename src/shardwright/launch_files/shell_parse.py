@@ -13,7 +13,8 @@ from shardwright.lazy_dataclass import dataclass
 
 MAX_NESTED: Final = 40
 _FUNCTION: Final = re.compile(
-    r"(?:function\s+)?([A-Za-z_][A-Za-z0-9_:-]*)\s*\(\s*\)\s*(.*)|function\s+([A-Za-z_][A-Za-z0-9_:-]*)\s*(.*)", re.DOTALL
+    r"(?:function\s+)?([A-Za-z_][A-Za-z0-9_:-]*)\s*\(\s*\)\s*(.*)|function\s+([A-Za-z_][A-Za-z0-9_:-]*)\s*(.*)",
+    re.DOTALL,
 )
 
 
@@ -35,7 +36,9 @@ class If:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """``for NAME in WORDS``, or ``while CONDITION`` where there is no name. until: it ends where the condition holds."""
+    """``for NAME in WORDS``, or ``while CONDITION`` where there is no name. until: it ends where
+    the condition holds.
+    """
 
     name: str
     text: str
@@ -94,7 +97,9 @@ class _Reader:
         word = _head(one.text)
         behind = one.text[len(word) :].lstrip()
         if behind:
-            self.rest.append(Statement(text=behind, line=one.line, here=one.here, here_is_text=one.here_is_text))
+            self.rest.append(
+                Statement(text=behind, line=one.line, here=one.here, here_is_text=one.here_is_text)
+            )
         return one
 
 
@@ -108,7 +113,10 @@ def structure_of(statements: Sequence[Statement]) -> tuple[Node, ...]:
     found = _block(reader, frozenset(), 0)
     if reader.rest:
         one = reader.next()
-        raise DataError(f"line {one.line} of the script: `{_head(one.text)}` belongs to no `if`, loop or case", hint="the whole script")
+        raise DataError(
+            f"line {one.line} of the script: `{_head(one.text)}` belongs to no `if`, loop or case",
+            hint="the whole script",
+        )
     return found
 
 
@@ -119,7 +127,10 @@ def _head(text: str) -> str:
 def _block(reader: _Reader, ends: frozenset[str], depth: int) -> tuple[Node, ...]:
     """Nodes up to one of the words that end them, which stays."""
     if depth > MAX_NESTED:
-        raise DataError(f"a script nested deeper than {MAX_NESTED}", hint="the script that starts the training alone")
+        raise DataError(
+            f"a script nested deeper than {MAX_NESTED}",
+            hint="the script that starts the training alone",
+        )
     found: list[Node] = []
     while reader.rest:
         head = reader.peek()
@@ -156,7 +167,9 @@ def _node(reader: _Reader, depth: int) -> Node:
 def _close(reader: _Reader, word: str, line: int, opened: str) -> None:
     """Take the word that ends a node; what its output goes to is no command."""
     if reader.peek() != word:
-        raise DataError(f"line {line}: `{opened}` of the script does not end", hint="the whole script")
+        raise DataError(
+            f"line {line}: `{opened}` of the script does not end", hint="the whole script"
+        )
     reader.next()
 
 
@@ -165,7 +178,9 @@ def _if(reader: _Reader, depth: int) -> If:
     parts: list[tuple[str | None, tuple[Node, ...]]] = []
     condition: str | None = one.text[len("if") :].strip()
     while True:
-        condition = _through(reader, condition, "then", one.line, "if") if condition is not None else None
+        condition = (
+            _through(reader, condition, "then", one.line, "if") if condition is not None else None
+        )
         parts.append((condition, _block(reader, frozenset({"elif", "else", "fi"}), depth + 1)))
         head = reader.peek()
         if head == "elif" and condition is not None:
@@ -184,7 +199,9 @@ def _through(reader: _Reader, condition: str, word: str, line: int, opened: str)
     while reader.rest and reader.peek() != word:
         condition = reader.next().text
     if not reader.rest:
-        raise DataError(f"line {line}: an `{opened}` of the script does not end", hint="the whole script")
+        raise DataError(
+            f"line {line}: an `{opened}` of the script does not end", hint="the whole script"
+        )
     reader.take_word()
     return condition
 
@@ -206,7 +223,12 @@ def _for(reader: _Reader, depth: int) -> Loop:
     body = _block(reader, frozenset({"done"}), depth + 1)
     _close(reader, "done", one.line, head)
     words = words.strip()
-    return Loop(name=name, text=words[len("in") :].strip() if words.startswith("in") else '"$@"', body=body, line=one.line)
+    return Loop(
+        name=name,
+        text=words[len("in") :].strip() if words.startswith("in") else '"$@"',
+        body=body,
+        line=one.line,
+    )
 
 
 def _case(reader: _Reader, depth: int) -> Case:
@@ -228,7 +250,9 @@ def _case(reader: _Reader, depth: int) -> Case:
 
 
 def _patterns(reader: _Reader, line: int) -> tuple[str, ...]:
-    """The patterns before the next ``)``, which ``|`` takes apart; what follows it on the line is the next statement."""
+    """The patterns before the next ``)``, which ``|`` takes apart; what follows it on the line is
+    the next statement.
+    """
     found: list[str] = []
     while reader.rest:
         one = reader.next()
@@ -237,10 +261,20 @@ def _patterns(reader: _Reader, line: int) -> tuple[str, ...]:
             found += [pattern.strip() for pattern in text.strip().removeprefix("(").split("|")]
         if closed:
             if behind.strip():
-                reader.rest.append(Statement(text=behind.strip(), line=one.line, here=one.here, here_is_text=one.here_is_text))
+                reader.rest.append(
+                    Statement(
+                        text=behind.strip(),
+                        line=one.line,
+                        here=one.here,
+                        here_is_text=one.here_is_text,
+                    )
+                )
             return tuple(found)
         if one.text.strip() and not (reader.rest and reader.rest[-1].joint == "|"):
-            raise DataError(f"line {line}: a pattern of `case` of the script does not end", hint="PATTERN) COMMANDS ;;")
+            raise DataError(
+                f"line {line}: a pattern of `case` of the script does not end",
+                hint="PATTERN) COMMANDS ;;",
+            )
         if not one.text.strip() and reader.peek() == "esac":
             return ()
     raise DataError(f"line {line}: `case` of the script does not end", hint="the whole script")
@@ -252,7 +286,10 @@ def _function(reader: _Reader, match: re.Match[str], depth: int) -> Function:
     if behind.strip():
         reader.rest.append(Statement(text=behind.strip(), line=one.line, here=one.here))
     if reader.peek() != "{":
-        raise DataError(f"line {one.line}: function {name[:40]} of the script has no body", hint="NAME() { COMMANDS; }")
+        raise DataError(
+            f"line {one.line}: function {name[:40]} of the script has no body",
+            hint="NAME() { COMMANDS; }",
+        )
     reader.take_word()
     body = _block(reader, frozenset({"}"}), depth + 1)
     _close(reader, "}", one.line, name[:40])

@@ -21,9 +21,11 @@ class Script:
     """What a script would start.
 
     Args:
-        commands: words of each, variables in their places. files: text of each here-document that goes into a file, by its name.
-        written: files that a command writes that is not followed, name -> that command. missing: scripts that it reads or starts and that
-            are not there, name -> its line. left_out: what was not followed, with its line.
+        commands: words of each, variables in their places.
+        files: text of each here-document that goes into a file, by its name.
+        written: files that a command writes that is not followed, name -> that command.
+        missing: scripts that it reads or starts and that are not there, name -> its line.
+        left_out: what was not followed, with its line.
         environment: values of variables at the end.
     """
 
@@ -40,8 +42,10 @@ class State:
     """What is known while a script is read.
 
     Args:
-        run: runs the nodes of a script. held: whether what stood before ``&&`` or ``||`` did; None = not known.
-        leaving: the word that ended a block, until what it leaves is left. depth: of functions and scripts inside each other.
+        run: runs the nodes of a script.
+        held: whether what stood before ``&&`` or ``||`` did; None = not known.
+        leaving: the word that ended a block, until what it leaves is left.
+        depth: of functions and scripts inside each other.
         piped: a here-document whose command goes on in a pipe.
     """
 
@@ -74,7 +78,11 @@ def set_in(nodes: Sequence[Node]) -> list[str]:
     found: list[str] = []
     for node in nodes:
         if isinstance(node, Simple):
-            found += [match[1] for word in node.statement.text.split() if (match := ASSIGNED.fullmatch(word))]
+            found += [
+                match[1]
+                for word in node.statement.text.split()
+                if (match := ASSIGNED.fullmatch(word))
+            ]
         elif isinstance(node, If | Case):
             found += [name for _, body in node.parts for name in set_in(body)]
         else:

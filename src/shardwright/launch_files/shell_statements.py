@@ -18,8 +18,11 @@ class Statement:
     """A command of a script, or a part of a compound one.
 
     Args:
-        text: without comments, lines that go on joined. line: where it begins. joint: the mark before it: ``&&``, ``||``, ``|``, ``;;``
-            or nothing. here: its here-document; None = it has none. here_is_text: nothing is put in place of variables there.
+        text: without comments, lines that go on joined.
+        line: where it begins.
+        joint: the mark before it: ``&&``, ``||``, ``|``, ``;;`` or nothing.
+        here: its here-document; None = it has none.
+        here_is_text: nothing is put in place of variables there.
     """
 
     text: str
@@ -46,14 +49,19 @@ def statements_of(text: str) -> Iterator[Statement]:
             if here is not None:
                 end = next((n for n in range(at, len(lines)) if lines[n].strip() == here[3]), None)
                 if end is None:
-                    raise DataError(f"the here-document {here[3][:40]} of the script does not end", hint=f"a line {here[3][:40]}")
+                    raise DataError(
+                        f"the here-document {here[3][:40]} of the script does not end",
+                        hint=f"a line {here[3][:40]}",
+                    )
                 kept = [line.lstrip("\t") for line in lines[at:end]] if here[1] else lines[at:end]
                 body, at = "\n".join(kept) + "\n", end + 1
             # A space that is escaped is no end of a line.
             found = re.sub(r"(?<!\\)\s+$", "", piece.lstrip())
             if found or joint == ";;":
                 is_text = here is not None and bool(here[2])
-                yield Statement(text=found, line=begun, joint=joint, here=body, here_is_text=is_text)
+                yield Statement(
+                    text=found, line=begun, joint=joint, here=body, here_is_text=is_text
+                )
 
 
 def without_here(text: str) -> str:
@@ -62,7 +70,9 @@ def without_here(text: str) -> str:
 
 
 def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
-    """The statements of the lines from `at` on until none is open any more, each with what joins it; and the line behind them."""
+    """The statements of the lines from `at` on until none is open any more, each with what joins
+    it; and the line behind them.
+    """
     pieces: list[tuple[str, str]] = []
     joint = ""
     now: list[str] = []
@@ -108,12 +118,18 @@ def _logical(lines: list[str], at: int) -> tuple[list[tuple[str, str]], int]:
         else:
             break
     if quote or depth:
-        raise DataError(f"line {begun + 1} of the script: {'a quotation' if quote else 'a bracket'} does not end", hint="the whole script")
+        raise DataError(
+            f"line {begun + 1} of the script: {'a quotation' if quote else 'a bracket'} does"
+            " not end",
+            hint="the whole script",
+        )
     return [*pieces, ("".join(now), joint)], at
 
 
 def _is_within(now: list[str], line: str, n: int) -> bool:
-    """Whether a mark ends no statement: `2>&1` and `&>` send output somewhere, and those of a condition belong to it."""
+    """Whether a mark ends no statement: `2>&1` and `&>` send output somewhere, and those of a
+    condition belong to it.
+    """
     letter = line[n]
     if letter == "&" and (line[n - 1 : n] == ">" or line[n + 1 : n + 2] == ">"):
         return True

@@ -30,8 +30,8 @@ _MAX_WORDS: Final = 200
 
 
 def holds(text: str, variables: Variables) -> bool | None:
-    """Whether a condition holds: ``[ "$TP" -gt 1 ]``, ``[[ $A == b && -n $C ]]``; None where files, commands, or variables without a value
-    decide it.
+    """Whether a condition holds: ``[ "$TP" -gt 1 ]``, ``[[ $A == b && -n $C ]]``; None where files,
+    commands, or variables without a value decide it.
     """
     words = list(words_of(text))
     if len(words) > _MAX_WORDS:
@@ -65,7 +65,9 @@ def _split(words: Sequence[str], at: Sequence[str]) -> tuple[list[list[str]], li
 
 
 def _both(one: bool | None, other: bool | None) -> bool | None:
-    return False if one is False or other is False else None if one is None or other is None else True
+    return (
+        False if one is False or other is False else None if one is None or other is None else True
+    )
 
 
 def _either(one: bool | None, other: bool | None) -> bool | None:
@@ -123,7 +125,8 @@ def _atom(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool
     if len(words) == 2 and words[0] == "-v":
         return bool(value_of(variables, words[1]))
     values = [one_word(word, variables) for word in words]
-    # An unset variable is nothing, where it is asked whether it is; else it would be decided elsewhere.
+    # An unset variable is nothing, where it is asked whether it is; else it would be decided
+    # elsewhere.
     if len(words) == 1 or (len(words) == 2 and words[0] in ("-z", "-n")):
         is_set = values[-1] != "" and not _waits(values[-1])
         return is_set if words[0] != "-z" or len(words) == 1 else not is_set
@@ -131,7 +134,11 @@ def _atom(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool
         return None
     left, mark, right = values[0], words[1], values[2]
     if mark in ("=", "==", "!="):
-        same = matches(left, right) if patterns and not words[2].startswith(('"', "'")) else left == right
+        same = (
+            matches(left, right)
+            if patterns and not words[2].startswith(('"', "'"))
+            else left == right
+        )
         return same == (mark != "!=")
     if mark in _NUMBERS and all(re.fullmatch(r"-?[0-9]{1,15}", one) for one in (left, right)):
         return bool(_NUMBERS[mark](int(left), int(right)))

@@ -20,7 +20,9 @@ class Positional:
     """What a script or a function is called with.
 
     Args:
-        values: number, from 1 -> word. shifted: words that `shift` has taken. count: how many there are; None = not known.
+        values: number, from 1 -> word.
+        shifted: words that `shift` has taken.
+        count: how many there are; None = not known.
     """
 
     values: Mapping[int, str] = field(default_factory=dict)
@@ -33,7 +35,8 @@ class Variables:
     """Variables by name; an item of an array that is set on its own has its index in its name.
 
     Args:
-        fixed: names whose values stand whatever the script says of them. positional: of the script, or of the function that runs.
+        fixed: names whose values stand whatever the script says of them.
+        positional: of the script, or of the function that runs.
     """
 
     values: dict[str, Value]
@@ -48,12 +51,18 @@ def is_number(text: str) -> bool:
 
 def variables_of(given: Mapping[str, str]) -> Variables:
     """Variables before a script runs; a name that is a number is a positional parameter."""
-    numbers = {int(name): value for name, value in given.items() if is_number(name) and len(name) < 4}
+    numbers = {
+        int(name): value for name, value in given.items() if is_number(name) and len(name) < 4
+    }
     names = {name: value for name, value in given.items() if not is_number(name)}
     # Without a gap they are all that there are.
     whole = bool(numbers) and set(numbers) - {0} == set(range(1, len(numbers.keys() - {0}) + 1))
     count = len(numbers.keys() - {0}) if whole else None
-    return Variables(values=dict(names), fixed=frozenset(names), positional=Positional(values=numbers, count=count))
+    return Variables(
+        values=dict(names),
+        fixed=frozenset(names),
+        positional=Positional(values=numbers, count=count),
+    )
 
 
 def value_of(variables: Variables, name: str) -> Value | None:
@@ -77,8 +86,14 @@ def scalar_of(variables: Variables, name: str) -> Value | None:
 
 
 def unknown_name(variables: Variables, name: str) -> str:
-    """What stands in place of a value that is not known: of a positional parameter its number when the script was called."""
-    return f"${int(name) + variables.positional.shifted}" if is_number(name) and name != "0" and len(name) < 4 else f"${name}"
+    """What stands in place of a value that is not known: of a positional parameter its number when
+    the script was called.
+    """
+    return (
+        f"${int(name) + variables.positional.shifted}"
+        if is_number(name) and name != "0" and len(name) < 4
+        else f"${name}"
+    )
 
 
 def assign(variables: Variables, name: str, value: Value) -> None:
@@ -88,7 +103,10 @@ def assign(variables: Variables, name: str, value: Value) -> None:
         DataError: the value is too long.
     """
     if sum(map(len, value)) > MAX_VALUE:
-        raise DataError(f"variable {name[:40]} of the script holds more than {MAX_VALUE:,} characters", hint="a script that starts one run")
+        raise DataError(
+            f"variable {name[:40]} of the script holds more than {MAX_VALUE:,} characters",
+            hint="a script that starts one run",
+        )
     if name not in variables.fixed:
         variables.values[name] = value
 

@@ -1,7 +1,7 @@
 """torchtitan's configurations: Python (0.3), TOML (before) or arguments.
 
-Source of names and defaults: torchtitan 0.3.0, config/configs.py and distributed/pipeline_parallel.py; of 0.1 and 0.2
-config/job_config.py.
+Source of names and defaults: torchtitan 0.3.0, config/configs.py and
+distributed/pipeline_parallel.py; of 0.1 and 0.2 config/job_config.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from typing import Final
 
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.export.torchtitan import FLAVORS, SCHEDULES
-from shardwright.launch_files.claims import Claim, Document, FileKind, NamedFile, Signature, claim_of
+from shardwright.launch_files.claims import (
+    Claim,
+    Document,
+    FileKind,
+    NamedFile,
+    Signature,
+    claim_of,
+)
 from shardwright.launch_files.degrees import launch_of, replicas
 from shardwright.launch_files.launch import ORDER, Launch, Written, by_name, count
 from shardwright.launch_files.linear_losses import OF_LOSS
@@ -90,14 +97,28 @@ UNDERSTOOD: Final = MappingProxyType(
 )
 IGNORED: Final = by_name(
     {
-        "how fast is learnt": "optimizer.* lr-scheduler.* training.steps training.max-norm default-adamw.*",
-        "what is logged, how it starts": "metrics.* profiling.* profiler.* comm.* debug.* job.* validation.*",
+        "how fast is learnt": (
+            "optimizer.* lr-scheduler.* training.steps training.max-norm default-adamw.*"
+        ),
+        "what is logged, how it starts": (
+            "metrics.* profiling.* profiler.* comm.* debug.* job.* validation.*"
+        ),
         "checkpoints": "checkpoint.* checkpointconfig.* fault-tolerance.*",
-        "the model's, and data": "model.* config.* tokenizer.* training.dataset* dataloader.* hf-assets-path",
-        "parts that are set as a whole": "compile parallelism training model-spec activation-checkpoint checkpoint model-registry",
-        "how it runs": "training.seed training.deterministic training.gc-freq training.disable-cuda-graphs training.enable-cpu-offload "
-        "activation-checkpoint.* module config memory-estimation.* quantize.* module.* loss.*",
-        "which products, and when scales are made": "float8.filter-fqns float8.precompute-float8-dynamic-scale-for-fsdp",
+        "the model's, and data": (
+            "model.* config.* tokenizer.* training.dataset* dataloader.* hf-assets-path"
+        ),
+        "parts that are set as a whole": (
+            "compile parallelism training model-spec activation-checkpoint checkpoint"
+            " model-registry"
+        ),
+        "how it runs": (
+            "training.seed training.deterministic training.gc-freq training.disable-cuda-graphs"
+            " training.enable-cpu-offload activation-checkpoint.* module config memory-estimation.*"
+            " quantize.* module.* loss.*"
+        ),
+        "which products, and when scales are made": (
+            "float8.filter-fqns float8.precompute-float8-dynamic-scale-for-fsdp"
+        ),
     }
 )
 _NAMES: Final = {name.lower(): ours for ours, name in SCHEDULES.items()}
@@ -105,10 +126,12 @@ _SINGLE: Final = ("1f1b", "gpipe")
 """Schedules of one chunk a rank; others have two where nothing is said."""
 
 
-_DEGREES: Final = frozenset(f"{_P}{name}-parallel-{what}" for name, what in (("tensor", "degree"), ("pipeline", "degree"))) | {
-    f"{_P}data-parallel-shard-degree"
-}
-_REGISTRY: Final = frozenset({"config.training", "config.parallelism", "config.model-spec", "trainingconfig.steps"})
+_DEGREES: Final = frozenset(
+    f"{_P}{name}-parallel-{what}" for name, what in (("tensor", "degree"), ("pipeline", "degree"))
+) | {f"{_P}data-parallel-shard-degree"}
+_REGISTRY: Final = frozenset(
+    {"config.training", "config.parallelism", "config.model-spec", "trainingconfig.steps"}
+)
 """What a function of a registry (config_registry.py of the module) sets."""
 SIGNATURE: Final = Signature(
     kinds=frozenset({FileKind.TOML, FileKind.PYTHON, FileKind.COMMAND}),
@@ -117,14 +140,31 @@ SIGNATURE: Final = Signature(
         f"{section}{name}"
         for section in (_P, "parallelismconfig.", "experimental.", "training.")
         for name in (
-            *("tensor-parallel-degree", "data-parallel-shard-degree", "data-parallel-replicate-degree", "context-parallel-degree"),
-            *("pipeline-parallel-degree", "expert-parallel-degree", "pipeline-parallel-schedule", "enable-async-tensor-parallel"),
+            *(
+                "tensor-parallel-degree",
+                "data-parallel-shard-degree",
+                "data-parallel-replicate-degree",
+                "context-parallel-degree",
+            ),
+            *(
+                "pipeline-parallel-degree",
+                "expert-parallel-degree",
+                "pipeline-parallel-schedule",
+                "enable-async-tensor-parallel",
+            ),
         )
     )
-    | {"training.local-batch-size", "job.config-file", "trainingconfig.local-batch-size", "activation-checkpoint.selective-ac-option"},
+    | {
+        "training.local-batch-size",
+        "job.config-file",
+        "trainingconfig.local-batch-size",
+        "activation-checkpoint.selective-ac-option",
+    },
     files=(
         NamedFile(setting="job.config-file", holds="the strategy", instead=_DEGREES),
-        NamedFile(setting="module", holds="the strategy", instead=_DEGREES | _REGISTRY, ending=".py"),
+        NamedFile(
+            setting="module", holds="the strategy", instead=_DEGREES | _REGISTRY, ending=".py"
+        ),
     ),
     shared=frozenset({"training.seq-len", "activation-checkpoint.mode", "model.flavor"}),
 )
@@ -154,11 +194,21 @@ class TorchtitanReader:
         written = replace(written, arguments=dict(_canonical(written.arguments)))
         said = written.arguments
         refuse(said, _REFUSED)
-        tp, pp, cp = (count(said, f"{_P}{axis}-parallel-degree", 1) for axis in ("tensor", "pipeline", "context"))
+        tp, pp, cp = (
+            count(said, f"{_P}{axis}-parallel-degree", 1)
+            for axis in ("tensor", "pipeline", "context")
+        )
         dp = replicas(devices, tp=tp, pp=pp, cp=cp)
-        replicate, sharded = count(said, f"{_P}data-parallel-replicate-degree", 1), said.get(f"{_P}data-parallel-shard-degree", "-1")
+        replicate, sharded = (
+            count(said, f"{_P}data-parallel-replicate-degree", 1),
+            said.get(f"{_P}data-parallel-shard-degree", "-1"),
+        )
         # Without a degree the rest is sharded over; with one of 1 all are replicas.
-        shard = dp // max(replicate, 1) if sharded.startswith("-") else count(said, f"{_P}data-parallel-shard-degree")
+        shard = (
+            dp // max(replicate, 1)
+            if sharded.startswith("-")
+            else count(said, f"{_P}data-parallel-shard-degree")
+        )
         local = count(said, "training.local-batch-size", 1)
         grid = Grid(
             tp=tp,
@@ -168,7 +218,9 @@ class TorchtitanReader:
             ep=count(said, f"{_P}expert-parallel-degree", 1),
             dp=dp,
             pp=pp,
-            microbatch=count(said, f"{_P}pipeline-parallel-microbatch-size", 1) if pp > 1 else local,
+            microbatch=(
+                count(said, f"{_P}pipeline-parallel-microbatch-size", 1) if pp > 1 else local
+            ),
             zero=_stage(said, pp) if shard * cp > 1 else 0,
             shard=shard * cp if shard < dp and shard * cp > 1 else 0,
             recompute=_recompute(said),
@@ -203,7 +255,10 @@ def _canonical(arguments: Arguments) -> Iterator[tuple[str, str]]:
     for name, value in found.items():
         yield name, value
         if name in _TOKENS:
-            yield _TOKENS[name], value if value.startswith("-") else str(max(count(found, name) // length, 1))
+            yield (
+                _TOKENS[name],
+                value if value.startswith("-") else str(max(count(found, name) // length, 1)),
+            )
 
 
 def canonical_name(name: str) -> str:
@@ -218,10 +273,18 @@ def _precision(said: Arguments) -> str:
     Raises:
         DataError: a converter that is not priced, as of adapters or of 4 bits.
     """
-    words = [word.lower() for word in re.findall(r"[A-Za-z0-9_.]+", said.get("model.converters", ""))]
-    unknown = [word for word in words if not word.startswith(("float8", "mx", "quantize.linear", "quantize.grouped_mm"))]
+    words = [
+        word.lower() for word in re.findall(r"[A-Za-z0-9_.]+", said.get("model.converters", ""))
+    ]
+    unknown = [
+        word
+        for word in words
+        if not word.startswith(("float8", "mx", "quantize.linear", "quantize.grouped_mm"))
+    ]
     if unknown:
-        raise DataError(f"the converter {unknown[0][:40]} is not priced here", hint="Float8 or MXFP8")
+        raise DataError(
+            f"the converter {unknown[0][:40]} is not priced here", hint="Float8 or MXFP8"
+        )
     if said.get("training.dtype", "float32") == "bfloat16":
         return "bf16-pure"
     return "fp8" if words else "bf16"
@@ -229,13 +292,24 @@ def _precision(said: Arguments) -> str:
 
 def _options(said: Arguments) -> Mapping[str, str]:
     """Settings as arguments, with the names by which options are set."""
-    said = {name: value for name, value in said.items() if name != "compile.enable" or "model" in said.get("compile.components", "model")}
-    if any(word in said.get("model.converters", "").lower() for word in ("mxfp8", "quantize.linear.mx", "mx")):
+    said = {
+        name: value
+        for name, value in said.items()
+        if name != "compile.enable" or "model" in said.get("compile.components", "model")
+    }
+    if any(
+        word in said.get("model.converters", "").lower()
+        for word in ("mxfp8", "quantize.linear.mx", "mx")
+    ):
         said = {**said, "mx.recipe-name": "mxfp8"}
     if _has_loss_in_parts(said) and said.get("config.num-chunks", "8") == "8":
         said = {**said, "linear-loss": "parts"}
     renamed = {"compile.enable-async-tensor-parallel": f"{_P}enable-async-tensor-parallel"}
-    return {renamed.get(name, name): value for name, value in said.items() if value.lower() not in ("false", "none")}
+    return {
+        renamed.get(name, name): value
+        for name, value in said.items()
+        if value.lower() not in ("false", "none")
+    }
 
 
 def _has_loss_in_parts(said: Arguments) -> bool:
@@ -257,7 +331,10 @@ def _stage(said: Arguments, pp: int) -> int:
 
 def _recompute(said: Arguments) -> Recompute:
     mode = said.get("activation-checkpoint.mode", "selective").lower()
-    return next((kind for kind in (Recompute.FULL, Recompute.SELECTIVE) if kind.value in mode), Recompute.NONE)
+    return next(
+        (kind for kind in (Recompute.FULL, Recompute.SELECTIVE) if kind.value in mode),
+        Recompute.NONE,
+    )
 
 
 def _pipelined(said: Arguments, grid: Grid, *, model: Model, batch: int) -> Grid:
@@ -268,21 +345,31 @@ def _pipelined(said: Arguments, grid: Grid, *, model: Model, batch: int) -> Grid
     if listed:
         chunks = tuple(len(re.findall(r"layers\.\d+", part)) for part in listed)
     else:
-        first, last = (count(said, f"{_P}pipeline-parallel-{end}-stage-less-layers", 1) for end in ("first", "last"))
+        first, last = (
+            count(said, f"{_P}pipeline-parallel-{end}-stage-less-layers", 1)
+            for end in ("first", "last")
+        )
         each = count(said, f"{_P}pipeline-parallel-layers-per-stage")
-        stages = -(-(layers + first + last) // each) if each else grid.pp * (1 if name in _SINGLE else 2)
+        stages = (
+            -(-(layers + first + last) // each) if each else grid.pp * (1 if name in _SINGLE else 2)
+        )
         size, more = divmod(layers + first + last, stages)
         sizes = [size + (place < more) for place in range(stages)]
         chunks = (sizes[0] - first, *sizes[1:-1], sizes[-1] - last)
     if sum(chunks) != layers or len(chunks) % grid.pp:
         raise DataError(
-            f"stages of {', '.join(map(str, chunks))[:60]} layers, MODEL has {layers} for pp {grid.pp}", hint="the MODEL of the launch"
+            f"stages of {', '.join(map(str, chunks))[:60]} layers, MODEL has {layers} for pp"
+            f" {grid.pp}",
+            hint="the MODEL of the launch",
         )
     cut = replace(grid, vpp=len(chunks) // grid.pp, layers=chunks)
     if ORDER in said:
         return _of_table(said[ORDER], cut, model=model, batch=batch)
     if name not in _NAMES:
-        raise DataError(f"the schedule {name[:40]} is not known here", hint=f"{', '.join(SCHEDULES.values())}; or with its table")
+        raise DataError(
+            f"the schedule {name[:40]} is not known here",
+            hint=f"{', '.join(SCHEDULES.values())}; or with its table",
+        )
     return replace(cut, schedule=_NAMES[name])
 
 
@@ -300,4 +387,7 @@ def _of_table(rows: str, grid: Grid, *, model: Model, batch: int) -> Grid:
                 return found
         except (ShardwrightError, AssertionError, ValueError):
             continue
-    raise DataError("the table of the pipeline's order is of no schedule that has a name here", hint="shardwright catalog schedules")
+    raise DataError(
+        "the table of the pipeline's order is of no schedule that has a name here",
+        hint="shardwright catalog schedules",
+    )

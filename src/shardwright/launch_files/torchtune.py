@@ -1,8 +1,10 @@
 """torchtune's YAML, and overrides behind ``tune run``.
 
-Source of names and defaults: torchtune 0.6, recipes/full_finetune_distributed.py, recipes/lora_finetune_distributed.py and recipes/configs
-(https://docs.pytorch.org/torchtune/stable/deep_dives/configs.html). Parameters, gradients and optimizer states have the file's dtype:
-FSDP is called without a mixed-precision policy (torchtune/training/_distributed.py, shard_model).
+Source of names and defaults: torchtune 0.6, recipes/full_finetune_distributed.py,
+recipes/lora_finetune_distributed.py and recipes/configs
+(https://docs.pytorch.org/torchtune/stable/deep_dives/configs.html). Parameters, gradients and
+optimizer states have the file's dtype: FSDP is called without a mixed-precision policy
+(torchtune/training/_distributed.py, shard_model).
 """
 
 from __future__ import annotations
@@ -39,30 +41,43 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
     """The canonical settings: what components a file names.
 
     Raises:
-        DataError: a component that is not priced, or a configuration that is named and not among the files.
+        DataError: a component that is not priced, or a configuration that is named and not among
+        the files.
     """
     normal(said, devices)
     builder = said.get("model.-component-", "").rpartition(".")[2]
     if not builder:
         raise DataError(
-            f"the command names the configuration {said.get('config', '')[:60]}, which is not among the files",
+            f"the command names the configuration {said.get('config', '')[:60]}, which is not among"
+            " the files",
             hint="tune cp NAME FILE writes it; give it beside the command",
         )
-    for word, what in (("qlora", "a model whose frozen weights have 4 bits (QLoRA)"), ("dora", "DoRA's norms of weights")):
+    for word, what in (
+        ("qlora", "a model whose frozen weights have 4 bits (QLoRA)"),
+        ("dora", "DoRA's norms of weights"),
+    ):
         if builder.startswith(word):
-            raise DataError(f"model {builder[:60]}: {what} is not priced here", hint="a builder of the whole model, or of LoRA")
+            raise DataError(
+                f"model {builder[:60]}: {what} is not priced here",
+                hint="a builder of the whole model, or of LoRA",
+            )
     if builder.startswith("lora_"):
         said.setdefault("lora-rank", "8")
         targets = said.get("model.lora-attn-modules", "q_proj v_proj").replace(",", " ").split()
         named = {word.strip("[]'\" ") for word in targets} & _ATTENTION
-        said["lora-target"] = " ".join((*sorted(named), *(_FEED_FORWARD if on(said, "model.apply-lora-to-mlp") else ())))
+        said["lora-target"] = " ".join(
+            (*sorted(named), *(_FEED_FORWARD if on(said, "model.apply-lora-to-mlp") else ()))
+        )
     else:
         said.pop("lora-rank", None)
     optimizer = said.get("optimizer.-component-", "torch.optim.AdamW")
     said["optim"] = _OPTIMIZERS.get(optimizer.lower(), optimizer)
     loss = said.get("loss.-component-", "").rpartition(".")[2].lower()
     if loss and "crossentropy" not in loss and not loss.startswith("cewith"):
-        raise DataError(f"loss {loss[:60]}: a loss that reads pairs or another model is not priced here", hint="a loss of cross-entropy")
+        raise DataError(
+            f"loss {loss[:60]}: a loss that reads pairs or another model is not priced here",
+            hint="a loss of cross-entropy",
+        )
     chunks = said.get("loss.num-output-chunks", "8")
     notes: tuple[str, ...] = ()
     if loss.startswith("liger"):
@@ -73,7 +88,8 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
         notes = (f"not counted: {loss} in {chunks[:12]} parts, which takes less memory",)
     if said.get("ac-mode", "full").lower() == "selective":
         raise DataError(
-            "ac_mode selective: selective checkpointing of whole layers is not priced here", hint="enable_activation_checkpointing alone"
+            "ac_mode selective: selective checkpointing of whole layers is not priced here",
+            hint="enable_activation_checkpointing alone",
         )
     said["fsdp"] = "full_shard" if devices > 1 else ""
     return notes
@@ -84,7 +100,15 @@ TORCHTUNE: Final = TrainerReader(
     signature=Signature(
         kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
         programs=frozenset({"tune run"}),
-        own=frozenset({"model.-component-", "optimizer.-component-", "tokenizer.-component-", "dataset.-component-", "loss.-component-"}),
+        own=frozenset(
+            {
+                "model.-component-",
+                "optimizer.-component-",
+                "tokenizer.-component-",
+                "dataset.-component-",
+                "loss.-component-",
+            }
+        ),
         files=(NamedFile(setting="config", holds="the configuration"),),
     ),
     includes=frozenset(),
@@ -145,21 +169,32 @@ TORCHTUNE: Final = TrainerReader(
         ),
         ignored=by_name(
             {
-                "data": ("dataset.* dataset-val.* dataset tokenizer.* seed shuffle collate-fn split batch-size-val run-val-every-n-steps"),
-                "the model, which MODEL says": "model.* resize-token-embeddings custom-sharded-layers",
+                "data": (
+                    "dataset.* dataset-val.* dataset tokenizer.* seed shuffle collate-fn split"
+                    " batch-size-val run-val-every-n-steps"
+                ),
+                "the model, which MODEL says": (
+                    "model.* resize-token-embeddings custom-sharded-layers"
+                ),
                 "checkpoints": (
                     "checkpointer.* output-dir resume-from-checkpoint save-adapter-weights-only "
                     "save-every-n-steps enable-async-checkpointing "
                     "save-every-n-epochs base-model-path"
                 ),
                 "how long is trained, and how fast is learnt": (
-                    "loss.ignore-index epochs max-steps-per-epoch optimizer.* lr-scheduler.* clip-grad-norm num-warmup-steps"
+                    "loss.ignore-index epochs max-steps-per-epoch optimizer.* lr-scheduler.*"
+                    " clip-grad-norm num-warmup-steps"
                 ),
                 "what is logged": "metric-logger.* log-* profiler.* profile-memory",
-                "how it starts": "device nproc-per-node nnodes rdzv-* config tensor-parallel-plan.* cudnn-deterministic-mode",
+                "how it starts": (
+                    "device nproc-per-node nnodes rdzv-* config tensor-parallel-plan.*"
+                    " cudnn-deterministic-mode"
+                ),
             }
         ),
-        understood=MappingProxyType({"loss.-component-": OF_LOSS, "loss.num-output-chunks": OF_LOSS}),
+        understood=MappingProxyType(
+            {"loss.-component-": OF_LOSS, "loss.num-output-chunks": OF_LOSS}
+        ),
         settled=_settled,
         possible=NO_PIPELINE,
         splits_stream=True,

@@ -1,6 +1,8 @@
-"""Settings of Transformers' Trainer by what they are here; those of frameworks on it are told in the same canonical names.
+"""Settings of Transformers' Trainer by what they are here; those of frameworks on it are told in
+the same canonical names.
 
-Source: Transformers 4.57, training_args.py; Accelerate 1.15.0, utils/dataclasses.py; PEFT 0.17, tuners/lora/config.py.
+Source: Transformers 4.57, training_args.py; Accelerate 1.15.0, utils/dataclasses.py; PEFT 0.17,
+tuners/lora/config.py.
 """
 
 from __future__ import annotations
@@ -84,7 +86,12 @@ CANONICAL: Final[Mapping[str, str]] = MappingProxyType(
         **{
             f"fsdp-config.{prefix}{name}": f"fsdp.{name}"
             for prefix in ("fsdp-", "")
-            for name in ("sharding-strategy", "reshard-after-forward", "offload-params", "activation-checkpointing")
+            for name in (
+                "sharding-strategy",
+                "reshard-after-forward",
+                "offload-params",
+                "activation-checkpointing",
+            )
         },
     }
 )
@@ -95,11 +102,11 @@ IGNORED: Final[Mapping[str, str]] = MappingProxyType(
         **by_name(
             {
                 "how long is trained, and how fast is learnt": (
-                    "learning-rate lr-scheduler-type lr-scheduler-kwargs lr-scheduler-kwargs.* "
-                    "num-train-epochs max-steps warmup-ratio "
-                    "warmup-steps weight-decay adam-beta1 adam-beta2 adam-epsilon max-grad-norm "
-                    "label-smoothing-factor seed data-seed "
-                    "full-determinism lora-alpha use-rslora optim-args average-tokens-across-devices"
+                    "learning-rate lr-scheduler-type lr-scheduler-kwargs lr-scheduler-kwargs.*"
+                    " num-train-epochs max-steps warmup-ratio warmup-steps weight-decay adam-beta1"
+                    " adam-beta2 adam-epsilon max-grad-norm label-smoothing-factor seed data-seed"
+                    " full-determinism lora-alpha use-rslora optim-args"
+                    " average-tokens-across-devices"
                 ),
                 "what is logged": (
                     "logging-* log-level log-level-replica report-to run-name disable-tqdm "
@@ -107,45 +114,54 @@ IGNORED: Final[Mapping[str, str]] = MappingProxyType(
                     "include-num-input-tokens-seen skip-memory-metrics plot-loss wandb-*"
                 ),
                 "checkpoints": (
-                    "output-dir overwrite-output-dir save-* load-best-model-at-end resume-from-checkpoint push-to-hub hub-* "
-                    "metric-for-best-model greater-is-better fsdp-config.fsdp-state-dict-type "
-                    "fsdp-config.state-dict-type restore-callback-*"
+                    "output-dir overwrite-output-dir save-* load-best-model-at-end"
+                    " resume-from-checkpoint push-to-hub hub-* metric-for-best-model"
+                    " greater-is-better fsdp-config.fsdp-state-dict-type"
+                    " fsdp-config.state-dict-type restore-callback-*"
                 ),
                 "evaluation": (
-                    "eval-* do-eval do-train do-predict per-device-eval-batch-size evaluation-strategy predict-with-generate prediction-*"
+                    "eval-* do-eval do-train do-predict per-device-eval-batch-size"
+                    " evaluation-strategy predict-with-generate prediction-*"
                 ),
                 "data": (
-                    "dataset-* dataset train-file validation-file preprocessing-num-workers dataloader-* remove-unused-columns "
-                    "group-by-length length-column-name max-train-samples max-eval-samples "
-                    "validation-split-percentage streaming overwrite-cache "
-                    "keep-linebreaks ignore-data-skip label-names split-batches accelerator-config.* data-*"
+                    "dataset-* dataset train-file validation-file preprocessing-num-workers"
+                    " dataloader-* remove-unused-columns group-by-length length-column-name"
+                    " max-train-samples max-eval-samples validation-split-percentage streaming"
+                    " overwrite-cache keep-linebreaks ignore-data-skip label-names split-batches"
+                    " accelerator-config.* data-*"
                 ),
                 "the model, which MODEL says": (
-                    "model-name-or-path model-type config-name tokenizer-name cache-dir "
-                    "use-fast-tokenizer model-revision use-auth-token "
-                    "token trust-remote-code low-cpu-mem-usage config-overrides model-init-kwargs.* use-cache model-id-or-path"
+                    "model-name-or-path model-type config-name tokenizer-name cache-dir"
+                    " use-fast-tokenizer model-revision use-auth-token token trust-remote-code"
+                    " low-cpu-mem-usage config-overrides model-init-kwargs.* use-cache"
+                    " model-id-or-path"
                 ),
                 "how it starts": (
-                    "local-rank ddp-timeout ddp-backend ddp-find-unused-parameters "
-                    "ddp-broadcast-buffers deepspeed-multinode-launcher "
-                    "use-cpu no-cuda env.* num-machines main-process-* machine-rank rdzv-* "
-                    "master-* nnodes nproc-per-node node-rank "
-                    "config-file config accelerate-config num-gpus num-nodes hostfile include standalone compute-environment debug "
-                    "same-network downcast-bf16 main-training-function tpu-* enable-cpu-affinity gpu-ids dynamo-config.* "
-                    "deepspeed-config.* distributed-executor-backend"
+                    "local-rank ddp-timeout ddp-backend ddp-find-unused-parameters"
+                    " ddp-broadcast-buffers deepspeed-multinode-launcher use-cpu no-cuda env.*"
+                    " num-machines main-process-* machine-rank rdzv-* master-* nnodes"
+                    " nproc-per-node node-rank config-file config accelerate-config num-gpus"
+                    " num-nodes hostfile include standalone compute-environment debug same-network"
+                    " downcast-bf16 main-training-function tpu-* enable-cpu-affinity gpu-ids"
+                    " dynamo-config.* deepspeed-config.* distributed-executor-backend"
                 ),
                 "how it shards": (
-                    "fsdp-config.fsdp-version fsdp-config.version fsdp-config.fsdp-use-orig-params fsdp-config.use-orig-params "
-                    "fsdp-config.fsdp-sync-module-states fsdp-config.sync-module-states fsdp-config.fsdp-cpu-ram-efficient-loading "
-                    "fsdp-config.cpu-ram-efficient-loading fsdp-config.xla* fsdp-version fsdp-config.limit-all-gathers "
-                    "fsdp-config.fsdp-limit-all-gathers fsdp-config.fsdp-final-state-dict-type"
+                    "fsdp-config.fsdp-version fsdp-config.version fsdp-config.fsdp-use-orig-params"
+                    " fsdp-config.use-orig-params fsdp-config.fsdp-sync-module-states"
+                    " fsdp-config.sync-module-states fsdp-config.fsdp-cpu-ram-efficient-loading"
+                    " fsdp-config.cpu-ram-efficient-loading fsdp-config.xla* fsdp-version"
+                    " fsdp-config.limit-all-gathers fsdp-config.fsdp-limit-all-gathers"
+                    " fsdp-config.fsdp-final-state-dict-type"
                 ),
                 "a layer is a unit": (
-                    "fsdp-config.fsdp-auto-wrap-policy fsdp-config.auto-wrap-policy fsdp-config.fsdp-transformer-layer-cls-to-wrap "
-                    "fsdp-config.transformer-layer-cls-to-wrap fsdp-transformer-layer-cls-to-wrap fsdp-config.fsdp-min-num-params "
-                    "fsdp-config.min-num-params"
+                    "fsdp-config.fsdp-auto-wrap-policy fsdp-config.auto-wrap-policy"
+                    " fsdp-config.fsdp-transformer-layer-cls-to-wrap"
+                    " fsdp-config.transformer-layer-cls-to-wrap fsdp-transformer-layer-cls-to-wrap"
+                    " fsdp-config.fsdp-min-num-params fsdp-config.min-num-params"
                 ),
-                "how gradient checkpointing is called": "gradient-checkpointing-kwargs gradient-checkpointing-kwargs.*",
+                "how gradient checkpointing is called": (
+                    "gradient-checkpointing-kwargs gradient-checkpointing-kwargs.*"
+                ),
             }
         ),
     }
@@ -157,8 +173,9 @@ UNMODELLED: Final[Mapping[str, str]] = MappingProxyType(
             {
                 "masks of dropout before adapters": "lora-dropout",
                 "when parameters are gathered ahead": (
-                    "fsdp-config.fsdp-backward-prefetch fsdp-config.backward-prefetch fsdp-config.fsdp-backward-prefetch-policy "
-                    "fsdp-config.fsdp-forward-prefetch fsdp-config.forward-prefetch"
+                    "fsdp-config.fsdp-backward-prefetch fsdp-config.backward-prefetch"
+                    " fsdp-config.fsdp-backward-prefetch-policy fsdp-config.fsdp-forward-prefetch"
+                    " fsdp-config.forward-prefetch"
                 ),
                 "Liger's fused kernels": "liger-kernel-config.*",
                 "noise on embeddings": "neftune-noise-alpha",
@@ -170,8 +187,20 @@ UNMODELLED: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 ATTENTION: Final = (
-    *("flash_attention_2", "flash_attention_3", "flash_attention", "flash_attn", "flash", "fa2", "sdpa", "auto"),
-    *(f"kernels-community/{name}" for name in ("flash-attn", "flash-attn2", "flash-attn3", "vllm-flash-attn3")),
+    *(
+        "flash_attention_2",
+        "flash_attention_3",
+        "flash_attention",
+        "flash_attn",
+        "flash",
+        "fa2",
+        "sdpa",
+        "auto",
+    ),
+    *(
+        f"kernels-community/{name}"
+        for name in ("flash-attn", "flash-attn2", "flash-attn3", "vllm-flash-attn3")
+    ),
 )
 """Names of fused attention."""
 REFUSED: Final[Mapping[str, Refusal]] = MappingProxyType(
@@ -183,7 +212,9 @@ REFUSED: Final[Mapping[str, Refusal]] = MappingProxyType(
         "lora-modules-to-save": refused("training whole modules beside adapters"),
         "modules-to-save": refused("training whole modules beside adapters"),
         "activation-offloading": refused("moving saved activations to host memory"),
-        "attn-implementation": refused("an attention kernel that is not fused, or FlexAttention", *ATTENTION),
+        "attn-implementation": refused(
+            "an attention kernel that is not fused, or FlexAttention", *ATTENTION
+        ),
         "optim-target-modules": refused("an optimizer of some modules alone"),
         "auto-find-batch-size": refused("a batch that the program finds while it runs"),
         "use-ipex": refused("Intel's extension"),

@@ -1,6 +1,7 @@
 """TRL's supervised fine-tuning: ``trl sft``, its sft.py, and YAML files of SFTConfig.
 
-Source of names and defaults: TRL 1.0, trainer/base_config.py, trainer/sft_config.py, trainer/model_config.py and scripts/sft.py
+Source of names and defaults: TRL 1.0, trainer/base_config.py, trainer/sft_config.py,
+trainer/model_config.py and scripts/sft.py
 (https://huggingface.co/docs/trl/sft_trainer#trl.SFTConfig).
 """
 
@@ -16,7 +17,22 @@ from shardwright.launch_files.trainer import TrainerReader, Words, files_of, on
 from shardwright.launch_files.transformers_trainer import normal, peft_targets
 
 _TRAINED: Final = ("sft",)
-_OTHERS: Final = ("dpo", "grpo", "kto", "orpo", "cpo", "rloo", "reward", "ppo", "gkd", "xpo", "online_dpo", "nash_md", "bco", "prm")
+_OTHERS: Final = (
+    "dpo",
+    "grpo",
+    "kto",
+    "orpo",
+    "cpo",
+    "rloo",
+    "reward",
+    "ppo",
+    "gkd",
+    "xpo",
+    "online_dpo",
+    "nash_md",
+    "bco",
+    "prm",
+)
 
 
 def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
@@ -36,13 +52,37 @@ TRL: Final = TrainerReader(
     signature=Signature(
         kinds=frozenset({FileKind.COMMAND, FileKind.YAML, FileKind.PYTHON}),
         programs=frozenset(
-            {*(f"trl {verb}" for verb in (*_TRAINED, *_OTHERS)), *(f"trl/scripts/{verb}.py" for verb in (*_TRAINED, *_OTHERS))}
+            {
+                *(f"trl {verb}" for verb in (*_TRAINED, *_OTHERS)),
+                *(f"trl/scripts/{verb}.py" for verb in (*_TRAINED, *_OTHERS)),
+            }
         ),
         own=frozenset(
             {
-                *("packing-strategy", "assistant-only-loss", "completion-only-loss", "dataset-kwargs.*", "dataset-mixture.*", "use-peft"),
-                *("chat-template-path", "dataset-mixer.*", "sftconfig.*", "dpoconfig.*", "grpoconfig.*", "precompute-ref-log-probs"),
-                *("reward-funcs", "num-generations", "dataset-text-field", "max-completion-length", "loss-type", "num-completions"),
+                *(
+                    "packing-strategy",
+                    "assistant-only-loss",
+                    "completion-only-loss",
+                    "dataset-kwargs.*",
+                    "dataset-mixture.*",
+                    "use-peft",
+                ),
+                *(
+                    "chat-template-path",
+                    "dataset-mixer.*",
+                    "sftconfig.*",
+                    "dpoconfig.*",
+                    "grpoconfig.*",
+                    "precompute-ref-log-probs",
+                ),
+                *(
+                    "reward-funcs",
+                    "num-generations",
+                    "dataset-text-field",
+                    "max-completion-length",
+                    "loss-type",
+                    "num-completions",
+                ),
             }
         ),
         files=files_of("config", "fsdp-config"),
@@ -60,26 +100,42 @@ TRL: Final = TrainerReader(
                 "weights": "fp32",
             }
         ),
-        programs=MappingProxyType(dict.fromkeys(_OTHERS, "a loss of preferences, of rewards or of a teacher")),
+        programs=MappingProxyType(
+            dict.fromkeys(_OTHERS, "a loss of preferences, of rewards or of a teacher")
+        ),
         source="https://huggingface.co/docs/trl/sft_trainer#trl.SFTConfig",
         refused=MappingProxyType(
             {
-                **dict.fromkeys(("beta", "precompute-ref-log-probs"), refused("a loss of preferences with a reference model (DPO)")),
-                **dict.fromkeys(("reward-funcs", "num-generations", "reward-model-path"), refused("reinforcement learning")),
+                **dict.fromkeys(
+                    ("beta", "precompute-ref-log-probs"),
+                    refused("a loss of preferences with a reference model (DPO)"),
+                ),
+                **dict.fromkeys(
+                    ("reward-funcs", "num-generations", "reward-model-path"),
+                    refused("reinforcement learning"),
+                ),
                 "teacher-model-name-or-path": refused("distillation"),
-                "padding-free": refused("batches without padding, of which the file does not say how full they are"),
-                "dpoconfig.*": refused("a loss of preferences with a reference model (DPO)", "no value"),
+                "padding-free": refused(
+                    "batches without padding, of which the file does not say how full they are"
+                ),
+                "dpoconfig.*": refused(
+                    "a loss of preferences with a reference model (DPO)", "no value"
+                ),
                 "grpoconfig.*": refused("reinforcement learning", "no value"),
             }
         ),
         ignored=by_name(
             {
                 "data": (
-                    "dataset-mixture.* dataset-mixer.* dataset-kwargs.* chat-template chat-template-path eos-token pad-token "
-                    "assistant-only-loss completion-only-loss packing-strategy eval-packing shuffle-dataset pad-to-multiple-of "
-                    "truncation-mode datasets dataset-text-field"
+                    "dataset-mixture.* dataset-mixer.* dataset-kwargs.* chat-template"
+                    " chat-template-path eos-token pad-token assistant-only-loss"
+                    " completion-only-loss packing-strategy eval-packing shuffle-dataset"
+                    " pad-to-multiple-of truncation-mode datasets dataset-text-field"
                 ),
-                "of another trainer's data": "lora-task-type num-proc ignore-bias-buffers bnb-4bit-quant-type use-bnb-nested-quant",
+                "of another trainer's data": (
+                    "lora-task-type num-proc ignore-bias-buffers bnb-4bit-quant-type"
+                    " use-bnb-nested-quant"
+                ),
                 "what is logged": "log-completions",
             }
         ),

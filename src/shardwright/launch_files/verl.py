@@ -1,8 +1,11 @@
-"""verl: the actor's training step of its reinforcement learning, and its supervised fine-tuning; on FSDP or Megatron-Core.
+"""verl: the actor's training step of its reinforcement learning, and its supervised fine-tuning; on
+FSDP or Megatron-Core.
 
-Source of names and defaults: verl 0.7, verl/trainer/config (actor, engine, model, optim, sft_trainer.yaml), workers/fsdp_workers.py and
-workers/megatron_workers.py (https://verl.readthedocs.io/en/latest/examples/config.html). ``param_offload`` and ``optimizer_offload`` move
-states to the host between phases and back before the actor's step, so the step itself does not change.
+Source of names and defaults: verl 0.7, verl/trainer/config (actor, engine, model, optim,
+sft_trainer.yaml), workers/fsdp_workers.py and workers/megatron_workers.py
+(https://verl.readthedocs.io/en/latest/examples/config.html). ``param_offload`` and
+``optimizer_offload`` move states to the host between phases and back before the actor's step, so
+the step itself does not change.
 """
 
 from __future__ import annotations
@@ -29,11 +32,20 @@ from shardwright.strategy.grid.axes import Grid
 DOCS: Final = "https://verl.readthedocs.io/en/latest/examples/config.html"
 _A: Final = "actor-rollout-ref.actor."
 _M: Final = "actor-rollout-ref.model."
-_SFT: Final = ("fsdp_sft_trainer", "sft_trainer", "fsdp-sft-trainer", "sft-trainer", "sft_trainer_ray")
-_RL: Final = (
-    "of reinforcement learning the actor's training step alone is priced: not rollout, log-probabilities, reference, critic or reward"
+_SFT: Final = (
+    "fsdp_sft_trainer",
+    "sft_trainer",
+    "fsdp-sft-trainer",
+    "sft-trainer",
+    "sft_trainer_ray",
 )
-_MOVED: Final = "states move to host memory between phases, which takes time outside of the training step"
+_RL: Final = (
+    "of reinforcement learning the actor's training step alone is priced: not rollout,"
+    " log-probabilities, reference, critic or reward"
+)
+_MOVED: Final = (
+    "states move to host memory between phases, which takes time outside of the training step"
+)
 
 
 def _lengths(said: Arguments) -> int:
@@ -48,7 +60,8 @@ def _microbatch(said: Arguments, *, dp: int, cp: int) -> tuple[int, str]:
         DataError: nothing says it.
     """
     if on(said, f"{_A}use-dynamic-bsz"):
-        # Each device has so many tokens of a microbatch, and a group of sequence parallelism as many times more.
+        # Each device has so many tokens of a microbatch, and a group of sequence parallelism as
+        # many times more.
         tokens = count(said, f"{_A}ppo-max-token-len-per-gpu", 16384) * cp
         found = max(tokens // max(_lengths(said), 1), 1)
         return found, f"a microbatch of up to {tokens:,} tokens is {found} of the longest samples"
@@ -56,7 +69,10 @@ def _microbatch(said: Arguments, *, dp: int, cp: int) -> tuple[int, str]:
         return count(said, f"{_A}ppo-micro-batch-size-per-gpu", 1), ""
     if f"{_A}ppo-micro-batch-size" in said:
         return max(count(said, f"{_A}ppo-micro-batch-size", 1) // dp, 1), ""
-    raise DataError("the launch does not say how many samples a microbatch of the actor has", hint="actor.ppo_micro_batch_size_per_gpu=N")
+    raise DataError(
+        "the launch does not say how many samples a microbatch of the actor has",
+        hint="actor.ppo_micro_batch_size_per_gpu=N",
+    )
 
 
 def _devices_said(said: Arguments, devices: int) -> tuple[str, ...]:
@@ -69,7 +85,9 @@ def _devices_said(said: Arguments, devices: int) -> tuple[str, ...]:
 def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
     strategy = said.get(f"{_A}strategy", "fsdp").lower()
     if strategy not in ("fsdp", "fsdp2"):
-        raise DataError(f"actor.strategy {strategy[:40]} is not priced here", hint="fsdp, fsdp2 or megatron")
+        raise DataError(
+            f"actor.strategy {strategy[:40]} is not priced here", hint="fsdp, fsdp2 or megatron"
+        )
     said.setdefault("weights", "fp32")
     normal(said, devices)
     said["bf16"] = "false" if said["weights"] == "bf16" else "true"
@@ -92,35 +110,41 @@ def _settled(said: dict[str, str], devices: int) -> tuple[str, ...]:
         "seq-len": str(_lengths(said)),
         "packing": "true",
     }
-    lengths = f"samples are counted at their longest, {_lengths(said)} tokens of prompt and response"
+    lengths = (
+        f"samples are counted at their longest, {_lengths(said)} tokens of prompt and response"
+    )
     return (_RL, lengths, *((note,) if note else ()), *_devices_said(said, devices))
 
 
 _OF_RL: Final = by_name(
     {
         "of the other phases, which are not priced": (
-            "actor-rollout-ref.rollout.* actor-rollout-ref.ref.* critic.* reward-model.* reward.* algorithm.* custom-reward-function.* "
-            "global-profiler.* ray-init.* ray-kwargs.* transfer-queue.* actor-rollout-ref.hybrid-engine actor-rollout-ref.nccl-timeout"
+            "actor-rollout-ref.rollout.* actor-rollout-ref.ref.* critic.* reward-model.* reward.*"
+            " algorithm.* custom-reward-function.* global-profiler.* ray-init.* ray-kwargs.*"
+            " transfer-queue.* actor-rollout-ref.hybrid-engine actor-rollout-ref.nccl-timeout"
         ),
         "data": "data.*",
         "how it starts, what is logged and saved": (
-            f"trainer.* hydra.* config-path config-name defaults -config-path {_A}checkpoint.* {_A}profiler.* {_A}profile.* -target- "
-            f"{_A}load-weight"
+            f"trainer.* hydra.* config-path config-name defaults -config-path {_A}checkpoint.*"
+            f" {_A}profiler.* {_A}profile.* -target- {_A}load-weight"
         ),
         "how fast is learnt": (
-            f"{_A}optim.* {_A}clip-ratio* {_A}kl-loss-* {_A}use-kl-loss {_A}entropy-coeff {_A}loss-agg-mode {_A}ppo-epochs "
-            f"{_A}grad-clip {_A}shuffle "
-            f"{_A}policy-loss.* {_A}tis-imp-ratio-cap {_A}data-loader-seed {_A}loss-scale-factor {_A}behav-* {_A}freeze-vision-tower"
+            f"{_A}optim.* {_A}clip-ratio* {_A}kl-loss-* {_A}use-kl-loss {_A}entropy-coeff"
+            f" {_A}loss-agg-mode {_A}ppo-epochs {_A}grad-clip {_A}shuffle {_A}policy-loss.*"
+            f" {_A}tis-imp-ratio-cap {_A}data-loader-seed {_A}loss-scale-factor {_A}behav-*"
+            f" {_A}freeze-vision-tower"
         ),
         "the model, which MODEL says": (
-            f"{_M}path {_M}external-lib {_M}override-config.* {_M}trust-remote-code {_M}use-shm {_M}tokenizer-path {_M}hf-config-path "
-            f"{_M}lora-alpha {_M}custom-chat-template {_M}lora.* {_M}exclude-modules"
+            f"{_M}path {_M}external-lib {_M}override-config.* {_M}trust-remote-code {_M}use-shm"
+            f" {_M}tokenizer-path {_M}hf-config-path {_M}lora-alpha {_M}custom-chat-template"
+            f" {_M}lora.* {_M}exclude-modules"
         ),
         "as the planner has it": (
-            f"{_M}use-remove-padding {_A}use-remove-padding {_A}use-torch-compile {_A}fsdp-config.use-torch-compile "
-            f"{_A}fsdp-config.wrap-policy.* {_A}fsdp-config.strategy {_A}fsdp-config.use-orig-params {_A}fsdp-config.seed "
-            f"{_A}ppo-max-token-len-per-gpu "
-            f"{_A}fsdp-config.forward-prefetch {_A}fsdp-config.entropy-* {_A}fsdp-config.full-determinism {_A}fsdp-config.dtype"
+            f"{_M}use-remove-padding {_A}use-remove-padding {_A}use-torch-compile"
+            f" {_A}fsdp-config.use-torch-compile {_A}fsdp-config.wrap-policy.*"
+            f" {_A}fsdp-config.strategy {_A}fsdp-config.use-orig-params {_A}fsdp-config.seed"
+            f" {_A}ppo-max-token-len-per-gpu {_A}fsdp-config.forward-prefetch"
+            f" {_A}fsdp-config.entropy-* {_A}fsdp-config.full-determinism {_A}fsdp-config.dtype"
         ),
     }
 )
@@ -144,17 +168,20 @@ _REFUSED: Final = MappingProxyType(
         f"{_M}tiled-mlp.enabled": refused("feed-forwards in tiles"),
         f"{_M}mtp.enable": refused("prediction modules of the actor"),
         f"{_M}mtp.enable-train": refused("prediction modules of the actor"),
-        "actor-rollout-ref.actor.entropy-checkpointing": refused("an entropy that is made again in backward"),
+        "actor-rollout-ref.actor.entropy-checkpointing": refused(
+            "an entropy that is made again in backward"
+        ),
     }
 )
 _UNMODELLED: Final = by_name(
     {
         _MOVED: (
-            f"{_A}fsdp-config.param-offload {_A}fsdp-config.optimizer-offload {_A}megatron.param-offload {_A}megatron.grad-offload "
-            f"{_A}megatron.optimizer-offload"
+            f"{_A}fsdp-config.param-offload {_A}fsdp-config.optimizer-offload"
+            f" {_A}megatron.param-offload {_A}megatron.grad-offload {_A}megatron.optimizer-offload"
         ),
         "a loss in parts, which takes less memory": (
-            f"{_M}use-fused-kernels {_M}fused-kernel-options.impl-backend {_A}entropy-from-logits-with-chunking"
+            f"{_M}use-fused-kernels {_M}fused-kernel-options.impl-backend"
+            f" {_A}entropy-from-logits-with-chunking"
         ),
         "Liger's fused norms": f"{_M}use-liger",
     }
@@ -181,7 +208,9 @@ _FSDP: Final = TrainerReader(
     includes=frozenset(),
     words=Words(
         renamed=_OF_FSDP,
-        defaults=MappingProxyType({"gradient-checkpointing": "true", "fsdp-size": "-1", "weights": "fp32"}),
+        defaults=MappingProxyType(
+            {"gradient-checkpointing": "true", "fsdp-size": "-1", "weights": "fp32"}
+        ),
         source=DOCS,
         refused=_REFUSED,
         understood=_READ,
@@ -240,15 +269,20 @@ _TUNING: Final = TrainerReader(
             }
         ),
         source=DOCS,
-        refused=MappingProxyType({"engine.*": refused("another engine of its fine-tuning", "no value")}),
+        refused=MappingProxyType(
+            {"engine.*": refused("another engine of its fine-tuning", "no value")}
+        ),
         ignored=by_name(
             {
                 "data": "data.* use-remove-padding",
                 "how fast is learnt": "optim.*",
-                "how it starts, what is logged and saved": "trainer.* hydra.* config-path config-name checkpoint.*",
+                "how it starts, what is logged and saved": (
+                    "trainer.* hydra.* config-path config-name checkpoint.*"
+                ),
                 "the model, which MODEL says": (
-                    "model.partial-pretrain model.path model.trust-remote-code model.external-lib model.lora-alpha model.use-shm "
-                    "model.override-config.* model.fsdp-config.wrap-policy.* model.strategy"
+                    "model.partial-pretrain model.path model.trust-remote-code model.external-lib"
+                    " model.lora-alpha model.use-shm model.override-config.*"
+                    " model.fsdp-config.wrap-policy.* model.strategy"
                 ),
             }
         ),
@@ -268,17 +302,44 @@ _CORE_RENAMED: Final = MappingProxyType(
 )
 _CORE_REST: Final = frozenset(
     {
-        *("apply-rope-fusion", "gradient-accumulation-fusion", "use-mbridge", "vanilla-mbridge", "load-weight"),
-        *("use-dist-checkpointing", "dist-checkpointing-path", "dist-checkpointing-prefix", "seed", "use-remove-padding", "dtype"),
-        *("bias-activation-fusion", "bias-dropout-fusion", "masked-softmax-fusion", "deallocate-pipeline-outputs", "persist-layer-norm"),
-        *("forward-only", "moe-aux-loss-coeff", "moe-z-loss-coeff", "moe-router-bias-update-rate", "overlap-cpu-optimizer-d2h-h2d"),
+        *(
+            "apply-rope-fusion",
+            "gradient-accumulation-fusion",
+            "use-mbridge",
+            "vanilla-mbridge",
+            "load-weight",
+        ),
+        *(
+            "use-dist-checkpointing",
+            "dist-checkpointing-path",
+            "dist-checkpointing-prefix",
+            "seed",
+            "use-remove-padding",
+            "dtype",
+        ),
+        *(
+            "bias-activation-fusion",
+            "bias-dropout-fusion",
+            "masked-softmax-fusion",
+            "deallocate-pipeline-outputs",
+            "persist-layer-norm",
+        ),
+        *(
+            "forward-only",
+            "moe-aux-loss-coeff",
+            "moe-z-loss-coeff",
+            "moe-router-bias-update-rate",
+            "overlap-cpu-optimizer-d2h-h2d",
+        ),
         *("use-precision-aware-optimizer", "moe-router-load-balancing-type"),
     }
 )
 
 
 def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
-    """A setting of verl's Megatron-Core back end in Megatron-LM's words; those of other phases are none."""
+    """A setting of verl's Megatron-Core back end in Megatron-LM's words; those of other phases are
+    none.
+    """
     section = next((one for one in (_T, _O, f"{_A}megatron.") if name.startswith(one)), "")
     if name in ("micro-batch-size", "global-batch-size", "seq-length"):
         return ((name, value),)
@@ -289,7 +350,12 @@ def _core_words(name: str, value: str) -> tuple[tuple[str, str], ...] | None:
         return attention_backend(value)
     if short in _CORE_REST or short in ("param-offload", "grad-offload", "optimizer-offload"):
         return ()
-    return ((_CORE_RENAMED.get(short, short), value.strip("[]").replace("'", "").replace('"', "").replace(",", " ")),)
+    return (
+        (
+            _CORE_RENAMED.get(short, short),
+            value.strip("[]").replace("'", "").replace('"', "").replace(",", " "),
+        ),
+    )
 
 
 _CORE: Final = MegatronReader(
@@ -313,11 +379,22 @@ SIGNATURE: Final = Signature(
     kinds=frozenset({FileKind.YAML, FileKind.COMMAND}),
     programs=frozenset(
         {
-            *("verl.trainer.main-ppo", "verl.trainer.main_ppo", "recipe.dapo.main_dapo", "verl.trainer.fsdp_sft_trainer"),
-            *("verl.trainer.sft_trainer", "verl/trainer/main_ppo.py", "verl/trainer/fsdp_sft_trainer.py"),
+            *(
+                "verl.trainer.main-ppo",
+                "verl.trainer.main_ppo",
+                "recipe.dapo.main_dapo",
+                "verl.trainer.fsdp_sft_trainer",
+            ),
+            *(
+                "verl.trainer.sft_trainer",
+                "verl/trainer/main_ppo.py",
+                "verl/trainer/fsdp_sft_trainer.py",
+            ),
         }
     ),
-    own=frozenset({"actor-rollout-ref.*", "model.partial-pretrain", "critic.*", "algorithm.adv-estimator"}),
+    own=frozenset(
+        {"actor-rollout-ref.*", "model.partial-pretrain", "critic.*", "algorithm.adv-estimator"}
+    ),
 )
 
 
@@ -348,19 +425,27 @@ class VerlReader:
         said = written.arguments
         if written.program.rpartition(".")[2] in _SFT or "model.partial-pretrain" in said:
             return _TUNING.read(written, model=model, devices=devices, runtime=runtime)
-        core = any(name.startswith(f"{_A}megatron.") for name in said) or "megatron" in said.get("config-name", "") + said.get(
-            f"{_A}strategy", ""
-        )
+        core = any(name.startswith(f"{_A}megatron.") for name in said) or "megatron" in said.get(
+            "config-name", ""
+        ) + said.get(f"{_A}strategy", "")
         if not core:
             return _FSDP.read(written, model=model, devices=devices, runtime=runtime)
         refuse(said, {**_REFUSED, f"{_A}optim.optimizer": OPTIMIZER})
-        return _on_megatron(written, model=model, devices=devices, runtime=_CORE.runtime if runtime in ("", self.runtime) else runtime)
+        return _on_megatron(
+            written,
+            model=model,
+            devices=devices,
+            runtime=_CORE.runtime if runtime in ("", self.runtime) else runtime,
+        )
 
 
 def _on_megatron(written: Written, *, model: Model, devices: int, runtime: str) -> Launch:
     """The actor's step on Megatron-Core."""
     said = written.arguments
-    degrees = {axis: max(count(said, f"{_A}megatron.{name}-parallel-size", 1), 1) for axis, name in _DEGREES.items()}
+    degrees = {
+        axis: max(count(said, f"{_A}megatron.{name}-parallel-size", 1), 1)
+        for axis, name in _DEGREES.items()
+    }
     dp = replicas(devices, **degrees)
     micro, note = _microbatch(said, dp=dp, cp=degrees["cp"])
     each = max(count(said, "actor-rollout-ref.rollout.n", 1), 1)
@@ -369,12 +454,24 @@ def _on_megatron(written: Written, *, model: Model, devices: int, runtime: str) 
         "global-batch-size": str(count(said, f"{_A}ppo-mini-batch-size", 256) * each),
         "seq-length": str(_lengths(said)),
     }
-    launch = _CORE.read(replace(written, arguments={**said, **sizes}), model=model, devices=devices, runtime=runtime)
+    launch = _CORE.read(
+        replace(written, arguments={**said, **sizes}), model=model, devices=devices, runtime=runtime
+    )
     rank = said.get(f"{_M}lora.rank", said.get(f"{_M}lora-rank", "0"))
     targets = said.get(f"{_M}lora.target-modules", said.get(f"{_M}target-modules", "all"))
-    adapters = adapters_of({"lora-rank": rank, "lora-target": targets} if rank.lower() not in OFF else {}, model)
-    lengths = f"samples are counted at their longest, {_lengths(said)} tokens of prompt and response"
-    notes = (_RL, lengths, *((note,) if note else ()), *_devices_said(said, devices), *adapters.notes)
+    adapters = adapters_of(
+        {"lora-rank": rank, "lora-target": targets} if rank.lower() not in OFF else {}, model
+    )
+    lengths = (
+        f"samples are counted at their longest, {_lengths(said)} tokens of prompt and response"
+    )
+    notes = (
+        _RL,
+        lengths,
+        *((note,) if note else ()),
+        *_devices_said(said, devices),
+        *adapters.notes,
+    )
     judged = _FSDP.judged(written)
     settings = tuple(judged.get(one.name, one) for one in launch.settings if one.name not in sizes)
     return replace(launch, settings=settings, train=adapters.train, notes=(*launch.notes, *notes))

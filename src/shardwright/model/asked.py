@@ -9,13 +9,15 @@ from shardwright.model.trained import trained
 
 
 def asked_model(name: str, *, train: str = "", teacher: str = "") -> Model:
-    """`name` as `model.trained.trained` makes it of `train`, beside `teacher` (see `model.taught`; empty = there is none).
+    """`name` as `model.trained.trained` makes it of `train`, beside `teacher` (see `model.taught`;
+    empty = there is none).
 
     Args:
         name, teacher: catalog names or paths of a config.json.
 
     Raises:
-        ModelError: a model cannot be read, or the teacher does not fit the model. UsageError: `train` cannot be read.
+        ModelError: a model cannot be read, or the teacher does not fit the model. UsageError:
+        `train` cannot be read.
     """
     model = trained(load_model(name), train)
     return taught(model, load_model(teacher)) if teacher else model

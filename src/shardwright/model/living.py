@@ -1,4 +1,6 @@
-"""What a model keeps of the text that it has read so far: by token and by sequence, operator by operator."""
+"""What a model keeps of the text that it has read so far: by token and by sequence, operator by
+operator.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ class Living:
     """What one operator of a block keeps.
 
     Args:
-        what: in words. extents: elements of a token or of a sequence, cut like an operator's own (key heads fewer than the parts are
-            copied).
-        window: tokens that it keeps at most; 0 = all. state: in the format of states, not in that of keys and values.
+        what: in words.
+        extents: elements of a token or of a sequence, cut like an operator's own (key heads fewer
+            than the parts are copied).
+        window: tokens that it keeps at most; 0 = all.
+        state: in the format of states, not in that of keys and values.
     """
 
     operator: str
@@ -36,8 +40,12 @@ class Living:
     state: bool = False
 
     def elements(self, parts: int = 1) -> int:
-        """Elements that the device with the most keeps where heads are cut into `parts`: 8 key heads of 128 + 128 on 16 devices are 256."""
-        return sum(_largest(extent, parts if extent.dim is Dim.HEADS else 1) for extent in self.extents)
+        """Elements that the device with the most keeps where heads are cut into `parts`: 8 key
+        heads of 128 + 128 on 16 devices are 256.
+        """
+        return sum(
+            _largest(extent, parts if extent.dim is Dim.HEADS else 1) for extent in self.extents
+        )
 
 
 def _largest(extent: Extent, parts: int) -> int:
@@ -45,10 +53,12 @@ def _largest(extent: Extent, parts: int) -> int:
 
 
 def lives_in(block: Block) -> tuple[Living, ...]:
-    """What a block keeps: keys and values (or latent attention's latent and rotary keys, one for all heads), a scorer's keys, the state of
-    a scan, the last inputs of a convolution; nothing of other sequences than the text.
+    """What a block keeps: keys and values (or latent attention's latent and rotary keys, one for
+    all heads), a scorer's keys, the state of a scan, the last inputs of a convolution; nothing of
+    other sequences than the text.
 
-        8 key heads of 128: 8 x (128 + 128) = 2,048 elements a token and layer. DeepSeek-V3: 512 + 64 = 576.
+        8 key heads of 128: 8 x (128 + 128) = 2,048 elements a token and layer. DeepSeek-V3: 512 +
+            64 = 576.
 
     Leaves out keys of cross-attention, which belong to the other sequence.
     """
@@ -59,19 +69,48 @@ def lives_in(block: Block) -> tuple[Living, ...]:
 
 
 def _of(operator: Operator, block: Block) -> Living | None:
-    if operator.kind is OperatorKind.ATTENTION and operator.attention is not None and not operator.attention.cross:
+    if (
+        operator.kind is OperatorKind.ATTENTION
+        and operator.attention is not None
+        and not operator.attention.cross
+    ):
         return _keys(operator, operator.attention, block)
     if operator.kind is OperatorKind.INDEX and operator.attention is not None:
         one = Extent(dim=Dim.HIDDEN, size=operator.attention.kv_heads * operator.attention.head_dim)
-        return Living(operator=operator.name, what="keys of the scorer", lifetime=Lifetime.TOKEN, extents=(one,))
+        return Living(
+            operator=operator.name,
+            what="keys of the scorer",
+            lifetime=Lifetime.TOKEN,
+            extents=(one,),
+        )
     if operator.kind is OperatorKind.SCAN and operator.scan is not None:
         scan, each = operator.scan, operator.scan.head_dim * operator.scan.state
         state = Extent(dim=Dim.HEADS, size=scan.heads * each, quantum=each)
-        return Living(operator=operator.name, what="state", lifetime=Lifetime.SEQUENCE, extents=(state,), state=True)
+        return Living(
+            operator=operator.name,
+            what="state",
+            lifetime=Lifetime.SEQUENCE,
+            extents=(state,),
+            state=True,
+        )
     if operator.kind is OperatorKind.CONV:
-        taps = next(p.extents[-1].size for p in operator.parameters if p.name.startswith(f"{operator.name}.weight"))
-        kept = tuple(Extent(dim=e.dim, size=e.size * (taps - 1), quantum=e.quantum * (taps - 1)) for e in operator.writes if taps > 1)
-        return Living(operator=operator.name, what="last inputs", lifetime=Lifetime.SEQUENCE, extents=kept, state=True)
+        taps = next(
+            p.extents[-1].size
+            for p in operator.parameters
+            if p.name.startswith(f"{operator.name}.weight")
+        )
+        kept = tuple(
+            Extent(dim=e.dim, size=e.size * (taps - 1), quantum=e.quantum * (taps - 1))
+            for e in operator.writes
+            if taps > 1
+        )
+        return Living(
+            operator=operator.name,
+            what="last inputs",
+            lifetime=Lifetime.SEQUENCE,
+            extents=kept,
+            state=True,
+        )
     return None
 
 
@@ -82,4 +121,10 @@ def _keys(operator: Operator, shape: AttentionShape, block: Block) -> Living:
         return Living(operator=operator.name, what="latent", lifetime=Lifetime.TOKEN, extents=kept)
     each = shape.head_dim + shape.value_dim
     heads = Extent(dim=Dim.HEADS, size=shape.kv_heads * each, quantum=each)
-    return Living(operator=operator.name, what="keys and values", lifetime=Lifetime.TOKEN, extents=(heads,), window=shape.window)
+    return Living(
+        operator=operator.name,
+        what="keys and values",
+        lifetime=Lifetime.TOKEN,
+        extents=(heads,),
+        window=shape.window,
+    )

@@ -9,7 +9,9 @@ from shardwright.lazy_dataclass import dataclass
 
 
 class TaskKind(IntEnum):
-    """Kinds of task. The first five are actions of the order; the others cross chunk borders and run on streams of their own."""
+    """Kinds of task. The first five are actions of the order; the others cross chunk borders and
+    run on streams of their own.
+    """
 
     F = 0
     I = 1  # noqa: E741 - PyTorch's letter
@@ -38,9 +40,14 @@ class Instances:
     """Read-only arrays, one entry a task; tasks of a class stand in the order of its streams.
 
     Args:
-        template: index into the Program's templates. klass: of devices. stream: see Stream. microbatch: -1 for step-level tasks.
-        beside_sync: an action that may run while a gather or reduction of its rank does (the order rules it out for the others).
-        indegree, successor_start, successor: dependencies in CSR form (predecessor counts, successors).
+        template: index into the Program's templates.
+        klass: of devices.
+        stream: see Stream.
+        microbatch: -1 for step-level tasks.
+        beside_sync: an action that may run while a gather or reduction of its rank does (the order
+            rules it out for the others).
+        indegree, successor_start, successor: dependencies in CSR form (predecessor counts,
+            successors).
     """
 
     template: Int32Array

@@ -1,4 +1,6 @@
-"""Whether a strategy is legal for a problem: the rules of its grid or plan, of its schedule, and what its runtime can run."""
+"""Whether a strategy is legal for a problem: the rules of its grid or plan, of its schedule, and
+what its runtime can run.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def grid_violations(problem: Problem, grid: Grid) -> Iterator[Violation]:
     of_grid = violations(grid, facts=facts_of(problem), general=True)
     yield from of_grid
     if not of_grid and grid.schedule not in SCHEDULES:
-        yield from order_violations(grid, microbatches=problem.job.global_batch // (grid.dp * grid.microbatch))
+        yield from order_violations(
+            grid, microbatches=problem.job.global_batch // (grid.dp * grid.microbatch)
+        )
     yield from runtime_violations(problem, grid)
 
 
@@ -46,24 +50,39 @@ def runtime_violations(problem: Problem, grid: Grid) -> Iterator[Violation]:
     if grid.host and (grid.pp > 1 or not problem.runtime.activation_offload):
         yield Violation(
             rule="runtime.host",
-            message=f"{problem.runtime.name} keeps no layers' activations in host memory{' with pp above 1' if grid.pp > 1 else ''}",
+            message=(
+                f"{problem.runtime.name} keeps no layers' activations in host"
+                f" memory{' with pp above 1' if grid.pp > 1 else ''}"
+            ),
             hint="without host=; or Megatron-Core, pp 1",
         )
 
 
 def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
-    """Every rule that `plan` breaks for `problem`, the runtime's own included; not yet whether its orders can run."""
+    """Every rule that `plan` breaks for `problem`, the runtime's own included; not yet whether its
+    orders can run.
+    """
     if plan.devices > problem.cluster.num_devices:
         yield Violation(
             rule="plan.devices",
-            message=f"the plan is for {plan.devices} devices, the cluster has {problem.cluster.num_devices}",
+            message=(
+                f"the plan is for {plan.devices} devices, the cluster has"
+                f" {problem.cluster.num_devices}"
+            ),
             hint="a cluster of as many devices or more",
         )
-    yield from verify(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
+    yield from verify(
+        plan,
+        model=problem.model,
+        global_batch=problem.job.global_batch,
+        seq_len=problem.job.sequence_length,
+    )
     yield from _shard_violations(problem, plan)
     yield from _filled(problem, plan)
     yield from _layers_of_stages(problem, plan)
-    if not problem.runtime.optimizer_offload and any(percent for rule in plan.shards for _, percent in rule.host):
+    if not problem.runtime.optimizer_offload and any(
+        percent for rule in plan.shards for _, percent in rule.host
+    ):
         yield Violation(
             rule="runtime.offload",
             message=f"{problem.runtime.name} has no states on the host",
@@ -75,22 +94,29 @@ def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
 def _host_share_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
     """Shares of gradients and parameters in host memory that the runtime does not keep there.
 
-    What it keeps there follows from its options and from the share of the optimizer's states: a plan may say it, and change nothing.
+    What it keeps there follows from its options and from the share of the optimizer's states: a
+    plan may say it, and change nothing.
     """
     runtime = problem.runtime
     for number, rule in enumerate(plan.shards):
         shares = dict(rule.host)
         zero = 3 if rule.parameter != 1 else 2 if rule.gradient != 1 else 1
         kept = {
-            State.GRADIENT: shares.get(State.OPTIMIZER, 0) if runtime.gradients_on_host and zero >= 2 else 0,
+            State.GRADIENT: (
+                shares.get(State.OPTIMIZER, 0) if runtime.gradients_on_host and zero >= 2 else 0
+            ),
             State.PARAMETER: 100 if runtime.parameters_on_host and zero == 3 else 0,
         }
         for state, percent in rule.host:
             if percent != kept.get(state, percent):
                 yield Violation(
                     rule="runtime.host_share",
-                    message=f"{runtime.name} keeps {kept[state]} % of this rule's {_STATE_WORDS[state]} in host memory, not {percent} %",
-                    hint=f"without {state.value} in host=" + (f", or with {state.value}:{kept[state]}" if kept[state] else ""),
+                    message=(
+                        f"{runtime.name} keeps {kept[state]} % of this rule's {_STATE_WORDS[state]}"
+                        f" in host memory, not {percent} %"
+                    ),
+                    hint=f"without {state.value} in host="
+                    + (f", or with {state.value}:{kept[state]}" if kept[state] else ""),
                     path=f"shards {number}",
                 )
 
@@ -102,12 +128,18 @@ def _filled(problem: Problem, plan: Plan) -> Iterator[Violation]:
     """1F1B by name with fewer microbatches than stages, where the runtime refuses it."""
     lanes = {lane.name: lane for lane in plan.lanes}
     for order in plan.orders if problem.runtime.fills_pipeline else ():
-        for lane in (lanes[name] for name in order.lanes if isinstance(order, Named) and order.schedule == "1f1b"):
+        for lane in (
+            lanes[name]
+            for name in order.lanes
+            if isinstance(order, Named) and order.schedule == "1f1b"
+        ):
             if 1 < lane.microbatches < len(lane.stages):
                 yield Violation(
                     rule="runtime.microbatches",
-                    message=f"{lane.microbatches} microbatches are fewer than {len(lane.stages)} stages, which {problem.runtime.name}'s "
-                    "1F1B refuses",
+                    message=(
+                        f"{lane.microbatches} microbatches are fewer than {len(lane.stages)}"
+                        f" stages, which {problem.runtime.name}'s 1F1B refuses"
+                    ),
                     hint="more microbatches, fewer stages, or the order as a table",
                     path=f"lane {lane.name}",
                 )
@@ -121,27 +153,47 @@ def _layers_of_stages(problem: Problem, plan: Plan) -> Iterator[Violation]:
         if broken:
             continue
         blocks, runs = problem.model.blocks, problem.model.runs
-        chunks = tuple(sum(one.count for one in stage if blocks[runs[one.run].block].is_layer) for stage in pieces)
-        inside = any(one.operator and blocks[runs[one.run].block].is_layer for stage in pieces for one in stage)
+        chunks = tuple(
+            sum(one.count for one in stage if blocks[runs[one.run].block].is_layer)
+            for stage in pieces
+        )
+        inside = any(
+            one.operator and blocks[runs[one.run].block].is_layer
+            for stage in pieces
+            for one in stage
+        )
         ranks = len({stage.base for stage in lane.stages})
         unlike = 2 if inside or len(chunks) % ranks else unlike_chunks(chunks, ranks=ranks)
         if unlike > 1 - runtime.equal_stages:
             yield Violation(
                 rule="runtime.layers",
-                message=f"stages of {', '.join(map(str, chunks))[:60]} layers, which {runtime.name} has no argument for",
-                hint="stages of as many layers each, or a runtime with a layout: megatron-core-0.12",
+                message=(
+                    f"stages of {', '.join(map(str, chunks))[:60]} layers, which {runtime.name} has"
+                    " no argument for"
+                ),
+                hint=(
+                    "stages of as many layers each, or a runtime with a layout: megatron-core-0.12"
+                ),
                 path=f"lane {lane.name}",
             )
 
 
 def _shard_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
-    """What the runtime cannot run of the plan's shards: lanes that shard for themselves are asked one by one, all others as one."""
+    """What the runtime cannot run of the plan's shards: lanes that shard for themselves are asked
+    one by one, all others as one.
+    """
     asked: dict[int, tuple[int, set[object]]] = {}
     rules = shard_rules(plan)
     for lane, rule, party in zip(plan.lanes, rules.lanes, rules.parties, strict=True):
-        zero = max((3 if p != 1 else 2 if g != 1 else int(o != 1) for o, g, p in rule.degrees.values()), default=0)
+        zero = max(
+            (3 if p != 1 else 2 if g != 1 else int(o != 1) for o, g, p in rule.degrees.values()),
+            default=0,
+        )
         before, bases = asked.get(party, (0, set()))
-        asked[party] = max(before, zero), bases | {(stage.base, stage.placements) for stage in lane.stages}
+        asked[party] = (
+            max(before, zero),
+            bases | {(stage.base, stage.placements) for stage in lane.stages},
+        )
     told = {(zero, len(bases) > 1): None for zero, bases in asked.values()}
     for zero, pipeline in told:
         yield from _zero_violations(problem, zero=zero, pipeline=pipeline)
@@ -153,5 +205,8 @@ def _zero_violations(problem: Problem, *, zero: int, pipeline: bool) -> Iterator
         yield Violation(
             rule="runtime.zero",
             message=f"{runtime.name} has no zero{zero}{' with pp above 1' if pipeline else ''}",
-            hint=f"stages {', '.join(map(str, runtime.zero_stages))}, with a pipeline up to {runtime.zero_with_pipeline}",
+            hint=(
+                f"stages {', '.join(map(str, runtime.zero_stages))}, with a pipeline up to"
+                f" {runtime.zero_with_pipeline}"
+            ),
         )

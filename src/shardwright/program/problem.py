@@ -18,7 +18,9 @@ from shardwright.runtime.runtime import Options, Runtime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A model to train on a cluster, as a job, by a runtime. `constants`: the fitted ones; others than the shipped are for fits."""
+    """A model to train on a cluster, as a job, by a runtime. `constants`: the fitted ones; others
+    than the shipped are for fits.
+    """
 
     model: Model
     cluster: Cluster
@@ -34,7 +36,8 @@ class Problem:
 
 
 def under(problem: Problem, options: Options) -> Problem:
-    """`problem` with the options of a strategy set: the same object for the same ones, as what is kept of problems is kept by identity.
+    """`problem` with the options of a strategy set: the same object for the same ones, as what is
+    kept of problems is kept by identity.
 
     Raises:
         RuntimeModelError: the runtime has no such option, or not at that value.
@@ -45,7 +48,11 @@ def under(problem: Problem, options: Options) -> Problem:
 @lru_cache(maxsize=64)
 def _under(problem: Same[Problem], options: Options) -> Problem:
     runtime = chosen(problem.value.runtime, options)
-    return problem.value if runtime is problem.value.runtime else replace(problem.value, runtime=runtime)
+    return (
+        problem.value
+        if runtime is problem.value.runtime
+        else replace(problem.value, runtime=runtime)
+    )
 
 
 @lru_cache(maxsize=256)
@@ -56,7 +63,8 @@ def _on_one_node(problem: Same[Problem]) -> Problem:
 
 
 def on_one_node(problem: Problem) -> Problem:
-    """The problem of one sample on the first node of its cluster: what blocks take on a device but for communication, however many there
-    are. The same object for problems that differ in no more, as what is kept of problems is kept by identity.
+    """The problem of one sample on the first node of its cluster: what blocks take on a device but
+    for communication, however many there are. The same object for problems that differ in no more,
+    as what is kept of problems is kept by identity.
     """
     return _on_one_node(Same(problem))

@@ -1,4 +1,6 @@
-"""The Program of a general plan: the same tasks on streams as a grid's, their templates named by lane, chunk and slice."""
+"""The Program of a general plan: the same tasks on streams as a grid's, their templates named by
+lane, chunk and slice.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class DeviceClass:
     """Devices that do the same: of one row of the order, and of one family in each of their stages.
 
     Args:
-        devices: sorted; the first one stands for all. row: of the order. families: (lane, chunk, family) of each of its stages.
+        devices: sorted; the first one stands for all.
+        row: of the order.
+        families: (lane, chunk, family) of each of its stages.
     """
 
     devices: DeviceList
@@ -41,9 +45,14 @@ class Template:
     """What equal tasks are.
 
     Args:
-        kind: see `TaskKind`. klass: of devices. lane, chunk, slice: -1 where it has none. edge: index of a send's edge, else -1.
-        piece, pieces: a last backward, or a reduction, cut into buckets. early: what it recomputes has an action of its own.
-        partner: (lane, chunk, kind, slice) of the action that it runs overlapped with; None = it runs alone.
+        kind: see `TaskKind`.
+        klass: of devices.
+        lane, chunk, slice: -1 where it has none.
+        edge: index of a send's edge, else -1.
+        piece, pieces: a last backward, or a reduction, cut into buckets.
+        early: what it recomputes has an action of its own.
+        partner: (lane, chunk, kind, slice) of the action that it runs overlapped with; None = it
+            runs alone.
     """
 
     kind: TaskKind
@@ -60,7 +69,9 @@ class Template:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Templates:
-    """Templates as read-only arrays, one entry a template; fields as in `PlanTemplate`, the partner's -1 where a task runs alone."""
+    """Templates as read-only arrays, one entry a template; fields as in `PlanTemplate`, the
+    partner's -1 where a task runs alone.
+    """
 
     kind: IntArray
     klass: IntArray
@@ -80,7 +91,9 @@ class Templates:
         return len(self.kind)
 
     def __getitem__(self, index: int) -> Template:
-        kind, klass, lane, chunk, part, edge, piece, pieces, early, *partner = (int(getattr(self, f)[index]) for f in Templates.__slots__)
+        kind, klass, lane, chunk, part, edge, piece, pieces, early, *partner = (
+            int(getattr(self, f)[index]) for f in Templates.__slots__
+        )
         return Template(
             kind=TaskKind(kind),
             klass=klass,
@@ -125,8 +138,10 @@ class Posts:
     """Every class of devices in every of its stages, numbered class by class.
 
     Args:
-        klass, lane, chunk, family: (posts,). number: (classes, stages of all lanes) post, -1 = none.
-        first_stage: (lanes,) number of each lane's first stage. of_stage: by (lane, chunk), class -> post.
+        klass, lane, chunk, family: (posts,).
+        number: (classes, stages of all lanes) post, -1 = none.
+        first_stage: (lanes,) number of each lane's first stage.
+        of_stage: by (lane, chunk), class -> post.
     """
 
     klass: IntArray
@@ -141,14 +156,26 @@ class Posts:
 def posts_of(stages: tuple[tuple[StageParts, ...], ...], classes: tuple[DeviceClass, ...]) -> Posts:
     """The posts of `classes`."""
     first_stage = np.cumsum([0, *(len(lane) for lane in stages)]).astype(np.int64)
-    table = np.array([(k, *place) for k, one in enumerate(classes) for place in one.families], dtype=np.int64).reshape(-1, 4)
+    table = np.array(
+        [(k, *place) for k, one in enumerate(classes) for place in one.families], dtype=np.int64
+    ).reshape(-1, 4)
     klass, lane, chunk, family = table.T
     number = np.full((len(classes), int(first_stage[-1])), -1, dtype=np.int64)
     number[klass, first_stage[lane] + chunk] = np.arange(len(table))
-    of_stage: dict[tuple[int, int], dict[int, int]] = {(n, c): {} for n, stages_of in enumerate(stages) for c in range(len(stages_of))}
+    of_stage: dict[tuple[int, int], dict[int, int]] = {
+        (n, c): {} for n, stages_of in enumerate(stages) for c in range(len(stages_of))
+    }
     for post, (k, *place, _) in enumerate(table.tolist()):
         of_stage[place[0], place[1]][k] = post
-    return Posts(klass=klass, lane=lane, chunk=chunk, family=family, number=number, first_stage=first_stage[:-1], of_stage=of_stage)
+    return Posts(
+        klass=klass,
+        lane=lane,
+        chunk=chunk,
+        family=family,
+        number=number,
+        first_stage=first_stage[:-1],
+        of_stage=of_stage,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +183,13 @@ class TaskShape:
     """What the tasks depend on beside the plan.
 
     Args:
-        pieces: of each (lane, chunk)'s last backward. coupled: families of a stage that start together, by (lane, chunk, family).
-        holders: whose last backwards a reduction waits for; tied: the same of the
-            reduction of weights that other stages use too, which comes last; classes without such weights have no entry.
-        gathers: parameters are gathered at the start of the step. blocking: sends run on the compute stream.
+        pieces: of each (lane, chunk)'s last backward.
+        coupled: families of a stage that start together, by (lane, chunk, family).
+        holders: whose last backwards a reduction waits for;
+        tied: the same of the reduction of weights that other stages use too, which comes last;
+            classes without such weights have no entry.
+        gathers: parameters are gathered at the start of the step.
+        blocking: sends run on the compute stream.
         reduces_last: gradients are reduced once all of them are there.
     """
 
@@ -189,13 +219,19 @@ class Program:
     instances: Instances
 
 
-def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows) -> tuple[DeviceClass, ...]:
+def device_classes(
+    stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows
+) -> tuple[DeviceClass, ...]:
     """The devices of every row, by the families that they are of."""
     every = [stage for lane in stages for stage in lane]
     known = {id(stage.families): stage.families for stage in every}
     row_of = {row: number for number, row in enumerate(rows.devices)}
     # A family of all devices of a row tells none of them apart.
-    whole = {key: row for key, families in known.items() if len(families) == 1 and (row := row_of.get(families[0], -1)) >= 0}
+    whole = {
+        key: row
+        for key, families in known.items()
+        if len(families) == 1 and (row := row_of.get(families[0], -1)) >= 0
+    }
     members = {key: families for key, families in known.items() if key not in whole}
     parts, family_of = _parts_of_rows(rows, members)
     # By row the stages that all of its devices are one family of.
@@ -210,18 +246,32 @@ def device_classes(stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows)
     for number, classes_of_row in enumerate(parts):
         for own in classes_of_row:
             index_of = {key: int(where[own[0]]) for key, where in family_of.items()}
-            mine = [(s.lane, s.chunk, index) for s in others if (index := index_of[id(s.families)]) >= 0]
-            classes.append(DeviceClass(devices=own, row=number, families=tuple(sorted(of_row.get(number, []) + mine))))
+            mine = [
+                (s.lane, s.chunk, index) for s in others if (index := index_of[id(s.families)]) >= 0
+            ]
+            classes.append(
+                DeviceClass(
+                    devices=own, row=number, families=tuple(sorted(of_row.get(number, []) + mine))
+                )
+            )
     return tuple(classes)
 
 
 def _parts_of_rows(
     rows: ActionRows, members: dict[int, tuple[DeviceList, ...]]
 ) -> tuple[list[tuple[DeviceList, ...]], dict[int, Int32Array]]:
-    """Devices of each row by the families that they are of, and by stages' families the one that each device is of, -1 = none."""
+    """Devices of each row by the families that they are of, and by stages' families the one that
+    each device is of, -1 = none.
+    """
     if not members and apart(rows.devices):
         return [(row,) for row in rows.devices], {}
-    last = max(devices[-1] for devices in (*rows.devices, *(family for families in members.values() for family in families)))
+    last = max(
+        devices[-1]
+        for devices in (
+            *rows.devices,
+            *(family for families in members.values() for family in families),
+        )
+    )
     colour = np.zeros(1 + last, dtype=np.int64)
     for number, row in enumerate(rows.devices):
         colour[row.array] = number
@@ -240,7 +290,9 @@ def _parts_of_rows(
     for row in rows.devices:
         devices = row.array
         own = colour[devices]
-        result.append((row,) if (own == own[0]).all() else tuple(map(DeviceList.of, split_by(devices, own))))
+        result.append(
+            (row,) if (own == own[0]).all() else tuple(map(DeviceList.of, split_by(devices, own)))
+        )
     return result, family_of
 
 

@@ -11,7 +11,9 @@ H = TypeVar("H", bound=Hashable)
 
 
 class Same(Generic[T]):
-    """A value that equals only itself, where comparing all that is in it takes longer than what is kept for it saves."""
+    """A value that equals only itself, where comparing all that is in it takes longer than what is
+    kept for it saves.
+    """
 
     __slots__ = ("value",)
 
@@ -26,7 +28,9 @@ class Same(Generic[T]):
 
 
 def one_of_equals(value: H) -> H:
-    """The first of equal values that was asked for lately: what is kept for a value by what it is then serves all its equals."""
+    """The first of equal values that was asked for lately: what is kept for a value by what it is
+    then serves all its equals.
+    """
     known: H = _known(value)  # type: ignore[assignment]
     return known
 

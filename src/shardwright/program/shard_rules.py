@@ -1,4 +1,6 @@
-"""ZeRO of a plan: which states of a parameter how many of its holders share, and with whom a device gathers and reduces."""
+"""ZeRO of a plan: which states of a parameter how many of its holders share, and with whom a device
+gathers and reduces.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,12 @@ Degrees = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRule:
-    """ZeRO of a lane as a stage (0 to 3) that says when collectives run, and how many members share each state.
+    """ZeRO of a lane as a stage (0 to 3) that says when collectives run, and how many members share
+    each state.
 
     Args:
-        degrees: by class. offload: percent of the optimizer's states on the host.
+        degrees: by class.
+        offload: percent of the optimizer's states on the host.
         gather, reduce: cadence of parameters and of gradients.
     """
 
@@ -37,11 +41,13 @@ class ShardRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Party:
-    """Holders of a parameter, sorted, that sum its gradient among themselves and gather it from each other.
+    """Holders of a parameter, sorted, that sum its gradient among themselves and gather it from
+    each other.
 
     Args:
-        reduced: members that share one sum of the party's gradients at the step's end. gradient, parameter: those that share one copy of
-            the gradient between microbatches, and of the parameter between uses; each divides the one before.
+        reduced: members that share one sum of the party's gradients at the step's end.
+        gradient, parameter: those that share one copy of the gradient between microbatches, and of
+            the parameter between uses; each divides the one before.
         lanes: all devices of its lanes, where there are several parties.
     """
 
@@ -57,9 +63,12 @@ class Sharing:
     """Who shares the states of some elements.
 
     Args:
-        devices: that share optimizer states, sorted. optimizer: of them, those that share one copy. parties: disjoint, all devices
-            together; of several, each sums what its own microbatches gave, and sends the pieces to the owners of the optimizer states.
-        meets: parties of the plan that hold them: one is left of several where none shards gradients or parameters of these.
+        devices: that share optimizer states, sorted.
+        optimizer: of them, those that share one copy.
+        parties: disjoint, all devices together; of several, each sums what its own microbatches
+            gave, and sends the pieces to the owners of the optimizer states.
+        meets: parties of the plan that hold them: one is left of several where none shards
+            gradients or parameters of these.
     """
 
     devices: DeviceList
@@ -69,10 +78,15 @@ class Sharing:
 
     def party(self, device: int) -> Party:
         """The party of a device: of a duplicate that sums nothing, that of its lane."""
-        return self.parties[0] if len(self.parties) == 1 else next(p for p in self.parties if device in p.lanes)
+        return (
+            self.parties[0]
+            if len(self.parties) == 1
+            else next(p for p in self.parties if device in p.lanes)
+        )
 
     def among(self, device: int, group: DeviceList) -> tuple[DeviceList, DeviceList]:
-        """Who moves the elements together with a device, and of them those that share states: of several parties its own alone.
+        """Who moves the elements together with a device, and of them those that share states: of
+        several parties its own alone.
 
         Args:
             group: all devices that sum them.
@@ -83,8 +97,8 @@ class Sharing:
         return own, own
 
     def stage(self, device: int, zero: int) -> int:
-        """The ZeRO stage as which a device moves these elements: of several parties, which meet once a step, the highest state counts that
-        its own shares.
+        """The ZeRO stage as which a device moves these elements: of several parties, which meet
+        once a step, the highest state counts that its own shares.
 
         Args:
             zero: of the device's lane.
@@ -93,7 +107,10 @@ class Sharing:
             return zero
         party = self.party(device)
         shared = (self.optimizer, party.gradient, party.parameter)
-        return min(zero, max((level for level, degree in enumerate(shared, start=1) if degree > 1), default=0))
+        return min(
+            zero,
+            max((level for level, degree in enumerate(shared, start=1) if degree > 1), default=0),
+        )
 
     def is_apart(self, device: int) -> bool:
         """Optimizer states of a device are of elements outside its shard of the parameters."""
@@ -101,11 +118,13 @@ class Sharing:
 
     @property
     def to_owners(self) -> float:
-        """Part of the elements that the busiest device sends in pieces of gradients to the owners of optimizer states; 0: one party.
+        """Part of the elements that the busiest device sends in pieces of gradients to the owners
+        of optimizer states; 0: one party.
 
             devices / (optimizer x members of the smallest party)
 
-        Each owner receives optimizer^-1 of the elements from every party, whose members give equally.
+        Each owner receives optimizer^-1 of the elements from every party, whose members give
+        equally.
         """
         if len(self.parties) == 1:
             return 0.0
@@ -113,7 +132,9 @@ class Sharing:
 
     @property
     def from_owners(self) -> float:
-        """Part of the elements that the busiest device receives from the owners of optimizer states after the update; 0: one party."""
+        """Part of the elements that the busiest device receives from the owners of optimizer states
+        after the update; 0: one party.
+        """
         return 0.0 if len(self.parties) == 1 else 1.0 / min(p.reduced for p in self.parties)
 
 
@@ -122,7 +143,9 @@ class ShardRules:
     """ZeRO of a plan. Equal only to itself.
 
     Args:
-        lanes: of each. parties: number of the party of each lane. devices: of each party; empty if there is one.
+        lanes: of each.
+        parties: number of the party of each lane.
+        devices: of each party; empty if there is one.
     """
 
     lanes: tuple[ShardRule, ...]
@@ -131,11 +154,15 @@ class ShardRules:
 
     def of(self, device: int) -> ShardRule:
         """The rule of the lanes of a device: those of one party have one."""
-        party = next((number for number, devices in enumerate(self.devices) if device in devices), None)
+        party = next(
+            (number for number, devices in enumerate(self.devices) if device in devices), None
+        )
         return self.lanes[0 if party is None else self.parties.index(party)]
 
     def sharing(self, klass: ParameterClass, near: DeviceList) -> Sharing:
-        """Who shares the states of a parameter of a class that the devices `near` sum, of those that use it in one operator."""
+        """Who shares the states of a parameter of a class that the devices `near` sum, of those
+        that use it in one operator.
+        """
         return _sharing(self, klass, near)
 
     def party(self, klass: ParameterClass, near: DeviceList, device: int) -> Party:
@@ -144,11 +171,13 @@ class ShardRules:
 
 
 def shard_rules(plan: Plan) -> ShardRules:
-    """The rules of a plan: of those that name a class, or all, and a lane, or all, the last one holds.
+    """The rules of a plan: of those that name a class, or all, and a lane, or all, the last one
+    holds.
 
     A lane that some rule names is a party of its own, and all others are one together.
 
-    Left out: the stage and the cadence are those of dense parameters (or of the frozen base that they became) for all classes.
+    Left out: the stage and the cadence are those of dense parameters (or of the frozen base that
+    they became) for all classes.
     """
     return _shard_rules(Same(plan))
 
@@ -156,15 +185,26 @@ def shard_rules(plan: Plan) -> ShardRules:
 @lru_cache(maxsize=64)
 def _shard_rules(one: Same[Plan]) -> ShardRules:
     plan = one.value
-    named = [lane.name for lane in plan.lanes if any(lane.name in rule.lanes for rule in plan.shards)]
+    named = [
+        lane.name for lane in plan.lanes if any(lane.name in rule.lanes for rule in plan.shards)
+    ]
     alone = {name: number for number, name in enumerate(named)}
     parties = tuple(alone.get(lane.name, len(named)) for lane in plan.lanes)
     count = len(set(parties))
     devices = [
-        union(devices for lane, own in zip(plan.lanes, parties, strict=True) if own == party for devices in _devices(lane))
+        union(
+            devices
+            for lane, own in zip(plan.lanes, parties, strict=True)
+            if own == party
+            for devices in _devices(lane)
+        )
         for party in (range(count) if count > 1 else ())
     ]
-    return ShardRules(lanes=tuple(_rule(plan, lane.name) for lane in plan.lanes), parties=parties, devices=tuple(devices))
+    return ShardRules(
+        lanes=tuple(_rule(plan, lane.name) for lane in plan.lanes),
+        parties=parties,
+        devices=tuple(devices),
+    )
 
 
 def _rule(plan: Plan, lane: str) -> ShardRule:
@@ -174,21 +214,41 @@ def _rule(plan: Plan, lane: str) -> ShardRule:
     dense = last(ParameterClass.DENSE) or last(ParameterClass.BASE) or last(*ParameterClass)
     if dense is None:
         return ShardRule(zero=0, degrees={}, offload=0)
-    degrees = {k: (r.optimizer, r.gradient, r.parameter) for k in ParameterClass if (r := last(k)) is not None}
+    degrees = {
+        k: (r.optimizer, r.gradient, r.parameter)
+        for k in ParameterClass
+        if (r := last(k)) is not None
+    }
     of_dense = (dense.optimizer, dense.gradient, dense.parameter)
-    zero = next((level for level, wanted in zip((3, 2, 1), reversed(of_dense), strict=True) if wanted != 1), 0)
-    # A base has no gradients and no states: where all that was dense became one, the rule of the adapters says about theirs.
-    of_states = last(ParameterClass.DENSE) or last(*(k for k in ParameterClass if k is not ParameterClass.BASE)) or dense
+    zero = next(
+        (level for level, wanted in zip((3, 2, 1), reversed(of_dense), strict=True) if wanted != 1),
+        0,
+    )
+    # A base has no gradients and no states: where all that was dense became one, the rule of the
+    # adapters says about theirs.
+    of_states = (
+        last(ParameterClass.DENSE)
+        or last(*(k for k in ParameterClass if k is not ParameterClass.BASE))
+        or dense
+    )
     offload = dict(of_states.host).get(State.OPTIMIZER, 0)
-    return ShardRule(zero=zero, degrees=degrees, offload=offload, gather=dense.gather, reduce=of_states.reduce)
+    return ShardRule(
+        zero=zero, degrees=degrees, offload=offload, gather=dense.gather, reduce=of_states.reduce
+    )
 
 
 def _devices(lane: Lane) -> Iterator[DeviceList]:
-    return (DeviceList.of(devices_of(p.split, stage.base + p.offset)) for stage in lane.stages for p in stage.placements)
+    return (
+        DeviceList.of(devices_of(p.split, stage.base + p.offset))
+        for stage in lane.stages
+        for p in stage.placements
+    )
 
 
 def degree(rule: ShardRule, klass: ParameterClass, members: int, *, level: int = 1) -> int:
-    """Members, of a group of so many, that share one copy of the state which ZeRO stage `level` begins to shard."""
+    """Members, of a group of so many, that share one copy of the state which ZeRO stage `level`
+    begins to shard.
+    """
     wanted = rule.degrees.get(klass, (1, 1, 1))[level - 1]
     if wanted == ALL or wanted >= members:
         return members
@@ -198,14 +258,20 @@ def degree(rule: ShardRule, klass: ParameterClass, members: int, *, level: int =
 @lru_cache(maxsize=65536)
 def _sharing(rules: ShardRules, klass: ParameterClass, near: DeviceList) -> Sharing:
     lanes = rules.devices or (near,)
-    rule = dict(zip(rules.parties, rules.lanes, strict=True)) if rules.devices else {0: rules.lanes[0]}
-    met = [(rule[number], own, lane) for number, lane in enumerate(lanes) if (own := near.common(lane))]
+    rule = (
+        dict(zip(rules.parties, rules.lanes, strict=True)) if rules.devices else {0: rules.lanes[0]}
+    )
+    met = [
+        (rule[number], own, lane) for number, lane in enumerate(lanes) if (own := near.common(lane))
+    ]
     optimizer = degree(met[0][0], klass, len(near))
     parties = []
     for one, own, lane in met:
         gradient, parameter = (degree(one, klass, len(own), level=level) for level in (2, 3))
         reduced = optimizer if len(met) == 1 else gradient if gradient > 1 else len(own)
-        parties.append(Party(devices=own, reduced=reduced, gradient=gradient, parameter=parameter, lanes=lane))
+        parties.append(
+            Party(devices=own, reduced=reduced, gradient=gradient, parameter=parameter, lanes=lane)
+        )
     if all(party.gradient == party.parameter == 1 for party in parties):
         parties = [Party(devices=near, reduced=optimizer, gradient=1, parameter=1)]
     return Sharing(devices=near, optimizer=optimizer, parties=tuple(parties), meets=len(met))

@@ -1,4 +1,6 @@
-"""What the devices of a plan do in a step, and when: one form for a simulated step and for one that really ran."""
+"""What the devices of a plan do in a step, and when: one form for a simulated step and for one that
+really ran.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ class Origin(StrEnum):
 class Track(StrEnum):
     """What a device does side by side. Spans of one track of a device do not overlap.
 
-    COMPUTE: actions and the update. SEND_F, SEND_B: messages of a simulated pipeline. SYNC: gathers of parameters and sums of gradients.
-    COLLECTIVES, MESSAGES: what a device that ran asked of others, inside an action or a sum; of a message it posted or waited for.
+    COMPUTE: actions and the update. SEND_F, SEND_B: messages of a simulated pipeline. SYNC: gathers
+    of parameters and sums of gradients. COLLECTIVES, MESSAGES: what a device that ran asked of
+    others, inside an action or a sum; of a message it posted or waited for.
     """
 
     COMPUTE = "compute"
@@ -42,12 +45,16 @@ class Span:
     """Something that takes time on a track of a device.
 
     Args:
-        kind: a letter of `ACTIONS`; ``SEND_F``, ``SEND_B``, ``GATHER``, ``REDUCE``, ``STEP``; of a request the words of `Collective`, or
-            ``send`` and ``receive``.
-        start_s, end_s: seconds from the trace's zero. lane, chunk, microbatch: -1 where it has none. within: of a request, the kind of what
-            the device was doing. size: bytes that it moved, 0 where nobody counted.
-        exposed_s: seconds of it in which its kernels wait for collectives that are no spans of their own. peer: device at the other end of
-            a measured message; target: chunk that a simulated one is for; else -1.
+        kind: a letter of `ACTIONS`; ``SEND_F``, ``SEND_B``, ``GATHER``, ``REDUCE``, ``STEP``; of a
+            request the words of `Collective`, or ``send`` and ``receive``.
+        start_s, end_s: seconds from the trace's zero.
+        lane, chunk, microbatch: -1 where it has none.
+        within: of a request, the kind of what the device was doing.
+        size: bytes that it moved, 0 where nobody counted.
+        exposed_s: seconds of it in which its kernels wait for collectives that are no spans of
+            their own.
+        peer: device at the other end of a measured message;
+        target: chunk that a simulated one is for; else -1.
     """
 
     device: int
@@ -85,7 +92,8 @@ class TracedDevice:
     """A device of a trace.
 
     Args:
-        alike: devices that it stands for, itself included. runs: its layers, in words; empty if unknown.
+        alike: devices that it stands for, itself included.
+        runs: its layers, in words; empty if unknown.
     """
 
     device: int
@@ -98,7 +106,10 @@ class StepTrace:
     """One step of a plan.
 
     Args:
-        plan: name. devices: sorted. spans: by device, track and start. memory: by device and time; may be empty.
+        plan: name.
+        devices: sorted.
+        spans: by device, track and start.
+        memory: by device and time; may be empty.
         step_s: seconds of the step as it is answered; a prediction's has jitter, which no span has.
         zero_s: clock reading of the zero, in seconds; 0 of a simulation.
     """
@@ -125,7 +136,9 @@ class StepTrace:
         """The same with times counted from `zero` seconds on; `zero_s` stays."""
         return replace(
             self,
-            spans=tuple(replace(s, start_s=s.start_s - zero, end_s=s.end_s - zero) for s in self.spans),
+            spans=tuple(
+                replace(s, start_s=s.start_s - zero, end_s=s.end_s - zero) for s in self.spans
+            ),
             memory=tuple(replace(m, time_s=m.time_s - zero) for m in self.memory),
         )
 
@@ -137,23 +150,33 @@ def sorted_spans(spans: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def merged(parts: Sequence[StepTrace]) -> StepTrace:
-    """The parts of several ranks, measured in the same step, as one trace whose zero is the earliest of theirs.
+    """The parts of several ranks, measured in the same step, as one trace whose zero is the
+    earliest of theirs.
 
-    Clocks of the ranks are taken as they are unless they contradict each other: nobody leaves the step's last reduction, which all devices
-    take part in, before the last one enters it. Then each part is moved so that its devices leave it together.
+    Clocks of the ranks are taken as they are unless they contradict each other: nobody leaves the
+    step's last reduction, which all devices take part in, before the last one enters it. Then each
+    part is moved so that its devices leave it together.
 
     Raises:
-        DataError: there is no part, a part is not measured or of another plan, or a device is in two of them.
+        DataError: there is no part, a part is not measured or of another plan, or a device is in
+        two of them.
     """
     if not parts or any(part.origin is not Origin.MEASURED for part in parts):
-        raise DataError("parts of a measured step are merged" if parts else "there is no part of a trace to merge")
+        raise DataError(
+            "parts of a measured step are merged"
+            if parts
+            else "there is no part of a trace to merge"
+        )
     plans = sorted({part.plan for part in parts})
     if len(plans) > 1:
         raise DataError(f"parts of the traces of {plans[0]!r} and {plans[1]!r} are not one step")
     numbers = sorted(device.device for part in parts for device in part.devices)
     twice = next((one for one, other in pairwise(numbers) if one == other), None)
     if twice is not None:
-        raise DataError(f"device {twice} is in two parts of the trace", hint="one part of each rank, of the same run")
+        raise DataError(
+            f"device {twice} is in two parts of the trace",
+            hint="one part of each rank, of the same run",
+        )
     zeros = _agreed(parts)
     zero = min(zeros)
     moved = [part.from_s(zero - at) for part, at in zip(parts, zeros, strict=True)]
@@ -164,19 +187,28 @@ def merged(parts: Sequence[StepTrace]) -> StepTrace:
         devices=tuple(sorted((d for part in moved for d in part.devices), key=lambda d: d.device)),
         spans=spans,
         step_s=max((span.end_s for span in spans), default=0.0),
-        memory=tuple(sorted((m for part in moved for m in part.memory), key=lambda m: (m.device, m.time_s))),
+        memory=tuple(
+            sorted((m for part in moved for m in part.memory), key=lambda m: (m.device, m.time_s))
+        ),
         zero_s=zero,
     )
 
 
 def _agreed(parts: Sequence[StepTrace]) -> list[float]:
     """Each part's zero on one clock."""
-    meetings = [[s for s in part.spans if s.kind == "all_reduce" and s.within == "STEP"] for part in parts]
+    meetings = [
+        [s for s in part.spans if s.kind == "all_reduce" and s.within == "STEP"] for part in parts
+    ]
     zeros = [part.zero_s for part in parts]
     if not all(meetings):
         return zeros
-    entered = [zero + max(s.start_s for s in meeting) for zero, meeting in zip(zeros, meetings, strict=True)]
-    left = [zero + min(s.end_s for s in meeting) for zero, meeting in zip(zeros, meetings, strict=True)]
+    entered = [
+        zero + max(s.start_s for s in meeting)
+        for zero, meeting in zip(zeros, meetings, strict=True)
+    ]
+    left = [
+        zero + min(s.end_s for s in meeting) for zero, meeting in zip(zeros, meetings, strict=True)
+    ]
     if max(entered) <= min(left):
         return zeros
     return [zero + left[0] - end for zero, end in zip(zeros, left, strict=True)]

@@ -1,4 +1,6 @@
-"""Tasks and their dependencies while a Program is laid: columns that grow by whole arrays, and edges between them."""
+"""Tasks and their dependencies while a Program is laid: columns that grow by whole arrays, and
+edges between them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from shardwright.arrays import BoolArray, IntArray, distinct
 from shardwright.program.instances import Instances
 from shardwright.program.program import Templates, templates_of
 
-_NONE = dict.fromkeys(("lane", "chunk", "edge", "partner_lane", "partner_chunk", "partner_kind", "partner_slice"), -1) | {"pieces": 1}
+_NONE = dict.fromkeys(
+    ("lane", "chunk", "edge", "partner_lane", "partner_chunk", "partner_kind", "partner_slice"), -1
+) | {"pieces": 1}
 """What says nothing, where that is not 0."""
 
 
@@ -18,7 +22,9 @@ class Links:
     """Tasks as columns, edges from one task to another, and tasks that start together."""
 
     def __init__(self, columns: dict[str, IntArray]) -> None:
-        self._parts: list[tuple[int, Mapping[str, IntArray | int]]] = [(len(columns["kind"]), columns)]
+        self._parts: list[tuple[int, Mapping[str, IntArray | int]]] = [
+            (len(columns["kind"]), columns)
+        ]
         self._count = len(columns["kind"])
         self._source: list[IntArray] = []
         self._target: list[IntArray] = []
@@ -31,7 +37,9 @@ class Links:
         return np.arange(self._count - count, self._count, dtype=np.int64)
 
     def add(self, before: IntArray, after: IntArray) -> None:
-        """Edges from each task to the one at its place, arrays of one shape; -1 on either side is no task."""
+        """Edges from each task to the one at its place, arrays of one shape; -1 on either side is
+        no task.
+        """
         known = (before >= 0) & (after >= 0)
         self._source.append(before[known])
         self._target.append(after[known])
@@ -42,7 +50,10 @@ class Links:
 
     def columns(self) -> dict[str, IntArray]:
         """All tasks."""
-        result = {name: np.full(self._count, _NONE.get(name, 0), dtype=np.int64) for name in self._parts[0][1]}
+        result = {
+            name: np.full(self._count, _NONE.get(name, 0), dtype=np.int64)
+            for name in self._parts[0][1]
+        }
         end = 0
         for count, columns in self._parts:
             end += count
@@ -51,23 +62,33 @@ class Links:
         return result
 
     def edges(self) -> tuple[IntArray, IntArray]:
-        """All edges; a task that starts together with another also waits for what that one waits for.
+        """All edges; a task that starts together with another also waits for what that one waits
+        for.
 
-        What the task waits for of the other action itself, which may be in pieces, only lays the two one after the other.
+        What the task waits for of the other action itself, which may be in pieces, only lays the
+        two one after the other.
         """
         source, target = np.concatenate(self._source), np.concatenate(self._target)
-        pairs = np.concatenate(self._together) if self._together else np.zeros((0, 3), dtype=np.int64)
+        pairs = (
+            np.concatenate(self._together) if self._together else np.zeros((0, 3), dtype=np.int64)
+        )
         if not len(pairs):
             return source, target
         order = np.argsort(target, kind="stable")
         start = np.searchsorted(target[order], np.arange(self._count + 1))
         count = start[pairs[:, 0] + 1] - start[pairs[:, 0]]
         which = np.repeat(np.arange(len(pairs)), count)
-        at = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count) + start[pairs[which, 0]]
+        at = (
+            np.arange(len(which))
+            - np.repeat(np.cumsum(count) - count, count)
+            + start[pairs[which, 0]]
+        )
         more = source[order][at]
         _, first, last = pairs[which].T
         outside = (more < first) | (more > last)
-        both = np.concatenate([source * self._count + target, more[outside] * self._count + first[outside]])
+        both = np.concatenate(
+            [source * self._count + target, more[outside] * self._count + first[outside]]
+        )
         return np.divmod(distinct(both), self._count)
 
 
@@ -92,7 +113,9 @@ def finished(links: Links, *, meets: BoolArray) -> tuple[Templates, Instances]:
         microbatch=microbatch.astype(np.int32),
         beside_sync=beside_sync,
         indegree=np.bincount(target, minlength=count).astype(np.int32),
-        successor_start=np.concatenate([[0], np.cumsum(np.bincount(source, minlength=count))]).astype(np.int32),
+        successor_start=np.concatenate(
+            [[0], np.cumsum(np.bincount(source, minlength=count))]
+        ).astype(np.int32),
         successor=target[order].astype(np.int32),
     )
     for name in Instances.__slots__:

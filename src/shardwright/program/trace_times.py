@@ -18,8 +18,10 @@ class DeviceTimes:
     """The seconds of a device, which add up to the trace's end.
 
     Args:
-        compute_s: its compute stream runs kernels. communication_s: it does not, and a collective, a gather or a sum of gradients runs.
-        waiting_s: the rest: bubbles, and messages of the pipeline that are not hidden. held: most bytes of its samples; 0 = none.
+        compute_s: its compute stream runs kernels.
+        communication_s: it does not, and a collective, a gather or a sum of gradients runs.
+        waiting_s: the rest: bubbles, and messages of the pipeline that are not hidden.
+        held: most bytes of its samples; 0 = none.
     """
 
     device: TracedDevice
@@ -46,8 +48,9 @@ class Compared:
 def device_times(trace: StepTrace) -> tuple[DeviceTimes, ...]:
     """The times of every device of `trace`.
 
-    An action that waits for a message does so inside its span where the trace was measured, and before it where it was simulated: both are
-    waiting. Collectives that are spans inside an action count as communication, and so does `Span.exposed_s`.
+    An action that waits for a message does so inside its span where the trace was measured, and
+    before it where it was simulated: both are waiting. Collectives that are spans inside an action
+    count as communication, and so does `Span.exposed_s`.
     """
     spans: dict[int, list[Span]] = defaultdict(list)
     for span in trace.spans:
@@ -55,14 +58,18 @@ def device_times(trace: StepTrace) -> tuple[DeviceTimes, ...]:
     held: dict[int, int] = defaultdict(int)
     for sample in trace.memory:
         held[sample.device] = max(held[sample.device], sample.held)
-    return tuple(_times(device, spans[device.device], end_s=trace.end_s, held=held[device.device]) for device in trace.devices)
+    return tuple(
+        _times(device, spans[device.device], end_s=trace.end_s, held=held[device.device])
+        for device in trace.devices
+    )
 
 
 def _times(device: TracedDevice, spans: Sequence[Span], *, end_s: float, held: int) -> DeviceTimes:
     times = np.unique([0.0, end_s, *(t for span in spans for t in (span.start_s, span.end_s))])
     lengths = np.diff(times)
     acting, asking, moving, syncing = (
-        _covered([s for s in spans if s.track is track], times) for track in (Track.COMPUTE, Track.MESSAGES, Track.COLLECTIVES, Track.SYNC)
+        _covered([s for s in spans if s.track is track], times)
+        for track in (Track.COMPUTE, Track.MESSAGES, Track.COLLECTIVES, Track.SYNC)
     )
     running = acting & ~asking & ~moving
     exposed = sum(span.exposed_s for span in spans)
@@ -94,11 +101,17 @@ def compared(simulated: StepTrace, measured: StepTrace) -> Compared:
     """
     predicted = {row.device.device: row for row in device_times(simulated)}
     found = device_times(measured)
-    if sorted(predicted) != [row.device.device for row in found] or simulated.actions != measured.actions:
-        only = sorted(measured.actions - simulated.actions) or sorted(simulated.actions - measured.actions)
+    if (
+        sorted(predicted) != [row.device.device for row in found]
+        or simulated.actions != measured.actions
+    ):
+        only = sorted(measured.actions - simulated.actions) or sorted(
+            simulated.actions - measured.actions
+        )
         what = f"device {only[0][0]}: {_words(only[0])}" if only else "devices"
         raise DataError(
-            f"the measured trace is not of this plan: {what} {'is' if only else 'are'} in one trace and not in the other",
+            f"the measured trace is not of this plan: {what} {'is' if only else 'are'} in one trace"
+            " and not in the other",
             hint="compare with the plan file that was run",
         )
     return Compared(

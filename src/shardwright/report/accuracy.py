@@ -21,7 +21,18 @@ MOST_LISTED: Final = 20
 def render_validation(validation: Validation) -> RenderableType:
     """Errors by source, what was skipped and why."""
     rows = [_row(source) for source in validation.by_source]
-    header = ("source", "rows", "time: mean", "median", "worst", "bias", "rows", "memory: mean", "worst", "called infeasible")
+    header = (
+        "source",
+        "rows",
+        "time: mean",
+        "median",
+        "worst",
+        "bias",
+        "rows",
+        "memory: mean",
+        "worst",
+        "called infeasible",
+    )
     parts: list[RenderableType] = [
         plain_table(header, rows, right=range(1, len(header)), spare=(5, 4, 8, 6, 9)),
         Words(Text(f"\n{judged_line(validation)}")),
@@ -29,16 +40,30 @@ def render_validation(validation: Validation) -> RenderableType:
     ]
     if validation.failures:
         right = sum(f.predicted_infeasible for f in validation.failures)
-        parts.append(Words(Text(f"{right} of {len(validation.failures)} configurations that did not fit are predicted not to fit")))
+        parts.append(
+            Words(
+                Text(
+                    f"{right} of {len(validation.failures)} configurations that did not fit are"
+                    " predicted not to fit"
+                )
+            )
+        )
     return Group(*parts)
 
 
 def _skipped(validation: Validation) -> list[RenderableType]:
-    """The first rows that were not judged, each with what it lacks, of tables that mean to have none."""
+    """The first rows that were not judged, each with what it lacks, of tables that mean to have
+    none.
+    """
     if len(validation.skipped) > MOST_LISTED:
         return [Words(Text("--json says of each what it lacks", style="dim"))]
     return [
-        Words(Text(f"  line {skip.measurement.line}: {skip.reason.value}{f': {skip.detail}' if skip.detail else ''}"))
+        Words(
+            Text(
+                f"  line {skip.measurement.line}:"
+                f" {skip.reason.value}{f': {skip.detail}' if skip.detail else ''}"
+            )
+        )
         for skip in validation.skipped
     ]
 
@@ -47,7 +72,10 @@ def judged_line(validation: Validation) -> str:
     """How many rows were judged, and why others were not."""
     reasons = Counter(skip.reason.value for skip in validation.skipped)
     skipped = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    return f"{len(validation.rows)} rows judged, {len(validation.skipped)} skipped{f' ({skipped})' if skipped else ''}"
+    return (
+        f"{len(validation.rows)} rows judged, {len(validation.skipped)}"
+        f" skipped{f' ({skipped})' if skipped else ''}"
+    )
 
 
 def _row(source: SourceResult) -> tuple[str, ...]:
@@ -72,7 +100,10 @@ def points_of(validation: Validation) -> tuple[Point, ...]:
             group=row.case.measurement.source_id,
             measured=row.case.measured_s,
             predicted=row.predicted_s,
-            label=f"{row.case.measurement.model_name} {row.case.measured_s:.4g}, {row.predicted_s:.4g} s",
+            label=(
+                f"{row.case.measurement.model_name} {row.case.measured_s:.4g},"
+                f" {row.predicted_s:.4g} s"
+            ),
         )
         for row in validation.rows
         if row.case.measured_s and row.predicted_s

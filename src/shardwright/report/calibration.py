@@ -19,11 +19,23 @@ def render_profile(profile: Profile) -> RenderableType:
     parts: list[RenderableType] = [Words(Text(profile.reference))]
     fits = _fit_rows(profile)
     if fits:
-        parts.append(plain_table(("measured", "fit", "points", "mean error", "p90"), fits, right=(2, 3, 4), spare=(4, 2)))
+        parts.append(
+            plain_table(
+                ("measured", "fit", "points", "mean error", "p90"),
+                fits,
+                right=(2, 3, 4),
+                spare=(4, 2),
+            )
+        )
     if profile.kernels:
         total = sum(k.seconds for k in profile.kernels)
-        rows = [(k.kind, format_seconds(k.seconds), format_percent(k.seconds / total), f"{k.calls:,}") for k in profile.kernels]
-        parts.append(plain_table(("kernels of the trace", "time", "share", "calls"), rows, right=(1, 2, 3)))
+        rows = [
+            (k.kind, format_seconds(k.seconds), format_percent(k.seconds / total), f"{k.calls:,}")
+            for k in profile.kernels
+        ]
+        parts.append(
+            plain_table(("kernels of the trace", "time", "share", "calls"), rows, right=(1, 2, 3))
+        )
     notes = profile.method.notes if profile.method else ()
     parts += [Words(Text(f"note: {note}")) for note in notes]
     return Group(*parts)
@@ -43,7 +55,15 @@ def render_check(rows: Iterable[CheckRow]) -> RenderableType:
         )
         for row in rows
     ]
-    header = ("step on one device", "predicted", "80 % interval", "measured", "error", "memory predicted", "measured")
+    header = (
+        "step on one device",
+        "predicted",
+        "80 % interval",
+        "measured",
+        "error",
+        "memory predicted",
+        "measured",
+    )
     return plain_table(header, cells, right=(1, 3, 4, 5, 6), spare=(6, 5, 2))
 
 
@@ -56,17 +76,29 @@ def _fit_rows(profile: Profile) -> Sequence[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for g in profile.gemm:
         rates = f"{g.flops_per_second / TERA:.4g} TFLOP/s, {g.bytes_per_second / GIGA:.4g} GB/s"
-        form = f"{rates}, t0 {format_seconds(g.overhead_s)}, q {g.exponent:.2f}, sustained x {g.sustained:.3f}"
+        form = (
+            f"{rates}, t0 {format_seconds(g.overhead_s)}, q {g.exponent:.2f}, sustained x"
+            f" {g.sustained:.3f}"
+        )
         rows.append((f"GEMM {g.dtype.value}", form, *_errors(g.error)))
     for a in profile.attention:
         curve = ", ".join(f"{length}: {rate / TERA:.3g}" for length, rate in a.curve)
-        rows.append((f"attention {a.generation} {a.dtype.value}", f"{curve} TFLOP/s, backward x {a.backward_ratio:.2f}", *_errors(a.error)))
+        rows.append(
+            (
+                f"attention {a.generation} {a.dtype.value}",
+                f"{curve} TFLOP/s, backward x {a.backward_ratio:.2f}",
+                *_errors(a.error),
+            )
+        )
     if profile.elements is not None:
         e = profile.elements
         form = f"{e.bytes_per_second / GIGA:.4g} GB/s, launch {format_seconds(e.launch_s)}"
         rows.append(("element-wise", form, *_errors(e.error)))
     for c in profile.collectives:
-        form = f"{format_seconds(c.latency_s)}, bus {c.bus_bandwidth / GIGA:.4g} GB/s, {c.large_bandwidth / GIGA:.4g} at the largest"
+        form = (
+            f"{format_seconds(c.latency_s)}, bus {c.bus_bandwidth / GIGA:.4g} GB/s,"
+            f" {c.large_bandwidth / GIGA:.4g} at the largest"
+        )
         rows.append((f"{c.collective} over {c.num_devices}", form, *_errors(c.error)))
     return rows
 

@@ -1,4 +1,5 @@
-"""A cluster as a tree: the network from its widest tier down, nodes, their scale-up islands and links.
+"""A cluster as a tree: the network from its widest tier down, nodes, their scale-up islands and
+links.
 
 Units that are alike and side by side are one branch.
 """
@@ -15,7 +16,15 @@ from shardwright.hardware.cluster import Cluster, Host, NodeGroup, NodeKind, Nod
 from shardwright.hardware.graph import Units, group_ends, levels_inside_nodes, levels_of, units_of
 from shardwright.hardware.zones import ZoneLink
 from shardwright.lazy_dataclass import dataclass
-from shardwright.units import BITS_PER_BYTE, GIB, GIGA, MILLI, format_bytes, format_percent, format_seconds
+from shardwright.units import (
+    BITS_PER_BYTE,
+    GIB,
+    GIGA,
+    MILLI,
+    format_bytes,
+    format_percent,
+    format_seconds,
+)
 
 MOST_BRANCHES: Final = 64
 """Branches of one unit that are told apart; the devices of the others are counted."""
@@ -26,7 +35,11 @@ class Branch:
     """Units side by side that are alike.
 
     Args:
-        title: of one. count: how many. lines: what is said of it. inside: what it holds, in the order of devices. level: 0 = nodes.
+        title: of one.
+        count: how many.
+        lines: what is said of it.
+        inside: what it holds, in the order of devices.
+        level: 0 = nodes.
     """
 
     title: str
@@ -61,13 +74,19 @@ def _unit(cluster: Cluster, units: tuple[Units, ...], level: int, start: int, en
         else [one for _, group, most in groups for one in _nodes(group, most)]
     )
     if len(inside) > MOST_BRANCHES:
-        inside[MOST_BRANCHES:] = [Branch(title=f".. {len(inside) - MOST_BRANCHES} more, which differ", count=1, level=0)]
+        inside[MOST_BRANCHES:] = [
+            Branch(title=f".. {len(inside) - MOST_BRANCHES} more, which differ", count=1, level=0)
+        ]
     zones = tuple(dict.fromkeys(group.zone for _, group, _ in groups if group.zone))
     where = f" in {zones[0]}" if len(zones) == 1 else ""
     tiers = [levels_of(cluster, number)[level] for number, _, _ in groups] if level >= inner else []
     name = tiers[0].name if tiers else "cluster"
     return Branch(
-        title=f"{name} of {end - start:,} devices{where}", count=1, level=level, lines=_tier_lines(cluster, tiers), inside=tuple(inside)
+        title=f"{name} of {end - start:,} devices{where}",
+        count=1,
+        level=level,
+        lines=_tier_lines(cluster, tiers),
+        inside=tuple(inside),
     )
 
 
@@ -79,11 +98,22 @@ def _tier_lines(cluster: Cluster, tiers: Sequence[Tier]) -> tuple[str, ...]:
     rate = " to ".join(dict.fromkeys(f"{rate:.4g}" for rate in (rates[0], rates[-1])))
     fabric = next((one for one in cluster.fabric if one.name == tiers[0].name), None)
     rails = ", rail-optimised" if fabric is not None and fabric.rails else ""
-    ratio = f", oversubscribed {fabric.oversubscription:.4g}:1" if fabric is not None and fabric.oversubscription > 1 else ""
-    return (f"{rate} GB/s a device, {format_seconds(max(tier.latency_s for tier in tiers))} a message{rails}{ratio}",)
+    ratio = (
+        f", oversubscribed {fabric.oversubscription:.4g}:1"
+        if fabric is not None and fabric.oversubscription > 1
+        else ""
+    )
+    return (
+        (
+            f"{rate} GB/s a device, {format_seconds(max(tier.latency_s for tier in tiers))} a"
+            f" message{rails}{ratio}"
+        ),
+    )
 
 
-def _inside(cluster: Cluster, units: tuple[Units, ...], level: int, start: int, end: int) -> list[Branch]:
+def _inside(
+    cluster: Cluster, units: tuple[Units, ...], level: int, start: int, end: int
+) -> list[Branch]:
     """Units of a level, those that are alike and neighbours together."""
     found: list[Branch] = []
     at, below = start, units[level]
@@ -92,7 +122,9 @@ def _inside(cluster: Cluster, units: tuple[Units, ...], level: int, start: int, 
         border = min([end, *below.first[run + 1 : run + 2]])
         size = min(below.size[run], border - at)
         # Units that lie in one group of nodes are made once for all of them.
-        alike = max((min(border, next(last for last in group_ends(cluster) if last > at)) - at) // size, 1)
+        alike = max(
+            (min(border, next(last for last in group_ends(cluster) if last > at)) - at) // size, 1
+        )
         branch = _unit(cluster, units, level, at, at + size)
         at += alike * size
         if found and replace(found[-1], count=1) == branch:
@@ -102,10 +134,14 @@ def _inside(cluster: Cluster, units: tuple[Units, ...], level: int, start: int, 
 
 
 def _of(cluster: Cluster, start: int, end: int) -> list[tuple[int, NodeGroup, int]]:
-    """Groups of nodes that have devices from `start` up to `end`: number, group, and how many of its devices."""
+    """Groups of nodes that have devices from `start` up to `end`: number, group, and how many of
+    its devices.
+    """
     firsts = (0, *group_ends(cluster))
     counts = [min(end, last) - max(start, first) for first, last in pairwise(firsts)]
-    return [(number, cluster.groups[number], count) for number, count in enumerate(counts) if count > 0]
+    return [
+        (number, cluster.groups[number], count) for number, count in enumerate(counts) if count > 0
+    ]
 
 
 def _host_memory(host: Host) -> str:
@@ -113,20 +149,30 @@ def _host_memory(host: Host) -> str:
 
 
 def _nodes(group: NodeGroup, devices: int) -> list[Branch]:
-    """Nodes of a group that have so many devices, with their links; where islands are larger than nodes, inside their islands."""
+    """Nodes of a group that have so many devices, with their links; where islands are larger than
+    nodes, inside their islands.
+    """
     kind = group.kind
     size, nic = min(kind.island, devices), kind.nic
     cards = "1 NIC" if kind.nics == 1 else f"{kind.nics} NICs"
     lines = (
-        f"{cards} of {nic.bandwidth * BITS_PER_BYTE / GIGA:.4g} Gb/s, {_reached(nic.efficiency)}, {format_seconds(nic.latency_s)}",
+        (
+            f"{cards} of {nic.bandwidth * BITS_PER_BYTE / GIGA:.4g} Gb/s,"
+            f" {_reached(nic.efficiency)}, {format_seconds(nic.latency_s)}"
+        ),
         f"host {_host_memory(kind.host)}, {kind.host.pcie.bandwidth / GIGA:.4g} GB/s a device",
         *((f"{group.price:.4g} $ a device and hour",) if group.price else ()),
     )
     node = Branch(
-        title=f"node of {kind.num_devices} {kind.accelerator.name}", count=max(devices // kind.num_devices, 1), level=0, lines=lines
+        title=f"node of {kind.num_devices} {kind.accelerator.name}",
+        count=max(devices // kind.num_devices, 1),
+        level=0,
+        lines=lines,
     )
     if size <= kind.num_devices:
-        return [replace(node, lines=(_island(kind, size), *map(_node_tier, kind.node_tiers), *lines))]
+        return [
+            replace(node, lines=(_island(kind, size), *map(_node_tier, kind.node_tiers), *lines))
+        ]
     parts = [(size, devices // size), (devices % size, 1)]
     return [
         Branch(
@@ -145,14 +191,20 @@ def _island(kind: NodeKind, size: int) -> str:
     """A device's link in an island."""
     up = kind.scale_up
     reduces = ", its switch reduces" if kind.in_network_reduction else ""
-    said = f"{up.bandwidth / GIGA:.4g} GB/s a device, {_reached(up.efficiency)}, {format_seconds(up.latency_s)}{reduces}"
+    said = (
+        f"{up.bandwidth / GIGA:.4g} GB/s a device, {_reached(up.efficiency)},"
+        f" {format_seconds(up.latency_s)}{reduces}"
+    )
     return f"island of {size} devices: {said}" if size > 1 else "every device alone"
 
 
 def _node_tier(tier: NodeTier) -> str:
     """What a unit of the level below has into a tier of a node."""
     link = tier.link
-    said = f"{link.bandwidth / GIGA:.4g} GB/s a unit below it, {_reached(link.efficiency)}, {format_seconds(link.latency_s)}"
+    said = (
+        f"{link.bandwidth / GIGA:.4g} GB/s a unit below it, {_reached(link.efficiency)},"
+        f" {format_seconds(link.latency_s)}"
+    )
     return f"{tier.name} of {tier.num_devices} devices: {said}"
 
 
@@ -164,7 +216,10 @@ def _zone_link(one: ZoneLink) -> str:
     """A link of zones in words."""
     price = f", {one.egress:.4g} $ a gigabyte that leaves" if one.egress else ""
     rate = one.link.achieved * BITS_PER_BYTE / GIGA
-    return f"{one.source} to {one.target}: {rate:.4g} Gb/s a node, {format_seconds(one.link.latency_s)}{price}"
+    return (
+        f"{one.source} to {one.target}: {rate:.4g} Gb/s a node,"
+        f" {format_seconds(one.link.latency_s)}{price}"
+    )
 
 
 def cluster_document(picture: ClusterPicture) -> dict[str, Any]:

@@ -30,9 +30,15 @@ def render_read(read: ClusterRead) -> RenderableType:
 
 def _facts(title: str, found: Sequence[Found], assumed: Sequence[Assumed]) -> list[RenderableType]:
     rows = [(str(one.what), _cell(one.words), _cell(one.where)) for one in found]
-    parts = [section(f"{title}: found", plain_table(("what", "value", "where"), rows))] if rows else []
+    parts = (
+        [section(f"{title}: found", plain_table(("what", "value", "where"), rows))] if rows else []
+    )
     more = [(str(one.what), _cell(one.value), _cell(one.why)) for one in assumed]
-    return [*parts, section(f"{title}: assumed", plain_table(("what", "value", "why"), more))] if more else [*parts]
+    return (
+        [*parts, section(f"{title}: assumed", plain_table(("what", "value", "why"), more))]
+        if more
+        else [*parts]
+    )
 
 
 def _cell(text: str) -> str:

@@ -1,4 +1,6 @@
-"""A cluster's picture as SVG: boxes within boxes, the network outside and nodes inside. No scripts and no fonts of its own."""
+"""A cluster's picture as SVG: boxes within boxes, the network outside and nodes inside. No scripts
+and no fonts of its own.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,18 @@ MAX_WORDS: Final = 200
 
 
 def cluster_svg(picture: ClusterPicture) -> str:
-    """The picture: a box for each branch of the tree, of class ``unit`` or ``node``, with what it says; links of zones below."""
+    """The picture: a box for each branch of the tree, of class ``unit`` or ``node``, with what it
+    says; links of zones below.
+    """
     sheet = Sheet(parts=[])
     y = float(MARGIN + LINE)
     cluster = picture.cluster
     sheet.text(
-        MARGIN, y, f"{printable(cluster.expression, length=MAX_WORDS)}: {printable(cluster.described(), length=MAX_WORDS)}", bold=True
+        MARGIN,
+        y,
+        f"{printable(cluster.expression, length=MAX_WORDS)}:"
+        f" {printable(cluster.described(), length=MAX_WORDS)}",
+        bold=True,
     )
     width = _width(picture.tree)
     y = _box(sheet, picture.tree, MARGIN, y + LINE, width)
@@ -29,8 +37,10 @@ def cluster_svg(picture: ClusterPicture) -> str:
         sheet.text(MARGIN, y, printable(link, length=MAX_WORDS), colour=FAINT)
     across, down = coordinate(sheet.right + MARGIN), coordinate(y + MARGIN)
     head = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{across}" height="{down}" viewBox="0 0 {across} {down}" '
-        f'font-family="monospace" font-size="{FONT}">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{across}" height="{down}" viewBox="0 0'
+            f' {across} {down}" font-family="monospace" font-size="{FONT}">'
+        ),
         f"<title>{escape(printable(cluster.expression, length=MAX_WORDS))}</title>",
         '<rect width="100%" height="100%" fill="#fff"/>',
     ]
@@ -45,7 +55,9 @@ def cluster_page(picture: ClusterPicture) -> str:
 
 
 def _title(branch: Branch) -> str:
-    return printable(f"{branch.count:,} x {branch.title}" if branch.count > 1 else branch.title, length=MAX_WORDS)
+    return printable(
+        f"{branch.count:,} x {branch.title}" if branch.count > 1 else branch.title, length=MAX_WORDS
+    )
 
 
 def _width(branch: Branch) -> float:

@@ -25,10 +25,17 @@ class ClusterText:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lines that break between words where the console is narrow."""
         cluster = self.picture.cluster
-        yield Words(Text.assemble((printable(cluster.expression, length=MAX_WORDS), "bold"), f": {cluster.described()}"))
+        yield Words(
+            Text.assemble(
+                (printable(cluster.expression, length=MAX_WORDS), "bold"),
+                f": {cluster.described()}",
+            )
+        )
         yield Text("")
         for begin, words, bold in _lines(self.picture.tree, "", ""):
-            yield Words(Text.assemble((begin, "dim"), (words, "bold" if bold else "")), hanging=len(begin))
+            yield Words(
+                Text.assemble((begin, "dim"), (words, "bold" if bold else "")), hanging=len(begin)
+            )
         for link in self.picture.links:
             yield Words(Text(link), hanging=2)
 
@@ -41,4 +48,6 @@ def _lines(branch: Branch, first: str, later: str) -> Iterator[tuple[str, str, b
         yield later + ("│  " if branch.inside else "   "), line, False
     for number, inner in enumerate(branch.inside):
         last = number == len(branch.inside) - 1
-        yield from _lines(inner, later + ("└─ " if last else "├─ "), later + ("   " if last else "│  "))
+        yield from _lines(
+            inner, later + ("└─ " if last else "├─ "), later + ("   " if last else "│  ")
+        )

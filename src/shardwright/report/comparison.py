@@ -1,4 +1,6 @@
-"""Strategies and clusters side by side, those that fit first, fastest first: on a terminal, and as JSON."""
+"""Strategies and clusters side by side, those that fit first, fastest first: on a terminal, and as
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from shardwright.search.compared import Compared
 from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import request_lines
 from shardwright.strategy.text.printable import printable
-from shardwright.units import MEGA, bare_seconds, format_bytes, format_count, format_dollars, format_percent
+from shardwright.units import (
+    MEGA,
+    bare_seconds,
+    format_bytes,
+    format_count,
+    format_dollars,
+    format_percent,
+)
 
 SECONDS_PER_DAY: Final = 86400.0
 STEP_AFTER_STEP: Final = "step after step: no failures, checkpoints or evaluation"
@@ -35,7 +44,10 @@ def training_document(row: Compared) -> dict[str, Any]:
     return {
         "cluster": row.simulation.request.cluster,
         "devices": row.devices,
-        "prices": [{"of": p.of, "usd_per_device_hour": p.usd_per_hour, "source": p.source} for p in row.prices],
+        "prices": [
+            {"of": p.of, "usd_per_device_hour": p.usd_per_hour, "source": p.source}
+            for p in row.prices
+        ],
         "usd_per_hour": row.usd_per_hour,
         "usd_per_token": row.usd_per_token,
         "tokens": row.tokens or None,
@@ -46,9 +58,15 @@ def training_document(row: Compared) -> dict[str, Any]:
 
 def render_training(row: Compared) -> RenderableType:
     """Days and dollars of training under one strategy, and where prices come from."""
-    cost = "no price is known of these devices (--price USD a device-hour)" if row.usd is None else format_dollars(row.usd)
+    cost = (
+        "no price is known of these devices (--price USD a device-hour)"
+        if row.usd is None
+        else format_dollars(row.usd)
+    )
     lines = [f"{days_text(row)} days, {cost}", *_price_lines([row])]
-    return section(f"Training on {format_count(row.tokens)} tokens, {STEP_AFTER_STEP}", Text("\n".join(lines)))
+    return section(
+        f"Training on {format_count(row.tokens)} tokens, {STEP_AFTER_STEP}", Text("\n".join(lines))
+    )
 
 
 def days_text(row: Compared) -> str:
@@ -58,17 +76,24 @@ def days_text(row: Compared) -> str:
 
 def ranked(rows: Sequence[Compared]) -> list[Compared]:
     """The fastest first, of those that fit, and then of those that do not."""
-    return sorted(rows, key=lambda row: (not row.simulation.prediction.fits, row.simulation.prediction.step_time_s))
+    return sorted(
+        rows,
+        key=lambda row: (not row.simulation.prediction.fits, row.simulation.prediction.step_time_s),
+    )
 
 
 def render_comparison(rows: Sequence[Compared]) -> RenderableType:
-    """What each is worth and costs, its strategy, where the prices come from, and where its time goes."""
+    """What each is worth and costs, its strategy, where the prices come from, and where its time
+    goes.
+    """
     chosen = ranked(rows)
     columns = _columns(chosen)
     titles = [title for title, _ in columns]
     cells = list(zip(*(values for _, values in columns), strict=True))
     times = _times(chosen)
-    strategies = [(str(rank), strategy_text(row.simulation)) for rank, row in enumerate(chosen, start=1)]
+    strategies = [
+        (str(rank), strategy_text(row.simulation)) for rank, row in enumerate(chosen, start=1)
+    ]
     several = len({row.simulation.request.cluster for row in chosen}) > 1
     places = {title: place for place, title in enumerate(titles)}
     return Group(
@@ -78,7 +103,11 @@ def render_comparison(rows: Sequence[Compared]) -> RenderableType:
             cells,
             right=[place for title, place in places.items() if title in _NUMBERS],
             whole=(0, len(titles) - 1),
-            spare=[places[title] for title in ("tok/s/dev", "MFU", "slower", "$/Mtok", "memory") if title in places],
+            spare=[
+                places[title]
+                for title in ("tok/s/dev", "MFU", "slower", "$/Mtok", "memory")
+                if title in places
+            ],
         ),
         section("Strategies", plain_table(("", ""), strategies)),
         *_notes(chosen),
@@ -94,7 +123,9 @@ def render_comparison(rows: Sequence[Compared]) -> RenderableType:
     )
 
 
-_NUMBERS: Final = frozenset(("s/step", "slower", "tok/s/dev", "MFU", "memory", "$/dev/h", "$/Mtok", "days", "cost $"))
+_NUMBERS: Final = frozenset(
+    ("s/step", "slower", "tok/s/dev", "MFU", "memory", "$/dev/h", "$/Mtok", "days", "cost $")
+)
 
 
 def _columns(rows: Sequence[Compared]) -> list[tuple[str, list[str]]]:
@@ -110,8 +141,20 @@ def _columns(rows: Sequence[Compared]) -> list[tuple[str, list[str]]]:
         ("MFU", [format_percent(p.mfu_causal) for p in predictions]),
         ("memory", [format_bytes(p.allocated_bytes) for p in predictions]),
         ("fits", ["yes" if p.fits else "no" for p in predictions]),
-        ("$/dev/h", [_dollars(None if row.usd_per_hour is None else row.usd_per_hour / row.paid_devices) for row in rows]),
-        ("$/Mtok", [_dollars(None if row.usd_per_token is None else row.usd_per_token * MEGA) for row in rows]),
+        (
+            "$/dev/h",
+            [
+                _dollars(None if row.usd_per_hour is None else row.usd_per_hour / row.paid_devices)
+                for row in rows
+            ],
+        ),
+        (
+            "$/Mtok",
+            [
+                _dollars(None if row.usd_per_token is None else row.usd_per_token * MEGA)
+                for row in rows
+            ],
+        ),
     ]
     if rows[0].tokens:
         columns += [
@@ -134,7 +177,9 @@ def _times(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
     parts = [dict(row.simulation.prediction.breakdown_s) for row in rows]
     shown = [
         (part_name(name), *(bare_seconds(part.get(name, 0.0)) for part in parts))
-        for name, _ in sorted({name: 0.0 for part in parts for name in part}.items(), key=place_of_part)
+        for name, _ in sorted(
+            {name: 0.0 for part in parts for name in part}.items(), key=place_of_part
+        )
     ]
     return [row for row in shown if set(row[1:]) != {bare_seconds(0.0)}]
 
@@ -151,6 +196,12 @@ def _price_lines(rows: Sequence[Compared]) -> list[str]:
     known = dict.fromkeys(price for row in rows for price in row.prices)
     without = dict.fromkeys(row.simulation.request.cluster for row in rows if not row.prices)
     return [
-        *(f"{price.usd_per_hour:.4g} $ a device-hour: {price.of}, {price.source}" for price in known),
-        *(f"no price is known of {printable(cluster, length=60)}: --price 2.5, or {GIVE_A_PRICE}" for cluster in without),
+        *(
+            f"{price.usd_per_hour:.4g} $ a device-hour: {price.of}, {price.source}"
+            for price in known
+        ),
+        *(
+            f"no price is known of {printable(cluster, length=60)}: --price 2.5, or {GIVE_A_PRICE}"
+            for cluster in without
+        ),
     ]

@@ -1,4 +1,6 @@
-"""The front of time and cost as text: a number for each plan, a line below which no plan of the space can lie."""
+"""The front of time and cost as text: a number for each plan, a line below which no plan of the
+space can lie.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ AXIS: Final = 12
 
 
 def front_picture(front: Sequence[FrontPoint]) -> Text:
-    """Seconds to the right (in equal factors), dollars upwards; digits are plans, dots what no plan by that time is below."""
+    """Seconds to the right (in equal factors), dollars upwards; digits are plans, dots what no plan
+    by that time is below.
+    """
     low, high = min(point.lower_bound for point in front), max(point.value for point in front)
     rows = [[" "] * WIDTH for _ in range(HEIGHT)]
     for column in range(WIDTH):
@@ -29,10 +33,14 @@ def front_picture(front: Sequence[FrontPoint]) -> Text:
     for number, point in enumerate(front, start=1):
         rows[_row(point.value, low, high)][_column(point.step_time_s, front)] = _digit(number)
     marks = {0: format_dollars(high), HEIGHT - 1: format_dollars(low)}
-    lines = [f"{marks.get(row, ''):>{AXIS}} │{''.join(cells).rstrip()}" for row, cells in enumerate(rows)]
+    lines = [
+        f"{marks.get(row, ''):>{AXIS}} │{''.join(cells).rstrip()}" for row, cells in enumerate(rows)
+    ]
     first, last = (format_seconds(point.step_time_s) for point in (front[0], front[-1]))
     ends = f"{first}{last:>{WIDTH - len(first)}}" if len(front) > 1 else first
-    return unbroken(Text("\n".join([*lines, f"{'':>{AXIS}} └{'─' * WIDTH}", f"{'':>{AXIS}}  {ends}"])))
+    return unbroken(
+        Text("\n".join([*lines, f"{'':>{AXIS}} └{'─' * WIDTH}", f"{'':>{AXIS}}  {ends}"]))
+    )
 
 
 def _digit(number: int) -> str:
@@ -50,5 +58,10 @@ def _column(seconds: float, front: Sequence[FrontPoint]) -> int:
 
 
 def _bound_at(front: Sequence[FrontPoint], column: int) -> float:
-    """The bound of plans that end by a column's time: that of the next point of the front, which is of later ones too."""
-    return next((point.lower_bound for point in front if _column(point.step_time_s, front) >= column), front[-1].lower_bound)
+    """The bound of plans that end by a column's time: that of the next point of the front, which is
+    of later ones too.
+    """
+    return next(
+        (point.lower_bound for point in front if _column(point.step_time_s, front) >= column),
+        front[-1].lower_bound,
+    )

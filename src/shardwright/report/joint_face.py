@@ -12,7 +12,14 @@ from shardwright.program.orders.rows import TABLE_SEARCH
 from shardwright.report.layout import unbroken
 from shardwright.report.mixed_face import render_mixed
 from shardwright.report.scenarios_face import render_scenarios
-from shardwright.report.terminal import bound_lines, certificate_text, claimed, render_simulation, section, unsearched_parts
+from shardwright.report.terminal import (
+    bound_lines,
+    certificate_text,
+    claimed,
+    render_simulation,
+    section,
+    unsearched_parts,
+)
 from shardwright.search.answer import Unsearched
 from shardwright.search.certificate import Certificate
 from shardwright.search.simulation import Simulation
@@ -25,21 +32,42 @@ MANY = 10**15
 
 
 def render_general(
-    simulation: Simulation, certificate: Certificate, *, model: Model, search_time_s: float = 0.0, left: Unsearched | None = None
+    simulation: Simulation,
+    certificate: Certificate,
+    *,
+    model: Model,
+    search_time_s: float = 0.0,
+    left: Unsearched | None = None,
 ) -> RenderableType:
-    """The plan, its time and memory, its notation (orders found by a joint search as one to be searched again), the certificate, and the
-    options that were not searched.
+    """The plan, its time and memory, its notation (orders found by a joint search as one to be
+    searched again), the certificate, and the options that were not searched.
     """
     parts: list[RenderableType] = [render_simulation(simulation)]
     if simulation.grid is None and simulation.plan is not None:
-        plan, name = (simulation.plan, simulation.name) if certificate.joint is None else (_open(simulation.plan), "joint")
-        parts.append(section("The plan in notation", unbroken(Text(print_plan(plan, name=name, model=model).rstrip()))))
-    return Group(*parts, render_certificate(certificate, search_time_s=search_time_s), *unsearched_parts(left))
+        plan, name = (
+            (simulation.plan, simulation.name)
+            if certificate.joint is None
+            else (_open(simulation.plan), "joint")
+        )
+        parts.append(
+            section(
+                "The plan in notation",
+                unbroken(Text(print_plan(plan, name=name, model=model).rstrip())),
+            )
+        )
+    return Group(
+        *parts,
+        render_certificate(certificate, search_time_s=search_time_s),
+        *unsearched_parts(left),
+    )
 
 
 def _open(plan: Plan) -> Plan:
     """`plan` with each table as an order that is to be found."""
-    orders = tuple(Named(schedule=TABLE_SEARCH, lanes=order.lanes) if isinstance(order, Table) else order for order in plan.orders)
+    orders = tuple(
+        Named(schedule=TABLE_SEARCH, lanes=order.lanes) if isinstance(order, Table) else order
+        for order in plan.orders
+    )
     return replace(plan, orders=orders)
 
 
@@ -55,11 +83,17 @@ def render_certificate(certificate: Certificate, *, search_time_s: float = 0.0) 
     cut = "" if joint.complete else " The time limit cut in."
     lines = (
         claimed(c, search_time_s=search_time_s) + cut,
-        f"{_whole(c.enumerated)} strategies in {joint.pipelines:,} pipelines: {_whole(c.infeasible)} do not fit in memory, "
-        f"{_whole(c.bounded_b0)} are ruled out by a lower bound of their time, {c.bounded_b1:,} by the longest path of their order, "
-        f"{c.simulated:,} simulated; and {joint.grids:,} grids",
+        (
+            f"{_whole(c.enumerated)} strategies in {joint.pipelines:,} pipelines:"
+            f" {_whole(c.infeasible)} do not fit in memory, {_whole(c.bounded_b0)} are ruled out by"
+            f" a lower bound of their time, {c.bounded_b1:,} by the longest path of their order,"
+            f" {c.simulated:,} simulated; and {joint.grids:,} grids"
+        ),
         *(
-            [f"Pipelines have one value of axes that grids have several of: {', '.join(f'{name}={value}' for name, value in joint.fixed)}"]
+            [
+                "Pipelines have one value of axes that grids have several of:"
+                f" {', '.join(f'{name}={value}' for name, value in joint.fixed)}"
+            ]
             if joint.fixed
             else []
         ),

@@ -1,4 +1,6 @@
-"""The kinds of device of a mixed cluster: what part of the step each is busy, and which one it waits for."""
+"""The kinds of device of a mixed cluster: what part of the step each is busy, and which one it
+waits for.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,21 @@ from shardwright.units import format_percent
 
 
 def kinds_table(prediction: Prediction) -> PlainTable:
-    """A row a kind: shares of the step in which its mean device computes, and waits while another kind computes or only links are busy."""
+    """A row a kind: shares of the step in which its mean device computes, and waits while another
+    kind computes or only links are busy.
+    """
     causes = list(dict.fromkeys(what for one in prediction.kinds for what, _ in one.waits_s))
-    order = [*(one.name for one in prediction.kinds if one.name in causes), *(what for what in causes if what not in _names(prediction))]
+    order = [
+        *(one.name for one in prediction.kinds if one.name in causes),
+        *(what for what in causes if what not in _names(prediction)),
+    ]
     step = prediction.step_time_s
     rows = [
-        (f"{one.devices:,} x {one.name}", format_percent(one.busy_s / step), *(_share(dict(one.waits_s), what, step) for what in order))
+        (
+            f"{one.devices:,} x {one.name}",
+            format_percent(one.busy_s / step),
+            *(_share(dict(one.waits_s), what, step) for what in order),
+        )
         for one in prediction.kinds
     ]
     header = ("devices", "busy", *(f"waits for {what}" for what in order))

@@ -16,7 +16,9 @@ INDENT: Final = 2
 
 
 def breaks(text: str, *, width: int, later: int | None = None) -> list[int]:
-    """Where new lines begin, so that each has the words that fit into `width` cells (`later` = all but the first), and at least one."""
+    """Where new lines begin, so that each has the words that fit into `width` cells (`later` = all
+    but the first), and at least one.
+    """
     found: list[int] = []
     start = end = 0
     room = width
@@ -42,8 +44,8 @@ def unbroken(text: Text) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Text that breaks between words, never inside one: what is copied from the screen is whole. Lines but the first begin `hanging` cells
-    further in.
+    """Text that breaks between words, never inside one: what is copied from the screen is whole.
+    Lines but the first begin `hanging` cells further in.
     """
 
     text: Text
@@ -52,7 +54,9 @@ class Words:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Its lines."""
         for line in self.text.split("\n", allow_blank=True):
-            places = breaks(line.plain, width=options.max_width, later=options.max_width - self.hanging)
+            places = breaks(
+                line.plain, width=options.max_width, later=options.max_width - self.hanging
+            )
             for number, part in enumerate(line.divide(places)):
                 part.rstrip()
                 yield unbroken(Text.assemble(" " * self.hanging, part) if number else part)

@@ -26,19 +26,26 @@ _SHORT = {
 """Titles of the columns, in their order."""
 
 
-def memory_table(prediction: Prediction, *, all_stages: bool = False, classes: tuple[str, ...] = ()) -> PlainTable:
-    """A row for every run of equal ranks; of many rows the first, the last, the worst and their neighbours, unless `all_stages`.
+def memory_table(
+    prediction: Prediction, *, all_stages: bool = False, classes: tuple[str, ...] = ()
+) -> PlainTable:
+    """A row for every run of equal ranks; of many rows the first, the last, the worst and their
+    neighbours, unless `all_stages`.
 
-    Every row is one line. A narrow screen leaves out the smallest items, then their sum, which the title has; then what a stage holds and
-    which devices are shortened; then further items are left out.
+    Every row is one line. A narrow screen leaves out the smallest items, then their sum, which the
+    title has; then what a stage holds and which devices are shortened; then further items are left
+    out.
 
     Args:
-        classes: devices of each class as text, for general plans: they stand in the place of the stages' numbers.
+        classes: devices of each class as text, for general plans: they stand in the place of the
+            stages' numbers.
     """
     runs = equal_ranks(prediction.stages)
     chosen = runs if all_stages else _few(runs)
     found = dict.fromkeys(name for stage in prediction.stages for name, _ in stage.items)
-    names = tuple(sorted(found, key=lambda name: list(_SHORT).index(name) if name in _SHORT else len(_SHORT)))
+    names = tuple(
+        sorted(found, key=lambda name: list(_SHORT).index(name) if name in _SHORT else len(_SHORT))
+    )
     kinds = tuple(dict.fromkeys(stage.kind for stage in prediction.stages if stage.kind))
     labels = ("devices" if classes else "stage", *(["kind"] if kinds else []), "holds")
     header = (*labels, *(_SHORT.get(name, name) for name in names), "allocated", "reserved", "full")
@@ -50,23 +57,52 @@ def memory_table(prediction: Prediction, *, all_stages: bool = False, classes: t
             rows.append(("...", *("" for _ in header[1:])))
             forms.append((("...",),) * len(labels))
         before = run[-1].rank
-        told = (_devices(run, classes), *([_kind(run[0].kind, kinds)] if kinds else []), _holds(run[0].layers))
-        rows.append((*(one[0] for one in told), *_numbers(run[0], names=names, capacity=prediction.capacity_bytes)))
+        told = (
+            _devices(run, classes),
+            *([_kind(run[0].kind, kinds)] if kinds else []),
+            _holds(run[0].layers),
+        )
+        rows.append(
+            (
+                *(one[0] for one in told),
+                *_numbers(run[0], names=names, capacity=prediction.capacity_bytes),
+            )
+        )
         forms.append(told)
-    largest = {name: max(dict(stage.items).get(name, 0) for stage in prediction.stages) for name in names}
-    columns = [len(labels) + names.index(name) for name in sorted(names, key=lambda name: largest[name])]
+    largest = {
+        name: max(dict(stage.items).get(name, 0) for stage in prediction.stages) for name in names
+    }
+    columns = [
+        len(labels) + names.index(name) for name in sorted(names, key=lambda name: largest[name])
+    ]
     few = max(len(columns) - FEW_ITEMS, 0)
     spare = (*columns[:few], header.index("allocated"), *columns[few:])
     shorter = {column: [row[column] for row in forms] for column in range(len(labels))}
-    return plain_table(header, rows, right=range(len(labels), len(header)), spare=spare, first_spare=few + 1, shorter=shorter)
+    return plain_table(
+        header,
+        rows,
+        right=range(len(labels), len(header)),
+        spare=spare,
+        first_spare=few + 1,
+        shorter=shorter,
+    )
 
 
 def host_table(hosts: tuple[HostMemory, ...]) -> PlainTable:
-    """A row for nodes that need the same in host memory, itemised. A narrow screen leaves out the smallest items."""
+    """A row for nodes that need the same in host memory, itemised. A narrow screen leaves out the
+    smallest items.
+    """
     names = tuple(dict.fromkeys(name for host in hosts for name, _ in host.items))
     rows = [_host_row(host, names=names) for host in hosts[:FEW_ROWS]]
     rows += [("...", *("" for _ in range(len(names) + 4)))] if len(hosts) > FEW_ROWS else []
-    header = ("nodes", "devices", *(_SHORT.get(name, name) for name in names), "needed", "capacity", "full")
+    header = (
+        "nodes",
+        "devices",
+        *(_SHORT.get(name, name) for name in names),
+        "needed",
+        "capacity",
+        "full",
+    )
     largest = {name: max(dict(host.items).get(name, 0) for host in hosts) for name in names}
     spare = [2 + names.index(name) for name in sorted(names, key=lambda name: largest[name])]
     return plain_table(header, rows, right=range(1, len(header)), whole=(0,), spare=spare)
@@ -88,7 +124,15 @@ def equal_ranks(stages: tuple[StageMemory, ...]) -> list[tuple[StageMemory, ...]
     """Runs of neighbouring ranks with the same memory, layers and number of devices."""
 
     def look(stage: StageMemory) -> tuple[object, ...]:
-        return (stage.layers, stage.devices, stage.items, stage.allocated, stage.reserved, stage.capacity, stage.kind)
+        return (
+            stage.layers,
+            stage.devices,
+            stage.items,
+            stage.allocated,
+            stage.reserved,
+            stage.capacity,
+            stage.kind,
+        )
 
     return [tuple(run) for _, run in groupby(sorted(stages, key=lambda s: s.rank), key=look)]
 
@@ -113,17 +157,25 @@ def _devices(run: tuple[StageMemory, ...], classes: tuple[str, ...]) -> tuple[st
 
 
 def _kind(name: str, kinds: tuple[str, ...]) -> tuple[str, ...]:
-    """A kind of device, and the fewest of its parts by which it is told from the others: ``a100-sxm-40gb``, ``a100``."""
+    """A kind of device, and the fewest of its parts by which it is told from the others:
+    ``a100-sxm-40gb``, ``a100``.
+    """
     parts = [kind.split("-") for kind in kinds]
     most = max(map(len, parts))
-    count = next((n for n in range(1, most) if len({tuple(one[:n]) for one in parts}) == len(kinds)), most)
+    count = next(
+        (n for n in range(1, most) if len({tuple(one[:n]) for one in parts}) == len(kinds)), most
+    )
     return (name, "-".join(name.split("-")[:count]))
 
 
 def _holds(text: str) -> tuple[str, ...]:
-    """What a stage holds, and in fewer letters: its first and last blocks, then how many blocks there are."""
+    """What a stage holds, and in fewer letters: its first and last blocks, then how many blocks
+    there are.
+    """
     parts = text.split(" + ")
-    blocks = sum(int(found[0]) if (found := re.match(r"[0-9]+(?= )", part)) else 1 for part in parts)
+    blocks = sum(
+        int(found[0]) if (found := re.match(r"[0-9]+(?= )", part)) else 1 for part in parts
+    )
     ends = (f"{parts[0]} .. {parts[-1]}",) if len(parts) > 2 else ()
     return (text, *ends, f"{blocks} block{'' if blocks == 1 else 's'}")
 

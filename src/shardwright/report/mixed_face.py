@@ -1,4 +1,6 @@
-"""The certificate of a plan on a mixed cluster, on a terminal: the bound, each pool alone, what a device of each is worth."""
+"""The certificate of a plan on a mixed cluster, on a terminal: the bound, each pool alone, what a
+device of each is worth.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from shardwright.units import format_count, format_dollars, format_percent, form
 
 
 def render_mixed(certificate: Certificate, *, search_time_s: float = 0.0) -> RenderableType:
-    """How far the plan is from the bound, what each part of the cluster does alone, and what its devices are worth."""
+    """How far the plan is from the bound, what each part of the cluster does alone, and what its
+    devices are worth.
+    """
     c, part = certificate, certificate.mixed
     assert part is not None
     if part.valued is not None:
@@ -26,13 +30,27 @@ def render_mixed(certificate: Certificate, *, search_time_s: float = 0.0) -> Ren
     lines = (
         claimed(c, search_time_s=search_time_s),
         *bound_lines(c),
-        _searched(part, f"{frames:,} frames of the space closed by prices, {part.tests:,} linear programs"),
-        f"{c.enumerated:,} plans looked at = {c.infeasible:,} infeasible + {c.bounded_b1:,} bounded + {c.simulated:,} simulated",
+        _searched(
+            part, f"{frames:,} frames of the space closed by prices, {part.tests:,} linear programs"
+        ),
+        (
+            f"{c.enumerated:,} plans looked at = {c.infeasible:,} infeasible + {c.bounded_b1:,}"
+            f" bounded + {c.simulated:,} simulated"
+        ),
         f"Space {c.digest[:12]}: {c.space}",
     )
     alone = section("Each part of the cluster alone", _alone_table(certificate, part))
     told = part.pipelines or part.runners
-    runners = [section("Pipelines of the plan, and the next best that were found", _runners_table(certificate, part))] if told else []
+    runners = (
+        [
+            section(
+                "Pipelines of the plan, and the next best that were found",
+                _runners_table(certificate, part),
+            )
+        ]
+        if told
+        else []
+    )
     return Group(alone, *runners, section("Certificate", Text("\n".join(lines))))
 
 
@@ -43,17 +61,36 @@ def _searched(part: MixedPart, closed: str) -> str:
     return f"{part.shapes:,} pipelines that replicas may be; {closed}"
 
 
-def render_valued(c: Certificate, part: MixedPart, valued: ValuedPart, *, search_time_s: float) -> RenderableType:
-    """What is proven of a plan that is best in something else than time, or within a budget; and the front."""
+def render_valued(
+    c: Certificate, part: MixedPart, valued: ValuedPart, *, search_time_s: float
+) -> RenderableType:
+    """What is proven of a plan that is best in something else than time, or within a budget; and
+    the front.
+    """
     lines = (
         _claimed(c, valued, search_time_s=search_time_s),
-        f"Step {c.best_s:.6g} s; no plan of the space{_within(valued)} takes less than {c.lower_bound_s:.6g} s",
-        _searched(part, f"{len(valued.cells):,} cells of times, {part.tests:,} frames priced in them"),
-        f"{c.enumerated:,} plans looked at = {c.infeasible:,} infeasible + {c.bounded_b1:,} bounded + {c.simulated:,} simulated",
+        (
+            f"Step {c.best_s:.6g} s; no plan of the space{_within(valued)} takes less than"
+            f" {c.lower_bound_s:.6g} s"
+        ),
+        _searched(
+            part, f"{len(valued.cells):,} cells of times, {part.tests:,} frames priced in them"
+        ),
+        (
+            f"{c.enumerated:,} plans looked at = {c.infeasible:,} infeasible + {c.bounded_b1:,}"
+            f" bounded + {c.simulated:,} simulated"
+        ),
         f"Space {c.digest[:12]}: {c.space}",
     )
-    title = "Time and cost of a step: plans that none found beats in both, and what no plan by their time is below"
-    front = [section(title, front_picture(valued.front)), Indented(_front_table(valued.front))] if valued.front else []
+    title = (
+        "Time and cost of a step: plans that none found beats in both, and what no plan by their"
+        " time is below"
+    )
+    front = (
+        [section(title, front_picture(valued.front)), Indented(_front_table(valued.front))]
+        if valued.front
+        else []
+    )
     pipelines = section("Pipelines of the plan", Text(part.pipelines))
     return Group(pipelines, *front, section("Certificate", Text("\n".join(lines))))
 
@@ -65,7 +102,10 @@ def _claimed(c: Certificate, valued: ValuedPart, *, search_time_s: float) -> str
         return f"Fastest found{_within(valued)}: gap {format_percent(c.gap, digits=2)}.{spent}"
     value, bound = (_amount(number, valued.unit) for number in (valued.value, valued.lower_bound))
     gap = format_percent(valued.gap, digits=2)
-    return f"{value} a step; no plan of the space{_within(valued)} takes less than {bound}, gap {gap}.{spent}"
+    return (
+        f"{value} a step; no plan of the space{_within(valued)} takes less than {bound}, gap"
+        f" {gap}.{spent}"
+    )
 
 
 def _within(valued: ValuedPart) -> str:
@@ -77,7 +117,9 @@ def _amount(number: float, unit: str) -> str:
 
 
 def _front_table(front: Sequence[FrontPoint]) -> RenderableType:
-    """A row a plan of the front: its step, what it costs, and how far that is from what any plan by its time costs at least."""
+    """A row a plan of the front: its step, what it costs, and how far that is from what any plan by
+    its time costs at least.
+    """
     rows = [
         (
             str(number),
@@ -89,25 +131,38 @@ def _front_table(front: Sequence[FrontPoint]) -> RenderableType:
         )
         for number, point in enumerate(front, start=1)
     ]
-    return plain_table(("", "s/step", "$/step", "at least", "gap", "pipelines"), rows, right=(0, 1, 2, 3, 4))
+    return plain_table(
+        ("", "s/step", "$/step", "at least", "gap", "pipelines"), rows, right=(0, 1, 2, 3, 4)
+    )
 
 
 def _alone_table(certificate: Certificate, part: MixedPart) -> RenderableType:
-    """Step of the best grid on one pool's devices, how much faster the plan is, and what a device more is worth to the plan."""
+    """Step of the best grid on one pool's devices, how much faster the plan is, and what a device
+    more is worth to the plan.
+    """
     rows = []
     for one in part.alone:
         step = f"{one.step_time_s:.4g} s" if one.step_time_s is not None else "does not fit"
-        times = f"{one.step_time_s / certificate.best_s:.2f} x" if one.step_time_s is not None else "-"
+        times = (
+            f"{one.step_time_s / certificate.best_s:.2f} x" if one.step_time_s is not None else "-"
+        )
         seconds = format_seconds(one.worth_s, digits=3) if one.worth_s is not None else "-"
         rows.append((f"{one.devices:,} x {one.name}", step, times, seconds, one.strategy))
-    return plain_table(("devices", "best step alone", "this plan is faster", "a device is worth", "alone"), rows)
+    return plain_table(
+        ("devices", "best step alone", "this plan is faster", "a device is worth", "alone"), rows
+    )
 
 
 def _runners_table(certificate: Certificate, part: MixedPart) -> RenderableType:
     """The plan and the fastest found of other compositions, which are not proven to come next."""
     best = [("1", f"{certificate.best_s:.4g}", "", part.pipelines)] if part.pipelines else []
     rows = [
-        (str(rank), f"{one.step_time_s:.4g}", f"+{format_percent(one.step_time_s / certificate.best_s - 1)}", one.pipelines)
+        (
+            str(rank),
+            f"{one.step_time_s:.4g}",
+            f"+{format_percent(one.step_time_s / certificate.best_s - 1)}",
+            one.pipelines,
+        )
         for rank, one in enumerate(part.runners, start=2)
     ]
     return plain_table(("", "s/step", "slower", "pipelines"), [*best, *rows], right=(0, 1, 2))

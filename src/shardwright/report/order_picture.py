@@ -25,17 +25,22 @@ Stages = frozenset[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderPicture:
-    """An order: its name, lanes and parameters, and (lowest device, slots) of each class; no lines where it is too large to show."""
+    """An order: its name, lanes and parameters, and (lowest device, slots) of each class; no lines
+    where it is too large to show.
+    """
 
     title: str
     lines: tuple[tuple[int, str], ...]
 
 
-def order_pictures(plan: Plan, *, rows: Sequence[IntArray], takes: Sequence[Stages]) -> tuple[OrderPicture, ...]:
+def order_pictures(
+    plan: Plan, *, rows: Sequence[IntArray], takes: Sequence[Stages]
+) -> tuple[OrderPicture, ...]:
     """The orders of `plan`.
 
     Args:
-        rows: device numbers of each class of devices. takes: the stages that each takes part in.
+        rows: device numbers of each class of devices.
+        takes: the stages that each takes part in.
     """
     lowest: dict[Stages, int] = {}
     for members, stages in zip(rows, takes, strict=True):
@@ -45,22 +50,41 @@ def order_pictures(plan: Plan, *, rows: Sequence[IntArray], takes: Sequence[Stag
     result = []
     for order in plan.orders:
         lanes = [number[name] for name in order.lanes if name in number]
-        classes = {device: stages for stages, device in lowest.items() if any(lane in lanes for lane, _ in stages)}
-        result.append(OrderPicture(title=_title(order), lines=_lines(order, plan.lanes, lanes, classes)))
+        classes = {
+            device: stages
+            for stages, device in lowest.items()
+            if any(lane in lanes for lane, _ in stages)
+        }
+        result.append(
+            OrderPicture(title=_title(order), lines=_lines(order, plan.lanes, lanes, classes))
+        )
     return tuple(result)
 
 
 def _title(order: Named | Table) -> str:
     among = ", ".join(name if name.isprintable() else repr(name) for name in order.lanes)
     if isinstance(order, Table):
-        return f"an order of its own ({among}): {sum(len(row) for _, row in order.rows):,} entries on {len(order.rows):,} ranks"
-    return " ".join([f"{order.schedule}({among})", *(f"{key}={value}" for key, value in order.parameters)])
+        return (
+            f"an order of its own ({among}): {sum(len(row) for _, row in order.rows):,} entries on"
+            f" {len(order.rows):,} ranks"
+        )
+    return " ".join(
+        [f"{order.schedule}({among})", *(f"{key}={value}" for key, value in order.parameters)]
+    )
 
 
-def _lines(order: Named | Table, lanes: tuple[Lane, ...], numbers: list[int], classes: dict[int, Stages]) -> tuple[tuple[int, str], ...]:
-    """One line a class; none if the order is large, unknown, or has actions that wait for ever on a chain of chunks."""
+def _lines(
+    order: Named | Table, lanes: tuple[Lane, ...], numbers: list[int], classes: dict[int, Stages]
+) -> tuple[tuple[int, str], ...]:
+    """One line a class; none if the order is large, unknown, or has actions that wait for ever on a
+    chain of chunks.
+    """
     try:
-        found = _from_table(order) if isinstance(order, Table) else _from_name(order, [lanes[n] for n in numbers], numbers, classes)
+        found = (
+            _from_table(order)
+            if isinstance(order, Table)
+            else _from_name(order, [lanes[n] for n in numbers], numbers, classes)
+        )
         if found is None:
             return ()
         devices, table = found
@@ -68,7 +92,10 @@ def _lines(order: Named | Table, lanes: tuple[Lane, ...], numbers: list[int], cl
     except StrategyError:
         return ()
     # `draw` numbers its lines; a plan's rows are called by their lowest device.
-    return tuple((device, line.strip().partition(" ")[2].strip()) for device, line in zip(devices, text.splitlines(), strict=True))
+    return tuple(
+        (device, line.strip().partition(" ")[2].strip())
+        for device, line in zip(devices, text.splitlines(), strict=True)
+    )
 
 
 def _from_table(order: Table) -> tuple[list[int], ActionTable] | None:
@@ -78,25 +105,37 @@ def _from_table(order: Table) -> tuple[list[int], ActionTable] | None:
     return [device for device, _ in order.rows], table_of([entries for _, entries in order.rows])
 
 
-def _from_name(order: Named, lanes: list[Lane], numbers: list[int], classes: dict[int, Stages]) -> tuple[list[int], ActionTable] | None:
+def _from_name(
+    order: Named, lanes: list[Lane], numbers: list[int], classes: dict[int, Stages]
+) -> tuple[list[int], ActionTable] | None:
     """The schedule's table if the plan puts the same chunks together as its ranks do."""
     sizes = {(len(lane.stages), lane.microbatches, len(lane.slices)) for lane in lanes}
     if order.schedule not in SCHEDULES or len(sizes) != 1 or not 0 < len(classes) <= MAX_ROWS:
         return None
     chunks, microbatches, slices = sizes.pop()
-    if chunks % len(classes) or chunks * microbatches * max(slices, 1) * len(lanes) * 2 > MAX_ACTIONS:
+    if (
+        chunks % len(classes)
+        or chunks * microbatches * max(slices, 1) * len(lanes) * 2 > MAX_ACTIONS
+    ):
         return None
     parameters = {key: value for key, value in order.parameters if isinstance(value, int)}
     if slices:
         parameters["slices"] = slices
     table = schedule_table(
-        order.schedule, num_ranks=len(classes), chunks_per_rank=chunks // len(classes), num_microbatches=microbatches, **parameters
+        order.schedule,
+        num_ranks=len(classes),
+        chunks_per_rank=chunks // len(classes),
+        num_microbatches=microbatches,
+        **parameters,
     )
     device = {stages: lowest for lowest, stages in classes.items()}
     devices: list[int] = []
     for rank in range(table.num_ranks):
         run = frozenset(
-            (numbers[a.lane], a.chunk) for entry in row_entries(table, rank=rank) for a in actions_of(entry) if a.lane < len(numbers)
+            (numbers[a.lane], a.chunk)
+            for entry in row_entries(table, rank=rank)
+            for a in actions_of(entry)
+            if a.lane < len(numbers)
         )
         if run not in device:
             return None

@@ -17,10 +17,12 @@ from shardwright.strategy.verify.coverage import Piece, stage_pieces
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Blocks `first` .. `first + count` of a run, or one operator of its only block: no stage and no tree begins or ends inside.
+    """Blocks `first` .. `first + count` of a run, or one operator of its only block: no stage and
+    no tree begins or ends inside.
 
     Args:
-        owners: by lane, its chunk and the numbers of the stage's placements that rule an operator here.
+        owners: by lane, its chunk and the numbers of the stage's placements that rule an operator
+            here.
     """
 
     run: int
@@ -34,7 +36,8 @@ def stretches(plan: Plan, *, model: Model) -> tuple[Stretch, ...]:
     """All blocks of the model, in its order.
 
     Raises:
-        StrategyError: a stage's items are not in the model, or a lane leaves blocks out or takes them twice.
+        StrategyError: a stage's items are not in the model, or a lane leaves blocks out or takes
+        them twice.
     """
     taken = [_taken(lane, model=model) for lane in plan.lanes]
     result: list[Stretch] = []
@@ -45,16 +48,34 @@ def stretches(plan: Plan, *, model: Model) -> tuple[Stretch, ...]:
             spans = [(0, 1, operator.name) for operator in operators]
         else:
             edges = sorted(
-                {0, run.count, *(edge for lane in taken for stage, n, p in lane.get(number, ()) for edge in _edges(stage, n, p))}
+                {
+                    0,
+                    run.count,
+                    *(
+                        edge
+                        for lane in taken
+                        for stage, n, p in lane.get(number, ())
+                        for edge in _edges(stage, n, p)
+                    ),
+                }
             )
             spans = [(a, b - a, "") for a, b in pairwise(edges)]
         for first, count, name in spans:
             classes = frozenset(o.klass.value for o in operators if name in ("", o.name))
             owners = tuple(
-                _owner(lane, taken_here.get(number, []), first=first, operator=name, classes=classes, where=f"{run.name} {first}")
+                _owner(
+                    lane,
+                    taken_here.get(number, []),
+                    first=first,
+                    operator=name,
+                    classes=classes,
+                    where=f"{run.name} {first}",
+                )
                 for lane, taken_here in zip(plan.lanes, taken, strict=True)
             )
-            result.append(Stretch(run=number, first=first, count=count, operator=name, owners=owners))
+            result.append(
+                Stretch(run=number, first=first, count=count, operator=name, owners=owners)
+            )
     return tuple(result)
 
 
@@ -68,15 +89,21 @@ class _Chunk:
 
 
 def _taken(lane: Lane, *, model: Model) -> Mapping[int, list[_Taken]]:
-    """By run: the pieces of a lane's stages in the run's order, each with the counted blocks that its stage has before it."""
+    """By run: the pieces of a lane's stages in the run's order, each with the counted blocks that
+    its stage has before it.
+    """
     pieces, broken = stage_pieces(lane, model=model)
     if broken:
-        raise StrategyError(broken[0].message, hint=broken[0].hint, rule=broken[0].rule, path=broken[0].path)
+        raise StrategyError(
+            broken[0].message, hint=broken[0].hint, rule=broken[0].rule, path=broken[0].path
+        )
     result: dict[int, list[_Taken]] = {}
     for number, stage in enumerate(lane.stages):
         counted = 0
         for piece in pieces[number]:
-            result.setdefault(piece.run, []).append((_Chunk(number=number, stage=stage), counted, piece))
+            result.setdefault(piece.run, []).append(
+                (_Chunk(number=number, stage=stage), counted, piece)
+            )
             counted += piece.count if piece.counted else 0
     for several in result.values():
         several.sort(key=lambda entry: entry[2].first)
@@ -90,11 +117,21 @@ def _edges(chunk: _Chunk, counted: int, piece: Piece) -> Iterator[int]:
     for placement in chunk.stage.placements:
         if piece.counted and placement.select.blocks:
             first, last = placement.select.blocks
-            yield from (piece.first + at - counted for at in (first, last + 1) if 0 < at - counted < piece.count)
+            yield from (
+                piece.first + at - counted
+                for at in (first, last + 1)
+                if 0 < at - counted < piece.count
+            )
 
 
 def _owner(
-    lane: Lane, taken: list[_Taken], *, first: int, operator: str, classes: frozenset[str], where: str
+    lane: Lane,
+    taken: list[_Taken],
+    *,
+    first: int,
+    operator: str,
+    classes: frozenset[str],
+    where: str,
 ) -> tuple[int, tuple[int, ...]]:
     """Chunk and placements of one lane for the blocks that begin at `first`."""
     if operator:
@@ -111,14 +148,20 @@ def _owner(
         )
     chunk, counted, piece = found[0]
     block = counted + first - piece.first if piece.counted else -1
-    return chunk.number, tuple(sorted({_ruling(chunk.stage.placements, klass, block=block, lane=lane) for klass in classes}))
+    return chunk.number, tuple(
+        sorted(
+            {_ruling(chunk.stage.placements, klass, block=block, lane=lane) for klass in classes}
+        )
+    )
 
 
 def _ruling(placements: tuple[Placement, ...], klass: str, *, block: int, lane: Lane) -> int:
     """The last placement that selects a class in a block (-1 = a block that does not count)."""
     for number in range(len(placements) - 1, -1, -1):
         select = placements[number].select
-        inside = select.blocks is None or (block >= 0 and select.blocks[0] <= block <= select.blocks[1])
+        inside = select.blocks is None or (
+            block >= 0 and select.blocks[0] <= block <= select.blocks[1]
+        )
         if inside and (not select.classes or klass in select.classes):
             return number
     raise StrategyError(

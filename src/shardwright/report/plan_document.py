@@ -14,7 +14,9 @@ VERSION: Final = 1
 
 
 def picture_document(picture: Picture) -> dict[str, Any]:
-    """Rows, columns and cells by their numbers, the split trees, the orders. Cells of a lane and a chunk are that stage."""
+    """Rows, columns and cells by their numbers, the split trees, the orders. Cells of a lane and a
+    chunk are that stage.
+    """
     found: dict[str, Any] = {
         "schema": SCHEMA,
         "version": VERSION,
@@ -24,13 +26,22 @@ def picture_document(picture: Picture) -> dict[str, Any]:
             {"name": name, "takes": takes, "trees": list(letters)}
             for (name, takes), letters in zip(picture.lanes, picture.letters, strict=True)
         ],
-        "columns": [{"blocks": column.blocks, "parts": list(column.parts)} for column in picture.columns],
+        "columns": [
+            {"blocks": column.blocks, "parts": list(column.parts)} for column in picture.columns
+        ],
         "rows": [
-            {"count": row.count, "devices": row.devices, "first": int(row.members[0])} | ({"kind": row.kind} if row.kind else {})
+            {"count": row.count, "devices": row.devices, "first": int(row.members[0])}
+            | ({"kind": row.kind} if row.kind else {})
             for row in picture.rows
         ],
         "cells": [
-            {"row": cell.row, "column": cell.column, "lane": cell.lane, "chunk": cell.chunk, "degrees": cell.degrees}
+            {
+                "row": cell.row,
+                "column": cell.column,
+                "lane": cell.lane,
+                "chunk": cell.chunk,
+                "degrees": cell.degrees,
+            }
             for cell in picture.cells
         ],
         "trees": [
@@ -41,7 +52,13 @@ def picture_document(picture: Picture) -> dict[str, Any]:
             }
             for trees in picture.trees
         ],
-        "orders": [{"title": order.title, "rows": [{"device": d, "slots": slots} for d, slots in order.lines]} for order in picture.orders],
+        "orders": [
+            {
+                "title": order.title,
+                "rows": [{"device": d, "slots": slots} for d, slots in order.lines],
+            }
+            for order in picture.orders
+        ],
     }
     return found if picture.step is None else found | {"step": _step(picture.step)}
 
@@ -53,7 +70,10 @@ def _step(step: StepPicture) -> dict[str, Any]:
         "step_s": step.step_s,
         "end_s": step.end_s,
         "tiers": list(step.tiers),
-        "nodes": [{"first": nodes.first, "count": nodes.count, "rows": list(nodes.rows)} for nodes in step.nodes],
+        "nodes": [
+            {"first": nodes.first, "count": nodes.count, "rows": list(nodes.rows)}
+            for nodes in step.nodes
+        ],
         "rows": [
             {
                 "device": row.device,
@@ -65,7 +85,10 @@ def _step(step: StepPicture) -> dict[str, Any]:
                 "reserved_bytes": row.memory.reserved,
                 "memory_bytes": dict(row.memory.items),
                 "spans": [_span(span) for span in (*row.compute, *row.beside)],
-                "sent": [{"part": one.part, "group": list(one.group), "bytes": list(one.sent)} for one in row.traffic],
+                "sent": [
+                    {"part": one.part, "group": list(one.group), "bytes": list(one.sent)}
+                    for one in row.traffic
+                ],
             }
             for row in step.rows
         ],
@@ -73,8 +96,19 @@ def _step(step: StepPicture) -> dict[str, Any]:
 
 
 def _span(span: Span) -> dict[str, Any]:
-    where = {"lane": span.lane, "chunk": span.chunk, "microbatch": span.microbatch, "slice": span.slice}
-    return {"track": span.track.value, "kind": span.kind, "start_s": span.start_s, "end_s": span.end_s, **where}
+    where = {
+        "lane": span.lane,
+        "chunk": span.chunk,
+        "microbatch": span.microbatch,
+        "slice": span.slice,
+    }
+    return {
+        "track": span.track.value,
+        "kind": span.kind,
+        "start_s": span.start_s,
+        "end_s": span.end_s,
+        **where,
+    }
 
 
 def _tree(node: TreeNode) -> dict[str, Any]:

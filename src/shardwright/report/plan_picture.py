@@ -1,7 +1,9 @@
-"""A plan as a picture, before it has a form: devices x layers, the split trees of its stages, its orders.
+"""A plan as a picture, before it has a form: devices x layers, the split trees of its stages, its
+orders.
 
-Columns are the blocks of the model in order, folded where nothing changes; rows are classes of devices that do the same, folded
-whatever their number; a cell is what a class does in a column for one lane. The terminal, the SVG and the JSON face draw this.
+Columns are the blocks of the model in order, folded where nothing changes; rows are classes of
+devices that do the same, folded whatever their number; a cell is what a class does in a column for
+one lane. The terminal, the SVG and the JSON face draw this.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from shardwright.strategy.text.printable import MAX_STRATEGY, printable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """Blocks in which every class of devices does the same. `parts`: their names, such as ``embed`` and ``0-7`` (layers 0 to 7)."""
+    """Blocks in which every class of devices does the same. `parts`: their names, such as ``embed``
+    and ``0-7`` (layers 0 to 7).
+    """
 
     parts: tuple[str, ...]
     blocks: int
@@ -40,7 +44,8 @@ class Column:
 class Row:
     """Devices that take part in the same stages with the same shares.
 
-    `members` are their numbers, `devices` these as text, `kind` what they are, where that is known and there are several.
+    `members` are their numbers, `devices` these as text, `kind` what they are, where that is known
+    and there are several.
     """
 
     devices: str
@@ -60,7 +65,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What the devices of a row do in a column for a lane: its chunk, and the cuts that lead to them (``b2 t8``)."""
+    """What the devices of a row do in a column for a lane: its chunk, and the cuts that lead to
+    them (``b2 t8``).
+    """
 
     row: int
     column: int
@@ -74,7 +81,8 @@ class Trees:
     """The trees that some stages share.
 
     Args:
-        letter: A, B, .. in order of appearance. stages: ``main 0-3 on 0..24/8``, one line a lane.
+        letter: A, B, .. in order of appearance.
+        stages: ``main 0-3 on 0..24/8``, one line a lane.
         trees: (title, root) of each tree, at the first of these stages.
     """
 
@@ -88,8 +96,9 @@ class Picture:
     """All that is drawn of a plan.
 
     Args:
-        lanes: (name, what it takes). letters: by lane and chunk, the trees it uses. step: as simulated, where it is known what it trains
-            and where.
+        lanes: (name, what it takes).
+        letters: by lane and chunk, the trees it uses.
+        step: as simulated, where it is known what it trains and where.
     """
 
     name: str
@@ -107,26 +116,37 @@ class Picture:
 def picture_of(plan: Plan, *, model: Model, name: str = "plan") -> Picture:
     """The picture of `plan` for `model`.
 
-    Cells of a row and a column: one for each lane whose stage there runs an operator on these devices. Left out: shards, recompute and
-    offload, and all times.
+    Cells of a row and a column: one for each lane whose stage there runs an operator on these
+    devices. Left out: shards, recompute and offload, and all times.
 
     Raises:
-        StrategyError: stages and model do not fit (rules ``stage.item``, ``stage.coverage``, ``placement.missing``), a device is not
-            the plan's, or the plan is too large to draw.
+        StrategyError: stages and model do not fit (rules ``stage.item``, ``stage.coverage``,
+            ``placement.missing``), a device is not the plan's, or the plan is too large to draw.
     """
     spans = stretches(plan, model=model)
     uses = dict.fromkeys((lane, *owner) for span in spans for lane, owner in enumerate(span.owners))
     reached = {
-        use: [(way, stage.base + p.offset + offsets) for p in (stage.placements[n] for n in use[2]) for way, offsets in ways(p.split)]
+        use: [
+            (way, stage.base + p.offset + offsets)
+            for p in (stage.placements[n] for n in use[2])
+            for way, offsets in ways(p.split)
+        ]
         for use in uses
         for stage in (plan.lanes[use[0]].stages[use[1]],)
     }
-    klass = classes_of((members for several in reached.values() for _, members in several), devices=plan.devices)
+    klass = classes_of(
+        (members for several in reached.values() for _, members in several), devices=plan.devices
+    )
     order = np.argsort(klass, kind="stable")
     groups = np.split(order, np.cumsum(np.bincount(klass))[:-1])
-    # The first way to reach a class is the one of the stage's first placement there, mostly ``all``.
+    # The first way to reach a class is the one of the stage's first placement there, mostly
+    # ``all``.
     degrees = {
-        use: {row: way for way, members in reversed(several) for row in distinct(klass[members]).tolist()}
+        use: {
+            row: way
+            for way, members in reversed(several)
+            for row in distinct(klass[members]).tolist()
+        }
         for use, several in reached.items()
     }
     columns, cells = _columns(spans, degrees, model=model)
@@ -147,13 +167,17 @@ def picture_of(plan: Plan, *, model: Model, name: str = "plan") -> Picture:
 _Use = tuple[int, int, tuple[int, ...]]
 
 
-def _columns(spans: Sequence[Stretch], degrees: dict[_Use, dict[int, str]], *, model: Model) -> tuple[tuple[Column, ...], tuple[Cell, ...]]:
+def _columns(
+    spans: Sequence[Stretch], degrees: dict[_Use, dict[int, str]], *, model: Model
+) -> tuple[tuple[Column, ...], tuple[Cell, ...]]:
     """Neighbouring stretches that look the same as one column, and the cells of all columns."""
     columns: list[Column] = []
     cells: list[Cell] = []
 
     def look(span: Stretch) -> tuple[tuple[int, dict[int, str]], ...]:
-        return tuple((chunk, degrees[lane, chunk, used]) for lane, (chunk, used) in enumerate(span.owners))
+        return tuple(
+            (chunk, degrees[lane, chunk, used]) for lane, (chunk, used) in enumerate(span.owners)
+        )
 
     for looks, several in groupby(spans, key=look):
         group = list(several)
@@ -162,13 +186,17 @@ def _columns(spans: Sequence[Stretch], degrees: dict[_Use, dict[int, str]], *, m
             for lane, (chunk, found) in enumerate(looks)
             for row, way in sorted(found.items())
         ]
-        blocks = sum(span.count for span in group if not span.operator) + len({span.run for span in group if span.operator})
+        blocks = sum(span.count for span in group if not span.operator) + len(
+            {span.run for span in group if span.operator}
+        )
         columns.append(Column(parts=_parts(group, model=model), blocks=blocks))
     return tuple(columns), tuple(cells)
 
 
 def _parts(spans: Sequence[Stretch], *, model: Model) -> tuple[str, ...]:
-    """Names of blocks: layers by their numbers alone, others by the run's name; neighbours are joined."""
+    """Names of blocks: layers by their numbers alone, others by the run's name; neighbours are
+    joined.
+    """
     parts: list[tuple[str, int, int]] = []
     names: list[tuple[str, str]] = []
     for span in spans:
@@ -188,7 +216,9 @@ def _parts(spans: Sequence[Stretch], *, model: Model) -> tuple[str, ...]:
 
 
 def _numbered(run: Run) -> tuple[str, int]:
-    """The name that numbered blocks share and the number of the run's first; -1 for a block that stands alone."""
+    """The name that numbered blocks share and the number of the run's first; -1 for a block that
+    stands alone.
+    """
     stem, _, number = run.name.rpartition(".")
     if stem and number.isascii() and number.isdigit() and len(number) < 9:
         return stem, int(number)
@@ -223,13 +253,18 @@ def _trees(plan: Plan) -> tuple[tuple[Trees, ...], tuple[tuple[str, ...], ...]]:
         first = next(iter(lanes))
         stage = plan.lanes[first].stages[lanes[first][0]]
         result.append(Trees(letter=letter[placements], stages=lines, trees=_roots(stage)))
-    return tuple(result), tuple(tuple(letter[stage.placements] for stage in lane.stages) for lane in plan.lanes)
+    return tuple(result), tuple(
+        tuple(letter[stage.placements] for stage in lane.stages) for lane in plan.lanes
+    )
 
 
 def _users(lane: Lane, chunks: Sequence[int]) -> str:
     bases = printable(print_bases([lane.stages[c].base for c in chunks]), length=60)
     noun = "stage" if len(chunks) == 1 else "stages"
-    return f"{printable(lane.name)}: {noun} {printable(print_bases(chunks), length=60)} from device {bases}"
+    return (
+        f"{printable(lane.name)}: {noun} {printable(print_bases(chunks), length=60)} from device"
+        f" {bases}"
+    )
 
 
 def _letter(place: int) -> str:
@@ -244,6 +279,10 @@ def _roots(stage: Stage) -> tuple[tuple[str, TreeNode], ...]:
     for p in stage.placements:
         blocks = f"[{p.select.blocks[0]}-{p.select.blocks[1]}]" if p.select.blocks else ""
         via = f" via {p.exchange.value}" if p.exchange else ""
-        found.setdefault((p.split, p.offset), []).append(printable(",".join(p.select.classes) or "all") + blocks + via)
+        found.setdefault((p.split, p.offset), []).append(
+            printable(",".join(p.select.classes) or "all") + blocks + via
+        )
     splits = dict.fromkeys((p.split, p.offset) for p in stage.placements)
-    return tuple((", ".join(found[key]), split_tree(key[0], base=stage.base + key[1])) for key in splits)
+    return tuple(
+        (", ".join(found[key]), split_tree(key[0], base=stage.base + key[1])) for key in splits
+    )

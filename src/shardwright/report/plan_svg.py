@@ -11,7 +11,17 @@ from shardwright.report.plan_fold import Band, View, clipped, folded, words_of
 from shardwright.report.plan_picture import Cell, Picture, Trees
 from shardwright.report.split_tree import TreeNode
 from shardwright.report.step_svg import step_parts
-from shardwright.report.svg_sheet import FAINT, FONT, INK, LETTER, LINE, MARGIN, PAD, Sheet, coordinate
+from shardwright.report.svg_sheet import (
+    FAINT,
+    FONT,
+    INK,
+    LETTER,
+    LINE,
+    MARGIN,
+    PAD,
+    Sheet,
+    coordinate,
+)
 from shardwright.strategy.text.printable import printable
 
 MAX_COLUMNS: Final = 40
@@ -22,9 +32,11 @@ ROW: Final = 24
 
 
 def plan_svg(picture: Picture) -> str:
-    """The picture: lanes, the grid of devices x layers, the split trees, and the order where it is small.
+    """The picture: lanes, the grid of devices x layers, the split trees, and the order where it is
+    small.
 
-    Widths of columns grow with the blocks they hold; lanes after the first are hatched. Every drawn cell is a rect of class ``cell``.
+    Widths of columns grow with the blocks they hold; lanes after the first are hatched. Every drawn
+    cell is a rect of class ``cell``.
     """
     sheet = Sheet(parts=[])
     y = float(MARGIN + LINE)
@@ -37,11 +49,16 @@ def plan_svg(picture: Picture) -> str:
         y = step_parts(sheet, picture.step, y + LINE)
     width, height = coordinate(sheet.right + MARGIN), coordinate(y + MARGIN)
     head = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'font-family="monospace" font-size="{FONT}">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0'
+            f' 0 {width} {height}" font-family="monospace" font-size="{FONT}">'
+        ),
         f"<title>{escape(picture.name)}</title>",
-        '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        '<rect width="1.5" height="6" fill="#000" fill-opacity="0.13"/></pattern></defs>',
+        (
+            '<defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse"'
+            ' patternTransform="rotate(45)"><rect width="1.5" height="6" fill="#000"'
+            ' fill-opacity="0.13"/></pattern></defs>'
+        ),
         '<rect width="100%" height="100%" fill="#fff"/>',
     ]
     return "\n".join([*head, *sheet.parts, "</svg>"]) + "\n"
@@ -66,7 +83,10 @@ def _grid(sheet: Sheet, picture: Picture, y: float) -> float:
     for cell in picture.cells:
         cells.setdefault((cell.row, cell.column), []).append(cell)
     headers = [_header(picture, band) for band in view.columns]
-    widths = [_width(picture, band, header, cells, view=view, level=level) for band, header in zip(view.columns, headers, strict=True)]
+    widths = [
+        _width(picture, band, header, cells, view=view, level=level)
+        for band, header in zip(view.columns, headers, strict=True)
+    ]
     labels = [_label(picture, band) for band in view.rows]
     left = MARGIN + max(map(len, [*labels, "devices"])) * LETTER + 2 * PAD
     top = y + max(map(len, headers)) * LINE
@@ -84,7 +104,15 @@ def _grid(sheet: Sheet, picture: Picture, y: float) -> float:
             if row.hidden or column.hidden:
                 sheet.text(x + width / 2, y + ROW / 2 + 4, "..", colour=FAINT, middle=True)
             else:
-                _cell(sheet, picture, cells.get((row.members[0], column.members[0]), []), x, y, width, level=level)
+                _cell(
+                    sheet,
+                    picture,
+                    cells.get((row.members[0], column.members[0]), []),
+                    x,
+                    y,
+                    width,
+                    level=level,
+                )
             x += width
         y += ROW
     if any(band.repeat for band in view.columns):
@@ -93,7 +121,16 @@ def _grid(sheet: Sheet, picture: Picture, y: float) -> float:
     return y
 
 
-def _cell(sheet: Sheet, picture: Picture, cells: Sequence[Cell], x: float, y: float, width: float, *, level: int) -> None:
+def _cell(
+    sheet: Sheet,
+    picture: Picture,
+    cells: Sequence[Cell],
+    x: float,
+    y: float,
+    width: float,
+    *,
+    level: int,
+) -> None:
     """A faint frame, or one rect a lane side by side."""
     if not cells:
         sheet.rect(x, y, width, ROW, fill="#f7f7f7")
@@ -102,11 +139,21 @@ def _cell(sheet: Sheet, picture: Picture, cells: Sequence[Cell], x: float, y: fl
     for place, cell in enumerate(cells):
         at = x + place * share
         lane = picture.lanes[cell.lane][0]
-        title = f"lane {lane}, stage {cell.chunk}: {cell.degrees or 'one device'} on {picture.rows[cell.row].devices}"
-        sheet.rect(at, y, share, ROW, fill=PALETTE[cell.chunk % len(PALETTE)], kind="cell", title=title)
+        title = (
+            f"lane {lane}, stage {cell.chunk}: {cell.degrees or 'one device'} on"
+            f" {picture.rows[cell.row].devices}"
+        )
+        sheet.rect(
+            at, y, share, ROW, fill=PALETTE[cell.chunk % len(PALETTE)], kind="cell", title=title
+        )
         if cell.lane % 2:
             sheet.rect(at, y, share, ROW, fill="url(#hatch)")
-        sheet.text(at + share / 2, y + ROW / 2 + 4, words_of(cell, picture=picture, level=level), middle=True)
+        sheet.text(
+            at + share / 2,
+            y + ROW / 2 + 4,
+            words_of(cell, picture=picture, level=level),
+            middle=True,
+        )
 
 
 def _header(picture: Picture, band: Band) -> tuple[str, ...]:
@@ -125,14 +172,24 @@ def _label(picture: Picture, band: Band) -> str:
 
 
 def _width(
-    picture: Picture, band: Band, header: Sequence[str], cells: dict[tuple[int, int], list[Cell]], *, view: View, level: int
+    picture: Picture,
+    band: Band,
+    header: Sequence[str],
+    cells: dict[tuple[int, int], list[Cell]],
+    *,
+    view: View,
+    level: int,
 ) -> float:
     """Room for the words, and more for more blocks."""
     words = max(map(len, header))
     if not band.hidden:
         for row in view.rows:
             found = cells.get((row.members[0], band.members[0]), []) if not row.hidden else []
-            words = max(words, len(found) * max((len(words_of(c, picture=picture, level=level)) for c in found), default=0))
+            words = max(
+                words,
+                len(found)
+                * max((len(words_of(c, picture=picture, level=level)) for c in found), default=0),
+            )
     blocks = 0 if band.hidden else picture.columns[band.members[0]].blocks
     return max(words * LETTER + 2 * PAD, min(16 + 4.0 * blocks, 160))
 
@@ -156,7 +213,11 @@ def _trees(sheet: Sheet, trees: Trees, y: float, *, lettered: bool) -> float:
     if len(trees.stages) > MAX_TREES:
         sheet.text(MARGIN, y, f".. {len(trees.stages) - MAX_TREES} more lanes", colour=FAINT)
         y += LINE
-    indent = MARGIN + PAD + max(len(title) for title, _ in trees.trees) * LETTER + 3 * PAD if trees.trees else MARGIN
+    indent = (
+        MARGIN + PAD + max(len(title) for title, _ in trees.trees) * LETTER + 3 * PAD
+        if trees.trees
+        else MARGIN
+    )
     for title, root in trees.trees:
         sheet.text(MARGIN + PAD, y + ROW / 2 + 2, title, colour=FAINT)
         y = _node(sheet, root, indent, y) + PAD

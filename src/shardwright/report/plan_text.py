@@ -29,7 +29,12 @@ class PlanText:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lines no wider than the console."""
-        yield Words(Text.assemble((self.picture.name, "bold"), f": {self.picture.devices:,} devices, {_blocks(self.picture)}"))
+        yield Words(
+            Text.assemble(
+                (self.picture.name, "bold"),
+                f": {self.picture.devices:,} devices, {_blocks(self.picture)}",
+            )
+        )
         for line in _lines(self.picture, width=max(options.max_width, 30)):
             line.truncate(max(options.max_width, 30))
             line.no_wrap = True
@@ -61,12 +66,17 @@ def _lines(picture: Picture, *, width: int) -> Iterator[Text]:
 
 def _blocks(picture: Picture) -> str:
     stages = sum(map(len, picture.letters))
-    return f"{sum(c.blocks for c in picture.columns):,} blocks, {stages:,} {'stage' if stages == 1 else 'stages'}"
+    return (
+        f"{sum(c.blocks for c in picture.columns):,} blocks, {stages:,}"
+        f" {'stage' if stages == 1 else 'stages'}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layout:
-    """A view and what stands in it: words of each cell by (row, column), width of each band in characters."""
+    """A view and what stands in it: words of each cell by (row, column), width of each band in
+    characters.
+    """
 
     view: View
     words: dict[tuple[int, int], list[tuple[Cell, str]]]
@@ -85,17 +95,27 @@ def _layout(picture: Picture, view: View, *, level: int) -> _Layout:
     drawn = {band.members[0] for band in view.rows if not band.hidden}
     for cell in picture.cells:
         if cell.row in drawn:
-            words.setdefault((cell.row, cell.column), []).append((cell, words_of(cell, picture=picture, level=level)))
+            words.setdefault((cell.row, cell.column), []).append(
+                (cell, words_of(cell, picture=picture, level=level))
+            )
     widest: dict[int, int] = {}
     for (_, column), several in words.items():
         widest[column] = max(widest.get(column, 0), _length(several))
     widths = [
-        max(*map(len, _header(picture, band, level=level)), 0 if band.hidden else widest.get(band.members[0], 1)) for band in view.columns
+        max(
+            *map(len, _header(picture, band, level=level)),
+            0 if band.hidden else widest.get(band.members[0], 1),
+        )
+        for band in view.columns
     ]
     gap = 2 if level == 0 else 1
     for first, count, repeat in _spans(view.columns):
-        widths[first] += max(0, len(repeat) - sum(widths[first : first + count]) - gap * (count - 1))
-    label = max(len(line) for line in ("devices", *(_row_label(picture, band) for band in view.rows)))
+        widths[first] += max(
+            0, len(repeat) - sum(widths[first : first + count]) - gap * (count - 1)
+        )
+    label = max(
+        len(line) for line in ("devices", *(_row_label(picture, band) for band in view.rows))
+    )
     return _Layout(view=view, words=words, widths=tuple(widths), label=label, gap=gap, level=level)
 
 
@@ -115,7 +135,10 @@ def _length(words: Sequence[tuple[Cell, str]]) -> int:
 def _header(picture: Picture, band: Band, *, level: int) -> tuple[str, ...]:
     if band.hidden:
         return (f".. {len(band.members)}",)
-    parts = tuple(clipped(part, length=14 if level < 2 else 7) for part in picture.columns[band.members[0]].parts)
+    parts = tuple(
+        clipped(part, length=14 if level < 2 else 7)
+        for part in picture.columns[band.members[0]].parts
+    )
     return parts if len(parts) <= 4 else (*parts[:2], "..", parts[-1])
 
 
@@ -126,7 +149,9 @@ def _row_label(picture: Picture, band: Band) -> str:
 
 
 def _fit(picture: Picture, *, width: int) -> _Layout:
-    """The layout that says most and is no wider than `width`: all columns, else repeats drawn once, else the middle left out."""
+    """The layout that says most and is no wider than `width`: all columns, else repeats drawn once,
+    else the middle left out.
+    """
     rows = folded(picture, columns=len(picture.columns), rows=MAX_ROWS).rows
     for level in (0, 1):
         found = _layout(picture, View(columns=whole(picture).columns, rows=rows), level=level)
@@ -134,19 +159,33 @@ def _fit(picture: Picture, *, width: int) -> _Layout:
             return found
     most = len(picture.columns) - 1
     for level in (0, 1):
-        found = _layout(picture, View(columns=folded(picture, columns=most, rows=MAX_ROWS).columns, rows=rows), level=level)
+        found = _layout(
+            picture,
+            View(columns=folded(picture, columns=most, rows=MAX_ROWS).columns, rows=rows),
+            level=level,
+        )
         if found.width <= width:
             return found
     for columns_most in (len(picture.columns), most):
-        found = _layout(picture, View(columns=folded(picture, columns=columns_most, rows=MAX_ROWS).columns, rows=rows), level=2)
+        found = _layout(
+            picture,
+            View(columns=folded(picture, columns=columns_most, rows=MAX_ROWS).columns, rows=rows),
+            level=2,
+        )
         if found.width <= width:
             return found
     for level in (1, 2):
         for columns in range(min(len(found.view.columns), width // 3), 4, -1):
-            found = _layout(picture, View(columns=folded(picture, columns=columns, rows=MAX_ROWS).columns, rows=rows), level=level)
+            found = _layout(
+                picture,
+                View(columns=folded(picture, columns=columns, rows=MAX_ROWS).columns, rows=rows),
+                level=level,
+            )
             if found.width <= width:
                 return found
-    return _layout(picture, View(columns=folded(picture, columns=3, rows=MAX_ROWS).columns, rows=rows), level=2)
+    return _layout(
+        picture, View(columns=folded(picture, columns=3, rows=MAX_ROWS).columns, rows=rows), level=2
+    )
 
 
 def _grid(picture: Picture, *, width: int) -> Iterator[Text]:
@@ -171,7 +210,15 @@ def _grid(picture: Picture, *, width: int) -> Iterator[Text]:
         if not row.hidden:
             for column, size in zip(layout.view.columns, layout.widths, strict=True):
                 text.append(between)
-                _append_cell(text, [] if column.hidden else layout.words.get((row.members[0], column.members[0]), []), size=size)
+                _append_cell(
+                    text,
+                    (
+                        []
+                        if column.hidden
+                        else layout.words.get((row.members[0], column.members[0]), [])
+                    ),
+                    size=size,
+                )
         yield text
     if any(band.repeat for band in layout.view.columns):
         yield Text("xN @P: drawn once for N columns, P apart", style="dim")
@@ -192,7 +239,9 @@ def _append_cell(text: Text, words: Sequence[tuple[Cell, str]], *, size: int) ->
 def _trees(trees: Trees, *, lettered: bool, width: int) -> Iterator[Text]:
     """The trees of some stages, side by side as far as they fit."""
     for number, line in enumerate(trees.stages[:MAX_TREES]):
-        yield Text(f"  {trees.letter + '  ' if lettered and not number else '   ' if lettered else ''}{line}")
+        yield Text(
+            f"  {trees.letter + '  ' if lettered and not number else '   ' if lettered else ''}{line}"
+        )
     if len(trees.stages) > MAX_TREES:
         yield Text(f"  .. {len(trees.stages) - MAX_TREES} more lanes")
     shelf: list[list[str]] = []

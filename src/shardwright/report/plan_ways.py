@@ -1,4 +1,6 @@
-"""Which devices of a plan do the same: classes of devices, and the way down a split tree that leads to each."""
+"""Which devices of a plan do the same: classes of devices, and the way down a split tree that leads
+to each.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,21 @@ MAX_RANGES = 3
 
 @lru_cache(maxsize=1024)
 def ways(split: Split | None) -> tuple[tuple[str, IntArray], ...]:
-    """The ways down a tree: the cuts met, outermost first, and the offsets of the devices they lead to.
+    """The ways down a tree: the cuts met, outermost first, and the offsets of the devices they lead
+    to.
 
-    Equal parts are one way (``b8``); an unequal part says its share (``b2/3``). ``b[2:1]{t2, .+2}`` has the ways ``b2/3 t2`` to 0 and 1,
-    and ``b1/3`` to 2. A single device without cuts is the empty way.
+    Equal parts are one way (``b8``); an unequal part says its share (``b2/3``). ``b[2:1]{t2, .+2}``
+    has the ways ``b2/3 t2`` to 0 and 1, and ``b1/3`` to 2. A single device without cuts is the
+    empty way.
 
     Raises:
         StrategyError: more than `MAX_LISTED` leaves.
     """
     if num_leaves(split) > MAX_LISTED:
-        raise StrategyError(f"a tree of {num_leaves(split)} devices is too large to draw", hint=f"at most {MAX_LISTED}")
+        raise StrategyError(
+            f"a tree of {num_leaves(split)} devices is too large to draw",
+            hint=f"at most {MAX_LISTED}",
+        )
     return tuple((way, np.sort(offsets)) for way, offsets in _ways(split))
 
 
@@ -59,21 +66,29 @@ def classes_of(sets: Iterable[IntArray], *, devices: int) -> IntArray:
     """The class of each device: two devices are in one class if every set holds both or neither.
 
     Args:
-        sets: distinct device numbers each. devices: of the plan.
+        sets: distinct device numbers each.
+        devices: of the plan.
 
     Returns:
         Shape (devices,): classes are numbered by their lowest device.
 
     Raises:
-        StrategyError: a set holds a device that the plan has not, or there are more than `MAX_DEVICES`.
+        StrategyError: a set holds a device that the plan has not, or there are more than
+        `MAX_DEVICES`.
     """
     if devices > MAX_DEVICES:
-        raise StrategyError(f"{devices} devices are too many to draw", hint=f"at most {MAX_DEVICES}")
+        raise StrategyError(
+            f"{devices} devices are too many to draw", hint=f"at most {MAX_DEVICES}"
+        )
     found = np.zeros(devices, np.int64)
     sizes = [devices]
     for members in sets:
         if members.size and not 0 <= members.min() <= members.max() < devices:
-            raise StrategyError(f"device {int(members.max())} of {devices}", hint="devices are counted from 0", rule="plan.devices")
+            raise StrategyError(
+                f"device {int(members.max())} of {devices}",
+                hint="devices are counted from 0",
+                rule="plan.devices",
+            )
         here, inverse, counts = np.unique(found[members], return_inverse=True, return_counts=True)
         for place, (klass, count) in enumerate(zip(here.tolist(), counts.tolist(), strict=True)):
             if count < sizes[klass]:
@@ -87,15 +102,22 @@ def classes_of(sets: Iterable[IntArray], *, devices: int) -> IntArray:
 
 
 def device_text(devices: IntArray) -> str:
-    """Sorted device numbers as text: ``0-7``, ``0-7, 32-39``, or ``0-7 x8 @64`` for eight equal ranges at stride 64.
+    """Sorted device numbers as text: ``0-7``, ``0-7, 32-39``, or ``0-7 x8 @64`` for eight equal
+    ranges at stride 64.
 
     Beyond a few irregular ranges only the first and the last are named: ``0-1, 4-7, .., 60``.
     """
     if not devices.size:
         return "none"
     breaks = np.flatnonzero(np.diff(devices) != 1)
-    first, last = devices[np.concatenate(([0], breaks + 1))], devices[np.concatenate((breaks, [devices.size - 1]))]
-    texts = [f"{a}-{b}" if b > a else f"{a}" for a, b in zip(first[:2].tolist(), last[:2].tolist(), strict=True)]
+    first, last = (
+        devices[np.concatenate(([0], breaks + 1))],
+        devices[np.concatenate((breaks, [devices.size - 1]))],
+    )
+    texts = [
+        f"{a}-{b}" if b > a else f"{a}"
+        for a, b in zip(first[:2].tolist(), last[:2].tolist(), strict=True)
+    ]
     count = first.size
     if count == 1:
         return texts[0]
@@ -104,4 +126,6 @@ def device_text(devices: IntArray) -> str:
         return f"{texts[0]} x{count} @{strides[0]}"
     if count > MAX_RANGES:
         return f"{', '.join(texts)}, .., {devices[-1]}"
-    return ", ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in zip(first.tolist(), last.tolist(), strict=True))
+    return ", ".join(
+        f"{a}-{b}" if b > a else f"{a}" for a, b in zip(first.tolist(), last.tolist(), strict=True)
+    )

@@ -27,14 +27,19 @@ def checked_line(found: Recheck | Verified) -> str:
 
 def render_checked(found: Recheck | Verified) -> RenderableType:
     """What of a file was made again and is the same."""
-    lines = f"All {found.leaves:,} values of the file were recomputed and are equal. " if found.leaves else ""
+    lines = (
+        f"All {found.leaves:,} values of the file were recomputed and are equal. "
+        if found.leaves
+        else ""
+    )
     drift = f"The step time differs by a fraction of {found.drift:.1g}."
     if isinstance(found, Recheck):
         return Words(
             Text.assemble(
                 (f"{checked_line(found)}\n", "green"),
-                f"{lines}{found.strategies:,} distinct strategies were counted and bounded again; {found.sampled:,} random ones and "
-                f"the {found.contenders:,} whose bound is below the plan's time were simulated. {drift}",
+                f"{lines}{found.strategies:,} distinct strategies were counted and bounded again;"
+                f" {found.sampled:,} random ones and the {found.contenders:,} whose bound is below"
+                f" the plan's time were simulated. {drift}",
             )
         )
     acts = f"{found.actions:,} actions end without a deadlock; " if found.actions else ""
@@ -42,7 +47,8 @@ def render_checked(found: Recheck | Verified) -> RenderableType:
     return Words(
         Text.assemble(
             (f"{checked_line(found)}\n", "green"),
-            f"{lines}Its rules hold on {devices}; {acts}the fullest device needs {format_percent(found.full)} of its memory. {drift}",
+            f"{lines}Its rules hold on {devices}; {acts}the fullest device needs"
+            f" {format_percent(found.full)} of its memory. {drift}",
         )
     )
 
@@ -59,22 +65,31 @@ def proof_document(found: Proof) -> dict[str, Any]:
         "loss_difference": found.loss_difference,
         "largest_gradient_difference": {"parameter": name, "difference": difference},
         "gradient_differences": dict(found.gradients),
-        "moved": {kind: {"requests": requests, "elements": elements} for kind, (requests, elements) in found.moved.items()},
+        "moved": {
+            kind: {"requests": requests, "elements": elements}
+            for kind, (requests, elements) in found.moved.items()
+        },
     }
 
 
 def render_proof(found: Proof) -> RenderableType:
     """What was run, how far loss and gradients are from the unsplit model's, and what moved."""
     name, difference = found.worst
-    moved = "; ".join(f"{kind} {requests:,} ({elements:,} elements)" for kind, (requests, elements) in found.moved.items())
+    moved = "; ".join(
+        f"{kind} {requests:,} ({elements:,} elements)"
+        for kind, (requests, elements) in found.moved.items()
+    )
     size, compared = found.model.num_parameters, len(found.gradients)
     tokens = ", ".join(f"{count} {sequence} tokens" for sequence, count in found.tokens.items())
     return Words(
         Text.assemble(
-            ("The plan trains as the unsplit model does.\n", "green")
-            if found.equal
-            else ("The plan does NOT train as the unsplit model.\n", "red"),
-            f"{found.devices} virtual devices, a model of the same structure with {size:,} parameters, {tokens} per sample, float64.\n",
+            (
+                ("The plan trains as the unsplit model does.\n", "green")
+                if found.equal
+                else ("The plan does NOT train as the unsplit model.\n", "red")
+            ),
+            f"{found.devices} virtual devices, a model of the same structure with {size:,}"
+            f" parameters, {tokens} per sample, float64.\n",
             f"Loss {found.loss:.12g} differs by {abs(found.loss_difference):.1e}; "
             f"the gradient that differs most, of {name}, by {difference:.1e} of "
             f"its largest element ({compared:,} parameters compared).\n",

@@ -15,16 +15,25 @@ OWN = "shardwright run"
 
 def runners_document(found: Runners) -> dict[str, Any]:
     """Under ``frameworks``."""
-    return {"exact": list(found.exact), "otherwise": dict(found.otherwise), "refused": dict(found.refused)}
+    return {
+        "exact": list(found.exact),
+        "otherwise": dict(found.otherwise),
+        "refused": dict(found.refused),
+    }
 
 
 def render_runners(found: Runners) -> RenderableType:
     """The frameworks by name; or that only `shardwright run` does, and why."""
     if found.exact:
-        text = f"{', '.join(found.exact)} (shardwright export PLAN --to {found.exact[0]}), and {OWN}"
+        text = (
+            f"{', '.join(found.exact)} (shardwright export PLAN --to {found.exact[0]}), and {OWN}"
+        )
     elif found.otherwise:
         names = ", ".join(f"{name} (otherwise: {what})" for name, what in found.otherwise)
-        text = f"{names}: shardwright export PLAN --to {found.otherwise[0][0]} --allow-lossy; as planned, only {OWN} does"
+        text = (
+            f"{names}: shardwright export PLAN --to {found.otherwise[0][0]} --allow-lossy; as"
+            f" planned, only {OWN} does"
+        )
     else:
         reasons: dict[str, list[str]] = {}
         for name, why in found.refused:

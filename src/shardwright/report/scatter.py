@@ -1,4 +1,6 @@
-"""Predicted against measured as an SVG picture: one point a row, one colour a source, both axes logarithmic."""
+"""Predicted against measured as an SVG picture: one point a row, one colour a source, both axes
+logarithmic.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ COLOURS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One row: its group (a colour), measured and predicted value in the same unit, and what a pointer shows."""
+    """One row: its group (a colour), measured and predicted value in the same unit, and what a
+    pointer shows.
+    """
 
     group: str
     measured: float
@@ -29,7 +33,9 @@ class Point:
 
 
 def scatter_svg(points: Sequence[Point], *, title: str, unit: str) -> str:
-    """The picture. The line is predicted = measured, the band 10 % to either side. Points must be positive."""
+    """The picture. The line is predicted = measured, the band 10 % to either side. Points must be
+    positive.
+    """
     values = [v for p in points for v in (p.measured, p.predicted)]
     low, high = floor(2 * log10(min(values))) / 2, ceil(2 * log10(max(values))) / 2
     span = max(high - low, 0.5)
@@ -40,8 +46,10 @@ def scatter_svg(points: Sequence[Point], *, title: str, unit: str) -> str:
     groups = sorted({p.group for p in points})
     colour = {g: COLOURS[i % len(COLOURS)] for i, g in enumerate(groups)}
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{SIZE + 2 * MARGIN + LEGEND}" height="{SIZE + 2 * MARGIN}" '
-        'font-family="sans-serif" font-size="12">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{SIZE + 2 * MARGIN + LEGEND}"'
+            f' height="{SIZE + 2 * MARGIN}" font-family="sans-serif" font-size="12">'
+        ),
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="{MARGIN}" y="{MARGIN - 24}" font-size="15">{escape(title)}</text>',
         f'<g transform="translate({MARGIN},{MARGIN})">',
@@ -49,8 +57,14 @@ def scatter_svg(points: Sequence[Point], *, title: str, unit: str) -> str:
         _band(low, span),
         *_ticks(low, low + span),
         *(_dot(p, place=place, colour=colour[p.group]) for p in points),
-        f'<text x="{SIZE / 2}" y="{SIZE + 42}" text-anchor="middle">measured, {escape(unit)}</text>',
-        f'<text transform="translate(-42,{SIZE / 2}) rotate(-90)" text-anchor="middle">predicted, {escape(unit)}</text>',
+        (
+            f'<text x="{SIZE / 2}" y="{SIZE + 42}" text-anchor="middle">measured,'
+            f" {escape(unit)}</text>"
+        ),
+        (
+            f'<text transform="translate(-42,{SIZE / 2}) rotate(-90)"'
+            f' text-anchor="middle">predicted, {escape(unit)}</text>'
+        ),
         *_legend(groups, colour=colour),
         "</g></svg>",
     ]
@@ -59,8 +73,14 @@ def scatter_svg(points: Sequence[Point], *, title: str, unit: str) -> str:
 
 def _band(low: float, span: float) -> str:
     wide = log10(1 + BAND) / span * SIZE
-    corners = f"0,{SIZE - wide:.1f} {SIZE - wide:.1f},0 {SIZE},0 {SIZE},{wide:.1f} {wide:.1f},{SIZE} 0,{SIZE}"
-    return f'<polygon points="{corners}" fill="#eee"/><line x1="0" y1="{SIZE}" x2="{SIZE}" y2="0" stroke="#555"/>'
+    corners = (
+        f"0,{SIZE - wide:.1f} {SIZE - wide:.1f},0 {SIZE},0 {SIZE},{wide:.1f} {wide:.1f},{SIZE}"
+        f" 0,{SIZE}"
+    )
+    return (
+        f'<polygon points="{corners}" fill="#eee"/><line x1="0" y1="{SIZE}" x2="{SIZE}" y2="0"'
+        ' stroke="#555"/>'
+    )
 
 
 def _ticks(low: float, high: float) -> list[str]:
@@ -68,16 +88,23 @@ def _ticks(low: float, high: float) -> list[str]:
     for exponent in range(ceil(low), floor(high) + 1):
         at = (exponent - low) / (high - low) * SIZE
         text = f"{10.0**exponent:g}"
-        parts.append(f'<line x1="{at:.1f}" y1="{SIZE}" x2="{at:.1f}" y2="{SIZE + 5}" stroke="#999"/>')
+        parts.append(
+            f'<line x1="{at:.1f}" y1="{SIZE}" x2="{at:.1f}" y2="{SIZE + 5}" stroke="#999"/>'
+        )
         parts.append(f'<text x="{at:.1f}" y="{SIZE + 20}" text-anchor="middle">{text}</text>')
-        parts.append(f'<line x1="-5" y1="{SIZE - at:.1f}" x2="0" y2="{SIZE - at:.1f}" stroke="#999"/>')
+        parts.append(
+            f'<line x1="-5" y1="{SIZE - at:.1f}" x2="0" y2="{SIZE - at:.1f}" stroke="#999"/>'
+        )
         parts.append(f'<text x="-8" y="{SIZE - at + 4:.1f}" text-anchor="end">{text}</text>')
     return parts
 
 
 def _dot(point: Point, *, place: Callable[[float], float], colour: str) -> str:
     x, y = place(point.measured), SIZE - place(point.predicted)
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}" fill-opacity="0.6"><title>{escape(point.label)}</title></circle>'
+    return (
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"'
+        f' fill-opacity="0.6"><title>{escape(point.label)}</title></circle>'
+    )
 
 
 def _legend(groups: Sequence[str], *, colour: Mapping[str, str]) -> list[str]:

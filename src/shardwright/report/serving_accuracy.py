@@ -24,12 +24,21 @@ from shardwright.validation.serving.judge import (
 
 def render_serving(validation: ServingValidation) -> RenderableType:
     """Errors by engine and device, then of what the sources leave open, and why rows were skipped."""
-    header = ("engine, device", *(word for metric in Metric for word in (f"{metric.value}: rows", "median", "mean", "bias")))
+    header = (
+        "engine, device",
+        *(
+            word
+            for metric in Metric
+            for word in (f"{metric.value}: rows", "median", "mean", "bias")
+        ),
+    )
     lines = []
     for name, rows in grouped(validation.rows, engine_and_device).items():
         lines.append((name, *_figures(rows, Column.KNOWN)))
     for column in Column:
-        if column is not Column.KNOWN and any(row.column(metric) is column for row in validation.rows for metric in Metric):
+        if column is not Column.KNOWN and any(
+            row.column(metric) is column for row in validation.rows for metric in Metric
+        ):
             lines.append((column.value, *_figures(validation.rows, column)))
     parts: list[RenderableType] = [
         plain_table(header, lines, right=range(1, len(header)), spare=(13, 14, 15, 16, 4, 8, 12)),
@@ -39,7 +48,12 @@ def render_serving(validation: ServingValidation) -> RenderableType:
         parts.append(Words(Text("--json says of each what it lacks", style="dim")))
     else:
         parts += [
-            Words(Text(f"  line {skip.measurement.line}: {skip.reason.value}{f': {skip.detail}' if skip.detail else ''}"))
+            Words(
+                Text(
+                    f"  line {skip.measurement.line}:"
+                    f" {skip.reason.value}{f': {skip.detail}' if skip.detail else ''}"
+                )
+            )
             for skip in validation.skipped
         ]
     return Group(*parts)
@@ -52,14 +66,24 @@ def _figures(rows: tuple[ServingRow, ...], column: Column) -> tuple[str, ...]:
         if errors is None:
             cells += ["-"] * 4
         else:
-            cells += [str(errors.n), format_percent(errors.median), format_percent(errors.mean), f"{100 * errors.bias:+.1f} %"]
+            cells += [
+                str(errors.n),
+                format_percent(errors.median),
+                format_percent(errors.mean),
+                f"{100 * errors.bias:+.1f} %",
+            ]
     return tuple(cells)
 
 
 def serving_judged_line(validation: ServingValidation) -> str:
-    """How many rows were judged, how many of them are called infeasible, and why others were not judged."""
+    """How many rows were judged, how many of them are called infeasible, and why others were not
+    judged.
+    """
     reasons = Counter(skip.reason.value for skip in validation.skipped)
     skipped = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
     infeasible = sum(bool(row.infeasible) for row in validation.rows)
     called = f", {infeasible} called infeasible" if infeasible else ""
-    return f"{len(validation.rows)} rows judged{called}, {len(validation.skipped)} skipped{f' ({skipped})' if skipped else ''}"
+    return (
+        f"{len(validation.rows)} rows judged{called}, {len(validation.skipped)}"
+        f" skipped{f' ({skipped})' if skipped else ''}"
+    )

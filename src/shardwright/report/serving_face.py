@@ -17,7 +17,13 @@ from shardwright.serving.mean_field import MeanField
 from shardwright.serving.metrics import Metrics, Spread
 from shardwright.serving.notation import print_deployment
 from shardwright.serving.seconds import PARTS
-from shardwright.units import format_bytes, format_count, format_parameters, format_percent, format_seconds
+from shardwright.units import (
+    format_bytes,
+    format_count,
+    format_parameters,
+    format_percent,
+    format_seconds,
+)
 
 
 def serving_document(answer: ServingAnswer) -> dict[str, Any]:
@@ -31,7 +37,12 @@ def serving_document(answer: ServingAnswer) -> dict[str, Any]:
         "iterations": answer.served.iterations,
         "seconds_by_part": dict(zip(PARTS, answer.served.by_part.tolist(), strict=True)),
         "pools": [
-            {"role": one.pool.role.value, "count": one.pool.count, "memory": asdict(one.memory), "cache_used": one.cache_used}
+            {
+                "role": one.pool.role.value,
+                "count": one.pool.count,
+                "memory": asdict(one.memory),
+                "cache_used": one.cache_used,
+            }
             for one in answer.pools
         ],
         "joules_per_token": answer.joules_per_token,
@@ -48,10 +59,22 @@ def render_estimate(found: MeanField) -> RenderableType:
     """The same as lines."""
     seen = estimate_document(found)
     return Group(
-        Text(f"In the mean: {format_count(seen['tokens_per_second'])} tokens/s, {format_count(seen['requests_per_second'])} requests/s"),
-        Text(f"time to first token {_seconds(seen['ttft_s'])}, of each further one {_seconds(seen['tpot_s'])}"),
+        Text(
+            f"In the mean: {format_count(seen['tokens_per_second'])} tokens/s,"
+            f" {format_count(seen['requests_per_second'])} requests/s"
+        ),
+        Text(
+            f"time to first token {_seconds(seen['ttft_s'])}, of each further one"
+            f" {_seconds(seen['tpot_s'])}"
+        ),
         Text(f"time of a request {_seconds(seen['e2e_s'])}"),
-        Words(Text(f"{seen['decoding']:.4g} requests of a rank decode, {_seconds(seen['iteration_s'])} an iteration", style="dim")),
+        Words(
+            Text(
+                f"{seen['decoding']:.4g} requests of a rank decode, {_seconds(seen['iteration_s'])}"
+                " an iteration",
+                style="dim",
+            )
+        ),
     )
 
 
@@ -67,7 +90,12 @@ def render_serving(answer: ServingAnswer) -> RenderableType:
         Words(Text(_rates(answer)), hanging=2),
         *(Words(Text(line), hanging=2) for line in _waits(answer)),
         Text(),
-        plain_table(("", "mean", "p50", "p90", "p99"), [_times(*row) for row in _spreads(seen)], right=(1, 2, 3, 4), whole=(0,)),
+        plain_table(
+            ("", "mean", "p50", "p90", "p99"),
+            [_times(*row) for row in _spreads(seen)],
+            right=(1, 2, 3, 4),
+            whole=(0,),
+        ),
         Text(),
         plain_table(("time of iterations", "share"), list(_shares(answer)), right=(1,), whole=(0,)),
         Text(),
@@ -84,17 +112,22 @@ def render_serving(answer: ServingAnswer) -> RenderableType:
 def _head(answer: ServingAnswer) -> str:
     model, cluster = answer.problem.model, answer.problem.cluster
     return (
-        f"{model.name or model.architecture} ({format_parameters(model.num_parameters)}) on {cluster.expression} with {answer.engine}: "
-        f"{print_deployment(answer.deployment)}"
+        f"{model.name or model.architecture} ({format_parameters(model.num_parameters)}) on"
+        f" {cluster.expression} with {answer.engine}: {print_deployment(answer.deployment)}"
     )
 
 
 def _rates(answer: ServingAnswer) -> str:
     seen = answer.metrics
-    energy = "" if answer.joules_per_token is None else f"; at most {answer.joules_per_token:.3g} J a token at the devices' power limits"
+    energy = (
+        ""
+        if answer.joules_per_token is None
+        else f"; at most {answer.joules_per_token:.3g} J a token at the devices' power limits"
+    )
     return (
-        f"{format_count(seen.tokens_per_second)} tokens/s of answers, {format_count(seen.per_device)} a device, "
-        f"{_number(seen.per_user)} a user; {format_count(seen.requests_per_second)} requests/s{energy}"
+        f"{format_count(seen.tokens_per_second)} tokens/s of answers,"
+        f" {format_count(seen.per_device)} a device, {_number(seen.per_user)} a user;"
+        f" {format_count(seen.requests_per_second)} requests/s{energy}"
     )
 
 
@@ -103,7 +136,10 @@ def _waits(answer: ServingAnswer) -> Iterator[str]:
     seen, served = answer.metrics, answer.served
     if seen.queue >= 0.5:
         waits = format_seconds(served.waiting_s)
-        yield f"{format_count(seen.queue)} requests wait for admission in the mean, {waits} each: {_full(answer)}"
+        yield (
+            f"{format_count(seen.queue)} requests wait for admission in the mean, {waits} each:"
+            f" {_full(answer)}"
+        )
     else:
         yield f"No queue: {format_count(seen.concurrency)} requests run in the mean"
     lost = int(served.preempted.sum())
@@ -114,7 +150,10 @@ def _waits(answer: ServingAnswer) -> Iterator[str]:
     promise = answer.problem.job.promise
     if promise.ttft_s or promise.tpot_s or promise.e2e_s:
         kept = "kept" if seen.promised else "not kept"
-        shares = f"{format_percent(seen.kept)} of the requests in time ({format_percent(promise.share)} promised)"
+        shares = (
+            f"{format_percent(seen.kept)} of the requests in time ({format_percent(promise.share)}"
+            " promised)"
+        )
         yield f"Promise {kept}: {shares}, {format_count(seen.goodput)} requests/s of those"
 
 
@@ -125,11 +164,21 @@ def _full(answer: ServingAnswer) -> str:
 
 
 def _spreads(seen: Metrics) -> tuple[tuple[str, Spread], ...]:
-    return (("time to first token", seen.ttft), ("time of each further token", seen.tpot), ("time of a request", seen.e2e))
+    return (
+        ("time to first token", seen.ttft),
+        ("time of each further token", seen.tpot),
+        ("time of a request", seen.e2e),
+    )
 
 
 def _times(name: str, of: Spread) -> tuple[str, ...]:
-    return (name, *(format_seconds(value) if not isnan(value) else "-" for value in (of.mean, of.p50, of.p90, of.p99)))
+    return (
+        name,
+        *(
+            format_seconds(value) if not isnan(value) else "-"
+            for value in (of.mean, of.p50, of.p90, of.p99)
+        ),
+    )
 
 
 def _shares(answer: ServingAnswer) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,6 @@
-"""What an answer about serving rests on: facts of the engine with their links, formats, assumptions, and numbers without a table."""
+"""What an answer about serving rests on: facts of the engine with their links, formats,
+assumptions, and numbers without a table.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ LONGEST = 60
 
 
 def render_sources(answer: ServingAnswer) -> RenderableType:
-    """The engine's values on its workers with what says so, number formats by class, tables of kernels, and constants."""
+    """The engine's values on its workers with what says so, number formats by class, tables of
+    kernels, and constants.
+    """
     return Group(
         Text(f"{answer.engine}, on its workers:"),
         plain_table(("", "value", "says"), list(_facts(answer.settled)), whole=(0,)),
@@ -31,15 +35,26 @@ def render_sources(answer: ServingAnswer) -> RenderableType:
         plain_table(("products", "weights", "multiplied in"), list(_formats(answer)), whole=(0,)),
         Text(),
         Text(_kernels(answer)),
-        plain_table(("constant", "value"), list(_constants(answer.problem.constants)), right=(1,), whole=(0,)),
+        plain_table(
+            ("constant", "value"),
+            list(_constants(answer.problem.constants)),
+            right=(1,),
+            whole=(0,),
+        ),
     )
 
 
 def sources_document(answer: ServingAnswer) -> dict[str, Any]:
     """The same as JSON."""
     return {
-        "facts": [{"field": name, "value": value, "link": link} for name, value, link in _facts(answer.settled)],
-        "formats": [{"products": name, "weights": weights, "multiplied_in": cast} for name, weights, cast in _formats(answer)],
+        "facts": [
+            {"field": name, "value": value, "link": link}
+            for name, value, link in _facts(answer.settled)
+        ],
+        "formats": [
+            {"products": name, "weights": weights, "multiplied_in": cast}
+            for name, weights, cast in _formats(answer)
+        ],
         "kernels": _kernels(answer),
         "constants": dict(_constants(answer.problem.constants)),
     }
@@ -51,7 +66,11 @@ def _facts(engine: Engine) -> Iterator[tuple[str, str, str]]:
     for fact in engine.facts:
         value = _word(getattr(engine, fact.field))
         if value:
-            yield fact.field.replace("_", " "), value, fact.link if fact.checked else f"{fact.link} (from memory)"
+            yield (
+                fact.field.replace("_", " "),
+                value,
+                fact.link if fact.checked else f"{fact.link} (from memory)",
+            )
 
 
 def _word(value: object) -> str:
@@ -77,10 +96,19 @@ def _formats(answer: ServingAnswer) -> Iterator[tuple[str, str, str]]:
 def _kernels(answer: ServingAnswer) -> str:
     device = answer.problem.cluster.node.accelerator.name
     if serving_tables(device) is None:
-        return f"Kernels of {device} are priced by formulas (docs/kernels.md); none was measured at the sizes of decoding."
-    return f"Kernels of {device} are priced by measured tables (aiconfigurator-core 0.12.0, docs/kernels.md)."
+        return (
+            f"Kernels of {device} are priced by formulas (docs/kernels.md); none was measured at"
+            " the sizes of decoding."
+        )
+    return (
+        f"Kernels of {device} are priced by measured tables (aiconfigurator-core 0.12.0,"
+        " docs/kernels.md)."
+    )
 
 
 def _constants(constants: ServingConstants) -> Iterator[tuple[str, str]]:
     for field in fields(constants):
-        yield field.name.removesuffix("_s").replace("_", " "), f"{getattr(constants, field.name) * 1e6:.3g} us"
+        yield (
+            field.name.removesuffix("_s").replace("_", " "),
+            f"{getattr(constants, field.name) * 1e6:.3g} us",
+        )

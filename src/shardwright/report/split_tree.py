@@ -1,4 +1,6 @@
-"""Split trees as pictures: equal children once, with their count and stride, and the devices at the leaves."""
+"""Split trees as pictures: equal children once, with their count and stride, and the devices at the
+leaves.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ class TreeNode:
     """A cut, or the devices where the cuts end.
 
     Args:
-        label: ``b[2:1]``, ``t8``, or at a leaf ``devices 0-7``. branch: what leads here from the parent: ``x2 @32`` for equal children,
-            ``2/3`` for a share; empty at the root.
+        label: ``b[2:1]``, ``t8``, or at a leaf ``devices 0-7``.
+        branch: what leads here from the parent: ``x2 @32`` for equal children, ``2/3`` for a share;
+            empty at the root.
     """
 
     label: str
@@ -30,7 +33,9 @@ class TreeNode:
 
 
 def split_tree(split: Split | None, *, base: int = 0) -> TreeNode:
-    """The picture of a tree whose first device is `base`. Neighbours that are equal (weight, subtree, stride) are one branch."""
+    """The picture of a tree whose first device is `base`. Neighbours that are equal (weight,
+    subtree, stride) are one branch.
+    """
     return _node(split, np.array([base], np.int64), branch="")
 
 
@@ -43,19 +48,38 @@ def _node(split: Split | None, bases: IntArray, *, branch: str) -> TreeNode:
     if isinstance(split.step, int):
         starts = (bases[:, None] + np.arange(split.num_parts) * split.step).ravel()
         child = _node(split.children[0], starts, branch=f"x{split.num_parts} @{split.step}")
-        return TreeNode(label=f"{split.dim.value}{split.num_parts}{zigzag}", branch=branch, children=(child,))
+        return TreeNode(
+            label=f"{split.dim.value}{split.num_parts}{zigzag}", branch=branch, children=(child,)
+        )
     assert isinstance(split.parts, tuple)
     total = sum(split.parts)
     branches = [
-        _node(child, (bases[:, None] + np.array(steps)).ravel(), branch=_share(weight, total, steps))
+        _node(
+            child, (bases[:, None] + np.array(steps)).ravel(), branch=_share(weight, total, steps)
+        )
         for weight, steps, child in _branches(split)
     ]
     if len(branches) > MAX_BRANCHES:
         left = len(branches) - MAX_BRANCHES
-        branches = [*branches[: MAX_BRANCHES - 1], TreeNode(label=f".. {left} more branches"), branches[-1]]
-    weights = [f"{w}*{n}" if n > 3 else ":".join([str(w)] * n) for w, n in ((w, len(list(g))) for w, g in groupby(split.parts))]
-    shown = weights if len(weights) <= MAX_BRANCHES else [*weights[: MAX_BRANCHES - 1], "..", weights[-1]]
-    return TreeNode(label=f"{split.dim.value}[{':'.join(shown)}]{zigzag}", branch=branch, children=tuple(branches))
+        branches = [
+            *branches[: MAX_BRANCHES - 1],
+            TreeNode(label=f".. {left} more branches"),
+            branches[-1],
+        ]
+    weights = [
+        f"{w}*{n}" if n > 3 else ":".join([str(w)] * n)
+        for w, n in ((w, len(list(g))) for w, g in groupby(split.parts))
+    ]
+    shown = (
+        weights
+        if len(weights) <= MAX_BRANCHES
+        else [*weights[: MAX_BRANCHES - 1], "..", weights[-1]]
+    )
+    return TreeNode(
+        label=f"{split.dim.value}[{':'.join(shown)}]{zigzag}",
+        branch=branch,
+        children=tuple(branches),
+    )
 
 
 def _branches(split: Split) -> Iterator[tuple[int, list[int], Split | None]]:

@@ -1,4 +1,6 @@
-"""A plan's simulated step as a picture, before it has a form: when each class of devices does what, its memory, what it sends and where."""
+"""A plan's simulated step as a picture, before it has a form: when each class of devices does what,
+its memory, what it sends and where.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,11 @@ class TimelineRow:
     """What one device does, which stands for `alike` of them.
 
     Args:
-        runs: its layers, in words. compute: its actions and update in order. beside: messages, gathers and sums beside them.
-        memory: as predicted, with the capacity of its devices. traffic: what it sends.
+        runs: its layers, in words.
+        compute: its actions and update in order.
+        beside: messages, gathers and sums beside them.
+        memory: as predicted, with the capacity of its devices.
+        traffic: what it sends.
     """
 
     device: int
@@ -51,12 +56,16 @@ class TimelineRow:
     @property
     def idle_s(self) -> float:
         """Seconds up to its last action in which it computes nothing."""
-        return max((s.end_s for s in self.compute), default=0.0) - sum(s.end_s - s.start_s for s in self.compute)
+        return max((s.end_s for s in self.compute), default=0.0) - sum(
+            s.end_s - s.start_s for s in self.compute
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """Nodes in a row whose devices do the same: their numbers, and the row of the timeline (-1 = none) of each device of one of them."""
+    """Nodes in a row whose devices do the same: their numbers, and the row of the timeline (-1 =
+    none) of each device of one of them.
+    """
 
     first: int
     count: int
@@ -68,8 +77,13 @@ class StepPicture:
     """All that is drawn of a simulated step.
 
     Args:
-        cluster: as asked. end_s: end of the last span. step_s: the step, with jitter. rows: by device. capacity: bytes of a device.
-        tiers: names of the network's tiers, innermost first. nodes: all of them, equal neighbours once.
+        cluster: as asked.
+        end_s: end of the last span.
+        step_s: the step, with jitter.
+        rows: by device.
+        capacity: bytes of a device.
+        tiers: names of the network's tiers, innermost first.
+        nodes: all of them, equal neighbours once.
     """
 
     cluster: str
@@ -94,7 +108,8 @@ def step_picture(
     """The picture of a simulated step.
 
     Args:
-        trace: of the first device of each class. prediction, traffic, classes: of and by class; a class is its devices.
+        trace: of the first device of each class.
+        prediction, traffic, classes: of and by class; a class is its devices.
         node_sizes: devices of each node.
     """
     order = sorted(range(len(classes)), key=lambda k: classes[k][0])
@@ -154,7 +169,11 @@ def row_name(row: TimelineRow) -> str:
 
 def nodes_name(nodes: Nodes) -> str:
     """Numbers of equal nodes."""
-    return f"node {nodes.first}" if nodes.count == 1 else f"nodes {nodes.first}-{nodes.first + nodes.count - 1}"
+    return (
+        f"node {nodes.first}"
+        if nodes.count == 1
+        else f"nodes {nodes.first}-{nodes.first + nodes.count - 1}"
+    )
 
 
 def group_text(group: DeviceList) -> str:

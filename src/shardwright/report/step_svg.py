@@ -1,4 +1,6 @@
-"""A simulated step as SVG: its timeline to scale, memory against capacity, nodes, and what is sent over each tier."""
+"""A simulated step as SVG: its timeline to scale, memory against capacity, nodes, and what is sent
+over each tier.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,16 @@ from typing import Final
 
 from shardwright.program.step_trace import Span
 from shardwright.report.palette import PALETTE
-from shardwright.report.step_picture import BUBBLE, COLOURS, StepPicture, TimelineRow, group_text, nodes_name, room_of, row_name
+from shardwright.report.step_picture import (
+    BUBBLE,
+    COLOURS,
+    StepPicture,
+    TimelineRow,
+    group_text,
+    nodes_name,
+    room_of,
+    row_name,
+)
 from shardwright.report.svg_sheet import FAINT, LETTER, LINE, MARGIN, PAD, Sheet
 from shardwright.units import format_bytes, format_percent, format_seconds
 
@@ -28,8 +39,9 @@ MAX_NODES: Final = 32
 def step_parts(sheet: Sheet, step: StepPicture, y: float) -> float:
     """Draw a step from `y` downwards; the y below it.
 
-    Actions are rects of class ``action``, what runs beside them of class ``beside``; bubbles are the grey behind. Rects of class ``memory``
-    and ``sent`` have a device's bytes as lengths. All say in their titles what they are.
+    Actions are rects of class ``action``, what runs beside them of class ``beside``; bubbles are
+    the grey behind. Rects of class ``memory`` and ``sent`` have a device's bytes as lengths. All
+    say in their titles what they are.
     """
     y = _timeline(sheet, step, y)
     y = _memory(sheet, step, y + LINE)
@@ -40,7 +52,14 @@ def step_parts(sheet: Sheet, step: StepPicture, y: float) -> float:
 def shown_rows(step: StepPicture) -> tuple[TimelineRow, ...]:
     """The first rows, as many as keep the picture small; one at least."""
     spans = accumulate(len(row.compute) + len(row.beside) for row in step.rows)
-    return tuple(row for row, count in zip(step.rows[:MAX_ROWS], spans, strict=False) if count <= MAX_BARS) or step.rows[:1]
+    return (
+        tuple(
+            row
+            for row, count in zip(step.rows[:MAX_ROWS], spans, strict=False)
+            if count <= MAX_BARS
+        )
+        or step.rows[:1]
+    )
 
 
 def _left(rows: tuple[TimelineRow, ...]) -> float:
@@ -49,8 +68,17 @@ def _left(rows: tuple[TimelineRow, ...]) -> float:
 
 def _timeline(sheet: Sheet, step: StepPicture, y: float) -> float:
     rows = shown_rows(step)
-    sheet.text(MARGIN, y, f"One step on {step.cluster}: {format_seconds(step.step_s)}, as simulated", bold=True)
-    kinds = [kind for kind in COLOURS if any(s.kind == kind for row in rows for s in (*row.compute, *row.beside))]
+    sheet.text(
+        MARGIN,
+        y,
+        f"One step on {step.cluster}: {format_seconds(step.step_s)}, as simulated",
+        bold=True,
+    )
+    kinds = [
+        kind
+        for kind in COLOURS
+        if any(s.kind == kind for row in rows for s in (*row.compute, *row.beside))
+    ]
     x = float(MARGIN)
     for word, colour in [*((kind, COLOURS[kind]) for kind in kinds), ("bubble", BUBBLE)]:
         sheet.rect(x, y + PAD, 12, 12, fill=colour)
@@ -59,14 +87,28 @@ def _timeline(sheet: Sheet, step: StepPicture, y: float) -> float:
     y, left = y + 2 * LINE, _left(rows)
     for row in rows:
         sheet.text(MARGIN, y + BAR - 3, row_name(row))
-        sheet.bar(left, y, TIMELINE, BAR, fill=BUBBLE, kind="step", title=f"device {row.device}: {_idle(step, row)}")
+        sheet.bar(
+            left,
+            y,
+            TIMELINE,
+            BAR,
+            fill=BUBBLE,
+            kind="step",
+            title=f"device {row.device}: {_idle(step, row)}",
+        )
         for span in row.compute:
             _span(sheet, step, span, left, y, BAR, kind="action")
         for span in row.beside:
             _span(sheet, step, span, left, y + BAR, THIN, kind="beside")
         y += BAR + 2 * THIN
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        sheet.text(left + share * TIMELINE, y + LINE / 2, format_seconds(share * step.end_s, digits=3), colour=FAINT, middle=True)
+        sheet.text(
+            left + share * TIMELINE,
+            y + LINE / 2,
+            format_seconds(share * step.end_s, digits=3),
+            colour=FAINT,
+            middle=True,
+        )
     return _more(sheet, len(step.rows) - len(rows), y + LINE * 3 / 2)
 
 
@@ -74,13 +116,25 @@ def _idle(step: StepPicture, row: TimelineRow) -> str:
     return f"computes nothing for {format_percent(row.idle_s / step.end_s)} of the step"
 
 
-def _span(sheet: Sheet, step: StepPicture, span: Span, left: float, y: float, height: float, *, kind: str) -> None:
+def _span(
+    sheet: Sheet, step: StepPicture, span: Span, left: float, y: float, height: float, *, kind: str
+) -> None:
     scale = TIMELINE / step.end_s
     where = f" lane {span.lane} chunk {span.chunk}" if span.chunk >= 0 else ""
     what = f" microbatch {span.microbatch}" if span.microbatch >= 0 else ""
-    title = f"device {span.device}: {span.kind}{where}{what}, {span.start_s:.9g} to {span.end_s:.9g} s"
+    title = (
+        f"device {span.device}: {span.kind}{where}{what}, {span.start_s:.9g} to {span.end_s:.9g} s"
+    )
     width = (span.end_s - span.start_s) * scale
-    sheet.bar(left + span.start_s * scale, y, width, height, fill=COLOURS.get(span.kind, FAINT), kind=kind, title=title)
+    sheet.bar(
+        left + span.start_s * scale,
+        y,
+        width,
+        height,
+        fill=COLOURS.get(span.kind, FAINT),
+        kind=kind,
+        title=title,
+    )
 
 
 def _more(sheet: Sheet, count: int, y: float) -> float:
@@ -103,14 +157,34 @@ def _memory(sheet: Sheet, step: StepPicture, y: float) -> float:
     y, left = y + 2 * LINE, _left(rows)
     for row in rows:
         sheet.text(MARGIN, y + BAR - 3, row_name(row))
-        sheet.rect(left, y, room_of(step, row) * scale, BAR, fill="#f7f7f7", kind="capacity", title=f"{room_of(step, row)} bytes")
+        sheet.rect(
+            left,
+            y,
+            room_of(step, row) * scale,
+            BAR,
+            fill="#f7f7f7",
+            kind="capacity",
+            title=f"{room_of(step, row)} bytes",
+        )
         x = left
         for name, size in row.memory.items:
             colour = PALETTE[names.index(name) % len(PALETTE)]
-            sheet.bar(x, y, size * scale, BAR, fill=colour, kind="memory", title=f"device {row.device}: {name} {size} bytes")
+            sheet.bar(
+                x,
+                y,
+                size * scale,
+                BAR,
+                fill=colour,
+                kind="memory",
+                title=f"device {row.device}: {name} {size} bytes",
+            )
             x += size * scale
         full = format_percent(row.memory.reserved / room_of(step, row))
-        sheet.text(left + MEMORY + PAD, y + BAR - 3, f"{format_bytes(row.memory.reserved)}, {full}  {row.runs}")
+        sheet.text(
+            left + MEMORY + PAD,
+            y + BAR - 3,
+            f"{format_bytes(row.memory.reserved)}, {full}  {row.runs}",
+        )
         y += BAR + 4
     return _more(sheet, len(step.rows) - len(rows), y)
 
@@ -118,23 +192,38 @@ def _memory(sheet: Sheet, step: StepPicture, y: float) -> float:
 def _nodes(sheet: Sheet, step: StepPicture, y: float) -> float:
     sheet.text(MARGIN, y, "Nodes: devices coloured by the row that they are in", bold=True)
     y += LINE
-    left = MARGIN + max(len(nodes_name(nodes)) for nodes in step.nodes[:MAX_NODES]) * LETTER + 2 * PAD
+    left = (
+        MARGIN + max(len(nodes_name(nodes)) for nodes in step.nodes[:MAX_NODES]) * LETTER + 2 * PAD
+    )
     for nodes in step.nodes[:MAX_NODES]:
         sheet.text(MARGIN, y + BAR - 3, nodes_name(nodes))
         for place, row in enumerate(nodes.rows):
             colour = PALETTE[row % len(PALETTE)] if row >= 0 else "#f7f7f7"
-            name = f"as device {step.rows[row].device}: {step.rows[row].runs}" if row >= 0 else "runs nothing"
-            sheet.rect(left + place * (BAR + 2), y, BAR, BAR, fill=colour, kind="device", title=name)
+            name = (
+                f"as device {step.rows[row].device}: {step.rows[row].runs}"
+                if row >= 0
+                else "runs nothing"
+            )
+            sheet.rect(
+                left + place * (BAR + 2), y, BAR, BAR, fill=colour, kind="device", title=name
+            )
         y += BAR + 4
     return _more(sheet, len(step.nodes) - MAX_NODES, y)
 
 
 def _traffic(sheet: Sheet, step: StepPicture, y: float) -> float:
-    sheet.text(MARGIN, y, "What each device sends in a step, by group, over the links of each tier", bold=True)
+    sheet.text(
+        MARGIN,
+        y,
+        "What each device sends in a step, by group, over the links of each tier",
+        bold=True,
+    )
     y += LINE
     sent = [(row, one) for row in step.rows for one in row.traffic]
     most = max((size for _, one in sent for size in one.sent), default=0.0)
-    words = [f"{row_name(row)}  {one.part}  {group_text(one.group)}" for row, one in sent[:MAX_TRAFFIC]]
+    words = [
+        f"{row_name(row)}  {one.part}  {group_text(one.group)}" for row, one in sent[:MAX_TRAFFIC]
+    ]
     left = MARGIN + max(map(len, words), default=0) * LETTER + 2 * PAD
     for place, tier in enumerate(step.tiers):
         sheet.text(left + place * (SENT + 100), y, tier, colour=FAINT)

@@ -23,28 +23,53 @@ class Sheet:
     parts: list[str]
     right: float = 0.0
 
-    def text(self, x: float, y: float, words: str, *, colour: str = INK, bold: bool = False, middle: bool = False) -> None:
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        *,
+        colour: str = INK,
+        bold: bool = False,
+        middle: bool = False,
+    ) -> None:
         """Words that begin at `x`, or have their middle there, on the line `y`."""
         weight = ' font-weight="bold"' if bold else ""
         anchor = ' text-anchor="middle"' if middle else ""
-        self.parts.append(f'<text x="{coordinate(x)}" y="{coordinate(y)}" fill="{colour}"{weight}{anchor}>{escape(words)}</text>')
+        self.parts.append(
+            f'<text x="{coordinate(x)}" y="{coordinate(y)}"'
+            f' fill="{colour}"{weight}{anchor}>{escape(words)}</text>'
+        )
         self.right = max(self.right, x + len(words) * LETTER * (0.5 if middle else 1.0))
 
-    def rect(self, x: float, y: float, width: float, height: float, *, fill: str, kind: str = "", title: str = "") -> None:
+    def rect(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        *,
+        fill: str,
+        kind: str = "",
+        title: str = "",
+    ) -> None:
         """A framed rectangle; `kind` is its class, `title` what it says when it is pointed at."""
         named = f' class="{kind}"' if kind else ""
         inside = f"><title>{escape(title)}</title></rect>" if title else "/>"
         self.parts.append(
-            f'<rect{named} x="{coordinate(x)}" y="{coordinate(y)}" width="{coordinate(width)}" height="{coordinate(height)}" fill="{fill}" '
-            f'stroke="{FAINT}" stroke-width="0.5"{inside}'
+            f'<rect{named} x="{coordinate(x)}" y="{coordinate(y)}" width="{coordinate(width)}"'
+            f' height="{coordinate(height)}" fill="{fill}" stroke="{FAINT}"'
+            f' stroke-width="0.5"{inside}'
         )
         self.right = max(self.right, x + width)
 
-    def bar(self, x: float, y: float, width: float, height: float, *, fill: str, kind: str, title: str) -> None:
+    def bar(
+        self, x: float, y: float, width: float, height: float, *, fill: str, kind: str, title: str
+    ) -> None:
         """A rect without a frame whose ends say a quantity: to a thousandth."""
         self.parts.append(
-            f'<rect class="{kind}" x="{x:.3f}" y="{coordinate(y)}" width="{width:.3f}" height="{coordinate(height)}" fill="{fill}">'
-            f"<title>{escape(title)}</title></rect>"
+            f'<rect class="{kind}" x="{x:.3f}" y="{coordinate(y)}" width="{width:.3f}"'
+            f' height="{coordinate(height)}" fill="{fill}"><title>{escape(title)}</title></rect>'
         )
         self.right = max(self.right, x + width)
 

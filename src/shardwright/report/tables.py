@@ -37,7 +37,10 @@ class PlainTable:
         """Its lines: as wide as the screen where its columns can be so narrow."""
         width = options.max_width
         least = [self._least(column) for column in range(len(self.header))]
-        wanted = [max(size, min(self._most(c), COMFORT)) if c in self.shorter else size for c, size in enumerate(least)]
+        wanted = [
+            max(size, min(self._most(c), COMFORT)) if c in self.shorter else size
+            for c, size in enumerate(least)
+        ]
         gone = _gone(wanted, spare=self.spare[: self.first_spare], width=width)
         gone |= _gone(least, spare=[*gone, *(c for c in self.spare if c not in gone)], width=width)
         columns = [column for column in range(len(self.header)) if column not in gone]
@@ -49,14 +52,26 @@ class PlainTable:
             cells = list(row)
             for column, size in zip(columns, widths, strict=True):
                 if column in self.shorter and cell_len(row[column]) > size:
-                    cells[column] = next(form for form in self.shorter[column][number] if cell_len(form) <= size)
+                    cells[column] = next(
+                        form for form in self.shorter[column][number] if cell_len(form) <= size
+                    )
                     shortened.add(column)
             yield from self._lines(cells, columns, widths)
-        told = [f"{what}: {', '.join(names)}" for what, some in _TOLD if (names := self._titles(gone if some else shortened))]
+        told = [
+            f"{what}: {', '.join(names)}"
+            for what, some in _TOLD
+            if (names := self._titles(gone if some else shortened))
+        ]
         if told:
             full = [self._most(c) if c in self.shorter else size for c, size in enumerate(least)]
             needed = _total(full) + console.width - width
-            yield Words(Text(f"{'; '.join(told)}; a screen of {needed} columns shows all, and so does --json", style="dim"))
+            yield Words(
+                Text(
+                    f"{'; '.join(told)}; a screen of {needed} columns shows all, and so does"
+                    " --json",
+                    style="dim",
+                )
+            )
 
     def _titles(self, columns: Collection[int]) -> list[str]:
         return [self.header[c] for c in sorted(columns) if self.header[c]]
@@ -71,21 +86,47 @@ class PlainTable:
         cells = self._cells(column)
         title = _longest_word(self.header[column])
         if column in self.shorter:
-            return max(title, *(min(map(cell_len, (cell, *forms))) for cell, forms in zip(cells, self.shorter[column], strict=True)), 0)
+            return max(
+                title,
+                *(
+                    min(map(cell_len, (cell, *forms)))
+                    for cell, forms in zip(cells, self.shorter[column], strict=True)
+                ),
+                0,
+            )
         if column in self.right or column in self.whole:
-            return max(map(cell_len, cells), default=0) if not title else max(title, *map(cell_len, cells), 0)
-        return max(title, min(max(NARROW, *map(_longest_word, cells)), max(map(cell_len, cells)))) if cells else title
+            return (
+                max(map(cell_len, cells), default=0)
+                if not title
+                else max(title, *map(cell_len, cells), 0)
+            )
+        return (
+            max(title, min(max(NARROW, *map(_longest_word, cells)), max(map(cell_len, cells))))
+            if cells
+            else title
+        )
 
     def _lines(
-        self, row: Sequence[str], columns: Sequence[int], widths: Sequence[int], *, style: str = "", below: bool = False
+        self,
+        row: Sequence[str],
+        columns: Sequence[int],
+        widths: Sequence[int],
+        *,
+        style: str = "",
+        below: bool = False,
     ) -> Iterator[Text]:
         """A row; with `below`, cells of fewer lines stand at its foot."""
-        cells = [broken(row[column], width=size) for column, size in zip(columns, widths, strict=True)]
+        cells = [
+            broken(row[column], width=size) for column, size in zip(columns, widths, strict=True)
+        ]
         height = max(map(len, cells))
         if below:
             cells = [[""] * (height - len(cell)) + cell for cell in cells]
         for line in zip_longest(*cells, fillvalue=""):
-            parts = (_set(text, size, right=c in self.right) for text, c, size in zip(line, columns, widths, strict=True))
+            parts = (
+                _set(text, size, right=c in self.right)
+                for text, c, size in zip(line, columns, widths, strict=True)
+            )
             yield unbroken(Text((" " * GAP).join(parts).rstrip(), style=style))
 
 
@@ -104,13 +145,17 @@ def plain_table(
 ) -> PlainTable:
     """A table without lines, no wider than the screen as far as its words allow.
 
-    Cells break between words, never inside one. Where that is not enough columns are left out, and a line below says which.
+    Cells break between words, never inside one. Where that is not enough columns are left out, and
+    a line below says which.
 
     Args:
-        right: columns of numbers, set to the right and never broken. whole: other columns that are not broken. spare: columns that may be
-            left out, the first one first. A header of empty words is left out.
-        shorter: shorter forms of the cells of columns that are not broken either, by row, the longest first: a cell shows the longest that
-            its column has room for. first_spare: how many of `spare` are left out before cells are shortened below `COMFORT`.
+        right: columns of numbers, set to the right and never broken.
+        whole: other columns that are not broken.
+        spare: columns that may be left out, the first one first. A header of empty words is left
+            out.
+        shorter: shorter forms of the cells of columns that are not broken either, by row, the
+            longest first: a cell shows the longest that its column has room for.
+        first_spare: how many of `spare` are left out before cells are shortened below `COMFORT`.
     """
     return PlainTable(
         header=tuple(header),
@@ -147,7 +192,9 @@ def _gone(least: Sequence[int], *, spare: Sequence[int], width: int) -> set[int]
 
 
 def _widths(least: Sequence[int], most: Sequence[int], *, width: int) -> list[int]:
-    """At least `least`, at most `most`; what is left of `width` goes in equal parts to those that want more."""
+    """At least `least`, at most `most`; what is left of `width` goes in equal parts to those that
+    want more.
+    """
     widths = list(least)
     left = max(width - _total(least), 0)
     wanting = sorted(range(len(least)), key=lambda c: most[c] - least[c])

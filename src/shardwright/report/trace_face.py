@@ -1,4 +1,6 @@
-"""Where the time of a step goes, device by device, predicted and measured: as a screen, and as JSON."""
+"""Where the time of a step goes, device by device, predicted and measured: as a screen, and as
+JSON.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from shardwright.units import format_bytes, format_seconds
 
 MOST_ROWS: Final = 24
 """Devices on the screen; all are in the JSON."""
-_NOTE: Final = "communication: time in which nothing else runs; waiting: pipeline bubbles and messages"
+_NOTE: Final = (
+    "communication: time in which nothing else runs; waiting: pipeline bubbles and messages"
+)
 
 
 def trace_document(trace: StepTrace) -> dict[str, Any]:
@@ -36,7 +40,10 @@ def comparison_document(found: Compared) -> dict[str, Any]:
         "plan": found.simulated.plan,
         "step_s": {"simulated": found.simulated.step_s, "measured": found.measured.step_s},
         "error": found.error,
-        "devices": [_device(one) | {"simulated": _seconds(one), "measured": _seconds(other)} for one, other in found.rows],
+        "devices": [
+            _device(one) | {"simulated": _seconds(one), "measured": _seconds(other)}
+            for one, other in found.rows
+        ],
     }
 
 
@@ -58,8 +65,15 @@ def render_trace(trace: StepTrace) -> RenderableType:
     rows = [(*_names(times), *_cells(times), _bytes(times)) for times in device_times(trace)]
     header = ("device", "runs", "compute", "communication", "waiting", "held")
     return Group(
-        Words(Text(f"{trace.plan}: a step takes {format_seconds(trace.step_s)} ({trace.origin.value}), {len(trace.spans):,} spans")),
-        plain_table(header, _few(rows, columns=len(header)), right=(2, 3, 4, 5), whole=(0,), spare=(5,)),
+        Words(
+            Text(
+                f"{trace.plan}: a step takes {format_seconds(trace.step_s)} ({trace.origin.value}),"
+                f" {len(trace.spans):,} spans"
+            )
+        ),
+        plain_table(
+            header, _few(rows, columns=len(header)), right=(2, 3, 4, 5), whole=(0,), spare=(5,)
+        ),
         Words(Text(_NOTE, style="dim")),
     )
 
@@ -75,11 +89,14 @@ def render_comparison(found: Compared) -> RenderableType:
     return Group(
         Words(
             Text(
-                f"{found.simulated.plan}: a step is predicted to take {format_seconds(simulated)} and took {format_seconds(measured)}: "
-                f"the prediction is off by {100 * found.error:+.1f} %"
+                f"{found.simulated.plan}: a step is predicted to take {format_seconds(simulated)}"
+                f" and took {format_seconds(measured)}: the prediction is off by"
+                f" {100 * found.error:+.1f} %"
             )
         ),
-        plain_table(header, _few(rows, columns=len(header)), right=(2, 3, 4, 5), whole=(0,), spare=(5,)),
+        plain_table(
+            header, _few(rows, columns=len(header)), right=(2, 3, 4, 5), whole=(0,), spare=(5,)
+        ),
         Words(Text(f"predicted | measured; {_NOTE}", style="dim")),
     )
 
@@ -91,7 +108,10 @@ def _names(times: DeviceTimes) -> tuple[str, str]:
 
 
 def _cells(times: DeviceTimes) -> tuple[str, str, str]:
-    compute, communication, waiting = (format_seconds(s, digits=3) for s in (times.compute_s, times.communication_s, times.waiting_s))
+    compute, communication, waiting = (
+        format_seconds(s, digits=3)
+        for s in (times.compute_s, times.communication_s, times.waiting_s)
+    )
     return compute, communication, waiting
 
 

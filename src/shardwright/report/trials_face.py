@@ -21,7 +21,8 @@ from shardwright.units import format_count, format_percent
 
 KNEE: Final = "<- knee"
 KNEE_TEXT: Final = (
-    "The knee has the highest efficiency over step time: beyond it, devices that are added lose more efficiency than they save time."
+    "The knee has the highest efficiency over step time: beyond it, devices that are added lose"
+    " more efficiency than they save time."
 )
 CHOSEN: Final = "<- chosen"
 
@@ -30,23 +31,43 @@ def scaling_document(found: Scaling, costs: Sequence[Compared]) -> dict[str, Any
     """``plan --devices A..B --json``."""
     return {
         "knee_devices": found.knee,
-        "rows": [_row(trial) | {"efficiency": found.efficiency(trial) if trial.simulation is not None else None} for trial in found.trials],
+        "rows": [
+            _row(trial)
+            | {"efficiency": found.efficiency(trial) if trial.simulation is not None else None}
+            for trial in found.trials
+        ],
         "costs": [training_document(row) for row in costs],
     }
 
 
 def render_scaling(found: Scaling, costs: Sequence[Compared]) -> RenderableType:
-    """A row for each number of devices, with the knee marked; days and dollars where `costs` has them."""
+    """A row for each number of devices, with the knee marked; days and dollars where `costs` has
+    them.
+    """
     fits = [trial for trial in found.trials if trial.simulation is not None]
     paid = {row.devices: row for row in costs}
-    titles = ["devices", "s/step", "tokens/s", "efficiency", *(["days", "cost $"] if paid else []), "", "strategy"]
+    titles = [
+        "devices",
+        "s/step",
+        "tokens/s",
+        "efficiency",
+        *(["days", "cost $"] if paid else []),
+        "",
+        "strategy",
+    ]
     rows = [_scaled(trial, found, paid) for trial in found.trials]
     assert fits[0].simulation is not None
     numbers = range(len(titles) - 2)
     asked = head([*request_lines(replace(fits[0].simulation.request, max_devices=0)), ("", "")])
-    edge = " It is at the end of the range here, or beyond." if found.knee == fits[-1].devices and len(fits) > 1 else ""
+    edge = (
+        " It is at the end of the range here, or beyond."
+        if found.knee == fits[-1].devices and len(fits) > 1
+        else ""
+    )
     return Group(
-        asked, plain_table(titles, rows, right=numbers, whole=(len(titles) - 2,)), Words(Text(f"\n{KNEE_TEXT}{edge}", style="dim"))
+        asked,
+        plain_table(titles, rows, right=numbers, whole=(len(titles) - 2,)),
+        Words(Text(f"\n{KNEE_TEXT}{edge}", style="dim")),
     )
 
 
@@ -75,7 +96,10 @@ def batches_document(found: Batches, rates: Sequence[float]) -> dict[str, Any]:
         "critical_batch_tokens": found.critical,
         "critical_batch_source": found.source,
         "chosen": found.chosen,
-        "rows": [_row(trial) | {"useful_tokens_per_s": rate} for trial, rate in zip(found.trials, rates, strict=True)],
+        "rows": [
+            _row(trial) | {"useful_tokens_per_s": rate}
+            for trial, rate in zip(found.trials, rates, strict=True)
+        ],
     }
 
 
@@ -85,7 +109,11 @@ def render_batches(found: Batches, rates: Sequence[float]) -> RenderableType:
         (
             f"{trial.global_batch:,}",
             f"{format_count(trial.global_batch * found.seq_len)}",
-            f"{trial.simulation.prediction.step_time_s:.4g}" if trial.simulation is not None else "no plan",
+            (
+                f"{trial.simulation.prediction.step_time_s:.4g}"
+                if trial.simulation is not None
+                else "no plan"
+            ),
             f"{trial.tokens_per_s:,.0f}" if trial.simulation is not None else "-",
             f"{rate:,.0f}" if rate else "-",
             CHOSEN if trial.global_batch == found.chosen else "",
@@ -94,10 +122,14 @@ def render_batches(found: Batches, rates: Sequence[float]) -> RenderableType:
     ]
     titles = ("sequences", "tokens", "s/step", "tokens/s", "useful tokens/s", "")
     why = (
-        f"{found.chosen:,} sequences a step have the most useful tokens a second: tokens/s over 1 + B / B_crit, with a critical batch of "
-        f"{format_count(found.critical)} tokens ({found.source})."
+        f"{found.chosen:,} sequences a step have the most useful tokens a second: tokens/s over 1 +"
+        f" B / B_crit, with a critical batch of {format_count(found.critical)} tokens"
+        f" ({found.source})."
     )
-    return section("Global batch", Group(plain_table(titles, rows, right=range(5), whole=(5,)), Words(Text(why))))
+    return section(
+        "Global batch",
+        Group(plain_table(titles, rows, right=range(5), whole=(5,)), Words(Text(why))),
+    )
 
 
 def _row(trial: Trial) -> dict[str, Any]:

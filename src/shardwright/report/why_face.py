@@ -33,63 +33,105 @@ _FATES: Final = {
 def why_document(why: Why) -> dict[str, Any]:
     """``why --json``."""
     found: dict[str, Any] = {
-        "plan": {"strategy": strategy_text(why.plan), "prediction": prediction_document(why.plan.prediction)},
+        "plan": {
+            "strategy": strategy_text(why.plan),
+            "prediction": prediction_document(why.plan.prediction),
+        },
         "strategy": why.strategy,
         "read_as": why.read_as,
         "legal": not why.broken,
-        "broken": [{"rule": b.rule, "path": b.path, "message": b.message, "hint": b.hint} for b in why.broken],
-        "search": {"fate": why.placed.fate.value, "reason": why.placed.reason, "bound_s": why.placed.bound_s or None},
+        "broken": [
+            {"rule": b.rule, "path": b.path, "message": b.message, "hint": b.hint}
+            for b in why.broken
+        ],
+        "search": {
+            "fate": why.placed.fate.value,
+            "reason": why.placed.reason,
+            "bound_s": why.placed.bound_s or None,
+        },
     }
     if why.other is None:
         return found
     prediction = why.other.prediction
     return found | {
         "prediction": prediction_document(prediction),
-        "missing_bytes": [{"rank": rank, "bytes": count} for rank, count in missing_bytes(prediction)],
+        "missing_bytes": [
+            {"rank": rank, "bytes": count} for rank, count in missing_bytes(prediction)
+        ],
         "fits_with": list(why.other.fitting),
         "changes_s": {name: noiseless(other - plan) for name, plan, other in why.seconds},
         "changes_bytes": {name: other - plan for name, plan, other in why.memory},
-        "missing_host_bytes": [{"node": one.node, "bytes": one.lacking} for one in prediction.host_memory if one.lacking],
+        "missing_host_bytes": [
+            {"node": one.node, "bytes": one.lacking}
+            for one in prediction.host_memory
+            if one.lacking
+        ],
         "changes_host_bytes": {name: other - plan for name, plan, other in why.host_memory},
     }
 
 
 def render_why(why: Why) -> RenderableType:
-    """Both strategies, the verdict on the other, and part by part what it gains and loses; or all rules that it breaks."""
+    """Both strategies, the verdict on the other, and part by part what it gains and loses; or all
+    rules that it breaks.
+    """
     read = [("Read", Text(why.read_as))] if why.read_as else []
-    lines = [("Plan", Text(strategy_text(why.plan))), ("Other", Text(why.strategy)), *read, ("Search", Text(placed_text(why.placed)))]
+    lines = [
+        ("Plan", Text(strategy_text(why.plan))),
+        ("Other", Text(why.strategy)),
+        *read,
+        ("Search", Text(placed_text(why.placed))),
+    ]
     if why.other is None:
-        return Group(_lines(lines), section("Illegal: the rules that it breaks", _rules(why.broken)))
+        return Group(
+            _lines(lines), section("Illegal: the rules that it breaks", _rules(why.broken))
+        )
     one, other = why.plan.prediction, why.other.prediction
     change = faster(other.step_time_s / one.step_time_s - 1)
-    step = f"{format_seconds(other.step_time_s)} instead of {format_seconds(one.step_time_s)}: {change}"
+    step = (
+        f"{format_seconds(other.step_time_s)} instead of {format_seconds(one.step_time_s)}:"
+        f" {change}"
+    )
     lines += [
         ("Step", Text(step + (" (if it fitted)" if not other.fits else ""))),
         ("Memory", Text(verdict(other, classes=why.other.classes, fitting=why.other.fitting))),
     ]
     return Group(
         _lines(lines),
-        section("Where the time goes, in seconds", _table(why.seconds, total="the step", names=part_name, scale=1.0, digits=4)),
-        section("Memory of the fullest device, in GiB", _table(why.memory, total="reserved", names=str, scale=GIB, digits=2)),
+        section(
+            "Where the time goes, in seconds",
+            _table(why.seconds, total="the step", names=part_name, scale=1.0, digits=4),
+        ),
+        section(
+            "Memory of the fullest device, in GiB",
+            _table(why.memory, total="reserved", names=str, scale=GIB, digits=2),
+        ),
         *_hosts(why),
         *_lacking(why),
     )
 
 
 def why_line(why: Why) -> str:
-    """``why --quiet``: seconds, the strategy, how much slower it is or that it does not fit, where the search put it, with tabs between."""
+    """``why --quiet``: seconds, the strategy, how much slower it is or that it does not fit, where
+    the search put it, with tabs between.
+    """
     placed = placed_text(why.placed)
     if why.other is None:
         return f"{placed}\n"
     step, plan = why.other.prediction.step_time_s, why.plan.prediction.step_time_s
     misfit = misfit_text(why.other.prediction, classes=why.other.classes)
-    return answer_line(why.strategy, step_time_s=step, misfit=f"{misfit or faster(step / plan - 1)}\t{placed}")
+    return answer_line(
+        why.strategy, step_time_s=step, misfit=f"{misfit or faster(step / plan - 1)}\t{placed}"
+    )
 
 
 def faster(change: float) -> str:
     """A change of the step's seconds, as a share of them, in words."""
     share = format_percent(abs(change))
-    return "the same" if share == format_percent(0.0) else f"{share} {'slower' if change > 0 else 'faster'}"
+    return (
+        "the same"
+        if share == format_percent(0.0)
+        else f"{share} {'slower' if change > 0 else 'faster'}"
+    )
 
 
 def placed_text(placed: Placed) -> str:
@@ -98,12 +140,16 @@ def placed_text(placed: Placed) -> str:
 
 
 def _lines(lines: list[tuple[str, Text]]) -> Text:
-    return Text("\n").join(Text.assemble((f"{name:<{LABEL}}", "bold"), text) for name, text in lines)
+    return Text("\n").join(
+        Text.assemble((f"{name:<{LABEL}}", "bold"), text) for name, text in lines
+    )
 
 
 def _rules(broken: tuple[Violation, ...]) -> RenderableType:
     return plain_table(
-        ("rule", "", "hint"), [(b.rule, f"{b.path}: {b.message}" if b.path else b.message, b.hint) for b in broken], whole=(0,)
+        ("rule", "", "hint"),
+        [(b.rule, f"{b.path}: {b.message}" if b.path else b.message, b.hint) for b in broken],
+        whole=(0,),
     )
 
 
@@ -112,8 +158,16 @@ def _table(rows: Beside, *, total: str, names: Any, scale: float, digits: int) -
     ranked = sorted(rows, key=lambda row: round((row[1] - row[2]) / scale, digits))
     summed = (total, sum(row[1] for row in rows), sum(row[2] for row in rows))
     shown = [
-        (name, f"{one / scale:.{digits}f}", f"{other / scale:.{digits}f}", _signed((other - one) / scale, digits=digits))
-        for name, one, other in [*((names(name), one, other) for name, one, other in ranked), summed]
+        (
+            name,
+            f"{one / scale:.{digits}f}",
+            f"{other / scale:.{digits}f}",
+            _signed((other - one) / scale, digits=digits),
+        )
+        for name, one, other in [
+            *((names(name), one, other) for name, one, other in ranked),
+            summed,
+        ]
     ]
     return plain_table(("", "plan", "other", "change"), shown, right=(1, 2, 3))
 
@@ -135,7 +189,16 @@ def _lacking(why: Why) -> list[RenderableType]:
     assert why.other is not None
     classes = why.other.classes
     lacks = missing_bytes(why.other.prediction)
-    rows = [(f"devices {classes[rank]}" if classes else f"stage {rank}", f"{format_bytes(count)} too much") for rank, count in lacks]
+    rows = [
+        (
+            f"devices {classes[rank]}" if classes else f"stage {rank}",
+            f"{format_bytes(count)} too much",
+        )
+        for rank, count in lacks
+    ]
     hosts = [one for one in why.other.prediction.host_memory if one.lacking]
-    rows += [(f"host memory of node {one.node}", f"{format_bytes(one.lacking)} too much") for one in hosts]
+    rows += [
+        (f"host memory of node {one.node}", f"{format_bytes(one.lacking)} too much")
+        for one in hosts
+    ]
     return [section("What does not fit", plain_table(("", ""), rows))] if rows else []

@@ -1,4 +1,6 @@
-"""Arguments of a launch script, and the options of a runtime that they set, by the flags that its offers name."""
+"""Arguments of a launch script, and the options of a runtime that they set, by the flags that its
+offers name.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,14 @@ ON: Final = "true"
 OFF: Final = ("false", "none", "null")
 """Values of an argument that is not set."""
 Arguments = Mapping[str, str]
-"""Name of an argument, with dashes and without those before it -> its value; ``true`` of a switch."""
+"""Name of an argument, with dashes and without those before it -> its value; ``true`` of a switch.
+"""
 
 
 def parse_arguments(text: str, *, keep_off: bool = False) -> Arguments:
-    """Arguments in any of the ways in which they are written: ``--tp 2 --bf16``, ``--tp=2``, ``--tp: 2``, ``tp: 2, bf16: true``
-    or ``tp=2 bf16=true``. One that is
-    off, or given as nothing, is left out; of one that stands twice, the last.
+    """Arguments in any of the ways in which they are written: ``--tp 2 --bf16``, ``--tp=2``,
+    ``--tp: 2``, ``tp: 2, bf16: true`` or ``tp=2 bf16=true``. One that is off, or given as nothing,
+    is left out; of one that stands twice, the last.
 
     Args:
         keep_off: arguments that are off stay, with their value.
@@ -35,7 +38,9 @@ def parse_arguments(text: str, *, keep_off: bool = False) -> Arguments:
     try:
         words = shlex.split(text, comments=True)
     except ValueError as error:
-        raise RuntimeModelError(f"arguments cannot be read: {error}", hint="--name value, as a launch script has them") from None
+        raise RuntimeModelError(
+            f"arguments cannot be read: {error}", hint="--name value, as a launch script has them"
+        ) from None
     return arguments_of(words, keep_off=keep_off)
 
 
@@ -50,23 +55,37 @@ def arguments_of(words: Iterable[str], *, keep_off: bool = False) -> Arguments:
     for word in words:
         word = word.removesuffix(",")
         stem, equals, value = word.partition("=")
-        if word.startswith("--") or word[1:].endswith(":") or (equals and (not name or (found[name] != ON and _OVERRIDE.fullmatch(word)))):
+        if (
+            word.startswith("--")
+            or word[1:].endswith(":")
+            or (equals and (not name or (found[name] != ON and _OVERRIDE.fullmatch(word))))
+        ):
             name = stem.removeprefix("--").lstrip("+").removesuffix(":").replace("_", "-").lower()
             found[name] = value if equals else ON
             name = "" if equals else name
         elif name:
             found[name] = word if found[name] == ON else f"{found[name]} {word}"
-    return {key: value for key, value in found.items() if key and (keep_off or value.lower() not in OFF)}
+    return {
+        key: value for key, value in found.items() if key and (keep_off or value.lower() not in OFF)
+    }
 
 
 def options_of(runtime: Runtime, arguments: Arguments) -> Options:
-    """What `arguments` set of each option of `runtime`: the value with the most flags that are all among them, else the one without a
-    flag. An option that has neither stays as the runtime has it.
+    """What `arguments` set of each option of `runtime`: the value with the most flags that are all
+    among them, else the one without a flag. An option that has neither stays as the runtime has it.
     """
     found = []
     for name, values in offered_values(runtime).items():
-        flags = {offer.value: parse_arguments(offer.flag) for offer in runtime.offers if offer.option == name}
-        held = [value for value in values if all(arguments.get(flag) == word for flag, word in flags[value].items())]
+        flags = {
+            offer.value: parse_arguments(offer.flag)
+            for offer in runtime.offers
+            if offer.option == name
+        }
+        held = [
+            value
+            for value in values
+            if all(arguments.get(flag) == word for flag, word in flags[value].items())
+        ]
         if held:
             found.append((name, max(held, key=lambda value: len(flags[value]))))
     return tuple(found)

@@ -1,4 +1,6 @@
-"""The base that stands for a framework as people name it: ``Megatron-LM``, ``NeMo 25.07``, ``PyTorch FSDP``."""
+"""The base that stands for a framework as people name it: ``Megatron-LM``, ``NeMo 25.07``,
+``PyTorch FSDP``.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,10 @@ import re
 from typing import Final
 
 _FAMILIES: Final = (
-    (re.compile(r"megatron[- ]?deepspeed|deepspeed[- ]?megatron|gpt[- ]?neox|bigscience"), (("", "deepspeed-2022"),)),
+    (
+        re.compile(r"megatron[- ]?deepspeed|deepspeed[- ]?megatron|gpt[- ]?neox|bigscience"),
+        (("", "deepspeed-2022"),),
+    ),
     (re.compile(r"megatron[- ]?bridge|\bmbridge\b"), (("", "megatron-bridge"),)),
     (
         re.compile(r"megatron[- ]?(?:lm|core)?|\bm[- ]?core\b"),
@@ -17,10 +22,22 @@ _FAMILIES: Final = (
     ),
     (
         re.compile(r"\bnemo\b"),
-        (("", "nemo-24.07"), ("2", "nemo-24.11"), ("3", "nemo-24.07"), ("24.9", "nemo-24.11"), ("25.4", "nemo-25.04")),
+        (
+            ("", "nemo-24.07"),
+            ("2", "nemo-24.11"),
+            ("3", "nemo-24.07"),
+            ("24.9", "nemo-24.11"),
+            ("25.4", "nemo-25.04"),
+        ),
     ),
-    (re.compile(r"deepspeed|\bzero[- ]?infinity\b"), (("", "deepspeed-2021"), ("0.6", "deepspeed-0.16"))),
-    (re.compile(r"torch[- ]?titan|\bfsdp[- ]?2\b|fully_shard"), (("", "torchtitan-0.1"), ("0.2", "torchtitan-0.2"))),
+    (
+        re.compile(r"deepspeed|\bzero[- ]?infinity\b"),
+        (("", "deepspeed-2021"), ("0.6", "deepspeed-0.16")),
+    ),
+    (
+        re.compile(r"torch[- ]?titan|\bfsdp[- ]?2\b|fully_shard"),
+        (("", "torchtitan-0.1"), ("0.2", "torchtitan-0.2")),
+    ),
     (re.compile(r"llm[- ]?foundry|\bcomposer\b|\bfsdp1?\b|mosaicml"), (("", "fsdp1-llm-foundry"),)),
     (re.compile(r"intern(?:evo|lm)"), (("", "internevo"),)),
     (re.compile(r"nanotron"), (("", "nanotron"),)),
@@ -29,24 +46,33 @@ _FAMILIES: Final = (
     (re.compile(r"hai[- ]?llm"), (("", "deepseek-v3"),)),
     (re.compile(r"shardwright"), (("", "shardwright"),)),
 )
-"""Words of a framework -> (version from which on, base), in order of versions. Megatron-LM counted to 3 before Megatron-Core began at 0.1.
-NeMo counted to 2 before it took the year and month of its container.
+"""Words of a framework -> (version from which on, base), in order of versions. Megatron-LM counted
+to 3 before Megatron-Core began at 0.1. NeMo counted to 2 before it took the year and month of its
+container.
 """
 _USUAL: Final = {
-    "megatron-core-0.12": (*(f"megatron-core-0.{n}" for n in range(5, 13)), "megatron-core-0.16", "megatron-2021", "megatron-2022"),
+    "megatron-core-0.12": (
+        *(f"megatron-core-0.{n}" for n in range(5, 13)),
+        "megatron-core-0.16",
+        "megatron-2021",
+        "megatron-2022",
+    ),
     "nemo-24.11": ("nemo-24.07", "nemo-24.11", "nemo-25.04"),
     "deepspeed-0.16": ("deepspeed-2021", "deepspeed-0.16"),
     "torchtitan-0.2": ("torchtitan-0.1", "torchtitan-0.2"),
 }
 """Base without a version -> the bases of its family."""
-_VERSION: Final = re.compile(r"(?<![0-9a-z.])(?<!zero-)(?<!zero )(?<!stage )v?([0-9]{1,2})(?:\.([0-9]{1,2}))?(?![0-9a-z])")
+_VERSION: Final = re.compile(
+    r"(?<![0-9a-z.])(?<!zero-)(?<!zero )(?<!stage )v?([0-9]{1,2})(?:\.([0-9]{1,2}))?(?![0-9a-z])"
+)
 
 
 def described(words: str) -> str:
-    """The name of the base that is nearest to a framework and version in words; empty where no framework is recognised.
+    """The name of the base that is nearest to a framework and version in words; empty where no
+    framework is recognised.
 
-    The newest base that is not newer than the version; the oldest for older ones; without a version the one that a framework's bare name
-    means.
+    The newest base that is not newer than the version; the oldest for older ones; without a version
+    the one that a framework's bare name means.
     """
     text = words.lower().replace("_", "-")
     for pattern, bases in _FAMILIES:

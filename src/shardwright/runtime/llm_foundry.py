@@ -1,4 +1,6 @@
-"""MosaicML's llm-foundry on Composer and FSDP1, as benchmarked in 2023: Triton flash attention, eager kernels."""
+"""MosaicML's llm-foundry on Composer and FSDP1, as benchmarked in 2023: Triton flash attention,
+eager kernels.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.runtime import torchtitan
 from shardwright.runtime.facts import derive, named, read, stated
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, FullRecompute, Scaling, SelectiveRecompute, TpOverlap
+from shardwright.runtime.runtime import (
+    AttentionKernel,
+    ElementKernels,
+    FullRecompute,
+    Scaling,
+    SelectiveRecompute,
+    TpOverlap,
+)
 
 _FOUNDRY: Final = "https://github.com/mosaicml/llm-foundry/blob"
 _BENCHMARK: Final = f"{_FOUNDRY}/12a631913c786ac70e33e42047d2eae6f443ee69/scripts/train/benchmarking/submit_benchmarks.py"
@@ -21,28 +30,47 @@ RUNTIME: Final = derive(
     read(
         "https://github.com/mosaicml/composer/pull/2628",
         gradient_wire=Dtype.BF16,
-        note="until October 2023 DEFAULT set no reduce_dtype, and FSDP takes the parameters' dtype then; PURE sets bf16",
+        note=(
+            "until October 2023 DEFAULT set no reduce_dtype, and FSDP takes the parameters' dtype"
+            " then; PURE sets bf16"
+        ),
     ),
     read(
         "https://github.com/pytorch/pytorch/blob/v2.0.1/torch/distributed/fsdp/_runtime_utils.py",
         off="gather_copy_bytes",
         reduce_copy_bytes=8,
-        note="parameters are views of the gathered flat parameter; gradients of the views are joined (2 + 2), then pre-divided (2 + 2)",
+        note=(
+            "parameters are views of the gathered flat parameter; gradients of the views are joined"
+            " (2 + 2), then pre-divided (2 + 2)"
+        ),
     ),
     stated(
         "https://github.com/pytorch/pytorch/blob/v2.0.1/torch/distributed/fsdp/_runtime_utils.py",
         off="sums_replicas_apart",
-        note="the sum over replicas follows in the post-backward stream; a stream of its own came with 2.1; from memory",
+        note=(
+            "the sum over replicas follows in the post-backward stream; a stream of its own came"
+            " with 2.1; from memory"
+        ),
     ),
     read(
         _BENCHMARK,
         full_recompute=FullRecompute.STOPS_EARLY,
         gather_prefetch=1,
-        note="activation_checkpointing_reentrant is False (such a checkpoint stops early); limit_all_gathers",
+        note=(
+            "activation_checkpointing_reentrant is False (such a checkpoint stops early);"
+            " limit_all_gathers"
+        ),
     ),
     stated(_BENCHMARK, attention_kernel=AttentionKernel.TRITON, note="attn_impl, set to triton"),
-    read(_API, on="reduce_every_microbatch", zero_stages=(2, 3), note="FULL_SHARD and SHARD_GRAD_OP"),
-    stated(_API, on="hybrid_sharding overlap_grad_reduce overlap_param_gather gathers_from_master", off="zero1_broadcasts", bucket_bytes=0),
+    read(
+        _API, on="reduce_every_microbatch", zero_stages=(2, 3), note="FULL_SHARD and SHARD_GRAD_OP"
+    ),
+    stated(
+        _API,
+        on="hybrid_sharding overlap_grad_reduce overlap_param_gather gathers_from_master",
+        off="zero1_broadcasts",
+        bucket_bytes=0,
+    ),
     stated(
         f"{_COMPOSER}/mosaic_fsdp_utils.py",
         off="main_grad_copy",
@@ -51,8 +79,10 @@ RUNTIME: Final = derive(
     ),
     stated(
         f"{_COMPOSER}/dist_strategy.py",
-        off="sequence_parallel context_ring context_gather context_ulysses expert_parallel overlap_p2p p2p_scatter_gather "
-        "tp_input_regather optimizer_offload",
+        off=(
+            "sequence_parallel context_ring context_gather context_ulysses expert_parallel"
+            " overlap_p2p p2p_scatter_gather tp_input_regather optimizer_offload"
+        ),
         tp_overlap=TpOverlap.NONE,
         zero_with_pipeline=0,
         schedules=("1f1b",),
@@ -65,7 +95,10 @@ RUNTIME: Final = derive(
         off="scales_reduced gathers_narrow gathers_quantized",
         on="saves_quantized",
         scaling=Scaling.DELAYED,
-        note="Transformer Engine's delayed scaling; one autocast round the model: one reduction a pass, not counted",
+        note=(
+            "Transformer Engine's delayed scaling; one autocast round the model: one reduction a"
+            " pass, not counted"
+        ),
     ),
     stated(_MODEL, element_kernels=ElementKernels.EAGER),
     stated(

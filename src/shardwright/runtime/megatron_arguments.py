@@ -1,6 +1,8 @@
-"""What arguments of Megatron-LM say of a strategy, each in plain values; what is not among them is at its default.
+"""What arguments of Megatron-LM say of a strategy, each in plain values; what is not among them is
+at its default.
 
-Source of names and defaults: Megatron-LM, megatron/training/arguments.py and megatron/core/transformer/transformer_config.py.
+Source of names and defaults: Megatron-LM, megatron/training/arguments.py and
+megatron/core/transformer/transformer_config.py.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ MODULES: Final[Mapping[str, str]] = MappingProxyType(
         "moe": "recompute_moe",
     }
 )
-"""Word of ``--recompute-modules`` -> option of a runtime; ``core_attn`` is ``recompute=selective`` of a grid."""
+"""Word of ``--recompute-modules`` -> option of a runtime; ``core_attn`` is ``recompute=selective``
+of a grid."""
 _STAGES: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """``--data-parallel-sharding-strategy`` of Megatron-FSDP -> stage of ZeRO."""
 _REPEATED: Final = re.compile(r"\(([A-Za-z|]*)\)\*([0-9]{1,4})|([A-Za-z|])\*([0-9]{1,4})")
@@ -51,7 +54,8 @@ def whole(text: str) -> int | None:
 
 
 def layout_layers(text: str) -> tuple[int, ...]:
-    """Layers (``t``) of each chunk of a layout: ``Et*3|(tt|)*6mL`` is 3, six times 2, and 0 beside what predicts further and the loss.
+    """Layers (``t``) of each chunk of a layout: ``Et*3|(tt|)*6mL`` is 3, six times 2, and 0 beside
+    what predicts further and the loss.
 
     Raises:
         RuntimeModelError: it has other letters, or is too long written out.
@@ -63,15 +67,21 @@ def layout_layers(text: str) -> tuple[int, ...]:
             break
         full = full[: found.start()] + body * times + full[found.end() :]
     if set(full) - set("EtmL|"):
-        raise RuntimeModelError(f"launch: layout {text[:40]!r} is not known here", hint="E, t, m, L, | and repetitions")
+        raise RuntimeModelError(
+            f"launch: layout {text[:40]!r} is not known here", hint="E, t, m, L, | and repetitions"
+        )
     return tuple(chunk.count("t") for chunk in full.split("|"))
 
 
-def pipeline_chunks(arguments: Arguments, *, layers: int, pp: int, vpp: int = 1) -> tuple[int, tuple[int, ...]]:
-    """Chunks a rank, and layers of each chunk, or of each stage, by any of the arguments that say them; empty = evenly.
+def pipeline_chunks(
+    arguments: Arguments, *, layers: int, pp: int, vpp: int = 1
+) -> tuple[int, tuple[int, ...]]:
+    """Chunks a rank, and layers of each chunk, or of each stage, by any of the arguments that say
+    them; empty = evenly.
 
     Args:
-        layers: of the decoder, 0 = not known. vpp: where it is said in so many words.
+        layers: of the decoder, 0 = not known.
+        vpp: where it is said in so many words.
 
     Raises:
         RuntimeModelError: a layout cannot be read, or its chunks are no whole number a rank.
@@ -79,17 +89,24 @@ def pipeline_chunks(arguments: Arguments, *, layers: int, pp: int, vpp: int = 1)
     if "pipeline-model-parallel-layout" in arguments:
         chunks = layout_layers(arguments["pipeline-model-parallel-layout"])
         if len(chunks) % pp:
-            raise RuntimeModelError(f"launch: a layout of {len(chunks)} chunks for pp {pp}", hint="a whole number of chunks a rank")
+            raise RuntimeModelError(
+                f"launch: a layout of {len(chunks)} chunks for pp {pp}",
+                hint="a whole number of chunks a rank",
+            )
         return len(chunks) // pp, chunks
     each = whole(arguments.get("num-layers-per-virtual-pipeline-stage", ""))
-    ends = [int(f"account-for-{end}-in-pipeline-split" in arguments) for end in ("embedding", "loss")]
+    ends = [
+        int(f"account-for-{end}-in-pipeline-split" in arguments) for end in ("embedding", "loss")
+    ]
     counted = layers + sum(ends)
     if each and layers:
         vpp = max(1, counted // (pp * each))
     if sum(ends) and layers and MAX_STAGES >= pp * vpp > 1 and counted % (pp * vpp) == 0:
         size = counted // (pp * vpp)
         return vpp, (size - ends[0], *(size,) * (pp * vpp - 2), size - ends[1])
-    first, last = (whole(arguments.get(f"decoder-{end}-pipeline-num-layers", "")) for end in ("first", "last"))
+    first, last = (
+        whole(arguments.get(f"decoder-{end}-pipeline-num-layers", "")) for end in ("first", "last")
+    )
     if (first or last) and layers and MAX_STAGES >= pp > 1 and vpp == 1:
         return vpp, _between(layers, pp, first, last)
     return vpp, ()
@@ -119,7 +136,9 @@ def _is_number(text: str) -> bool:
 
 
 def sharding_stage(arguments: Arguments) -> int | None:
-    """The stage of ZeRO; None where a strategy of Megatron-FSDP, or a stage of Megatron-DeepSpeed, is not known."""
+    """The stage of ZeRO; None where a strategy of Megatron-FSDP, or a stage of Megatron-DeepSpeed,
+    is not known.
+    """
     if "zero-stage" in arguments:
         return {"0": 0, "1": 1, "2": 2, "3": 3}.get(arguments["zero-stage"])
     if "use-megatron-fsdp" in arguments or "use-custom-fsdp" in arguments:
@@ -129,7 +148,13 @@ def sharding_stage(arguments: Arguments) -> int | None:
 
 def recomputed(arguments: Arguments) -> tuple[str, tuple[str, ...]]:
     """The granularity (``none``, ``selective``, ``full``), and the modules of a selective one."""
-    older = "full" if "checkpoint-activations" in arguments else "selective" if "recompute-activations" in arguments else "none"
+    older = (
+        "full"
+        if "checkpoint-activations" in arguments
+        else "selective"
+        if "recompute-activations" in arguments
+        else "none"
+    )
     granularity = arguments.get("recompute-granularity", older)
     modules = re.findall(r"[a-z_]+", arguments.get("recompute-modules", "core_attn"))
     return granularity, tuple(modules) if granularity == "selective" else ()

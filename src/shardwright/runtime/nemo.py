@@ -15,7 +15,10 @@ _GUIDE: Final = "https://docs.nvidia.com/nemo-framework/user-guide/24.12/nemotoo
 _ATTENTION: Final = "https://docs.nvidia.com/deeplearning/transformer-engine/user-guide/examples/attention/attention.html"
 
 _BUCKET: Final = 128 * MIB
-_BUCKET_NOTE: Final = "bucket_size is 128 Mi elements where there are replicas; the same in NeMo's megatron_comm_overlap.py (read)"
+_BUCKET_NOTE: Final = (
+    "bucket_size is 128 Mi elements where there are replicas; the same in NeMo's"
+    " megatron_comm_overlap.py (read)"
+)
 
 
 def _gradients(bucket: int) -> tuple[Offer, ...]:
@@ -44,16 +47,24 @@ _LOSSES: Final = megatron_core_memory.losses(
     "cross_entropy_loss_fusion: true cross_entropy_fusion_impl: native",
     "cross_entropy_loss_fusion: true cross_entropy_fusion_impl: te",
 )
-_PRECISION: Final = (
-    "https://github.com/NVIDIA/NeMo/blob/0a07447c2962ee5b55dea5af0d3fc981a2873ca4/nemo/collections/llm/recipes/precision/mixed_precision.py"
-)
+_PRECISION: Final = "https://github.com/NVIDIA/NeMo/blob/0a07447c2962ee5b55dea5af0d3fc981a2873ca4/nemo/collections/llm/recipes/precision/mixed_precision.py"
 _GATHERS: Final = (
     offered("fp8_gather", "on", "fp8_param_gather=true", read(_PRECISION, on="gathers_narrow")),
     offered("fp8_gather", "off", "fp8_param_gather=false", read(_PRECISION, off="gathers_narrow")),
 )
 _ATTENTIONS: Final = (
-    offered("attention", "flash-2", "NVTE_FUSED_ATTN=0", stated(_ATTENTION, attention_kernel=AttentionKernel.FLASH_2)),
-    offered("attention", "cudnn", "NVTE_FUSED_ATTN=1", stated(_ATTENTION, attention_kernel=AttentionKernel.CUDNN)),
+    offered(
+        "attention",
+        "flash-2",
+        "NVTE_FUSED_ATTN=0",
+        stated(_ATTENTION, attention_kernel=AttentionKernel.FLASH_2),
+    ),
+    offered(
+        "attention",
+        "cudnn",
+        "NVTE_FUSED_ATTN=1",
+        stated(_ATTENTION, attention_kernel=AttentionKernel.CUDNN),
+    ),
 )
 
 # NeMo 24.07: Megatron-Core with Transformer Engine's userbuffers and bf16 gradient reduction.
@@ -65,17 +76,26 @@ NEMO_24_07: Final = derive(
         on="overlap_grad_reduce overlap_param_gather",
         gradient_dtype=Dtype.BF16,
         bucket_bytes=0,
-        note="gradients are reduced in bf16 (grad_sync_dtype); communication is chunked by transformer layer",
+        note=(
+            "gradients are reduced in bf16 (grad_sync_dtype); communication is chunked by"
+            " transformer layer"
+        ),
     ),
     stated(
         "https://github.com/NVIDIA/NeMo/blob/v2.1.0/scripts/performance/helpers.py",
         off="gradient_passes scales_gradients",
-        note="set_primary_perf_configs: check_for_nan_in_grad False; recipes set average_in_collective; passes are not counted then",
+        note=(
+            "set_primary_perf_configs: check_for_nan_in_grad False; recipes set"
+            " average_in_collective; passes are not counted then"
+        ),
     ),
     stated(
         _GUIDE,
         tp_overlap=TpOverlap.FUSED,
-        note="ub_tp_comm_overlap: bulk and pipelined overlap of tensor-parallel collectives with their GEMMs",
+        note=(
+            "ub_tp_comm_overlap: bulk and pipelined overlap of tensor-parallel collectives with"
+            " their GEMMs"
+        ),
     ),
     stated(
         _ATTENTION,
@@ -104,13 +124,20 @@ NEMO_24_11: Final = derive(
     NEMO_24_07,
     named("nemo-24.11", version="24.11", released="2024-11"),
     read(megatron_core.OVERLAP, bucket_bytes=2 * _BUCKET, note=_BUCKET_NOTE),
-    stated(_ATTENTION, attention_kernel=AttentionKernel.CUDNN, note="cuDNN attention is preferred on Hopper"),
+    stated(
+        _ATTENTION,
+        attention_kernel=AttentionKernel.CUDNN,
+        note="cuDNN attention is preferred on Hopper",
+    ),
     stated(
         "https://github.com/NVIDIA/NeMo/blob/v2.1.0/nemo/collections/llm/gpt/model/base.py",
         on="fused_loss",
         logits_bytes=10,
         loss_bytes=48,
-        note="cross_entropy_loss_fusion is on in the model configurations: Megatron-Core's fused_cross_entropy, see there",
+        note=(
+            "cross_entropy_loss_fusion is on in the model configurations: Megatron-Core's"
+            " fused_cross_entropy, see there"
+        ),
     ),
     stated(
         "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob/main/docs/training/megatron-fsdp.md",
@@ -126,7 +153,10 @@ NEMO_24_11: Final = derive(
     read(
         _PRECISION,
         on="gathers_narrow",
-        note="bf16_with_fp8_mixed: delayed scaling with fp8_param_gather; scripts/performance takes it",
+        note=(
+            "bf16_with_fp8_mixed: delayed scaling with fp8_param_gather; scripts/performance"
+            " takes it"
+        ),
     ),
     offers=(
         *_LOSSES,
@@ -149,12 +179,17 @@ NEMO_25_04: Final = derive(
         "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/595",
         logits_bytes=6,
         loss_bytes=10,
-        note="cross_entropy_fusion_impl te: statistics 2, gradient in place of the logits 4, scaled 4 bytes",
+        note=(
+            "cross_entropy_fusion_impl te: statistics 2, gradient in place of the logits 4, scaled"
+            " 4 bytes"
+        ),
     ),
     stated(
         "https://github.com/NVIDIA-NeMo/Megatron-Bridge/pull/595",
         on="row_kernels",
-        note="Triton in Transformer Engine; recipes of mixtures set moe_permute_fusion (from memory)",
+        note=(
+            "Triton in Transformer Engine; recipes of mixtures set moe_permute_fusion (from memory)"
+        ),
     ),
     offers=NEMO_24_11.offers,
 )

@@ -1,8 +1,10 @@
-"""What a launch script sets: options of a framework, each value with its flag and with the facts that it changes.
+"""What a launch script sets: options of a framework, each value with its flag and with the facts
+that it changes.
 
-The names are one vocabulary for all frameworks; a framework offers those that it has, and its version's own value of each is the default.
-A runtime is then a framework's version and options, as text ``megatron-core-0.12 tp_overlap=dgrad loss=te``. An option changes fields of
-`Runtime` that mechanisms of the model read, never a number of its own.
+The names are one vocabulary for all frameworks; a framework offers those that it has, and its
+version's own value of each is the default. A runtime is then a framework's version and options, as
+text ``megatron-core-0.12 tp_overlap=dgrad loss=te``. An option changes fields of `Runtime` that
+mechanisms of the model read, never a number of its own.
 """
 
 from __future__ import annotations
@@ -26,12 +28,18 @@ class Option:
     """An option of the vocabulary.
 
     Args:
-        about: what it decides. values: word -> what it means. numerics: it changes what is computed, not only how fast: a search never
-            chooses it by itself. searched: values that a search tries unasked, where a runtime has them: their time and their memory are
-            both priced, and none is better in every plan. along: a plan that cuts nothing along these axes of a grid does not tell its
-            values apart; empty = every plan does.
-        of_device: its values are kernels by the names that devices have them by; not every device has all.
-        vendors: value -> whose accelerators run it, of values that are of some vendors alone; a user's own accelerator may run any.
+        about: what it decides.
+        values: word -> what it means.
+        numerics: it changes what is computed, not only how fast: a search never chooses it by
+            itself.
+        searched: values that a search tries unasked, where a runtime has them: their time and their
+            memory are both priced, and none is better in every plan.
+        along: a plan that cuts nothing along these axes of a grid does not tell its values apart;
+            empty = every plan does.
+        of_device: its values are kernels by the names that devices have them by; not every device
+            has all.
+        vendors: value -> whose accelerators run it, of values that are of some vendors alone; a
+            user's own accelerator may run any.
     """
 
     name: str
@@ -44,16 +52,22 @@ class Option:
     vendors: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
-def _switch(name: str, about: str, *, numerics: bool = False, vendors: frozenset[str] = frozenset()) -> Option:
+def _switch(
+    name: str, about: str, *, numerics: bool = False, vendors: frozenset[str] = frozenset()
+) -> Option:
     """A switch; `vendors`: whose accelerators can have it on, where not all can."""
     of_on = {"on": vendors} if vendors else {}
-    return Option(name=name, about=about, values={"on": "yes", "off": "no"}, numerics=numerics, vendors=of_on)
+    return Option(
+        name=name, about=about, values={"on": "yes", "off": "no"}, numerics=numerics, vendors=of_on
+    )
 
 
 NVIDIA: Final = frozenset({"NVIDIA"})
-"""CUDA's own: userbuffers of Transformer Engine, DeepEP and HybridEP, cuDNN, and what CUDA_ variables set."""
+"""CUDA's own: userbuffers of Transformer Engine, DeepEP and HybridEP, cuDNN, and what CUDA_
+variables set."""
 CUDA_AND_ROCM: Final = frozenset({"NVIDIA", "AMD"})
-"""What is compiled for CUDA and for ROCm: Transformer Engine's Triton kernels, and collectives that MSCCL runs."""
+"""What is compiled for CUDA and for ROCm: Transformer Engine's Triton kernels, and collectives that
+MSCCL runs."""
 OPTIONS: Final = (
     Option(
         name="transformer",
@@ -63,7 +77,11 @@ OPTIONS: Final = (
     Option(
         name="kernels",
         about="element-wise kernels",
-        values={"fused": "one kernel for a chain of operators", "eager": "one kernel an operator", "compiled": "a compiler's fusion"},
+        values={
+            "fused": "one kernel for a chain of operators",
+            "eager": "one kernel an operator",
+            "compiled": "a compiler's fusion",
+        },
     ),
     Option(
         name="attention",
@@ -77,7 +95,12 @@ OPTIONS: Final = (
         },
         of_device=True,
     ),
-    _switch("fp8_attention", "the attention core multiplies in 8 bits where the job computes in 8 or 4", numerics=True, vendors=NVIDIA),
+    _switch(
+        "fp8_attention",
+        "the attention core multiplies in 8 bits where the job computes in 8 or 4",
+        numerics=True,
+        vendors=NVIDIA,
+    ),
     Option(
         name="loss",
         about="cross-entropy",
@@ -90,7 +113,10 @@ OPTIONS: Final = (
     ),
     Option(
         name="logits_parts",
-        about="parts of a microbatch whose logits are made, and made again in backward, one after another",
+        about=(
+            "parts of a microbatch whose logits are made, and made again in backward, one after"
+            " another"
+        ),
         values={"1": "all at once", **{str(n): f"{n} parts" for n in (2, 4, 8, 16, 32)}},
     ),
     Option(
@@ -129,7 +155,11 @@ OPTIONS: Final = (
         },
         vendors={"synthesised": CUDA_AND_ROCM},
     ),
-    _switch("launch_blocking", "each kernel is waited for before the next is launched (CUDA_LAUNCH_BLOCKING=1)", vendors=NVIDIA),
+    _switch(
+        "launch_blocking",
+        "each kernel is waited for before the next is launched (CUDA_LAUNCH_BLOCKING=1)",
+        vendors=NVIDIA,
+    ),
     _switch("tp_timers", "timers round collectives of tensor parallelism wait for the device"),
     _switch("grad_overlap", "gradients are reduced beside backward"),
     _switch("param_overlap", "parameters are gathered beside compute"),
@@ -144,8 +174,15 @@ OPTIONS: Final = (
         values={"fp32": "32 bits", "bf16": "16 bits"},
         numerics=True,
     ),
-    _switch("bf16_optimizer", "DeepSpeed's BF16_Optimizer: fp32 gradients whole, beside the parameters' own", numerics=True),
-    _switch("grad_check", "the norm of every gradient bucket is taken before its collective, to find NaN"),
+    _switch(
+        "bf16_optimizer",
+        "DeepSpeed's BF16_Optimizer: fp32 gradients whole, beside the parameters' own",
+        numerics=True,
+    ),
+    _switch(
+        "grad_check",
+        "the norm of every gradient bucket is taken before its collective, to find NaN",
+    ),
     Option(
         name="grad_average",
         about="where gradients are divided by the number of replicas",
@@ -163,14 +200,21 @@ OPTIONS: Final = (
         },
         numerics=True,
     ),
-    _switch("fp8_gather", "parameters of 8-bit products are kept, and gathered, in 8 bits", numerics=True),
+    _switch(
+        "fp8_gather",
+        "parameters of 8-bit products are kept, and gathered, in 8 bits",
+        numerics=True,
+    ),
     Option(
         name="dispatcher",
         about="how tokens reach their experts",
         values={
             "allgather": "all of a group's tokens to all its devices",
             "alltoall": "a copy for each chosen expert",
-            "flex": "a copy for each device and node that holds any (DeepEP; HybridEP in larger islands)",
+            "flex": (
+                "a copy for each device and node that holds any (DeepEP; HybridEP in larger"
+                " islands)"
+            ),
             "hybridep": "the same by HybridEP",
         },
         searched=("alltoall", "flex"),
@@ -179,7 +223,10 @@ OPTIONS: Final = (
     Option(
         name="dispatch_dtype",
         about="dtype of tokens on their way to experts, and of gradients of what these made",
-        values={"bf16": "16 bits", "fp8": "8 bits and a scale for each 128 elements, where the job computes in 8 or 4"},
+        values={
+            "bf16": "16 bits",
+            "fp8": "8 bits and a scale for each 128 elements, where the job computes in 8 or 4",
+        },
         numerics=True,
     ),
     Option(
@@ -206,18 +253,27 @@ OPTIONS: Final = (
     Option(
         name="capacity",
         about="tokens that an expert takes",
-        values={"dropless": "all that chose it: the host may have to read how many", "fixed": "a fixed number; others are dropped"},
+        values={
+            "dropless": "all that chose it: the host may have to read how many",
+            "fixed": "a fixed number; others are dropped",
+        },
         numerics=True,
     ),
     replace(
-        _switch("expert_overlap", "tokens travel to and from experts beside the kernels of another microbatch"),
+        _switch(
+            "expert_overlap",
+            "tokens travel to and from experts beside the kernels of another microbatch",
+        ),
         searched=("off", "on"),
         along=("ep",),
     ),
     Option(
         name="grouped_experts",
         about="products of a device's experts",
-        values={"each": "a kernel, and its operands' quantisation, for each expert", "fused": "one kernel for all"},
+        values={
+            "each": "a kernel, and its operands' quantisation, for each expert",
+            "fused": "one kernel for all",
+        },
     ),
     _switch("router_fusion", "scores, choice of experts and auxiliary losses are fused kernels"),
     _switch("permute_fusion", "tokens are permuted by one kernel", vendors=CUDA_AND_ROCM),
@@ -240,14 +296,19 @@ OPTIONS: Final = (
             "full": "its input (and the products, where selective recompute is asked for)",
             "minimal_with_context": "the products and the core's output",
             "minimal": "the products",
-            "save_dot_with_context_except_mlp": "queries, keys, values, the core's output and the projection behind it",
+            "save_dot_with_context_except_mlp": (
+                "queries, keys, values, the core's output and the projection behind it"
+            ),
             "save_dot_except_mlpwi": "the products but those before an activation",
             "save_dot_except_mlp": "queries, keys, values and the projection behind the core",
             "save_qkv_proj": "queries, keys and values",
             "save_out_proj": "the projection behind the core",
             "qkv_proj_offloaded": "queries, keys and values, in host memory",
             "minimal_offloaded": "the products, in host memory",
-            "attention_offloaded": "its input, queries, keys, values and the projection behind the core, in host memory",
+            "attention_offloaded": (
+                "its input, queries, keys, values and the projection behind the core, in host"
+                " memory"
+            ),
         },
     ),
     _switch("cpu_checkpoints", "inputs of layers that run again in backward wait in host memory"),
@@ -262,7 +323,15 @@ OPTIONS: Final = (
 BY_NAME: Final[Mapping[str, Option]] = {option.name: option for option in OPTIONS}
 OF_EXPERTS: Final = frozenset(
     {
-        *("dispatcher", "dispatch_dtype", "dispatch_sms", "capacity", "expert_overlap", "grouped_experts", "router_fusion"),
+        *(
+            "dispatcher",
+            "dispatch_dtype",
+            "dispatch_sms",
+            "capacity",
+            "expert_overlap",
+            "grouped_experts",
+            "router_fusion",
+        ),
         *("permute_fusion", "recompute_moe_act", "recompute_shared", "recompute_moe"),
     }
 )
@@ -271,35 +340,57 @@ _PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
 
 
 def offered(
-    option: str, value: str, flag: str, *statements: Statement, needs: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    option: str,
+    value: str,
+    flag: str,
+    *statements: Statement,
+    needs: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> Offer:
-    """A framework can run `option` at `value`, set by `flag`; `statements` are the facts that this changes.
+    """A framework can run `option` at `value`, set by `flag`; `statements` are the facts that this
+    changes.
 
     Args:
-        needs: values of other options, of those that the framework has, without which it refuses this one.
+        needs: values of other options, of those that the framework has, without which it refuses
+            this one.
 
     Raises:
-        ValueError: no such option or value, or a field is stated twice (a mistake in a runtime file, not a user's).
+        ValueError: no such option or value, or a field is stated twice (a mistake in a runtime
+        file, not a user's).
     """
     for name, values_of in ((option, (value,)), *needs.items()):
         wrong = next((one for one in values_of if one not in BY_NAME[name].values), "")
         if wrong:
             raise ValueError(f"{name} has no value {wrong}")
     values, facts = settled(f"{option}={value}", statements)
-    return Offer(option=option, value=value, flag=flag, values=tuple(values.items()), facts=facts, needs=tuple(needs.items()))
+    return Offer(
+        option=option,
+        value=value,
+        flag=flag,
+        values=tuple(values.items()),
+        facts=facts,
+        needs=tuple(needs.items()),
+    )
 
 
 def own_options(runtime: Runtime) -> Options:
     """What a framework's version does of each option that it offers.
 
     Raises:
-        ValueError: an option that is none of its values there (a mistake in a runtime file, not a user's).
+        ValueError: an option that is none of its values there (a mistake in a runtime file, not a
+        user's).
     """
     found = []
     for name in offered_values(runtime):
-        held = [o.value for o in runtime.offers if o.option == name and all(getattr(runtime, field) == value for field, value in o.values)]
+        held = [
+            o.value
+            for o in runtime.offers
+            if o.option == name
+            and all(getattr(runtime, field) == value for field, value in o.values)
+        ]
         if len(held) != 1:
-            raise ValueError(f"{runtime.name}: {name} is {' and '.join(held) or 'none of its values'}")
+            raise ValueError(
+                f"{runtime.name}: {name} is {' and '.join(held) or 'none of its values'}"
+            )
         found.append((name, held[0]))
     return tuple(found)
 
@@ -307,36 +398,62 @@ def own_options(runtime: Runtime) -> Options:
 def offered_values(runtime: Runtime) -> dict[str, tuple[str, ...]]:
     """What each option may be under `runtime`, in the order of the vocabulary."""
     names = sorted({offer.option for offer in runtime.offers}, key=_PLACE.__getitem__)
-    return {name: tuple(offer.value for offer in runtime.offers if offer.option == name) for name in names}
+    return {
+        name: tuple(offer.value for offer in runtime.offers if offer.option == name)
+        for name in names
+    }
 
 
 def on_devices(
-    runtime: Runtime, *, kernels: frozenset[str], called: str, vendors: Mapping[str, str], said: Mapping[str, str] = MappingProxyType({})
+    runtime: Runtime,
+    *,
+    kernels: frozenset[str],
+    called: str,
+    vendors: Mapping[str, str],
+    said: Mapping[str, str] = MappingProxyType({}),
 ) -> Runtime:
-    """`runtime` without the offers that its devices cannot have; the same object where they have all.
+    """`runtime` without the offers that its devices cannot have; the same object where they have
+    all.
 
-    What the framework does by itself and the devices cannot is done as by the value before it in the vocabulary: there the runtime's own
-    value is another one.
+    What the framework does by itself and the devices cannot is done as by the value before it in
+    the vocabulary: there the runtime's own value is another one.
 
     Args:
-        kernels: names of the kernels that every device has; called: a device with the fewest. vendors: of the devices, those that are
-            known -> a device of each. said: options that are asked for, those that the framework has by itself among them.
+        kernels: names of the kernels that every device has;
+        called: a device with the fewest.
+        vendors: of the devices, those that are known -> a device of each.
+        said: options that are asked for, those that the framework has by itself among them.
 
     Raises:
-        RuntimeModelError: an option of the runtime is set to what they cannot have, or asked for at that.
+        RuntimeModelError: an option of the runtime is set to what they cannot have, or asked for at
+        that.
     """
-    lacking = tuple(offer for offer in runtime.offers if not _is_on_devices(offer, kernels=kernels, vendors=vendors))
+    lacking = tuple(
+        offer
+        for offer in runtime.offers
+        if not _is_on_devices(offer, kernels=kernels, vendors=vendors)
+    )
     if not lacking:
         return runtime
     for offer in lacking:
         if offer.value in (dict(runtime.options).get(offer.option), said.get(offer.option)):
-            known = " or ".join(f"{o.option}={o.value}" for o in runtime.offers if o.option == offer.option and o not in lacking)
+            known = " or ".join(
+                f"{o.option}={o.value}"
+                for o in runtime.offers
+                if o.option == offer.option and o not in lacking
+            )
             of_vendor = BY_NAME[offer.option].vendors.get(offer.value, frozenset(vendors))
-            other = next((device for vendor, device in vendors.items() if vendor not in of_vendor), "")
+            other = next(
+                (device for vendor, device in vendors.items() if vendor not in of_vendor), ""
+            )
             lack = f"{other} cannot run" if other else f"{called} has no kernel for"
-            raise RuntimeModelError(f"{lack} {offer.option}={offer.value}", hint=known or f"leave {offer.option} out")
+            raise RuntimeModelError(
+                f"{lack} {offer.option}={offer.value}", hint=known or f"leave {offer.option} out"
+            )
     left = replace(runtime, offers=tuple(offer for offer in runtime.offers if offer not in lacking))
-    return _without_own(left, tuple(offer for offer in lacking if not BY_NAME[offer.option].of_device))
+    return _without_own(
+        left, tuple(offer for offer in lacking if not BY_NAME[offer.option].of_device)
+    )
 
 
 def _is_on_devices(offer: Offer, *, kernels: frozenset[str], vendors: Collection[str]) -> bool:
@@ -356,7 +473,9 @@ def _without_own(runtime: Runtime, lacking: Iterable[Offer]) -> Runtime:
         left = [one for one in runtime.offers if one.option == offer.option]
         if own.get(offer.option) != offer.value or not left:
             continue
-        before = [one for one in left if places.index(one.value) < places.index(offer.value)] or left
+        before = [
+            one for one in left if places.index(one.value) < places.index(offer.value)
+        ] or left
         instead = max(before, key=lambda one: places.index(one.value))
         own[offer.option] = instead.value
         if offer.option not in set_here:
@@ -365,8 +484,17 @@ def _without_own(runtime: Runtime, lacking: Iterable[Offer]) -> Runtime:
     if own == dict(runtime.own):
         return runtime
     options = tuple(pair for pair in runtime.options if own.get(pair[0]) != pair[1])
-    name = " ".join([runtime.base or runtime.name, *(f"{option}={value}" for option, value in options)])
-    return replace(runtime, **values, own=tuple(own.items()), facts=tuple(facts.values()), options=options, name=name)  # type: ignore[arg-type]
+    name = " ".join(
+        [runtime.base or runtime.name, *(f"{option}={value}" for option, value in options)]
+    )
+    return replace(
+        runtime,
+        **values,
+        own=tuple(own.items()),
+        facts=tuple(facts.values()),
+        options=options,
+        name=name,
+    )  # type: ignore[arg-type]
 
 
 def ordered(options: Iterable[tuple[str, Value]]) -> tuple[tuple[str, Value], ...]:
@@ -375,19 +503,26 @@ def ordered(options: Iterable[tuple[str, Value]]) -> tuple[tuple[str, Value], ..
 
 
 def chosen(runtime: Runtime, given: Iterable[tuple[str, str]]) -> Runtime:
-    """`runtime` with options set, over those that are set already; its name says those that are not its own.
+    """`runtime` with options set, over those that are set already; its name says those that are not
+    its own.
 
     Raises:
-        RuntimeModelError: an option that there is not, that its framework does not offer, or at a value that it does not; one option twice;
-            or two that contradict each other.
+        RuntimeModelError: an option that there is not, that its framework does not offer, or at a
+            value that it does not; one option twice; or two that contradict each other.
     """
     wanted: dict[str, Offer] = {}
     for name, value in given:
         if name in wanted and wanted[name].value != value:
-            raise RuntimeModelError(f"option {name} is set twice", hint=f"{name}={wanted[name].value} or {name}={value}")
+            raise RuntimeModelError(
+                f"option {name} is set twice", hint=f"{name}={wanted[name].value} or {name}={value}"
+            )
         wanted[name] = _offer(runtime, name, value)
     present = {**dict(runtime.own), **dict(runtime.options)}
-    changes = [wanted[name] for name, _ in ordered((name, "") for name in wanted) if present.get(name) != wanted[name].value]
+    changes = [
+        wanted[name]
+        for name, _ in ordered((name, "") for name in wanted)
+        if present.get(name) != wanted[name].value
+    ]
     if not changes:
         return runtime
     values: dict[str, object] = {}
@@ -395,16 +530,21 @@ def chosen(runtime: Runtime, given: Iterable[tuple[str, str]]) -> Runtime:
         for changed, setting in offer.values:
             if values.setdefault(changed, setting) != setting:
                 raise RuntimeModelError(
-                    f"option {offer.option}={offer.value} contradicts another one of {', '.join(c.option for c in changes)}",
+                    f"option {offer.option}={offer.value} contradicts another one of"
+                    f" {', '.join(c.option for c in changes)}",
                     hint="leave one of them out",
                 )
-    facts = {fact.field: fact for fact in runtime.facts} | {fact.field: fact for offer in changes for fact in offer.facts}
+    facts = {fact.field: fact for fact in runtime.facts} | {
+        fact.field: fact for offer in changes for fact in offer.facts
+    }
     merged = {**dict(runtime.options), **{offer.option: offer.value for offer in changes}}
     options = ordered(pair for pair in merged.items() if pair not in runtime.own)
     base = runtime.base or runtime.name
     _require_together(runtime, {**dict(runtime.own), **merged})
     name = " ".join([base, *(f"{option}={value}" for option, value in options)])
-    return replace(runtime, **values, name=name, facts=tuple(facts.values()), options=options, base=base)  # type: ignore[arg-type]
+    return replace(
+        runtime, **values, name=name, facts=tuple(facts.values()), options=options, base=base
+    )  # type: ignore[arg-type]
 
 
 def _require_together(runtime: Runtime, present: Mapping[str, str]) -> None:
@@ -415,8 +555,8 @@ def _require_together(runtime: Runtime, present: Mapping[str, str]) -> None:
         for name, allowed in offer.needs:
             if present.get(name, allowed[0]) not in allowed:
                 raise RuntimeModelError(
-                    f"{runtime.base or runtime.name} runs {offer.option}={offer.value} with {name}={' or '.join(allowed)} alone, "
-                    f"not with {name}={present[name]}",
+                    f"{runtime.base or runtime.name} runs {offer.option}={offer.value} with"
+                    f" {name}={' or '.join(allowed)} alone, not with {name}={present[name]}",
                     hint=f"{name}={allowed[0]}, or without {offer.option}={offer.value}",
                 )
 
@@ -424,10 +564,16 @@ def _require_together(runtime: Runtime, present: Mapping[str, str]) -> None:
 def _offer(runtime: Runtime, name: str, value: str) -> Offer:
     offers = {offer.value: offer for offer in runtime.offers if offer.option == name}
     if name not in BY_NAME:
-        raise RuntimeModelError(f"unknown option {name[:MAX_SHOWN]!r}", hint=nearest(name, offered_values(runtime) or BY_NAME))
+        raise RuntimeModelError(
+            f"unknown option {name[:MAX_SHOWN]!r}",
+            hint=nearest(name, offered_values(runtime) or BY_NAME),
+        )
     if not offers:
         known = ", ".join(offered_values(runtime)) or "none"
         raise RuntimeModelError(f"{runtime.name} has no option {name}", hint=f"it has {known}")
     if value not in offers:
-        raise RuntimeModelError(f"{runtime.name} cannot have {name}={value[:MAX_SHOWN]}", hint=f"{name} is {' or '.join(offers)}")
+        raise RuntimeModelError(
+            f"{runtime.name} cannot have {name}={value[:MAX_SHOWN]}",
+            hint=f"{name} is {' or '.join(offers)}",
+        )
     return offers[value]

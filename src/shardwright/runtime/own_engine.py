@@ -1,4 +1,6 @@
-"""This package's own interpreter (`shardwright.execute`): any legal plan, on PyTorch's operators, one rank a device."""
+"""This package's own interpreter (`shardwright.execute`): any legal plan, on PyTorch's operators,
+one rank a device.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,18 @@ from shardwright.runtime.torchtitan import V0_2
 
 _EXECUTE: Final = "shardwright.execute"
 _SCHEDULES: Final = (
-    "gpipe 1f1b eager-1f1b interleaved-1f1b breadth-first looped-bfs zb-h1 zb-h2 zb-v v-half v-min dualpipe dualpipe-v chimera gems hanayo "
-    "terapipe seq-1f1b"
+    "gpipe 1f1b eager-1f1b interleaved-1f1b breadth-first looped-bfs zb-h1 zb-h2 zb-v v-half v-min"
+    " dualpipe dualpipe-v chimera gems hanayo terapipe seq-1f1b"
 )
 
 _BESIDE: Final = read(
     f"{_EXECUTE}.interpreter.cadence",
     on="overlap_grad_reduce",
     gather_prefetch=1,
-    note="the parameters of the next layer are gathered while one is at work, and the gradients of the one before are summed",
+    note=(
+        "the parameters of the next layer are gathered while one is at work, and the gradients of"
+        " the one before are summed"
+    ),
 )
 
 RUNTIME: Final = derive(
@@ -29,7 +34,10 @@ RUNTIME: Final = derive(
     read(
         f"{_EXECUTE}.training.train",
         on="hybrid_sharding optimizer_offload reduce_every_microbatch",
-        off="overlap_param_gather gathers_from_master gather_copy_bytes reduce_copy_bytes activation_offload",
+        off=(
+            "overlap_param_gather gathers_from_master gather_copy_bytes reduce_copy_bytes"
+            " activation_offload"
+        ),
         gradient_dtype=Dtype.FP32,
         zero_stages=(0, 1, 2, 3),
         zero_with_pipeline=3,
@@ -40,13 +48,19 @@ RUNTIME: Final = derive(
         f"{_EXECUTE}.numerics.fused_loss",
         logits_bytes=10,
         loss_bytes=22,
-        note="logits in 16 bits, in fp32 and their log-softmax at once; a cast, a log-softmax, backward a softmax that is scaled",
+        note=(
+            "logits in 16 bits, in fp32 and their log-softmax at once; a cast, a log-softmax,"
+            " backward a softmax that is scaled"
+        ),
     ),
     read(
         f"{_EXECUTE}.numerics.loss",
         logits_blocks_bytes=12,
         split_logits_bytes=2,
-        note="cut by vocabulary: backward has logits in both formats, their fp32 gradient and that in 16 bits",
+        note=(
+            "cut by vocabulary: backward has logits in both formats, their fp32 gradient and that"
+            " in 16 bits"
+        ),
     ),
     read(
         f"{_EXECUTE}.interpreter.device",
@@ -57,7 +71,10 @@ RUNTIME: Final = derive(
         f"{_EXECUTE}.transport.distributed",
         on="overlap_p2p",
         collective_library="messages",
-        note="posts never wait, and threads take what comes while a device computes; collectives are messages between each two members",
+        note=(
+            "posts never wait, and threads take what comes while a device computes; collectives are"
+            " messages between each two members"
+        ),
     ),
     offers=(
         offered("grad_overlap", "on", "--transport groups", _BESIDE),
@@ -65,7 +82,12 @@ RUNTIME: Final = derive(
             "grad_overlap",
             "off",
             "--transport messages",
-            read(f"{_EXECUTE}.transport.one_by_one", off="overlap_grad_reduce", gather_prefetch=0, note="one thing behind another"),
+            read(
+                f"{_EXECUTE}.transport.one_by_one",
+                off="overlap_grad_reduce",
+                gather_prefetch=0,
+                note="one thing behind another",
+            ),
         ),
     ),
 )

@@ -83,21 +83,27 @@ MAX_TEXT: Final = 1000
 
 
 def load_runtime(text: str) -> Runtime:
-    """The runtime of a name or alias (letter case does not matter) with the options behind it: ``megatron-core-0.12 tp_overlap=dgrad``.
+    """The runtime of a name or alias (letter case does not matter) with the options behind it:
+    ``megatron-core-0.12 tp_overlap=dgrad``.
 
     Raises:
-        RuntimeModelError: there is none; the hint names the nearest. Or an option is none of it, as `options.chosen` says.
+        RuntimeModelError: there is none; the hint names the nearest. Or an option is none of it, as
+        `options.chosen` says.
     """
     words = text.lower().split() if len(text) <= MAX_TEXT else []
     name = words[0] if words else text.strip().lower()
     known = _NAMES.get(name, name)
     if known not in _MODULES:
-        raise RuntimeModelError(f"unknown runtime {name[:80]!r}", hint=nearest(name, (*_MODULES, *_NAMES)))
+        raise RuntimeModelError(
+            f"unknown runtime {name[:80]!r}", hint=nearest(name, (*_MODULES, *_NAMES))
+        )
     return _with_options(known, tuple(words[1:]))
 
 
 def options_said(text: str) -> dict[str, str]:
-    """The options behind the name of a runtime, at their values, those that it has by itself among them."""
+    """The options behind the name of a runtime, at their values, those that it has by itself among
+    them.
+    """
     pairs = (word.partition("=") for word in text.lower().split()[1:])
     return {name: value for name, _, value in pairs}
 
@@ -109,7 +115,9 @@ def _with_options(name: str, words: tuple[str, ...]) -> Runtime:
     for word in words:
         option, mark, value = word.partition("=")
         if not mark:
-            raise RuntimeModelError(f"{word[:80]!r} behind {name} is not option=value", hint="such as tp_overlap=dgrad")
+            raise RuntimeModelError(
+                f"{word[:80]!r} behind {name} is not option=value", hint="such as tp_overlap=dgrad"
+            )
         pairs.append((option, value))
     return chosen(_loaded(name), pairs)
 
@@ -119,4 +127,6 @@ def _loaded(name: str) -> Runtime:
     """The runtime of that name, made once."""
     module, _, attribute = _MODULES[name].partition(":")
     runtime: Runtime = getattr(import_module(module), attribute)
-    return replace(runtime, aliases=_ALIASES.get(name, ()), own=own_options(runtime), base=runtime.name)
+    return replace(
+        runtime, aliases=_ALIASES.get(name, ()), own=own_options(runtime), base=runtime.name
+    )

@@ -1,4 +1,6 @@
-"""What a framework and version does, with its options: booleans, enumerations and sizes, each with a link. No fitted number."""
+"""What a framework and version does, with its options: booleans, enumerations and sizes, each with
+a link. No fitted number.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from shardwright.lazy_dataclass import dataclass
 class TpOverlap(StrEnum):
     """How tensor-parallel collectives meet the GEMMs beside them.
 
-    ASYNC: PyTorch's symmetric memory: pieces are copied, and a kernel of its own sums those of a reduce_scatter.
+    ASYNC: PyTorch's symmetric memory: pieces are copied, and a kernel of its own sums those of a
+    reduce_scatter.
     """
 
     NONE = "none"
@@ -22,7 +25,9 @@ class TpOverlap(StrEnum):
 
 
 class ElementKernels(StrEnum):
-    """Element-wise kernels: one pass for a chain of operators, a compiler's fusion, or one pass each."""
+    """Element-wise kernels: one pass for a chain of operators, a compiler's fusion, or one pass
+    each.
+    """
 
     FUSED = "fused"
     COMPILED = "compiled"
@@ -41,8 +46,8 @@ class AttentionKernel(StrEnum):
 
 
 class SelectiveRecompute(StrEnum):
-    """What `recompute=selective` runs again: the attention core; all but every second GEMM and the attention core; or all that
-    `Runtime.kept_outputs` do not answer for.
+    """What `recompute=selective` runs again: the attention core; all but every second GEMM and the
+    attention core; or all that `Runtime.kept_outputs` do not answer for.
     """
 
     CORE = "core"
@@ -51,8 +56,8 @@ class SelectiveRecompute(StrEnum):
 
 
 class ExpertDispatch(StrEnum):
-    """How tokens reach their experts: one copy for each chosen expert, or one for each device (and each node on the way) that holds any; or
-    all tokens go to all devices that share experts.
+    """How tokens reach their experts: one copy for each chosen expert, or one for each device (and
+    each node on the way) that holds any; or all tokens go to all devices that share experts.
     """
 
     GATHERED = "all-gather"
@@ -61,8 +66,8 @@ class ExpertDispatch(StrEnum):
 
 
 class Capture(StrEnum):
-    """What captured graphs replay without the host: nothing, routers, state-space mixers, these and attention, all but the experts, or a
-    whole iteration.
+    """What captured graphs replay without the host: nothing, routers, state-space mixers, these and
+    attention, all but the experts, or a whole iteration.
     """
 
     NONE = "none"
@@ -74,12 +79,14 @@ class Capture(StrEnum):
 
 
 class LinearLoss(StrEnum):
-    """How the head's product and the loss are one operator over parts of a microbatch's tokens, so that the logits of all are never there.
+    """How the head's product and the loss are one operator over parts of a microbatch's tokens, so
+    that the logits of all are never there.
 
-    NONE: they are two. LIGER: each part's gradient replaces its logits at once, and a part is so small that its logits take about as much
-    as the hidden states of all tokens (`cost.logits.liger_tokens`). CUT: logits stay in a kernel's registers, and are made again in
-    backward. CHUNKED: eight parts under autograd, which keeps what the loss of each reads in backward. PARTS: eight parts, each with its
-    backward at once.
+    NONE: they are two. LIGER: each part's gradient replaces its logits at once, and a part is so
+    small that its logits take about as much as the hidden states of all tokens
+    (`cost.logits.liger_tokens`). CUT: logits stay in a kernel's registers, and are made again in
+    backward. CHUNKED: eight parts under autograd, which keeps what the loss of each reads in
+    backward. PARTS: eight parts, each with its backward at once.
     """
 
     NONE = "none"
@@ -92,9 +99,10 @@ class LinearLoss(StrEnum):
 class Scaling(StrEnum):
     """What has a scale of its own in an operand of 8-bit products, and when it is known.
 
-    DELAYED: the tensor, from the magnitudes of earlier steps. CURRENT: the tensor, from its own magnitude. ROWWISE: each row, of each
-    product's own direction. MX: 32 elements (OCP microscaling). BLOCKWISE: 128 elements, of weights 128 x 128 (DeepSeek-V3). Products in 4
-    bits have NVFP4's: 16 elements and the tensor.
+    DELAYED: the tensor, from the magnitudes of earlier steps. CURRENT: the tensor, from its own
+    magnitude. ROWWISE: each row, of each product's own direction. MX: 32 elements (OCP
+    microscaling). BLOCKWISE: 128 elements, of weights 128 x 128 (DeepSeek-V3). Products in 4 bits
+    have NVFP4's: 16 elements and the tensor.
     """
 
     DELAYED = "delayed"
@@ -105,8 +113,8 @@ class Scaling(StrEnum):
 
 
 class ScaleGroup(StrEnum):
-    """Over which devices delayed scaling reduces magnitudes after each pass of a chunk: none; a stage's tensor- and context-parallel
-    members; all of a stage's devices.
+    """Over which devices delayed scaling reduces magnitudes after each pass of a chunk: none; a
+    stage's tensor- and context-parallel members; all of a stage's devices.
     """
 
     NONE = "none"
@@ -115,8 +123,9 @@ class ScaleGroup(StrEnum):
 
 
 class KeptOutput(StrEnum):
-    """What a policy by name keeps of a layer: its input; queries, keys and values as the core reads them; the core's output; that of the
-    projection behind it; of the products before and behind an activation.
+    """What a policy by name keeps of a layer: its input; queries, keys and values as the core reads
+    them; the core's output; that of the projection behind it; of the products before and behind an
+    activation.
     """
 
     INPUT = "input"
@@ -128,7 +137,9 @@ class KeptOutput(StrEnum):
 
 
 class FullRecompute(StrEnum):
-    """What `recompute=full` runs again: the whole layer, or all but its last GEMM (a checkpoint that stops early)."""
+    """What `recompute=full` runs again: the whole layer, or all but its last GEMM (a checkpoint
+    that stops early).
+    """
 
     WHOLE = "whole"
     STOPS_EARLY = "stops-early"
@@ -141,7 +152,8 @@ class Fact:
     Args:
         field: name of the field of `Runtime`.
         link: file of the framework's code or page of its documentation.
-        checked: the linked text was read (at that commit, where one is named); False = from memory, the link says where to look.
+        checked: the linked text was read (at that commit, where one is named); False = from memory,
+            the link says where to look.
         note: what the link says, where the value alone would puzzle.
     """
 
@@ -160,8 +172,11 @@ class Offer:
     """A framework can run an option at a value.
 
     Args:
-        option, value: words of the vocabulary (`options.OPTIONS`). flag: what sets it in a launch script of the framework; empty = that it
-            is not set. values: fields of `Runtime` that it changes. facts: why. needs: (option, values) of others that it runs with alone.
+        option, value: words of the vocabulary (`options.OPTIONS`).
+        flag: what sets it in a launch script of the framework; empty = that it is not set.
+        values: fields of `Runtime` that it changes.
+        facts: why.
+        needs: (option, values) of others that it runs with alone.
     """
 
     option: str
@@ -179,87 +194,140 @@ class Runtime:
     Args:
         name: catalog name, ``megatron-core-0.12``. framework, version, released (ISO month).
         vendors: whose accelerators it, or a port of it, runs on.
-        gradient_dtype: in which gradients accumulate; main_grad_copy: kept beside the parameter's own gradient.
-        zero_stages: ZeRO stages it can run; zero_with_pipeline: the highest with pp > 1. hybrid_sharding: shard group smaller than dp.
-        schedules: names it can run. sequence_parallel, context_ring, context_gather, context_ulysses, expert_parallel: what it has.
-        overlap_grad_reduce, overlap_param_gather, overlap_p2p: on a stream of their own. plain_p2p_blocks: but a rank of one chunk computes
-            nothing while it sends or receives (`blocks_sends`).
+        gradient_dtype: in which gradients accumulate;
+        main_grad_copy: kept beside the parameter's own gradient.
+        zero_stages: ZeRO stages it can run;
+        zero_with_pipeline: the highest with pp > 1.
+        hybrid_sharding: shard group smaller than dp.
+        schedules: names it can run.
+        sequence_parallel, context_ring, context_gather, context_ulysses, expert_parallel: what it
+        has.
+        overlap_grad_reduce, overlap_param_gather, overlap_p2p: on a stream of their own.
+        plain_p2p_blocks: but a rank of one chunk computes nothing while it sends or receives
+            (`blocks_sends`).
         bucket_bytes: gradients a bucket; 0 = one bucket a layer.
         gather_prefetch: layers whose ZeRO-3 parameters are gathered ahead.
-        gather_bucket_bytes: ZeRO-3 gathers whole matrices, joined up to so many bytes; 0 = a layer, or a bucket as of gradients.
-        listed_collectives: ZeRO-3 gathers and reduces each matrix alone, as a list of one tensor a member (see `cost.sharded`).
-        sums_replicas_apart: hybrid sharding's sums over replicas have a communicator and a stream of their own.
-        reuse_elements: parameters that are used again within so many are kept, all others gathered again; 0 = all are kept.
+        gather_bucket_bytes: ZeRO-3 gathers whole matrices, joined up to so many bytes; 0 = a layer,
+            or a bucket as of gradients.
+        listed_collectives: ZeRO-3 gathers and reduces each matrix alone, as a list of one tensor a
+            member (see `cost.sharded`).
+        sums_replicas_apart: hybrid sharding's sums over replicas have a communicator and a stream
+            of their own.
+        reuse_elements: parameters that are used again within so many are kept, all others gathered
+            again; 0 = all are kept.
         reduce_every_microbatch: ZeRO-2/3 reduces gradients each microbatch.
-        tp_overlap: see TpOverlap. element_kernels, attention_kernel, full_recompute: see there.
-        tp_synchronises: the host waits until the device is idle before and after each tensor-parallel collective.
-        launches_block: it waits for each kernel before it launches the next, so that nothing runs beside anything.
-        tp_input_regather: column-parallel inputs are saved sharded and gathered again for the weight gradient.
-        p2p_scatter_gather: a pipeline border sends each tp member's own 1/tp and gathers behind it (False: full copies,
-            each by its own NIC).
+        tp_overlap: see TpOverlap.
+        element_kernels, attention_kernel, full_recompute: see there.
+        tp_synchronises: the host waits until the device is idle before and after each
+            tensor-parallel collective.
+        launches_block: it waits for each kernel before it launches the next, so that nothing runs
+            beside anything.
+        tp_input_regather: column-parallel inputs are saved sharded and gathered again for the
+            weight gradient.
+        p2p_scatter_gather: a pipeline border sends each tp member's own 1/tp and gathers behind it
+            (False: full copies, each by its own NIC).
         fused_weight_gradient: weight gradients accumulate into fp32 in the GEMM's epilogue.
         fused_loss: cross-entropy reads and writes logits without fp32 copies.
         logits_bytes: bytes an element of logits and their copies at the peak of the loss.
-        logits_blocks_bytes: bytes an element of all blocks that the allocator makes for them: a block made for an earlier, smaller copy
-            serves no later, larger one. 0 = logits_bytes.
-        logits_parts: parts of a microbatch's tokens whose logits are made, and made again in backward, one after another; 0 = all at once.
-        linear_loss: see LinearLoss; what it says stands before logits_bytes, loss_bytes and logits_parts.
+        logits_blocks_bytes: bytes an element of all blocks that the allocator makes for them: a
+            block made for an earlier, smaller copy serves no later, larger one. 0 = logits_bytes.
+        logits_parts: parts of a microbatch's tokens whose logits are made, and made again in
+            backward, one after another; 0 = all at once.
+        linear_loss: see LinearLoss; what it says stands before logits_bytes, loss_bytes and
+            logits_parts.
         split_logits_bytes: bytes an element more where the vocabulary is split over devices.
-        embedding_gradient_bytes: bytes an element of the temporary that the embedding's or head's weight gradient takes.
+        embedding_gradient_bytes: bytes an element of the temporary that the embedding's or head's
+            weight gradient takes.
         workspace_bytes: workspaces of the GEMM library, allocated with everything else.
-        allocator_reserve_percent: least share that the caching allocator holds beyond what is allocated.
+        allocator_reserve_percent: least share that the caching allocator holds beyond what is
+            allocated.
         default_recompute: what this release does when nothing is said.
-        activation_offload: all that some layers keep can wait in host memory, without a pipeline and without recompute.
-        selective_recompute: see SelectiveRecompute. kept_outputs: what it keeps where that is NAMED (the layer's input always is);
-            host_outputs: of these and the input, what waits in host memory until backward.
-        gathers_from_master: ZeRO-3 shards are the fp32 master copies, cast when gathered: there is no working copy beside them.
-        zero1_broadcasts: ZeRO-1 returns parameters by one broadcast a member, in series, instead of an all_gather.
-        expert_dispatch: see ExpertDispatch. hybrid_dispatch: DEDUPLICATED is HybridEP's also where DeepEP would do.
-        dispatches_eight_bit: where the job computes in 8 or 4 bits, tokens on their way to experts and gradients of what these made travel
-            in 8 bits, with a scale for each 128 elements; what is summed stays in 16.
-        saves_quantized: linear operators keep their input for the weight gradient in the GEMM's dtype, not in the activations' dtype.
-        reserved_multiprocessors: of a device, that products and attention of an overlapped pair leave to its communication for as long as
-            they run; 0 = none: communication takes its share from whatever runs beside it.
-        saves_gates_eight_bit: what the activation of a feed-forward reads is kept for backward in 8 bits, whatever the GEMMs' dtype.
+        activation_offload: all that some layers keep can wait in host memory, without a pipeline
+            and without recompute.
+        selective_recompute: see SelectiveRecompute.
+        kept_outputs: what it keeps where that is NAMED (the layer's input always is);
+        host_outputs: of these and the input, what waits in host memory until backward.
+        gathers_from_master: ZeRO-3 shards are the fp32 master copies, cast when gathered: there is
+            no working copy beside them.
+        zero1_broadcasts: ZeRO-1 returns parameters by one broadcast a member, in series, instead of
+            an all_gather.
+        expert_dispatch: see ExpertDispatch.
+        hybrid_dispatch: DEDUPLICATED is HybridEP's also where DeepEP would do.
+        dispatches_eight_bit: where the job computes in 8 or 4 bits, tokens on their way to experts
+            and gradients of what these made travel in 8 bits, with a scale for each 128 elements;
+            what is summed stays in 16.
+        saves_quantized: linear operators keep their input for the weight gradient in the GEMM's
+            dtype, not in the activations' dtype.
+        reserved_multiprocessors: of a device, that products and attention of an overlapped pair
+            leave to its communication for as long as they run; 0 = none: communication takes its
+            share from whatever runs beside it.
+        saves_gates_eight_bit: what the activation of a feed-forward reads is kept for backward in 8
+            bits, whatever the GEMMs' dtype.
         moments: dtype of the optimizer's states where it is not the job's; None = the job's.
-        capture: see Capture. routing_on_host: the host reads how many tokens each expert got before it launches the experts, where that
-            varies (`reads_routing`).
+        capture: see Capture.
+        routing_on_host: the host reads how many tokens each expert got before it launches the
+            experts, where that varies (`reads_routing`).
         expert_overlap: tokens travel to and from experts beside the kernels of another microbatch.
-        fused_experts: one kernel for all local experts instead of one, and its operands' quantisation, for each.
+        fused_experts: one kernel for all local experts instead of one, and its operands'
+            quantisation, for each.
         attention_eight_bit: fused attention multiplies in 8 bits where the job computes in 8 or 4.
-        rebuilds_latent: up projections of latent attention and their rotary embedding run again in backward and are not kept.
-        rebuilds_norms, rebuilds_expert_activation, rebuilds_mlp, rebuilds_shared_experts, rebuilds_experts: norms of the stream, the
-            activation between experts' products, a dense feed-forward, that of shared experts, routed experts with their dispatch run
-            again in backward, each under a checkpoint of its own, in layers that are not recomputed whole.
-        fused_chains: norms, rotary embeddings and gated activations are one kernel each although element-wise kernels are eager.
-        fp32_norms: the input of a norm is cast to fp32 by a kernel of its own, and its gradient back.
-        adds_gradients: a kernel of its own adds each microbatch's weight gradients to the accumulated ones.
-        loss_bytes: what cross-entropy reads and writes, forward and backward, in bytes a logit, counted in its code; 0 = not counted:
-            24, or 12 where `fused_loss`, times the passes of its element-wise kernels.
-        scaling: see Scaling. scales_reduced: see ScaleGroup.
-        gathers_quantized: activations that products of few bits read are quantised before tensor parallelism gathers them.
+        rebuilds_latent: up projections of latent attention and their rotary embedding run again in
+        backward and are not kept. rebuilds_norms, rebuilds_expert_activation, rebuilds_mlp,
+        rebuilds_shared_experts,
+        rebuilds_experts: norms of the stream, the activation between experts' products, a dense
+        feed-forward, that of shared experts, routed experts with their dispatch run again in
+        backward, each under a checkpoint of its own, in layers that are not recomputed whole.
+        fused_chains: norms, rotary embeddings and gated activations are one kernel each although
+            element-wise kernels are eager.
+        fp32_norms: the input of a norm is cast to fp32 by a kernel of its own, and its gradient
+            back.
+        adds_gradients: a kernel of its own adds each microbatch's weight gradients to the
+            accumulated ones.
+        loss_bytes: what cross-entropy reads and writes, forward and backward, in bytes a logit,
+            counted in its code; 0 = not counted: 24, or 12 where `fused_loss`, times the passes of
+            its element-wise kernels.
+        scaling: see Scaling.
+        scales_reduced: see ScaleGroup.
+        gathers_quantized: activations that products of few bits read are quantised before tensor
+            parallelism gathers them.
         gathers_narrow: parameters of 8-bit products are kept, and gathered, in 8 bits.
         collective_library: whose algorithms it runs (`collectives.registry.LIBRARIES`).
-        gradient_wire: dtype of gradients on the network where it is not the one they accumulate in; None = the same.
-        gather_copy_bytes, reduce_copy_bytes: traffic of the copies around a sharded layer's all_gather and reduce_scatter, bytes an
-            element.
-        row_kernels: token permutation and fused cross-entropy are Transformer Engine's Triton kernels, one program a row.
-        gradient_passes: passes a step over all local gradients, before their collective and to zero them; their scaling apart.
-        scales_gradients: gradients are multiplied by 1 / holders in their buffer before the collective sums them.
-        checkpoints_on_host: the inputs of layers that full recompute runs again wait in host memory, each member of a tensor-parallel group
-            with its own part. parameters_on_host: ZeRO-3's shards of the working copy wait there, and are copied up for each gather.
-        host_gradient_bytes: bytes of the gradient's copy in host memory for each element whose optimizer states lie there.
-            gradients_on_host: from ZeRO-2 on, of elements whose states lie there, the gradients lie there alone: each microbatch's are
-            copied there as they are reduced, and those before them brought back to be added.
-            host_buffer_percent: buffers that its documentation counts in host memory, in percent of the model states that lie there.
-        experts_split_as_layers: where nothing is said, experts are split over tp as dense layers are (etp = tp).
-        router_kernels: kernels of a forward of the router and of what prepares the dispatch, where each copy is sent; 0 = not counted.
-        fills_pipeline: 1F1B by name is refused with fewer microbatches than stages, unless there is one.
-        ties_experts: experts are cut over tp as layers are (etp = tp). equal_stages: all stages have as many layers;
-            equal_between: all but the first and the last.
+        gradient_wire: dtype of gradients on the network where it is not the one they accumulate in;
+            None = the same.
+        gather_copy_bytes, reduce_copy_bytes: traffic of the copies around a sharded layer's
+            all_gather and reduce_scatter, bytes an element.
+        row_kernels: token permutation and fused cross-entropy are Transformer Engine's Triton
+            kernels, one program a row.
+        gradient_passes: passes a step over all local gradients, before their collective and to zero
+            them; their scaling apart.
+        scales_gradients: gradients are multiplied by 1 / holders in their buffer before the
+            collective sums them.
+        checkpoints_on_host: the inputs of layers that full recompute runs again wait in host
+            memory, each member of a tensor-parallel group with its own part.
+        parameters_on_host: ZeRO-3's shards of the working copy wait there, and are copied up for
+            each gather.
+        host_gradient_bytes: bytes of the gradient's copy in host memory for each element whose
+            optimizer states lie there.
+        gradients_on_host: from ZeRO-2 on, of elements whose states lie there, the gradients lie
+            there alone: each microbatch's are copied there as they are reduced, and those before
+            them brought back to be added.
+        host_buffer_percent: buffers that its documentation counts in host memory, in percent of the
+            model states that lie there.
+        experts_split_as_layers: where nothing is said, experts are split over tp as dense layers
+            are (etp = tp).
+        router_kernels: kernels of a forward of the router and of what prepares the dispatch, where
+            each copy is sent; 0 = not counted.
+        fills_pipeline: 1F1B by name is refused with fewer microbatches than stages, unless there is
+            one.
+        ties_experts: experts are cut over tp as layers are (etp = tp).
+        equal_stages: all stages have as many layers;
+        equal_between: all but the first and the last.
         fixed_capacity: experts take a fixed number of tokens, which the host need not read.
-        facts: a link for every field. offers: options that the framework has. own: its value of each. options: those that are set
-            otherwise. base: the name without options.
+        facts: a link for every field.
+        offers: options that the framework has.
+        own: its value of each.
+        options: those that are set otherwise.
+        base: the name without options.
     """
 
     name: str
@@ -369,11 +437,19 @@ class Runtime:
 
     @property
     def reads_routing(self) -> bool:
-        """The host waits for how many tokens each expert got: not where they are a fixed number, nor where a graph holds the iteration."""
-        return self.routing_on_host and not self.fixed_capacity and self.capture is not Capture.ITERATION
+        """The host waits for how many tokens each expert got: not where they are a fixed number,
+        nor where a graph holds the iteration.
+        """
+        return (
+            self.routing_on_host
+            and not self.fixed_capacity
+            and self.capture is not Capture.ITERATION
+        )
 
     def blocks_sends(self, chunks: int) -> bool:
-        """A rank that has so many chunks of the pipeline computes nothing while it sends to another."""
+        """A rank that has so many chunks of the pipeline computes nothing while it sends to
+        another.
+        """
         return not self.overlap_p2p or (self.plain_p2p_blocks and chunks == 1)
 
     def __hash__(self) -> int:

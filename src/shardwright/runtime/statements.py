@@ -1,4 +1,6 @@
-"""What is described by facts is written as statements, each a link and the values of the fields that it settles."""
+"""What is described by facts is written as statements, each a link and the values of the fields
+that it settles.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,15 @@ Thing = TypeVar("Thing")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described(Generic[Thing]):
-    """A dataclass whose fields are settled by statements, all but those that say who an instance is.
+    """A dataclass whose fields are settled by statements, all but those that say who an instance
+    is.
 
     Args:
-        made: the dataclass; it has `facts`, and fields of type bool are its switches. what: its name in messages. identity: fields that no
-            statement settles. kept: of these, those that a derived instance does not take from its base, with their empty values.
+        made: the dataclass; it has `facts`, and fields of type bool are its switches.
+        what: its name in messages.
+        identity: fields that no statement settles.
+        kept: of these, those that a derived instance does not take from its base, with their empty
+            values.
     """
 
     made: type[Thing]
@@ -42,24 +48,49 @@ class Described(Generic[Thing]):
         """Names of those that are on or off."""
         return {name for name, value in self.off.items() if value is False}
 
-    def stated(self, link: str, *, on: str = "", off: str = "", checked: bool = False, note: str = "", **values: Any) -> Statement:
-        """What `link` settles: `values`, and, by name with spaces between, switches that are `on` and fields that are `off`.
+    def stated(
+        self,
+        link: str,
+        *,
+        on: str = "",
+        off: str = "",
+        checked: bool = False,
+        note: str = "",
+        **values: Any,
+    ) -> Statement:
+        """What `link` settles: `values`, and, by name with spaces between, switches that are `on`
+        and fields that are `off`.
 
-        ``stated("https://…/layers.py", on="sequence_parallel", off="capture", gather_prefetch=1)`` makes three facts beside True,
-        ``Capture.NONE`` and 1. Off is False, 0, None, ``none`` or empty; a field whose default is something else has its value written
-        out. `checked` and `note` are those of `Fact`; `read` is this of a text that was read.
+        ``stated("https://…/layers.py", on="sequence_parallel", off="capture", gather_prefetch=1)``
+        makes three facts beside True, ``Capture.NONE`` and 1. Off is False, 0, None, ``none`` or
+        empty; a field whose default is something else has its value written out. `checked` and
+        `note` are those of `Fact`; `read` is this of a text that was read.
 
         Raises:
-            ValueError: no such field, or it cannot be on or off (a mistake in a file of facts, not a user's).
+            ValueError: no such field, or it cannot be on or off (a mistake in a file of facts, not
+            a user's).
         """
         empty = self.off
-        wrong = sorted({*on.split()} - self.switches | {*off.split()} - {*empty} | {*values} - {*self.settings})
+        wrong = sorted(
+            {*on.split()} - self.switches | {*off.split()} - {*empty} | {*values} - {*self.settings}
+        )
         if wrong:
             raise ValueError(f"{link} cannot state {', '.join(wrong)} so")
-        pairs = [*((name, True) for name in on.split()), *((name, empty[name]) for name in off.split()), *values.items()]
-        return tuple([(Fact(field=name, link=link, checked=checked, note=note), value) for name, value in pairs])
+        pairs = [
+            *((name, True) for name in on.split()),
+            *((name, empty[name]) for name in off.split()),
+            *values.items(),
+        ]
+        return tuple(
+            [
+                (Fact(field=name, link=link, checked=checked, note=note), value)
+                for name, value in pairs
+            ]
+        )
 
-    def read(self, link: str, *, on: str = "", off: str = "", note: str = "", **values: Any) -> Statement:
+    def read(
+        self, link: str, *, on: str = "", off: str = "", note: str = "", **values: Any
+    ) -> Statement:
         """`stated` of a text that was read."""
         return self.stated(link, on=on, off=off, checked=True, note=note, **values)
 
@@ -78,14 +109,17 @@ class Described(Generic[Thing]):
         return new
 
     def derived(self, base: Any, identity: dict[str, Any], *statements: Statement) -> Thing:
-        """`base` with what the statements change; their facts take the place of the base's facts on the same fields.
+        """`base` with what the statements change; their facts take the place of the base's facts on
+        the same fields.
 
         Raises:
             ValueError: a field is stated twice.
         """
         values, facts = settled(f"{self.what} {identity['name']}", statements)
         kept = tuple(fact for fact in base.facts if fact.field not in values)
-        new: Thing = replace(base, facts=(*kept, *facts), **{**dict(self.kept), **identity}, **values)
+        new: Thing = replace(
+            base, facts=(*kept, *facts), **{**dict(self.kept), **identity}, **values
+        )
         return new
 
 

@@ -7,7 +7,15 @@ from typing import Final
 from shardwright.dtype import Dtype
 from shardwright.runtime.facts import derive, named, read, runtime, stated
 from shardwright.runtime.options import offered
-from shardwright.runtime.pytorch import ALLOCATOR, COLLECTIVES, CUBLAS, FILLED, LINEAR_LOSSES, MOMENTS, NCCL
+from shardwright.runtime.pytorch import (
+    ALLOCATOR,
+    COLLECTIVES,
+    CUBLAS,
+    FILLED,
+    LINEAR_LOSSES,
+    MOMENTS,
+    NCCL,
+)
 from shardwright.runtime.runtime import (
     AttentionKernel,
     ElementKernels,
@@ -19,13 +27,18 @@ from shardwright.runtime.runtime import (
 )
 
 _TREE: Final = "https://github.com/pytorch/torchtitan/blob/v0.2.0/torchtitan"
-# --async-tp: collectives of tensor parallelism in pieces, by PyTorch's symmetric memory and its compiler.
+# --async-tp: collectives of tensor parallelism in pieces, by PyTorch's symmetric memory and its
+# compiler.
 _ASYNC_TP: Final = stated(
     "https://github.com/pytorch/pytorch/blob/v2.6.0/torch/distributed/_symmetric_memory/__init__.py",
     tp_overlap=TpOverlap.ASYNC,
-    note="collectives are decomposed into pieces that run beside the GEMM's pieces; fused_matmul_reduce_scatter stacks the members' "
-    "partial products and sums them in one reduction kernel; a reduce_scatter is joined with the one product that makes its input "
-    "(torch/_inductor/fx_passes/micro_pipeline_tp.py: _find_producer_matmul), so not behind a sum over several projections",
+    note=(
+        "collectives are decomposed into pieces that run beside the GEMM's pieces;"
+        " fused_matmul_reduce_scatter stacks the members' partial products and sums them in one"
+        " reduction kernel; a reduce_scatter is joined with the one product that makes its input"
+        " (torch/_inductor/fx_passes/micro_pipeline_tp.py: _find_producer_matmul), so not behind a"
+        " sum over several projections"
+    ),
 )
 # The loss in eager kernels: with compiled layers in 0.1, and wherever nothing is compiled.
 _EAGER_LOSS: Final = stated(
@@ -33,8 +46,10 @@ _EAGER_LOSS: Final = stated(
     off="fused_loss",
     logits_bytes=12,
     logits_blocks_bytes=14,
-    note="cross_entropy(pred.float()), pred deleted before backward: log-softmax, gradient of the loss and of the log-softmax in "
-    "fp32; the bf16 logits' block serves none of them",
+    note=(
+        "cross_entropy(pred.float()), pred deleted before backward: log-softmax, gradient of the"
+        " loss and of the log-softmax in fp32; the bf16 logits' block serves none of them"
+    ),
 ) + read(
     "https://github.com/pytorch/pytorch/blob/v2.5.0/torch/distributed/tensor/parallel/loss.py",
     split_logits_bytes=4,
@@ -46,7 +61,10 @@ _COMPILED_LOSS: Final = stated(
     on="fused_loss",
     off="logits_blocks_bytes split_logits_bytes",
     logits_bytes=4,
-    note="the loss is compiled with the model: bf16 logits and their bf16 gradient, the fp32 values stay in registers",
+    note=(
+        "the loss is compiled with the model: bf16 logits and their bf16 gradient, the fp32 values"
+        " stay in registers"
+    ),
 )
 _CONFIG: Final = f"{_TREE}/config/job_config.py"
 _FLOAT8: Final = "https://github.com/pytorch/torchtitan/blob/01db32e97d28d588eccadf527155d2201797d0b8/docs/float8.md"
@@ -60,7 +78,12 @@ _ALL_OFFER: Final = (
         "grad_dtype",
         "fp32",
         "",
-        stated(_MIXED, gradient_dtype=Dtype.FP32, reduce_copy_bytes=6, note="MixedPrecisionPolicy(reduce_dtype=torch.float32)"),
+        stated(
+            _MIXED,
+            gradient_dtype=Dtype.FP32,
+            reduce_copy_bytes=6,
+            note="MixedPrecisionPolicy(reduce_dtype=torch.float32)",
+        ),
     ),
     offered(
         "grad_dtype",
@@ -70,27 +93,55 @@ _ALL_OFFER: Final = (
             _MIXED,
             gradient_dtype=Dtype.BF16,
             reduce_copy_bytes=4,
-            note="parameters in bf16 and no other reduce_dtype: gradients are reduced and kept in the parameters' dtype",
+            note=(
+                "parameters in bf16 and no other reduce_dtype: gradients are reduced and kept in"
+                " the parameters' dtype"
+            ),
         ),
     ),
     offered(
         "fp8",
         "current",
         "--float8.recipe_name tensorwise",
-        read(_FLOAT8, on="gathers_quantized", scaling=Scaling.CURRENT, note="float8 all-gather for TP by default"),
+        read(
+            _FLOAT8,
+            on="gathers_quantized",
+            scaling=Scaling.CURRENT,
+            note="float8 all-gather for TP by default",
+        ),
     ),
     offered(
         "fp8",
         "rowwise",
         "--float8.recipe_name rowwise",
-        stated(_ROWWISE, off="gathers_quantized", scaling=Scaling.ROWWISE, note="a float8 all-gather for it was not merged"),
+        stated(
+            _ROWWISE,
+            off="gathers_quantized",
+            scaling=Scaling.ROWWISE,
+            note="a float8 all-gather for it was not merged",
+        ),
     ),
     offered(
-        "fp8", "mx", "--mx.recipe_name mxfp8", stated(f"{_TREE}/components/quantization/mx.py", off="gathers_quantized", scaling=Scaling.MX)
+        "fp8",
+        "mx",
+        "--mx.recipe_name mxfp8",
+        stated(
+            f"{_TREE}/components/quantization/mx.py", off="gathers_quantized", scaling=Scaling.MX
+        ),
     ),
-    offered("fp8_gather", "on", "--float8.enable_fsdp_float8_all_gather", read(_FLOAT8, on="gathers_narrow")),
+    offered(
+        "fp8_gather",
+        "on",
+        "--float8.enable_fsdp_float8_all_gather",
+        read(_FLOAT8, on="gathers_narrow"),
+    ),
     offered("fp8_gather", "off", "", read(_FLOAT8, off="gathers_narrow")),
-    offered("tp_overlap", "none", "", stated(f"{_TREE}/distributed/tensor_parallel.py", tp_overlap=TpOverlap.NONE)),
+    offered(
+        "tp_overlap",
+        "none",
+        "",
+        stated(f"{_TREE}/distributed/tensor_parallel.py", tp_overlap=TpOverlap.NONE),
+    ),
     offered("tp_overlap", "async", "--parallelism.enable_async_tensor_parallel", _ASYNC_TP),
 )
 
@@ -104,7 +155,10 @@ _COMPILED_SCHEDULES: Final = read(
 _EAGER_SCHEDULES: Final = read(
     "https://github.com/pytorch/torchtitan/blob/02ef790c79614758f85880e173d2338d7de502a3/torchtitan/distributed/pipeline_parallel.py",
     schedules=(*_ONE_ACTION, "zb-v", "dualpipe-v"),
-    note="any schedule class of PyTorch; stages of ScheduleZBVZeroBubble and ScheduleDualPipeV lie as a V",
+    note=(
+        "any schedule class of PyTorch; stages of ScheduleZBVZeroBubble and ScheduleDualPipeV lie"
+        " as a V"
+    ),
 )
 
 V0_2: Final = runtime(
@@ -124,12 +178,18 @@ V0_2: Final = runtime(
         off="gradient_wire gather_bucket_bytes listed_collectives reuse_elements",
         gather_copy_bytes=4,
         reduce_copy_bytes=6,
-        note="split_with_sizes_copy of the gathered bf16 (2 + 2 bytes); chunk_cat of bf16 gradients into the fp32 buffer (2 + 4)",
+        note=(
+            "split_with_sizes_copy of the gathered bf16 (2 + 2 bytes); chunk_cat of bf16 gradients"
+            " into the fp32 buffer (2 + 4)"
+        ),
     ),
     read(
         "https://github.com/pytorch/pytorch/blob/v2.9.0/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py",
         on="sums_replicas_apart",
-        note="foreach_reduce: all_reduce_stream waits for the reduce_scatter's stream, and no later reduce_scatter for it",
+        note=(
+            "foreach_reduce: all_reduce_stream waits for the reduce_scatter's stream, and no later"
+            " reduce_scatter for it"
+        ),
     ),
     stated(
         f"{_TREE}/models/llama3/infra/parallelize.py",
@@ -140,15 +200,25 @@ V0_2: Final = runtime(
         zero_with_pipeline=3,
         bucket_bytes=0,
         element_kernels=ElementKernels.COMPILED,
-        note="fp32 parameters, bf16 when gathered, fp32 reduction; one group a layer; reshard_after_forward chooses stage 2 or 3",
+        note=(
+            "fp32 parameters, bf16 when gathered, fp32 reduction; one group a layer;"
+            " reshard_after_forward chooses stage 2 or 3"
+        ),
     ),
-    stated(f"{_TREE}/distributed/parallel_dims.py", on="hybrid_sharding expert_parallel sequence_parallel", note="dp_replicate x dp_shard"),
+    stated(
+        f"{_TREE}/distributed/parallel_dims.py",
+        on="hybrid_sharding expert_parallel sequence_parallel",
+        note="dp_replicate x dp_shard",
+    ),
     stated(
         "https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html",
         on="overlap_grad_reduce overlap_param_gather reduce_every_microbatch",
         off="zero1_broadcasts",
         gather_prefetch=1,
-        note="implicit prefetch: the next all-gather is issued while the present layer computes; reduce-scatter in backward",
+        note=(
+            "implicit prefetch: the next all-gather is issued while the present layer computes;"
+            " reduce-scatter in backward"
+        ),
     ),
     NCCL,
     stated(
@@ -168,15 +238,26 @@ V0_2: Final = runtime(
     ),
     _COMPILED_SCHEDULES,
     FILLED,
-    stated(f"{_TREE}/distributed/context_parallel.py", on="context_ring context_gather", off="context_ulysses", note="rotate method"),
     stated(
-        f"{_TREE}/config/job_config.py", off="optimizer_offload", default_recompute="selective", note="activation_checkpoint.mode selective"
+        f"{_TREE}/distributed/context_parallel.py",
+        on="context_ring context_gather",
+        off="context_ulysses",
+        note="rotate method",
+    ),
+    stated(
+        f"{_TREE}/config/job_config.py",
+        off="optimizer_offload",
+        default_recompute="selective",
+        note="activation_checkpoint.mode selective",
     ),
     read(
         "https://github.com/pytorch/torchtitan/blob/01db32e97d28d588eccadf527155d2201797d0b8/torchtitan/distributed/activation_checkpoint.py",
         full_recompute=FullRecompute.STOPS_EARLY,
         selective_recompute=SelectiveRecompute.OPERATORS,
-        note="checkpoint_wrapper with early_stop; the per-operator policy saves attention and every second matrix product",
+        note=(
+            "checkpoint_wrapper with early_stop; the per-operator policy saves attention and every"
+            " second matrix product"
+        ),
     ),
     stated(
         f"{_TREE}/distributed/tensor_parallel.py",
@@ -193,14 +274,19 @@ V0_2: Final = runtime(
     stated(f"{_TREE}/components/loss.py", off="loss_bytes", embedding_gradient_bytes=2),
     stated(
         f"{_TREE}/distributed/expert_parallel.py",
-        off="capture routing_on_host router_kernels fixed_capacity expert_overlap fused_experts attention_eight_bit rebuilds_latent "
-        "rebuilds_expert_activation rebuilds_mlp rebuilds_shared_experts rebuilds_experts "
-        "dispatches_eight_bit saves_gates_eight_bit moments reserved_multiprocessors "
-        "kept_outputs host_outputs activation_offload logits_parts linear_loss experts_split_as_layers plain_p2p_blocks "
-        "ties_experts equal_stages equal_between "
-        "checkpoints_on_host parameters_on_host hybrid_dispatch launches_block "
-        "gradients_on_host host_gradient_bytes host_buffer_percent",
-        note="no captured graphs; splits of the all-to-all are read on the host; grouped_mm over all local experts",
+        off=(
+            "capture routing_on_host router_kernels fixed_capacity expert_overlap fused_experts"
+            " attention_eight_bit rebuilds_latent rebuilds_expert_activation rebuilds_mlp"
+            " rebuilds_shared_experts rebuilds_experts dispatches_eight_bit saves_gates_eight_bit"
+            " moments reserved_multiprocessors kept_outputs host_outputs activation_offload"
+            " logits_parts linear_loss experts_split_as_layers plain_p2p_blocks ties_experts"
+            " equal_stages equal_between checkpoints_on_host parameters_on_host hybrid_dispatch"
+            " launches_block gradients_on_host host_gradient_bytes host_buffer_percent"
+        ),
+        note=(
+            "no captured graphs; splits of the all-to-all are read on the host; grouped_mm over all"
+            " local experts"
+        ),
     ),
     CUBLAS,
     ALLOCATOR,
@@ -211,7 +297,9 @@ V0_2: Final = runtime(
         note="dynamic scaling: no history; recipe_name is tensorwise where nothing is said",
     ),
     read(_FLOAT8, on="gathers_quantized", note="float8 all-gather for TP by default"),
-    read(_FLOAT8, off="gathers_narrow", note="float8.enable_fsdp_float8_all_gather is off by default"),
+    read(
+        _FLOAT8, off="gathers_narrow", note="float8.enable_fsdp_float8_all_gather is off by default"
+    ),
     offers=(
         *_ALL_OFFER,
         offered(
@@ -240,7 +328,17 @@ V0_1: Final = derive(
     _EAGER_LOSS,
     offers=(
         *_ALL_OFFER,
-        offered("kernels", "compiled", "--training.compile", stated(_CONFIG, element_kernels=ElementKernels.COMPILED)),
-        offered("kernels", "eager", "", stated(_CONFIG, element_kernels=ElementKernels.EAGER, note="compile off")),
+        offered(
+            "kernels",
+            "compiled",
+            "--training.compile",
+            stated(_CONFIG, element_kernels=ElementKernels.COMPILED),
+        ),
+        offered(
+            "kernels",
+            "eager",
+            "",
+            stated(_CONFIG, element_kernels=ElementKernels.EAGER, note="compile off"),
+        ),
     ),
 )

@@ -1,9 +1,11 @@
 """V-shaped schedules made by repeating one microbatch's block of actions every six slots.
 
-Qi et al. 2024, arXiv:2405.15362, sections 2 and 3: a block says in which slot each forward and input gradient of one microbatch falls;
-microbatch i is the same block 6 i slots later, where 6 is a rank's work on one microbatch (two chunks of F, I and W). A block is good if
-no two of a rank's actions meet modulo 6; weight gradients take the slots that are left. How long a block lives on a rank, over 6, is what
-the rank keeps. Only the order counts: ranks run it without the block's waits (the paper's squeezing).
+Qi et al. 2024, arXiv:2405.15362, sections 2 and 3: a block says in which slot each forward and
+input gradient of one microbatch falls; microbatch i is the same block 6 i slots later, where 6 is a
+rank's work on one microbatch (two chunks of F, I and W). A block is good if no two of a rank's
+actions meet modulo 6; weight gradients take the slots that are left. How long a block lives on a
+rank, over 6, is what the rank keeps. Only the order counts: ranks run it without the block's waits
+(the paper's squeezing).
 """
 
 from __future__ import annotations
@@ -18,16 +20,24 @@ from shardwright.schedules.table import ActionTable, F, I, W
 PERIOD = 6
 
 
-def block_slots(ranks: int, *, steps: tuple[int, int, int, int], turns: tuple[int, int, int]) -> IntArray:
-    """(6, ranks) slots of F of the chunk going down, F going up, I going down, I going up, W of the upper chunk, W of the lower one.
+def block_slots(
+    ranks: int, *, steps: tuple[int, int, int, int], turns: tuple[int, int, int]
+) -> IntArray:
+    """(6, ranks) slots of F of the chunk going down, F going up, I going down, I going up, W of the
+    upper chunk, W of the lower one.
 
     Args:
         steps: slots from one rank to the next of the four legs F down, F up, I down, I up.
         turns: slots from the end of each leg to the start of the next.
     """
     away, left = np.arange(ranks), np.arange(ranks)[::-1]
-    starts = np.cumsum([0, *(step * (ranks - 1) + turn for step, turn in zip(steps, turns, strict=False))])
-    rows = [start + step * hops for start, step, hops in zip(starts, steps, (away, left, away, left), strict=True)]
+    starts = np.cumsum(
+        [0, *(step * (ranks - 1) + turn for step, turn in zip(steps, turns, strict=False))]
+    )
+    rows = [
+        start + step * hops
+        for start, step, hops in zip(starts, steps, (away, left, away, left), strict=True)
+    ]
     for inputs in (rows[2], rows[3]):
         slot = inputs + 1
         taken = np.stack(rows) % PERIOD
@@ -38,7 +48,9 @@ def block_slots(ranks: int, *, steps: tuple[int, int, int, int], turns: tuple[in
 
 
 def repeated_table(sizes: Sizes, slots: IntArray) -> ActionTable:
-    """The table of a block's slots repeated for every microbatch, each rank's actions in the order of their slots."""
+    """The table of a block's slots repeated for every microbatch, each rank's actions in the order
+    of their slots.
+    """
     down, up = sizes.rank, 2 * sizes.ranks - 1 - sizes.rank
     shape = (6, sizes.ranks, sizes.microbatches)
     microbatch = np.broadcast_to(np.arange(sizes.microbatches), shape)

@@ -1,9 +1,11 @@
 """Chimera: two 1F1B pipelines in opposite directions that fill each other's gaps.
 
-Li and Hoefler 2021, arXiv:2107.06925, section 3: with F = B a unit of p/2 microbatches in each lane takes 3 p - 2 slots, and units follow
-one another without a gap (direct concatenation), so N microbatches in both lanes take 2 N + p - 2 slots: bubble p - 2, where 1F1B has 2
-(p - 1). Rank r keeps p/2 + 1 + min(r, p - 1 - r) microbatches (the paper's p/2 + 1 to p). With B = 2 F the units no longer fit together
-tightly. Parameters twice. Ranks are even; each lane has a multiple of p/2 microbatches, or fewer than p/2.
+Li and Hoefler 2021, arXiv:2107.06925, section 3: with F = B a unit of p/2 microbatches in each lane
+takes 3 p - 2 slots, and units follow one another without a gap (direct concatenation), so N
+microbatches in both lanes take 2 N + p - 2 slots: bubble p - 2, where 1F1B has 2 (p - 1). Rank r
+keeps p/2 + 1 + min(r, p - 1 - r) microbatches (the paper's p/2 + 1 to p). With B = 2 F the units no
+longer fit together tightly. Parameters twice. Ranks are even; each lane has a multiple of p/2
+microbatches, or fewer than p/2.
 """
 
 from __future__ import annotations
@@ -23,21 +25,29 @@ def _legal(sizes: Sizes) -> None:
     unit = sizes.ranks // 2
     if sizes.microbatches > unit and sizes.microbatches % unit:
         raise sizes.refuse(
-            f"on {sizes.ranks} ranks needs a multiple of {unit} microbatches in each lane, not {sizes.microbatches}",
-            hint=f"try {sizes.microbatches // unit * unit} or {(sizes.microbatches // unit + 1) * unit}",
+            f"on {sizes.ranks} ranks needs a multiple of {unit} microbatches in each lane, not"
+            f" {sizes.microbatches}",
+            hint=(
+                f"try {sizes.microbatches // unit * unit} or"
+                f" {(sizes.microbatches // unit + 1) * unit}"
+            ),
             rule="microbatches",
         )
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """p/2 + 1 + min(r, p - 1 - r) microbatches of both lanes together; no form for less than a unit."""
+    """p/2 + 1 + min(r, p - 1 - r) microbatches of both lanes together; no form for less than a
+    unit.
+    """
     if sizes.microbatches < sizes.ranks // 2:
         return None
     return sizes.ranks // 2 + 1 + np.minimum(sizes.rank, sizes.ranks - 1 - sizes.rank)
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    """Microbatch i of a unit: forward of chunk c at slot c + 2 i, backward at 2 p - 1 - c + 2 i; units are 2 p slots apart."""
+    """Microbatch i of a unit: forward of chunk c at slot c + 2 i, backward at 2 p - 1 - c + 2 i;
+    units are 2 p slots apart.
+    """
     unit = max(sizes.ranks // 2, 1)
     shape = (2, 2, sizes.ranks, sizes.microbatches)
     lane, backward, chunk, microbatch = np.indices(shape)
@@ -53,4 +63,6 @@ def _table(sizes: Sizes) -> ActionTable:
     )
 
 
-CHIMERA = Rule(name="chimera", placement=Placement.OPPOSITE, kinds="FB", make=_table, peak=_peak, legal=_legal)
+CHIMERA = Rule(
+    name="chimera", placement=Placement.OPPOSITE, kinds="FB", make=_table, peak=_peak, legal=_legal
+)

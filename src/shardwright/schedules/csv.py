@@ -1,7 +1,8 @@
 """Action tables as CSV: one row a rank, one column a slot, an empty cell where the rank is idle.
 
-It is the compute-only format of PyTorch (``_PipelineScheduleRuntime._load_csv(path, format="compute_only")``), with our letters for lanes
-and slices where a table has them. Idle cells are for the eye: the order in a row is all that counts.
+It is the compute-only format of PyTorch (``_PipelineScheduleRuntime._load_csv(path,
+format="compute_only")``), with our letters for lanes and slices where a table has them. Idle cells
+are for the eye: the order in a row is all that counts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def format_csv(table: ActionTable, *, lanes: tuple[str, ...] = ()) -> str:
         StrategyError: the table deadlocks, has lanes without names, or recompute as an action.
     """
     if int(table.lane.max(initial=0)) >= max(len(lanes), 1):
-        raise StrategyError(f"a table of {int(table.lane.max()) + 1} lanes needs their names", rule="order.csv")
+        raise StrategyError(
+            f"a table of {int(table.lane.max()) + 1} lanes needs their names", rule="order.csv"
+        )
     place = slots(table)
     lines = []
     for rank in range(table.num_ranks):

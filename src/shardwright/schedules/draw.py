@@ -10,8 +10,8 @@ from shardwright.schedules.table import ActionTable
 def draw(table: ActionTable, *, width: int = 140, lanes: tuple[str, ...] = ()) -> str:
     """`table` with every action at its earliest unit slot, cut at `width` characters.
 
-    A dot is an idle slot, ``|`` joins an overlapped pair, ``>`` ends a line that goes on. All kinds take one slot: it shows the order, not
-    the time.
+    A dot is an idle slot, ``|`` joins an overlapped pair, ``>`` ends a line that goes on. All kinds
+    take one slot: it shows the order, not the time.
     """
     place = slots(table)
     rows: list[list[str]] = []
@@ -20,7 +20,9 @@ def draw(table: ActionTable, *, width: int = 140, lanes: tuple[str, ...] = ()) -
         at = int(table.row_start[rank])
         for entry in row_entries(table, rank=rank):
             cells.extend("." for _ in range(int(place[at]) - len(cells)))
-            cells.append("|".join(format_action(action, lanes=lanes) for action in actions_of(entry)))
+            cells.append(
+                "|".join(format_action(action, lanes=lanes) for action in actions_of(entry))
+            )
             at += len(actions_of(entry))
         rows.append(cells)
     cell_width = max((len(cell) for cells in rows for cell in cells), default=1)

@@ -1,8 +1,10 @@
-"""DualPipe: two lanes in opposite directions, each forward overlapped with a backward of the other lane.
+"""DualPipe: two lanes in opposite directions, each forward overlapped with a backward of the other
+lane.
 
-DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1 and table 2: bubble (p/2 - 1)(F&B + B - 3 W) with F&B the time of an overlapped pair and
-B = I + W, parameters twice, activations p + 1. Ranks are even; each lane has at least p microbatches (the paper counts both lanes' and
-asks for at least 2 p).
+DeepSeek-AI 2024, arXiv:2412.19437, section 3.2.1 and table 2: bubble (p/2 - 1)(F&B + B - 3 W) with
+F&B the time of an overlapped pair and B = I + W, parameters twice, activations p + 1. Ranks are
+even; each lane has at least p microbatches (the paper counts both lanes' and asks for at least 2
+p).
 """
 
 from __future__ import annotations
@@ -19,10 +21,16 @@ from shardwright.schedules.table import ActionTable
 
 def _legal(sizes: Sizes) -> None:
     if sizes.ranks % 2:
-        raise sizes.refuse(f"needs an even number of ranks, not {sizes.ranks}", rule="ranks", hint="dualpipe-v runs on any number")
+        raise sizes.refuse(
+            f"needs an even number of ranks, not {sizes.ranks}",
+            rule="ranks",
+            hint="dualpipe-v runs on any number",
+        )
     if sizes.microbatches < sizes.ranks:
         raise sizes.refuse(
-            f"on {sizes.ranks} ranks needs at least {sizes.ranks} microbatches in each lane, not {sizes.microbatches}", rule="microbatches"
+            f"on {sizes.ranks} ranks needs at least {sizes.ranks} microbatches in each lane, not"
+            f" {sizes.microbatches}",
+            rule="microbatches",
         )
 
 
@@ -36,8 +44,23 @@ def _table(sizes: Sizes) -> ActionTable:
     for rank in range(sizes.ranks):
         down, up = (0, rank), (1, sizes.ranks - 1 - rank)
         near, far = (down, up) if down[1] < up[1] else (up, down)
-        rows.append(overlapped_row(microbatches=sizes.microbatches, ranks=sizes.ranks // 2, depth=near[1], near=near, far=far))
+        rows.append(
+            overlapped_row(
+                microbatches=sizes.microbatches,
+                ranks=sizes.ranks // 2,
+                depth=near[1],
+                near=near,
+                far=far,
+            )
+        )
     return written_table(rows, num_chunks=sizes.ranks)
 
 
-DUALPIPE = Rule(name="dualpipe", placement=Placement.OPPOSITE, kinds="FBIW", make=_table, peak=_peak, legal=_legal)
+DUALPIPE = Rule(
+    name="dualpipe",
+    placement=Placement.OPPOSITE,
+    kinds="FBIW",
+    make=_table,
+    peak=_peak,
+    legal=_legal,
+)

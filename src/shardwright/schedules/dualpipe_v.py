@@ -1,7 +1,8 @@
 """DualPipe-V: DualPipe cut in half, one lane whose chunks go down the ranks and up again.
 
-Qi et al. 2025 ("cut-in-half"), as released with DualPipe; the order is that of PyTorch's ScheduleDualPipeV. With 2 p chunks on p ranks:
-bubble (p - 1)(F&B + B - 3 W) of a chunk, activations 2 p + 1 chunks, parameters once. At least 2 p microbatches.
+Qi et al. 2025 ("cut-in-half"), as released with DualPipe; the order is that of PyTorch's
+ScheduleDualPipeV. With 2 p chunks on p ranks: bubble (p - 1)(F&B + B - 3 W) of a chunk, activations
+2 p + 1 chunks, parameters once. At least 2 p microbatches.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from shardwright.schedules.table import ActionTable
 def _legal(sizes: Sizes) -> None:
     if sizes.microbatches < 2 * sizes.ranks:
         raise sizes.refuse(
-            f"on {sizes.ranks} ranks needs at least {2 * sizes.ranks} microbatches, not {sizes.microbatches}", rule="microbatches"
+            f"on {sizes.ranks} ranks needs at least {2 * sizes.ranks} microbatches, not"
+            f" {sizes.microbatches}",
+            rule="microbatches",
         )
 
 
@@ -30,10 +33,24 @@ def _peak(sizes: Sizes) -> IntArray:
 
 def _table(sizes: Sizes) -> ActionTable:
     rows = [
-        overlapped_row(microbatches=sizes.microbatches, ranks=sizes.ranks, depth=rank, near=(0, rank), far=(0, 2 * sizes.ranks - 1 - rank))
+        overlapped_row(
+            microbatches=sizes.microbatches,
+            ranks=sizes.ranks,
+            depth=rank,
+            near=(0, rank),
+            far=(0, 2 * sizes.ranks - 1 - rank),
+        )
         for rank in range(sizes.ranks)
     ]
     return written_table(rows, num_chunks=2 * sizes.ranks)
 
 
-DUALPIPE_V = Rule(name="dualpipe-v", placement=Placement.WAVE, kinds="FBIW", make=_table, peak=_peak, legal=_legal, chunks_per_rank=2)
+DUALPIPE_V = Rule(
+    name="dualpipe-v",
+    placement=Placement.WAVE,
+    kinds="FBIW",
+    make=_table,
+    peak=_peak,
+    legal=_legal,
+    chunks_per_rank=2,
+)

@@ -1,8 +1,9 @@
 """Eager 1F1B: twice the warm-up of 1F1B, so that transfers both ways hide behind compute.
 
-Zhuang et al. 2022, arXiv:2211.05322, section 4. Rank r warms up with 2 (p - r - 1) forwards and keeps 2 (p - r) - 1 microbatches. With
-transfers that take no time the bubble is 1F1B's, (p - 1)(F + B). With transfers of length t <= (F + B)/2 each way it grows by 2 (p - 1) t
-in all, where 1F1B waits for a return trip in every period.
+Zhuang et al. 2022, arXiv:2211.05322, section 4. Rank r warms up with 2 (p - r - 1) forwards and
+keeps 2 (p - r) - 1 microbatches. With transfers that take no time the bubble is 1F1B's, (p - 1)(F +
+B). With transfers of length t <= (F + B)/2 each way it grows by 2 (p - 1) t in all, where 1F1B
+waits for a return trip in every period.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    return looped_table(sizes, warm_up=np.minimum(2 * (sizes.ranks - 1 - sizes.rank), sizes.microbatches))
+    return looped_table(
+        sizes, warm_up=np.minimum(2 * (sizes.ranks - 1 - sizes.rank), sizes.microbatches)
+    )
 
 
 EAGER = Rule(name="eager-1f1b", placement=Placement.LOOPED, kinds="FB", make=_table, peak=_peak)

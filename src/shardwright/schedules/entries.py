@@ -1,4 +1,6 @@
-"""Between action tables and the actions of a plan's order, and where each action falls on a grid of unit slots."""
+"""Between action tables and the actions of a plan's order, and where each action falls on a grid of
+unit slots.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,16 @@ def row_entries(table: ActionTable, *, rank: int) -> tuple[Entry, ...]:
 
 
 def table_of(rows: Sequence[Sequence[Entry]]) -> ActionTable:
-    """The table with these rows; chunks and microbatches are counted from 0 to the highest that occurs."""
+    """The table with these rows; chunks and microbatches are counted from 0 to the highest that
+    occurs.
+    """
     flat = [action for row in rows for entry in row for action in actions_of(entry)]
-    pairs = [mark for row in rows for entry in row for mark in ((1, 0) if isinstance(entry, tuple) else (0,))]
+    pairs = [
+        mark
+        for row in rows
+        for entry in row
+        for mark in ((1, 0) if isinstance(entry, tuple) else (0,))
+    ]
     sizes = [sum(len(actions_of(entry)) for entry in row) for row in rows]
     return ActionTable(
         num_ranks=len(rows),
@@ -69,27 +78,35 @@ _Need = tuple[Kind, int, int, int, int]
 
 
 def _inputs(action: Action, last: int, parts: int) -> list[_Need]:
-    """What `action` waits for, along a chain of chunks whose last is `last`, with `parts` slices of a microbatch."""
+    """What `action` waits for, along a chain of chunks whose last is `last`, with `parts` slices of
+    a microbatch.
+    """
     rest = (action.lane, action.microbatch, action.slice)
     match action.kind:
         case Kind.F:
             before = [(Kind.F, action.chunk - 1, *rest)] if action.chunk > 0 else []
-            return before + ([(Kind.F, action.chunk, *rest[:2], action.slice - 1)] if action.slice else [])
+            return before + (
+                [(Kind.F, action.chunk, *rest[:2], action.slice - 1)] if action.slice else []
+            )
         case Kind.W:
             return [(Kind.I, action.chunk, *rest)]
         case Kind.R:
             return [(Kind.F, action.chunk, *rest)]
     after = [(Kind.I, action.chunk + 1, *rest)] if action.chunk < last else []
-    later = [(Kind.I, action.chunk, *rest[:2], action.slice + 1)] if action.slice + 1 < parts else []
+    later = (
+        [(Kind.I, action.chunk, *rest[:2], action.slice + 1)] if action.slice + 1 < parts else []
+    )
     return [(Kind.F, action.chunk, *rest), *after, *later]
 
 
 def slots(table: ActionTable) -> Int32Array:
-    """Earliest slot of each action when every entry takes one slot and ranks run their rows in order.
+    """Earliest slot of each action when every entry takes one slot and ranks run their rows in
+    order.
 
-    F waits for F of the chunk before, B and I for F of their chunk and B or I of the chunk after, W for I, R for F. Of a microbatch cut
-    into slices, F waits for the slice before, B and I for the slice after. The chunks of each lane are a chain; transfers take no time. A
-    table that can run at all gets a slot for each action.
+    F waits for F of the chunk before, B and I for F of their chunk and B or I of the chunk after, W
+    for I, R for F. Of a microbatch cut into slices, F waits for the slice before, B and I for the
+    slice after. The chunks of each lane are a chain; transfers take no time. A table that can run
+    at all gets a slot for each action.
 
     Returns:
         Shape (actions,).
@@ -127,7 +144,8 @@ def slots(table: ActionTable) -> Int32Array:
         if next_entry[rank] < len(row):
             stuck = actions_of(row[next_entry[rank]])[0]
             raise StrategyError(
-                f"deadlock: rank {rank} waits for ever at {stuck.chunk}{stuck.kind}{stuck.microbatch}",
+                f"deadlock: rank {rank} waits for ever at"
+                f" {stuck.chunk}{stuck.kind}{stuck.microbatch}",
                 hint="an action must come after everything it needs, on its own rank too",
                 rule="order.deadlock",
             )

@@ -1,8 +1,10 @@
-"""GEMS-like bidirectional: two lanes in opposite directions take turns, one microbatch alive at a time.
+"""GEMS-like bidirectional: two lanes in opposite directions take turns, one microbatch alive at a
+time.
 
-Jain et al. 2020 (GEMS, SC20), section IV: the forward of one lane's microbatch follows the backward of the other's from rank to rank.
-Every rank keeps one microbatch; parameters twice. With B >= F and N microbatches in both lanes a step takes N p B + (N + p - 1) F; with B
-= 2 F that is the bubble ratio (p - 1)/(p + 1/2) that Li and Hoefler 2021 (arXiv:2107.06925, table 2) give for large N.
+Jain et al. 2020 (GEMS, SC20), section IV: the forward of one lane's microbatch follows the backward
+of the other's from rank to rank. Every rank keeps one microbatch; parameters twice. With B >= F and
+N microbatches in both lanes a step takes N p B + (N + p - 1) F; with B = 2 F that is the bubble
+ratio (p - 1)/(p + 1/2) that Li and Hoefler 2021 (arXiv:2107.06925, table 2) give for large N.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from shardwright.strategy.violation import Violation
 
 
 def order_violations(grid: Grid, *, microbatches: int) -> tuple[Violation, ...]:
-    """What the schedule itself refuses, under its own rule (``order.ranks``, ``order.microbatches``, ``order.chunks``, ...).
+    """What the schedule itself refuses, under its own rule (``order.ranks``,
+    ``order.microbatches``, ``order.chunks``, ...).
 
     Args:
         microbatches: of each replica, over all lanes.
@@ -23,5 +24,11 @@ def order_violations(grid: Grid, *, microbatches: int) -> tuple[Violation, ...]:
             **({"slices": grid.slices} if grid.slices > 1 else {}),
         )
     except StrategyError as error:
-        return (Violation(rule=error.rule, message=error.message.removesuffix(f" [{error.rule}]"), hint=error.hint),)
+        return (
+            Violation(
+                rule=error.rule,
+                message=error.message.removesuffix(f" [{error.rule}]"),
+                hint=error.hint,
+            ),
+        )
     return ()

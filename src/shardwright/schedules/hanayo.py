@@ -1,9 +1,11 @@
-"""Hanayo: chunks laid in waves over the ranks, so that one model copy fills the gaps as Chimera's two do.
+"""Hanayo: chunks laid in waves over the ranks, so that one model copy fills the gaps as Chimera's
+two do.
 
-Liu et al. 2023, arXiv:2308.15762, sections 3 and 4. With w waves a rank has 2 w chunks, `chunks_per_rank`. The order is the one that
-ranks find when a forward of a chunk takes one slot and a backward two, and each takes what is furthest on its way: backwards before
-forwards, deep before shallow. For the paper's p microbatches and one wave the bubble is 4 (p - 1) slots beside 6 p of work, and it hardly
-grows with more waves while work in slots does.
+Liu et al. 2023, arXiv:2308.15762, sections 3 and 4. With w waves a rank has 2 w chunks,
+`chunks_per_rank`. The order is the one that ranks find when a forward of a chunk takes one slot and
+a backward two, and each takes what is furthest on its way: backwards before forwards, deep before
+shallow. For the paper's p microbatches and one wave the bubble is 4 (p - 1) slots beside 6 p of
+work, and it hardly grows with more waves while work in slots does.
 """
 
 from __future__ import annotations
@@ -21,13 +23,18 @@ from shardwright.schedules.table import ActionTable, B, F
 
 def _legal(sizes: Sizes) -> None:
     if sizes.chunks % 2:
-        raise sizes.refuse(f"needs an even number of chunks a rank (two a wave), not {sizes.chunks}", rule="chunks")
+        raise sizes.refuse(
+            f"needs an even number of chunks a rank (two a wave), not {sizes.chunks}", rule="chunks"
+        )
 
 
 def _table(sizes: Sizes) -> ActionTable:
     chunks = sizes.ranks * sizes.chunks
-    owner = chunk_ranks(Placement.WAVE, num_ranks=sizes.ranks, chunks_per_rank=sizes.chunks)[0].tolist()
-    # A microbatch walks steps 0 .. 2 chunks - 1: forwards of all chunks, then backwards of all. Heaps hold (-step, microbatch).
+    owner = chunk_ranks(Placement.WAVE, num_ranks=sizes.ranks, chunks_per_rank=sizes.chunks)[
+        0
+    ].tolist()
+    # A microbatch walks steps 0 .. 2 chunks - 1: forwards of all chunks, then backwards of all.
+    # Heaps hold (-step, microbatch).
     waiting: list[list[tuple[int, int]]] = [[] for _ in range(sizes.ranks)]
     waiting[0] = [(0, microbatch) for microbatch in range(sizes.microbatches)]
     busy = [0] * sizes.ranks
@@ -38,7 +45,9 @@ def _table(sizes: Sizes) -> ActionTable:
         while ends and ends[0][0] == now:
             _, step, microbatch = heapq.heappop(ends)
             if step < 2 * chunks:
-                heapq.heappush(waiting[owner[min(step, 2 * chunks - 1 - step)]], (-step, microbatch))
+                heapq.heappush(
+                    waiting[owner[min(step, 2 * chunks - 1 - step)]], (-step, microbatch)
+                )
         for rank, queue in enumerate(waiting):
             if queue and busy[rank] <= now:
                 behind, microbatch = heapq.heappop(queue)
@@ -62,4 +71,12 @@ def _no_form(sizes: Sizes) -> IntArray | None:
     return None
 
 
-HANAYO = Rule(name="hanayo", placement=Placement.WAVE, kinds="FB", make=_table, peak=_no_form, legal=_legal, chunks_per_rank=0)
+HANAYO = Rule(
+    name="hanayo",
+    placement=Placement.WAVE,
+    kinds="FB",
+    make=_table,
+    peak=_no_form,
+    legal=_legal,
+    chunks_per_rank=0,
+)

@@ -1,11 +1,13 @@
 """Interleaved 1F1B: several chunks a rank, so that the pipeline fills in steps of one chunk.
 
-Narayanan et al. 2021, arXiv:2104.04473, section 2.2; the order is that of Megatron-LM's ``forward_backward_pipelining_with_interleaving``
-and PyTorch's ScheduleInterleaved1F1B. Bubble (p - 1)/v (F + B) with F and B the times of a rank's whole share of the model; rank r keeps
-2 (p - r - 1) + (v - 1) g + 1 chunks.
+Narayanan et al. 2021, arXiv:2104.04473, section 2.2; the order is that of Megatron-LM's
+``forward_backward_pipelining_with_interleaving`` and PyTorch's ScheduleInterleaved1F1B. Bubble (p -
+1)/v (F + B) with F and B the times of a rank's whole share of the model; rank r keeps 2 (p - r - 1)
++ (v - 1) g + 1 chunks.
 
-Parameter `group` (g): microbatches that go through a chunk before the next chunk has its turn (Megatron's
-``microbatch_group_size_per_vp_stage``), at least p, default p. Microbatches must be a multiple of it.
+Parameter `group` (g): microbatches that go through a chunk before the next chunk has its turn
+(Megatron's ``microbatch_group_size_per_vp_stage``), at least p, default p. Microbatches must be a
+multiple of it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ def _group(sizes: Sizes) -> int:
 def _legal(sizes: Sizes) -> None:
     group, microbatches = _group(sizes), sizes.microbatches
     if group < sizes.ranks:
-        raise sizes.refuse(f"needs a group of at least {sizes.ranks} microbatches (the ranks), not {group}", rule="group")
+        raise sizes.refuse(
+            f"needs a group of at least {sizes.ranks} microbatches (the ranks), not {group}",
+            rule="group",
+        )
     if microbatches % group:
         below, above = microbatches // group * group, (microbatches // group + 1) * group
         raise sizes.refuse(
@@ -47,7 +52,9 @@ def _peak(sizes: Sizes) -> IntArray:
 
 
 def _table(sizes: Sizes) -> ActionTable:
-    return looped_table(sizes, warm_up=np.minimum(_warm_up(sizes), _peak(sizes)), group=_group(sizes))
+    return looped_table(
+        sizes, warm_up=np.minimum(_warm_up(sizes), _peak(sizes)), group=_group(sizes)
+    )
 
 
 INTERLEAVED = Rule(

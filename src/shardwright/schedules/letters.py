@@ -1,6 +1,8 @@
-"""Action text in PyTorch's letters: ``2F0`` is the forward of chunk 2 on microbatch 0, ``(0F1;1B0)OVERLAP_F_B`` a pair.
+"""Action text in PyTorch's letters: ``2F0`` is the forward of chunk 2 on microbatch 0,
+``(0F1;1B0)OVERLAP_F_B`` a pair.
 
-Ours beyond PyTorch's: any two kinds may be a pair, ``R`` is recompute, ``up/2F0`` names a lane and ``2F0.1`` a slice.
+Ours beyond PyTorch's: any two kinds may be a pair, ``R`` is recompute, ``up/2F0`` names a lane and
+``2F0.1`` a slice.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""What GPipe, 1F1B and their kin share: forwards to warm up, then one forward and one backward in turn, then backwards.
+"""What GPipe, 1F1B and their kin share: forwards to warm up, then one forward and one backward in
+turn, then backwards.
 
-They differ in the number of warm-up forwards and in nothing else. Chunk c of a looped placement runs on rank c % num_ranks. A rank
-takes its chunks round by round: in each round a group of microbatches goes through the first chunk, then through the second, and so on;
-backwards take the chunks from the last to the first. Where microbatches are cut into token slices, a slice stands where a
-microbatch would, and the backwards of a microbatch take its slices from the last to the first.
+They differ in the number of warm-up forwards and in nothing else. Chunk c of a looped placement
+runs on rank c % num_ranks. A rank takes its chunks round by round: in each round a group of
+microbatches goes through the first chunk, then through the second, and so on; backwards take the
+chunks from the last to the first. Where microbatches are cut into token slices, a slice stands
+where a microbatch would, and the backwards of a microbatch take its slices from the last to the
+first.
 """
 
 from __future__ import annotations
@@ -15,15 +18,19 @@ from shardwright.schedules.protocol import Sizes
 from shardwright.schedules.table import ActionTable, B, F
 
 
-def looped_table(sizes: Sizes, *, warm_up: IntArray, group: int = 0, slices: int = 1) -> ActionTable:
+def looped_table(
+    sizes: Sizes, *, warm_up: IntArray, group: int = 0, slices: int = 1
+) -> ActionTable:
     """The table with `warm_up` forwards before each rank's first backward.
 
-    The k-th forward of a rank is, with g microbatches a group, v chunks and j = k mod (g v): local chunk j // g, microbatch
-    (k // (g v)) g + j mod g; the k-th backward the same with local chunk v - 1 - j // g. Forward k stands at place k of its row while
-    warming up, then at w + 2 (k - w); backward k at w + 2 k + 1, then at m v + k.
+    The k-th forward of a rank is, with g microbatches a group, v chunks and j = k mod (g v): local
+    chunk j // g, microbatch (k // (g v)) g + j mod g; the k-th backward the same with local chunk v
+    - 1 - j // g. Forward k stands at place k of its row while warming up, then at w + 2 (k - w);
+    backward k at w + 2 k + 1, then at m v + k.
 
     Args:
-        warm_up: forwards by rank, at most m v, shape (num_ranks,). group: microbatches a round, divides m; 0 for all.
+        warm_up: forwards by rank, at most m v, shape (num_ranks,).
+        group: microbatches a round, divides m; 0 for all.
         slices: parts of every microbatch; m above counts slices then.
     """
     units = sizes.microbatches * slices

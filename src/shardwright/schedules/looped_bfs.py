@@ -1,7 +1,8 @@
 """Looped BFS: breadth-first whose backwards take the microbatches from the last to the first.
 
-The order of PyTorch's ScheduleLoopedBFS, which cites Lamy-Poirier 2022, arXiv:2211.05953. Time and peak are those of `breadth-first`; what
-differs is which activations live longest: the first microbatch's, not the last one's.
+The order of PyTorch's ScheduleLoopedBFS, which cites Lamy-Poirier 2022, arXiv:2211.05953. Time and
+peak are those of `breadth-first`; what differs is which activations live longest: the first
+microbatch's, not the last one's.
 """
 
 from __future__ import annotations
@@ -24,7 +25,19 @@ def _peak(sizes: Sizes) -> IntArray:
 
 def _table(sizes: Sizes) -> ActionTable:
     table = looped_table(sizes, warm_up=_peak(sizes))
-    return replace(table, microbatch=np.where(table.kind == B, sizes.microbatches - 1 - table.microbatch, table.microbatch))
+    return replace(
+        table,
+        microbatch=np.where(
+            table.kind == B, sizes.microbatches - 1 - table.microbatch, table.microbatch
+        ),
+    )
 
 
-LOOPED_BFS = Rule(name="looped-bfs", placement=Placement.LOOPED, kinds="FB", make=_table, peak=_peak, chunks_per_rank=0)
+LOOPED_BFS = Rule(
+    name="looped-bfs",
+    placement=Placement.LOOPED,
+    kinds="FB",
+    make=_table,
+    peak=_peak,
+    chunks_per_rank=0,
+)

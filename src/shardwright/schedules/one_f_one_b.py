@@ -1,7 +1,8 @@
 """1F1B: as few forwards as keep the pipeline busy, then one forward and one backward in turn.
 
 PipeDream-Flush, Narayanan et al. 2021, arXiv:2006.09503; the order is that of Megatron-LM's
-``forward_backward_pipelining_without_interleaving`` and PyTorch's Schedule1F1B. Bubble (p - 1)(F + B), rank r keeps p - r microbatches.
+``forward_backward_pipelining_without_interleaving`` and PyTorch's Schedule1F1B. Bubble (p - 1)(F +
+B), rank r keeps p - r microbatches.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""What DualPipe and DualPipe-V share: eight phases over two chunks of a rank, a near one and a far one.
+"""What DualPipe and DualPipe-V share: eight phases over two chunks of a rank, a near one and a far
+one.
 
-The near chunk is the one whose forwards reach the rank first. In the main phase a forward of one chunk runs overlapped with a
-backward of the other, so that each hides the other's communication. A rank's depth is its distance from where forwards enter.
+The near chunk is the one whose forwards reach the rank first. In the main phase a forward of one
+chunk runs overlapped with a backward of the other, so that each hides the other's communication. A
+rank's depth is its distance from where forwards enter.
 """
 
 from __future__ import annotations
@@ -10,12 +12,16 @@ from shardwright.schedules.rows import Place, RowWriter
 from shardwright.schedules.table import B, F, I, W
 
 
-def overlapped_row(*, microbatches: int, ranks: int, depth: int, near: Place, far: Place) -> RowWriter:
+def overlapped_row(
+    *, microbatches: int, ranks: int, depth: int, near: Place, far: Place
+) -> RowWriter:
     """The row of a rank at `depth` of `ranks` on a path down and up again.
 
-    Phases: near forwards; near and far forwards in turn; far input and weight gradient and far forward; pairs of a near forward with a far
-    backward, then of a far forward with a near backward; far backward and far forward with near backward; far and near backwards, whose
-    second half puts off weight gradients; put-off weight gradients between near input gradients; the rest of the weight gradients.
+    Phases: near forwards; near and far forwards in turn; far input and weight gradient and far
+    forward; pairs of a near forward with a far backward, then of a far forward with a near
+    backward; far backward and far forward with near backward; far and near backwards, whose second
+    half puts off weight gradients; put-off weight gradients between near input gradients; the rest
+    of the weight gradients.
 
     Args:
         microbatches: of each chunk, at least 2 ranks.
@@ -30,7 +36,8 @@ def overlapped_row(*, microbatches: int, ranks: int, depth: int, near: Place, fa
         row.each((I, W, F), far)
     for step in range(microbatches - 2 * ranks + depth + 1):
         if step == 0 and left == 0:
-            # At the turn the far backward's loss is ready only after the near forward: a pair would wait for itself.
+            # At the turn the far backward's loss is ready only after the near forward: a pair would
+            # wait for itself.
             row.add(F, near)
             row.add(B, far)
         else:

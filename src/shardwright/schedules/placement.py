@@ -12,8 +12,8 @@ from shardwright.arrays import Int32Array
 class Placement(StrEnum):
     """Maps of chunks to ranks.
 
-    LOOPED: chunk c on rank c mod p. WAVE: down the ranks, up again, and so on; with two chunks a rank it is a V. OPPOSITE: two lanes,
-    the first down the ranks, the second up.
+    LOOPED: chunk c on rank c mod p. WAVE: down the ranks, up again, and so on; with two chunks a
+    rank it is a V. OPPOSITE: two lanes, the first down the ranks, the second up.
     """
 
     LOOPED = "looped"

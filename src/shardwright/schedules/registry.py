@@ -39,13 +39,26 @@ SCHEDULES: Final = MappingProxyType(
 def schedule(name: str) -> Schedule:
     """The schedule called `name`; StrategyError with the nearest names if there is none."""
     if name not in SCHEDULES:
-        raise StrategyError(f"unknown schedule {name[:40]!r}", hint=nearest(name[:40], SCHEDULES), rule="order.schedule")
+        raise StrategyError(
+            f"unknown schedule {name[:40]!r}",
+            hint=nearest(name[:40], SCHEDULES),
+            rule="order.schedule",
+        )
     module, attribute = SCHEDULES[name].split(":")
     found: Schedule = getattr(import_module(module), attribute)
     return found
 
 
 @lru_cache(maxsize=256)
-def schedule_table(name: str, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int) -> ActionTable:
-    """The table of the schedule called `name`; the same object for the same arguments. See `Schedule.table`."""
-    return schedule(name).table(num_ranks=num_ranks, chunks_per_rank=chunks_per_rank, num_microbatches=num_microbatches, **parameters)
+def schedule_table(
+    name: str, *, num_ranks: int, chunks_per_rank: int, num_microbatches: int, **parameters: int
+) -> ActionTable:
+    """The table of the schedule called `name`; the same object for the same arguments. See
+    `Schedule.table`.
+    """
+    return schedule(name).table(
+        num_ranks=num_ranks,
+        chunks_per_rank=chunks_per_rank,
+        num_microbatches=num_microbatches,
+        **parameters,
+    )

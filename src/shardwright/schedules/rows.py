@@ -1,4 +1,6 @@
-"""Rows that are written action by action, for schedules that are told as phases, and rows sorted by slots."""
+"""Rows that are written action by action, for schedules that are told as phases, and rows sorted by
+slots.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ Place = tuple[int, int]
 class RowWriter:
     """Writes one row: each action takes the next microbatch of its chunk.
 
-    Actions beyond the last microbatch are left out, so a rule for many microbatches can be cut to few. B, and I, count as one.
+    Actions beyond the last microbatch are left out, so a rule for many microbatches can be cut to
+    few. B, and I, count as one.
 
     Args:
         microbatches: of each lane.
@@ -33,10 +36,14 @@ class RowWriter:
         return self._next.get((I if kind == B else kind, place), 0)
 
     def add(self, kind: int, place: Place, *, paired: bool = False) -> None:
-        """The next action of a kind of a chunk; B gives the input and the weight gradient of one microbatch."""
+        """The next action of a kind of a chunk; B gives the input and the weight gradient of one
+        microbatch.
+        """
         microbatch = self._next.get((I if kind == B else kind, place), 0)
         for counted in (I, W) if kind == B else (kind,):
-            assert self._next.get((counted, place), 0) == microbatch, "a full backward with weight gradients still put off"
+            assert self._next.get((counted, place), 0) == microbatch, (
+                "a full backward with weight gradients still put off"
+            )
             self._next[counted, place] = microbatch + 1
         if microbatch < self.microbatches:
             self.actions.append((kind, place[1], microbatch, place[0], int(paired)))
@@ -52,8 +59,13 @@ class RowWriter:
             self.add(F, place)
 
     def backward_pair(self, forward: Place, backward: Place) -> None:
-        """A forward of one chunk overlapped with a full backward of another; what is beyond the last microbatch is left out."""
-        both = self.count(F, forward) < self.microbatches and self.count(B, backward) < self.microbatches
+        """A forward of one chunk overlapped with a full backward of another; what is beyond the
+        last microbatch is left out.
+        """
+        both = (
+            self.count(F, forward) < self.microbatches
+            and self.count(B, backward) < self.microbatches
+        )
         self.add(F, forward, paired=both)
         self.add(B, backward)
 
@@ -77,10 +89,22 @@ def written_table(rows: Sequence[RowWriter], *, num_chunks: int) -> ActionTable:
 
 
 def slotted_table(
-    *, slot: IntArray, kind: IntArray, chunk: IntArray, microbatch: IntArray, lane: IntArray, rank: IntArray, num_ranks: int
+    *,
+    slot: IntArray,
+    kind: IntArray,
+    chunk: IntArray,
+    microbatch: IntArray,
+    lane: IntArray,
+    rank: IntArray,
+    num_ranks: int,
 ) -> ActionTable:
-    """The table whose rows take their actions by slot; all arguments have one shape, and no two actions of a rank share a slot."""
-    flat = [np.broadcast_to(column, slot.shape).reshape(-1) for column in (rank, slot, kind, chunk, microbatch, lane)]
+    """The table whose rows take their actions by slot; all arguments have one shape, and no two
+    actions of a rank share a slot.
+    """
+    flat = [
+        np.broadcast_to(column, slot.shape).reshape(-1)
+        for column in (rank, slot, kind, chunk, microbatch, lane)
+    ]
     order = np.lexsort((flat[1], flat[0]))
     rank, slot, kind, chunk, microbatch, lane = (column[order] for column in flat)
     assert ((np.diff(rank) > 0) | (np.diff(slot) > 0)).all(), "two actions of a rank in one slot"

@@ -1,8 +1,10 @@
-"""1F1B with sequence slices: token slices of causal models, one slice forward and one backward in turn.
+"""1F1B with sequence slices: token slices of causal models, one slice forward and one backward in
+turn.
 
-Seq1F1B, Sun et al. 2024, arXiv:2406.03488, section 3. Parameter `slices` (s): parts of every sequence, of equal time. The first
-backward is that of a microbatch's last slice, so every rank warms up with s - 1 slices more than 1F1B: rank r keeps p - r + s - 1 slices.
-Bubble (p - 1)(f + b) with f and b the times of one slice, 1/s of 1F1B's.
+Seq1F1B, Sun et al. 2024, arXiv:2406.03488, section 3. Parameter `slices` (s): parts of every
+sequence, of equal time. The first backward is that of a microbatch's last slice, so every rank
+warms up with s - 1 slices more than 1F1B: rank r keeps p - r + s - 1 slices. Bubble (p - 1)(f + b)
+with f and b the times of one slice, 1/s of 1F1B's.
 """
 
 from __future__ import annotations
@@ -28,4 +30,11 @@ def _table(sizes: Sizes) -> ActionTable:
     return looped_table(sizes, warm_up=warm_up, slices=slices)
 
 
-SEQ_ONE_F_ONE_B = Rule(name="seq-1f1b", placement=Placement.LOOPED, kinds="FB", make=_table, peak=_peak, options=("slices",))
+SEQ_ONE_F_ONE_B = Rule(
+    name="seq-1f1b",
+    placement=Placement.LOOPED,
+    kinds="FB",
+    make=_table,
+    peak=_peak,
+    options=("slices",),
+)

@@ -14,11 +14,16 @@ class ActionTable:
     """The total order of every pipeline rank's actions, in CSR form (read-only arrays).
 
     Args:
-        num_ranks: rows. num_chunks: chunks of each lane; the row that names a chunk is the rank that runs it (`placement.chunk_ranks`).
+        num_ranks: rows.
+        num_chunks: chunks of each lane; the row that names a chunk is the rank that runs it
+            (`placement.chunk_ranks`).
         num_microbatches: of each lane.
         row_start: shape (num_ranks + 1,): rank r's actions are [row_start[r], row_start[r + 1]).
-        kind: index into KINDS. chunk, microbatch: what is done, both counted inside their lane. lane, slice: zero in plain schedules.
-        overlapped: 1 where an action runs overlapped with the next one of its row; None where none does.
+        kind: index into KINDS.
+        chunk, microbatch: what is done, both counted inside their lane.
+        lane, slice: zero in plain schedules.
+        overlapped: 1 where an action runs overlapped with the next one of its row; None where none
+            does.
 
     Two tables are equal only if they are the same object, so a table can be a key of a cache.
     """

@@ -1,8 +1,9 @@
 """TeraPipe: GPipe over token slices, for causal models.
 
-Li et al. 2021, arXiv:2102.07988, section 3. Parameter `slices` (s): parts of every sequence, of equal time. A slice's forward needs the
-earlier slices' keys and values, so slices run in order, and backwards from the last slice to the first. Bubble (p - 1)(f + b) with f and b
-the times of one slice, 1/s of GPipe's; every rank keeps all m s slices.
+Li et al. 2021, arXiv:2102.07988, section 3. Parameter `slices` (s): parts of every sequence, of
+equal time. A slice's forward needs the earlier slices' keys and values, so slices run in order, and
+backwards from the last slice to the first. Bubble (p - 1)(f + b) with f and b the times of one
+slice, 1/s of GPipe's; every rank keeps all m s slices.
 """
 
 from __future__ import annotations
@@ -25,4 +26,11 @@ def _table(sizes: Sizes) -> ActionTable:
     return looped_table(sizes, warm_up=_peak(sizes), slices=sizes.option("slices", 1))
 
 
-TERAPIPE = Rule(name="terapipe", placement=Placement.LOOPED, kinds="FB", make=_table, peak=_peak, options=("slices",))
+TERAPIPE = Rule(
+    name="terapipe",
+    placement=Placement.LOOPED,
+    kinds="FB",
+    make=_table,
+    peak=_peak,
+    options=("slices",),
+)

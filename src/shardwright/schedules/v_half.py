@@ -1,9 +1,10 @@
 """V-Half: a V-shaped pipeline in half of 1F1B's activation memory, with half its bubble.
 
-Qi et al. 2024, arXiv:2405.15362, section 3.2 (table 1: memory (p + 2) // 2 microbatches of two chunks, bubble about half of 1F1B's).
-Going down takes one slot a rank, coming up two; the waits at the turns keep actions from meeting, and differ for odd and even p. A rank
-waits 7/2 (p - 1) - 1 slots (odd p) or 7/2 p - 3 (even p) of F = I = W = 1 where 1F1B waits 6 (p - 1): the paper's reordering of warm-up
-and tail, worth the last twelfth, is left out.
+Qi et al. 2024, arXiv:2405.15362, section 3.2 (table 1: memory (p + 2) // 2 microbatches of two
+chunks, bubble about half of 1F1B's). Going down takes one slot a rank, coming up two; the waits at
+the turns keep actions from meeting, and differ for odd and even p. A rank waits 7/2 (p - 1) - 1
+slots (odd p) or 7/2 p - 3 (even p) of F = I = W = 1 where 1F1B waits 6 (p - 1): the paper's
+reordering of warm-up and tail, worth the last twelfth, is left out.
 """
 
 from __future__ import annotations
@@ -29,4 +30,6 @@ def _table(sizes: Sizes) -> ActionTable:
     return repeated_table(sizes, block_slots(sizes.ranks, steps=(1, 2, 1, 2), turns=turns))
 
 
-V_HALF = Rule(name="v-half", placement=Placement.WAVE, kinds="FIW", make=_table, peak=_peak, chunks_per_rank=2)
+V_HALF = Rule(
+    name="v-half", placement=Placement.WAVE, kinds="FIW", make=_table, peak=_peak, chunks_per_rank=2
+)

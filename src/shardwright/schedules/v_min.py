@@ -1,8 +1,9 @@
 """V-Min: a V-shaped pipeline in a third of 1F1B's activation memory.
 
-Qi et al. 2024, arXiv:2405.15362, section 3.2 (table 1: memory (p + 4) // 3 microbatches of two chunks, bubble about two thirds of
-1F1B's). All legs of the block take one slot a rank; where 3 divides p the turns wait two slots more, or actions would meet. A rank waits
-4 p - 5 slots (4 p - 4 where 3 divides p) of F = I = W = 1 where 1F1B waits 6 (p - 1).
+Qi et al. 2024, arXiv:2405.15362, section 3.2 (table 1: memory (p + 4) // 3 microbatches of two
+chunks, bubble about two thirds of 1F1B's). All legs of the block take one slot a rank; where 3
+divides p the turns wait two slots more, or actions would meet. A rank waits 4 p - 5 slots (4 p - 4
+where 3 divides p) of F = I = W = 1 where 1F1B waits 6 (p - 1).
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from shardwright.schedules.table import ActionTable
 
 
 def _peak(sizes: Sizes) -> IntArray | None:
-    """2 ((p + 4) // 3) chunks, two less on every third rank where p mod 3 is 2; no form for less than p microbatches."""
+    """2 ((p + 4) // 3) chunks, two less on every third rank where p mod 3 is 2; no form for less
+    than p microbatches.
+    """
     if sizes.microbatches < sizes.ranks:
         return None
-    return 2 * ((sizes.ranks + 4) // 3) - np.where((sizes.ranks % 3 == 2) & (sizes.rank % 3 == 0), 2, 0)
+    return 2 * ((sizes.ranks + 4) // 3) - np.where(
+        (sizes.ranks % 3 == 2) & (sizes.rank % 3 == 0), 2, 0
+    )
 
 
 def _table(sizes: Sizes) -> ActionTable:
@@ -28,4 +33,6 @@ def _table(sizes: Sizes) -> ActionTable:
     return repeated_table(sizes, block_slots(sizes.ranks, steps=(1, 1, 1, 1), turns=turns))
 
 
-V_MIN = Rule(name="v-min", placement=Placement.WAVE, kinds="FIW", make=_table, peak=_peak, chunks_per_rank=2)
+V_MIN = Rule(
+    name="v-min", placement=Placement.WAVE, kinds="FIW", make=_table, peak=_peak, chunks_per_rank=2
+)

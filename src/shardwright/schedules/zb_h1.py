@@ -1,7 +1,8 @@
 """ZB-H1: 1F1B with weight gradients put off until the tail, in 1F1B's memory.
 
-Qi et al. 2023, arXiv:2401.10241, section 2.1. Rank r warms up with p - r - 1 forwards and puts off r weight gradients, so all ranks keep
-p microbatches (the paper's memory: p M_B). Bubble (p - 1)(F + I - W), a third of 1F1B's when F = I = W.
+Qi et al. 2023, arXiv:2401.10241, section 2.1. Rank r warms up with p - r - 1 forwards and puts off
+r weight gradients, so all ranks keep p microbatches (the paper's memory: p M_B). Bubble (p - 1)(F +
+I - W), a third of 1F1B's when F = I = W.
 """
 
 from __future__ import annotations

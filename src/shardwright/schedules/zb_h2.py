@@ -1,8 +1,10 @@
 """ZB-H2: forwards enough to fill the warm-up, weight gradients enough to fill the tail.
 
-Qi et al. 2023, arXiv:2401.10241, section 2.2. Rank r warms up with 2 (p - r - 1) forwards and puts off 2 r weight gradients, so all ranks
-keep 2 p - 1 microbatches (the paper's memory: (2 p - 1) M_B). Idle time inside a rank's row (p - 1)(F + I - 2 W), none when F = I = W and
-m >= 2 p - 1; rank r starts and ends (p - 1 - r) F before the last, which needs an optimizer step that does not wait for all ranks.
+Qi et al. 2023, arXiv:2401.10241, section 2.2. Rank r warms up with 2 (p - r - 1) forwards and puts
+off 2 r weight gradients, so all ranks keep 2 p - 1 microbatches (the paper's memory: (2 p - 1)
+M_B). Idle time inside a rank's row (p - 1)(F + I - 2 W), none when F = I = W and m >= 2 p - 1; rank
+r starts and ends (p - 1 - r) F before the last, which needs an optimizer step that does not wait
+for all ranks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What ZB-H1 and ZB-H2 share: 1F1B's order with the weight gradients put off.
 
-Qi et al. 2023, arXiv:2401.10241, section 2. Rank r warms up with w forwards, then takes a forward and an input gradient in turn and, from
-its (l + 1)-th input gradient on, a weight gradient after each: the l weight gradients that it puts off fill the tail.
+Qi et al. 2023, arXiv:2401.10241, section 2. Rank r warms up with w forwards, then takes a forward
+and an input gradient in turn and, from its (l + 1)-th input gradient on, a weight gradient after
+each: the l weight gradients that it puts off fill the tail.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from shardwright.schedules.table import ActionTable, F, I, W
 
 
 def put_off_table(sizes: Sizes, *, warm_up: IntArray, lag: IntArray) -> ActionTable:
-    """The table with `warm_up` forwards before each rank's first input gradient and `lag` weight gradients put off, both (ranks,)."""
+    """The table with `warm_up` forwards before each rank's first input gradient and `lag` weight
+    gradients put off, both (ranks,).
+    """
     rows = []
     for rank in range(sizes.ranks):
         row, place = RowWriter(microbatches=sizes.microbatches), (0, rank)

@@ -14,8 +14,11 @@ class Change:
     """Another strategy than the launch's.
 
     Args:
-        text: what is changed, in the grid's words. grid: with it. step_time_s: simulated. gain: share of the launch's time that it saves;
-            0 where the launch cannot run. added, removed: settings of the framework, (name, value), that make the difference.
+        text: what is changed, in the grid's words.
+        grid: with it.
+        step_time_s: simulated.
+        gain: share of the launch's time that it saves; 0 where the launch cannot run.
+        added, removed: settings of the framework, (name, value), that make the difference.
     """
 
     text: str
@@ -31,11 +34,15 @@ class Advice:
     """What `api.advice.advise` returns, beside the launch.
 
     Args:
-        broken: rules that the strategy breaks. now: it, simulated; None where it breaks a rule.
-        changes: of one decision each, those that gain most, the most first. considered: changes of one decision that were simulated.
-        best: the best strategy of the space, certified; None where nothing fits. everything: a change of the launch that
-            is no slower than `best` and every one of `changes`: the fastest of them with every option that helps it.
-        causes: what of the launch's job costs most and no option of the search changes, such as a number format of 32 bits.
+        broken: rules that the strategy breaks.
+        now: it, simulated; None where it breaks a rule.
+        changes: of one decision each, those that gain most, the most first.
+        considered: changes of one decision that were simulated.
+        best: the best strategy of the space, certified; None where nothing fits.
+        everything: a change of the launch that is no slower than `best` and every one of `changes`:
+            the fastest of them with every option that helps it.
+        causes: what of the launch's job costs most and no option of the search changes, such as a
+            number format of 32 bits.
     """
 
     broken: tuple[Violation, ...]

@@ -20,7 +20,8 @@ class Alternative:
     """A next best strategy, certified in rank.
 
     Args:
-        changes: (part of the breakdown, seconds more than the best, or less where negative), the largest first, whichever way.
+        changes: (part of the breakdown, seconds more than the best, or less where negative), the
+            largest first, whichever way.
         indistinguishable: within the prediction's interval of the best.
     """
 
@@ -33,7 +34,9 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """What changes when one number of the cluster changes: seconds a step of the same plan, and of the plan that is best then."""
+    """What changes when one number of the cluster changes: seconds a step of the same plan, and of
+    the plan that is best then.
+    """
 
     change: str
     same_plan_s: float
@@ -43,11 +46,13 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearby:
-    """Another number of devices or batch close to what was asked, whose best plan leaves no device idle.
+    """Another number of devices or batch close to what was asked, whose best plan leaves no device
+    idle.
 
     Args:
-        devices, global_batch: of it. step_time_s: seconds of its best plan. gain: tokens a second and device of the cluster, idle ones too,
-            over the answer's, less one.
+        devices, global_batch: of it.
+        step_time_s: seconds of its best plan.
+        gain: tokens a second and device of the cluster, idle ones too, over the answer's, less one.
     """
 
     devices: int
@@ -61,8 +66,10 @@ class Goodput:
     """Useful share of the time under failures.
 
     Args:
-        failures_per_day: of the whole cluster. checkpoint_interval_s: the interval that loses least (Young 1974, Daly 2006).
-        goodput: useful seconds over elapsed seconds. assumptions: one line each.
+        failures_per_day: of the whole cluster.
+        checkpoint_interval_s: the interval that loses least (Young 1974, Daly 2006).
+        goodput: useful seconds over elapsed seconds.
+        assumptions: one line each.
     """
 
     failures_per_day: float
@@ -73,7 +80,9 @@ class Goodput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionChange:
-    """The best strategy with another value of one option of the runtime: seconds of its step, and the share of the step that it saves."""
+    """The best strategy with another value of one option of the runtime: seconds of its step, and
+    the share of the step that it saves.
+    """
 
     option: str
     value: str
@@ -86,8 +95,8 @@ class Unsearched:
     """What a search left at one value although it changes no numerics.
 
     Args:
-        fixed: (option, value) of each such option of the runtime. best: the change of one of them that gains most; None where none saves
-            0.1 % of the step.
+        fixed: (option, value) of each such option of the runtime.
+        best: the change of one of them that gains most; None where none saves 0.1 % of the step.
     """
 
     fixed: Options
@@ -99,7 +108,10 @@ class Answer:
     """What `plan` returns.
 
     Args:
-        grid: the best strategy. plan: the same as a whole plan. request: what was asked. nearby: what would do much better.
+        grid: the best strategy.
+        plan: the same as a whole plan.
+        request: what was asked.
+        nearby: what would do much better.
         waited: the limit cut in before there was a plan (`search.limit.Limit`).
     """
 
@@ -118,14 +130,19 @@ class Answer:
     def __str__(self) -> str:
         """What was asked, what was found, and whether it is proven best, in a few lines."""
         c = self.certificate
-        return text_of([*answer_lines(self), ("", claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s))])
+        return text_of(
+            [*answer_lines(self), ("", claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s))]
+        )
 
 
 def answer_lines(answer: Answer) -> list[Line]:
     """What was asked and what was found, a line each; and what would do much better."""
     better = [
-        f"{n.global_batch:,} sequences a step on {n.devices:,} devices: {n.step_time_s:.4g} s, {n.gain:+.0%} tokens/s/device"
+        f"{n.global_batch:,} sequences a step on {n.devices:,} devices: {n.step_time_s:.4g} s,"
+        f" {n.gain:+.0%} tokens/s/device"
         for n in answer.nearby
     ]
-    lines = summary(answer.request, answer.prediction, strategy=print_grid(answer.grid), searched=True)
+    lines = summary(
+        answer.request, answer.prediction, strategy=print_grid(answer.grid), searched=True
+    )
     return [*lines, *(("Better", text) for text in better)]

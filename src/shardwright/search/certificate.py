@@ -12,10 +12,15 @@ class JointPart:
     """What the certificate of a joint space has more.
 
     Args:
-        pipelines: choices that all ranks of a member share. complete: no time limit cut in. tolerance: gap that was good enough.
-        grids: members of the grid space, which is part of the joint one and searched on its own first. grid_lower_s: no grid is faster;
-            None where none fits. grid_stopped_at: as `Certificate.stopped_at`, of that search. fixed: (axis, value) of axes and options
-            that grids are searched over and pipelines have one value of.
+        pipelines: choices that all ranks of a member share.
+        complete: no time limit cut in.
+        tolerance: gap that was good enough.
+        grids: members of the grid space, which is part of the joint one and searched on its own
+            first.
+        grid_lower_s: no grid is faster; None where none fits.
+        grid_stopped_at: as `Certificate.stopped_at`, of that search.
+        fixed: (axis, value) of axes and options that grids are searched over and pipelines have one
+            value of.
     """
 
     pipelines: int
@@ -29,22 +34,34 @@ class JointPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
-    """Every member of the space, accounted for: enumerated = illegal + duplicates + infeasible + bounded_b0 + bounded_b1 + simulated.
+    """Every member of the space, accounted for: enumerated = illegal + duplicates + infeasible +
+    bounded_b0 + bounded_b1 + simulated.
 
     Args:
-        space: the space as text (axes and values). digest: of the space and the problem.
-        enumerated: combinations of axis values. illegal: break a rule. duplicates: lower to the Program of an earlier member; the others
-            are distinct legal strategies (`strategies`).
-        infeasible: a lower bound of their peak memory exceeds the capacity, or the simulated peak does. bounded_b0, bounded_b1: a lower
-            bound of their time is not below the best, their own or that of all members of their mesh.
+        space: the space as text (axes and values).
+        digest: of the space and the problem.
+        enumerated: combinations of axis values.
+        illegal: break a rule.
+        duplicates: lower to the Program of an earlier member; the others are distinct legal
+            strategies (`strategies`).
+        infeasible: a lower bound of their peak memory exceeds the capacity, or the simulated peak
+            does.
+        bounded_b0, bounded_b1: a lower bound of their time is not below the best, their own or that
+            of all members of their mesh.
         simulated: simulated in full.
-        best_s: seconds of the answer. lower_bound_s: no member is faster. gap: (best - lower bound) / best.
-        universal_gap: the same against total work over total achievable rate, valid for any plan whatever.
-        stopped_at: at which of the search's looks at the clock the time limit cut in (0 = never): a search that stops there again has the
-            same answer. joint: of a joint space, where members with any order are counted once, bounded_b1 are those whose longest path is
-            not below the best, and none is illegal or a duplicate. mixed: of a mixed cluster's, where those that were looked at are counted
-            and none is bounded but by the path of its own cut. scenarios: of a search over several states of the cluster: seconds are
-            means of the slow tail then, and members those of all states' searches together.
+        best_s: seconds of the answer.
+        lower_bound_s: no member is faster.
+        gap: (best - lower bound) / best.
+        universal_gap: the same against total work over total achievable rate, valid for any plan
+            whatever.
+        stopped_at: at which of the search's looks at the clock the time limit cut in (0 = never): a
+            search that stops there again has the same answer.
+        joint: of a joint space, where members with any order are counted once, bounded_b1 are those
+            whose longest path is not below the best, and none is illegal or a duplicate.
+        mixed: of a mixed cluster's, where those that were looked at are counted and none is bounded
+            but by the path of its own cut.
+        scenarios: of a search over several states of the cluster: seconds are means of the slow
+            tail then, and members those of all states' searches together.
     """
 
     space: str
@@ -90,5 +107,9 @@ def claim(*, optimal: bool, lower_bound_s: float) -> str:
 
 def assert_sound(*, best_s: float, lower_bound_s: float, universal_gap: float) -> None:
     """No bound lies above the answer: a claim of ours, which every search makes of what it found."""
-    assert 0 <= lower_bound_s <= best_s < float("inf"), f"{lower_bound_s} s is called a bound of {best_s} s"
-    assert universal_gap >= 0, f"a bound of any plan whatever lies {-universal_gap:.3g} above the best"
+    assert 0 <= lower_bound_s <= best_s < float("inf"), (
+        f"{lower_bound_s} s is called a bound of {best_s} s"
+    )
+    assert universal_gap >= 0, (
+        f"a bound of any plan whatever lies {-universal_gap:.3g} above the best"
+    )

@@ -13,8 +13,11 @@ class Compared:
     """One row of a comparison.
 
     Args:
-        simulation: on its own cluster. devices: of the cluster. prices: of each kind of node; () = not known.
-        usd_per_hour: of the nodes that the strategy uses, None where a price is not known. tokens: to be trained on; 0 = not said.
+        simulation: on its own cluster.
+        devices: of the cluster.
+        prices: of each kind of node; () = not known.
+        usd_per_hour: of the nodes that the strategy uses, None where a price is not known.
+        tokens: to be trained on; 0 = not said.
     """
 
     simulation: Simulation
@@ -25,7 +28,9 @@ class Compared:
 
     @property
     def seconds(self) -> float:
-        """Of training on all tokens, steps one after another: no failures, no checkpoints, no evaluation."""
+        """Of training on all tokens, steps one after another: no failures, no checkpoints, no
+        evaluation.
+        """
         return self.tokens / self.simulation.prediction.tokens_per_s
 
     @property
@@ -46,5 +51,7 @@ class Compared:
         if self.usd_per_hour is None:
             return None
         egress = prediction.spending.egress_usd if prediction.spending is not None else 0.0
-        step = usd_of_step(prediction.step_time_s, usd_per_hour=self.usd_per_hour, egress_usd=egress)
+        step = usd_of_step(
+            prediction.step_time_s, usd_per_hour=self.usd_per_hour, egress_usd=egress
+        )
         return step / (prediction.step_time_s * prediction.tokens_per_s)

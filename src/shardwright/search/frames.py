@@ -1,4 +1,6 @@
-"""What the certificate of a mixed space keeps: frames that make up the space, and the prices that close each."""
+"""What the certificate of a mixed space keeps: frames that make up the space, and the prices that
+close each.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,14 @@ class Frame:
     """A part of a mixed space.
 
     Args:
-        replicas: least and most in a plan. tp: no stage has a smaller tensor parallel degree. nodes: least and most that a plan fills.
-        sharded: plans of which some lane shards gradients or parameters among its own replicas; False = those of which none does.
+        replicas: least and most in a plan.
+        tp: no stage has a smaller tensor parallel degree.
+        nodes: least and most that a plan fills.
+        sharded: plans of which some lane shards gradients or parameters among its own replicas;
+            False = those of which none does.
         alone: of these the plans of one lane; False = those of several.
-        sole: classes of pools (`mixed.shared_layers`) each of which alone holds some layer of every replica; several hold each other
-            layer. None = plans with any such classes.
+        sole: classes of pools (`mixed.shared_layers`) each of which alone holds some layer of every
+            replica; several hold each other layer. None = plans with any such classes.
     """
 
     replicas: tuple[int, int]
@@ -35,8 +40,19 @@ class Frame:
         """The frame in words."""
         low, high = self.replicas
         many = f"{low}" if low == high else f"{low} to {high}"
-        lanes = (", one lane, with zero2 or 3" if self.alone else ", some of several lanes with zero2 or 3") if self.sharded else ""
-        return f"{many} replicas, tp from {self.tp}, {self.nodes[0]:g} to {self.nodes[1]:g} nodes{lanes}{self._held()}"
+        lanes = (
+            (
+                ", one lane, with zero2 or 3"
+                if self.alone
+                else ", some of several lanes with zero2 or 3"
+            )
+            if self.sharded
+            else ""
+        )
+        return (
+            f"{many} replicas, tp from {self.tp}, {self.nodes[0]:g} to {self.nodes[1]:g}"
+            f" nodes{lanes}{self._held()}"
+        )
 
     def _held(self) -> str:
         """Which layers one class of pools holds alone, in words; empty = any."""
@@ -50,11 +66,15 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dual:
-    """Prices under which no replica of a shape is worth more samples than it costs; so no plan of the frame does more than `samples`.
+    """Prices under which no replica of a shape is worth more samples than it costs; so no plan of
+    the frame does more than `samples`.
 
     Args:
-        limit_s: by which. devices: samples that a device of each pool is worth. nodes, replicas: likewise a node that is filled, a replica
-            (negative where every plan has some too many). samples: what all devices, nodes and replicas of the frame are worth.
+        limit_s: by which.
+        devices: samples that a device of each pool is worth.
+        nodes, replicas: likewise a node that is filled, a replica (negative where every plan has
+            some too many).
+        samples: what all devices, nodes and replicas of the frame are worth.
     """
 
     frame: Frame
@@ -67,11 +87,13 @@ class Dual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """Prices under which no replica of a shape is worth more samples than it costs, what it takes a second among that; so no plan of the
-    frame does the batch by the limit and takes less than `rate`.
+    """Prices under which no replica of a shape is worth more samples than it costs, what it takes a
+    second among that; so no plan of the frame does the batch by the limit and takes less than
+    `rate`.
 
     Args:
-        limit_s, devices, nodes, replicas: as of `Dual`. money: samples that one unit a second (dollars, joules) is worth.
+        limit_s, devices, nodes, replicas: as of `Dual`.
+        money: samples that one unit a second (dollars, joules) is worth.
         rate: units a second; None = no plan of the frame ends by the limit whatever it takes.
     """
 
@@ -94,10 +116,12 @@ class Floors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Plans whose step takes `begin_s` to `limit_s`: none takes less than `rate` units a second, so none costs less than begin_s x rate.
+    """Plans whose step takes `begin_s` to `limit_s`: none takes less than `rate` units a second, so
+    none costs less than begin_s x rate.
 
     Args:
-        rate: None = none ends by the limit whatever it takes. empty: there are no plans by the limit, or none within the budget.
+        rate: None = none ends by the limit whatever it takes.
+        empty: there are no plans by the limit, or none within the budget.
         shown: what shows it; () = nothing is shown.
     """
 
@@ -110,8 +134,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontPoint:
-    """A plan that no plan found beats in both: seconds and units a step, the least that any plan of the space by that time can take, its
-    pipelines in words, and the plan itself.
+    """A plan that no plan found beats in both: seconds and units a step, the least that any plan of
+    the space by that time can take, its pipelines in words, and the plan itself.
     """
 
     step_time_s: float
@@ -126,9 +150,14 @@ class ValuedPart:
     """What the certificate of a search for something else than time has more.
 
     Args:
-        objective: time, cost, energy or pareto. unit: of values: usd or joules. budget: dollars an hour that plans may rent for, 0 = any.
-        value: of the plan, units a step. lower_bound: no plan of the space takes less; of a search for time that no plan of the space and
-            the budget is faster is `MixedPart.lower_bound_s`. cells: of times, which show it, the longest first. front: the fastest first.
+        objective: time, cost, energy or pareto.
+        unit: of values: usd or joules.
+        budget: dollars an hour that plans may rent for, 0 = any.
+        value: of the plan, units a step.
+        lower_bound: no plan of the space takes less; of a search for time that no plan of the space
+            and the budget is faster is `MixedPart.lower_bound_s`.
+        cells: of times, which show it, the longest first.
+        front: the fastest first.
     """
 
     objective: str
@@ -150,10 +179,16 @@ class PoolAlone:
     """The best grid on one pool's devices alone.
 
     Args:
-        name: of the accelerator. devices: of the pool. strategy: the grid in words, empty = none fits. step_time_s: of it, in the whole
-            cluster; None = none fits. lower_bound_s: no grid is faster. stopped_at: as of `search.certificate.Certificate`, or `GIVEN_UP`.
-        worth_s: seconds a step that one device more of this pool takes off the bound of several pipelines; None where none was shown.
-        fewest: devices that a grid uses at least, where ranges of devices are searched one by one; 0 = they are not.
+        name: of the accelerator.
+        devices: of the pool.
+        strategy: the grid in words, empty = none fits.
+        step_time_s: of it, in the whole cluster; None = none fits.
+        lower_bound_s: no grid is faster.
+        stopped_at: as of `search.certificate.Certificate`, or `GIVEN_UP`.
+        worth_s: seconds a step that one device more of this pool takes off the bound of several
+            pipelines; None where none was shown.
+        fewest: devices that a grid uses at least, where ranges of devices are searched one by one;
+            0 = they are not.
     """
 
     name: str
@@ -176,7 +211,9 @@ class Closed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """The fastest plan found of another composition than the best's: its pipelines in words, seconds, and the plan itself."""
+    """The fastest plan found of another composition than the best's: its pipelines in words,
+    seconds, and the plan itself.
+    """
 
     pipelines: str
     step_time_s: float
@@ -185,8 +222,8 @@ class Runner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stops:
-    """At which of its looks at the clock each part of a mixed search was stopped (0 = it was not): the grids of each pool, the look for
-    plans, the proof.
+    """At which of its looks at the clock each part of a mixed search was stopped (0 = it was not):
+    the grids of each pool, the look for plans, the proof.
     """
 
     alone: tuple[int, ...]
@@ -199,11 +236,20 @@ class MixedPart:
     """What the certificate of a mixed space has more.
 
     Args:
-        shapes: pipelines that replicas may be, under each set of options. alone: each pool's own. closed: frames and prices.
-        tests: linear programs solved. lower_bound_s: no plan of several pipelines is faster, 0 = not shown. tolerance: gap that was good
-        enough. pipelines: of the best plan, in words; empty = it is a grid of one pool. runners: next best of other compositions, as far
-        as they were found: none is proven to be next. composed_stopped_at: as of the certificate, of the look for
-        plans. valued: of a search for cost, energy or a budget. why_alone: why there are no pipelines in the space; empty = there are.
+        shapes: pipelines that replicas may be, under each set of options.
+        alone: each pool's own.
+        closed: frames and prices.
+        tests: linear programs solved.
+        lower_bound_s: no plan of several pipelines is faster, 0 = not shown.
+        tolerance: gap that was good
+        enough.
+        pipelines: of the best plan, in words; empty = it is a grid of one pool.
+        runners: next best of other compositions, as far
+        as they were found: none is proven to be next.
+        composed_stopped_at: as of the certificate, of the look for
+        plans.
+        valued: of a search for cost, energy or a budget.
+        why_alone: why there are no pipelines in the space; empty = there are.
     """
 
     shapes: int
@@ -226,17 +272,26 @@ class MixedPart:
 
 
 def worth_of(closed: Iterable[Closed], node_sizes: Sequence[int]) -> tuple[float | None, ...]:
-    """Seconds of a step that one device more of each pool takes off the bound, to first order; None where no frame does anything by it.
+    """Seconds of a step that one device more of each pool takes off the bound, to first order; None
+    where no frame does anything by it.
 
-    Of the frame that is nearest to open: a device of a pool with nodes of n adds its price pi and the share sigma / n of a node's to the
-    samples S that are done by T, and samples come at S / T a second, so the bound falls by (pi + sigma / n) T / S. What changes with it
-    elsewhere (other frames, more replicas) is left out.
+    Of the frame that is nearest to open: a device of a pool with nodes of n adds its price pi and
+    the share sigma / n of a node's to the samples S that are done by T, and samples come at S / T a
+    second, so the bound falls by (pi + sigma / n) T / S. What changes with it elsewhere (other
+    frames, more replicas) is left out.
 
     Args:
         node_sizes: devices of a node of each pool.
     """
-    tightest = max((dual for one in closed for dual in one.duals if dual.samples > 0), key=lambda dual: dual.samples, default=None)
+    tightest = max(
+        (dual for one in closed for dual in one.duals if dual.samples > 0),
+        key=lambda dual: dual.samples,
+        default=None,
+    )
     if tightest is None:
         return (None,) * len(node_sizes)
     each = tightest.limit_s / tightest.samples
-    return tuple((price + tightest.nodes / node) * each for price, node in zip(tightest.devices, node_sizes, strict=True))
+    return tuple(
+        (price + tightest.nodes / node) * each
+        for price, node in zip(tightest.devices, node_sizes, strict=True)
+    )

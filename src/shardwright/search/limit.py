@@ -1,4 +1,6 @@
-"""When a search stops early: after seconds, or where an earlier one stopped, so that its answer can be made again."""
+"""When a search stops early: after seconds, or where an earlier one stopped, so that its answer can
+be made again.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from shardwright.errors import OutOfTimeError
 STOP: Final = threading.Event()
 """Set by who wants every search of this process to end at its next look at the clock."""
 PATIENCE: Final = 10
-"""How many times as long as it was asked for, and at least FIRST_PLAN_S, a search without any plan yet looks on for its first."""
+"""How many times as long as it was asked for, and at least FIRST_PLAN_S, a search without any plan
+yet looks on for its first."""
 FIRST_PLAN_S: Final = 60.0
 
 
@@ -20,12 +23,16 @@ FIRST_PLAN_S: Final = 60.0
 class Limit:
     """The looks of a search at the clock.
 
-    Between two looks a search does the same work whatever the clock says, so the number of the look at which it stopped says all about what
-    it had seen: a search over the same space with `stop_at` of that number ends with the same answer, on a faster or slower machine.
+    Between two looks a search does the same work whatever the clock says, so the number of the look
+    at which it stopped says all about what it had seen: a search over the same space with `stop_at`
+    of that number ends with the same answer, on a faster or slower machine.
 
     Args:
-        deadline_s: on `time.monotonic`. given_up_s: on the same, when a search without any plan ends too. stop_at: the look to stop at
-            instead, 0 = go by the clock. most_looks: the look at which it cuts in whatever the clock says, 0 = none. looks: so far.
+        deadline_s: on `time.monotonic`.
+        given_up_s: on the same, when a search without any plan ends too.
+        stop_at: the look to stop at instead, 0 = go by the clock.
+        most_looks: the look at which it cuts in whatever the clock says, 0 = none.
+        looks: so far.
         stopped_at: the look at which the limit cut in, 0 = it did not; it stays.
         waited: it cut in before there was a plan, and the search went on to the first.
     """
@@ -50,7 +57,8 @@ class Limit:
         return self.looks == self.most_looks or STOP.is_set() or time.monotonic() > self.deadline_s
 
     def ends(self, *, found: bool) -> bool:
-        """Look at the clock: whether the search ends here. It goes on where nothing was `found` yet, as an answer without a plan is none.
+        """Look at the clock: whether the search ends here. It goes on where nothing was `found`
+        yet, as an answer without a plan is none.
 
         Raises:
             OutOfTimeError: nothing was found, and the patience for a first plan has passed too.
@@ -71,18 +79,27 @@ class Limit:
 
 
 def out_of_time() -> OutOfTimeError:
-    """The error of a search that was stopped before it had a plan, so that it does not know whether there is one."""
+    """The error of a search that was stopped before it had a plan, so that it does not know whether
+    there is one.
+    """
     return OutOfTimeError(
         "the time limit passed long ago and no plan that fits was found yet",
-        hint="a longer --time-limit, a smaller space (--space standard, --pin), or more memory: nothing may fit",
+        hint=(
+            "a longer --time-limit, a smaller space (--space standard, --pin), or more memory:"
+            " nothing may fit"
+        ),
     )
 
 
 def limit_of(seconds: float, *, most_looks: int = 0, stop_at: int | None = None) -> Limit:
-    """A limit of `seconds` from now, and of looks (0 = any number), which is the same on every machine; with `stop_at` the one that
-    repeats a search (0 = which was not stopped).
+    """A limit of `seconds` from now, and of looks (0 = any number), which is the same on every
+    machine; with `stop_at` the one that repeats a search (0 = which was not stopped).
     """
     if stop_at is not None:
         return Limit(stop_at=stop_at)
     now = time.monotonic()
-    return Limit(most_looks=most_looks, deadline_s=now + seconds, given_up_s=now + max(PATIENCE * seconds, FIRST_PLAN_S))
+    return Limit(
+        most_looks=most_looks,
+        deadline_s=now + seconds,
+        given_up_s=now + max(PATIENCE * seconds, FIRST_PLAN_S),
+    )

@@ -10,7 +10,9 @@ class Runners:
     """Targets of `export`, by what they can run of a plan.
 
     Args:
-        exact: run it as it is. otherwise: (target, what it does otherwise). refused: (target, the first thing that it cannot do).
+        exact: run it as it is.
+        otherwise: (target, what it does otherwise).
+        refused: (target, the first thing that it cannot do).
     """
 
     exact: tuple[str, ...]

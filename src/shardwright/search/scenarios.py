@@ -1,4 +1,6 @@
-"""What the certificate of a plan for several states of a cluster keeps, and the law by which it is judged."""
+"""What the certificate of a plan for several states of a cluster keeps, and the law by which it is
+judged.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ class ScenarioOutcome:
     """One state of the cluster.
 
     Args:
-        share: of the time. step_time_s: of the plan in it. best_s, strategy: of the fastest plan tried in it. lower_bound_s: no plan of
-            the space is faster in it.
+        share: of the time.
+        step_time_s: of the plan in it.
+        best_s, strategy: of the fastest plan tried in it.
+        lower_bound_s: no plan of the space is faster in it.
     """
 
     name: str
@@ -38,8 +42,11 @@ class ScenariosPart:
     """What the certificate of a search over several states has more.
 
     Args:
-        level: of the tail (`tail_mean`). outcomes: by state. ranked: how many plans each state's own search ranked; of these tried were
-        simulated in every state, and ruled_out were not, as what they take in the states that ranked them is too much already.
+        level: of the tail (`tail_mean`).
+        outcomes: by state.
+        ranked: how many plans each state's own search ranked; of these tried were simulated in
+        every state, and ruled_out were not, as what they take in the states that ranked them is too
+        much already.
         next_best: the best of those tried behind the answer.
     """
 
@@ -54,11 +61,14 @@ class ScenariosPart:
 def tail_mean(seconds: Sequence[float], shares: Sequence[float], *, level: float) -> float:
     """The mean of the slowest part of the time: conditional value at risk.
 
-    CVaR_a = min over c of c + sum_s share_s max(t_s - c, 0) / (1 - a), which is the mean of t over the slowest 1 - a of the shares.
-    It never falls when some t_s rises. Of 1 s for 90 % of the time and 3 s for 10 %: 1.2 at level 0, 2 at 0.8, 3 from 0.9 on.
+    CVaR_a = min over c of c + sum_s share_s max(t_s - c, 0) / (1 - a), which is the mean of t over
+    the slowest 1 - a of the shares. It never falls when some t_s rises. Of 1 s for 90 % of the time
+    and 3 s for 10 %: 1.2 at level 0, 2 at 0.8, 3 from 0.9 on.
 
     Args:
-        seconds: of a step by state. shares: of the time, together one. level: a, from 0 (the mean) to 1 (the slowest state).
+        seconds: of a step by state.
+        shares: of the time, together one.
+        level: a, from 0 (the mean) to 1 (the slowest state).
 
     Source: Rockafellar and Uryasev 2000, Optimization of conditional value-at-risk, theorem 1.
     """
@@ -78,4 +88,8 @@ def judged_by(level: float) -> str:
     """What a plan is judged by, in words."""
     if level <= 0.0:
         return "the mean step over the scenarios"
-    return "the step of the slowest scenario" if level >= 1.0 else f"the mean step of the slowest {1.0 - level:.4g} of the time"
+    return (
+        "the step of the slowest scenario"
+        if level >= 1.0
+        else f"the mean step of the slowest {1.0 - level:.4g} of the time"
+    )

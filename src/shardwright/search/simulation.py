@@ -18,11 +18,14 @@ class Simulation:
     """What `api.simulations.simulation` returns.
 
     Args:
-        name: of the strategy, such as the first line of a notation says. grid: the grid that says it, None if none does.
-        plan: the general plan that was simulated, every order found; None where the grid was lowered as it is.
-        prediction: time and memory; of a general plan by classes of devices. classes: devices of each class as text (general plans).
-        notes: what was done to the strategy before it was simulated, one line each. fitting: of a grid that does not fit, changes of one
-            axis that do.
+        name: of the strategy, such as the first line of a notation says.
+        grid: the grid that says it, None if none does.
+        plan: the general plan that was simulated, every order found; None where the grid was
+            lowered as it is.
+        prediction: time and memory; of a general plan by classes of devices.
+        classes: devices of each class as text (general plans).
+        notes: what was done to the strategy before it was simulated, one line each.
+        fitting: of a grid that does not fit, changes of one axis that do.
     """
 
     request: Request
@@ -42,17 +45,25 @@ class Simulation:
 def simulation_lines(simulation: Simulation) -> list[Line]:
     """What was asked and what was found, a line each."""
     given = {name: getattr(simulation, name) for name in ("classes", "fitting", "notes")}
-    return summary(simulation.request, simulation.prediction, strategy=strategy_text(simulation), **given)
+    return summary(
+        simulation.request, simulation.prediction, strategy=strategy_text(simulation), **given
+    )
 
 
 def strategy_text(simulation: Simulation) -> str:
-    """The grid that says a simulated strategy, or the name and the size of its plan, and its orders where it has a pipeline."""
+    """The grid that says a simulated strategy, or the name and the size of its plan, and its orders
+    where it has a pipeline.
+    """
     if simulation.grid is not None:
         return print_grid(simulation.grid)
     assert simulation.plan is not None
     plan, name = simulation.plan, printable(simulation.name, length=MAX_STRATEGY)
     stages = sum(len(lane.stages) for lane in plan.lanes)
-    counts = (_count(plan.devices, "device"), _count(len(plan.lanes), "lane"), _count(stages, "stage"))
+    counts = (
+        _count(plan.devices, "device"),
+        _count(len(plan.lanes), "lane"),
+        _count(stages, "stage"),
+    )
     orders = ", ".join(o.schedule if isinstance(o, Named) else "a table" for o in plan.orders)
     pipelined = any(len(lane.stages) > 1 for lane in plan.lanes)
     return f"{name or 'a plan'}: {', '.join(counts)}{f', order {orders}' if pipelined else ''}"
@@ -67,8 +78,11 @@ class Verified:
     """What a second look at a stored simulation found.
 
     Args:
-        devices: of the strategy. actions: that its orders hold and that run without a deadlock (0 where a grid was lowered as it is).
-        drift: |simulated again - stored| / stored. full: share of its memory that the fullest device needs.
+        devices: of the strategy.
+        actions: that its orders hold and that run without a deadlock (0 where a grid was lowered as
+            it is).
+        drift: |simulated again - stored| / stored.
+        full: share of its memory that the fullest device needs.
         leaves: of the file, made again.
     """
 

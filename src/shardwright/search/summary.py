@@ -1,4 +1,6 @@
-"""What was found in a few lines, the same words on every screen and of every ``print``: what was asked, the strategy, time and memory."""
+"""What was found in a few lines, the same words on every screen and of every ``print``: what was
+asked, the strategy, time and memory.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ LABEL: Final = 10
 TIGHT: Final = 0.95
 """Share of a device's memory beyond which a prediction, a few percent off, is no promise."""
 NO_FIT: Final = "DOES NOT FIT"
-WARNING: Final = f"above {format_percent(TIGHT, digits=0)} it may run out in practice: keep some free"
+WARNING: Final = (
+    f"above {format_percent(TIGHT, digits=0)} it may run out in practice: keep some free"
+)
 
 
 def text_of(lines: Iterable[Line]) -> str:
@@ -30,8 +34,8 @@ def text_of(lines: Iterable[Line]) -> str:
 
 
 def answer_line(strategy: str, *, step_time_s: float, misfit: str = "") -> str:
-    """What ``--quiet`` prints of whatever has a step: seconds, a tab, the strategy or whose seconds they are; and, behind another tab, that
-    it does not fit.
+    """What ``--quiet`` prints of whatever has a step: seconds, a tab, the strategy or whose seconds
+    they are; and, behind another tab, that it does not fit.
     """
     return "\t".join([f"{step_time_s:.9g} s", strategy, *([misfit] if misfit else [])]) + "\n"
 
@@ -64,8 +68,10 @@ def summary(
     """What was asked and what was found, a line each.
 
     Args:
-        request: None = not known. strategy: as text. classes, fitting, notes: as in `search.simulation.Simulation`. searched: among plans
-            that leave the request's headroom free.
+        request: None = not known.
+        strategy: as text.
+        classes, fitting, notes: as in `search.simulation.Simulation`.
+        searched: among plans that leave the request's headroom free.
     """
     asked = [*request_lines(request), ("", "")] if request else []
     runtime = [("Runtime", request.runtime)] if request and request.runtime else []
@@ -75,7 +81,9 @@ def summary(
         ("Strategy", strategy),
         *runtime,
         *(("Note", note) for note in notes),
-        *prediction_lines(prediction, kept=kept_free(request, searched=searched), classes=classes, fitting=fitting),
+        *prediction_lines(
+            prediction, kept=kept_free(request, searched=searched), classes=classes, fitting=fitting
+        ),
     ]
 
 
@@ -86,7 +94,8 @@ def request_lines(request: Request) -> list[Line]:
     chosen += [f"not {axis}={','.join(values)}" for axis, values in request.excludes]
     asked = (
         f"{request.model} on {request.cluster}{devices}: "
-        f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step, {request.precision}"
+        f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step,"
+        f" {request.precision}"
         f"{f', trained: {request.train}' if request.train else ''}{f', teacher: {request.teacher}' if request.teacher else ''}"
     )
     goal = [request.objective] if request.objective != "time" else []
@@ -95,13 +104,21 @@ def request_lines(request: Request) -> list[Line]:
         ("", asked),
         *([("", f"pinned: {', '.join(chosen)}")] if chosen else []),
         *([("", f"objective: {', '.join(goal)}")] if goal else []),
-        *([("", f"scenarios of {request.scenarios}, judged by {judged_by(request.tail)}")] if request.scenarios else []),
+        *(
+            [("", f"scenarios of {request.scenarios}, judged by {judged_by(request.tail)}")]
+            if request.scenarios
+            else []
+        ),
     ]
 
 
 def model_text(model: Counted) -> str:
-    """The model's own name, how large it is, how much of it a token uses and is trained, where that is less; and what nobody read."""
-    whole, active, trained = (format_parameters(count) for count in (model.parameters, model.active, model.trainable))
+    """The model's own name, how large it is, how much of it a token uses and is trained, where that
+    is less; and what nobody read.
+    """
+    whole, active, trained = (
+        format_parameters(count) for count in (model.parameters, model.active, model.trainable)
+    )
     text = f"{printable(model.name)}, {whole} parameters"
     text += f", {active} of them for a token" if active != whole else ""
     text += f", {trained} trained" if trained != whole else ""
@@ -109,25 +126,41 @@ def model_text(model: Counted) -> str:
 
 
 def kept_free(request: Request | None, *, searched: bool) -> str:
-    """What of each device's memory is left alone: what programs do not have, and what plans of a search leave."""
+    """What of each device's memory is left alone: what programs do not have, and what plans of a
+    search leave.
+    """
     if request is None:
         return ""
-    size = format_bytes(request.reserve_bytes) if request.reserve_bytes else format_percent(request.reserve_fraction)
-    reserve = [f"{size} more is kept free (--memory-reserve)"] if request.reserve_bytes or request.reserve_fraction else []
+    size = (
+        format_bytes(request.reserve_bytes)
+        if request.reserve_bytes
+        else format_percent(request.reserve_fraction)
+    )
+    reserve = (
+        [f"{size} more is kept free (--memory-reserve)"]
+        if request.reserve_bytes or request.reserve_fraction
+        else []
+    )
     share = f"plans leave {format_percent(request.headroom, digits=0)} of it free (--headroom)"
     return ", ".join([*([share] if searched and request.headroom else []), *reserve])
 
 
-def prediction_lines(p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()) -> list[Line]:
+def prediction_lines(
+    p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()
+) -> list[Line]:
     """The cluster, the step, its speed, whether it fits, and which inputs are assumed.
 
     Args:
-        kept: what memory is kept free, as text. classes, fitting: as `verdict` takes them.
+        kept: what memory is kept free, as text.
+        classes, fitting: as `verdict` takes them.
     """
     low, high = p.interval_s
     said = {source.quantity: source for source in p.sources}
     parts = [said[name] for name in ("nodes", "switches", "links between zones") if name in said]
-    cluster = [(f"{s.value} (assumed)" if s.origin.evidence is Evidence.ASSUMED else s.value) for s in parts] or [p.cluster]
+    cluster = [
+        (f"{s.value} (assumed)" if s.origin.evidence is Evidence.ASSUMED else s.value)
+        for s in parts
+    ] or [p.cluster]
     idle = f"{p.devices:,} of {p.devices + p.idle_devices:,}; {p.idle_devices:,} stay idle"
     assumed = dict.fromkeys(s.quantity for s in p.sources if s.origin.evidence is Evidence.ASSUMED)
     return [
@@ -136,59 +169,100 @@ def prediction_lines(p: Prediction, *, kept: str = "", classes: tuple[str, ...] 
         ("Step", f"{p.step_time_s:.4g} s (80 % interval {low:.4g} to {high:.4g} s)"),
         (
             "Speed",
-            f"{p.tokens_per_s:,.0f} tokens/s, {p.tokens_per_s_per_device:,.1f} tokens/s/device, "
-            f"MFU {format_percent(p.mfu_causal)} (causal attention), {format_percent(p.mfu_full)} (full)",
+            (
+                f"{p.tokens_per_s:,.0f} tokens/s, {p.tokens_per_s_per_device:,.1f} tokens/s/device,"
+                f" MFU {format_percent(p.mfu_causal)} (causal attention),"
+                f" {format_percent(p.mfu_full)} (full)"
+            ),
         ),
-        *([("Cost", cost_text(p.spending))] if p.spending is not None and p.spending.usd is not None else []),
+        *(
+            [("Cost", cost_text(p.spending))]
+            if p.spending is not None and p.spending.usd is not None
+            else []
+        ),
         ("Memory", verdict(p, kept=kept, classes=classes, fitting=fitting)),
         *([("Assumed", ", ".join(assumed))] if assumed else []),
     ]
 
 
 def cost_text(spending: Spending) -> str:
-    """Dollars of a step, of a billion tokens and of an hour, what of it is egress, and how many devices are paid for."""
+    """Dollars of a step, of a billion tokens and of an hour, what of it is egress, and how many
+    devices are paid for.
+    """
     assert spending.usd is not None
-    egress = f", {format_dollars(spending.egress_usd)} of it for bytes between zones" if spending.egress_usd else ""
+    egress = (
+        f", {format_dollars(spending.egress_usd)} of it for bytes between zones"
+        if spending.egress_usd
+        else ""
+    )
     paid, working = sum(spending.paid_devices), sum(spending.working_devices)
     idle = f", {paid - working:,} of which idle in a node that works" if paid > working else ""
     return (
-        f"{format_dollars(spending.usd)} a step{egress}, {format_dollars(spending.usd_per_billion_tokens or 0.0)} a billion tokens; "
-        f"{format_dollars(spending.usd_per_hour or 0.0)} an hour for {paid:,} devices{idle}"
+        f"{format_dollars(spending.usd)} a step{egress},"
+        f" {format_dollars(spending.usd_per_billion_tokens or 0.0)} a billion tokens;"
+        f" {format_dollars(spending.usd_per_hour or 0.0)} an hour for {paid:,} devices{idle}"
     )
 
 
-def verdict(p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()) -> str:
-    """That it fits, how full the fullest device is and how much is kept free, with a warning where it is nearly full; or that it does not
-    fit, by how much, and what would.
+def verdict(
+    p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()
+) -> str:
+    """That it fits, how full the fullest device is and how much is kept free, with a warning where
+    it is nearly full; or that it does not fit, by how much, and what would.
 
     Args:
-        kept: what memory is kept free, as text. classes: devices of each class as text, of a general plan. fitting: changes
-            that fit.
+        kept: what memory is kept free, as text.
+        classes: devices of each class as text, of a general plan.
+        fitting: changes that fit.
     """
     room = p.capacity_bytes
     share = p.reserved_bytes / room
     if p.fits:
-        fits = f"fits: the fullest device holds {format_percent(share)} of the {format_bytes(room)} that a program can allocate"
+        fits = (
+            f"fits: the fullest device holds {format_percent(share)} of the {format_bytes(room)}"
+            " that a program can allocate"
+        )
         fits += host_share(p.host_memory)
         if p.full_bytes:
-            fits += f", {format_bytes(p.full_bytes - p.reserved_bytes)} less than if all parameters were trained"
+            fits += (
+                f", {format_bytes(p.full_bytes - p.reserved_bytes)} less than if all parameters"
+                " were trained"
+            )
         more = WARNING if share > TIGHT else kept
         return f"{fits}; {more}" if more else fits
     hint = f"; fits with {' or '.join(fitting)}" if fitting else ""
-    blocks = "; its tensors fit, its allocator's blocks do not: PyTorch frees blocks and asks again in every step, for a time not priced"
+    blocks = (
+        "; its tensors fit, its allocator's blocks do not: PyTorch frees blocks and asks again in"
+        " every step, for a time not priced"
+    )
     on_devices = p.reserved_bytes > p.capacity_bytes
-    return f"{misfit_text(p, classes=classes)}{hint}{blocks if on_devices and _tensors_fit(p) else ''}"
+    return (
+        f"{misfit_text(p, classes=classes)}{hint}{blocks if on_devices and _tensors_fit(p) else ''}"
+    )
 
 
 def host_share(hosts: tuple[HostMemory, ...]) -> str:
-    """How much of its host memory the fullest node needs, as text behind the verdict of devices; empty = nothing is offloaded."""
+    """How much of its host memory the fullest node needs, as text behind the verdict of devices;
+    empty = nothing is offloaded.
+    """
     if not hosts:
         return ""
     host = hosts[0]
-    of = f"{format_percent(host.need / host.capacity)} of the {format_bytes(host.capacity)}" if host.capacity else format_bytes(host.need)
-    return f", and the fullest node needs {of} of its host memory" if host.capacity else f", and the fullest node needs {of} of host memory"
+    of = (
+        f"{format_percent(host.need / host.capacity)} of the {format_bytes(host.capacity)}"
+        if host.capacity
+        else format_bytes(host.need)
+    )
+    return (
+        f", and the fullest node needs {of} of its host memory"
+        if host.capacity
+        else f", and the fullest node needs {of} of host memory"
+    )
 
 
 def _tensors_fit(p: Prediction) -> bool:
     """Without the blocks that an allocator keeps beyond what is allocated, every stage has room."""
-    return all(s.reserved - dict(s.items).get("fragmentation", 0) <= (s.capacity or p.capacity_bytes) for s in p.stages)
+    return all(
+        s.reserved - dict(s.items).get("fragmentation", 0) <= (s.capacity or p.capacity_bytes)
+        for s in p.stages
+    )

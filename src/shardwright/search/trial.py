@@ -1,4 +1,6 @@
-"""The best plans of one question asked several times, with another number of devices or another batch each time."""
+"""The best plans of one question asked several times, with another number of devices or another
+batch each time.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ class Trial:
     """The best plan for one number of devices and one batch.
 
     Args:
-        devices: of the cluster. global_batch: sequences a step. simulation: of the best plan; None where there is none. why: there is none.
+        devices: of the cluster.
+        global_batch: sequences a step.
+        simulation: of the best plan; None where there is none.
+        why: there is none.
     """
 
     devices: int
@@ -30,7 +35,8 @@ class Scaling:
     """The best plans on ever more devices, with the same batch.
 
     Args:
-        trials: fewest devices first. knee: devices of the trial with the most efficiency over step time; 0 where nothing fits.
+        trials: fewest devices first.
+        knee: devices of the trial with the most efficiency over step time; 0 where nothing fits.
     """
 
     trials: tuple[Trial, ...]
@@ -44,10 +50,14 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """The best plans of several batches, and the one that comes nearest to a trained model in a second.
+    """The best plans of several batches, and the one that comes nearest to a trained model in a
+    second.
 
     Args:
-        trials: the smallest batch first. seq_len: tokens of a sequence. critical: tokens a step of the critical batch. source: of that.
+        trials: the smallest batch first.
+        seq_len: tokens of a sequence.
+        critical: tokens a step of the critical batch.
+        source: of that.
         chosen: sequences a step.
     """
 

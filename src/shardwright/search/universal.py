@@ -9,17 +9,23 @@ from shardwright.program.problem import Problem
 
 
 def universal_bound(problem: Problem, devices: int) -> float:
-    """Seconds that no plan whatever can beat: model FLOPs of a step over the rate that all devices reach on endless GEMMs."""
+    """Seconds that no plan whatever can beat: model FLOPs of a step over the rate that all devices
+    reach on endless GEMMs.
+    """
     machine = problem_machine(problem)
     rate = machine.peak * machine.gemm.compute_efficiency / machine.gemm.sustained
     return model_flops(problem)[0] / (max(rate, machine.attention_peak) * devices)
 
 
 def universal_seconds(problem: Problem) -> float:
-    """Seconds that no plan whatever can beat, jitter left out: model FLOPs over the rate of all devices of all kinds together."""
+    """Seconds that no plan whatever can beat, jitter left out: model FLOPs over the rate of all
+    devices of all kinds together.
+    """
     cluster = problem.cluster
     rate, first = 0.0, 0
     for group in cluster.groups:
-        rate += group.count * group.kind.num_devices / universal_bound(kind_problem(problem, first), 1)
+        rate += (
+            group.count * group.kind.num_devices / universal_bound(kind_problem(problem, first), 1)
+        )
         first += group.count * group.kind.num_devices
     return 1.0 / rate

@@ -1,4 +1,6 @@
-"""A strategy beside a plan: what it gains and loses, or why it cannot be, and where the search put it."""
+"""A strategy beside a plan: what it gains and loses, or why it cannot be, and where the search put
+it.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,13 @@ class Why:
     """What `api.why.why` returns.
 
     Args:
-        plan: what the other strategy is held against. strategy: the other one, as text. broken: every rule that it breaks.
-        other: it, simulated; None where it breaks a rule. placed: where the search put it. read_as: how words that are not of the
-            notation were read, such as ``"fsdp" as tp1 cp1 pp1 zero3``.
+        plan: what the other strategy is held against.
+        strategy: the other one, as text.
+        broken: every rule that it breaks.
+        other: it, simulated; None where it breaks a rule.
+        placed: where the search put it.
+        read_as: how words that are not of the notation were read, such as ``"fsdp" as tp1 cp1 pp1
+            zero3``.
     """
 
     plan: Simulation
@@ -32,17 +38,33 @@ class Why:
     @property
     def seconds(self) -> Beside:
         """Seconds of each part of the step, of both; each column adds up to its step."""
-        return () if self.other is None else _beside(self.plan.prediction.breakdown_s, self.other.prediction.breakdown_s)
+        return (
+            ()
+            if self.other is None
+            else _beside(self.plan.prediction.breakdown_s, self.other.prediction.breakdown_s)
+        )
 
     @property
     def memory(self) -> Beside:
-        """Bytes of each item of the fullest device's memory, of both; each column adds up to what it reserves."""
-        return () if self.other is None else _beside(fullest(self.plan.prediction).items, fullest(self.other.prediction).items)
+        """Bytes of each item of the fullest device's memory, of both; each column adds up to what
+        it reserves.
+        """
+        return (
+            ()
+            if self.other is None
+            else _beside(fullest(self.plan.prediction).items, fullest(self.other.prediction).items)
+        )
 
     @property
     def host_memory(self) -> Beside:
-        """Bytes of each item in the host memory of the fullest node, of both; empty where neither offloads anything."""
-        return () if self.other is None else _beside(_fullest_node(self.plan.prediction), _fullest_node(self.other.prediction))
+        """Bytes of each item in the host memory of the fullest node, of both; empty where neither
+        offloads anything.
+        """
+        return (
+            ()
+            if self.other is None
+            else _beside(_fullest_node(self.plan.prediction), _fullest_node(self.other.prediction))
+        )
 
 
 def _fullest_node(prediction: Prediction) -> tuple[tuple[str, int], ...]:
@@ -51,15 +73,28 @@ def _fullest_node(prediction: Prediction) -> tuple[tuple[str, int], ...]:
 
 def _beside(one: tuple[tuple[str, float], ...], other: tuple[tuple[str, float], ...]) -> Beside:
     here, there = dict(one), dict(other)
-    return tuple((name, here.get(name, 0), there.get(name, 0)) for name in dict.fromkeys([*here, *there]))
+    return tuple(
+        (name, here.get(name, 0), there.get(name, 0)) for name in dict.fromkeys([*here, *there])
+    )
 
 
 def fullest(prediction: Prediction) -> StageMemory:
     """The stage, or class of devices, that fills most of its memory."""
-    return max(prediction.stages, key=lambda stage: (stage.reserved / (stage.capacity or prediction.capacity_bytes), -stage.rank))
+    return max(
+        prediction.stages,
+        key=lambda stage: (
+            stage.reserved / (stage.capacity or prediction.capacity_bytes),
+            -stage.rank,
+        ),
+    )
 
 
 def missing_bytes(prediction: Prediction) -> tuple[tuple[int, int], ...]:
-    """(rank, bytes that it lacks) of every stage, or class of devices, that has no room for what it holds."""
-    lacks = ((stage.rank, stage.reserved - (stage.capacity or prediction.capacity_bytes)) for stage in prediction.stages)
+    """(rank, bytes that it lacks) of every stage, or class of devices, that has no room for what it
+    holds.
+    """
+    lacks = (
+        (stage.rank, stage.reserved - (stage.capacity or prediction.capacity_bytes))
+        for stage in prediction.stages
+    )
     return tuple((rank, count) for rank, count in lacks if count > 0)

@@ -26,8 +26,12 @@ class ServingAnswer:
     """A deployment under a job's traffic.
 
     Args:
-        engine: name and options; settled: as it runs on the first pool's workers. metrics: what users see. served: what became of each
-            request. joules_per_token: at the devices' power limits while the run lasts; None = not known. notes: what was assumed.
+        engine: name and options;
+        settled: as it runs on the first pool's workers.
+        metrics: what users see.
+        served: what became of each request.
+        joules_per_token: at the devices' power limits while the run lasts; None = not known.
+        notes: what was assumed.
     """
 
     request: ServingRequest

@@ -12,7 +12,9 @@ from shardwright.model.ir.stored_format import StoredFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFormats:
-    """Number formats of a checkpoint, and a sentence that says where they come from; empty for 16 bits."""
+    """Number formats of a checkpoint, and a sentence that says where they come from; empty for 16
+    bits.
+    """
 
     precision: Precision
     note: str = ""
@@ -21,8 +23,9 @@ class CheckpointFormats:
 def checkpoint_formats(model: Model, *, fp4_units: bool) -> CheckpointFormats:
     """The number formats that a model's checkpoint is stored in.
 
-    They come from the configuration's `quantization_config`, or else from the published checkpoint of the
-    catalog's model. Weights in four bits are multiplied in the format that the device has units for.
+    They come from the configuration's `quantization_config`, or else from the published checkpoint
+    of the catalog's model. Weights in four bits are multiplied in the format that the device has
+    units for.
 
     Args:
         fp4_units: the device multiplies in four bits.
@@ -34,7 +37,10 @@ def checkpoint_formats(model: Model, *, fp4_units: bool) -> CheckpointFormats:
         precision = _precision_of(model.stored, model=model, fp4_units=fp4_units)
         return CheckpointFormats(
             precision=precision,
-            note=f"weights are served as the checkpoint stores them, in {model.stored.text()}; --precision says another format",
+            note=(
+                f"weights are served as the checkpoint stores them, in {model.stored.text()};"
+                " --precision says another format"
+            ),
         )
     published = published_checkpoint(model.name)
     if published is None:
@@ -42,14 +48,18 @@ def checkpoint_formats(model: Model, *, fp4_units: bool) -> CheckpointFormats:
     own = (name for name in published.names if name.endswith(f"/{model.name}"))
     return CheckpointFormats(
         precision=published.formats(fp4_units=fp4_units),
-        note=f"weights are served as {next(own, published.names[0])} stores them; --precision says another format",
+        note=(
+            f"weights are served as {next(own, published.names[0])} stores them; --precision says"
+            " another format"
+        ),
     )
 
 
 def _precision_of(stored: StoredFormat, *, model: Model, fp4_units: bool) -> Precision:
     if stored.weights not in set(NumberFormat) or stored.activations not in set(NumberFormat):
         raise ModelError(
-            f"{model.name}: its weights are stored by {stored.method!r}, of which no kernel is priced",
+            f"{model.name}: its weights are stored by {stored.method!r}, of which no kernel is"
+            " priced",
             hint="name the format to price instead, such as --precision int4 or --precision bf16",
         )
     weights, inputs = NumberFormat(stored.weights), NumberFormat(stored.activations)

@@ -21,12 +21,17 @@ class Worker:
     """One replica of the model on tp x dpa x cp x pp devices.
 
     Args:
-        tp: tensor parallel degree of attention (and of dense layers). dpa: ranks that each have attention, and a cache, for requests of
-            their own;
-            they run in lockstep. ep: experts are spread over as many of a stage's tp x dpa x cp devices; etp, each expert's own tensor
-            parallel degree, is what is left of them. pp: stages. cp: devices that share the positions of a prompt.
-        sequences, chunk: most requests of a rank, and most tokens of an iteration; 0 = the engine's own.
-        options: of the engine. guesses: tokens guessed ahead in each iteration (mtp).
+        tp: tensor parallel degree of attention (and of dense layers).
+        dpa: ranks that each have attention, and a cache, for requests of their own; they run in
+            lockstep.
+        ep: experts are spread over as many of a stage's tp x dpa x cp devices; etp, each expert's
+            own tensor parallel degree, is what is left of them.
+        pp: stages.
+        cp: devices that share the positions of a prompt.
+        sequences, chunk: most requests of a rank, and most tokens of an iteration; 0 = the engine's
+            own.
+        options: of the engine.
+        guesses: tokens guessed ahead in each iteration (mtp).
     """
 
     tp: int = 1
@@ -73,7 +78,8 @@ class Pool:
 class Deployment:
     """Pools of workers: one of aggregated ones, or one that prefills and one that decodes.
 
-    Its text is ``agg 4x(tp2 seqs256 chunk8192)`` or ``prefill 3x(tp4) decode 2x(dpa8 ep8 seqs64 mtp3)``.
+    Its text is ``agg 4x(tp2 seqs256 chunk8192)`` or ``prefill 3x(tp4) decode 2x(dpa8 ep8 seqs64
+    mtp3)``.
     """
 
     pools: tuple[Pool, ...]

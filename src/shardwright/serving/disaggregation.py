@@ -1,17 +1,21 @@
-"""Prompts and answers on workers of their own: a prompt's cache goes over a link before its answer goes on.
+"""Prompts and answers on workers of their own: a prompt's cache goes over a link before its answer
+goes on.
 
-A prompt runs at a prefill worker, then its bytes go to a decode worker, then the request decodes there: with vLLM from the prompt's last
-token on, so that the first token of the answer is one of the decode worker; with the others the first token comes along. The answer's
-stream is the decode worker's (Dynamo routes to it first, SGLang's load balancer passes on what it says), so that a token that came along is
-seen once the request is let in there: who waits for a seat waits for it.
+A prompt runs at a prefill worker, then its bytes go to a decode worker, then the request decodes
+there: with vLLM from the prompt's last token on, so that the first token of the answer is one of
+the decode worker; with the others the first token comes along. The answer's stream is the decode
+worker's (Dynamo routes to it first, SGLang's load balancer passes on what it says), so that a token
+that came along is seen once the request is let in there: who waits for a seat waits for it.
 
 Source: https://docs.nvidia.com/dynamo/latest/backends/sglang/sglang-disaggregation.html
 
-Both pools are simulations of their own that go on in turns, each as far as nothing that the other one has still to do can reach it. A
-prompt is at a decode worker no sooner than the link's latency behind its end, or than it would be without transfers that are still to
-begin; in a closed loop who is done brings the next request the pause later. So one pass is exact.
+Both pools are simulations of their own that go on in turns, each as far as nothing that the other
+one has still to do can reach it. A prompt is at a decode worker no sooner than the link's latency
+behind its end, or than it would be without transfers that are still to begin; in a closed loop who
+is done brings the next request the pause later. So one pass is exact.
 
-Left out: a decode worker that fetches a cache only when it has blocks for it (vLLM), where the transfer begins with one of its iterations.
+Left out: a decode worker that fetches a cache only when it has blocks for it (vLLM), where the
+transfer begins with one of its iterations.
 """
 
 from __future__ import annotations
@@ -28,7 +32,19 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.engine import Batching
 from shardwright.serving.fleet import Fleet
 from shardwright.serving.link import Link, Transfers
-from shardwright.serving.loop import ENDED, FOLLOWING, IDLE, KNOWN, NEXT_BEGIN, NEXT_END, Simulation, begun, expect, finished, go_on
+from shardwright.serving.loop import (
+    ENDED,
+    FOLLOWING,
+    IDLE,
+    KNOWN,
+    NEXT_BEGIN,
+    NEXT_END,
+    Simulation,
+    begun,
+    expect,
+    finished,
+    go_on,
+)
 from shardwright.serving.policy.iteration import refusals
 from shardwright.serving.policy.state import INPUTS, OUTPUTS
 from shardwright.serving.requests import Requests, Served
@@ -42,8 +58,10 @@ class Split:
     """What became of requests in both pools.
 
     Args:
-        served: of a request as a whole; `worker` is the decoding one. prefill: of the prompts alone; decode: of what came behind the
-            transfer, whose arrival is its end. transfer_s: (n,) seconds.
+        served: of a request as a whole; `worker` is the decoding one.
+        prefill: of the prompts alone;
+        decode: of what came behind the transfer, whose arrival is its end.
+        transfer_s: (n,) seconds.
     """
 
     served: Served
@@ -53,15 +71,29 @@ class Split:
 
 
 def serve_split(
-    requests: Requests, tables: tuple[StepTable, StepTable], fleets: tuple[Fleet, Fleet], link: Link, *, think_s: float = 0.0
+    requests: Requests,
+    tables: tuple[StepTable, StepTable],
+    fleets: tuple[Fleet, Fleet],
+    link: Link,
+    *,
+    think_s: float = 0.0,
 ) -> Split:
     """What becomes of requests, prefilled and decoded apart.
 
     Args:
-        tables, fleets: of prefill and of decode workers; their schedulers are told their roles here. think_s: see `Fleet`.
+        tables, fleets: of prefill and of decode workers; their schedulers are told their roles
+            here.
+        think_s: see `Fleet`.
     """
-    before = replace(fleets[0], scheduler=replace(fleets[0].scheduler, only_prompts=True, only_answers=False, guesses=0, lookahead=0))
-    behind = replace(fleets[1], scheduler=replace(fleets[1].scheduler, only_prompts=False, only_answers=True))
+    before = replace(
+        fleets[0],
+        scheduler=replace(
+            fleets[0].scheduler, only_prompts=True, only_answers=False, guesses=0, lookahead=0
+        ),
+    )
+    behind = replace(
+        fleets[1], scheduler=replace(fleets[1].scheduler, only_prompts=False, only_answers=True)
+    )
     prefill = begun(replace(requests, concurrency=0), tables[0], before)
     if requests.concurrency:
         prefill.run.numbers[KNOWN] = min(requests.concurrency, len(requests.inputs))
@@ -73,7 +105,11 @@ def serve_split(
     goes_on = np.zeros(len(refused), dtype=np.bool_)
     goes_on[chosen] = True
     refused[chosen] = refusals_of(decode)
-    alone = (link.bytes_per_sequence + link.bytes_per_token * requests.inputs) / link.layers / link.bandwidth
+    alone = (
+        (link.bytes_per_sequence + link.bytes_per_token * requests.inputs)
+        / link.layers
+        / link.bandwidth
+    )
     pools = _Pools(
         requests=requests,
         prefill=prefill,
@@ -117,10 +153,15 @@ class _Pools:
     """Both pools and the links between them, at times of their own.
 
     Args:
-        alone: (n,) seconds of a transfer by itself. goes_on: (n,) to a decode worker. refused: (n,) by either pool. early: some are done
-            with their prompt. came: (n,) when each is at the decode workers; `landed`: in this order. over: heap of transfers that have
-            ended, when and whose, and are still to land. ends: heap of times at which somebody was done and has not brought the next
-            one; of the first `settled` requests those that are refused are there. seen: ends of each pool that were taken note of.
+        alone: (n,) seconds of a transfer by itself.
+        goes_on: (n,) to a decode worker.
+        refused: (n,) by either pool.
+        early: some are done with their prompt.
+        came: (n,) when each is at the decode workers; `landed`: in this order.
+        over: heap of transfers that have ended, when and whose, and are still to land.
+        ends: heap of times at which somebody was done and has not brought the next one; of the
+            first `settled` requests those that are refused are there.
+        seen: ends of each pool that were taken note of.
     """
 
     requests: Requests
@@ -141,7 +182,9 @@ class _Pools:
     seen: list[int] = field(default_factory=lambda: [0, 0])
 
     def run(self) -> None:
-        """Until nothing happens any more. Whoever is the first to end of all iterations and transfers does so in each turn."""
+        """Until nothing happens any more. Whoever is the first to end of all iterations and
+        transfers does so in each turn.
+        """
         while True:
             prompt, answer = self._soonest()
             if prompt == answer == self._next_transfer() == inf:
@@ -151,7 +194,8 @@ class _Pools:
                 go_on(self.prefill, until=until)
                 self._send()
                 prompt, _ = self._soonest()
-            # No transfer begins before the next prompt ends, so those that end before are not delayed any more.
+            # No transfer begins before the next prompt ends, so those that end before are not
+            # delayed any more.
             self._land(until=nextafter(prompt, -inf))
             until = prompt + self.latency_s
             if _due(self.decode, until):
@@ -160,12 +204,16 @@ class _Pools:
                     heappush(self.ends, float(self.decode.run.last[request]))
 
     def _soonest(self) -> tuple[float, float]:
-        """Times before which no prompt and no answer ends, whatever is still to come from the other pool."""
+        """Times before which no prompt and no answer ends, whatever is still to come from the other
+        pool.
+        """
         prompt, answer = _next_end(self.prefill), _next_end(self.decode)
         more = self.prefill.run.numbers[KNOWN] < len(self.refused)
         if more and self.ends:
             prompt = min(prompt, _end_behind(self.prefill, self.ends[0] + self.think_s))
-        answer = min(answer, _end_behind(self.decode, min(prompt, self._next_transfer()) + self.latency_s))
+        answer = min(
+            answer, _end_behind(self.decode, min(prompt, self._next_transfer()) + self.latency_s)
+        )
         if more:
             prompt = min(prompt, _end_behind(self.prefill, answer + self.think_s))
         return prompt, answer
@@ -174,11 +222,16 @@ class _Pools:
         return min(self.over[0][0] if self.over else inf, *(link.next_end for link in self.links))
 
     def _bring(self, bound: float) -> float:
-        """Who is done up to a time before which nobody else is brings the next request; when the first arrives that is not known then."""
+        """Who is done up to a time before which nobody else is brings the next request; when the
+        first arrives that is not known then.
+        """
         numbers, arrival = self.prefill.run.numbers, self.prefill.run.arrival
         while numbers[KNOWN] < len(arrival):
             end = self.ends[0] if self.ends else inf
-            if self.settled < numbers[KNOWN] and arrival[self.settled] <= min(bound, end) + self.think_s:
+            if (
+                self.settled < numbers[KNOWN]
+                and arrival[self.settled] <= min(bound, end) + self.think_s
+            ):
                 if self.refused[self.settled]:
                     heappush(self.ends, float(arrival[self.settled]))
                 self.settled += 1
@@ -201,7 +254,9 @@ class _Pools:
                 heappush(self.ends, at)
 
     def _land(self, *, until: float) -> None:
-        """Requests whose transfers end up to then arrive at the decode workers, of several at once in their own order."""
+        """Requests whose transfers end up to then arrive at the decode workers, of several at once
+        in their own order.
+        """
         run, columns = self.decode.run, self.decode.state.requests
         for link in self.links:
             for one in link.ended(until=until):
@@ -215,7 +270,10 @@ class _Pools:
             if not self.goes_on[request]:
                 continue
             place = len(self.landed)
-            columns[place, INPUTS], columns[place, OUTPUTS] = self.requests.inputs[request], self.requests.outputs[request]
+            columns[place, INPUTS], columns[place, OUTPUTS] = (
+                self.requests.inputs[request],
+                self.requests.outputs[request],
+            )
             run.arrival[place] = at
             run.numbers[KNOWN] += 1
             self.landed.append(request)
@@ -230,16 +288,23 @@ class _Pools:
 def _next_end(simulation: Simulation) -> float:
     """A time before which none of its iterations ends, but for requests that are not known yet."""
     clock = simulation.run.clock
-    return min(float(clock[NEXT_END]), _end_behind(simulation, min(float(clock[NEXT_BEGIN]), _next_arrival(simulation))))
+    return min(
+        float(clock[NEXT_END]),
+        _end_behind(simulation, min(float(clock[NEXT_BEGIN]), _next_arrival(simulation))),
+    )
 
 
 def _end_behind(simulation: Simulation, begin: float) -> float:
-    """A time before which nothing ends that begins at `begin`: later than that, and than what its worker has under way."""
+    """A time before which nothing ends that begins at `begin`: later than that, and than what its
+    worker has under way.
+    """
     return nextafter(begin, inf) if simulation.run.numbers[IDLE] else inf
 
 
 def _due(simulation: Simulation, until: float) -> bool:
-    """Whether what happens in it as far as `go_on` goes may matter to the other pool: somebody arrives in vain while all are busy."""
+    """Whether what happens in it as far as `go_on` goes may matter to the other pool: somebody
+    arrives in vain while all are busy.
+    """
     run = simulation.run
     if run.clock[NEXT_END] <= until:
         return True
@@ -262,14 +327,36 @@ def _split(pools: _Pools, *, own_first: bool) -> Split:
     last[chosen], worker[chosen] = run.last - start, decode.worker
     first[chosen] = (run.first if own_first else run.admitted) - start
     preempted[chosen] += decode.preempted
-    served = of_both(prefill, decode, arrival=prefill.arrival_s, first=first, last=last, worker=worker, preempted=preempted)
-    return Split(served=served, prefill=prefill, decode=decode, transfer_s=pools.came - pools.prefill.run.last)
+    served = of_both(
+        prefill,
+        decode,
+        arrival=prefill.arrival_s,
+        first=first,
+        last=last,
+        worker=worker,
+        preempted=preempted,
+    )
+    return Split(
+        served=served,
+        prefill=prefill,
+        decode=decode,
+        transfer_s=pools.came - pools.prefill.run.last,
+    )
 
 
 def of_both(
-    prefill: Served, decode: Served, *, arrival: FloatArray, first: FloatArray, last: FloatArray, worker: IntArray, preempted: IntArray
+    prefill: Served,
+    decode: Served,
+    *,
+    arrival: FloatArray,
+    first: FloatArray,
+    last: FloatArray,
+    worker: IntArray,
+    preempted: IntArray,
 ) -> Served:
-    """What became of whole requests: their times, and what both pools did; none has a first token that never had its last."""
+    """What became of whole requests: their times, and what both pools did; none has a first token
+    that never had its last.
+    """
     return Served(
         arrival_s=arrival,
         first_s=np.where(np.isnan(last), np.nan, first),

@@ -7,7 +7,16 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.job.serving import ClosedLoop, Diurnal, Lengths, Poisson, ServingJob, SharedPrefix, TokenRange, Trace
+from shardwright.job.serving import (
+    ClosedLoop,
+    Diurnal,
+    Lengths,
+    Poisson,
+    ServingJob,
+    SharedPrefix,
+    TokenRange,
+    Trace,
+)
 from shardwright.serving.requests import Requests
 
 THINNED: Final = 4096
@@ -17,14 +26,19 @@ THINNED: Final = 4096
 def draw(job: ServingJob, *, block_tokens: int, answer_s: float = 0.0) -> Requests:
     """Arrivals, lengths and shared blocks.
 
-    Lengths, arrivals and prefixes have streams of random numbers of their own, so that a change of one leaves the others: with the same
-    seed a faster stream is the same one with its gaps shortened.
+    Lengths, arrivals and prefixes have streams of random numbers of their own, so that a change of
+    one leaves the others: with the same seed a faster stream is the same one with its gaps
+    shortened.
 
     Args:
-        block_tokens: of the engine's cache; a trace with hashes of its own keeps their size, which has to be a multiple. answer_s: mean
-            seconds of a request, over which a closed loop without a burst spreads its first ones.
+        block_tokens: of the engine's cache; a trace with hashes of its own keeps their size, which
+            has to be a multiple.
+        answer_s: mean seconds of a request, over which a closed loop without a burst spreads its
+            first ones.
     """
-    of_lengths, of_arrivals, of_prefixes = (np.random.Generator(np.random.PCG64(s)) for s in np.random.SeedSequence(job.seed).spawn(3))
+    of_lengths, of_arrivals, of_prefixes = (
+        np.random.Generator(np.random.PCG64(s)) for s in np.random.SeedSequence(job.seed).spawn(3)
+    )
     if isinstance(job.arrivals, Trace):
         return _from_trace(job.arrivals, block_tokens=block_tokens)
     if job.lengths is None:
@@ -48,14 +62,18 @@ def draw(job: ServingJob, *, block_tokens: int, answer_s: float = 0.0) -> Reques
 
 
 def longest_request(job: ServingJob) -> int:
-    """Tokens of the longest prompt and answer together that the job may draw, or that its trace has."""
+    """Tokens of the longest prompt and answer together that the job may draw, or that its trace
+    has.
+    """
     if isinstance(job.arrivals, Trace):
         return int((job.arrivals.inputs + job.arrivals.outputs).max())
     assert job.lengths is not None
     return job.lengths.inputs.high + job.lengths.outputs.high
 
 
-def _lengths(lengths: Lengths, count: int, random: np.random.Generator) -> tuple[IntArray, IntArray]:
+def _lengths(
+    lengths: Lengths, count: int, random: np.random.Generator
+) -> tuple[IntArray, IntArray]:
     def of(range: TokenRange) -> IntArray:
         return random.integers(range.low, range.high, size=count, endpoint=True, dtype=np.int64)
 
@@ -81,19 +99,25 @@ def _stream(arrivals: Poisson | Diurnal, random: np.random.Generator) -> FloatAr
 
 
 def _thinned(arrivals: Diurnal, random: np.random.Generator) -> FloatArray:
-    """A stream at the highest rate of the day, of which a share stays that is the rate then over the highest (Lewis and Shedler 1979)."""
+    """A stream at the highest rate of the day, of which a share stays that is the rate then over
+    the highest (Lewis and Shedler 1979).
+    """
     highest = arrivals.per_second * (1 + arrivals.swing)
     kept: list[FloatArray] = []
     now, count = 0.0, 0
     while count < arrivals.requests:
         times = now + np.cumsum(random.exponential(1 / highest, size=THINNED))
-        rate = arrivals.per_second * (1 + arrivals.swing * np.sin(2 * np.pi * times / arrivals.period_s))
+        rate = arrivals.per_second * (
+            1 + arrivals.swing * np.sin(2 * np.pi * times / arrivals.period_s)
+        )
         kept.append(times[random.random(THINNED) * highest < rate])
         now, count = float(times[-1]), count + len(kept[-1])
     return np.concatenate(kept)[: arrivals.requests] if kept else np.zeros(0)
 
 
-def _prefixes(prefix: SharedPrefix | None, inputs: IntArray, block_tokens: int, random: np.random.Generator) -> tuple[IntArray, IntArray]:
+def _prefixes(
+    prefix: SharedPrefix | None, inputs: IntArray, block_tokens: int, random: np.random.Generator
+) -> tuple[IntArray, IntArray]:
     """Blocks that lie within a shared text, by the group it is drawn from."""
     if prefix is None:
         return np.zeros(len(inputs) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -111,11 +135,22 @@ def _from_trace(trace: Trace, *, block_tokens: int) -> Requests:
         counts = np.array([len(row) for row in trace.blocks], dtype=np.int64)
         # A last block that is not full is nobody else's.
         counts = np.minimum(counts, trace.inputs // trace.block_tokens)
-        flat = np.array([block for row, count in zip(trace.blocks, counts, strict=True) for block in row[:count]], dtype=np.int64)
+        flat = np.array(
+            [
+                block
+                for row, count in zip(trace.blocks, counts, strict=True)
+                for block in row[:count]
+            ],
+            dtype=np.int64,
+        )
         _, blocks = np.unique(flat, return_inverse=True)
         size = trace.block_tokens
     else:
-        counts, blocks, size = np.zeros(len(trace.inputs), dtype=np.int64), np.zeros(0, dtype=np.int64), block_tokens
+        counts, blocks, size = (
+            np.zeros(len(trace.inputs), dtype=np.int64),
+            np.zeros(0, dtype=np.int64),
+            block_tokens,
+        )
     return Requests(
         arrival_s=trace.arrival_s - (trace.arrival_s[0] if len(trace.arrival_s) else 0.0),
         inputs=trace.inputs,

@@ -1,4 +1,6 @@
-"""Workers that serve together, and how: what a simulation needs to know beside requests and the step table."""
+"""Workers that serve together, and how: what a simulation needs to know beside requests and the
+step table.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from shardwright.serving.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guessing:
-    """How many guesses are right. `acceptance`: see `Speculation`; `sampled`: drawn for each iteration of each request from `seed`, else
-    every request gets what is the mean, rounded down in sum.
+    """How many guesses are right. `acceptance`: see `Speculation`; `sampled`: drawn for each
+    iteration of each request from `seed`, else every request gets what is the mean, rounded down in
+    sum.
     """
 
     acceptance: float = 0.0
@@ -32,8 +35,13 @@ class Fleet:
     """Equal workers.
 
     Args:
-        scheduler: of each rank. workers: how many; ranks: of each, in lockstep. router: which one a request goes to. think_s: seconds
-            between the last token of a request and the arrival of the next one of a closed loop. guessing: of speculation.
+        scheduler: of each rank.
+        workers: how many;
+        ranks: of each, in lockstep.
+        router: which one a request goes to.
+        think_s: seconds between the last token of a request and the arrival of the next one of a
+            closed loop.
+        guessing: of speculation.
     """
 
     scheduler: Scheduler

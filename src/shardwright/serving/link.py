@@ -1,4 +1,6 @@
-"""The link out of a prefill worker: transfers under way at once each have an equal part of its bandwidth."""
+"""The link out of a prefill worker: transfers under way at once each have an equal part of its
+bandwidth.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ class Link:
     """Between prefill and decode workers.
 
     Args:
-        bandwidth: bytes a second out of a prefill worker. latency_s: of a transfer. bytes_per_token, bytes_per_sequence: of the cache.
-        layers: parts that a prompt's cache goes in: each goes when it is computed, so only the last is waited for; 1 = the whole behind the
-            prompt.
+        bandwidth: bytes a second out of a prefill worker.
+        latency_s: of a transfer.
+        bytes_per_token, bytes_per_sequence: of the cache.
+        layers: parts that a prompt's cache goes in: each goes when it is computed, so only the last
+            is waited for; 1 = the whole behind the prompt.
     """
 
     bandwidth: float
@@ -30,11 +34,12 @@ class Link:
 class Transfers:
     """Those under way on one link, as far as it is known which begin.
 
-    The link's own clock runs at one over the transfers under way; on it each takes what it takes alone (processor sharing).
+    The link's own clock runs at one over the transfers under way; on it each takes what it takes
+    alone (processor sharing).
 
     Args:
-        now, own: seconds, and those of the link's own clock, when a transfer last began or ended. under_way: on its own clock, when each
-            ends, and whose it is; a heap.
+        now, own: seconds, and those of the link's own clock, when a transfer last began or ended.
+        under_way: on its own clock, when each ends, and whose it is; a heap.
     """
 
     now: float = 0.0
@@ -58,7 +63,9 @@ class Transfers:
         return result
 
     def begin(self, at: float, *, alone: float, which: int) -> None:
-        """One more, that would take `alone` seconds by itself; those that end before `at` are off the link (`ended`)."""
+        """One more, that would take `alone` seconds by itself; those that end before `at` are off
+        the link (`ended`).
+        """
         if self.under_way:
             self.own += (at - self.now) / len(self.under_way)
         self.now = at

@@ -1,4 +1,6 @@
-"""The simulation, compiled: iterations of requests that only decode take the time of one, however many they are."""
+"""The simulation, compiled: iterations of requests that only decode take the time of one, however
+many they are.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +31,61 @@ from shardwright.serving.policy.state import (
     State,
     new_state,
 )
-from shardwright.serving.policy.steady import ON, SLOT_CONTEXT, SLOT_MEMBERS, Steady, new_steady, take_off
+from shardwright.serving.policy.steady import (
+    ON,
+    SLOT_CONTEXT,
+    SLOT_MEMBERS,
+    Steady,
+    new_steady,
+    take_off,
+)
 from shardwright.serving.policy.waits import settle, waits
 from shardwright.serving.requests import Requests, Served
 from shardwright.serving.router import num_of_router, route
-from shardwright.serving.seconds import NUM_COUNTS, NUM_PARTS, Columns, columns_of, iteration_seconds
-from shardwright.serving.soonest import BEGIN, END, first_worker, new_soonest, set_time, soonest_of_others
+from shardwright.serving.seconds import (
+    NUM_COUNTS,
+    NUM_PARTS,
+    Columns,
+    columns_of,
+    iteration_seconds,
+)
+from shardwright.serving.soonest import (
+    BEGIN,
+    END,
+    first_worker,
+    new_soonest,
+    set_time,
+    soonest_of_others,
+)
 from shardwright.serving.step_table import StepTable
 from shardwright.serving.unfolded import served_of
 
-# Columns of `numbers`: requests whose arrival is known, the next to arrive, requests that were routed, iterations, concurrency of a closed
-# loop, the router, workers, ranks of each, stages, waiting requests in all, those that have ended, and, once it has run as far as it may,
-# workers with nothing under way.
-KNOWN, FOLLOWING, ROUTED, ITERATIONS, CONCURRENCY, ROUTER, WORKERS, RANKS, STAGES, QUEUE, ENDED, IDLE, NUM_NUMBERS = range(13)
-# Of `clock`: now, seconds of all iterations, the integral of the queue, the pause between two requests of a closed loop, the time up to
-# which it runs, and, once it has, when the next iteration ends and the next one may begin.
+# Columns of `numbers`: requests whose arrival is known, the next to arrive, requests that were
+# routed, iterations, concurrency of a closed loop, the router, workers, ranks of each, stages,
+# waiting requests in all, those that have ended, and, once it has run as far as it may, workers
+# with nothing under way.
+(
+    KNOWN,
+    FOLLOWING,
+    ROUTED,
+    ITERATIONS,
+    CONCURRENCY,
+    ROUTER,
+    WORKERS,
+    RANKS,
+    STAGES,
+    QUEUE,
+    ENDED,
+    IDLE,
+    NUM_NUMBERS,
+) = range(13)
+# Of `clock`: now, seconds of all iterations, the integral of the queue, the pause between two
+# requests of a closed loop, the time up to which it runs, and, once it has, when the next iteration
+# ends and the next one may begin.
 NOW, BUSY, QUEUED, THINK, UNTIL, NEXT_END, NEXT_BEGIN, NUM_CLOCKS = range(8)
-# Of a worker: iterations under way, the oldest one's place in `ends`, the slot that is planned (NONE = none), whether it cannot begin, how
-# many slots are free, and whether it has looked at an end since it last tried to begin.
+# Of a worker: iterations under way, the oldest one's place in `ends`, the slot that is planned
+# (NONE = none), whether it cannot begin, how many slots are free, and whether it has looked at an
+# end since it last tried to begin.
 UNDER_WAY, OLDEST, PLANNED, BLOCKED, NUM_FREE, LOOKED, NUM_WORKER_COLUMNS = range(7)
 
 
@@ -55,10 +94,19 @@ class Run(NamedTuple):
     """Times of a run.
 
     Args:
-        arrival, admitted, first, last: (n,) seconds. where: (n,) worker. ended: (n,) requests in the order of their ends. numbers, clock:
-            see above. workers: (w, NUM_WORKER_COLUMNS). begins: (w,) when the next iteration may begin; begun: (w,) when it last tried to.
-            soonest: see `soonest`. ends, slot_of: (w, slots) of iterations under way, in a circle. free: (w, slots) slots. parts:
-            (NUM_PARTS,) sums; of_rank, slowest: (NUM_PARTS,) of one iteration. counts: (NUM_COUNTS,).
+        arrival, admitted, first, last: (n,) seconds.
+        where: (n,) worker.
+        ended: (n,) requests in the order of their ends.
+        numbers, clock: see above.
+        workers: (w, NUM_WORKER_COLUMNS).
+        begins: (w,) when the next iteration may begin;
+        begun: (w,) when it last tried to.
+        soonest: see `soonest`.
+        ends, slot_of: (w, slots) of iterations under way, in a circle.
+        free: (w, slots) slots.
+        parts: (NUM_PARTS,) sums;
+        of_rank, slowest: (NUM_PARTS,) of one iteration.
+        counts: (NUM_COUNTS,).
     """
 
     arrival: FloatArray
@@ -94,7 +142,9 @@ class Simulation:
 
 
 def serve(requests: Requests, table: StepTable, fleet: Fleet) -> Served:
-    """What becomes of requests: `unfolded.serve_unfolded`'s result, compiled and with decoding requests counted."""
+    """What becomes of requests: `unfolded.serve_unfolded`'s result, compiled and with decoding
+    requests counted.
+    """
     simulation = begun(requests, table, fleet)
     with compiling():
         go_on(simulation, until=np.inf)
@@ -105,14 +155,24 @@ def begun(requests: Requests, table: StepTable, fleet: Fleet) -> Simulation:
     """Nothing has arrived yet."""
     scheduler, n = fleet.scheduler, len(requests.inputs)
     slots = table.stages if table.stages > 1 else 1 + scheduler.asynchronous
-    state = new_state(requests, scheduler, ranks=fleet.workers * fleet.ranks, slots=slots, seed=fleet.guessing.seed)
+    state = new_state(
+        requests,
+        scheduler,
+        ranks=fleet.workers * fleet.ranks,
+        slots=slots,
+        seed=fleet.guessing.seed,
+    )
     longest = int((requests.inputs + requests.outputs).max(initial=1))
     columns = columns_of(table, scheduler, longest=longest)
     steady = new_steady(state, columns.windows, longest_answer=int(requests.outputs.max(initial=1)))
     numbers = np.zeros(NUM_NUMBERS, dtype=np.int64)
     numbers[KNOWN] = min(n, requests.concurrency) if requests.concurrency else n
     numbers[CONCURRENCY], numbers[ROUTER] = requests.concurrency, num_of_router(fleet.router)
-    numbers[WORKERS], numbers[RANKS], numbers[STAGES] = fleet.workers, fleet.ranks, max(1, table.stages)
+    numbers[WORKERS], numbers[RANKS], numbers[STAGES] = (
+        fleet.workers,
+        fleet.ranks,
+        max(1, table.stages),
+    )
     numbers[IDLE] = fleet.workers
     workers = np.zeros((fleet.workers, NUM_WORKER_COLUMNS), dtype=np.int64)
     workers[:, PLANNED], workers[:, BLOCKED], workers[:, NUM_FREE] = NONE, 1, slots
@@ -139,13 +199,23 @@ def begun(requests: Requests, table: StepTable, fleet: Fleet) -> Simulation:
         slowest=np.zeros(NUM_PARTS),
         counts=np.zeros(NUM_COUNTS),
     )
-    return Simulation(state=state, steady=steady, columns=columns, run=run, chances=fleet.guessing.chances(scheduler.guesses))
+    return Simulation(
+        state=state,
+        steady=steady,
+        columns=columns,
+        run=run,
+        chances=fleet.guessing.chances(scheduler.guesses),
+    )
 
 
 def go_on(simulation: Simulation, *, until: float) -> None:
-    """All that happens before `until`, and the iterations that end then: who arrives then may still become known."""
+    """All that happens before `until`, and the iterations that end then: who arrives then may still
+    become known.
+    """
     simulation.run.clock[UNTIL] = until
-    run_all(simulation.state, simulation.steady, simulation.columns, simulation.run, simulation.chances)
+    run_all(
+        simulation.state, simulation.steady, simulation.columns, simulation.run, simulation.chances
+    )
 
 
 def finished(simulation: Simulation) -> Served:
@@ -167,13 +237,18 @@ def finished(simulation: Simulation) -> Served:
 
 @allocation_free
 def run_all(state: State, steady: Steady, columns: Columns, run: Run, chances: FloatArray) -> None:
-    """Events as far as `go_on` says: iterations end, requests arrive, iterations begin, in this order at one instant."""
+    """Events as far as `go_on` says: iterations end, requests arrive, iterations begin, in this
+    order at one instant.
+    """
     limit = run.clock[UNTIL]
     while True:
         end, begin, comes = run.soonest[END, 1], run.soonest[BEGIN, 1], next_arrival(run)
         at = min(end, begin, comes)
         if at == np.inf or at > limit or (at == limit and end > at):
-            run.clock[NEXT_END], run.clock[NEXT_BEGIN] = soonest_end(run) if run.numbers[STAGES] > 1 else end, begin
+            run.clock[NEXT_END], run.clock[NEXT_BEGIN] = (
+                soonest_end(run) if run.numbers[STAGES] > 1 else end,
+                begin,
+            )
             run.numbers[IDLE] = idle_workers(run)
             return
         if comes <= at and end > at:
@@ -186,8 +261,19 @@ def run_all(state: State, steady: Steady, columns: Columns, run: Run, chances: F
 
 
 @inner
-def proceed(state: State, steady: Steady, columns: Columns, run: Run, chances: FloatArray, worker: int, at: float, ends: bool) -> None:
-    """A worker's oldest iteration `ends`, or its next one begins; it goes on by itself until something happens elsewhere."""
+def proceed(
+    state: State,
+    steady: Steady,
+    columns: Columns,
+    run: Run,
+    chances: FloatArray,
+    worker: int,
+    at: float,
+    ends: bool,
+) -> None:
+    """A worker's oldest iteration `ends`, or its next one begins; it goes on by itself until
+    something happens elsewhere.
+    """
     until = min(run.clock[UNTIL], soonest_of_others(run.soonest, worker))
     pass_time(run, at)
     if ends:
@@ -210,10 +296,16 @@ def proceed(state: State, steady: Steady, columns: Columns, run: Run, chances: F
 def note_times(run: Run, worker: int) -> None:
     """When the worker's oldest iteration ends and when it may begin the next one.
 
-    With stages it looks at one iteration that ended, then begins one, if it can: requests of two that end together stay apart.
+    With stages it looks at one iteration that ended, then begins one, if it can: requests of two
+    that end together stay apart.
     """
     begin = may_begin(run, worker)
-    set_time(run.soonest, END, worker, np.inf if run.workers[worker, LOOKED] and begin < np.inf else next_end(run, worker))
+    set_time(
+        run.soonest,
+        END,
+        worker,
+        np.inf if run.workers[worker, LOOKED] and begin < np.inf else next_end(run, worker),
+    )
     set_time(run.soonest, BEGIN, worker, begin)
 
 
@@ -305,7 +397,9 @@ def next_of_loop(run: Run) -> None:
 
 @inner
 def expect(run: Run, at: float) -> None:
-    """One more request is known to arrive, behind those that come before: requests are counted in the order of their arrival."""
+    """One more request is known to arrive, behind those that come before: requests are counted in
+    the order of their arrival.
+    """
     place = run.numbers[KNOWN]
     while place > run.numbers[FOLLOWING] and run.arrival[place - 1] > at:
         run.arrival[place] = run.arrival[place - 1]
@@ -328,7 +422,9 @@ def begin_iteration(state: State, steady: Steady, columns: Columns, run: Run, wo
         return
     seconds = worker_seconds(state, steady, columns, run, worker, slot)
     place = (workers[worker, OLDEST] + workers[worker, UNDER_WAY]) % run.ends.shape[1]
-    before = run.ends[worker, (place - 1) % run.ends.shape[1]] if workers[worker, UNDER_WAY] > 0 else 0.0
+    before = (
+        run.ends[worker, (place - 1) % run.ends.shape[1]] if workers[worker, UNDER_WAY] > 0 else 0.0
+    )
     run.ends[worker, place] = max(before, now + seconds)
     run.slot_of[worker, place] = slot
     workers[worker, UNDER_WAY] += 1
@@ -345,7 +441,9 @@ def plan_worker(state: State, steady: Steady, run: Run, worker: int, under_way: 
     workers, ranks = run.workers, run.numbers[RANKS]
     slot = run.free[worker, workers[worker, NUM_FREE] - 1]
     planned = 0
-    counted = run.numbers[STAGES] == 1 and state.settings[GUESSES] == 0 and state.settings[LOOKAHEAD] == 0
+    counted = (
+        run.numbers[STAGES] == 1 and state.settings[GUESSES] == 0 and state.settings[LOOKAHEAD] == 0
+    )
     if waits(state):
         for rank in range(worker * ranks, (worker + 1) * ranks):
             note_folded(state, steady, rank)
@@ -365,14 +463,25 @@ def plan_worker(state: State, steady: Steady, run: Run, worker: int, under_way: 
 
 
 @inner
-def worker_seconds(state: State, steady: Steady, columns: Columns, run: Run, worker: int, slot: int) -> float:
+def worker_seconds(
+    state: State, steady: Steady, columns: Columns, run: Run, worker: int, slot: int
+) -> float:
     """Of its slowest rank."""
     slowest, ranks = -1.0, run.numbers[RANKS]
     for rank in range(worker * ranks, (worker + 1) * ranks):
         if state.batch_size[rank, slot] + steady.slots[rank, slot, SLOT_MEMBERS] == 0:
             continue
         decoding = steady.slots[rank, slot, SLOT_MEMBERS : SLOT_CONTEXT + 1]
-        seconds = iteration_seconds(state, columns, rank, slot, decoding, steady.slot_seen[rank, slot], run.counts, run.of_rank)
+        seconds = iteration_seconds(
+            state,
+            columns,
+            rank,
+            slot,
+            decoding,
+            steady.slot_seen[rank, slot],
+            run.counts,
+            run.of_rank,
+        )
         if seconds > slowest:
             slowest = seconds
             for part in range(NUM_PARTS):
@@ -403,7 +512,9 @@ def end_iteration(state: State, steady: Steady, run: Run, chances: FloatArray, w
 
 
 @inner
-def give_all(state: State, steady: Steady, run: Run, chances: FloatArray, rank: int, slot: int) -> None:
+def give_all(
+    state: State, steady: Steady, run: Run, chances: FloatArray, rank: int, slot: int
+) -> None:
     """Tokens of the entries of a rank's batch."""
     gone = 0
     for entry in range(state.batch_size[rank, slot]):

@@ -1,18 +1,22 @@
-"""The same in the mean, in closed form: a fixed point of batch, contexts and prompts between, to rank deployments by.
+"""The same in the mean, in closed form: a fixed point of batch, contexts and prompts between, to
+rank deployments by.
 
-In the steady state D requests decode, and an iteration ends D / n of them, n being its iterations of decode: (O - 1) / m for answers of O
-tokens at m tokens an iteration. As many prompts of I tokens begin, so an iteration has q = D I / n tokens of prompts beside. A prompt takes
-p = max(1, I / (budget - D (guesses + 1))) iterations where batches are mixed; so of N requests that run at once ::
+In the steady state D requests decode, and an iteration ends D / n of them, n being its iterations
+of decode: (O - 1) / m for answers of O tokens at m tokens an iteration. As many prompts of I tokens
+begin, so an iteration has q = D I / n tokens of prompts beside. A prompt takes p = max(1, I /
+(budget - D (guesses + 1))) iterations where batches are mixed; so of N requests that run at once ::
 
     D (1 + p / n) = N,    N = min(concurrency, sequences, what the cache holds in the mean)
     iteration t = the step table's at D requests with contexts I + O / 2 and q tokens of prompts
     TPOT = t n / (O - 1),   requests a second X = D / (n t),   TTFT = concurrency / X - (O - 1) TPOT
 
-Where prompts run alone an iteration of decode is followed by D / n prompts' own time. An open stream of r requests a second has the D that
-serves it, up to the N of endless concurrency, and then a queue without end. A run that begins with a burst of C of its R requests has
-the mean of both: C wait for half of all their prompts.
+Where prompts run alone an iteration of decode is followed by D / n prompts' own time. An open
+stream of r requests a second has the D that serves it, up to the N of endless concurrency, and then
+a queue without end. A run that begins with a burst of C of its R requests has the mean of both: C
+wait for half of all their prompts.
 
-It ranks, and bounds nothing: spread of lengths, percentiles, and iterations that are alike only in the mean are left out.
+It ranks, and bounds nothing: spread of lengths, percentiles, and iterations that are alike only in
+the mean are left out.
 """
 
 from __future__ import annotations
@@ -59,8 +63,9 @@ _TPOT, _TTFT, _E2E, _RATE, _DECODING, _ITERATION, _NUM_RESULTS = range(7)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanLoad:
-    """Traffic in the mean: tokens of a prompt and an answer, and a closed loop's `concurrency` or requests `per_second`, of the whole
-    deployment; `requests` of a run that begins with a burst, 0 = endless.
+    """Traffic in the mean: tokens of a prompt and an answer, and a closed loop's `concurrency` or
+    requests `per_second`, of the whole deployment; `requests` of a run that begins with a burst, 0
+    = endless.
     """
 
     inputs: float
@@ -72,8 +77,9 @@ class MeanLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeanField:
-    """Of each deployment (n,): seconds of a further token, to the first, and of a request; requests and tokens a second of all workers;
-    requests of a rank that decode; seconds of an iteration. Times are inf where a stream is more than can be served.
+    """Of each deployment (n,): seconds of a further token, to the first, and of a request; requests
+    and tokens a second of all workers; requests of a rank that decode; seconds of an iteration.
+    Times are inf where a stream is more than can be served.
     """
 
     tpot_s: FloatArray
@@ -109,10 +115,21 @@ class Stack(NamedTuple):
 
 
 def stack(tables: Sequence[StepTable], fleets: Sequence[Fleet], *, context: float) -> Stack:
-    """Tables and fleets of n deployments as columns; `context`: mean tokens that a decoding request sees, for windows."""
-    numbers = np.array([_numbers(table, fleet) for table, fleet in zip(tables, fleets, strict=True)], dtype=np.float64)
+    """Tables and fleets of n deployments as columns; `context`: mean tokens that a decoding request
+    sees, for windows.
+    """
+    numbers = np.array(
+        [_numbers(table, fleet) for table, fleet in zip(tables, fleets, strict=True)],
+        dtype=np.float64,
+    )
     windowed = [
-        sum((row * min(context, float(w)) for w, row in zip(t.windows, t.window_slope, strict=True)), np.zeros(len(t.sequences)))
+        sum(
+            (
+                row * min(context, float(w))
+                for w, row in zip(t.windows, t.window_slope, strict=True)
+            ),
+            np.zeros(len(t.sequences)),
+        )
         for t in tables
     ]
     return Stack(
@@ -140,7 +157,10 @@ def stack(tables: Sequence[StepTable], fleets: Sequence[Fleet], *, context: floa
 def mean_field(stacked: Stack, load: MeanLoad) -> MeanField:
     """All deployments of a stack under one load."""
     result = np.zeros((len(stacked.numbers), _NUM_RESULTS))
-    loads = np.array([load.inputs, load.outputs, load.concurrency, load.per_second, load.requests], dtype=np.float64)
+    loads = np.array(
+        [load.inputs, load.outputs, load.concurrency, load.per_second, load.requests],
+        dtype=np.float64,
+    )
     _solve_all(stacked, loads, result)
     return MeanField(
         tpot_s=result[:, _TPOT],
@@ -196,7 +216,10 @@ def _between(points: FloatArray, values: FloatArray, first: int, beyond: int, at
             low = middle
         else:
             high = middle
-    return float(values[low] + (values[high] - values[low]) * (at - points[low]) / (points[high] - points[low]))
+    return float(
+        values[low]
+        + (values[high] - values[low]) * (at - points[low]) / (points[high] - points[low])
+    )
 
 
 @inner
@@ -210,12 +233,18 @@ def _padded(stacked: Stack, i: int, tokens: float) -> float:
 
 
 @inner
-def _iteration(stacked: Stack, i: int, decoding: float, context: float, prompt_tokens: float, length: float) -> float:
-    """Seconds of an iteration of `decoding` requests and `prompt_tokens` tokens of prompts of `length` tokens."""
+def _iteration(
+    stacked: Stack, i: int, decoding: float, context: float, prompt_tokens: float, length: float
+) -> float:
+    """Seconds of an iteration of `decoding` requests and `prompt_tokens` tokens of prompts of
+    `length` tokens.
+    """
     numbers = stacked.numbers[i]
     tokens = decoding * (numbers[_GUESSES] + 1) + prompt_tokens
     first, end = stacked.tokens_at[i], stacked.tokens_at[i + 1]
-    padded = _padded(stacked, i, tokens) if prompt_tokens == 0.0 or numbers[_PIECEWISE] > 0.0 else -1.0
+    padded = (
+        _padded(stacked, i, tokens) if prompt_tokens == 0.0 or numbers[_PIECEWISE] > 0.0 else -1.0
+    )
     if padded >= 0.0:
         base = _between(stacked.tokens, stacked.replayed, first, end, padded)
         handing = _between(stacked.tokens, stacked.replaying, first, end, padded)
@@ -227,10 +256,18 @@ def _iteration(stacked: Stack, i: int, decoding: float, context: float, prompt_t
     device = base + _between(stacked.sequences, stacked.head, low, high, decoding + ended)
     if decoding > 0.0:
         device += _between(stacked.sequences, stacked.start, low, high, decoding)
-        device += _between(stacked.sequences, stacked.slope, low, high, decoding) * decoding * context
+        device += (
+            _between(stacked.sequences, stacked.slope, low, high, decoding) * decoding * context
+        )
         device += _between(stacked.sequences, stacked.windowed, low, high, decoding) * decoding
     if prompt_tokens > 0.0:
-        whole = _between(stacked.prompts, stacked.prompt_seconds, stacked.prompts_at[i], stacked.prompts_at[i + 1], length)
+        whole = _between(
+            stacked.prompts,
+            stacked.prompt_seconds,
+            stacked.prompts_at[i],
+            stacked.prompts_at[i + 1],
+            length,
+        )
         device += whole * ended
     host = numbers[_HOST] + numbers[_HOST_SEQUENCE] * (decoding + ended)
     if numbers[_OVERLAPPED] > 0.0:
@@ -257,12 +294,21 @@ def _cycle(stacked: Stack, i: int, decoding: float, inputs: float, outputs: floa
     if numbers[_MIXES] > 0.0:
         room = max(1.0, numbers[_BUDGET] - decoding * (numbers[_GUESSES] + 1))
         part = min(prompts, room)
-        # An iteration has a prompt in it or not: the time is that of those with, and those without, in their shares.
+        # An iteration has a prompt in it or not: the time is that of those with, and those without,
+        # in their shares.
         share = min(1.0, part / min(inputs, room))
-        full = _iteration(stacked, i, decoding, context, part / max(share, 1e-12), inputs) if part > 0.0 else 0.0
+        full = (
+            _iteration(stacked, i, decoding, context, part / max(share, 1e-12), inputs)
+            if part > 0.0
+            else 0.0
+        )
         bare = _iteration(stacked, i, decoding, context, 0.0, inputs)
         return float(share * full + (1.0 - share) * bare)
-    chunk = min(numbers[_BUDGET], max(inputs, prompts)) if numbers[_CHUNKED] > 0.0 else max(inputs, prompts)
+    chunk = (
+        min(numbers[_BUDGET], max(inputs, prompts))
+        if numbers[_CHUNKED] > 0.0
+        else max(inputs, prompts)
+    )
     alone = _iteration(stacked, i, 0.0, 0.0, chunk, inputs) * prompts / chunk
     return float(_iteration(stacked, i, decoding, context, 0.0, inputs) + alone)
 
@@ -308,7 +354,14 @@ def _solve(stacked: Stack, i: int, loads: FloatArray, result: FloatArray) -> Non
     result[_DECODING], result[_ITERATION] = decoding, cycle
     result[_TPOT] = cycle * answer / max(1.0, outputs - 1.0)
     result[_RATE] = rate * numbers[_RANKS]
-    alone = _iteration(stacked, i, decoding if numbers[_MIXES] > 0.0 else 0.0, inputs, min(inputs, numbers[_BUDGET]), inputs)
+    alone = _iteration(
+        stacked,
+        i,
+        decoding if numbers[_MIXES] > 0.0 else 0.0,
+        inputs,
+        min(inputs, numbers[_BUDGET]),
+        inputs,
+    )
     prompt = alone * max(1.0, inputs / numbers[_BUDGET])
     if loads[2] > 0.0:
         whole = concurrency / rate

@@ -1,4 +1,6 @@
-"""What users of a service see: times to tokens, throughput, and the share of requests whose promise is kept."""
+"""What users of a service see: times to tokens, throughput, and the share of requests whose promise
+is kept.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,22 @@ class Metrics:
     """Of a run, or of the requests of it that count.
 
     Args:
-        num_requests: that count. num_refused: that could never be served.
-        ttft: seconds from arrival to the first token. tpot: seconds of each further token, in the mean of a request; requests of one token
-            have none. e2e: seconds from arrival to the last token.
+        num_requests: that count.
+        num_refused: that could never be served.
+        ttft: seconds from arrival to the first token.
+        tpot: seconds of each further token, in the mean of a request; requests of one token have
+            none.
+        e2e: seconds from arrival to the last token.
         seconds: from the first arrival to the last token of those that count.
-        tokens_per_second: of answers. per_device: that over the devices. per_user: the mean of 1 / TPOT. requests_per_second: done.
-        goodput: requests a second whose promise is kept; kept: their share. promised: the share is what was promised, at least.
-        concurrency: mean number in the system. queue: mean number that wait for admission.
+        tokens_per_second: of answers.
+        per_device: that over the devices.
+        per_user: the mean of 1 / TPOT.
+        requests_per_second: done.
+        goodput: requests a second whose promise is kept;
+        kept: their share.
+        promised: the share is what was promised, at least.
+        concurrency: mean number in the system.
+        queue: mean number that wait for admission.
     """
 
     num_requests: int
@@ -56,19 +67,32 @@ def spread(values: FloatArray) -> Spread:
     if not len(values):
         return Spread(mean=np.nan, p50=np.nan, p90=np.nan, p99=np.nan)
     ordered = np.sort(values)
-    at = [float(ordered[max(0, int(np.ceil(share * len(ordered) - 1e-9)) - 1)]) for share in (0.5, 0.9, 0.99)]
+    at = [
+        float(ordered[max(0, int(np.ceil(share * len(ordered) - 1e-9)) - 1)])
+        for share in (0.5, 0.9, 0.99)
+    ]
     return Spread(mean=float(ordered.mean()), p50=at[0], p90=at[1], p99=at[2])
 
 
 def metrics(
-    requests: Requests, served: Served, *, devices: int = 1, promise: Promise | None = None, warm_up: int = 0, request_s: float = 0.0
+    requests: Requests,
+    served: Served,
+    *,
+    devices: int = 1,
+    promise: Promise | None = None,
+    warm_up: int = 0,
+    request_s: float = 0.0,
 ) -> Metrics:
     """What users saw.
 
     Args:
-        devices: of all workers. promise: of requests. warm_up: the first requests that do not count. InferenceX sends 2 C of them before it
-            starts its clock with a burst of its own: draw a loop for those alone, or leave it at 0 and count the burst, as it does.
-        request_s: on a request's way to the queue and of its first token's back, which users wait for too.
+        devices: of all workers.
+        promise: of requests.
+        warm_up: the first requests that do not count. InferenceX sends 2 C of them before it starts
+            its clock with a burst of its own: draw a loop for those alone, or leave it at 0 and
+            count the burst, as it does.
+        request_s: on a request's way to the queue and of its first token's back, which users wait
+            for too.
     """
     counts = np.arange(len(requests.inputs)) >= warm_up
     there = counts & ~np.isnan(served.last_s)
@@ -101,7 +125,9 @@ def metrics(
     )
 
 
-def _kept(promise: Promise | None, ttft: FloatArray, rest: FloatArray, outputs: IntArray, e2e: FloatArray) -> BoolArray:
+def _kept(
+    promise: Promise | None, ttft: FloatArray, rest: FloatArray, outputs: IntArray, e2e: FloatArray
+) -> BoolArray:
     """Whether each request's promise is; one of a single token has no time of further ones."""
     kept = np.ones(len(ttft), dtype=np.bool_)
     if promise is None:

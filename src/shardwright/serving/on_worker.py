@@ -1,4 +1,6 @@
-"""An engine on the devices of a worker: every number that it sets by itself, and what the deployment tells it."""
+"""An engine on the devices of a worker: every number that it sets by itself, and what the
+deployment tells it.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ from shardwright.serving.tuned import tuned
 
 
 def on_worker(problem: ServingProblem, worker: Worker) -> ServingProblem:
-    """The problem with its engine as it runs on `worker`: the worker's own options, then what follows from devices, degrees and model.
+    """The problem with its engine as it runs on `worker`: the worker's own options, then what
+    follows from devices, degrees and model.
 
-    Keys and values are in the format that the engine's option says, where the job leaves them in 16 bits.
+    Keys and values are in the format that the engine's option says, where the job leaves them in 16
+    bits.
 
     Raises:
         RuntimeModelError: the engine has no such option.
@@ -40,5 +44,9 @@ def on_worker(problem: ServingProblem, worker: Worker) -> ServingProblem:
         precision = replace(precision, kv=NumberFormat(told.kv_format))
     job = replace(problem.job, precision=precision)
     engine = on_device(tuned(replace(problem, engine=told, job=job), worker), site)
-    engine = replace(engine, token_budget=worker.chunk or engine.token_budget, max_sequences=worker.sequences or engine.max_sequences)
+    engine = replace(
+        engine,
+        token_budget=worker.chunk or engine.token_budget,
+        max_sequences=worker.sequences or engine.max_sequences,
+    )
     return replace(problem, engine=engine, job=job)

@@ -12,7 +12,9 @@ from shardwright.runtime.engines.engine import Engine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingProblem:
-    """A model to serve on a cluster, under a job's traffic, by an engine. `constants`: others than the shipped are for fits."""
+    """A model to serve on a cluster, under a job's traffic, by an engine. `constants`: others than
+    the shipped are for fits.
+    """
 
     model: Model
     cluster: Cluster

@@ -11,11 +11,13 @@ class Requests:
     """n requests in the order of arrival.
 
     Args:
-        arrival_s: (n,) seconds; in a closed loop those of the first `concurrency` only count, the others arrive as others end.
-        inputs, outputs: (n,) tokens of prompt and answer, at least 1 each. concurrency: of a closed loop; 0 = arrivals are as given.
-        block_offsets, blocks: hashes of request i's prompt blocks of `block_tokens` tokens are blocks[block_offsets[i]:block_offsets[i +
-            1]];
-            equal ones are the same text from the beginning. Empty = nothing is shared.
+        arrival_s: (n,) seconds; in a closed loop those of the first `concurrency` only count, the
+            others arrive as others end.
+        inputs, outputs: (n,) tokens of prompt and answer, at least 1 each.
+        concurrency: of a closed loop; 0 = arrivals are as given.
+        block_offsets, blocks: hashes of request i's prompt blocks of `block_tokens` tokens are
+            blocks[block_offsets[i]:block_offsets[i + 1]]; equal ones are the same text from the
+            beginning. Empty = nothing is shared.
     """
 
     arrival_s: FloatArray
@@ -32,12 +34,17 @@ class Served:
     """What became of n requests: seconds on the run's clock, which begins with the first arrival.
 
     Args:
-        arrival_s, first_s, last_s: (n,) when it came, and when its first and its last token were there; nan = refused.
-        worker: (n,) which one answered (the decoding one). preempted: (n,) times that it lost its cache.
+        arrival_s, first_s, last_s: (n,) when it came, and when its first and its last token were
+            there; nan = refused.
+        worker: (n,) which one answered (the decoding one).
+        preempted: (n,) times that it lost its cache.
         cached: (n,) tokens of the prompt that were in a prefix cache.
-        iterations, busy_s: of all workers. peak_blocks: most of the cache's blocks in use at once, of any worker.
-        by_part: seconds of the iterations by part: base, head, decode attention, prompt attention, host.
-        waiting_s: mean time from arrival to admission. queue: mean number of waiting requests.
+        iterations, busy_s: of all workers.
+        peak_blocks: most of the cache's blocks in use at once, of any worker.
+        by_part: seconds of the iterations by part: base, head, decode attention, prompt attention,
+            host.
+        waiting_s: mean time from arrival to admission.
+        queue: mean number of waiting requests.
     """
 
     arrival_s: FloatArray

@@ -11,9 +11,10 @@ from shardwright.serving.policy.state import INPUTS, NUM_RUNNING, NUM_WAITING, S
 
 
 class Router(StrEnum):
-    """ROUND_ROBIN: one worker after the other, and one rank of it after the other. SHORTEST: to the rank with the fewest requests, waiting
-    or running. PREFIX: to the one that has the most of the prompt's tokens in its cache, less its requests times the prompt's tokens over
-    the most that run at once; so a long queue outweighs a cache.
+    """ROUND_ROBIN: one worker after the other, and one rank of it after the other. SHORTEST: to the
+    rank with the fewest requests, waiting or running. PREFIX: to the one that has the most of the
+    prompt's tokens in its cache, less its requests times the prompt's tokens over the most that run
+    at once; so a long queue outweighs a cache.
     """
 
     ROUND_ROBIN = "round-robin"

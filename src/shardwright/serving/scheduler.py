@@ -1,4 +1,6 @@
-"""What a scheduler of a rank is told: the numbers of an engine's version and of a worker that its policy depends on."""
+"""What a scheduler of a rank is told: the numbers of an engine's version and of a worker that its
+policy depends on.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,23 @@ class Scheduler:
     """Settings of a rank's scheduler.
 
     Args:
-        batching, admission, eviction, estimate, knows_ends: see `Engine`. token_budget: most tokens of an iteration (of prompts, where they
-            run alone). max_sequences: that run at once. prompt_tokens: most tokens of prompts that are admitted together beyond a first
-            one; 0 = no other limit than the budget.
-        block_tokens, blocks: of the rank's cache, those that can be used. chunked_prefill, mixes_decode, prefix_cache, polling: see
-            `Engine`. watermark: blocks that are free behind an admission, where others run.
-        guesses: checked in each iteration beside the token. lookahead: tokens for which blocks are taken beyond those. asynchronous: an
-            iteration is planned while the one before it runs. only_prompts: a request is done with its first token (a worker that
-            prefills). only_answers: its prompt's cache comes from elsewhere, and needs blocks but no time.
-        wait_iterations, wait_tokens: prompts wait until the iteration has so many tokens, answers' among them, at most so many
-            iterations. balance_iterations: prompts wait until all ranks of the worker have one, at most so many iterations. Both only of
-            batches in flight, 0 = they do not; not both.
+        batching, admission, eviction, estimate, knows_ends: see `Engine`.
+        token_budget: most tokens of an iteration (of prompts, where they run alone).
+        max_sequences: that run at once.
+        prompt_tokens: most tokens of prompts that are admitted together beyond a first one; 0 = no
+            other limit than the budget.
+        block_tokens, blocks: of the rank's cache, those that can be used.
+        chunked_prefill, mixes_decode, prefix_cache, polling: see `Engine`.
+        watermark: blocks that are free behind an admission, where others run.
+        guesses: checked in each iteration beside the token.
+        lookahead: tokens for which blocks are taken beyond those.
+        asynchronous: an iteration is planned while the one before it runs.
+        only_prompts: a request is done with its first token (a worker that prefills).
+        only_answers: its prompt's cache comes from elsewhere, and needs blocks but no time.
+        wait_iterations, wait_tokens: prompts wait until the iteration has so many tokens, answers'
+            among them, at most so many iterations.
+        balance_iterations: prompts wait until all ranks of the worker have one, at most so many
+            iterations. Both only of batches in flight, 0 = they do not; not both.
     """
 
     batching: Batching
@@ -59,7 +67,9 @@ class Scheduler:
         for name in ("token_budget", "max_sequences", "block_tokens", "blocks", "polling"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}")
-        if (self.wait_iterations or self.balance_iterations) and self.batching is not Batching.IN_FLIGHT:
+        if (
+            self.wait_iterations or self.balance_iterations
+        ) and self.batching is not Batching.IN_FLIGHT:
             raise ValueError("prompts wait for company in batches in flight alone")
         if self.wait_iterations and self.balance_iterations:
             raise ValueError("prompts wait either for tokens or for other ranks")
@@ -67,7 +77,9 @@ class Scheduler:
             raise ValueError("nothing to estimate answers with")
 
     def settings(self, *, key_tokens: int, seed: int = 0) -> IntArray:
-        """As the columns of `policy.state` name them; `key_tokens`: of a hashed block of the prompts."""
+        """As the columns of `policy.state` name them; `key_tokens`: of a hashed block of the
+        prompts.
+        """
         if key_tokens % self.block_tokens:
             raise ValueError(f"hashes of {key_tokens} tokens for blocks of {self.block_tokens}")
         return np.array(
@@ -100,22 +112,25 @@ class Scheduler:
         )
 
     def _answers_alone(self) -> int:
-        """0 = it does prompts too. vLLM's worker that decodes computes a prompt's last token, and so the first of the answer, itself
-        (`COMPUTES_FIRST`); with the others' the first token comes along (`BRINGS_FIRST`).
+        """0 = it does prompts too. vLLM's worker that decodes computes a prompt's last token, and
+        so the first of the answer, itself (`COMPUTES_FIRST`); with the others' the first token
+        comes along (`BRINGS_FIRST`).
         """
         if not self.only_answers:
             return 0
         return 2 if self.batching is Batching.MIXED else 1
 
     def shares(self) -> FloatArray:
-        """Of answers that are expected: at first, at least, less in each iteration; tokens granted to each where some were sent back,
-        longest answer, tokens kept free.
+        """Of answers that are expected: at first, at least, less in each iteration; tokens granted
+        to each where some were sent back, longest answer, tokens kept free.
         """
         if self.estimate is None:
             return np.array([1.0, 1.0, 0.0, 0.0, 0.0, 0.0])
         of = self.estimate
         fall = (of.first - of.least) / of.steps
-        return np.array([of.first, of.least, fall, of.retract_steps, of.clip, of.kept_tokens], dtype=np.float64)
+        return np.array(
+            [of.first, of.least, fall, of.retract_steps, of.clip, of.kept_tokens], dtype=np.float64
+        )
 
 
 BATCHINGS = (Batching.MIXED, Batching.PREFILL_FIRST, Batching.IN_FLIGHT)
@@ -127,13 +142,17 @@ def running_at_once(engine: Engine, worker: Worker) -> int:
     return (worker.sequences or engine.max_sequences) * (worker.pp if engine.stage_sequences else 1)
 
 
-def scheduler_of(engine: Engine, worker: Worker, *, blocks: int, role: Role = Role.AGGREGATED) -> Scheduler:
-    """Of each rank of `worker`, with `blocks` blocks of cache that can be used; `engine` as it is on the worker, where its budget and its
-    sequences are those of one rank (`on_worker`).
+def scheduler_of(
+    engine: Engine, worker: Worker, *, blocks: int, role: Role = Role.AGGREGATED
+) -> Scheduler:
+    """Of each rank of `worker`, with `blocks` blocks of cache that can be used; `engine` as it is
+    on the worker, where its budget and its sequences are those of one rank (`on_worker`).
 
-    Blocks are taken ahead for guesses where they have a cache of their own (vLLM: num_lookahead_tokens).
+    Blocks are taken ahead for guesses where they have a cache of their own (vLLM:
+    num_lookahead_tokens).
     """
-    # The executor balances ranks where they have attention of their own, and fills batches where not.
+    # The executor balances ranks where they have attention of their own, and fills batches where
+    # not.
     flying = engine.batching is Batching.IN_FLIGHT and role is not Role.DECODE
     alone = worker.dpa == 1
     return Scheduler(

@@ -1,4 +1,6 @@
-"""Seconds of an iteration from a step table: its law, over columns that are tabulated once for a run."""
+"""Seconds of an iteration from a step table: its law, over columns that are tabulated once for a
+run.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,19 @@ from shardwright.serving.step_table import StepTable
 
 # What `Served.by_part` counts.
 BASE, HEAD, DECODE, PROMPT, HOST, NUM_PARTS = range(6)
-PARTS = ("products, norms, experts and sums", "logits and sampling", "attention of answers", "attention of prompts", "host")
+PARTS = (
+    "products, norms, experts and sums",
+    "logits and sampling",
+    "attention of answers",
+    "attention of prompts",
+    "host",
+)
 
 # Scalars of `Columns`.
 HOST_SECONDS, HOST_SEQUENCE, ANSWER, OVERLAPPED, PIECEWISE, LARGEST, NUM_SCALARS = range(7)
 
-# What an iteration is, as far as its time goes: tokens, sampled requests, those that decode, the sum of their contexts, requests in all,
-# and whether there are prompts in it.
+# What an iteration is, as far as its time goes: tokens, sampled requests, those that decode, the
+# sum of their contexts, requests in all, and whether there are prompts in it.
 T, S, D, K, R, PROMPTS, NUM_COUNTS = range(7)
 
 
@@ -29,9 +37,12 @@ class Columns(NamedTuple):
     """A step table at every number of tokens and of sequences that a run can have.
 
     Args:
-        replayed, launched: (tokens + 1,) base; replaying, launching: (tokens + 1,) of the host. head, start, slope: (sequences + 1,).
-            windows: (w,), window_slope: (w, sequences + 1).
-        prompt_tokens, prompt_seconds: A, between whose points lines are drawn. scalars: see above.
+        replayed, launched: (tokens + 1,) base;
+        replaying, launching: (tokens + 1,) of the host.
+        head, start, slope: (sequences + 1,).
+        windows: (w,), window_slope: (w, sequences + 1).
+        prompt_tokens, prompt_seconds: A, between whose points lines are drawn.
+        scalars: see above.
     """
 
     replayed: FloatArray
@@ -51,15 +62,26 @@ class Columns(NamedTuple):
 def columns_of(table: StepTable, scheduler: Scheduler, *, longest: int) -> Columns:
     """`table` for iterations of `scheduler`; `longest`: tokens of a request at most."""
     sequences = np.arange(scheduler.max_sequences + 1, dtype=np.float64)
-    most = max(scheduler.token_budget, scheduler.prompt_tokens, 0 if scheduler.chunked_prefill else longest) + scheduler.block_tokens
-    tokens = np.arange(most + scheduler.max_sequences * (scheduler.guesses + 1) + 1, dtype=np.float64)
+    most = (
+        max(
+            scheduler.token_budget,
+            scheduler.prompt_tokens,
+            0 if scheduler.chunked_prefill else longest,
+        )
+        + scheduler.block_tokens
+    )
+    tokens = np.arange(
+        most + scheduler.max_sequences * (scheduler.guesses + 1) + 1, dtype=np.float64
+    )
     captured = np.asarray(table.captured, dtype=np.int64)
     padded = tokens.copy()
     if len(captured):
         within = tokens <= captured[-1]
         padded[within] = captured[np.searchsorted(captured, tokens[within])]
     windows = np.asarray(table.windows, dtype=np.int64)
-    launched, launching = (line(tokens, table.tokens, one) for one in (table.launched, table.launching))
+    launched, launching = (
+        line(tokens, table.tokens, one) for one in (table.launched, table.launching)
+    )
     replays = np.ones(len(tokens), dtype=np.bool_) if table.pads else tokens == padded
     return Columns(
         replayed=np.where(replays, line(padded, table.tokens, table.replayed), launched),
@@ -70,7 +92,9 @@ def columns_of(table: StepTable, scheduler: Scheduler, *, longest: int) -> Colum
         start=line(sequences, table.sequences, table.decode_start),
         slope=line(sequences, table.sequences, table.decode_slope),
         windows=windows,
-        window_slope=np.array([line(sequences, table.sequences, row) for row in table.window_slope]).reshape(len(windows), len(sequences)),
+        window_slope=np.array(
+            [line(sequences, table.sequences, row) for row in table.window_slope]
+        ).reshape(len(windows), len(sequences)),
         prompt_tokens=np.asarray(table.prompt_tokens, dtype=np.float64),
         prompt_seconds=np.asarray(table.prompt_seconds, dtype=np.float64),
         scalars=np.array(
@@ -88,7 +112,9 @@ def columns_of(table: StepTable, scheduler: Scheduler, *, longest: int) -> Colum
 
 
 def line(at: FloatArray, points: IntArray | FloatArray, values: FloatArray) -> FloatArray:
-    """Values at `at`: linear between points, beyond the last as between the last two, before the first as there."""
+    """Values at `at`: linear between points, beyond the last as between the last two, before the
+    first as there.
+    """
     points = np.asarray(points, dtype=np.float64)
     result = np.interp(at, points, values)
     if len(points) > 1:
@@ -112,7 +138,9 @@ def whole_prompt(columns: Columns, tokens: float) -> float:
             low = middle
         else:
             high = middle
-    rise = (columns.prompt_seconds[high] - columns.prompt_seconds[low]) / (points[high] - points[low])
+    rise = (columns.prompt_seconds[high] - columns.prompt_seconds[low]) / (
+        points[high] - points[low]
+    )
     return float(columns.prompt_seconds[low] + rise * (tokens - points[low]))
 
 
@@ -127,47 +155,71 @@ def at_tokens(values: FloatArray, tokens: int) -> float:
 
 @inner
 def overhang(host: float, device: float) -> float:
-    """Seconds that the host's work ahead of its device, all of it in one thread, takes longer than what the device does meanwhile."""
+    """Seconds that the host's work ahead of its device, all of it in one thread, takes longer than
+    what the device does meanwhile.
+    """
     return max(0.0, host - device)
 
 
 @inner
-def parts_of(columns: Columns, counts: FloatArray, prompts: float, windowed: float, parts: FloatArray) -> float:
+def parts_of(
+    columns: Columns, counts: FloatArray, prompts: float, windowed: float, parts: FloatArray
+) -> float:
     """Seconds of an iteration, and into `parts` those of its parts.
 
     Args:
-        counts: (NUM_COUNTS,). prompts: attention of parts of prompts. windowed: attention within windows.
+        counts: (NUM_COUNTS,).
+        prompts: attention of parts of prompts.
+        windowed: attention within windows.
     """
     tokens, sequences, decoding = int(counts[T]), int(counts[S]), int(counts[D])
     scalars = columns.scalars
     replays = tokens <= scalars[LARGEST] and (counts[PROMPTS] == 0.0 or scalars[PIECEWISE] > 0.0)
     parts[BASE] = at_tokens(columns.replayed if replays else columns.launched, tokens)
     parts[HEAD] = columns.head[sequences] if sequences > 0 else 0.0
-    parts[DECODE] = columns.start[decoding] + columns.slope[decoding] * counts[K] + windowed if decoding > 0 else 0.0
+    parts[DECODE] = (
+        columns.start[decoding] + columns.slope[decoding] * counts[K] + windowed
+        if decoding > 0
+        else 0.0
+    )
     parts[PROMPT] = prompts
     device = parts[BASE] + parts[HEAD] + parts[DECODE] + parts[PROMPT]
     host = scalars[HOST_SECONDS] + scalars[HOST_SEQUENCE] * counts[R]
     if scalars[OVERLAPPED] > 0.0:
-        host = overhang(host + at_tokens(columns.replaying if replays else columns.launching, tokens), device)
+        host = overhang(
+            host + at_tokens(columns.replaying if replays else columns.launching, tokens), device
+        )
     parts[HOST] = host + scalars[ANSWER]
     return float(device + parts[HOST])
 
 
 @allocation_free
 def iteration_seconds(
-    state: State, columns: Columns, rank: int, slot: int, steady: IntArray, windows: IntArray, counts: FloatArray, parts: FloatArray
+    state: State,
+    columns: Columns,
+    rank: int,
+    slot: int,
+    steady: IntArray,
+    windows: IntArray,
+    counts: FloatArray,
+    parts: FloatArray,
 ) -> float:
     """Seconds of the iteration that is planned in a rank's slot.
 
     Args:
-        steady: (2,) requests that decode beside the entries of the batch, and the sum of their contexts; windows: (w,) the sum of what of
-            them lies in each window. counts, parts: are written to.
+        steady: (2,) requests that decode beside the entries of the batch, and the sum of their
+            contexts;
+        windows: (w,) the sum of what of them lies in each window.
+        counts, parts: are written to.
     """
     counts[:] = 0.0
     prompts, windowed = 0.0, 0.0
     size = state.batch_size[rank, slot]
     for entry in range(size):
-        tokens, before = state.batch[rank, slot, entry, TOKENS], state.batch[rank, slot, entry, BEFORE]
+        tokens, before = (
+            state.batch[rank, slot, entry, TOKENS],
+            state.batch[rank, slot, entry, BEFORE],
+        )
         counts[T] += tokens
         counts[S] += state.batch[rank, slot, entry, SAMPLED]
         if state.batch[rank, slot, entry, DECODES]:
@@ -175,7 +227,9 @@ def iteration_seconds(
             counts[K] += before
         else:
             counts[PROMPTS] = 1.0
-            prompts += whole_prompt(columns, float(before + tokens)) - whole_prompt(columns, float(before))
+            prompts += whole_prompt(columns, float(before + tokens)) - whole_prompt(
+                columns, float(before)
+            )
     counts[R] = size + steady[0]
     counts[T] += steady[0]
     counts[S] += steady[0]

@@ -1,4 +1,6 @@
-"""Which of many workers is the next: a tournament of their times, so that a change is seen in as many steps as the number has digits."""
+"""Which of many workers is the next: a tournament of their times, so that a change is seen in as
+many steps as the number has digits.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ END, BEGIN, NUM_ROWS = range(3)
 
 
 def new_soonest(workers: int) -> FloatArray:
-    """(NUM_ROWS, 2 leaves): node i has the sooner time of nodes 2 i and 2 i + 1, worker w is node leaves + w, and nobody does anything."""
+    """(NUM_ROWS, 2 leaves): node i has the sooner time of nodes 2 i and 2 i + 1, worker w is node
+    leaves + w, and nobody does anything.
+    """
     leaves = 1 << (workers - 1).bit_length()
     return np.full((NUM_ROWS, 2 * leaves), np.inf)
 

@@ -42,13 +42,15 @@ MULTIPLIES_IN: Final = {
     NumberFormat.NVFP4: Dtype.FP4,
     NumberFormat.MXFP4: Dtype.FP4,
 }
-"""Units that multiply a format; devices have as many of them for 8-bit integers as for 8-bit floats."""
+"""Units that multiply a format; devices have as many of them for 8-bit integers as for 8-bit
+floats."""
 STATE_BYTES: Final = 4
 LONGEST: Final = 2**17
 
 
 def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
-    """What an iteration of one rank of `worker` takes; see `StepTable` for how its columns are added up.
+    """What an iteration of one rank of `worker` takes; see `StepTable` for how its columns are
+    added up.
 
     The engine is that of `on_worker`.
 
@@ -58,12 +60,18 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
     products = products_of(problem)
     machine, networks = products.machine, engine_networks(problem.cluster, engine)
     device = problem.cluster.node.accelerator.name
-    of_prompts, of_answers = (constants.in_place(kernels, device) for kernels in ("prompts", "answers"))
+    of_prompts, of_answers = (
+        constants.in_place(kernels, device) for kernels in ("prompts", "answers")
+    )
     tokens = _token_points(problem, worker)
     sequences = _points(worker.sequences or engine.max_sequences)
     lengths = np.concatenate([[0], _points(LONGEST, least=64)])
     base, head = _Path.zeros(len(tokens)), _Path.zeros(len(sequences))
-    start, slope, prompts = np.zeros(len(sequences)), np.zeros(len(sequences)), np.zeros(len(lengths))
+    start, slope, prompts = (
+        np.zeros(len(sequences)),
+        np.zeros(len(sequences)),
+        np.zeros(len(lengths)),
+    )
     windows: dict[int, FloatArray] = {}
     for block, count in counted_blocks(model, guesses=worker.guesses):
         at = sequences * (worker.guesses + 1) if is_head(block) else tokens
@@ -91,8 +99,8 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
             else:
                 slope += count * each
     names = sorted(windows)
-    # Between two iterations lies what one stage takes of the first, so the host's work hides behind as much in each of them, or comes on
-    # top of it.
+    # Between two iterations lies what one stage takes of the first, so the host's work hides behind
+    # as much in each of them, or comes on top of it.
     turns = worker.pp if engine.asynchronous or engine.stages_wait else 1
     return StepTable(
         tokens=tokens,
@@ -121,14 +129,18 @@ def step_table(problem: ServingProblem, worker: Worker) -> StepTable:
 
 
 def rising(values: FloatArray) -> FloatArray:
-    """`values` without the falls that scattered measurements have: the middle of the highest value so far and the lowest that is to
-    come.
+    """`values` without the falls that scattered measurements have: the middle of the highest value
+    so far and the lowest that is to come.
     """
-    return np.asarray((np.maximum.accumulate(values) + np.minimum.accumulate(values[::-1])[::-1]) / 2)
+    return np.asarray(
+        (np.maximum.accumulate(values) + np.minimum.accumulate(values[::-1])[::-1]) / 2
+    )
 
 
 def counted_blocks(model: Model, *, guesses: int) -> tuple[tuple[Block, int], ...]:
-    """Blocks that text runs through in an iteration, with how often: those that predict further tokens once for each guess."""
+    """Blocks that text runs through in an iteration, with how often: those that predict further
+    tokens once for each guess.
+    """
     found: dict[int, int] = {}
     for run in model.runs:
         block = model.blocks[run.block]
@@ -154,12 +166,17 @@ def products_of(problem: ServingProblem) -> Products:
 
 def _machine(device: Accelerator, multiplied: NumberFormat) -> Machine:
     return machine_of(
-        device, compute=MULTIPLIES_IN.get(multiplied, Dtype.BF16), attention=AttentionKernel.FLASH_3, elements=ElementKernels.FUSED
+        device,
+        compute=MULTIPLIES_IN.get(multiplied, Dtype.BF16),
+        attention=AttentionKernel.FLASH_3,
+        elements=ElementKernels.FUSED,
     )
 
 
 def rows_of(worker: Worker, tokens: IntArray) -> Rows:
-    """A worker's stage as rows of degrees, tensor parallel ranks side by side; ``mbs`` = tokens of a rank."""
+    """A worker's stage as rows of degrees, tensor parallel ranks side by side; ``mbs`` = tokens of
+    a rank.
+    """
     inside = worker.tp * worker.cp
     fixed = {
         "tp": worker.tp,
@@ -176,12 +193,17 @@ def rows_of(worker: Worker, tokens: IntArray) -> Rows:
         "s_dp": inside,
         "s_pp": worker.stage_devices,
     }
-    return Rows(columns={"mbs": tokens} | {name: np.full(len(tokens), value, dtype=np.int64) for name, value in fixed.items()})
+    return Rows(
+        columns={"mbs": tokens}
+        | {name: np.full(len(tokens), value, dtype=np.int64) for name, value in fixed.items()}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Path:
-    """Seconds where captured graphs replay kernels, and where the host launches them one by one; and those of the host alone, of both."""
+    """Seconds where captured graphs replay kernels, and where the host launches them one by one;
+    and those of the host alone, of both.
+    """
 
     replayed: FloatArray
     launched: FloatArray
@@ -190,7 +212,9 @@ class _Path:
 
     @staticmethod
     def zeros(count: int) -> _Path:
-        return _Path(**dict.fromkeys(("replayed", "launched", "replaying", "launching"), np.zeros(count)))
+        return _Path(
+            **dict.fromkeys(("replayed", "launched", "replaying", "launching"), np.zeros(count))
+        )
 
     def __add__(self, other: _Path) -> _Path:
         return _Path(
@@ -210,13 +234,17 @@ class _Path:
 
 
 def _path(found: ForwardSeconds, block: Block, problem: ServingProblem) -> _Path:
-    """A block takes no less than its host does: for each kernel where Python launches them; where an engine compiles what lies between two
-    attention cores (it is what it captures in pieces) for each such piece and its kernels, but those of experts, which stay Python's; for
-    each piece alone where captured pieces are replayed.
+    """A block takes no less than its host does: for each kernel where Python launches them; where
+    an engine compiles what lies between two attention cores (it is what it captures in pieces) for
+    each such piece and its kernels, but those of experts, which stay Python's; for each piece alone
+    where captured pieces are replayed.
     """
     constants, engine = problem.constants, problem.engine
     total = in_place(found, constants, accelerator=problem.cluster.node.accelerator.name)
-    pieces = sum(o.kind is OperatorKind.ATTENTION or o.scan is not None for o in block.operators) * constants.host_piece_s
+    pieces = (
+        sum(o.kind is OperatorKind.ATTENTION or o.scan is not None for o in block.operators)
+        * constants.host_piece_s
+    )
     launches = found.kernels * constants.host_launch_s
     if engine.piecewise:
         compiled = found.compiled * constants.compiled_launch_s
@@ -232,7 +260,10 @@ def _path(found: ForwardSeconds, block: Block, problem: ServingProblem) -> _Path
 
 def in_place(found: ForwardSeconds, constants: ServingConstants, *, accelerator: str) -> FloatArray:
     """(t,) seconds of a block's kernels in a running engine on a catalog's `accelerator`."""
-    return np.asarray(np.array([constants.in_place(part, accelerator) for part in PARTS]) @ found.seconds, dtype=np.float64)
+    return np.asarray(
+        np.array([constants.in_place(part, accelerator) for part in PARTS]) @ found.seconds,
+        dtype=np.float64,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -247,13 +278,23 @@ class _Core:
 
     @staticmethod
     def of(block: Block, problem: ServingProblem, worker: Worker, machine: Machine) -> _Core:
-        return _Core(block=block, machine=machine, worker=worker, kv=problem.job.precision.kv, library=library_of(problem.engine))
+        return _Core(
+            block=block,
+            machine=machine,
+            worker=worker,
+            kv=problem.job.precision.kv,
+            library=library_of(problem.engine),
+        )
 
     def _cores(self) -> list[Operator]:
-        return [o for o in self.block.operators if o.attention is not None and not o.attention.cross]
+        return [
+            o for o in self.block.operators if o.attention is not None and not o.attention.cross
+        ]
 
     def decoding(self, sequences: IntArray) -> dict[int, tuple[FloatArray, FloatArray]]:
-        """(start, slope) of the cores by their window (0 = none): keys that a scorer chooses are as many as a window has."""
+        """(start, slope) of the cores by their window (0 = none): keys that a scorer chooses are as
+        many as a window has.
+        """
         latent = latent_of(self.block)
         found: dict[int, tuple[FloatArray, FloatArray]] = {}
         for operator in self._cores():
@@ -283,21 +324,39 @@ class _Core:
         for operator in self._cores():
             assert operator.attention is not None
             shape = operator.attention
-            heads = -(-shape.heads // self.worker.tp) if operator.kind is OperatorKind.ATTENTION else shape.heads
-            total += prompt_seconds(self.machine, shape, heads=heads, lengths=lengths) / self.worker.cp
+            heads = (
+                -(-shape.heads // self.worker.tp)
+                if operator.kind is OperatorKind.ATTENTION
+                else shape.heads
+            )
+            total += (
+                prompt_seconds(self.machine, shape, heads=heads, lengths=lengths) / self.worker.cp
+            )
         for operator in self.block.operators:
             if operator.scan is not None:
                 each = np.full(len(lengths), -(-operator.scan.heads // self.worker.tp))
-                spent = scan_seconds(self.machine, operator.scan, tokens=np.maximum(lengths, 1), heads=each, backward=False)
+                spent = scan_seconds(
+                    self.machine,
+                    operator.scan,
+                    tokens=np.maximum(lengths, 1),
+                    heads=each,
+                    backward=False,
+                )
                 total += np.where(lengths > 0, spent - 4 * self.machine.accelerator.launch_s, 0.0)
         return total
 
     def state(self, sequences: IntArray) -> FloatArray:
         """(s,) seconds to read and write the states of so many sequences."""
         device = self.machine.accelerator
-        elements = sum(one.elements(self.worker.tp) for one in lives_in(self.block) if one.lifetime is Lifetime.SEQUENCE)
+        elements = sum(
+            one.elements(self.worker.tp)
+            for one in lives_in(self.block)
+            if one.lifetime is Lifetime.SEQUENCE
+        )
         moved = 2.0 * elements * STATE_BYTES * sequences * (self.worker.guesses + 1)
-        return np.asarray(moved / (device.element_efficiency * device.memory_bandwidth), dtype=np.float64)
+        return np.asarray(
+            moved / (device.element_efficiency * device.memory_bandwidth), dtype=np.float64
+        )
 
 
 def _points(most: int, *, least: int = 1) -> IntArray:
@@ -310,8 +369,13 @@ def _points(most: int, *, least: int = 1) -> IntArray:
 
 
 def _token_points(problem: ServingProblem, worker: Worker) -> IntArray:
-    """Numbers of tokens that are priced: the captured sizes, and others up to the budget or the most that decode."""
+    """Numbers of tokens that are priced: the captured sizes, and others up to the budget or the
+    most that decode.
+    """
     engine = problem.engine
-    most = max(worker.chunk or engine.token_budget, (worker.sequences or engine.max_sequences) * (worker.guesses + 1))
+    most = max(
+        worker.chunk or engine.token_budget,
+        (worker.sequences or engine.max_sequences) * (worker.guesses + 1),
+    )
     captured = [size for size in engine.captured if size <= most]
     return np.array(sorted({*_points(most).tolist(), *captured}), dtype=np.int64)

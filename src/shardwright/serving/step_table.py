@@ -8,36 +8,45 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTable:
-    """What one iteration of a worker (of one rank of it, where ranks have attention of their own) takes.
+    """What one iteration of a worker (of one rank of it, where ranks have attention of their own)
+    takes.
 
-    An iteration has D requests that decode, with `guesses` + 1 tokens each, and parts of prompts: part i has q_i tokens behind p_i that are
-    cached already. Its tokens are T = (guesses + 1) D + sum q_i; S requests of it get a token (all that decode, and those whose prompt
-    ends).
+    An iteration has D requests that decode, with `guesses` + 1 tokens each, and parts of prompts:
+    part i has q_i tokens behind p_i that are cached already. Its tokens are T = (guesses + 1) D +
+    sum q_i; S requests of it get a token (all that decode, and those whose prompt ends).
 
         device = base(T) + head(S) + start(D) + slope(D) K + sum over windows w of window_slope_w(D) K_w + sum_i (A(p_i + q_i) - A(p_i))
         seconds = max(device, host + handing(T)) + answer    where the host is asynchronous, else device + host + answer
 
-    K is the sum of all contexts of the D requests (cached tokens that their new token sees), K_w that of min(context, w). All are linear
-    between the points of
-    their columns, and beyond the last as between the last two. ``base`` is `replayed`, at T padded to the next captured size, where graphs
-    replay the iteration: those without prompts up to the largest captured size (of just a captured size, unless it `pads`), and with them
-    too if `piecewise`; else `launched` at T.
-    ``handing`` is what the host needs to hand that work to its device, `replaying` or `launching`; it is the same thread that schedules and
-    hands out tokens, which does one after the other.
+    K is the sum of all contexts of the D requests (cached tokens that their new token sees), K_w
+    that of min(context, w). All are linear between the points of their columns, and beyond the last
+    as between the last two. ``base`` is `replayed`, at T padded to the next captured size, where
+    graphs replay the iteration: those without prompts up to the largest captured size (of just a
+    captured size, unless it `pads`), and with them too if `piecewise`; else `launched` at T.
+    ``handing`` is what the host needs to hand that work to its device, `replaying` or `launching`;
+    it is the same thread that schedules and hands out tokens, which does one after the other.
 
     Args:
-        tokens: (t,) rising. replayed, launched: (t,) what does not depend on contexts: products, norms, experts, sums over ranks; no less
-            than their host takes. replaying, launching: (t,) seconds of the host for those.
-        captured: (g,) rising sizes in tokens; empty = none. piecewise, pads: see `Engine`.
-        sequences: (s,) rising. head: (s,) logits and sampling. decode_start, decode_slope: (s,) attention, seconds and seconds a token of
-            context.
-        windows: (w,) tokens. window_slope: (w, s).
-        prompt_tokens: (p,) rising from 0. prompt_seconds: (p,) A, attention of a whole prompt.
-        host_s: of an iteration, and host_sequence_s of each request in it; as often as there are stages where every stage's host does its
-            own. answer_s: after each iteration, not hidden.
-        asynchronous: see above. guesses: of `Worker`.
-        stages: pipeline stages; an iteration goes through all of them in its seconds, and the next one of the same stage may begin after
-            a `stages`-th of it.
+        tokens: (t,) rising.
+        replayed, launched: (t,) what does not depend on contexts: products, norms, experts, sums
+            over ranks; no less than their host takes.
+        replaying, launching: (t,) seconds of the host for those.
+        captured: (g,) rising sizes in tokens; empty = none.
+        piecewise, pads: see `Engine`.
+        sequences: (s,) rising.
+        head: (s,) logits and sampling.
+        decode_start, decode_slope: (s,) attention, seconds and seconds a token of context.
+        windows: (w,) tokens.
+        window_slope: (w, s).
+        prompt_tokens: (p,) rising from 0.
+        prompt_seconds: (p,) A, attention of a whole prompt.
+        host_s: of an iteration, and host_sequence_s of each request in it; as often as there are
+            stages where every stage's host does its own.
+        answer_s: after each iteration, not hidden.
+        asynchronous: see above.
+        guesses: of `Worker`.
+        stages: pipeline stages; an iteration goes through all of them in its seconds, and the next
+            one of the same stage may begin after a `stages`-th of it.
     """
 
     tokens: IntArray

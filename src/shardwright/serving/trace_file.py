@@ -1,4 +1,5 @@
-"""Traces of requests that somebody logged, read strictly: every wrong line is one error that names it.
+"""Traces of requests that somebody logged, read strictly: every wrong line is one error that names
+it.
 
 Three forms, told apart by the first line::
 
@@ -6,7 +7,8 @@ Three forms, told apart by the first line::
     {"timestamp": ms, "input_length": ..., ...}       Mooncake: JSON lines, with "hash_ids" of the prompt's blocks of 512 tokens
     arrival_s,input_tokens,output_tokens              this project's own: seconds from any start
 
-Requests have to stand in the order of their arrival. Those without an answer (0 tokens) are given one of a token, as an engine does.
+Requests have to stand in the order of their arrival. Those without an answer (0 tokens) are given
+one of a token, as an engine does.
 
 Sources: https://github.com/Azure/AzurePublicDataset/blob/master/AzureLLMInferenceDataset2023.md,
 https://github.com/kvcache-ai/Mooncake (FAST25-release/traces).
@@ -37,7 +39,9 @@ MOONCAKE_BLOCK: Final = 512
 
 _AZURE: Final = "TIMESTAMP,ContextTokens,GeneratedTokens"
 _OWN: Final = "arrival_s,input_tokens,output_tokens"
-_FORMS: Final = f"forms: CSV '{_AZURE}', CSV '{_OWN}', JSON lines with timestamp, input_length, output_length"
+_FORMS: Final = (
+    f"forms: CSV '{_AZURE}', CSV '{_OWN}', JSON lines with timestamp, input_length, output_length"
+)
 
 
 @dataclass(slots=True)
@@ -57,10 +61,15 @@ def read_trace(path: Path) -> Trace:
     try:
         size = path.stat().st_size
         if size > MAX_FILE_BYTES:
-            raise DataError(f"{path.name} has {size:,} bytes", hint=f"a trace has at most {MAX_FILE_BYTES:,}: cut it")
+            raise DataError(
+                f"{path.name} has {size:,} bytes",
+                hint=f"a trace has at most {MAX_FILE_BYTES:,}: cut it",
+            )
         content = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}", hint="name a file of requests") from None
+        raise DataError(
+            f"{path} cannot be read: {error.strerror or error}", hint="name a file of requests"
+        ) from None
     return parse_trace(content, source=path.name)
 
 
@@ -112,7 +121,11 @@ def _lines(content: bytes, source: str) -> Iterator[tuple[int, str]]:
 
 
 def _each(
-    found: _Found, lines: Iterator[tuple[int, str]], read: Callable[[_Found, int, str], None], *, start: tuple[int, str] | None = None
+    found: _Found,
+    lines: Iterator[tuple[int, str]],
+    read: Callable[[_Found, int, str], None],
+    *,
+    start: tuple[int, str] | None = None,
 ) -> None:
     if start is not None:
         read(found, *start)
@@ -127,10 +140,24 @@ def _azure(found: _Found, number: int, line: str) -> None:
     day, _, fraction = when.partition(".")
     try:
         seconds = datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp()
-        seconds += float(f"0.{fraction}") if fraction.isascii() and fraction.isdigit() else 0.0 if not fraction else math.nan
+        seconds += (
+            float(f"0.{fraction}")
+            if fraction.isascii() and fraction.isdigit()
+            else 0.0
+            if not fraction
+            else math.nan
+        )
     except (ValueError, OverflowError):
         seconds = math.nan
-    _add(found, number, seconds, inputs, outputs, time=when, form="a time such as 2023-11-16 18:15:46.6805900")
+    _add(
+        found,
+        number,
+        seconds,
+        inputs,
+        outputs,
+        time=when,
+        form="a time such as 2023-11-16 18:15:46.6805900",
+    )
 
 
 def _own(found: _Found, number: int, line: str) -> None:
@@ -141,7 +168,12 @@ def _own(found: _Found, number: int, line: str) -> None:
 def _three(found: _Found, number: int, line: str) -> tuple[str, int, int]:
     cells = line.split(",")
     if len(cells) != 3:
-        _refuse(found.source, number, f"{len(cells)} cells", "three: time, tokens of the prompt, tokens of the answer")
+        _refuse(
+            found.source,
+            number,
+            f"{len(cells)} cells",
+            "three: time, tokens of the prompt, tokens of the answer",
+        )
     return cells[0].strip(), _whole(found, number, cells[1]), _whole(found, number, cells[2])
 
 
@@ -165,7 +197,12 @@ def _mooncake(found: _Found, number: int, line: str) -> None:
     except (ValueError, RecursionError):
         _refuse(found.source, number, "not JSON", "one object a line")
     if not isinstance(row, dict):
-        _refuse(found.source, number, "not an object", "{'timestamp': 0, 'input_length': 1, 'output_length': 1, 'hash_ids': []}")
+        _refuse(
+            found.source,
+            number,
+            "not an object",
+            "{'timestamp': 0, 'input_length': 1, 'output_length': 1, 'hash_ids': []}",
+        )
     for name in ("timestamp", "input_length", "output_length"):
         if name not in row:
             _refuse(found.source, number, f"no {name}", nearest(name, row) or _FORMS)
@@ -173,24 +210,42 @@ def _mooncake(found: _Found, number: int, line: str) -> None:
     if any(isinstance(value, bool) or not isinstance(value, int) for value in numbers[1:]):
         _refuse(found.source, number, "lengths are no whole numbers", "tokens")
     when = numbers[0]
-    seconds = float(when) / 1e3 if isinstance(when, (int, float)) and not isinstance(when, bool) and abs(when) < 1e18 else math.nan
+    seconds = (
+        float(when) / 1e3
+        if isinstance(when, (int, float)) and not isinstance(when, bool) and abs(when) < 1e18
+        else math.nan
+    )
     blocks = _hashes(found, number, row.get("hash_ids", []), numbers[1])
     _add(found, number, seconds, numbers[1], numbers[2], time=str(when), form="milliseconds")
     found.blocks.append(blocks)
 
 
 def _hashes(found: _Found, number: int, hashes: object, inputs: int) -> tuple[int, ...]:
-    if not isinstance(hashes, list) or any(isinstance(h, bool) or not isinstance(h, int) or abs(h) >= 2**63 for h in hashes):
-        _refuse(found.source, number, "hash_ids are no list of whole numbers", "a hash for each block of 512 tokens")
+    if not isinstance(hashes, list) or any(
+        isinstance(h, bool) or not isinstance(h, int) or abs(h) >= 2**63 for h in hashes
+    ):
+        _refuse(
+            found.source,
+            number,
+            "hash_ids are no list of whole numbers",
+            "a hash for each block of 512 tokens",
+        )
     if len(hashes) > -(-inputs // MOONCAKE_BLOCK):
-        _refuse(found.source, number, f"{len(hashes)} hashes for {inputs} tokens", "one for each block of 512 tokens")
+        _refuse(
+            found.source,
+            number,
+            f"{len(hashes)} hashes for {inputs} tokens",
+            "one for each block of 512 tokens",
+        )
     found.num_blocks += len(hashes)
     if found.num_blocks > MAX_BLOCKS:
         _refuse(found.source, number, f"more than {MAX_BLOCKS:,} hashes", "cut the trace")
     return tuple(hashes)
 
 
-def _add(found: _Found, number: int, seconds: float, inputs: int, outputs: int, *, time: str, form: str) -> None:
+def _add(
+    found: _Found, number: int, seconds: float, inputs: int, outputs: int, *, time: str, form: str
+) -> None:
     if not math.isfinite(seconds):
         _refuse(found.source, number, f"'{time[:40]}' is no time", form)
     if found.arrival and seconds < found.arrival[-1]:

@@ -20,17 +20,22 @@ _BYTES: Final = {NumberFormat.FP8: 1.0, NumberFormat.NVFP4: 0.5}
 
 
 def tuned(problem: ServingProblem, worker: Worker) -> Engine:
-    """The engine of `problem` with `token_budget` and `max_sequences` of `worker` as trtllm-bench sets them.
+    """The engine of `problem` with `token_budget` and `max_sequences` of `worker` as trtllm-bench
+    sets them.
 
-    n = CACHE x (memory of all devices - parameters x their bytes) / (bytes of a token's keys and values x mean prompt and answer) requests
-    fill the cache, at most 4,096 for all stages. They are rounded up to steps of 32 below 256, of 128 below 1,024, else of 256, and are 64
-    at least: b. Tokens are n (1 + prompt / answer), at most 32,768, rounded up to steps of 256 below 4,096, of 512 below 8,192, else of
-    1,024, 2,048 at least, and prompt + b at least where prompts are not cut. What a user set stays.
+    n = CACHE x (memory of all devices - parameters x their bytes) / (bytes of a token's keys and
+    values x mean prompt and answer) requests fill the cache, at most 4,096 for all stages. They are
+    rounded up to steps of 32 below 256, of 128 below 1,024, else of 256, and are 64 at least: b.
+    Tokens are n (1 + prompt / answer), at most 32,768, rounded up to steps of 256 below 4,096, of
+    512 below 8,192, else of 1,024, 2,048 at least, and prompt + b at least where prompts are not
+    cut. What a user set stays.
 
-    Llama 3.1 405B in NVFP4 on 4 B200, prompts of 128 and answers of 4,096: some 470 requests, so 480 or 512 at once and 2,048 tokens.
+    Llama 3.1 405B in NVFP4 on 4 B200, prompts of 128 and answers of 4,096: some 470 requests, so
+    480 or 512 at once and 2,048 tokens.
 
-    Source: TensorRT-LLM, tensorrt_llm/bench/build/tuning.py (`calc_engine_setting`, `finetune_setting`) and
-    tensorrt_llm/bench/benchmark/utils/general.py (`get_settings`). Left out: what it takes for models with states of sequences.
+    Source: TensorRT-LLM, tensorrt_llm/bench/build/tuning.py (`calc_engine_setting`,
+    `finetune_setting`) and tensorrt_llm/bench/benchmark/utils/general.py (`get_settings`). Left
+    out: what it takes for models with states of sequences.
     """
     engine, lengths = problem.engine, problem.job.lengths
     if not engine.tuned_sizes or lengths is None:
@@ -38,7 +43,10 @@ def tuned(problem: ServingProblem, worker: Worker) -> Engine:
     inputs, outputs = lengths.inputs.mean, lengths.outputs.mean
     fit = min(_requests(problem, worker, tokens=inputs + outputs), MOST_REQUESTS) / worker.pp
     batch = max(64, _up(fit, (256, 32), (1024, 128), last=256))
-    tokens = max(2048, _up(min(fit * (1 + inputs / outputs), MOST_TOKENS), (4096, 256), (8192, 512), last=1024))
+    tokens = max(
+        2048,
+        _up(min(fit * (1 + inputs / outputs), MOST_TOKENS), (4096, 256), (8192, 512), last=1024),
+    )
     if not engine.chunked_prefill:
         tokens = max(tokens, lengths.inputs.high + batch)
     told = dict(engine.options)

@@ -1,4 +1,6 @@
-"""The simulation, one iteration after the other, in plain Python: what the folded loop is held against."""
+"""The simulation, one iteration after the other, in plain Python: what the folded loop is held
+against.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,13 @@ from shardwright.serving.policy.state import (
 from shardwright.serving.policy.waits import wait_for_company
 from shardwright.serving.requests import Requests, Served
 from shardwright.serving.router import num_of_router, route
-from shardwright.serving.seconds import NUM_COUNTS, NUM_PARTS, Columns, columns_of, iteration_seconds
+from shardwright.serving.seconds import (
+    NUM_COUNTS,
+    NUM_PARTS,
+    Columns,
+    columns_of,
+    iteration_seconds,
+)
 from shardwright.serving.step_table import StepTable
 
 Timing: TypeAlias = Callable[[State, int, int], float]
@@ -41,16 +49,23 @@ Watcher: TypeAlias = Callable[[float, State, int, int], None]
 
 
 def serve_unfolded(
-    requests: Requests, table: StepTable, fleet: Fleet, *, timing: Timing | None = None, watcher: Watcher | None = None
+    requests: Requests,
+    table: StepTable,
+    fleet: Fleet,
+    *,
+    timing: Timing | None = None,
+    watcher: Watcher | None = None,
 ) -> Served:
     """What becomes of requests, iteration by iteration.
 
-    At one instant iterations end first, then requests arrive, then iterations begin. A worker with pipeline stages begins the next one a
-    stage's share of the last one's seconds later, and ends them in their order; an engine that plans ahead fills an iteration when the
-    one before it begins.
+    At one instant iterations end first, then requests arrive, then iterations begin. A worker with
+    pipeline stages begins the next one a stage's share of the last one's seconds later, and ends
+    them in their order; an engine that plans ahead fills an iteration when the one before it
+    begins.
 
     Args:
-        timing: seconds by another law than the table's. watcher: see there.
+        timing: seconds by another law than the table's.
+        watcher: see there.
     """
     run = _Run(requests=requests, table=table, fleet=fleet, timing=timing, watcher=watcher)
     while run.advance():
@@ -63,9 +78,10 @@ _NOBODY = np.zeros(2, dtype=np.int64)
 
 @dataclass(slots=True, kw_only=True)
 class _Worker:
-    """Iterations under way, the oldest first: when each ends, and its slot. `planned`: a slot that waits for its turn. `begins`: when the
-    next one may begin, `begun`: when it last tried to; `looked`: it has looked at an end since; `blocked`: it could not, and something
-    has to happen first.
+    """Iterations under way, the oldest first: when each ends, and its slot. `planned`: a slot that
+    waits for its turn. `begins`: when the next one may begin, `begun`: when it last tried to;
+    `looked`: it has looked at an end since; `blocked`: it could not, and something has to happen
+    first.
     """
 
     under_way: deque[tuple[float, int]] = field(default_factory=deque)
@@ -107,7 +123,11 @@ class _Run:
         scheduler, n = self.fleet.scheduler, len(self.requests.inputs)
         slots = self.table.stages if self.table.stages > 1 else 1 + scheduler.asynchronous
         self.state = new_state(
-            self.requests, scheduler, ranks=self.fleet.workers * self.fleet.ranks, slots=slots, seed=self.fleet.guessing.seed
+            self.requests,
+            scheduler,
+            ranks=self.fleet.workers * self.fleet.ranks,
+            slots=slots,
+            seed=self.fleet.guessing.seed,
         )
         longest = int((self.requests.inputs + self.requests.outputs).max(initial=1))
         self.columns = columns_of(self.table, scheduler, longest=longest)
@@ -122,7 +142,9 @@ class _Run:
     def advance(self) -> bool:
         """The next event; whether there was one."""
         end = min((self._next_end(w) for w in self.workers), default=np.inf)
-        begin = min((max(w.begins, self.now) for w in self.workers if self._may_begin(w)), default=np.inf)
+        begin = min(
+            (max(w.begins, self.now) for w in self.workers if self._may_begin(w)), default=np.inf
+        )
         comes = self.arrival[self.following] if self.following < self.known else np.inf
         at = min(end, begin, comes)
         if at == np.inf:
@@ -133,14 +155,22 @@ class _Run:
         elif comes <= at:
             self._arrive()
         else:
-            self._begin(next(i for i, w in enumerate(self.workers) if self._may_begin(w) and max(w.begins, self.now) == at))
+            self._begin(
+                next(
+                    i
+                    for i, w in enumerate(self.workers)
+                    if self._may_begin(w) and max(w.begins, self.now) == at
+                )
+            )
         return True
 
     def _may_begin(self, worker: _Worker) -> bool:
         return not worker.blocked and len(worker.under_way) < max(1, self.table.stages)
 
     def _next_end(self, worker: _Worker) -> float:
-        """When it looks at the end of its oldest iteration: behind what it began, and with stages it begins one between two, if it can."""
+        """When it looks at the end of its oldest iteration: behind what it began, and with stages
+        it begins one between two, if it can.
+        """
         if not worker.under_way or (worker.looked and self._may_begin(worker)):
             return float(np.inf)
         return float(max(worker.under_way[0][0], np.nextafter(worker.begun, np.inf)))
@@ -156,7 +186,9 @@ class _Run:
             self.state.requests[request, STATUS] = REFUSED
             self._next_of_loop()
             return
-        rank = route(self.state, num_of_router(self.fleet.router), request, self.routed, self.fleet.workers)
+        rank = route(
+            self.state, num_of_router(self.fleet.router), request, self.routed, self.fleet.workers
+        )
         self.routed += 1
         self.where[request] = rank // self.fleet.ranks
         arrive(self.state, rank, request)
@@ -166,7 +198,8 @@ class _Run:
         if self.requests.concurrency and self.known < len(self.arrival):
             self.known += 1
             self.arrival[self.known - 1] = self.now + self.fleet.think_s
-            # Requests are counted in the order of their arrival: one that has not come yet may come behind this one.
+            # Requests are counted in the order of their arrival: one that has not come yet may come
+            # behind this one.
             self.arrival[self.following : self.known].sort()
 
     def _begin(self, index: int) -> None:
@@ -218,7 +251,16 @@ class _Run:
             if self.timing is not None:
                 seconds = self.timing(self.state, rank, slot)
             else:
-                seconds = iteration_seconds(self.state, self.columns, rank, slot, _NOBODY, self.nowhere, np.zeros(NUM_COUNTS), parts)
+                seconds = iteration_seconds(
+                    self.state,
+                    self.columns,
+                    rank,
+                    slot,
+                    _NOBODY,
+                    self.nowhere,
+                    np.zeros(NUM_COUNTS),
+                    parts,
+                )
             if seconds > slowest:
                 slowest, slowest_parts = seconds, parts
         self.parts = self.parts + slowest_parts
@@ -238,7 +280,9 @@ class _Run:
 
     def _give(self, rank: int, slot: int, entry: int) -> bool:
         request = self.state.batch[rank, slot, entry, ENTRY]
-        got = give(self.state, rank, slot, entry, tokens_given(self.state, self.chances, rank, slot, entry))
+        got = give(
+            self.state, rank, slot, entry, tokens_given(self.state, self.chances, rank, slot, entry)
+        )
         if not got:
             return False
         if self.state.requests[request, GENERATED] == got:

@@ -24,13 +24,24 @@ from shardwright.job.serving import (
 _MAX_TEXT: Final = 300
 MOST_TOKENS: Final = 10**7
 MOST_REQUESTS: Final = 10**7
-_SECONDS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS: Final = {
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
 _CLASSES: Final = ("attention", "output", "mlp", "experts", "head", "kv")
 
 
 def _require_short(text: str, what: str) -> None:
     if not text.strip() or len(text) > _MAX_TEXT:
-        raise UsageError(f"{what} is 1 to {_MAX_TEXT} characters, not {len(text)}", hint="see `shardwright serve-simulate --help`")
+        raise UsageError(
+            f"{what} is 1 to {_MAX_TEXT} characters, not {len(text)}",
+            hint="see `shardwright serve-simulate --help`",
+        )
 
 
 def read_tokens(text: str, *, flag: str) -> TokenRange:
@@ -42,7 +53,10 @@ def read_tokens(text: str, *, flag: str) -> TokenRange:
     _require_short(text, flag)
     found = [_whole(part, flag=flag) for part in text.split("-", 1)]
     if found[0] > found[-1]:
-        raise UsageError(f"{flag} {text[:40]}: the range ends before it begins", hint="write the smaller number first, as 819-1024")
+        raise UsageError(
+            f"{flag} {text[:40]}: the range ends before it begins",
+            hint="write the smaller number first, as 819-1024",
+        )
     return TokenRange(low=found[0], high=found[-1])
 
 
@@ -50,8 +64,15 @@ def _whole(text: str, *, flag: str) -> int:
     word = text.strip().lower().replace(",", "").replace("_", "")
     scale = 1024 if word.endswith("k") else 1
     digits = word.removesuffix("k")
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 8 or not 1 <= int(digits) * scale <= MOST_TOKENS:
-        raise UsageError(f"{flag}: {text[:40]!r} is not a number of tokens", hint="such as 1024, 8k or 819-1024")
+    if (
+        not digits.isascii()
+        or not digits.isdigit()
+        or len(digits) > 8
+        or not 1 <= int(digits) * scale <= MOST_TOKENS
+    ):
+        raise UsageError(
+            f"{flag}: {text[:40]!r} is not a number of tokens", hint="such as 1024, 8k or 819-1024"
+        )
     return int(digits) * scale
 
 
@@ -67,12 +88,15 @@ def read_seconds(text: str, *, flag: str) -> float:
     except ValueError:
         value = 0.0
     if not (isfinite(value) and value > 0):
-        raise UsageError(f"{flag}: {text[:40]!r} is no time above 0 with a unit", hint="such as 500ms, 2s or 24h")
+        raise UsageError(
+            f"{flag}: {text[:40]!r} is no time above 0 with a unit", hint="such as 500ms, 2s or 24h"
+        )
     return value
 
 
 def read_arrivals(text: str, *, requests: int) -> Poisson | Diurnal:
-    """``poisson:12/s`` or ``diurnal:12/s,0.5,24h``: the mean rate, by what share of it it swings, and over which time.
+    """``poisson:12/s`` or ``diurnal:12/s,0.5,24h``: the mean rate, by what share of it it swings,
+    and over which time.
 
     Raises:
         UsageError: neither, or a number out of its range.
@@ -85,10 +109,16 @@ def read_arrivals(text: str, *, requests: int) -> Poisson | Diurnal:
     if kind == "diurnal" and len(parts) == 3:
         swing = _fraction(parts[1], flag="--arrivals diurnal", most=1.0)
         return Diurnal(
-            per_second=_rate(parts[0]), swing=swing, period_s=read_seconds(parts[2], flag="--arrivals diurnal"), requests=requests
+            per_second=_rate(parts[0]),
+            swing=swing,
+            period_s=read_seconds(parts[2], flag="--arrivals diurnal"),
+            requests=requests,
         )
     known = ("poisson:12/s", "diurnal:12/s,0.5,24h")
-    raise UsageError(f"--arrivals {text[:40]!r} is not known", hint=f"{' or '.join(known)}; a log of requests is --trace FILE")
+    raise UsageError(
+        f"--arrivals {text[:40]!r} is not known",
+        hint=f"{' or '.join(known)}; a log of requests is --trace FILE",
+    )
 
 
 def _rate(text: str) -> float:
@@ -98,7 +128,9 @@ def _rate(text: str) -> float:
     except ValueError:
         value = 0.0
     if not (isfinite(value) and 0 < value <= 1e7):
-        raise UsageError(f"{text[:40]!r} is no rate of requests", hint="such as 12/s, 0.5/s or 600/min")
+        raise UsageError(
+            f"{text[:40]!r} is no rate of requests", hint="such as 12/s, 0.5/s or 600/min"
+        )
     return value
 
 
@@ -108,15 +140,19 @@ def _fraction(text: str, *, flag: str, most: float) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value <= most:
-        raise UsageError(f"{flag}: {text[:40]!r} is not between 0 and {most:g}", hint="such as 0.5 or 50%")
+        raise UsageError(
+            f"{flag}: {text[:40]!r} is not between 0 and {most:g}", hint="such as 0.5 or 50%"
+        )
     return value
 
 
 def read_promise(text: str) -> Promise:
-    """``ttft=500ms,tpot=30ms,e2e=10s,share=0.99``: each at most once; the share is 0.99 where it is not said.
+    """``ttft=500ms,tpot=30ms,e2e=10s,share=0.99``: each at most once; the share is 0.99 where it is
+    not said.
 
     Raises:
-        UsageError: a word that is none of them, twice the same, or a time or share out of its range.
+        UsageError: a word that is none of them, twice the same, or a time or share out of its
+        range.
     """
     _require_short(text, "--slo")
     names = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s"}
@@ -126,8 +162,15 @@ def read_promise(text: str) -> Promise:
         field = names.get(name, name)
         if field in values or (name not in names and name != "share"):
             hint = "keep one of them" if field in values else nearest(name[:20], (*names, "share"))
-            raise UsageError(f"--slo: {name[:20]!r} is {'said twice' if field in values else 'not known'}", hint=hint)
-        values[field] = _fraction(value, flag="--slo share", most=1.0) if name == "share" else read_seconds(value, flag=f"--slo {name}")
+            raise UsageError(
+                f"--slo: {name[:20]!r} is {'said twice' if field in values else 'not known'}",
+                hint=hint,
+            )
+        values[field] = (
+            _fraction(value, flag="--slo share", most=1.0)
+            if name == "share"
+            else read_seconds(value, flag=f"--slo {name}")
+        )
     if not values.keys() - {"share"}:
         raise UsageError("--slo promises no time", hint="such as ttft=500ms,tpot=30ms")
     if values.get("share", 1.0) <= 0:
@@ -142,8 +185,16 @@ def read_prefix(text: str) -> SharedPrefix:
         UsageError: it is not of that form.
     """
     tokens, cross, groups = text.strip().partition("x")
-    if not cross or not groups.isascii() or not groups.isdigit() or not 1 <= int(groups[:9]) <= MOST_REQUESTS:
-        raise UsageError(f"--prefix {text[:40]!r} is not TOKENSxTEXTS", hint="such as 2000x4: one of 4 texts of 2,000 tokens")
+    if (
+        not cross
+        or not groups.isascii()
+        or not groups.isdigit()
+        or not 1 <= int(groups[:9]) <= MOST_REQUESTS
+    ):
+        raise UsageError(
+            f"--prefix {text[:40]!r} is not TOKENSxTEXTS",
+            hint="such as 2000x4: one of 4 texts of 2,000 tokens",
+        )
     return SharedPrefix(tokens=_whole(tokens, flag="--prefix"), groups=int(groups[:9]))
 
 
@@ -155,21 +206,31 @@ def read_speculation(guesses: int, acceptance: str) -> Speculation | None:
     """
     if not guesses:
         if acceptance:
-            raise UsageError("--acceptance says how many guesses are right, and the deployment makes none", hint="add mtp1 to its words")
+            raise UsageError(
+                "--acceptance says how many guesses are right, and the deployment makes none",
+                hint="add mtp1 to its words",
+            )
         return None
     if not acceptance:
         raise UsageError(
             f"the deployment guesses {guesses} tokens ahead, and nothing says how many are right",
-            hint="--acceptance 0.8: the share of guesses that are right when those before them are; it depends on model and text",
+            hint=(
+                "--acceptance 0.8: the share of guesses that are right when those before them are;"
+                " it depends on model and text"
+            ),
         )
-    return Speculation(tokens=guesses, acceptance=_fraction(acceptance, flag="--acceptance", most=1.0))
+    return Speculation(
+        tokens=guesses, acceptance=_fraction(acceptance, flag="--acceptance", most=1.0)
+    )
 
 
 def read_precision(text: str) -> Precision:
-    """A format for all products of the layers (``fp8``), or by class: ``attention=bf16 experts=nvfp4 kv=fp8 mlp=int4/bf16``.
+    """A format for all products of the layers (``fp8``), or by class: ``attention=bf16
+    experts=nvfp4 kv=fp8 mlp=int4/bf16``.
 
-    Behind a slash stands the format that tokens are cast to; without one it is the weights' own, but 16 bits for int4 and mxfp4, which
-    engines unpack before they multiply. Logits, and what is not said, are in bf16; so are keys and values.
+    Behind a slash stands the format that tokens are cast to; without one it is the weights' own,
+    but 16 bits for int4 and mxfp4, which engines unpack before they multiply. Logits, and what is
+    not said, are in bf16; so are keys and values.
 
     Raises:
         UsageError: a class or a format that is not known.
@@ -186,7 +247,10 @@ def read_precision(text: str) -> Precision:
         elif name in _CLASSES:
             found = replace(found, **{name: _format(value)})  # type: ignore[arg-type]
         else:
-            raise UsageError(f"--precision: {name[:20]!r} is no class of products", hint=nearest(name[:20], _CLASSES))
+            raise UsageError(
+                f"--precision: {name[:20]!r} is no class of products",
+                hint=nearest(name[:20], _CLASSES),
+            )
     return found
 
 
@@ -198,9 +262,15 @@ def _format(text: str) -> OperatorPrecision:
     names = [one.value for one in NumberFormat]
     for name in (weights, activations) if slash else (weights,):
         if name not in names:
-            raise UsageError(f"--precision: {name[:20]!r} is no number format", hint=nearest(name[:20], names))
+            raise UsageError(
+                f"--precision: {name[:20]!r} is no number format", hint=nearest(name[:20], names)
+            )
     stored = NumberFormat(weights)
-    cast = NumberFormat(activations) if slash else (NumberFormat.BF16 if stored in UNPACKED else stored)
+    cast = (
+        NumberFormat(activations)
+        if slash
+        else (NumberFormat.BF16 if stored in UNPACKED else stored)
+    )
     return OperatorPrecision(weights=stored, activations=cast)
 
 
@@ -212,6 +282,9 @@ def closed_loop(concurrency: int, *, requests: int) -> ClosedLoop:
     """
     if not 1 <= concurrency <= 10**6 or not 0 <= requests <= MOST_REQUESTS:
         raise UsageError(
-            f"{concurrency} requests in flight of {requests} is out of range", hint=f"1 to 1,000,000, of {MOST_REQUESTS:,} at most"
+            f"{concurrency} requests in flight of {requests} is out of range",
+            hint=f"1 to 1,000,000, of {MOST_REQUESTS:,} at most",
         )
-    return ClosedLoop(concurrency=concurrency, requests=max(requests or 10 * concurrency, concurrency))
+    return ClosedLoop(
+        concurrency=concurrency, requests=max(requests or 10 * concurrency, concurrency)
+    )

@@ -22,7 +22,8 @@ UNEVEN = "uneven"
 """Waiting, inside blocking collectives, for devices of the same stage that have more to do."""
 
 _ROWS = {int(TaskKind.F): 0, int(TaskKind.B): 1, int(TaskKind.I): 1}
-"""Which row of `StepCosts.parts` an action counts for: I stands for the whole backward, whose rest is W."""
+"""Which row of `StepCosts.parts` an action counts for: I stands for the whole backward, whose rest
+is W."""
 
 _ROUTED = PARTS[EP]
 """Parts that another action's kernels may hide."""
@@ -38,7 +39,10 @@ class _Columns:
 
 
 def _columns(program: Program) -> _Columns:
-    kind, klass = (column[program.instances.template] for column in (program.templates.kind, program.templates.klass))
+    kind, klass = (
+        column[program.instances.template]
+        for column in (program.templates.kind, program.templates.klass)
+    )
     return _Columns(kind, klass, kind <= int(TaskKind.R))
 
 
@@ -49,16 +53,22 @@ def critical_class(result: SimulatedPlan) -> int:
 
 def _critical(result: SimulatedPlan, tasks: _Columns) -> int:
     busy = np.zeros(len(result.program.classes), dtype=np.int64)
-    np.add.at(busy, tasks.klass[tasks.action], (result.timeline.finish - result.timeline.start)[tasks.action])
+    np.add.at(
+        busy,
+        tasks.klass[tasks.action],
+        (result.timeline.finish - result.timeline.start)[tasks.action],
+    )
     return int(busy.argmax())
 
 
 def breakdown(result: SimulatedPlan) -> tuple[tuple[str, float], ...]:
-    """Where the step of the critical class of devices goes, (name, seconds); the parts add up to the step.
+    """Where the step of the critical class of devices goes, (name, seconds); the parts add up to
+    the step.
 
-    The critical class is the one whose actions take longest. Parts: kernels by family, exposed communication by axis, recompute, slowdown
-    by shared links and multiprocessors, waiting for the pipeline (bubble), gathers and reductions that nothing hides, the update, jitter,
-    and `UNEVEN` where a stage's devices have unequal work.
+    The critical class is the one whose actions take longest. Parts: kernels by family, exposed
+    communication by axis, recompute, slowdown by shared links and multiprocessors, waiting for the
+    pipeline (bubble), gathers and reductions that nothing hides, the update, jitter, and `UNEVEN`
+    where a stage's devices have unequal work.
     """
     program, timeline, costs = result.program, result.timeline, result.costs
     tasks = _columns(program)
@@ -74,8 +84,12 @@ def breakdown(result: SimulatedPlan) -> tuple[tuple[str, float], ...]:
     update = of_class & (tasks.kind == int(TaskKind.STEP))
     begun = int(timeline.start[update].max()) if update.any() else ends
     sync = (program.instances.stream == int(Stream.SYNC)) & of_class
-    behind = np.maximum(timeline.finish[sync] - np.maximum(timeline.start[sync], timeline.finish[mine].max()), 0)
-    gathered = min(first, int(picoseconds(costs.step(*program.classes[klass].families[0]).gather_s)[0]))
+    behind = np.maximum(
+        timeline.finish[sync] - np.maximum(timeline.start[sync], timeline.finish[mine].max()), 0
+    )
+    gathered = min(
+        first, int(picoseconds(costs.step(*program.classes[klass].families[0]).gather_s)[0])
+    )
     exposed = int(behind.sum()) + gathered
     parts["slowdown"] = (spent - int(timeline.work[mine].sum())) / PICOSECONDS_PER_SECOND
     parts["sharding"] += exposed / PICOSECONDS_PER_SECOND
@@ -86,38 +100,65 @@ def breakdown(result: SimulatedPlan) -> tuple[tuple[str, float], ...]:
     # Rounding to picoseconds leaves a remainder below a nanosecond; it belongs to the largest part.
     largest = max(parts, key=lambda n: parts[n])
     parts[largest] += result.step_time_s - sum(parts.values())
-    return tuple((name, float(value)) for name, value in parts.items() if value > 1e-12 or name in ("gemm", "bubble", "optimizer"))
+    return tuple(
+        (name, float(value))
+        for name, value in parts.items()
+        if value > 1e-12 or name in ("gemm", "bubble", "optimizer")
+    )
 
 
 def _priced(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float:
-    """Add the priced parts of the class's actions to `parts`; seconds that those actions wait for slower devices of their stage.
+    """Add the priced parts of the class's actions to `parts`; seconds that those actions wait for
+    slower devices of their stage.
 
-    Of a pair that runs overlapped the kernels count in full, and tokens on their way to experts only as far as they outlast them.
+    Of a pair that runs overlapped the kernels count in full, and tokens on their way to experts
+    only as far as they outlast them.
     """
     costs, templates = result.costs, result.program.templates
-    family_of = {(lane, chunk): family for lane, chunk, family in result.program.classes[klass].families}
+    family_of = {
+        (lane, chunk): family for lane, chunk, family in result.program.classes[klass].families
+    }
     runs = np.bincount(result.program.instances.template, minlength=len(templates))
     uneven = 0.0
 
     @cache
-    def action(lane: int, chunk: int, kind: int, part: int, early: bool) -> tuple[float, float, float, float]:
+    def action(
+        lane: int, chunk: int, kind: int, part: int, early: bool
+    ) -> tuple[float, float, float, float]:
         """(seconds, of them tokens on their way, products and attention, and waiting for others)."""
         place = lane, chunk, family_of[lane, chunk]
         seconds = costs.seconds(*place, part, TaskKind(kind), early=early)
         step = costs.step(*place, part)
         waits = seconds - action_seconds(step, TaskKind(kind), early=early)
-        routed, products = (min(spent(step, TaskKind(kind)), seconds) for spent in (routed_seconds, product_seconds))
+        routed, products = (
+            min(spent(step, TaskKind(kind)), seconds) for spent in (routed_seconds, product_seconds)
+        )
         return seconds, routed, products, waits
 
     @cache
     def priced(lane: int, chunk: int, part: int) -> list[list[float]]:
         """Seconds of the parts of F and of B."""
-        rows: list[list[float]] = costs.step(lane, chunk, family_of[lane, chunk], part).parts[:, 0].tolist()
+        rows: list[list[float]] = (
+            costs.step(lane, chunk, family_of[lane, chunk], part).parts[:, 0].tolist()
+        )
         return rows
 
-    at = np.flatnonzero((templates.klass == klass) & (templates.kind <= int(TaskKind.R)) & (templates.piece == 0))
-    own_columns = (templates.lane, templates.chunk, templates.kind, templates.slice, templates.early)
-    other_columns = (templates.partner_lane, templates.partner_chunk, templates.partner_kind, templates.partner_slice)
+    at = np.flatnonzero(
+        (templates.klass == klass) & (templates.kind <= int(TaskKind.R)) & (templates.piece == 0)
+    )
+    own_columns = (
+        templates.lane,
+        templates.chunk,
+        templates.kind,
+        templates.slice,
+        templates.early,
+    )
+    other_columns = (
+        templates.partner_lane,
+        templates.partner_chunk,
+        templates.partner_kind,
+        templates.partner_slice,
+    )
     columns = [column[at].tolist() for column in (runs, *own_columns, *other_columns)]
     for count, lane, chunk, kind, part, early, *partner in zip(*columns, strict=True):
         own = action(lane, chunk, kind, part, bool(early))
@@ -126,9 +167,15 @@ def _priced(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float
             other = action(*partner, bool(early))
             moved = own[1] + other[1]
             kernels = own[0] + other[0] - moved
-            shown = (float(pair_seconds(own[:3], other[:3], costs.taken)) - kernels) / moved if moved > 0.0 else 1.0
+            shown = (
+                (float(pair_seconds(own[:3], other[:3], costs.taken)) - kernels) / moved
+                if moved > 0.0
+                else 1.0
+            )
         uneven += count * own[3]
         if kind in _ROWS:
-            for name, seconds in zip(PART_NAMES, priced(lane, chunk, part)[_ROWS[kind]], strict=True):
+            for name, seconds in zip(
+                PART_NAMES, priced(lane, chunk, part)[_ROWS[kind]], strict=True
+            ):
                 parts[name] += count * (shown if name == _ROUTED else 1.0) * seconds
     return uneven

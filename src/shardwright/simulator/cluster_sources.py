@@ -13,7 +13,9 @@ from shardwright.units import BITS_PER_BYTE, GIGA, format_bytes, format_seconds
 
 
 def cluster_sources(cluster: Cluster) -> tuple[Source, ...]:
-    """The nodes, the switches that join them where there are several, and prices that the cluster does not say itself."""
+    """The nodes, the switches that join them where there are several, and prices that the cluster
+    does not say itself.
+    """
     return (*_network_sources(cluster), *_price_sources(cluster))
 
 
@@ -35,7 +37,10 @@ def _network_sources(cluster: Cluster) -> tuple[Source, ...]:
     nodes = Source(
         quantity="nodes",
         value=" + ".join(_nodes(group) for group in cluster.groups),
-        origin=Origin(evidence=cluster.node.nic.origin.evidence, reference=" + ".join(group.kind.name for group in cluster.groups)),
+        origin=Origin(
+            evidence=cluster.node.nic.origin.evidence,
+            reference=" + ".join(group.kind.name for group in cluster.groups),
+        ),
     )
     if sum(group.count for group in cluster.groups) == 1:
         return (nodes,)
@@ -43,36 +48,63 @@ def _network_sources(cluster: Cluster) -> tuple[Source, ...]:
     if not cluster.links:
         return (nodes, switches)
     said = "; ".join(dict.fromkeys(_link(one) for one in cluster.links))
-    return (nodes, switches, Source(quantity="links between zones", value=said, origin=cluster.links[0].link.origin))
+    return (
+        nodes,
+        switches,
+        Source(quantity="links between zones", value=said, origin=cluster.links[0].link.origin),
+    )
 
 
-NO_HOST: Final = Origin(evidence=Evidence.ASSUMED, reference="nobody says how much there is, so none is too much; a cluster file can")
+NO_HOST: Final = Origin(
+    evidence=Evidence.ASSUMED,
+    reference="nobody says how much there is, so none is too much; a cluster file can",
+)
 
 
 def host_sources(cluster: Cluster, used: Sequence[int]) -> tuple[Source, ...]:
-    """Host memory and its bandwidth on each kind of node among some node groups: what offloaded bytes are held against.
+    """Host memory and its bandwidth on each kind of node among some node groups: what offloaded
+    bytes are held against.
 
     Args:
         used: numbers of node groups.
     """
-    found = dict.fromkeys(source for group in used for source in _of_host(cluster.groups[group].kind, cluster=cluster))
+    found = dict.fromkeys(
+        source for group in used for source in _of_host(cluster.groups[group].kind, cluster=cluster)
+    )
     return tuple(found)
 
 
 def _of_host(kind: NodeKind, *, cluster: Cluster) -> Iterator[Source]:
     host, name = kind.host, "" if cluster.is_uniform else f"{kind.name} "
-    known = host.origin or Origin(evidence=Evidence.PUBLISHED, reference="the cluster's description")
-    memory, value = (
-        ("host memory", f"{format_bytes(host.memory_bytes)} a node") if host.memory_bytes else ("unlimited host memory", "unlimited")
+    known = host.origin or Origin(
+        evidence=Evidence.PUBLISHED, reference="the cluster's description"
     )
-    yield Source(quantity=f"{name}{memory}", value=value, origin=known if host.memory_bytes else NO_HOST)
-    yield Source(quantity=f"{name}link to the host", value=f"{host.pcie.achieved / GIGA:.4g} GB/s a device", origin=host.pcie.origin)
+    memory, value = (
+        ("host memory", f"{format_bytes(host.memory_bytes)} a node")
+        if host.memory_bytes
+        else ("unlimited host memory", "unlimited")
+    )
+    yield Source(
+        quantity=f"{name}{memory}", value=value, origin=known if host.memory_bytes else NO_HOST
+    )
+    yield Source(
+        quantity=f"{name}link to the host",
+        value=f"{host.pcie.achieved / GIGA:.4g} GB/s a device",
+        origin=host.pcie.origin,
+    )
 
 
 def _link(one: ZoneLink) -> str:
     """``east to west 25 Gb/s a node, 60 ms``."""
-    delay = format_seconds(one.link.latency_s) if one.link.latency_s else "no latency was given, so none is counted"
-    return f"{one.source} to {one.target} {one.link.achieved * BITS_PER_BYTE / GIGA:.4g} Gb/s a node, {delay}"
+    delay = (
+        format_seconds(one.link.latency_s)
+        if one.link.latency_s
+        else "no latency was given, so none is counted"
+    )
+    return (
+        f"{one.source} to {one.target} {one.link.achieved * BITS_PER_BYTE / GIGA:.4g} Gb/s a node,"
+        f" {delay}"
+    )
 
 
 def _nodes(group: NodeGroup) -> str:
@@ -80,8 +112,14 @@ def _nodes(group: NodeGroup) -> str:
     kind = group.kind
     rate = kind.nic.bandwidth * BITS_PER_BYTE / GIGA
     nodes = "1 node" if group.count == 1 else f"{group.count:,} nodes"
-    cards = f"{kind.nics} NIC{'' if kind.nics == 1 else 's'} of {rate:.4g} Gb/s{'' if group.count == 1 else ' each'}"
-    return f"{nodes} of {kind.num_devices} {kind.accelerator.name} (scale-up domain of {kind.island}), {cards}"
+    cards = (
+        f"{kind.nics} NIC{'' if kind.nics == 1 else 's'} of {rate:.4g}"
+        f" Gb/s{'' if group.count == 1 else ' each'}"
+    )
+    return (
+        f"{nodes} of {kind.num_devices} {kind.accelerator.name} (scale-up domain of {kind.island}),"
+        f" {cards}"
+    )
 
 
 def fabric_text(cluster: Cluster) -> str:

@@ -1,4 +1,6 @@
-"""The 80 % interval of a step time, from how far off predictions were on runs that no constant had seen."""
+"""The 80 % interval of a step time, from how far off predictions were on runs that no constant had
+seen.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,19 @@ COEFFICIENTS: Final[dict[str, float]] = {
     "device new to the framework": 0.0434,
     "memory nearly full": 0.0,
 }
-"""Half-width of ln(predicted / measured) for a whole share of each doubt: quantile regression on held-out rows (`tools/`)."""
+"""Half-width of ln(predicted / measured) for a whole share of each doubt: quantile regression on
+held-out rows (`tools/`)."""
 
 
-def doubts(problem: Problem, *, parts: tuple[tuple[str, float], ...], step_s: float, full: float = 0.0) -> tuple[Doubt, ...]:
-    """What a prediction's interval is made of, largest share first; doubts that it has no share of are left out.
+def doubts(
+    problem: Problem, *, parts: tuple[tuple[str, float], ...], step_s: float, full: float = 0.0
+) -> tuple[Doubt, ...]:
+    """What a prediction's interval is made of, largest share first; doubts that it has no share of
+    are left out.
 
     Args:
-        parts: seconds of the step by name, see `breakdown`. full: share of the memory that the fullest device holds.
+        parts: seconds of the step by name, see `breakdown`.
+        full: share of the memory that the fullest device holds.
     """
     device, runtime = problem.cluster.node.accelerator, problem.runtime
     rates = [g.origin.evidence for g in device.gemm if g.dtype is problem.job.compute]
@@ -48,12 +55,23 @@ def doubts(problem: Problem, *, parts: tuple[tuple[str, float], ...], step_s: fl
     found = (
         Doubt(name="any", share=1.0),
         Doubt(name="assumed rates", share=float(evidence is Evidence.ASSUMED and not described)),
-        Doubt(name="exposed communication", share=min(sum(v for name, v in parts if name in EXPOSED) / step_s, 1.0)),
-        Doubt(name="experts", share=float(problem.model.num_active_parameters < problem.model.num_parameters)),
+        Doubt(
+            name="exposed communication",
+            share=min(sum(v for name, v in parts if name in EXPOSED) / step_s, 1.0),
+        ),
+        Doubt(
+            name="experts",
+            share=float(problem.model.num_active_parameters < problem.model.num_parameters),
+        ),
         Doubt(name="eager kernels", share=float(runtime.element_kernels is ElementKernels.EAGER)),
-        Doubt(name="tables of another device", share=float(evidence is Evidence.ASSUMED and described)),
+        Doubt(
+            name="tables of another device", share=float(evidence is Evidence.ASSUMED and described)
+        ),
         Doubt(name=UNSEEN, share=float(not clock_name(device.name, dtype=problem.job.compute))),
-        *(Doubt(name=name, share=share) for name, share in shipped_runs().doubts(runtime, device.name).items()),
+        *(
+            Doubt(name=name, share=share)
+            for name, share in shipped_runs().doubts(runtime, device.name).items()
+        ),
         Doubt(name="memory nearly full", share=float(full > NEARLY_FULL)),
     )
     return tuple(sorted((d for d in found if d.share > 0), key=lambda d: (-d.share, d.name)))

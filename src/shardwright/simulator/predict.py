@@ -1,4 +1,6 @@
-"""From a problem and a plan to a prediction: time, memory, where the step goes, and where the numbers come from."""
+"""From a problem and a plan to a prediction: time, memory, where the step goes, and where the
+numbers come from.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,19 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.units import format_bytes, format_seconds
 
 
-def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = None, *, with_sources: bool = True) -> Prediction:
+def predict_plan(
+    problem: Problem, plan: Plan, result: SimulatedPlan | None = None, *, with_sources: bool = True
+) -> Prediction:
     """Time and memory of one legal plan.
 
-    Its `stages` are the classes of devices that do the same, in the order of the Program, each with how many devices it has. The worst
-    device is the one that has the largest share of its memory filled: if that one fits, all do. Model FLOPs are over the sum of the
-    peaks of all devices that are in a stage; the others are idle. The interval is that of the critical class's kind.
+    Its `stages` are the classes of devices that do the same, in the order of the Program, each with
+    how many devices it has. The worst device is the one that has the largest share of its memory
+    filled: if that one fits, all do. Model FLOPs are over the sum of the peaks of all devices that
+    are in a stage; the others are idle. The interval is that of the critical class's kind.
 
     Args:
-        result: what `simulate_plan` gave for `plan`, if it is known already. with_sources: also where its numbers come from, which is a
-            fifth of the work.
+        result: what `simulate_plan` gave for `plan`, if it is known already.
+        with_sources: also where its numbers come from, which is a fifth of the work.
 
     Raises:
         StrategyError: as `simulate_plan`.
@@ -52,7 +57,9 @@ def predict_plan(problem: Problem, plan: Plan, result: SimulatedPlan | None = No
     worst = max(range(len(classes)), key=lambda k: (done.memory[k].reserved / capacity[k], -k))
     parts = breakdown(done)
     critical = group_problem(problem, kinds[critical_class(done)])
-    found = doubts(critical, parts=parts, step_s=step, full=done.memory[worst].reserved / capacity[worst])
+    found = doubts(
+        critical, parts=parts, step_s=step, full=done.memory[worst].reserved / capacity[worst]
+    )
     working = working_devices(Same(done.program.stages))
     peak = peak_among(problem, working)
     causal, full = model_flops(problem)
@@ -86,14 +93,21 @@ def step_spending(problem: Problem, result: SimulatedPlan) -> Spending:
     """What a step of a simulated plan costs."""
     working = working_devices(Same(result.program.stages))
     egress, tokens = egress_usd(problem, result), problem.job.tokens_per_step
-    return spending_of(problem.cluster, working, seconds=result.step_time_s, tokens=tokens, egress_usd=egress)
+    return spending_of(
+        problem.cluster, working, seconds=result.step_time_s, tokens=tokens, egress_usd=egress
+    )
 
 
 def _full_bytes(problem: Problem, plan: Plan) -> int:
-    """What the fullest device would hold under the same plan if all parameters were trained; 0 where they are."""
+    """What the fullest device would hold under the same plan if all parameters were trained; 0
+    where they are.
+    """
     if problem.model.base is None:
         return 0
-    return max(memory.reserved for memory in simulate_plan(replace(problem, model=problem.model.base), plan).memory)
+    return max(
+        memory.reserved
+        for memory in simulate_plan(replace(problem, model=problem.model.base), plan).memory
+    )
 
 
 def counted(model: Model) -> Counted:
@@ -107,12 +121,17 @@ def counted(model: Model) -> Counted:
     )
 
 
-def _stages(problem: Problem, memory: tuple[StageMemory, ...], kinds: list[int]) -> tuple[StageMemory, ...]:
+def _stages(
+    problem: Problem, memory: tuple[StageMemory, ...], kinds: list[int]
+) -> tuple[StageMemory, ...]:
     """Each class with what its own devices are and have, where devices differ."""
     if problem.cluster.is_uniform:
         return tuple(replace(one, capacity=0) for one in memory)
     names = kind_names(problem.cluster)
-    return tuple(replace(one, capacity=kind_memory(problem, k), kind=names[k]) for one, k in zip(memory, kinds, strict=True))
+    return tuple(
+        replace(one, capacity=kind_memory(problem, k), kind=names[k])
+        for one, k in zip(memory, kinds, strict=True)
+    )
 
 
 def kind_memory(problem: Problem, kind: int) -> int:
@@ -124,15 +143,29 @@ def _kind(problem: Problem, device: int) -> int:
     return 0 if problem.cluster.is_uniform else kind_of(problem.cluster, device)
 
 
-def predict(problem: Problem, grid: Grid, result: SimulatedPlan | None = None, *, with_sources: bool = True) -> Prediction:
+def predict(
+    problem: Problem, grid: Grid, result: SimulatedPlan | None = None, *, with_sources: bool = True
+) -> Prediction:
     """Time and memory of one legal grid: of the plan that it is."""
     return predict_plan(problem, plan_of_grid(problem, grid), result, with_sources=with_sources)
 
 
 def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Source, ...]:
-    """Those of every kind of node that the plan uses, each said once; then what answered for its kernels."""
-    used = [group for group, count in enumerate(counts_by_group(problem.cluster, working_devices(Same(result.program.stages)))) if count]
-    known = dict.fromkeys(_of_kind(problem, kind, s) for kind in used for s in problem_sources(group_problem(problem, kind)))
+    """Those of every kind of node that the plan uses, each said once; then what answered for its
+    kernels.
+    """
+    used = [
+        group
+        for group, count in enumerate(
+            counts_by_group(problem.cluster, working_devices(Same(result.program.stages)))
+        )
+        if count
+    ]
+    known = dict.fromkeys(
+        _of_kind(problem, kind, s)
+        for kind in used
+        for s in problem_sources(group_problem(problem, kind))
+    )
     vendors = dict.fromkeys(problem.cluster.groups[kind].kind.accelerator.vendor for kind in used)
     hosts = host_sources(problem.cluster, used) if result.host_memory else ()
     return (
@@ -152,16 +185,25 @@ def _checkpoint(problem: Problem) -> tuple[Source, ...]:
         return ()
     return (
         Source(
-            quantity=f"weights in {problem.job.activation.value}, though the checkpoint stores {stored.text()}",
+            quantity=(
+                f"weights in {problem.job.activation.value}, though the checkpoint stores"
+                f" {stored.text()}"
+            ),
             value=f"{problem.job.activation.value} in training",
-            origin=Origin(evidence=Evidence.ASSUMED, reference="quantization_config of the model's configuration"),
+            origin=Origin(
+                evidence=Evidence.ASSUMED,
+                reference="quantization_config of the model's configuration",
+            ),
         ),
     )
 
 
 _ACROSS_VENDORS: Final = Origin(
     evidence=Evidence.ASSUMED,
-    reference="FlagCX 0.5 joins NCCL and RCCL (https://github.com/FlagOpen/FlagCX, README); its rates are not published",
+    reference=(
+        "FlagCX 0.5 joins NCCL and RCCL (https://github.com/FlagOpen/FlagCX, README); its rates are"
+        " not published"
+    ),
 )
 
 
@@ -178,15 +220,22 @@ def _of_kind(problem: Problem, kind: int, source: Source) -> Source:
     accelerators = {group.kind.accelerator.name for group in problem.cluster.groups}
     if len(accelerators) == 1:
         return source
-    return replace(source, quantity=f"{problem.cluster.groups[kind].kind.accelerator.name} {source.quantity}")
+    return replace(
+        source, quantity=f"{problem.cluster.groups[kind].kind.accelerator.name} {source.quantity}"
+    )
 
 
 def _answers(problem: Problem, result: SimulatedPlan) -> tuple[Source, ...]:
-    """One line a family of kernels: what share of its seconds each table, fit or assumption answered for; the origin is the largest's."""
+    """One line a family of kernels: what share of its seconds each table, fit or assumption
+    answered for; the origin is the largest's.
+    """
     return tuple(
         Source(
             quantity=f"{share.family} time",
-            value=", ".join(f"{part:.0%} {origin.evidence.value} ({origin.reference})" for part, origin in share.parts),
+            value=", ".join(
+                f"{part:.0%} {origin.evidence.value} ({origin.reference})"
+                for part, origin in share.parts
+            ),
             origin=share.parts[0][1],
         )
         for share in shares(answered(problem, result.program.stages))
@@ -194,30 +243,54 @@ def _answers(problem: Problem, result: SimulatedPlan) -> tuple[Source, ...]:
 
 
 def problem_sources(problem: Problem) -> tuple[Source, ...]:
-    """Rates and sizes of the (first kind of) node that every prediction rests on, with where each comes from."""
+    """Rates and sizes of the (first kind of) node that every prediction rests on, with where each
+    comes from.
+    """
     node, machine = problem.cluster.node, problem_machine(problem)
     device = node.accelerator
     gemm = machine.gemm
     return (
-        Source(quantity=f"peak {machine.compute.value}", value=f"{machine.peak / 1e12:.4g} TFLOP/s", origin=device.origin),
+        Source(
+            quantity=f"peak {machine.compute.value}",
+            value=f"{machine.peak / 1e12:.4g} TFLOP/s",
+            origin=device.origin,
+        ),
         Source(quantity="memory", value=format_bytes(device.memory_bytes), origin=device.origin),
-        Source(quantity="memory bandwidth", value=f"{device.memory_bandwidth / 1e12:.4g} TB/s", origin=device.origin),
+        Source(
+            quantity="memory bandwidth",
+            value=f"{device.memory_bandwidth / 1e12:.4g} TB/s",
+            origin=device.origin,
+        ),
         Source(
             quantity=f"GEMM rates {gemm.dtype.value}",
-            value=f"ec {gemm.compute_efficiency} em {gemm.memory_efficiency} q {gemm.exponent} x {gemm.sustained}",
+            value=(
+                f"ec {gemm.compute_efficiency} em {gemm.memory_efficiency} q {gemm.exponent} x"
+                f" {gemm.sustained}"
+            ),
             origin=gemm.origin,
         ),
         *_attention_curve(machine),
-        Source(quantity="scale-up link", value=_link(node.scale_up.achieved, node.scale_up.latency_s), origin=node.scale_up.origin),
+        Source(
+            quantity="scale-up link",
+            value=_link(node.scale_up.achieved, node.scale_up.latency_s),
+            origin=node.scale_up.origin,
+        ),
         *(
             Source(
                 quantity=f"{tier.name} of a node",
-                value=f"{tier.num_devices} devices, {_link(tier.link.achieved, tier.link.latency_s)} a unit below",
+                value=(
+                    f"{tier.num_devices} devices, {_link(tier.link.achieved, tier.link.latency_s)}"
+                    " a unit below"
+                ),
                 origin=tier.link.origin,
             )
             for tier in node.node_tiers
         ),
-        Source(quantity="network card", value=_link(node.nic.achieved, node.nic.latency_s), origin=node.nic.origin),
+        Source(
+            quantity="network card",
+            value=_link(node.nic.achieved, node.nic.latency_s),
+            origin=node.nic.origin,
+        ),
     )
 
 
@@ -226,7 +299,13 @@ def _attention_curve(machine: Machine) -> tuple[Source, ...]:
     if attention_is_tabled(machine.accelerator, machine.attention):
         return ()
     curve = ", ".join(f"{length}: {share}" for length, share in machine.attention.forward)
-    return (Source(quantity=f"attention {machine.attention.generation}", value=curve, origin=machine.attention.origin),)
+    return (
+        Source(
+            quantity=f"attention {machine.attention.generation}",
+            value=curve,
+            origin=machine.attention.origin,
+        ),
+    )
 
 
 def _link(bandwidth: float, latency: float) -> str:

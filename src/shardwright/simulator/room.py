@@ -1,4 +1,6 @@
-"""Whether this machine has the memory that a simulation of many actions takes: refused before anything is built."""
+"""Whether this machine has the memory that a simulation of many actions takes: refused before
+anything is built.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,11 @@ from shardwright.strategy.plan.plan import Plan
 from shardwright.units import GIB, format_bytes
 
 MOST: Final = int(3.5 * GIB)
-"""Bytes that a simulation may take on a machine with more: what takes longer than a minute or two is hardly meant."""
+"""Bytes that a simulation may take on a machine with more: what takes longer than a minute or two
+is hardly meant."""
 ACTION_BYTES: Final = 900
-"""Of each action of each pipeline rank: its row, its tasks and sends, and what they wait for. Measured on eight ranks: 830 (1F1B), 850
-(interleaved), 700 (zero bubble, by shorter actions).
+"""Of each action of each pipeline rank: its row, its tasks and sends, and what they wait for.
+Measured on eight ranks: 830 (1F1B), 850 (interleaved), 700 (zero bubble, by shorter actions).
 """
 TASK_BYTES: Final = 2400
 """Of each task of a traced device, its spans and its lines of the file. Measured: 2,200."""
@@ -32,13 +35,15 @@ def require_room(count: int, *, each: int, doing: str) -> None:
     room = min(memory_left(), MOST)
     if count * each > room:
         raise ResourceError(
-            f"{doing} takes {format_bytes(count * each)} of memory, and {format_bytes(room)} may be taken here",
+            f"{doing} takes {format_bytes(count * each)} of memory, and {format_bytes(room)} may be"
+            " taken here",
             hint="fewer microbatches: a larger mbs, more dp, or a smaller --global-batch",
         )
 
 
 def num_actions(plan: Plan, families: dict[tuple[int, int], int]) -> int:
-    """Actions that a simulation of `plan` has, at least: a forward and a backward of each microbatch and slice on each family of a stage.
+    """Actions that a simulation of `plan` has, at least: a forward and a backward of each
+    microbatch and slice on each family of a stage.
 
     Args:
         families: of devices that are simulated apart, by lane and stage.
@@ -52,12 +57,16 @@ def num_actions(plan: Plan, families: dict[tuple[int, int], int]) -> int:
         for number in (numbers[name] for name in order.lanes if name in numbers):
             lane = plan.lanes[number]
             each = 2 * lane.microbatches * max(len(lane.slices), 1)
-            total += each * sum(families.get((number, stage), 1) for stage in range(len(lane.stages)))
+            total += each * sum(
+                families.get((number, stage), 1) for stage in range(len(lane.stages))
+            )
     return total
 
 
 def memory_left() -> int:
-    """Bytes of memory that this process can still take: of the machine, or of the container that it runs in; MOST where nobody says."""
+    """Bytes of memory that this process can still take: of the machine, or of the container that it
+    runs in; MOST where nobody says.
+    """
     return min(_machine_left(), _group_left())
 
 
@@ -75,7 +84,9 @@ def _machine_left() -> int:
 
 
 def _group_left() -> int:
-    """What a container's limit leaves; MOST without one. Its pages of files can be given back, and do not count."""
+    """What a container's limit leaves; MOST without one. Its pages of files can be given back, and
+    do not count.
+    """
     try:
         most = int((_GROUP / "memory.max").read_text())
         used = int((_GROUP / "memory.current").read_text())

@@ -1,4 +1,6 @@
-"""Runs that the shipped constants were fitted to: what a prediction has in common with none of them is a reason to doubt it."""
+"""Runs that the shipped constants were fitted to: what a prediction has in common with none of them
+is a reason to doubt it.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,16 @@ class Runs:
     """Measured runs, by what ran and where.
 
     Args:
-        pairs: (base, accelerator) of each. options: (option, value) that some run had, set or the framework's own.
+        pairs: (base, accelerator) of each.
+        options: (option, value) that some run had, set or the framework's own.
     """
 
     pairs: frozenset[tuple[str, str]]
     options: frozenset[tuple[str, str]]
 
     def doubts(self, runtime: Runtime, accelerator: str) -> dict[str, float]:
-        """Share of each reason, 0 or 1: no run under the framework's version; none with one of the options that are set; runs under it, but
-        none on this device.
+        """Share of each reason, 0 or 1: no run under the framework's version; none with one of the
+        options that are set; runs under it, but none on this device.
         """
         devices = {device for base, device in self.pairs if base == (runtime.base or runtime.name)}
         return {
@@ -41,6 +44,10 @@ class Runs:
 
 @cache
 def shipped_runs() -> Runs:
-    """Those of `runs.json`, which `tools/fit_constants.py` writes with the constants, and `tools/shipped_runs.py` anew."""
+    """Those of `runs.json`, which `tools/fit_constants.py` writes with the constants, and
+    `tools/shipped_runs.py` anew.
+    """
     found = json.loads(FILE.read_text(encoding="utf-8"))
-    return Runs(pairs=frozenset(map(tuple, found["pairs"])), options=frozenset(map(tuple, found["options"])))
+    return Runs(
+        pairs=frozenset(map(tuple, found["pairs"])), options=frozenset(map(tuple, found["options"]))
+    )

@@ -1,4 +1,6 @@
-"""From a problem and any general plan to its simulated step: resolve, price, lower, simulate, add up."""
+"""From a problem and any general plan to its simulated step: resolve, price, lower, simulate, add
+up.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,15 @@ from shardwright.program.problem import Problem, under
 from shardwright.program.program import DeviceClass, Program, TaskShape, chunks_of, device_classes
 from shardwright.program.same import Same
 from shardwright.program.shard_rules import shard_rules
-from shardwright.program.stages.edges import LaneEdge, Messages, counted_from, edge_extents, edge_messages, edge_segments, stage_edges
+from shardwright.program.stages.edges import (
+    LaneEdge,
+    Messages,
+    counted_from,
+    edge_extents,
+    edge_messages,
+    edge_segments,
+    stage_edges,
+)
 from shardwright.program.stages.families import StageDevices, refine_families
 from shardwright.program.stages.holdings import HeldParameters, Holdings, Summing, parameter_sums
 from shardwright.program.stages.parts import Segment, StageParts, plan_stages, working_devices
@@ -66,8 +76,10 @@ class SimulatedPlan:
     """A simulated plan.
 
     Args:
-        program, costs, timeline: how it came about. step_time_s: with jitter. memory: of each class of devices.
-            host_memory: of nodes whose devices offload something, the fullest first.
+        program, costs, timeline: how it came about.
+        step_time_s: with jitter.
+        memory: of each class of devices.
+        host_memory: of nodes whose devices offload something, the fullest first.
     """
 
     program: Program
@@ -80,7 +92,9 @@ class SimulatedPlan:
 
     @property
     def fits(self) -> bool:
-        """No class of devices needs more than its devices have, and no node more host memory than it has."""
+        """No class of devices needs more than its devices have, and no node more host memory than
+        it has.
+        """
         return all(m.reserved <= m.capacity for m in self.memory) and self.fits_hosts
 
     @property
@@ -98,11 +112,14 @@ class SimulatedPlan:
         return max(m.reserved for m in self.memory)
 
 
-def lower(problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False) -> tuple[Program, StageCosts]:
+def lower(
+    problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False
+) -> tuple[Program, StageCosts]:
     """The Program of `plan`, and what its tasks cost.
 
     Args:
-        unfolded: every device is a class of its own (a proof, or the exact form where replicas lie unequally in nodes).
+        unfolded: every device is a class of its own (a proof, or the exact form where replicas lie
+            unequally in nodes).
         verified: the plan breaks no rule, as it was written out from a legal grid.
 
     Raises:
@@ -124,14 +141,18 @@ def lower(problem: Problem, plan: Plan, *, unfolded: bool = False, verified: boo
 
 
 def _blocks_sends(problem: Problem, classes: tuple[DeviceClass, ...], rows: ActionRows) -> bool:
-    """A rank computes nothing while it sends: not where actions are paired, which is to compute beside what the other moves."""
+    """A rank computes nothing while it sends: not where actions are paired, which is to compute
+    beside what the other moves.
+    """
     chunks = chunks_of(classes)
     return problem.runtime.blocks_sends(chunks if rows.overlapped is None else max(chunks, 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Question:
-    """A plan to be laid; equal where all is the same that laying looks at: fits, folds and sensitivities ask for it at many prices."""
+    """A plan to be laid; equal where all is the same that laying looks at: fits, folds and
+    sensitivities ask for it at many prices.
+    """
 
     alike: Hashable
     problem: Problem = field(compare=False)
@@ -141,11 +162,28 @@ class _Question:
 
     @staticmethod
     def of(problem: Problem, plan: Plan, *, unfolded: bool, verified: bool) -> _Question:
-        """The question of a plan: neither where its states lie matters nor how fast links are, only which units they join."""
+        """The question of a plan: neither where its states lie matters nor how fast links are, only
+        which units they join.
+        """
         units, kinds = plan_units(problem), _kind_ends(problem)
-        written = (plan.devices, Same(plan.lanes), Same(plan.orders), None if verified else plan.shards, shard_rules(plan).parties)
-        alike = (written, Same(problem.model), problem.job, units, kinds, problem.runtime.p2p_scatter_gather)
-        return _Question(alike=alike, problem=problem, plan=plan, unfolded=unfolded, verified=verified)
+        written = (
+            plan.devices,
+            Same(plan.lanes),
+            Same(plan.orders),
+            None if verified else plan.shards,
+            shard_rules(plan).parties,
+        )
+        alike = (
+            written,
+            Same(problem.model),
+            problem.job,
+            units,
+            kinds,
+            problem.runtime.p2p_scatter_gather,
+        )
+        return _Question(
+            alike=alike, problem=problem, plan=plan, unfolded=unfolded, verified=verified
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -164,29 +202,56 @@ class _Laid:
 def _laid(one: _Question) -> _Laid:
     problem, plan = one.problem, one.plan
     if not one.verified:
-        require_valid(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
+        require_valid(
+            plan,
+            model=problem.model,
+            global_batch=problem.job.global_batch,
+            seq_len=problem.job.sequence_length,
+        )
     stages = plan_stages(plan, model=problem.model, unfolded=one.unfolded)
     edges = tuple([edge for lane in stages for edge in lane_edges(problem, lane)])
     summings = summings_of(problem, stages)
     if not one.unfolded:
         stages = refined(problem, plan, stages, edges, summings)
-    actions = num_actions(plan, {(stage.lane, stage.chunk): len(stage.families) for lane in stages for stage in lane})
+    actions = num_actions(
+        plan, {(stage.lane, stage.chunk): len(stage.families) for lane in stages for stage in lane}
+    )
     require_room(actions, each=ACTION_BYTES, doing=f"a simulation of {actions:,} actions")
     rows = action_rows(plan)
     kinds = stage_kinds(problem, stages, summings)
-    return _Laid(plan=plan, stages=stages, edges=edges, kinds=kinds, rows=rows, classes=device_classes(stages, rows))
+    return _Laid(
+        plan=plan,
+        stages=stages,
+        edges=edges,
+        kinds=kinds,
+        rows=rows,
+        classes=device_classes(stages, rows),
+    )
 
 
 @lru_cache(maxsize=8)
 def _program(one: Same[_Laid], shape: TaskShape) -> Program:
     laid = one.value
-    return lower_plan(laid.plan, stages=laid.stages, rows=laid.rows, classes=laid.classes, edges=laid.edges, shape=shape)
+    return lower_plan(
+        laid.plan,
+        stages=laid.stages,
+        rows=laid.rows,
+        classes=laid.classes,
+        edges=laid.edges,
+        shape=shape,
+    )
 
 
-def summings_of(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tuple[Summing, ...]:
+def summings_of(
+    problem: Problem, stages: tuple[tuple[StageParts, ...], ...]
+) -> tuple[Summing, ...]:
     """Who sums which parameters."""
     islands = plan_units(problem)[0]
-    return tuple(parameter_sums(stages, model=problem.model, length=problem.job.sequence_length, islands=islands))
+    return tuple(
+        parameter_sums(
+            stages, model=problem.model, length=problem.job.sequence_length, islands=islands
+        )
+    )
 
 
 def _kind_ends(problem: Problem) -> tuple[int, ...]:
@@ -195,7 +260,11 @@ def _kind_ends(problem: Problem) -> tuple[int, ...]:
 
 
 def refined(
-    problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], edges: tuple[LaneEdge, ...], summings: tuple[Summing, ...]
+    problem: Problem,
+    plan: Plan,
+    stages: tuple[tuple[StageParts, ...], ...],
+    edges: tuple[LaneEdge, ...],
+    summings: tuple[Summing, ...],
 ) -> tuple[tuple[StageParts, ...], ...]:
     """The stages with families of devices that hold as much and lie alike on the network."""
     job = problem.job
@@ -212,35 +281,67 @@ def refined(
     )
     count, exchanges = 0, list[Grouping]()
     while count != (count := sum(len(stage.families) for lane in stages for stage in lane)):
-        stages = refine_families(stages, edges=edges, summings=summings, ground=ground, exchanges=exchanges)
-        exchanges = [grouping for lane in stages for stage in lane if (grouping := met_inside(problem, stage)) is not None]
-        together, stages = stages, tuple(tuple([apart_by_work(problem, stage) for stage in lane]) for lane in stages)
+        stages = refine_families(
+            stages, edges=edges, summings=summings, ground=ground, exchanges=exchanges
+        )
+        exchanges = [
+            grouping
+            for lane in stages
+            for stage in lane
+            if (grouping := met_inside(problem, stage)) is not None
+        ]
+        together, stages = (
+            stages,
+            tuple(tuple([apart_by_work(problem, stage) for stage in lane]) for lane in stages),
+        )
         if not exchanges and False not in [
-            old is new for lanes in zip(together, stages, strict=True) for old, new in zip(*lanes, strict=True)
+            old is new
+            for lanes in zip(together, stages, strict=True)
+            for old, new in zip(*lanes, strict=True)
         ]:
             break
     return stages
 
 
-def price_stages(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], kinds: tuple[PlacedKind, ...]) -> StageCosts:
+def price_stages(
+    problem: Problem,
+    plan: Plan,
+    stages: tuple[tuple[StageParts, ...], ...],
+    kinds: tuple[PlacedKind, ...],
+) -> StageCosts:
     """Every family of every stage, priced; stages of one kind are priced once."""
     working = working_devices(Same(stages))
-    problem = with_overlap_of(working_problem(problem, working), [stage for lane in stages for stage in lane])
-    shape = Shape(devices=working, sets=len(set({id(stage.devices): stage.devices for lane in stages for stage in lane}.values())))
+    problem = with_overlap_of(
+        working_problem(problem, working), [stage for lane in stages for stage in lane]
+    )
+    shape = Shape(
+        devices=working,
+        sets=len(
+            set({id(stage.devices): stage.devices for lane in stages for stage in lane}.values())
+        ),
+    )
     families: dict[tuple[int, int, int], FamilyCosts] = {}
     shared: list[Sharing] = []
     known: dict[int, list[FamilyCosts]] = {}
     for stage, kind, sums in kinds:
         if id(kind) not in known:
-            known[id(kind)] = [_family_costs(problem, plan, kind, index, shape=shape) for index in range(len(kind.first.families))]
+            known[id(kind)] = [
+                _family_costs(problem, plan, kind, index, shape=shape)
+                for index in range(len(kind.first.families))
+            ]
         for index, cost in enumerate(known[id(kind)]):
             families[stage.lane, stage.chunk, index] = cost
         by = stage.base - kind.first.base
-        shared += [((stage.lane, stage.chunk, index), h, by, sums[number].uses) for index, number, h in kind.sample]
+        shared += [
+            ((stage.lane, stage.chunk, index), h, by, sums[number].uses)
+            for index, number, h in kind.sample
+        ]
     return StageCosts.of(problem, plan, stages, families, shared)
 
 
-def _family_costs(problem: Problem, plan: Plan, kind: StageKind, index: int, *, shape: Shape) -> FamilyCosts:
+def _family_costs(
+    problem: Problem, plan: Plan, kind: StageKind, index: int, *, shape: Shape
+) -> FamilyCosts:
     """One family, priced unless one like it was."""
     stage, unit = kind.first, network_unit(problem)
     base, device = stage.base, stage.families[index][0]
@@ -270,8 +371,27 @@ def _family_costs(problem: Problem, plan: Plan, kind: StageKind, index: int, *, 
     counted = tuple([group.shifted(-base) for group in groups.values()])
     segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
     shards = _shards_alike(plan, stage, [h for items in own.values() for h in items])
-    alike = (shards, plan.lanes[stage.lane].slices, shape, place, device - base, segments, sums, counted)
-    return _priced(_Asked(alike=alike, problem=Same(problem), plan=plan, stage=stage, family=index, held=own, shape=shape))
+    alike = (
+        shards,
+        plan.lanes[stage.lane].slices,
+        shape,
+        place,
+        device - base,
+        segments,
+        sums,
+        counted,
+    )
+    return _priced(
+        _Asked(
+            alike=alike,
+            problem=Same(problem),
+            plan=plan,
+            stage=stage,
+            family=index,
+            held=own,
+            shape=shape,
+        )
+    )
 
 
 def _shards_alike(plan: Plan, stage: StageParts, held: list[HeldParameters]) -> Hashable:
@@ -280,14 +400,17 @@ def _shards_alike(plan: Plan, stage: StageParts, held: list[HeldParameters]) -> 
     if not rules.devices:
         return plan.shards
     shared = [rules.sharing(h.klass, h.near).parties for h in held if h.trainable]
-    counted = [[(p.devices.shifted(-stage.base), p.reduced, p.gradient, p.parameter) for p in some] for some in shared]
+    counted = [
+        [(p.devices.shifted(-stage.base), p.reduced, p.gradient, p.parameter) for p in some]
+        for some in shared
+    ]
     return plan.shards, plan.lanes[stage.lane].name, tuple(map(tuple, counted))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A family to be priced; equal where the problem is the same and `alike` is equal, which has all else that its costs depend on, devices
-    counted from the stage's first.
+    """A family to be priced; equal where the problem is the same and `alike` is equal, which has
+    all else that its costs depend on, devices counted from the stage's first.
     """
 
     alike: Hashable
@@ -301,7 +424,15 @@ class _Asked:
 
 @lru_cache(maxsize=4096)
 def _priced(one: _Asked) -> FamilyCosts:
-    return family_costs(one.problem.value, one.plan, one.stage, one.family, holdings=one.held, shape=one.shape, alike=one.alike)
+    return family_costs(
+        one.problem.value,
+        one.plan,
+        one.stage,
+        one.family,
+        holdings=one.held,
+        shape=one.shape,
+        alike=one.alike,
+    )
 
 
 def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:
@@ -311,9 +442,14 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
     found = []
     known: dict[Hashable, tuple[Messages, Messages]] = {}
     for edge in stage_edges(lane, model=model):
-        block, ends = model.blocks[model.runs[edge.run].block], (lane[edge.source], lane[edge.target])
+        block, ends = (
+            model.blocks[model.runs[edge.run].block],
+            (lane[edge.source], lane[edge.target]),
+        )
         segments = edge_segments(edge, *ends, model=model)
-        base, near = islands.seen_from(min(ends[0].base, ends[1].base), (stage.devices.last for stage in ends))
+        base, near = islands.seen_from(
+            min(ends[0].base, ends[1].base), (stage.devices.last for stage in ends)
+        )
         placed = [(id(s.cells), stage.base - base) for s, stage in zip(segments, ends, strict=True)]
         alike = (edge.run, edge.operator, near.first, near.size, *placed)
         if alike not in known:
@@ -330,14 +466,20 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
     return tuple(found)
 
 
-def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False) -> SimulatedPlan:
+def simulate_plan(
+    problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False
+) -> SimulatedPlan:
     """Tier S of a general plan: its step time and the memory of each class of devices.
 
     Raises:
         StrategyError: as `lower`; or the order deadlocks (rule ``order.deadlock``).
     """
     if plan.devices > problem.cluster.num_devices:
-        raise StrategyError(f"the plan is for {plan.devices} devices, the cluster has {problem.cluster.num_devices}", rule="plan.devices")
+        raise StrategyError(
+            f"the plan is for {plan.devices} devices, the cluster has"
+            f" {problem.cluster.num_devices}",
+            rule="plan.devices",
+        )
     problem = under(problem, plan.options)
     program, costs = lower(problem, plan, unfolded=unfolded, verified=verified)
     tasks = plan_kernel_tasks(problem, program, costs)
@@ -345,9 +487,14 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verif
     if finished != len(start):
         raise StrategyError(
             "the order deadlocks: some action waits for one that stands behind it",
-            hint="actions that share devices or collectives stand in one relative order in all rows"
-            if not _blocks_sends(problem, program.classes, program.rows)
-            else f"{problem.runtime.name} computes nothing while it sends: ranks that send to each other at once need one that does",
+            hint=(
+                "actions that share devices or collectives stand in one relative order in all rows"
+                if not _blocks_sends(problem, program.classes, program.rows)
+                else (
+                    f"{problem.runtime.name} computes nothing while it sends: ranks that send to"
+                    " each other at once need one that does"
+                )
+            ),
             rule="order.deadlock",
         )
     devices = working_devices(Same(program.stages))
@@ -369,12 +516,18 @@ def simulate_plan(problem: Problem, plan: Plan, *, unfolded: bool = False, verif
 def peak_among(problem: Problem, devices: Sequence[int]) -> float:
     """FLOP/s at which the devices compute together at most."""
     counts = enumerate(counts_by_group(problem.cluster, devices))
-    return sum(problem_machine(group_problem(problem, group)).peak * count for group, count in counts if count)
+    return sum(
+        problem_machine(group_problem(problem, group)).peak * count
+        for group, count in counts
+        if count
+    )
 
 
 def plan_of_grid(problem: Problem, grid: Grid) -> Plan:
     """The plan that a grid is for the problem's model and batch."""
-    return _plan_of(Same(problem.model), grid, problem.job.global_batch, lone_stages(problem.runtime))
+    return _plan_of(
+        Same(problem.model), grid, problem.job.global_batch, lone_stages(problem.runtime)
+    )
 
 
 @lru_cache(maxsize=64)
@@ -388,12 +541,23 @@ def simulate_grid(problem: Problem, grid: Grid) -> SimulatedPlan:
 
 
 def fits_hosts(problem: Problem, plan: Plan) -> bool:
-    """Whether every node has room for what its devices offload under a plan; its time is not looked at."""
+    """Whether every node has room for what its devices offload under a plan; its time is not looked
+    at.
+    """
     own = under(problem, plan.options)
-    return not may_offload(own.runtime, plan) or not any(host.lacking for host in host_memory(own, *lower(problem, plan)))
+    return not may_offload(own.runtime, plan) or not any(
+        host.lacking for host in host_memory(own, *lower(problem, plan))
+    )
 
 
-def footprint_of_grid(problem: Problem, grid: Grid) -> tuple[tuple[StageMemory, ...], tuple[HostMemory, ...]]:
-    """The exact peak of each class of devices of a grid, and the host memory of its nodes, without its time."""
-    own, lowered = under(problem, grid.options), lower(problem, plan_of_grid(problem, grid), verified=True)
+def footprint_of_grid(
+    problem: Problem, grid: Grid
+) -> tuple[tuple[StageMemory, ...], tuple[HostMemory, ...]]:
+    """The exact peak of each class of devices of a grid, and the host memory of its nodes, without
+    its time.
+    """
+    own, lowered = (
+        under(problem, grid.options),
+        lower(problem, plan_of_grid(problem, grid), verified=True),
+    )
     return plan_memory(own, *lowered), host_memory(own, *lowered)

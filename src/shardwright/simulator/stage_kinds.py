@@ -1,4 +1,6 @@
-"""Stages of a plan that differ only by their place in whole units of the network, with what the devices of the first of them hold."""
+"""Stages of a plan that differ only by their place in whole units of the network, with what the
+devices of the first of them hold.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ class StageKind:
     """Stages that are priced once.
 
     Args:
-        first: of them. held: by its families. sample: (family, which of the stage's sums, a parameter) that say who sums with whom.
+        first: of them.
+        held: by its families.
+        sample: (family, which of the stage's sums, a parameter) that say who sums with whom.
     """
 
     first: StageParts
@@ -28,8 +32,12 @@ PlacedKind = tuple[StageParts, StageKind, tuple[Summing, ...]]
 """A stage, its kind, and the sums that it has a part in."""
 
 
-def stage_kinds(problem: Problem, stages: tuple[tuple[StageParts, ...], ...], summings: Iterable[Summing]) -> tuple[PlacedKind, ...]:
-    """Every stage in order, with its kind: of the problem this reads where the network's units begin."""
+def stage_kinds(
+    problem: Problem, stages: tuple[tuple[StageParts, ...], ...], summings: Iterable[Summing]
+) -> tuple[PlacedKind, ...]:
+    """Every stage in order, with its kind: of the problem this reads where the network's units
+    begin.
+    """
     unit = network_unit(problem)
     used: dict[tuple[int, int], list[tuple[int, int, Summing]]] = {}
     for one in summings:
@@ -41,12 +49,21 @@ def stage_kinds(problem: Problem, stages: tuple[tuple[StageParts, ...], ...], su
         base, mine = stage.base, used.get((stage.lane, stage.chunk), [])
         firsts = tuple([family.first - base for family in stage.families])
         parts = tuple([(id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments])
-        sums = tuple([(n, number, id(one.sums), one.base - base, one.layers, len(one.uses)) for n, number, one in mine])
+        sums = tuple(
+            [
+                (n, number, id(one.sums), one.base - base, one.layers, len(one.uses))
+                for n, number, one in mine
+            ]
+        )
         alike = (stage.lane, base % unit if unit else base, firsts, parts, sums)
         if alike not in known:
             held = held_by_families(stages, {id(one): one for *_, one in mine}.values(), of=stage)
             turn = {id(one.uses): index for index, (*_, one) in enumerate(mine)}
-            sample = [(firsts.index(d - base), turn[id(h.uses)], h) for (*_, d), hs in held.items() for h in _distinct(hs)]
+            sample = [
+                (firsts.index(d - base), turn[id(h.uses)], h)
+                for (*_, d), hs in held.items()
+                for h in _distinct(hs)
+            ]
             known[alike] = StageKind(first=stage, held=held, sample=tuple(sample))
         placed.append((stage, known[alike], tuple([one for *_, one in mine])))
     return tuple(placed)

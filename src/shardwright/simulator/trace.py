@@ -7,18 +7,37 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.cost.pairs import pair_seconds
-from shardwright.cost.stage_costs import StageCosts, action_seconds, exposed_seconds, product_seconds, routed_seconds
+from shardwright.cost.stage_costs import (
+    StageCosts,
+    action_seconds,
+    exposed_seconds,
+    product_seconds,
+    routed_seconds,
+)
 from shardwright.errors import UsageError
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.program import Program, Template, class_numbers
-from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, TracedDevice, Track, sorted_spans
+from shardwright.program.step_trace import (
+    Origin,
+    Sample,
+    Span,
+    StepTrace,
+    TracedDevice,
+    Track,
+    sorted_spans,
+)
 from shardwright.program.trace_messages import CONSUMERS
 from shardwright.simulator.device_memory import kept_changes
 from shardwright.simulator.room import TASK_BYTES, require_room
 from shardwright.simulator.simulate import SimulatedPlan
 from shardwright.units import PICOSECONDS_PER_SECOND
 
-_TRACKS = {Stream.COMPUTE: Track.COMPUTE, Stream.SEND_F: Track.SEND_F, Stream.SEND_B: Track.SEND_B, Stream.SYNC: Track.SYNC}
+_TRACKS = {
+    Stream.COMPUTE: Track.COMPUTE,
+    Stream.SEND_F: Track.SEND_F,
+    Stream.SEND_B: Track.SEND_B,
+    Stream.SYNC: Track.SYNC,
+}
 _IN_USE = frozenset({"activations", "logits", "temporary"})
 """Items of memory that come and go in a step."""
 
@@ -26,22 +45,29 @@ _IN_USE = frozenset({"activations", "logits", "temporary"})
 def simulated_trace(result: SimulatedPlan, *, plan: str, devices: Sequence[int] = ()) -> StepTrace:
     """What the devices do in the simulated step.
 
-    Bytes held are what a device has all the time and the activations that its microbatches keep; left out are the logits and what a layer
-    needs while it runs, which `StageMemory` counts once.
+    Bytes held are what a device has all the time and the activations that its microbatches keep;
+    left out are the logits and what a layer needs while it runs, which `StageMemory` counts once.
 
     Args:
-        plan: its name. devices: whose; none = the first of each class, which stands for the whole class.
+        plan: its name.
+        devices: whose; none = the first of each class, which stands for the whole class.
 
     Raises:
-        UsageError: a device runs nothing in this plan. ResourceError: this machine has not the memory for so many tasks.
+        UsageError: a device runs nothing in this plan. ResourceError: this machine has not the
+        memory for so many tasks.
     """
     program = result.program
     chosen = tuple(sorted(set(devices))) or tuple(sorted(c.devices.first for c in program.classes))
     numbers = class_numbers(program.classes)
     idle = [d for d in chosen if not 0 <= d < len(numbers) or numbers[d] < 0]
     if idle:
-        raise UsageError(f"device {idle[0]} runs nothing in this plan", hint=f"devices are 0 to {len(numbers) - 1}")
-    tasks = np.bincount(program.templates.klass[program.instances.template], minlength=len(program.classes))
+        raise UsageError(
+            f"device {idle[0]} runs nothing in this plan",
+            hint=f"devices are 0 to {len(numbers) - 1}",
+        )
+    tasks = np.bincount(
+        program.templates.klass[program.instances.template], minlength=len(program.classes)
+    )
     count = int(tasks[numbers[list(chosen)]].sum())
     require_room(count, each=TASK_BYTES, doing=f"a trace of {count:,} tasks")
     traced, spans, memory = [], [], []
@@ -96,10 +122,18 @@ def _spans(result: SimulatedPlan, number: int, *, device: int) -> list[Span]:
 
 
 def _target(program: Program, task: int, template: Template) -> int:
-    """The chunk that a message is for: of the action that waits for it and takes its microbatch; -1 of what is no message."""
+    """The chunk that a message is for: of the action that waits for it and takes its microbatch; -1
+    of what is no message.
+    """
     takers = CONSUMERS.get(template.kind.name, ())
     instances = program.instances
-    after = instances.successor[instances.successor_start[task] : instances.successor_start[task + 1]].tolist() if takers else []
+    after = (
+        instances.successor[
+            instances.successor_start[task] : instances.successor_start[task + 1]
+        ].tolist()
+        if takers
+        else []
+    )
     for one in after:
         other = program.templates[int(instances.template[one])]
         about = other.lane, other.slice, int(instances.microbatch[one])
@@ -113,17 +147,31 @@ def _target(program: Program, task: int, template: Template) -> int:
 
 
 def _waits(program: Program, costs: StageCosts, template: Template) -> float:
-    """Share of an action in which its kernels wait for collectives, or for slower devices that it meets in them."""
+    """Share of an action in which its kernels wait for collectives, or for slower devices that it
+    meets in them.
+    """
     if template.kind > TaskKind.R:
         return 0.0
-    family_of = {(lane, chunk): family for lane, chunk, family in program.classes[template.klass].families}
+    family_of = {
+        (lane, chunk): family for lane, chunk, family in program.classes[template.klass].families
+    }
 
     def spent(lane: int, chunk: int, kind: int, part: int) -> tuple[float, float, float, float]:
         """(seconds, of them tokens on their way, of them products, seconds of its own kernels)."""
         step, which = costs.step(lane, chunk, family_of[lane, chunk], part), TaskKind(kind)
-        seconds = costs.seconds(lane, chunk, family_of[lane, chunk], part, which, early=template.early)
-        exposed, routed, products = (min(part(step, which), seconds) for part in (exposed_seconds, routed_seconds, product_seconds))
-        return seconds, routed, products, max(action_seconds(step, which, early=template.early) - exposed, 0.0)
+        seconds = costs.seconds(
+            lane, chunk, family_of[lane, chunk], part, which, early=template.early
+        )
+        exposed, routed, products = (
+            min(part(step, which), seconds)
+            for part in (exposed_seconds, routed_seconds, product_seconds)
+        )
+        return (
+            seconds,
+            routed,
+            products,
+            max(action_seconds(step, which, early=template.early) - exposed, 0.0),
+        )
 
     own = spent(template.lane, template.chunk, int(template.kind), template.slice)
     seconds, kernels = own[0], own[3]
@@ -133,7 +181,9 @@ def _waits(program: Program, costs: StageCosts, template: Template) -> float:
     return min(max(1.0 - kernels / seconds, 0.0), 1.0) if seconds > 0.0 else 0.0
 
 
-def _held(result: SimulatedPlan, number: int, spans: Sequence[Span], *, device: int) -> list[Sample]:
+def _held(
+    result: SimulatedPlan, number: int, spans: Sequence[Span], *, device: int
+) -> list[Sample]:
     """Bytes of a device over time."""
     program = result.program
     of_class = program.classes[number]
@@ -150,7 +200,13 @@ def _held(result: SimulatedPlan, number: int, spans: Sequence[Span], *, device: 
         if change:
             at = first + place
             kind = TaskKind(int(rows.kind[at])).name
-            begin, end = when[kind, int(rows.lane[at]), int(rows.chunk[at]), int(rows.microbatch[at]), int(rows.slice[at])]
+            begin, end = when[
+                kind,
+                int(rows.lane[at]),
+                int(rows.chunk[at]),
+                int(rows.microbatch[at]),
+                int(rows.slice[at]),
+            ]
             changes.append((begin if change > 0 else end, change))
     samples, held = [Sample(device=device, time_s=0.0, held=always)], always
     # What is given back at an instant is free for what is kept from then on.

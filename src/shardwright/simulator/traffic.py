@@ -1,4 +1,6 @@
-"""What a device of each class sends in a step, and over which tier of the network: the bytes behind the seconds of a simulated plan."""
+"""What a device of each class sends in a step, and over which tier of the network: the bytes behind
+the seconds of a simulated plan.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from shardwright.cost.device_blocks import local_sizes
 from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_units
 from shardwright.cost.family_costs import recompute_mode
 from shardwright.cost.fields_read import block_problem
-from shardwright.cost.gradient_sums import in_buckets, is_gathered, is_summed_last, sharing_groups, stage_of
+from shardwright.cost.gradient_sums import (
+    in_buckets,
+    is_gathered,
+    is_summed_last,
+    sharing_groups,
+    stage_of,
+)
 from shardwright.cost.owner_exchange import owner_volumes
 from shardwright.cost.parts import MODES, PART_OF_AXIS, PARTS
 from shardwright.cost.redone import moved_again
@@ -49,9 +57,11 @@ class Traffic:
     """What one device sends to a group in a step.
 
     Args:
-        part: tp, cp, ep, pp, or sharding (gathers of parameters and sums of gradients), as in the breakdown.
-        group: devices, itself included. sent: bytes over the links of each tier, innermost first; what crosses a tier of the network also
-            passes those below it, but for the island's.
+        part: tp, cp, ep, pp, or sharding (gathers of parameters and sums of gradients), as in the
+            breakdown.
+        group: devices, itself included.
+        sent: bytes over the links of each tier, innermost first; what crosses a tier of the network
+            also passes those below it, but for the island's.
     """
 
     part: str
@@ -62,8 +72,8 @@ class Traffic:
 def plan_traffic(problem: Problem, result: SimulatedPlan) -> tuple[tuple[Traffic, ...], ...]:
     """What the first device of each class sends in a step, by part and group.
 
-    Collectives move what the busiest member sends by the algorithm that the library chooses. Left out: 4 bytes of the gradients' norm,
-    scales of 8-bit operands, and notifications of experts.
+    Collectives move what the busiest member sends by the algorithm that the library chooses. Left
+    out: 4 bytes of the gradients' norm, scales of 8-bit operands, and notifications of experts.
     """
     program = result.program
     holdings = held_by_families(program.stages, summings_of(problem, program.stages))
@@ -73,7 +83,9 @@ def plan_traffic(problem: Problem, result: SimulatedPlan) -> tuple[tuple[Traffic
         sums = _Sums(problem, device_class.devices.first)
         for lane, chunk, _ in device_class.families:
             stage = program.stages[lane][chunk]
-            held = [holdings.get((lane, chunk, n, sums.device), ()) for n in range(len(stage.segments))]
+            held = [
+                holdings.get((lane, chunk, n, sums.device), ()) for n in range(len(stage.segments))
+            ]
             _of_blocks(sums, result, stage, runs[number])
             _of_gradients(sums, stage, held, rules=shard_rules(program.plan), runs=runs[number])
         _of_edges(sums, result)
@@ -91,7 +103,9 @@ def _runs(result: SimulatedPlan) -> list[_Runs]:
     found: list[_Runs] = [Counter() for _ in program.classes]
     at = np.flatnonzero((templates.kind <= int(TaskKind.R)) & (templates.piece == 0))
     columns = (templates.klass, templates.lane, templates.chunk, templates.slice, templates.kind)
-    for klass, *key, count in zip(*(column[at].tolist() for column in columns), times[at].tolist(), strict=True):
+    for klass, *key, count in zip(
+        *(column[at].tolist() for column in columns), times[at].tolist(), strict=True
+    ):
         found[klass][key[0], key[1], key[2], key[3]] += count
     return found
 
@@ -109,18 +123,28 @@ class _Sums:
         key = part, group
         self._sent[key] = self._sent.get(key, np.zeros(len(self.units))) + sent
 
-    def collective(self, part: str, kind: Collective, group: DeviceList, *, volume: float, times: float = 1.0) -> None:
+    def collective(
+        self, part: str, kind: Collective, group: DeviceList, *, volume: float, times: float = 1.0
+    ) -> None:
         """Count a collective of `volume` bytes over `group`, so many times."""
         if len(group) > 1 and volume > 0.0 and times > 0.0:
             network = network_of_devices(self.problem, group)
-            sent = wire_bytes(kind, volume=np.array([volume]), span=group_span(group, network), network=network)
+            sent = wire_bytes(
+                kind, volume=np.array([volume]), span=group_span(group, network), network=network
+            )
             self.add(part, group, self._padded(sent) * times)
 
     def move(self, move: Move, group: DeviceList, *, volume: float, times: float) -> None:
         """Count a move of a block."""
         part = PARTS[PART_OF_AXIS[move.axes[0]]]
         if not move.copies:
-            self.collective(part, move.kind, group, volume=volume, times=times * (len(group) - 1 if move.hops else 1))
+            self.collective(
+                part,
+                move.kind,
+                group,
+                volume=volume,
+                times=times * (len(group) - 1 if move.hops else 1),
+            )
         elif len(group) > 1:
             span = group_span(group, network_of_devices(self.problem, group))
             whole = rows_volume(np.array([volume]), rows=move.rows, span=span)
@@ -133,7 +157,10 @@ class _Sums:
 
     def traffic(self) -> tuple[Traffic, ...]:
         """All of it, sorted."""
-        found = (Traffic(part=part, group=group, sent=tuple(sent.tolist())) for (part, group), sent in sorted(self._sent.items()))
+        found = (
+            Traffic(part=part, group=group, sent=tuple(sent.tolist()))
+            for (part, group), sent in sorted(self._sent.items())
+        )
         return tuple(one for one in found if any(one.sent))
 
 
@@ -148,12 +175,22 @@ def _of_blocks(sums: _Sums, result: SimulatedPlan, stage: StageParts, runs: _Run
             _of_block(sums, stage, segment, cut=cut, forward=forward, backward=backward)
 
 
-def _of_block(sums: _Sums, stage: StageParts, segment: Segment, *, cut: tuple[int, ...] | None, forward: int, backward: int) -> None:
+def _of_block(
+    sums: _Sums,
+    stage: StageParts,
+    segment: Segment,
+    *,
+    cut: tuple[int, ...] | None,
+    forward: int,
+    backward: int,
+) -> None:
     own, local = sums.own, sums.device - stage.base
     context = block_context(block_problem(own, segment.block), segment.block)
     if cut is not None:
         context = replace(context, tokens=cut[-1], before=cut[:-1])
-    structure, first = on_replica(segment.cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices)
+    structure, first = on_replica(
+        segment.cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices
+    )
     program, degrees = lower_block(segment.block, structure, context), local_sizes(structure)
     mode, again = recompute_mode(segment.keeps), moved_again(program, own.runtime)
     for move in program.moves:
@@ -169,7 +206,9 @@ _Together = tuple[DeviceList, DeviceList, int]
 
 
 class _Moved(NamedTuple):
-    """What is reduced together, as `_Together`; last: once a step whatever the lane's stage; whole: gathered behind the update."""
+    """What is reduced together, as `_Together`; last: once a step whatever the lane's stage; whole:
+    gathered behind the update.
+    """
 
     group: DeviceList
     near: DeviceList
@@ -178,14 +217,38 @@ class _Moved(NamedTuple):
     whole: bool
 
 
-def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameters, ...]], *, rules: ShardRules, runs: _Runs) -> None:
+def _of_gradients(
+    sums: _Sums,
+    stage: StageParts,
+    held: list[tuple[HeldParameters, ...]],
+    *,
+    rules: ShardRules,
+    runs: _Runs,
+) -> None:
     """Sums of gradients and gathers of parameters, as often as the ZeRO stage has them."""
     runtime, job = sums.own.runtime, sums.own.job
-    wire, stored, narrow = gradient_bytes(job, runtime), job.parameter.bits // 8, gathered_bytes(job, runtime)
+    wire, stored, narrow = (
+        gradient_bytes(job, runtime),
+        job.parameter.bits // 8,
+        gathered_bytes(job, runtime),
+    )
     layers = tuple(segment.count for segment in stage.segments)
-    forward = sum(n for (lane, chunk, _, kind), n in runs.items() if (lane, chunk, kind) == (stage.lane, stage.chunk, int(TaskKind.F)))
-    backward = sum(n for (lane, chunk, _, kind), n in runs.items() if (lane, chunk) == (stage.lane, stage.chunk) and kind in _BACKWARDS)
-    zero = stage_of(chain.from_iterable(held), device=sums.device, rules=rules, zero=rules.lanes[stage.lane].zero)
+    forward = sum(
+        n
+        for (lane, chunk, _, kind), n in runs.items()
+        if (lane, chunk, kind) == (stage.lane, stage.chunk, int(TaskKind.F))
+    )
+    backward = sum(
+        n
+        for (lane, chunk, _, kind), n in runs.items()
+        if (lane, chunk) == (stage.lane, stage.chunk) and kind in _BACKWARDS
+    )
+    zero = stage_of(
+        chain.from_iterable(held),
+        device=sums.device,
+        rules=rules,
+        zero=rules.lanes[stage.lane].zero,
+    )
     reduced = backward if zero >= 2 and runtime.reduce_every_microbatch else 1
     bucketed, beyond = in_buckets(held, layers=layers)
 
@@ -200,7 +263,12 @@ def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameter
             sharing = rules.sharing(h.klass, h.near)
             party = sharing.party(sums.device)
             last = is_summed_last(sharing, sums.device, zero=zero)
-            key = _Moved(*sharing.among(sums.device, h.group), party.reduced, last, whole=zero < 3 or party.parameter == 1)
+            key = _Moved(
+                *sharing.among(sums.device, h.group),
+                party.reduced,
+                last,
+                whole=zero < 3 or party.parameter == 1,
+            )
             if len(sharing.parties) > 1:
                 _to_owners(sums, h, sharing, wire=wire, stored=stored)
             together[key] += h.elements * h.layers
@@ -211,19 +279,40 @@ def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameter
             times = count * (1 if near != group or last else reduced)
             each = elements / count
             if zero == 0:
-                sums.collective(SHARDING, Collective.ALL_REDUCE, group, volume=each * wire, times=times)
+                sums.collective(
+                    SHARDING, Collective.ALL_REDUCE, group, volume=each * wire, times=times
+                )
                 continue
-            sums.collective(SHARDING, Collective.REDUCE_SCATTER, inner, volume=each * wire, times=times)
-            sums.collective(SHARDING, Collective.ALL_REDUCE, across, volume=each * wire / shard, times=times)
+            sums.collective(
+                SHARDING, Collective.REDUCE_SCATTER, inner, volume=each * wire, times=times
+            )
+            sums.collective(
+                SHARDING, Collective.ALL_REDUCE, across, volume=each * wire / shard, times=times
+            )
             if whole and runtime.zero1_broadcasts:
-                sums.collective(SHARDING, Collective.BROADCAST, inner, volume=each * stored / shard, times=count * shard)
+                sums.collective(
+                    SHARDING,
+                    Collective.BROADCAST,
+                    inner,
+                    volume=each * stored / shard,
+                    times=count * shard,
+                )
             elif whole:
-                sums.collective(SHARDING, Collective.ALL_GATHER, inner, volume=returned[key] / count, times=count)
+                sums.collective(
+                    SHARDING,
+                    Collective.ALL_GATHER,
+                    inner,
+                    volume=returned[key] / count,
+                    times=count,
+                )
         again = 1.0
         if recompute_mode(segment.keeps) == MODES.index("full"):
             local = sum(h.elements * h.layers for h in items if h.backward and is_cut(h)) / count
             again = plain(gathers_again)(local, float(runtime.reuse_elements))
-        for often, passes in ((float(forward), items), (backward * again, tuple(h for h in items if h.backward))):
+        for often, passes in (
+            (float(forward), items),
+            (backward * again, tuple(h for h in items if h.backward)),
+        ):
             fetched: Counter[_Together] = Counter()
             for h in (h for h in passes if is_cut(h)):
                 sharing = rules.sharing(h.klass, h.near)
@@ -231,16 +320,37 @@ def _of_gradients(sums: _Sums, stage: StageParts, held: list[tuple[HeldParameter
                 fetched[who] += int(h.elements * h.layers * (narrow if h.narrow else stored))
             for (group, near, shard), volume in fetched.items():
                 inner = sharing_groups(group, near, shard)[0]
-                sums.collective(SHARDING, Collective.ALL_GATHER, inner, volume=volume / count, times=count * often)
+                sums.collective(
+                    SHARDING,
+                    Collective.ALL_GATHER,
+                    inner,
+                    volume=volume / count,
+                    times=count * often,
+                )
     for one in beyond:
-        sums.collective(SHARDING, Collective.ALL_REDUCE, one.members, volume=one.elements * layers[one.segment] * wire, times=reduced)
+        sums.collective(
+            SHARDING,
+            Collective.ALL_REDUCE,
+            one.members,
+            volume=one.elements * layers[one.segment] * wire,
+            times=reduced,
+        )
 
 
-def _to_owners(sums: _Sums, held: HeldParameters, sharing: Sharing, *, wire: float, stored: float) -> None:
+def _to_owners(
+    sums: _Sums, held: HeldParameters, sharing: Sharing, *, wire: float, stored: float
+) -> None:
     """Pieces of gradients to the owners of optimizer states, and new values from them, once a step."""
     elements, volumes = held.elements * held.layers, owner_volumes(held.group, sharing)
-    sums.collective(SHARDING, Collective.ALL_TO_ALL, held.group, volume=elements * wire * volumes["to_owners"])
-    sums.collective(SHARDING, Collective.ALL_TO_ALL, sharing.devices, volume=elements * stored * volumes["from_owners"])
+    sums.collective(
+        SHARDING, Collective.ALL_TO_ALL, held.group, volume=elements * wire * volumes["to_owners"]
+    )
+    sums.collective(
+        SHARDING,
+        Collective.ALL_TO_ALL,
+        sharing.devices,
+        volume=elements * stored * volumes["from_owners"],
+    )
 
 
 def _of_edges(sums: _Sums, result: SimulatedPlan) -> None:
@@ -250,7 +360,9 @@ def _of_edges(sums: _Sums, result: SimulatedPlan) -> None:
     times = np.bincount(program.instances.template, minlength=len(templates))
     seen: set[tuple[int, int, int]] = set()
     for index in np.flatnonzero(templates.edge >= 0).tolist():
-        kind, edge, part = (int(column[index]) for column in (templates.kind, templates.edge, templates.slice))
+        kind, edge, part = (
+            int(column[index]) for column in (templates.kind, templates.edge, templates.slice)
+        )
         if (kind, edge, part) in seen:
             continue
         seen.add((kind, edge, part))
@@ -266,7 +378,10 @@ def _of_messages(sums: _Sums, messages: Messages, scale: float) -> None:
         if source + messages.base == sums.device:
             ends = np.array([source, target]) + messages.base
             tier = int(level_between(ends[:1], ends[1:], sums.units)[0])
-            passed = np.array([t == tier if tier == 0 else 0 < t <= tier for t in range(len(sums.units))], dtype=np.float64)
+            passed = np.array(
+                [t == tier if tier == 0 else 0 < t <= tier for t in range(len(sums.units))],
+                dtype=np.float64,
+            )
             sums.add(PIPELINE, DeviceList.of(np.sort(ends)), passed * elements * scale)
     for kind, group, elements in messages.collectives:
         members = DeviceList.of([d + messages.base for d in group])

@@ -13,7 +13,9 @@ class Violation:
     """A broken rule.
 
     Args:
-        rule: its id, such as ``grid.devices``. message: one line with the numbers. hint: what to do.
+        rule: its id, such as ``grid.devices``.
+        message: one line with the numbers.
+        hint: what to do.
         path: where in the plan, such as ``lane main / stage 3``; empty for a grid.
     """
 
@@ -28,9 +30,11 @@ class Rule:
     """One thing that a legal grid keeps.
 
     Args:
-        rule: its id, such as ``grid.devices``. holds: whether a grid keeps it for what it is checked against; on columns in place of the
+        rule: its id, such as ``grid.devices``.
+        holds: whether a grid keeps it for what it is checked against; on columns in place of the
             grid's numbers, the column of that (so it has no `if`, `and`, `or`, `not` on them).
-        message, hint: of a grid that breaks it. after: id of a rule that says enough where it is broken too.
+        message, hint: of a grid that breaks it.
+        after: id of a rule that says enough where it is broken too.
     """
 
     rule: str

@@ -1,4 +1,6 @@
-"""The verb `validate`: predicted against measured, over tables of measured runs. Apart from `api`, which every plan loads."""
+"""The verb `validate`: predicted against measured, over tables of measured runs. Apart from `api`,
+which every plan loads.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +24,30 @@ MAX_WORKERS: Final = 8
 
 
 def validate(
-    *paths: Path | str, fold: str = "none", facts: Path | str | None = None, runtime: str = "", progress: Progress | None = None
+    *paths: Path | str,
+    fold: str = "none",
+    facts: Path | str | None = None,
+    runtime: str = "",
+    progress: Progress | None = None,
 ) -> Validation:
     """Predicted against measured for every row with a full configuration, of all tables together.
 
     Args:
-        fold: ``none`` predicts with the shipped constants; ``model``, ``source`` and ``accelerator`` predict each fold with constants
-            fitted on all other rows of the tables.
+        fold: ``none`` predicts with the shipped constants; ``model``, ``source`` and
+            ``accelerator`` predict each fold with constants fitted on all other rows of the tables.
         facts: folder of facts on the tables; the folders ``facts`` beside them if not given.
         runtime: of rows for which neither the table nor its facts name one.
 
     Raises:
-        UsageError: unknown `fold`. DataError: a table or a file of facts cannot be read. RuntimeModelError: unknown `runtime`.
+        UsageError: unknown `fold`. DataError: a table or a file of facts cannot be read.
+        RuntimeModelError: unknown `runtime`.
     """
     if fold not in FOLDS:
         raise UsageError(f"unknown fold {fold[:40]!r}", hint=nearest(fold[:40], FOLDS))
     known = facts_of(*paths, folder=facts)
-    return accuracy(*paths, facts=known, folds=(fold,), runtime=runtime, progress=progress).validation(fold)
+    return accuracy(
+        *paths, facts=known, folds=(fold,), runtime=runtime, progress=progress
+    ).validation(fold)
 
 
 def facts_of(*paths: Path | str, folder: Path | str | None = None) -> Facts:
@@ -47,9 +56,15 @@ def facts_of(*paths: Path | str, folder: Path | str | None = None) -> Facts:
 
 
 def cases_of(*paths: Path | str, facts: Facts, runtime: str = "") -> tuple[Case | Skip, ...]:
-    """The cases of all rows of all tables. Raises DataError, and RuntimeModelError for an unknown `runtime`."""
+    """The cases of all rows of all tables. Raises DataError, and RuntimeModelError for an unknown
+    `runtime`.
+    """
     runtime = load_runtime(runtime).name if runtime else ""
-    return tuple(to_case(row, facts=facts, runtime=runtime) for path in paths for row in read_measurements(Path(path)))
+    return tuple(
+        to_case(row, facts=facts, runtime=runtime)
+        for path in paths
+        for row in read_measurements(Path(path))
+    )
 
 
 def accuracy(
@@ -60,7 +75,16 @@ def accuracy(
     runtime: str = "",
     progress: Progress | None = None,
 ) -> Study:
-    """`validate` in several kinds of fold at once, with the fit to all rows. For `known` see `study`."""
+    """`validate` in several kinds of fold at once, with the fit to all rows. For `known` see
+    `study`.
+    """
     cases = cases_of(*paths, facts=facts, runtime=runtime)
     unfitted = [rows.where for rows in facts.unfitted]
-    return study(cases, folds=folds, known=known, unfitted=unfitted, workers=min(os.cpu_count() or 1, MAX_WORKERS), progress=progress)
+    return study(
+        cases,
+        folds=folds,
+        known=known,
+        unfitted=unfitted,
+        workers=min(os.cpu_count() or 1, MAX_WORKERS),
+        progress=progress,
+    )

@@ -20,7 +20,9 @@ def percent(value: float, *, sign: bool = False) -> str:
 def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """A Markdown table."""
     lines = [header, tuple("---" for _ in header), *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines) + "\n"
+    return (
+        "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines) + "\n"
+    )
 
 
 def _cell(text: str) -> str:
@@ -28,14 +30,24 @@ def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
-def far_rows(validation: Validation, *, far: float, remarks: Sequence[Remark]) -> list[tuple[str, ...]]:
-    """A line for every row whose time or memory is further off than `far`, with what a remark says of it."""
-    return [_far_row(row, remarks=remarks) for row in validation.rows if max(abs(row.error or 0.0), abs(row.memory_error or 0.0)) > far]
+def far_rows(
+    validation: Validation, *, far: float, remarks: Sequence[Remark]
+) -> list[tuple[str, ...]]:
+    """A line for every row whose time or memory is further off than `far`, with what a remark says
+    of it.
+    """
+    return [
+        _far_row(row, remarks=remarks)
+        for row in validation.rows
+        if max(abs(row.error or 0.0), abs(row.memory_error or 0.0)) > far
+    ]
 
 
 def _far_row(row: RowResult, *, remarks: Sequence[Remark]) -> tuple[str, ...]:
     measurement = row.case.measurement
-    why = f"infeasible: {row.infeasible}" if row.infeasible else remark_of(row.case, remarks=remarks)
+    why = (
+        f"infeasible: {row.infeasible}" if row.infeasible else remark_of(row.case, remarks=remarks)
+    )
     return (
         measurement.source_id,
         measurement.table_or_row,
@@ -50,7 +62,9 @@ def _far_row(row: RowResult, *, remarks: Sequence[Remark]) -> tuple[str, ...]:
 
 
 def remark_of(case: Case, *, remarks: Sequence[Remark]) -> str:
-    """The sentence of the first remark whose conditions hold for the row and the plan that ran; empty if nobody has looked yet."""
+    """The sentence of the first remark whose conditions hold for the row and the plan that ran;
+    empty if nobody has looked yet.
+    """
     grid = case.grid
     plan = {
         **{name: getattr(grid, name) for name in ("tp", "cp", "pp", "dp", "ep", "zero", "shard")},

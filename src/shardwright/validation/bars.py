@@ -1,4 +1,6 @@
-"""How good predictions are beyond single rows: bars on groups of rows, the order of plans, sweeps, scaling, intervals."""
+"""How good predictions are beyond single rows: bars on groups of rows, the order of plans, sweeps,
+scaling, intervals.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ def selected(row: Measurement, *where: Selector) -> bool:
 def judge_bar(bar: Bar, validation: Validation) -> BarResult:
     """The bar over the rows of one validation; a run that is called infeasible counts as 100 %."""
     rows = [row for row in validation.rows if selected(row.case.measurement, *bar.where)]
-    errors = [e for e in ((row.memory_error if bar.memory else row.error) for row in rows) if e is not None]
+    errors = [
+        e
+        for e in ((row.memory_error if bar.memory else row.error) for row in rows)
+        if e is not None
+    ]
     return BarResult(
         bar=bar,
         fold=validation.fold,
@@ -57,7 +63,9 @@ def judge_bar(bar: Bar, validation: Validation) -> BarResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankCorrelation:
-    """Spearman's correlation of predicted and measured times over n plans, with an 80 % bootstrap interval."""
+    """Spearman's correlation of predicted and measured times over n plans, with an 80 % bootstrap
+    interval.
+    """
 
     n: int
     value: float
@@ -65,28 +73,44 @@ class RankCorrelation:
     high: float
 
 
-def rank_correlation(rows: Sequence[RowResult], *, generator: np.random.Generator, draws: int = 1000) -> RankCorrelation:
+def rank_correlation(
+    rows: Sequence[RowResult], *, generator: np.random.Generator, draws: int = 1000
+) -> RankCorrelation:
     """How well predictions order the plans of one sweep.
 
     Args:
-        generator: of the bootstrap. draws: resamples.
+        generator: of the bootstrap.
+        draws: resamples.
     """
-    pairs = np.array([(r.predicted_s, r.case.measured_s) for r in rows if r.predicted_s and r.case.measured_s])
+    pairs = np.array(
+        [(r.predicted_s, r.case.measured_s) for r in rows if r.predicted_s and r.case.measured_s]
+    )
     resampled = np.stack([generator.integers(0, len(pairs), len(pairs)) for _ in range(draws)])
     low, high = np.quantile(spearman(pairs, resampled), (0.1, 0.9))
-    return RankCorrelation(n=len(pairs), value=float(spearman(pairs)[0]), low=float(low), high=float(high))
+    return RankCorrelation(
+        n=len(pairs), value=float(spearman(pairs)[0]), low=float(low), high=float(high)
+    )
 
 
 def spearman(pairs: FloatArray, picks: IntArray | None = None) -> FloatArray:
-    """Spearman's correlation of the pairs that each row of `picks` names; of all of them where none are picked."""
+    """Spearman's correlation of the pairs that each row of `picks` names; of all of them where none
+    are picked.
+    """
     picks = np.arange(len(pairs))[np.newaxis] if picks is None else picks
-    one, other = (ranks - ranks.mean(axis=1, keepdims=True) for ranks in (_ranks(column, picks) for column in pairs.T))
-    found: FloatArray = (one * other).sum(axis=1) / np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))
+    one, other = (
+        ranks - ranks.mean(axis=1, keepdims=True)
+        for ranks in (_ranks(column, picks) for column in pairs.T)
+    )
+    found: FloatArray = (one * other).sum(axis=1) / np.sqrt(
+        (one**2).sum(axis=1) * (other**2).sum(axis=1)
+    )
     return found
 
 
 def _ranks(values: FloatArray, picks: IntArray) -> FloatArray:
-    """Ranks of the values that each row of `picks` names among these; equal ones share the mean of theirs."""
+    """Ranks of the values that each row of `picks` names among these; equal ones share the mean of
+    theirs.
+    """
     number = np.unique(values, return_inverse=True)[1][picks]
     counts = np.zeros((len(picks), len(values)))
     np.add.at(counts, (np.arange(len(picks))[:, np.newaxis], number), 1)
@@ -98,7 +122,8 @@ class Kind:
     """Timed rows of dense models, or of models with experts: n rows of a number of sources.
 
     Args:
-        by_row: mean error of rows. by_source: mean over sources of the mean error of each.
+        by_row: mean error of rows.
+        by_source: mean over sources of the mean error of each.
     """
 
     experts: bool
@@ -109,7 +134,9 @@ class Kind:
 
 
 def by_kind(validation: Validation, *, experts: bool) -> Kind:
-    """All timed rows of one kind of model in one fold; a run that is called infeasible counts as 100 %."""
+    """All timed rows of one kind of model in one fold; a run that is called infeasible counts as
+    100 %.
+    """
     found: dict[str, list[float]] = {}
     for row in validation.rows:
         routed = any(o.experts is not None for b in row.case.model.blocks for o in b.operators)
@@ -130,7 +157,9 @@ MIN_SWEEP: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """Plans of one model on one cluster: how much slower the plan predicted best was measured than the plan measured best."""
+    """Plans of one model on one cluster: how much slower the plan predicted best was measured than
+    the plan measured best.
+    """
 
     name: str
     plans: int
@@ -143,7 +172,14 @@ def sweeps(validation: Validation) -> tuple[Sweep, ...]:
     for row in validation.rows:
         if row.predicted_s and row.case.measured_s:
             m, case = row.case.measurement, row.case
-            key: tuple[object, ...] = (m.source_id, case.model.name, m.gpu, case.cluster.num_devices, case.job, case.runtime)
+            key: tuple[object, ...] = (
+                m.source_id,
+                case.model.name,
+                m.gpu,
+                case.cluster.num_devices,
+                case.job,
+                case.runtime,
+            )
             groups.setdefault(key, []).append(row)
     found = []
     for key, rows in groups.items():
@@ -152,7 +188,11 @@ def sweeps(validation: Validation) -> tuple[Sweep, ...]:
             continue
         chosen = min(rows, key=lambda r: r.predicted_s or 0.0).case.measured_s or 0.0
         best = min(r.case.measured_s or 0.0 for r in rows)
-        found.append(Sweep(name=f"{key[0]} {key[1]} {key[3]} x {key[2]}", plans=plans, regret=chosen / best - 1))
+        found.append(
+            Sweep(
+                name=f"{key[0]} {key[1]} {key[3]} x {key[2]}", plans=plans, regret=chosen / best - 1
+            )
+        )
     return tuple(found)
 
 
@@ -168,18 +208,30 @@ class Coverage:
 def coverage(rows: Sequence[RowResult]) -> Coverage:
     """How honest the intervals are over `rows` with a measured and a predicted time."""
     judged = [
-        (r.interval_s, r.predicted_s, r.case.measured_s, r.error) for r in rows if r.interval_s and r.predicted_s and r.case.measured_s
+        (r.interval_s, r.predicted_s, r.case.measured_s, r.error)
+        for r in rows
+        if r.interval_s and r.predicted_s and r.case.measured_s
     ]
     if not judged:
         return Coverage(n=0, inside=0.0, width=0.0)
-    inside = fmean(float(interval[0] <= measured <= interval[1]) for interval, _, measured, _ in judged)
-    half = fmean((interval[1] - interval[0]) / 2 / predicted for interval, predicted, _, _ in judged)
-    return Coverage(n=len(judged), inside=inside, width=half / max(fmean(abs(error or 0.0) for *_, error in judged), 1e-9))
+    inside = fmean(
+        float(interval[0] <= measured <= interval[1]) for interval, _, measured, _ in judged
+    )
+    half = fmean(
+        (interval[1] - interval[0]) / 2 / predicted for interval, predicted, _, _ in judged
+    )
+    return Coverage(
+        n=len(judged),
+        inside=inside,
+        width=half / max(fmean(abs(error or 0.0) for *_, error in judged), 1e-9),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeakScaling:
-    """Step time on the most devices over that on the fewest, same work a device: predicted, and as measured."""
+    """Step time on the most devices over that on the fewest, same work a device: predicted, and as
+    measured.
+    """
 
     name: str
     fewest: int
@@ -193,9 +245,23 @@ def weak_scaling(validation: Validation, scaling: Scaling) -> WeakScaling | None
     at: dict[int, list[tuple[float, float]]] = {scaling.fewest: [], scaling.most: []}
     for row in validation.rows:
         count = row.case.cluster.num_devices
-        if count in at and row.predicted_s and row.case.measured_s and selected(row.case.measurement, scaling.where):
+        if (
+            count in at
+            and row.predicted_s
+            and row.case.measured_s
+            and selected(row.case.measurement, scaling.where)
+        ):
             at[count].append((row.predicted_s, row.case.measured_s))
     if not all(at.values()):
         return None
-    few, many = ((fmean(p for p, _ in pairs), fmean(q for _, q in pairs)) for pairs in (at[scaling.fewest], at[scaling.most]))
-    return WeakScaling(name=scaling.name, fewest=scaling.fewest, most=scaling.most, predicted=many[0] / few[0], measured=many[1] / few[1])
+    few, many = (
+        (fmean(p for p, _ in pairs), fmean(q for _, q in pairs))
+        for pairs in (at[scaling.fewest], at[scaling.most])
+    )
+    return WeakScaling(
+        name=scaling.name,
+        fewest=scaling.fewest,
+        most=scaling.most,
+        predicted=many[0] / few[0],
+        measured=many[1] / few[1],
+    )

@@ -43,12 +43,14 @@ class Case:
     """One measured run, ready to predict.
 
     Args:
-        measurement: the row as published. model, cluster, job, runtime (a name), grid: the problem and the strategy that ran.
+        measurement: the row as published. model, cluster, job, runtime (a name), grid: the problem
+            and the strategy that ran.
         measured_s: seconds a step by measured_kind; None if only memory was measured.
         memory_bytes: by memory_kind; None if it was not measured.
         ran: False for a configuration that did not fit.
         laboratory: group of sources that may share configurations, the first set of folds.
-        assumptions: what the row does not say and facts or the runtime's documented default fill, one line each.
+        assumptions: what the row does not say and facts or the runtime's documented default fill,
+            one line each.
     """
 
     measurement: Measurement

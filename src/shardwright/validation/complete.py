@@ -1,4 +1,6 @@
-"""A row with what facts say of it: empty cells filled, wrong ones replaced, or the reason why it cannot be judged."""
+"""A row with what facts say of it: empty cells filled, wrong ones replaced, or the reason why it
+cannot be judged.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ class Told:
     """What facts say of a row, of any kind of table.
 
     Args:
-        given: column -> value of cells that they fill or replace. config: fields of the model's configuration. options: of what ran, name
-            -> value. assumptions: the cells that the table does not have, and how they are known; a line a rule.
+        given: column -> value of cells that they fill or replace.
+        config: fields of the model's configuration.
+        options: of what ran, name -> value.
+        assumptions: the cells that the table does not have, and how they are known; a line a rule.
         skip: why the row is not judged, and the words that say why.
     """
 
@@ -34,7 +38,9 @@ class Told:
 
 
 def told(row: Any, *, facts: Facts, columns: Columns) -> Told:
-    """What the rules of `facts` say of a row. They see it as published, never what another rule filled."""
+    """What the rules of `facts` say of a row. They see it as published, never what another rule
+    filled.
+    """
     cells = cells_of(row)
     given: dict[str, Any] = {}
     config: dict[str, Any] = {}
@@ -46,7 +52,11 @@ def told(row: Any, *, facts: Facts, columns: Columns) -> Told:
         if rule.skip is not None:
             return Told(skip=(rule.skip, rule.because))
         try:
-            fresh = {column: value for column, value in _says(rule, cells, columns=columns) if column not in given}
+            fresh = {
+                column: value
+                for column, value in _says(rule, cells, columns=columns)
+                if column not in given
+            }
             chosen = dict(_pair(option) for option in computed(rule.options, cells).split())
         except ValueError as error:
             return Told(skip=(SkipReason.INCONSISTENT_CONFIGURATION, str(error)))
@@ -55,7 +65,12 @@ def told(row: Any, *, facts: Facts, columns: Columns) -> Told:
         options |= set_here
         config = {**rule.config, **config}
         if (fresh or set_here) and rule.because:
-            words = ", ".join([*(f"{column} {_shown(value)}" for column, value in fresh.items()), *map("=".join, set_here.items())])
+            words = ", ".join(
+                [
+                    *(f"{column} {_shown(value)}" for column, value in fresh.items()),
+                    *map("=".join, set_here.items()),
+                ]
+            )
             assumptions.append(f"{words}: {rule.because}")
     return Told(given=given, config=config, options=options, assumptions=tuple(assumptions))
 
@@ -65,7 +80,8 @@ class Completed:
     """A row as it is judged.
 
     Args:
-        row: with all its cells. config, assumptions: see `Told`.
+        row: with all its cells.
+        config, assumptions: see `Told`.
     """
 
     row: Measurement
@@ -96,14 +112,20 @@ def _says(rule: Rule, cells: Mapping[str, Any], *, columns: Columns) -> list[tup
     found = [(column, value) for column, value in rule.replace.items() if cells[column] != value]
     found += [(column, value) for column, value in rule.fill.items() if cells[column] in EMPTY]
     for column, reading in rule.read.items():
-        value = _read(reading, cells, column=column, columns=columns) if cells[column] in EMPTY else None
+        value = (
+            _read(reading, cells, column=column, columns=columns)
+            if cells[column] in EMPTY
+            else None
+        )
         if value not in EMPTY:
             found.append((column, value))
     return found
 
 
 def _read(reading: Reading, cells: Mapping[str, Any], *, column: str, columns: Columns) -> Any:
-    """The value of a cell in another cell's words; None where the pattern is not there. Raises ValueError where it is no such value."""
+    """The value of a cell in another cell's words; None where the pattern is not there. Raises
+    ValueError where it is no such value.
+    """
     words = cells[reading.column]
     match = reading.pattern.search("" if words is None else str(words))
     if match is None:
@@ -116,8 +138,8 @@ def _read(reading: Reading, cells: Mapping[str, Any], *, column: str, columns: C
 
 
 def _layers(listed: tuple[int, ...], reading: Reading) -> tuple[int, ...]:
-    """Layers of each stage from a list of modules, or of the places where stages begin and end: [0, 7, 14, 30] with 3 modules before the
-    24 layers and 3 after them is 4, 7, 13.
+    """Layers of each stage from a list of modules, or of the places where stages begin and end: [0,
+    7, 14, 30] with 3 modules before the 24 layers and 3 after them is 4, 7, 13.
     """
     cuts = listed if reading.cuts else (0, *accumulate(listed))
     total = cuts[-1] - reading.after
@@ -125,4 +147,10 @@ def _layers(listed: tuple[int, ...], reading: Reading) -> tuple[int, ...]:
 
 
 def _shown(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else "nothing" if value in EMPTY else str(value)
+    return (
+        ",".join(map(str, value))
+        if isinstance(value, tuple)
+        else "nothing"
+        if value in EMPTY
+        else str(value)
+    )

@@ -1,7 +1,9 @@
-"""Numbers that a launch script computes: text with expressions over a row's cells, ``graph_max={concurrency}``.
+"""Numbers that a launch script computes: text with expressions over a row's cells,
+``graph_max={concurrency}``.
 
-An expression has names of columns of whole numbers, whole numbers, ``+ - * //``, brackets, and the functions max, min, ``up(n,64)`` (the
-next multiple of 64) and ``upto(256,256,n)`` (256, 512, .. and n at last, with commas between).
+An expression has names of columns of whole numbers, whole numbers, ``+ - * //``, brackets, and the
+functions max, min, ``up(n,64)`` (the next multiple of 64) and ``upto(256,256,n)`` (256, 512, .. and
+n at last, with commas between).
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ def computed(text: str, cells: Mapping[str, Any]) -> str:
     """`text` with the numbers of its expressions for a row with these cells.
 
     Raises:
-        ValueError: a cell is no whole number there, or a number is above 2^31 or divides by nothing.
+        ValueError: a cell is no whole number there, or a number is above 2^31 or divides by
+        nothing.
     """
     return _BRACES.sub(lambda found: _shown(ast.parse(found[1], mode="eval").body, cells), text)
 
@@ -50,7 +53,9 @@ def require_computable(text: str, names: Iterable[str]) -> None:
     for found in _BRACES.finditer(text):
         for part in _parts(found[1]):
             if isinstance(part, ast.Name) and part.id not in known:
-                raise ValueError(f"there is no column {part.id[:40]!r}: {nearest(part.id[:40], known)}")
+                raise ValueError(
+                    f"there is no column {part.id[:40]!r}: {nearest(part.id[:40], known)}"
+                )
 
 
 def _parts(expression: str) -> Iterator[ast.expr]:
@@ -68,13 +73,27 @@ def _below(node: ast.expr, expression: str, *, depth: int) -> Iterator[ast.expr]
     inner: list[ast.expr] = []
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         inner = [node.left, node.right]
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS and not node.keywords:
+    elif (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in _FUNCTIONS
+        and not node.keywords
+    ):
         least, most = _FUNCTIONS[node.func.id]
         if not least <= len(node.args) <= most or (node.func.id == "upto" and depth):
-            raise ValueError(f"{expression[:60]!r}: {node.func.id} takes {most} numbers, and upto gives no number")
+            raise ValueError(
+                f"{expression[:60]!r}: {node.func.id} takes {most} numbers, and upto gives no"
+                " number"
+            )
         inner = node.args
-    elif not (isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and type(node.value) is int and node.value <= MOST)):
-        raise ValueError(f"{expression[:60]!r} has more than columns, whole numbers, + - * //, {', '.join(_FUNCTIONS)}")
+    elif not (
+        isinstance(node, ast.Name)
+        or (isinstance(node, ast.Constant) and type(node.value) is int and node.value <= MOST)
+    ):
+        raise ValueError(
+            f"{expression[:60]!r} has more than columns, whole numbers, + - * //,"
+            f" {', '.join(_FUNCTIONS)}"
+        )
     if depth > _MAX_DEPTH:
         raise ValueError(f"{expression[:60]!r} is too deep")
     if not inner:

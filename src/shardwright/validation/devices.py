@@ -1,4 +1,6 @@
-"""The cluster that a row ran on: an expression or a file in its column `cluster`, or so many of one accelerator in its usual nodes."""
+"""The cluster that a row ran on: an expression or a file in its column `cluster`, or so many of one
+accelerator in its usual nodes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from shardwright.validation.case import SkipReason
 from shardwright.validation.facts import Cards, Facts
 from shardwright.validation.measurements import FILES, Measurement
 
-_TERM: Final = re.compile(r"([0-9]{1,6})(?: nodes?)? ?[xX] ?(?:([0-9]{1,3}) ?[xX]? )?([A-Za-z0-9][^(),]{0,60}?) *(?:[(,].*)?$")
+_TERM: Final = re.compile(
+    r"([0-9]{1,6})(?: nodes?)? ?[xX] ?(?:([0-9]{1,3}) ?[xX]? )?([A-Za-z0-9][^(),]{0,60}?)"
+    r" *(?:[(,].*)?$"
+)
 _COUNT: Final = re.compile(r"^[0-9]{1,7}\s*[xX]\s*")
 _MEMORY: Final = re.compile(r"([0-9]{2,3})\s?[gG](?:i?[bB])?\b")
 MIXED: Final = "say its nodes in the column cluster, as h100-sxm:8 + a100-sxm:8"
@@ -26,7 +31,8 @@ MIXED: Final = "say its nodes in the column cluster, as h100-sxm:8 + a100-sxm:8"
 def row_cluster(row: Measurement, *, facts: Facts) -> Cluster | tuple[SkipReason, str]:
     """The cluster of a row, or why there is none.
 
-    What `cluster` says wins over `gpu`, `gpus_per_node` and `inter_net`; it must have `gpu_count` devices.
+    What `cluster` says wins over `gpu`, `gpus_per_node` and `inter_net`; it must have `gpu_count`
+    devices.
     """
     try:
         if row.cluster:
@@ -35,7 +41,10 @@ def row_cluster(row: Measurement, *, facts: Facts) -> Cluster | tuple[SkipReason
             return _mixed(row)
         device = _accelerator(row.gpu)
         if device is None:
-            return SkipReason.UNKNOWN_ACCELERATOR, f"{row.gpu[:60]}: {nearest(row.gpu, accelerator_names())}"
+            return (
+                SkipReason.UNKNOWN_ACCELERATOR,
+                f"{row.gpu[:60]}: {nearest(row.gpu, accelerator_names())}",
+            )
         return _of_one_kind(row, device=device, cards=facts.networks.get(row.inter_net.lower()))
     except ClusterError as error:
         return SkipReason.INCONSISTENT_CONFIGURATION, error.message
@@ -47,38 +56,58 @@ def is_mixed(row: Measurement) -> bool:
 
 
 def _mixed(row: Measurement) -> Cluster | tuple[SkipReason, str]:
-    """Groups of nodes in the words of `gpu_mix`, ``3 nodes x 4 V100-16GB + 1x4 T4``; ``8x H100 + 8x A100`` are devices in usual nodes."""
+    """Groups of nodes in the words of `gpu_mix`, ``3 nodes x 4 V100-16GB + 1x4 T4``; ``8x H100 + 8x
+    A100`` are devices in usual nodes.
+    """
     groups = []
     for words in row.gpu_mix.split(" + "):
         found = _TERM.match(words.strip())
         if found is None:
-            return SkipReason.MIXED_CLUSTER, f"{row.gpu_mix[:80]}: {MIXED}" if row.gpu_mix else MIXED
+            return (
+                SkipReason.MIXED_CLUSTER,
+                f"{row.gpu_mix[:80]}: {MIXED}" if row.gpu_mix else MIXED,
+            )
         device = _accelerator(found[3])
         if device is None:
-            return SkipReason.UNKNOWN_ACCELERATOR, f"{found[3][:60]}: {nearest(found[3], accelerator_names())}"
+            return (
+                SkipReason.UNKNOWN_ACCELERATOR,
+                f"{found[3][:60]}: {nearest(found[3], accelerator_names())}",
+            )
         first, second = int(found[1]), int(found[2] or 0)
         kind, count = node_of(device), first * (second or 1)
         if not 0 < count <= MAX_DEVICES:
-            return SkipReason.INCONSISTENT_CONFIGURATION, f"{words[:60]}: from 1 to {MAX_DEVICES} devices"
+            return (
+                SkipReason.INCONSISTENT_CONFIGURATION,
+                f"{words[:60]}: from 1 to {MAX_DEVICES} devices",
+            )
         if second and second < kind.num_devices:
             kind = smaller_node(kind, num_devices=second)
         groups.append(fill_nodes(kind, num_devices=count, name=device.name))
-    names = (f"{group.kind.accelerator.name}:{group.count * group.kind.num_devices}" for group in groups)
+    names = (
+        f"{group.kind.accelerator.name}:{group.count * group.kind.num_devices}" for group in groups
+    )
     cluster = Cluster(expression=" + ".join(names), groups=tuple(groups))
     if row.gpu_count and cluster.num_devices != row.gpu_count:
-        return SkipReason.INCONSISTENT_CONFIGURATION, f"{row.gpu_mix[:60]} has {cluster.num_devices} devices, not {row.gpu_count}"
+        return (
+            SkipReason.INCONSISTENT_CONFIGURATION,
+            f"{row.gpu_mix[:60]} has {cluster.num_devices} devices, not {row.gpu_count}",
+        )
     return cluster
 
 
 def _accelerator(words: str) -> Accelerator | None:
-    """The accelerator of a cell, also where it says how many (``8x A100``) or short of how much memory (``A100-40G``)."""
+    """The accelerator of a cell, also where it says how many (``8x A100``) or short of how much
+    memory (``A100-40G``).
+    """
     bare = _COUNT.sub("", words.strip())
     ways = (words, _MEMORY.sub(r"\1GB", bare), _MEMORY.sub("", bare).strip(" -"))
     return next((found for way in ways if (found := find_accelerator(way))), None)
 
 
 def _said(row: Measurement) -> Cluster | tuple[SkipReason, str]:
-    cluster = load_cluster(row.cluster) if row.cluster.endswith(FILES) else parse_cluster(row.cluster)
+    cluster = (
+        load_cluster(row.cluster) if row.cluster.endswith(FILES) else parse_cluster(row.cluster)
+    )
     if row.gpu_count and cluster.num_devices != row.gpu_count:
         words = f"{row.cluster[:60]} has {cluster.num_devices} devices, not {row.gpu_count}"
         return SkipReason.INCONSISTENT_CONFIGURATION, words
@@ -92,7 +121,19 @@ def _of_one_kind(row: Measurement, *, device: Accelerator, cards: float | Cards 
     if size < kind.num_devices:
         kind = smaller_node(kind, num_devices=size)
     if cards is not None:
-        known = cards if isinstance(cards, Cards) else Cards(bandwidth=cards, efficiency=kind.nic.efficiency, because="")
-        nic = replace(kind.nic, bandwidth=known.bandwidth / kind.nics, reverse_bandwidth=0.0, efficiency=known.efficiency)
+        known = (
+            cards
+            if isinstance(cards, Cards)
+            else Cards(bandwidth=cards, efficiency=kind.nic.efficiency, because="")
+        )
+        nic = replace(
+            kind.nic,
+            bandwidth=known.bandwidth / kind.nics,
+            reverse_bandwidth=0.0,
+            efficiency=known.efficiency,
+        )
         kind = replace(kind, nic=nic)
-    return Cluster(expression=f"{device.name}:{count}", groups=(fill_nodes(kind, num_devices=count, name=device.name),))
+    return Cluster(
+        expression=f"{device.name}:{count}",
+        groups=(fill_nodes(kind, num_devices=count, name=device.name),),
+    )

@@ -1,11 +1,14 @@
-"""What is known of tables beside their cells, read from TOML files: which runtime a source ran, what its columns mean, what it left out.
+"""What is known of tables beside their cells, read from TOML files: which runtime a source ran,
+what its columns mean, what it left out.
 
-A rule says of the rows that it selects which empty cells are to be filled, which are to be replaced, and which are to be read from another
-cell's words; or that they cannot be judged. Rules are asked in order and the first that gives a cell wins. Further parts of a file are
-remarks on rows that are far off, bars, orders and scalings that predictions are held to, and the rates of networks. For example::
+A rule says of the rows that it selects which empty cells are to be filled, which are to be
+replaced, and which are to be read from another cell's words; or that they cannot be judged. Rules
+are asked in order and the first that gives a cell wins. Further parts of a file are remarks on rows
+that are far off, bars, orders and scalings that predictions are held to, and the rates of networks.
+For example::
 
-    where = { source_id = '^lab$' }
-    rules = [{ where = { gpu = 'H100', pp = { at_least = 2 } }, fill = { runtime = "nemo-24.11", sp = 1 }, because = "its launch script" }]
+    where = { source_id = '^lab$' } rules = [{ where = { gpu = 'H100', pp = { at_least = 2 } }, fill
+    = { runtime = "nemo-24.11", sp = 1 }, because = "its launch script" }]
 """
 
 from __future__ import annotations
@@ -59,7 +62,11 @@ def _cells(value: Any, info: ValidationInfo) -> dict[str, Any]:
 
 def _readings(value: Any, info: ValidationInfo) -> Any:
     columns = _columns(info)
-    unknown = next((column for column in value if column not in columns), None) if isinstance(value, dict) else None
+    unknown = (
+        next((column for column in value if column not in columns), None)
+        if isinstance(value, dict)
+        else None
+    )
     if unknown is not None:
         raise _no_column(unknown, columns)
     return value
@@ -89,7 +96,10 @@ def _options(value: Any, info: ValidationInfo) -> Any:
 def _pattern(value: Any) -> re.Pattern[str]:
     pattern = parse_pattern(value)
     if pattern.groups != 1:
-        raise ValueError(f"{value[:40]!r} has {pattern.groups} groups: put what is to be read into one pair of parentheses")
+        raise ValueError(
+            f"{value[:40]!r} has {pattern.groups} groups: put what is to be read into one pair of"
+            " parentheses"
+        )
     return pattern
 
 
@@ -103,8 +113,10 @@ class Reading:
     """A cell read from the words of another.
 
     Args:
-        column: where to look. pattern: its one group is the cell.
-        cuts: the group lists where pipeline stages begin and end, not how many layers each has: 0, 7, 14.
+        column: where to look.
+        pattern: its one group is the cell.
+        cuts: the group lists where pipeline stages begin and end, not how many layers each has: 0,
+            7, 14.
         before, after: modules counted there that are no layers: before the first, after the last.
     """
 
@@ -121,11 +133,15 @@ class Rule:
     """What holds for the rows of `where`.
 
     Args:
-        fill: cells where the table has none. read: the same, from words of the row. replace: cells whatever the table says.
-        options: of the runtime that another rule gives, where that does not set them itself, or of an engine: its numbers may be computed
-            from cells (`validation.computed`), and ``prefill.`` or ``decode.`` before a name says whose workers' it is.
+        fill: cells where the table has none.
+        read: the same, from words of the row.
+        replace: cells whatever the table says.
+        options: of the runtime that another rule gives, where that does not set them itself, or of
+            an engine: its numbers may be computed from cells (`validation.computed`), and
+            ``prefill.`` or ``decode.`` before a name says whose workers' it is.
         config: fields of the model's Hugging Face configuration.
-        skip: why these rows are not judged. because: how it is known, or the words that say why.
+        skip: why these rows are not judged.
+        because: how it is known, or the words that say why.
     """
 
     __pydantic_config__ = _FORBID
@@ -153,7 +169,9 @@ class Bar:
     """Mean |predicted / measured - 1| of a group of rows must not exceed a limit.
 
     Args:
-        where: the rows; any of these. limits: kind of fold -> limit. memory: of bytes, not of seconds.
+        where: the rows; any of these.
+        limits: kind of fold -> limit.
+        memory: of bytes, not of seconds.
         peer: what the best published tool reaches on these rows.
     """
 
@@ -187,7 +205,9 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfitted:
-    """Rows that are judged, and that no constant is fitted to: a mechanism of theirs is known to be missing."""
+    """Rows that are judged, and that no constant is fitted to: a mechanism of theirs is known to be
+    missing.
+    """
 
     __pydantic_config__ = _FORBID
     where: Where
@@ -199,7 +219,9 @@ class Cards:
     """The network cards of a node.
 
     Args:
-        bandwidth: bytes/s, one direction, of all cards. efficiency: the share of it that large messages reach. because: where from.
+        bandwidth: bytes/s, one direction, of all cards.
+        efficiency: the share of it that large messages reach.
+        because: where from.
     """
 
     __pydantic_config__ = _FORBID
@@ -213,7 +235,8 @@ class Facts:
     """Everything that is known of the tables at hand.
 
     Args:
-        networks: lower-case words of ``inter_net`` -> bytes/s, one direction, of all cards of a node, or the cards.
+        networks: lower-case words of ``inter_net`` -> bytes/s, one direction, of all cards of a
+            node, or the cards.
     """
 
     __pydantic_config__ = _FORBID
@@ -229,7 +252,8 @@ class Facts:
         """Both; the names of `self` win."""
         pairs = {f.name: (getattr(self, f.name), getattr(other, f.name)) for f in fields(self)}
         both: dict[str, Any] = {
-            name: {**theirs, **ours} if isinstance(ours, Mapping) else (*ours, *theirs) for name, (ours, theirs) in pairs.items()
+            name: {**theirs, **ours} if isinstance(ours, Mapping) else (*ours, *theirs)
+            for name, (ours, theirs) in pairs.items()
         }
         return Facts(**both)
 
@@ -239,7 +263,9 @@ _WHERE: Final[TypeAdapter[Selector]] = TypeAdapter(Where)
 
 
 def facts_beside(tables: Iterable[Path], *, columns: Columns = COLUMNS) -> Facts:
-    """Facts of the folders ``facts`` that lie beside tables; none where there is no such folder. Raises DataError as `read_facts`."""
+    """Facts of the folders ``facts`` that lie beside tables; none where there is no such folder.
+    Raises DataError as `read_facts`.
+    """
     found = Facts()
     for folder in dict.fromkeys(table.parent / FOLDER for table in tables):
         if folder.is_dir():
@@ -251,7 +277,8 @@ def read_facts(folder: Path, *, columns: Columns = COLUMNS) -> Facts:
     """Facts of all ``.toml`` files of a folder, by name, on tables with these columns.
 
     Raises:
-        DataError: no such folder, a file cannot be read, or is not of this form; the file and the place in it are named.
+        DataError: no such folder, a file cannot be read, or is not of this form; the file and the
+        place in it are named.
     """
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder", hint="give a folder of facts (.toml files)")
@@ -266,13 +293,16 @@ def read_facts(folder: Path, *, columns: Columns = COLUMNS) -> Facts:
 
 
 def parse_facts(content: bytes, *, name: str, columns: Columns = COLUMNS) -> Facts:
-    """The facts in a TOML text; `name` names it in errors. A key ``where`` at the top narrows every rule and remark of the file.
+    """The facts in a TOML text; `name` names it in errors. A key ``where`` at the top narrows every
+    rule and remark of the file.
 
     Raises:
         DataError: see `read_facts`.
     """
     if len(content) > MAX_FILE_BYTES:
-        raise DataError(f"{name}: larger than {MAX_FILE_BYTES} bytes", hint="a file of facts on tables")
+        raise DataError(
+            f"{name}: larger than {MAX_FILE_BYTES} bytes", hint="a file of facts on tables"
+        )
     try:
         document = tomllib.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -285,7 +315,9 @@ def parse_facts(content: bytes, *, name: str, columns: Columns = COLUMNS) -> Fac
     return replace(
         facts,
         rules=tuple(replace(rule, where=every.narrowed(rule.where)) for rule in facts.rules),
-        remarks=tuple(replace(remark, where=every.narrowed(remark.where)) for remark in facts.remarks),
+        remarks=tuple(
+            replace(remark, where=every.narrowed(remark.where)) for remark in facts.remarks
+        ),
     )
 
 
@@ -293,5 +325,9 @@ def _first_error(error: ValidationError, *, name: str) -> DataError:
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(f"{part + 1}" if isinstance(part, int) else part[:60] for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")
-    hint = "rules, remarks and bars are counted from 1" if any(isinstance(part, int) for part in first["loc"]) else ""
+    hint = (
+        "rules, remarks and bars are counted from 1"
+        if any(isinstance(part, int) for part in first["loc"])
+        else ""
+    )
     return DataError(f"{name}: {place or 'where'}: {message[:300]}", hint=hint)

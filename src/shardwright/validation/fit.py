@@ -2,9 +2,10 @@
 
     minimise  sum_i w_i rho(ln(predicted_i / measured_i) / 0.03) + sum_k (ln(c_k / prior_k) / spread_k)^2
 
-rho(z) = 2 (sqrt(1 + z^2) - 1) grows linearly for rows far off, so that a mechanism that is missing bends no constant; 0.03 is the spread
-between published measurements of one configuration; w_i = 1 / sqrt(rows of the source), so a source weighs as the root of its rows; a
-constant that no row informs stays at its prior. Gauss-Newton with a Jacobian by finite differences, held between iterations.
+rho(z) = 2 (sqrt(1 + z^2) - 1) grows linearly for rows far off, so that a mechanism that is missing
+bends no constant; 0.03 is the spread between published measurements of one configuration; w_i = 1 /
+sqrt(rows of the source), so a source weighs as the root of its rows; a constant that no row informs
+stays at its prior. Gauss-Newton with a Jacobian by finite differences, held between iterations.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Sensitivity:
     """Residuals and their slopes at one point.
 
     Args:
-        at: the constants. residual: (rows,) ln(predicted / measured). slope: (rows, constants) d residual / d ln constant.
+        at: the constants.
+        residual: (rows,) ln(predicted / measured).
+        slope: (rows, constants) d residual / d ln constant.
     """
 
     at: Constants
@@ -54,8 +57,10 @@ class Fit:
     """Constants from rows.
 
     Args:
-        constants: the values. low, high: 80 % intervals, name -> bound, from the curvature at the optimum.
-        informed: name -> number of rows whose prediction moves by more than 2 % of the constant's change.
+        constants: the values.
+        low, high: 80 % intervals, name -> bound, from the curvature at the optimum.
+        informed: name -> number of rows whose prediction moves by more than 2 % of the constant's
+            change.
         sensitivity: at the last point where slopes were taken.
     """
 
@@ -72,7 +77,9 @@ def row_weights(cases: Sequence[Case]) -> FloatArray:
     return np.array([counts[case.measurement.source_id] ** -0.5 for case in cases])
 
 
-def sensitivity(cases: Sequence[Case], *, at: Constants, evaluator: Evaluator, progress: Progress | None = None) -> Sensitivity:
+def sensitivity(
+    cases: Sequence[Case], *, at: Constants, evaluator: Evaluator, progress: Progress | None = None
+) -> Sensitivity:
     """Residuals and slopes at `at`; a constant that leaves a row's time as it is has slope 0 there."""
     points = [at, *(replace(at, **{d.name: getattr(at, d.name) * (1 + STEP)}) for d in DECLARED)]
     seconds: list[float] = []
@@ -80,17 +87,30 @@ def sensitivity(cases: Sequence[Case], *, at: Constants, evaluator: Evaluator, p
     for first in range(0, len(cases), _TOGETHER):
         if progress is not None:
             progress("slopes", first, len(cases))
-        seconds += evaluator.seconds([(case, constants) for case in cases[first : first + _TOGETHER] for constants in points])
-    logs = np.log(np.array(seconds).reshape(len(cases), len(points)) / np.array([[case.measured_s] for case in cases]))
+        seconds += evaluator.seconds(
+            [(case, constants) for case in cases[first : first + _TOGETHER] for constants in points]
+        )
+    logs = np.log(
+        np.array(seconds).reshape(len(cases), len(points))
+        / np.array([[case.measured_s] for case in cases])
+    )
     slope = (logs[:, 1:] - logs[:, :1]) / np.log1p(STEP)
     return Sensitivity(at=at, residual=logs[:, 0], slope=slope)
 
 
-def fit(cases: Sequence[Case], *, evaluator: Evaluator, start: Constants = PRIOR, rounds: int = 2, progress: Progress | None = None) -> Fit:
+def fit(
+    cases: Sequence[Case],
+    *,
+    evaluator: Evaluator,
+    start: Constants = PRIOR,
+    rounds: int = 2,
+    progress: Progress | None = None,
+) -> Fit:
     """Fit all constants to `cases` (each with a measured time).
 
     Args:
-        start: where slopes are first taken. rounds: how often slopes are taken anew.
+        start: where slopes are first taken.
+        rounds: how often slopes are taken anew.
     """
     weights = row_weights(cases)
     constants = start
@@ -101,9 +121,15 @@ def fit(cases: Sequence[Case], *, evaluator: Evaluator, start: Constants = PRIOR
 
 
 def refine(
-    cases: Sequence[Case], point: Sensitivity, *, weights: FloatArray, evaluator: Evaluator, simulations: int = MAX_ITERATIONS
+    cases: Sequence[Case],
+    point: Sensitivity,
+    *,
+    weights: FloatArray,
+    evaluator: Evaluator,
+    simulations: int = MAX_ITERATIONS,
 ) -> Constants:
-    """The optimum by Gauss-Newton with the slopes of `point` and residuals simulated anew at most `simulations` times.
+    """The optimum by Gauss-Newton with the slopes of `point` and residuals simulated anew at most
+    `simulations` times.
 
     Args:
         weights: (rows,); rows of weight 0 are left out and never simulated.
@@ -112,7 +138,9 @@ def refine(
     here, residual = point.at, point.residual[used]
     for count in range(simulations + 1):
         following = _solve(here, residual=residual, slope=point.slope[used], weights=weights[used])
-        change = max(abs(np.log(getattr(following, d.name) / getattr(here, d.name))) for d in DECLARED)
+        change = max(
+            abs(np.log(getattr(following, d.name) / getattr(here, d.name))) for d in DECLARED
+        )
         here = following
         if change < TOLERANCE or count == simulations:
             break
@@ -121,20 +149,33 @@ def refine(
     return here
 
 
-def _solve(here: Constants, *, residual: FloatArray, slope: FloatArray, weights: FloatArray) -> Constants:
+def _solve(
+    here: Constants, *, residual: FloatArray, slope: FloatArray, weights: FloatArray
+) -> Constants:
     """The optimum of the linearised problem."""
     at = [getattr(here, one.name) for one in DECLARED]
-    return Constants(**optimum(DECLARED, at, residual=residual, slope=slope, weights=weights, noise=NOISE))
+    return Constants(
+        **optimum(DECLARED, at, residual=residual, slope=slope, weights=weights, noise=NOISE)
+    )
 
 
-def _with_confidence(cases: Sequence[Case], point: Sensitivity, *, constants: Constants, weights: FloatArray, evaluator: Evaluator) -> Fit:
+def _with_confidence(
+    cases: Sequence[Case],
+    point: Sensitivity,
+    *,
+    constants: Constants,
+    weights: FloatArray,
+    evaluator: Evaluator,
+) -> Fit:
     """80 % intervals from the curvature of the minimised function."""
     seconds = evaluator.seconds([(case, constants) for case in cases])
     residual = np.log(np.array(seconds) / np.array([case.measured_s for case in cases]))
     each = weights / np.sqrt(1.0 + (residual / NOISE) ** 2) / NOISE**2
     tight = np.diag([d.spread**-2.0 for d in DECLARED])
     spread = np.sqrt(np.diag(np.linalg.inv(point.slope.T @ (each[:, None] * point.slope) + tight)))
-    width = {d.name: float(np.exp(HALF_WIDTH_80 * s)) for d, s in zip(DECLARED, spread, strict=True)}
+    width = {
+        d.name: float(np.exp(HALF_WIDTH_80 * s)) for d, s in zip(DECLARED, spread, strict=True)
+    }
     informed = (np.abs(point.slope) > 0.02).sum(axis=0)
     return Fit(
         constants=constants,

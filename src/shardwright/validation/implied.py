@@ -1,6 +1,8 @@
-"""What the cells of a row imply of those that are empty: its model, vocabulary, degrees and microbatch, each told as an assumption.
+"""What the cells of a row imply of those that are empty: its model, vocabulary, degrees and
+microbatch, each told as an assumption.
 
-A cell is filled only where the others leave one value: never from what is usual, but for a runtime's documented defaults.
+A cell is filled only where the others leave one value: never from what is usual, but for a
+runtime's documented defaults.
 """
 
 from __future__ import annotations
@@ -34,9 +36,15 @@ def implied(row: Measurement, *, assumptions: list[str]) -> Measurement:
 
 def _batch(row: Measurement) -> tuple[dict[str, Any], str]:
     """Samples a step where tokens are said, if these are whole sequences."""
-    if row.global_batch or not (row.global_batch_tokens and row.seq_len) or row.global_batch_tokens % row.seq_len:
+    if (
+        row.global_batch
+        or not (row.global_batch_tokens and row.seq_len)
+        or row.global_batch_tokens % row.seq_len
+    ):
         return {}, ""
-    return {"global_batch": row.global_batch_tokens // row.seq_len}, f"{row.global_batch_tokens} tokens of {row.seq_len}"
+    return {
+        "global_batch": row.global_batch_tokens // row.seq_len
+    }, f"{row.global_batch_tokens} tokens of {row.seq_len}"
 
 
 def _model(row: Measurement) -> tuple[dict[str, Any], str]:
@@ -45,20 +53,33 @@ def _model(row: Measurement) -> tuple[dict[str, Any], str]:
 
 
 def _degrees(row: Measurement) -> tuple[dict[str, Any], str]:
-    """tp and pp: 1 where the other degrees are as many as the devices, or where parameters are sharded over all of them."""
+    """tp and pp: 1 where the other degrees are as many as the devices, or where parameters are
+    sharded over all of them.
+    """
     empty = [name for name in ("tp", "pp") if not getattr(row, name)]
     if not empty or not row.gpu_count:
         return {}, ""
-    if row.dp and prod(getattr(row, name) or 1 for name in ("tp", "cp", "pp", "dp")) == row.gpu_count:
+    if (
+        row.dp
+        and prod(getattr(row, name) or 1 for name in ("tp", "cp", "pp", "dp")) == row.gpu_count
+    ):
         return dict.fromkeys(empty, 1), "the other degrees are all devices"
-    if row.dp is None and len(empty) == 2 and any(word in row.zero_stage_or_fsdp.lower() for word in _WHOLE):
+    if (
+        row.dp is None
+        and len(empty) == 2
+        and any(word in row.zero_stage_or_fsdp.lower() for word in _WHOLE)
+    ):
         return dict.fromkeys(empty, 1), f"{row.zero_stage_or_fsdp} and no other degree is said"
     return {}, ""
 
 
 def _chunks(row: Measurement) -> tuple[dict[str, Any], str]:
     """One chunk a rank without a pipeline: there is nothing to interleave."""
-    return ({"vpp": 1}, f"pp 1 has nothing that {row.vpp} chunks interleave") if row.pp == 1 and (row.vpp or 1) > 1 else ({}, "")
+    return (
+        ({"vpp": 1}, f"pp 1 has nothing that {row.vpp} chunks interleave")
+        if row.pp == 1 and (row.vpp or 1) > 1
+        else ({}, "")
+    )
 
 
 def _microbatch(row: Measurement) -> tuple[dict[str, Any], str]:
@@ -72,21 +93,28 @@ def _microbatch(row: Measurement) -> tuple[dict[str, Any], str]:
     if samples == 1:
         return {"micro_batch": 1}, "a replica has one sample a step"
     if row.gradient_accumulation and samples % row.gradient_accumulation == 0:
-        return {"micro_batch": samples // row.gradient_accumulation}, "global batch over replicas and microbatches"
+        return {
+            "micro_batch": samples // row.gradient_accumulation
+        }, "global batch over replicas and microbatches"
     return {}, ""
 
 
 def _vocabulary(row: Measurement) -> tuple[dict[str, Any], str]:
-    """Rows of the embedding where the source gives the tokenizer's words: Megatron's padding, to a multiple of 128 x tp."""
+    """Rows of the embedding where the source gives the tokenizer's words: Megatron's padding, to a
+    multiple of 128 x tp.
+    """
     if row.vocab or not row.tokenizer_words:
         return {}, ""
     quantum = QUANTUM * (row.tp or 1)
-    return {"vocab": -(-row.tokenizer_words // quantum) * quantum}, f"{row.tokenizer_words} words padded to a multiple of {quantum}"
+    return {
+        "vocab": -(-row.tokenizer_words // quantum) * quantum
+    }, f"{row.tokenizer_words} words padded to a multiple of {quantum}"
 
 
 def modules_of(row: Measurement) -> tuple[Measurement, tuple[str, ...]]:
-    """The row with what the grid says of its recompute, and the options that are on, where it lists Megatron-Core's modules:
-    ``selective[core_attn+moe_act]``. A module that is not known stays, and makes the row unusable.
+    """The row with what the grid says of its recompute, and the options that are on, where it lists
+    Megatron-Core's modules: ``selective[core_attn+moe_act]``. A module that is not known stays, and
+    makes the row unusable.
     """
     found = _LISTED.fullmatch(row.recompute.lower().strip())
     if found is None:
@@ -95,4 +123,6 @@ def modules_of(row: Measurement) -> tuple[Measurement, tuple[str, ...]]:
     if not words or any(word not in (*MODULES, "core_attn") for word in words):
         return row, ()
     kept = "selective" if "core_attn" in words else "none"
-    return replace(row, recompute=kept), tuple(MODULES[word] for word in words if word != "core_attn")
+    return replace(row, recompute=kept), tuple(
+        MODULES[word] for word in words if word != "core_attn"
+    )

@@ -10,7 +10,15 @@ from dataclasses import asdict
 from statistics import fmean, median
 from typing import Any, Final
 
-from shardwright.errors import ClusterError, InfeasibleError, ModelError, RuntimeModelError, StrategyError, UsageError, nearest
+from shardwright.errors import (
+    ClusterError,
+    InfeasibleError,
+    ModelError,
+    RuntimeModelError,
+    StrategyError,
+    UsageError,
+    nearest,
+)
 from shardwright.lazy_dataclass import dataclass
 from shardwright.simulator.prediction import Doubt, Prediction
 from shardwright.strategy.text.grid_notation import print_grid
@@ -28,10 +36,13 @@ class RowResult:
 
     Args:
         fold: label of the fold it is in; empty without folds.
-        predicted_s: None if the prediction says that the run does not fit. interval_s: of the prediction.
-        error: predicted / measured - 1; 1.0 for a run that the prediction calls infeasible; None if no time was measured.
+        predicted_s: None if the prediction says that the run does not fit.
+        interval_s: of the prediction.
+        error: predicted / measured - 1; 1.0 for a run that the prediction calls infeasible; None if
+            no time was measured.
         memory_error: the same for memory.
-        infeasible: what the prediction says does not fit; empty if it fits. doubts: what the interval is made of.
+        infeasible: what the prediction says does not fit; empty if it fits.
+        doubts: what the interval is made of.
     """
 
     case: Case
@@ -47,7 +58,9 @@ class RowResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorStatistics:
-    """Of n errors: mean, median and worst of their sizes; bias: mean with sign over feasible rows (minus = predicted too fast or small)."""
+    """Of n errors: mean, median and worst of their sizes; bias: mean with sign over feasible rows
+    (minus = predicted too fast or small).
+    """
 
     n: int
     mean: float
@@ -58,7 +71,9 @@ class ErrorStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceResult:
-    """All rows of one source; None where nothing of the kind was measured. infeasible: rows that ran and were called infeasible."""
+    """All rows of one source; None where nothing of the kind was measured. infeasible: rows that
+    ran and were called infeasible.
+    """
 
     source_id: str
     time: ErrorStatistics | None
@@ -96,9 +111,11 @@ def judge(
 
     Args:
         cases: what `rows.to_case` made of the rows of tables.
-        predict: a case's prediction; raises InfeasibleError if it does not fit, StrategyError, ModelError, ClusterError or
-            RuntimeModelError if it cannot be expressed (the row is skipped).
-        fold: how rows are labelled, see `folds.FOLDS`; with which constants a fold is predicted is the predictor's part.
+        predict: a case's prediction; raises InfeasibleError if it does not fit, StrategyError,
+            ModelError, ClusterError or RuntimeModelError if it cannot be expressed (the row is
+            skipped).
+        fold: how rows are labelled, see `folds.FOLDS`; with which constants a fold is predicted is
+            the predictor's part.
 
     Raises:
         UsageError: unknown `fold`.
@@ -122,7 +139,13 @@ def judge(
             failures.append(FailureResult(case=case, predicted_infeasible=isinstance(outcome, str)))
         else:
             judged.append(_judge(case, outcome, fold=fold_key(case, fold=fold)))
-    return Validation(fold=fold, rows=tuple(judged), by_source=_by_source(judged), skipped=tuple(skipped), failures=tuple(failures))
+    return Validation(
+        fold=fold,
+        rows=tuple(judged),
+        by_source=_by_source(judged),
+        skipped=tuple(skipped),
+        failures=tuple(failures),
+    )
 
 
 def _outcome(case: Case, *, predict: Callable[[Case], Prediction]) -> Prediction | str | Skip:
@@ -132,11 +155,21 @@ def _outcome(case: Case, *, predict: Callable[[Case], Prediction]) -> Prediction
     except InfeasibleError as error:
         return error.message
     except StrategyError as error:
-        return Skip(measurement=case.measurement, reason=SkipReason.UNSUPPORTED_STRATEGY, detail=error.message)
+        return Skip(
+            measurement=case.measurement,
+            reason=SkipReason.UNSUPPORTED_STRATEGY,
+            detail=error.message,
+        )
     except ModelError as error:
-        return Skip(measurement=case.measurement, reason=SkipReason.UNSUPPORTED_MODEL, detail=error.message)
+        return Skip(
+            measurement=case.measurement, reason=SkipReason.UNSUPPORTED_MODEL, detail=error.message
+        )
     except (ClusterError, RuntimeModelError) as error:
-        return Skip(measurement=case.measurement, reason=SkipReason.UNSUPPORTED_RUNTIME, detail=error.message)
+        return Skip(
+            measurement=case.measurement,
+            reason=SkipReason.UNSUPPORTED_RUNTIME,
+            detail=error.message,
+        )
     if prediction.capacity_bytes and prediction.allocated_bytes > prediction.capacity_bytes:
         return f"{prediction.allocated_bytes} bytes on a device of {prediction.capacity_bytes}"
     return prediction
@@ -163,7 +196,9 @@ def _judge(case: Case, outcome: Prediction | str, *, fold: str) -> RowResult:
         doubts=outcome.doubts,
         error=outcome.step_time_s / case.measured_s - 1 if case.measured_s else None,
         predicted_memory_bytes=memory,
-        memory_error=memory / case.memory_bytes - 1 if memory is not None and case.memory_bytes else None,
+        memory_error=(
+            memory / case.memory_bytes - 1 if memory is not None and case.memory_bytes else None
+        ),
     )
 
 
@@ -172,7 +207,10 @@ def predicted_memory(prediction: Prediction, *, kind: MemoryKind) -> int | None:
     if kind is MemoryKind.NONE:
         return None
     if kind is MemoryKind.RESERVED_WORST:
-        return max((stage.allocator_bytes for stage in prediction.stages), default=prediction.reserved_bytes)
+        return max(
+            (stage.allocator_bytes for stage in prediction.stages),
+            default=prediction.reserved_bytes,
+        )
     if kind is MemoryKind.ALLOCATED_WORST or not prediction.stages:
         return prediction.allocated_bytes
     stages = sorted(prediction.stages, key=lambda stage: stage.rank)
@@ -185,7 +223,11 @@ def statistics(errors: list[float], *, feasible: list[float]) -> ErrorStatistics
         return None
     sizes = [abs(e) for e in errors]
     return ErrorStatistics(
-        n=len(errors), mean=fmean(sizes), median=median(sizes), worst=max(sizes), bias=fmean(feasible) if feasible else 0.0
+        n=len(errors),
+        mean=fmean(sizes),
+        median=median(sizes),
+        worst=max(sizes),
+        bias=fmean(feasible) if feasible else 0.0,
     )
 
 
@@ -208,7 +250,9 @@ def _by_source(rows: list[RowResult]) -> tuple[SourceResult, ...]:
 def _errors(rows: list[RowResult], *, memory: bool) -> ErrorStatistics | None:
     pairs = [(r.memory_error if memory else r.error, bool(r.infeasible)) for r in rows]
     errors = [(error, infeasible) for error, infeasible in pairs if error is not None]
-    return statistics([e for e, _ in errors], feasible=[e for e, infeasible in errors if not infeasible])
+    return statistics(
+        [e for e, _ in errors], feasible=[e for e, infeasible in errors if not infeasible]
+    )
 
 
 def validation_json(validation: Validation) -> dict[str, Any]:
@@ -249,7 +293,9 @@ def _row_json(row: RowResult) -> dict[str, Any]:
         "runtime": case.runtime,
         "strategy": print_grid(case.grid),
         "fold": row.fold,
-        "measured_kind": None if case.measured_kind is MeasuredKind.NONE else case.measured_kind.value,
+        "measured_kind": (
+            None if case.measured_kind is MeasuredKind.NONE else case.measured_kind.value
+        ),
         "measured_s": case.measured_s,
         "predicted_s": row.predicted_s,
         "interval_s": list(row.interval_s) if row.interval_s else None,

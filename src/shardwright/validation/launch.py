@@ -1,5 +1,6 @@
-"""A row's cells from the arguments that its run was launched with, as Megatron-LM names them: all that they are, so that what is not
-among them is at Megatron's default (`runtime.megatron_arguments`).
+"""A row's cells from the arguments that its run was launched with, as Megatron-LM names them: all
+that they are, so that what is not among them is at Megatron's default
+(`runtime.megatron_arguments`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ _FREQUENCY: Final = re.compile(r"\(?\[0\]\*([0-9]{1,4})\+\[1\]\*([0-9]{1,4})\)?"
 
 
 def launched(row: Measurement, *, assumptions: list[str]) -> Measurement:
-    """`row` with the empty cells that its column `launch` says, and with the options that it sets where the row names a runtime.
+    """`row` with the empty cells that its column `launch` says, and with the options that it sets
+    where the row names a runtime.
 
     Raises:
         RuntimeModelError: it cannot be read, or says a model or a layout that is not known here.
@@ -68,15 +70,23 @@ def launched(row: Measurement, *, assumptions: list[str]) -> Measurement:
     arguments = {**DEFAULTS, **said}
     given: dict[str, Any] = {}
     for read in (_numbers, _pipeline, _formats, _memory, _vocabulary, _model):
-        given |= {column: value for column, value in read(arguments, replace(row, **_missing(row, given))).items() if value not in EMPTY}
+        given |= {
+            column: value
+            for column, value in read(arguments, replace(row, **_missing(row, given))).items()
+            if value not in EMPTY
+        }
     filled = _missing(row, given)
     if filled:
-        assumptions.append(f"{', '.join(f'{column} {_shown(value)}' for column, value in filled.items())}: its launch")
+        assumptions.append(
+            f"{', '.join(f'{column} {_shown(value)}' for column, value in filled.items())}: its"
+            " launch"
+        )
     return replace(row, **filled)
 
 
 def loads_teacher(row: Measurement) -> bool:
-    """The row's launch loads a teacher's checkpoint: a directory, which does not say the teacher's sizes.
+    """The row's launch loads a teacher's checkpoint: a directory, which does not say the teacher's
+    sizes.
 
     Source: Megatron-LM, megatron/post_training/arguments.py and docs/distillation.md.
     """
@@ -84,14 +94,20 @@ def loads_teacher(row: Measurement) -> bool:
 
 
 def launched_options(runtime: str, row: Measurement) -> str:
-    """`runtime` with the options that the row's launch sets under those that are set with its name; as it is without a launch."""
+    """`runtime` with the options that the row's launch sets under those that are set with its name;
+    as it is without a launch.
+    """
     if not row.launch:
         return runtime
     made = load_runtime(runtime)
     own = dict(made.options)
-    set_by = options_of(load_runtime(made.base or made.name), {**DEFAULTS, **parse_arguments(row.launch)})
+    set_by = options_of(
+        load_runtime(made.base or made.name), {**DEFAULTS, **parse_arguments(row.launch)}
+    )
     words = {name: value for name, value in set_by if not name.startswith("recompute_")} | own
-    return load_runtime(" ".join([made.base or made.name, *(f"{name}={value}" for name, value in words.items())])).name
+    return load_runtime(
+        " ".join([made.base or made.name, *(f"{name}={value}" for name, value in words.items())])
+    ).name
 
 
 def _missing(row: Measurement, given: dict[str, Any]) -> dict[str, Any]:
@@ -105,9 +121,15 @@ def _shown(value: Any) -> str:
 def _numbers(arguments: Arguments, row: Measurement) -> dict[str, Any]:
     counts = {column: arguments[name] for name, column in _CELLS.items() if name in arguments}
     found: dict[str, Any] = {column: whole(text) for column, text in counts.items()}
-    wrong = next((f"{column} {counts[column][:40]!r}" for column, value in found.items() if value is None), "")
+    wrong = next(
+        (f"{column} {counts[column][:40]!r}" for column, value in found.items() if value is None),
+        "",
+    )
     if wrong:
-        raise RuntimeModelError(f"launch: {wrong} is not a whole number", hint="--name value, as a launch script has them")
+        raise RuntimeModelError(
+            f"launch: {wrong} is not a whole number",
+            hint="--name value, as a launch script has them",
+        )
     if found.get("experts", 0) < 2:
         found.pop("topk", None)
     return found
@@ -115,12 +137,18 @@ def _numbers(arguments: Arguments, row: Measurement) -> dict[str, Any]:
 
 def _pipeline(arguments: Arguments, row: Measurement) -> dict[str, Any]:
     """Chunks of a rank and layers of a stage, by any of the arguments that say them."""
-    vpp, chunks = pipeline_chunks(arguments, layers=row.layers or 0, pp=row.pp or 1, vpp=row.vpp or 1)
+    vpp, chunks = pipeline_chunks(
+        arguments, layers=row.layers or 0, pp=row.pp or 1, vpp=row.vpp or 1
+    )
     return {"vpp": vpp, **({"stage_layers": chunks} if chunks else {})}
 
 
 def _formats(arguments: Arguments, row: Measurement) -> dict[str, Any]:
-    return {"precision": number_format(arguments), "dropout": int(has_dropout(arguments)), "qk_norm": int("qk-layernorm" in arguments)}
+    return {
+        "precision": number_format(arguments),
+        "dropout": int(has_dropout(arguments)),
+        "qk_norm": int("qk-layernorm" in arguments),
+    }
 
 
 def _memory(arguments: Arguments, row: Measurement) -> dict[str, Any]:
@@ -129,7 +157,9 @@ def _memory(arguments: Arguments, row: Measurement) -> dict[str, Any]:
     found: dict[str, Any] = {
         "sp": int("sequence-parallel" in arguments),
         "zero_stage_or_fsdp": "" if stage is None else _STAGES[stage],
-        "recompute": f"selective[{'+'.join(modules)}]" if granularity == "selective" else granularity,
+        "recompute": (
+            f"selective[{'+'.join(modules)}]" if granularity == "selective" else granularity
+        ),
     }
     if arguments.get("cp-comm-type") == "a2a" and (row.cp or 1) > 1:
         found["ulysses"] = row.cp
@@ -143,7 +173,9 @@ def _vocabulary(arguments: Arguments, row: Measurement) -> dict[str, Any]:
 
 
 def _model(arguments: Arguments, row: Measurement) -> dict[str, Any]:
-    """The form of the decoder; with latent attention a configuration in the words of DeepSeek-V3's, whatever form the row names."""
+    """The form of the decoder; with latent attention a configuration in the words of DeepSeek-V3's,
+    whatever form the row names.
+    """
     latent = "multi-latent-attention" in arguments
     if row.config or (row.architecture and not latent) or "num-layers" not in arguments:
         return {}
@@ -153,8 +185,14 @@ def _model(arguments: Arguments, row: Measurement) -> dict[str, Any]:
         return {"config": json.dumps(_latent(arguments, row, first=int(dense[1]) if dense else 0))}
     if latent or dense or "mtp-num-layers" in arguments:
         what = "latent attention" if latent else "some dense layers" if dense else "further tokens"
-        raise RuntimeModelError(f"launch: {what} of a decoder of this form", hint="say the model in the column config")
-    return {"architecture": ("mixture" if gated else "experts") if sparse else "llama" if gated else "gpt"}
+        raise RuntimeModelError(
+            f"launch: {what} of a decoder of this form", hint="say the model in the column config"
+        )
+    return {
+        "architecture": (
+            ("mixture" if gated else "experts") if sparse else "llama" if gated else "gpt"
+        )
+    }
 
 
 def _latent(arguments: Arguments, row: Measurement, *, first: int) -> dict[str, Any]:

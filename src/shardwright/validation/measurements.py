@@ -33,31 +33,49 @@ class Measurement:
         line: line of the file, 1 is the header.
         source_id, source, table_or_row: where it was published.
         params_b: billions of parameters as the source prints them.
-        layers ... shared_experts: the model's sizes.
-        micro_batch: samples of a microbatch on one replica. gpu_count: devices. gpus_per_node: devices a node.
-        sp: sequence parallelism. zero_stage_or_fsdp, recompute, schedule, offload, precision: as printed.
-        measured_iter_time_s: seconds a step. tokens_per_s_per_gpu, tflops_per_gpu: as printed (see flops_convention).
-        peak_mem_gb: GiB. memory_kind: what they count. gpu_mix: a mixed cluster as printed. notes: free; ``OOM`` in it = did not fit.
-        runtime: what ran, ``megatron-bridge graphs=iteration``. options: more of what its launch script set, ``loss=te``.
+        layers ...
+        shared_experts: the model's sizes.
+        micro_batch: samples of a microbatch on one replica.
+        gpu_count: devices.
+        gpus_per_node: devices a node.
+        sp: sequence parallelism.
+        zero_stage_or_fsdp, recompute, schedule, offload, precision: as printed.
+        measured_iter_time_s: seconds a step.
+        tokens_per_s_per_gpu, tflops_per_gpu: as printed (see flops_convention).
+        peak_mem_gb: GiB.
+        memory_kind: what they count.
+        gpu_mix: a mixed cluster as printed.
+        notes: free; ``OOM`` in it = did not fit.
+        runtime: what ran, ``megatron-bridge graphs=iteration``.
+        options: more of what its launch script set, ``loss=te``.
         laboratory: group of sources that may share configurations; empty = the source alone.
-        launch: the arguments of its launch as Megatron-LM names them, all of them, ``--tensor-model-parallel-size 2 --bf16``: they fill
-            empty cells and set options.
-        cluster: nodes and network where `gpu` does not say them: an expression, ``aws-p3.8xlarge:3 + aws-g4dn.12xlarge:1``, or the path of
-            a cluster file (from the table's folder).
-        config: a Hugging Face config.json, as its path (from the table's folder) or its text; it says the whole model.
-        architecture: a model of the catalog (empty = the one called `model_name`), or a form of decoder built from the row's sizes:
-            ``gpt``, ``llama``, ``nemotron`` or ``experts``.
-        expert_ffn, shared_ffn: widths of an expert and of the shared one. qk_norm, dropout: 1 = on. expert_imbalance: tokens of the busiest
-            device's experts over the mean; empty = 1.
-        etp: tensor parallel degree of experts. ulysses: part of cp that trades heads for positions. optimizer_instances: copies of the
-            sharded states. gradient_accumulation: microbatches a step; tells the global batch where that is empty.
+        launch: the arguments of its launch as Megatron-LM names them, all of them,
+            ``--tensor-model-parallel-size 2 --bf16``: they fill empty cells and set options.
+        cluster: nodes and network where `gpu` does not say them: an expression, ``aws-p3.8xlarge:3
+            + aws-g4dn.12xlarge:1``, or the path of a cluster file (from the table's folder).
+        config: a Hugging Face config.json, as its path (from the table's folder) or its text; it
+            says the whole model.
+        architecture: a model of the catalog (empty = the one called `model_name`), or a form of
+            decoder built from the row's sizes: ``gpt``, ``llama``, ``nemotron`` or ``experts``.
+        expert_ffn, shared_ffn: widths of an expert and of the shared one.
+        qk_norm, dropout: 1 = on.
+        expert_imbalance: tokens of the busiest device's experts over the mean; empty = 1.
+        etp: tensor parallel degree of experts.
+        ulysses: part of cp that trades heads for positions.
+        optimizer_instances: copies of the sharded states.
+        gradient_accumulation: microbatches a step; tells the global batch where that is empty.
         host_layers: layers of each chunk whose activations wait in host memory.
-        gradient_wire: dtype of gradients on the wire; empty = the runtime's. stage_layers: layers of each pipeline stage, ``13,12,12``.
+        gradient_wire: dtype of gradients on the wire; empty = the runtime's.
+        stage_layers: layers of each pipeline stage, ``13,12,12``.
         train: what of the model is trained, ``lora:r16:attn,mlp`` or ``frozen:embed``; empty = all.
-        teacher: frozen model whose logits the loss reads: a catalog name, or the path of a config.json (from the table's folder).
-        tokenizer_words: an empty vocabulary is this many words, padded to a multiple of 128 x tp (Megatron's rule).
-        global_batch_tokens: tokens a step, for an empty `global_batch`. tokens_per_s, samples_per_s: of all devices together.
-        tflops_formula: ``sc21`` where tflops_per_gpu is of that paper's formula and may be turned into seconds.
+        teacher: frozen model whose logits the loss reads: a catalog name, or the path of a
+            config.json (from the table's folder).
+        tokenizer_words: an empty vocabulary is this many words, padded to a multiple of 128 x tp
+            (Megatron's rule).
+        global_batch_tokens: tokens a step, for an empty `global_batch`.
+        tokens_per_s, samples_per_s: of all devices together.
+        tflops_formula: ``sc21`` where tflops_per_gpu is of that paper's formula and may be turned
+            into seconds.
     """
 
     line: int
@@ -145,10 +163,12 @@ _FORM: Final = Form(make=Measurement, columns=COLUMNS, required=REQUIRED)
 
 
 def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
-    """The rows of a CSV file with the columns of `Measurement`, in any order; unknown columns are passed over.
+    """The rows of a CSV file with the columns of `Measurement`, in any order; unknown columns are
+    passed over.
 
     Raises:
-        DataError: no such file, not a table, a required column is missing, or a cell is malformed (line and column are named).
+        DataError: no such file, not a table, a required column is missing, or a cell is malformed
+        (line and column are named).
     """
     found = parse_measurements(read_bytes(Path(path)), source=Path(path).name or str(path))
     return tuple(_located(row, Path(path).parent) for row in found)
@@ -156,13 +176,19 @@ def read_measurements(path: str | Path) -> tuple[Measurement, ...]:
 
 def _located(row: Measurement, folder: Path) -> Measurement:
     """The row with the paths of its files seen from here."""
-    config = row.config if not row.config or row.config.lstrip().startswith("{") else str(folder / row.config)
+    config = (
+        row.config
+        if not row.config or row.config.lstrip().startswith("{")
+        else str(folder / row.config)
+    )
     teacher = str(folder / row.teacher) if row.teacher.endswith(".json") else row.teacher
     cluster = str(folder / row.cluster) if row.cluster.endswith(FILES) else row.cluster
     return replace(row, config=config, teacher=teacher, cluster=cluster)
 
 
 def parse_measurements(content: bytes, *, source: str) -> tuple[Measurement, ...]:
-    """The rows in `content` (CSV, UTF-8); `source` names them in errors. Raises DataError as `read_measurements`."""
+    """The rows in `content` (CSV, UTF-8); `source` names them in errors. Raises DataError as
+    `read_measurements`.
+    """
     names, lines = table_lines(content, source=source)
     return parse_rows(names, lines, form=_FORM, source=source)

@@ -1,4 +1,6 @@
-"""Which model a row's name means: one of the catalog, beside words of the run, or a decoder of a usual form with the row's own sizes."""
+"""Which model a row's name means: one of the catalog, beside words of the run, or a decoder of a
+usual form with the row's own sizes.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,33 @@ NEAR: Final = 0.1
 _MODELS: Final = frozenset(name for entry in ENTRIES for name in entry.names)
 _RUN: Final = frozenset(
     [
-        *("bf16", "fp16", "fp32", "fp8", "fp4", "nvfp4", "mxfp8", "mxfp4", "mx", "cs", "sc", "int8", "mixed", "amp"),
-        *("pretrain", "pretraining", "training", "train", "bench", "benchmark", "tokendrop", "dropless", "release"),
+        *(
+            "bf16",
+            "fp16",
+            "fp32",
+            "fp8",
+            "fp4",
+            "nvfp4",
+            "mxfp8",
+            "mxfp4",
+            "mx",
+            "cs",
+            "sc",
+            "int8",
+            "mixed",
+            "amp",
+        ),
+        *(
+            "pretrain",
+            "pretraining",
+            "training",
+            "train",
+            "bench",
+            "benchmark",
+            "tokendrop",
+            "dropless",
+            "release",
+        ),
         *("model", "gpu", "gpus", "nodes", "chat", "instruct", "base", "hf"),
         *(word for name in runtime_names() if name not in _MODELS for word in name.split("-")),
     ]
@@ -37,18 +64,24 @@ _FORMS: Final = (
 
 
 def meant(row: Measurement) -> tuple[str, str]:
-    """(catalog name or form of a decoder, why) where the name of a row is none of the catalog's; ("", "") where it is, or nothing fits.
+    """(catalog name or form of a decoder, why) where the name of a row is none of the catalog's;
+    ("", "") where it is, or nothing fits.
 
-    Words of the run are not part of a name: precisions, devices, frameworks, releases. A size may stand beside it, or lack, if it is the
-    model's. Where no model of the catalog is meant, and the row says its sizes, it is the decoder of its family's form; a family that is
-    not known has gated experts, or by its feed-forward width the form of GPT (4 x hidden, as many key heads) or Llama.
+    Words of the run are not part of a name: precisions, devices, frameworks, releases. A size may
+    stand beside it, or lack, if it is the model's. Where no model of the catalog is meant, and the
+    row says its sizes, it is the decoder of its family's form; a family that is not known has gated
+    experts, or by its feed-forward width the form of GPT (4 x hidden, as many key heads) or Llama.
     """
     if row.architecture or row.config or row.model_name.strip() == "":
         return "", ""
     found = _catalogued(row.model_name[:MAX_NAME])
     if found is not None and row.hidden in (None, found.config.get("hidden_size", row.hidden)):
         name = found.names[0]
-        return ("", "") if is_catalog_name(row.model_name) else (name, f"what {row.model_name!r} means")
+        return (
+            ("", "")
+            if is_catalog_name(row.model_name)
+            else (name, f"what {row.model_name!r} means")
+        )
     if not (row.layers and row.hidden and row.heads and row.vocab):
         return "", ""
     form = _form(row)
@@ -56,7 +89,9 @@ def meant(row: Measurement) -> tuple[str, str]:
 
 
 def catalogued(name: str) -> str:
-    """The catalog's name of the model that a name means, with words of the run, or of an organisation before a slash; "" for none."""
+    """The catalog's name of the model that a name means, with words of the run, or of an
+    organisation before a slash; "" for none.
+    """
     found = _catalogued(name[:MAX_NAME].rsplit("/", 1)[-1])
     return found.names[0] if found else ""
 
@@ -77,7 +112,11 @@ def _catalogued(name: str) -> CatalogEntry | None:
     entries = _by_key()
     if "".join(words) in entries:
         return entries["".join(words)]
-    kept = [word for word in words if word not in _RUN and not _VERSION.fullmatch(word) and find_accelerator(word) is None]
+    kept = [
+        word
+        for word in words
+        if word not in _RUN and not _VERSION.fullmatch(word) and find_accelerator(word) is None
+    ]
     if "".join(kept) in entries:
         return entries["".join(kept)]
     size = next((match for word in reversed(kept) if (match := _SIZE.fullmatch(word))), None)
@@ -85,7 +124,14 @@ def _catalogued(name: str) -> CatalogEntry | None:
         return None
     parameters = float(size[1]) * _UNIT[size[2]]
     bare = "".join(word for word in kept if word != size[0])
-    return next((entry for key, entry in entries.items() if key == bare and abs(entry.parameters / parameters - 1) <= NEAR), None)
+    return next(
+        (
+            entry
+            for key, entry in entries.items()
+            if key == bare and abs(entry.parameters / parameters - 1) <= NEAR
+        ),
+        None,
+    )
 
 
 @cache

@@ -16,8 +16,9 @@ _FILLING: Final = frozenset({"cpu", "host", "offload", "and", "zero"})
 
 
 def offloaded(row: Measurement) -> tuple[int, tuple[str, ...]]:
-    """(percent of the optimizer's states, options of the runtime) for words such as ``opt``, ``opt+param``, ``full-cpu`` or ``cpu``: the
-    states alone where nothing else is said, parameters too where all or they are.
+    """(percent of the optimizer's states, options of the runtime) for words such as ``opt``,
+    ``opt+param``, ``full-cpu`` or ``cpu``: the states alone where nothing else is said, parameters
+    too where all or they are.
 
     Raises:
         StrategyError: other words.

@@ -11,20 +11,34 @@ from shardwright.hardware.catalog.constants import Declared
 
 
 def optimum(
-    declared: Sequence[Declared], at: Sequence[float], *, residual: FloatArray, slope: FloatArray, weights: FloatArray, noise: float
+    declared: Sequence[Declared],
+    at: Sequence[float],
+    *,
+    residual: FloatArray,
+    slope: FloatArray,
+    weights: FloatArray,
+    noise: float,
 ) -> dict[str, float]:
     """Name -> value of the constants that minimise
 
         sum_i w_i rho(z_i / noise) + sum_k (ln(c_k / prior_k) / spread_k)^2,    z_i = residual_i + slope_i . ln(c / at)
 
-    with rho(z) = 2 (sqrt(1 + z^2) - 1): by least squares that are weighed anew, then each value inside its bounds.
+    with rho(z) = 2 (sqrt(1 + z^2) - 1): by least squares that are weighed anew, then each value
+    inside its bounds.
 
     Args:
-        declared: the constants. at: their values where residuals and slopes were taken. residual: (rows,) ln(predicted / measured).
-        slope: (rows, constants) d residual / d ln constant. weights: (rows,). noise: spread of a residual that no constant explains.
+        declared: the constants.
+        at: their values where residuals and slopes were taken.
+        residual: (rows,) ln(predicted / measured).
+        slope: (rows, constants) d residual / d ln constant.
+        weights: (rows,).
+        noise: spread of a residual that no constant explains.
     """
     logs = np.log(np.array(at, dtype=np.float64))
-    centre, tight = np.log([one.prior for one in declared]), np.array([one.spread for one in declared]) ** -2.0
+    centre, tight = (
+        np.log([one.prior for one in declared]),
+        np.array([one.spread for one in declared]) ** -2.0,
+    )
     low, high = np.log([one.low for one in declared]), np.log([one.high for one in declared])
     values = logs.copy()
     for _ in range(50):
@@ -36,4 +50,6 @@ def optimum(
         if np.abs(following - values).max() < 1e-6:
             break
         values = following
-    return {one.name: float(f"{np.exp(value):.5g}") for one, value in zip(declared, values, strict=True)}
+    return {
+        one.name: float(f"{np.exp(value):.5g}") for one, value in zip(declared, values, strict=True)
+    }

@@ -20,14 +20,21 @@ MIN_TASKS = 64
 
 def problem_of_case(case: Case, *, constants: Constants = SHIPPED) -> Problem:
     """The problem of a measured run."""
-    return Problem(model=case.model, cluster=case.cluster, job=case.job, runtime=load_runtime(case.runtime), constants=constants)
+    return Problem(
+        model=case.model,
+        cluster=case.cluster,
+        job=case.job,
+        runtime=load_runtime(case.runtime),
+        constants=constants,
+    )
 
 
 def predict_case(case: Case, *, constants: Constants = SHIPPED) -> Prediction:
     """Time and memory of a measured run, without where its numbers come from.
 
     Raises:
-        InfeasibleError, StrategyError, ModelError, ClusterError, RuntimeModelError: by what cannot be predicted.
+        InfeasibleError, StrategyError, ModelError, ClusterError, RuntimeModelError: by what cannot
+        be predicted.
     """
     return predict(problem_of_case(case, constants=constants), case.grid, with_sources=False)
 
@@ -50,14 +57,18 @@ class Runs:
 
     def number(self, case: Case) -> int:
         """That of the first case that ran the same."""
-        if id(case) not in self._seen:  # a model takes long to hash; a case that was seen is kept, so that no other gets its id
+        if (
+            id(case) not in self._seen
+        ):  # a model takes long to hash; a case that was seen is kept, so that no other gets its id
             ran = (case.model, case.cluster, case.job, case.runtime, case.grid)
             self._seen[id(case)] = case, self._first.setdefault(ran, len(self._first))
         return self._seen[id(case)][1]
 
 
 class Evaluator:
-    """Step times of many (case, constants) pairs, in `workers` processes; pairs seen before, or of equal runs, are not simulated again."""
+    """Step times of many (case, constants) pairs, in `workers` processes; pairs seen before, or of
+    equal runs, are not simulated again.
+    """
 
     def __init__(self, pool: ProcessPoolExecutor | None) -> None:
         self._pool = pool

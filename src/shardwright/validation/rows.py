@@ -1,7 +1,8 @@
 """From a row of a table to a problem and the strategy that ran, or to the reason why not.
 
-Nothing is guessed: a cell that is empty, in the table and in the facts beside it, and that the others do not imply (`implied`), makes the
-row incomplete. What filled a cell is listed in ``Case.assumptions``.
+Nothing is guessed: a cell that is empty, in the table and in the facts beside it, and that the
+others do not imply (`implied`), makes the row incomplete. What filled a cell is listed in
+``Case.assumptions``.
 """
 
 from __future__ import annotations
@@ -65,12 +66,17 @@ def to_case(row: Measurement, *, facts: Facts, runtime: str = "") -> Case | Skip
     """The case of a row, or why it is skipped.
 
     Args:
-        facts: what is known of its table. runtime: of rows for which neither they nor their facts name one.
+        facts: what is known of its table.
+        runtime: of rows for which neither they nor their facts name one.
     """
     try:
         _screen(row)
         completed = complete(row, facts=facts)
-        return completed if isinstance(completed, Skip) else _case(row, completed=completed, facts=facts, runtime=runtime)
+        return (
+            completed
+            if isinstance(completed, Skip)
+            else _case(row, completed=completed, facts=facts, runtime=runtime)
+        )
     except _Unusable as unusable:
         return Skip(measurement=row, reason=unusable.reason, detail=unusable.detail)
     except StrategyError as error:
@@ -99,14 +105,22 @@ def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime
     cluster = row_cluster(row, facts=facts)
     if isinstance(cluster, tuple):
         raise _Unusable(*cluster)
-    runtime = _runtime(row, device=cluster.node.accelerator, otherwise=runtime, assumptions=assumptions)
+    runtime = _runtime(
+        row, device=cluster.node.accelerator, otherwise=runtime, assumptions=assumptions
+    )
     runtime = _with_options(runtime, (*(f"{module}=on" for module in modules), *offloaded(row)[1]))
     model = row_model(row, config=completed.config)
     if isinstance(model, tuple):
         raise _Unusable(*model)
     model = _trained(row, model=model, assumptions=assumptions)
     degrees = _degrees(row)
-    grid = _grid(row, degrees=degrees, node=cluster.node.num_devices, runtime=runtime, assumptions=assumptions)
+    grid = _grid(
+        row,
+        degrees=degrees,
+        node=cluster.node.num_devices,
+        runtime=runtime,
+        assumptions=assumptions,
+    )
     samples = row.global_batch
     if samples is None and row.gradient_accumulation and row.micro_batch:
         samples = row.micro_batch * degrees.dp * row.gradient_accumulation
@@ -129,7 +143,11 @@ def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime
         measured_kind=kind,
         measured_s=seconds if ran else None,
         memory_kind=memory_kind if ran else MemoryKind.NONE,
-        memory_bytes=round((row.peak_mem_gb or 0.0) * GIB) if ran and memory_kind is not MemoryKind.NONE else None,
+        memory_bytes=(
+            round((row.peak_mem_gb or 0.0) * GIB)
+            if ran and memory_kind is not MemoryKind.NONE
+            else None
+        ),
         ran=ran,
         laboratory=row.laboratory or row.source_id,
     )
@@ -147,18 +165,27 @@ def _require_runnable(case: Case, *, named: bool, assumptions: list[str]) -> Non
 
 
 def _require_possible(case: Case) -> None:
-    """No step is shorter than its FLOPs at the peak of its devices, as one in milliseconds would seem, or too long to be simulated."""
+    """No step is shorter than its FLOPs at the peak of its devices, as one in milliseconds would
+    seem, or too long to be simulated.
+    """
     least = seconds_at_peak(problem_of_case(case))
     if least == inf:
         device, format_ = case.cluster.node.accelerator.name, case.job.compute.value
-        raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, f"{device} has no units for {format_}")
+        raise _Unusable(
+            SkipReason.INCONSISTENT_CONFIGURATION, f"{device} has no units for {format_}"
+        )
     if least > LONGEST_STEP_S:
         raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, f"at least {least:.3g} s at peak")
     if case.measured_s is not None and case.measured_s < least:
-        raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, f"{case.measured_s:.3g} s, less than the {least:.3g} s at peak")
+        raise _Unusable(
+            SkipReason.INCONSISTENT_CONFIGURATION,
+            f"{case.measured_s:.3g} s, less than the {least:.3g} s at peak",
+        )
 
 
-def _runtime(row: Measurement, *, device: Accelerator, otherwise: str, assumptions: list[str]) -> str:
+def _runtime(
+    row: Measurement, *, device: Accelerator, otherwise: str, assumptions: list[str]
+) -> str:
     """As the row or its table says, else the usual one of the device."""
     name = row.runtime or otherwise
     if not name:
@@ -172,7 +199,9 @@ def _runtime(row: Measurement, *, device: Accelerator, otherwise: str, assumptio
 
 
 def _named(words: str, assumptions: list[str]) -> str:
-    """The runtime that a cell names, with the options behind it: by its name, else the base that is nearest to a framework and version."""
+    """The runtime that a cell names, with the options behind it: by its name, else the base that is
+    nearest to a framework and version.
+    """
     base = " ".join(word for word in words.split() if "=" not in word)
     if is_runtime(base) or not (near := described(base)):
         return words
@@ -181,7 +210,9 @@ def _named(words: str, assumptions: list[str]) -> str:
 
 
 def _scaled(runtime: str, precision: str) -> str:
-    """The runtime with the scaling that the words of the row's precision name, where it has that and nothing sets another."""
+    """The runtime with the scaling that the words of the row's precision name, where it has that
+    and nothing sets another.
+    """
     said, made = words.scaling(precision), load_runtime(runtime)
     if not said or "fp8" in dict(made.options) or said not in offered_values(made).get("fp8", ()):
         return runtime
@@ -197,7 +228,10 @@ def _trained(row: Measurement, *, model: Model, assumptions: list[str]) -> Model
     if tuned and tuned[1] != "SFT" and not row.train:
         raise _Unusable(SkipReason.FINE_TUNING, f"{tuned[1]}: train is empty")
     if tuned:
-        assumptions.append(f"{tuned[1]}: every sequence is filled, as packed samples fill it, and attended to as one")
+        assumptions.append(
+            f"{tuned[1]}: every sequence is filled, as packed samples fill it, and attended to"
+            " as one"
+        )
     if not row.teacher and loads_teacher(row):
         raise _Unusable(SkipReason.INCOMPLETE_CONFIGURATION, "teacher")
     try:
@@ -210,7 +244,9 @@ def _trained(row: Measurement, *, model: Model, assumptions: list[str]) -> Model
 
 
 def _with_options(runtime: str, options: tuple[str, ...]) -> str:
-    """The runtime with what cells of the strategy set: modules that run again, parameters in host memory."""
+    """The runtime with what cells of the strategy set: modules that run again, parameters in host
+    memory.
+    """
     try:
         return load_runtime(" ".join([runtime, *options])).name
     except RuntimeModelError as error:
@@ -218,19 +254,30 @@ def _with_options(runtime: str, options: tuple[str, ...]) -> str:
 
 
 def _degrees(row: Measurement) -> _Degrees:
-    """tp, cp, pp as printed (cp is 1 where the column is empty); dp as printed, else what is left of the devices."""
+    """tp, cp, pp as printed (cp is 1 where the column is empty); dp as printed, else what is left
+    of the devices.
+    """
     tp, cp, pp, count = row.tp or 1, row.cp or 1, row.pp or 1, row.gpu_count or 0
     dp = row.dp or count // (tp * cp * pp)
     if dp < 1 or tp * cp * pp * dp != count:
-        raise _Unusable(SkipReason.INCONSISTENT_CONFIGURATION, f"tp {tp} x cp {cp} x pp {pp} x dp {dp} is not {count} devices")
+        raise _Unusable(
+            SkipReason.INCONSISTENT_CONFIGURATION,
+            f"tp {tp} x cp {cp} x pp {pp} x dp {dp} is not {count} devices",
+        )
     return _Degrees(tp, cp, pp, dp)
 
 
-def _grid(row: Measurement, *, degrees: _Degrees, node: int, runtime: str, assumptions: list[str]) -> Grid:
-    """The strategy. Its schedule is the column's where that names one other than 1F1B, else 1F1B, interleaved with several chunks."""
+def _grid(
+    row: Measurement, *, degrees: _Degrees, node: int, runtime: str, assumptions: list[str]
+) -> Grid:
+    """The strategy. Its schedule is the column's where that names one other than 1F1B, else 1F1B,
+    interleaved with several chunks.
+    """
     zero, shard = words.sharding(row.zero_stage_or_fsdp, node=node)
     holders = degrees.dp * degrees.cp
-    shard = holders // (row.optimizer_instances or 1) if (row.optimizer_instances or 1) > 1 else shard
+    shard = (
+        holders // (row.optimizer_instances or 1) if (row.optimizer_instances or 1) > 1 else shard
+    )
     own = _schedule(row, pp=degrees.pp, assumptions=assumptions)
     recompute, recompute_layers = _recompute(row, runtime=runtime, assumptions=assumptions)
     vpp = row.vpp or (grid_schedule(own).chunks if own else 1)
@@ -280,7 +327,9 @@ def _recompute(row: Measurement, *, runtime: str, assumptions: list[str]) -> tup
 
 
 def _schedule(row: Measurement, *, pp: int, assumptions: list[str]) -> str:
-    """The column's schedule where that names one other than 1F1B; chunks of an interleaved one must be said."""
+    """The column's schedule where that names one other than 1F1B; chunks of an interleaved one must
+    be said.
+    """
     said = words.schedule(row.schedule) if pp > 1 else ""
     if pp > 1 and row.schedule and not said:
         assumptions.append(f"schedule 1f1b: {row.schedule[:40]!r} is none that is known here")
@@ -290,8 +339,8 @@ def _schedule(row: Measurement, *, pp: int, assumptions: list[str]) -> str:
 
 
 def _stage_layers(row: Measurement, *, pp: int, vpp: int) -> tuple[int, int, tuple[int, ...]]:
-    """Layers of the first and last stage (0, 0 = even or not given) where the row gives a partition; of all, or of all chunks, where others
-    differ too.
+    """Layers of the first and last stage (0, 0 = even or not given) where the row gives a
+    partition; of all, or of all chunks, where others differ too.
     """
     counts = row.stage_layers
     if not counts or pp == 1 or len(set(counts)) == 1:
@@ -323,15 +372,23 @@ def _job(row: Measurement, *, samples: int) -> TrainingJob:
 
 
 def _require_legal(grid: Grid, *, model: Model, job: TrainingJob, num_devices: int) -> None:
-    facts = grid_facts(model, devices=num_devices, global_batch=job.global_batch, seq_len=job.sequence_length)
+    facts = grid_facts(
+        model, devices=num_devices, global_batch=job.global_batch, seq_len=job.sequence_length
+    )
     for broken in violations(grid, facts=facts, general=True):
         inconsistent = broken.rule in ("grid.devices", "grid.batch")
-        reason = SkipReason.INCONSISTENT_CONFIGURATION if inconsistent else SkipReason.UNSUPPORTED_STRATEGY
+        reason = (
+            SkipReason.INCONSISTENT_CONFIGURATION
+            if inconsistent
+            else SkipReason.UNSUPPORTED_STRATEGY
+        )
         raise _Unusable(reason, broken.message)
 
 
 def _measured(row: Measurement, *, samples: int) -> tuple[MeasuredKind, float | None]:
-    """Seconds a step: as printed, else from samples or tokens a second, else from TFLOP/s by SC21's formula."""
+    """Seconds a step: as printed, else from samples or tokens a second, else from TFLOP/s by SC21's
+    formula.
+    """
     tokens, count = samples * (row.seq_len or 0), row.gpu_count or 1
     if row.measured_iter_time_s:
         return MeasuredKind.ITERATION_TIME, row.measured_iter_time_s
@@ -347,9 +404,11 @@ def _measured(row: Measurement, *, samples: int) -> tuple[MeasuredKind, float | 
 
 
 def sc21_seconds(row: Measurement, *, samples: int) -> float | None:
-    """Seconds a step behind the TFLOP/s of Narayanan et al. (SC21, equation 3): 96 B s l h^2 (1 + s/6h + V/16lh) / (devices x FLOP/s).
+    """Seconds a step behind the TFLOP/s of Narayanan et al. (SC21, equation 3): 96 B s l h^2 (1 +
+    s/6h + V/16lh) / (devices x FLOP/s).
 
-    B samples, s tokens a sample, l layers, h hidden, V vocabulary; recomputed forwards are counted. None if a size is missing.
+    B samples, s tokens a sample, l layers, h hidden, V vocabulary; recomputed forwards are counted.
+    None if a size is missing.
     """
     s, layers, h, vocab = row.seq_len, row.layers, row.hidden, row.vocab
     if not (s and layers and h and vocab and row.tflops_per_gpu and row.gpu_count):

@@ -1,7 +1,8 @@
 """Which rows something is said of: conditions on the cells of a row, all of which must hold.
 
-A condition on words is a regular expression, or several, searched for in the cell whatever the case: one of them must be found. A condition
-on a number is that number, or bounds; an empty cell counts as 0. The name ``text`` stands for model, place in the table and notes together.
+A condition on words is a regular expression, or several, searched for in the cell whatever the
+case: one of them must be found. A condition on a number is that number, or bounds; an empty cell
+counts as 0. The name ``text`` stands for model, place in the table and notes together.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Bounds:
 
     def holds(self, cell: Any) -> bool:
         """Whether a cell's number is within the bounds; an empty cell is 0, words are never."""
-        return (cell is None or isinstance(cell, int | float)) and self.at_least <= (cell or 0) <= self.at_most
+        return (cell is None or isinstance(cell, int | float)) and self.at_least <= (
+            cell or 0
+        ) <= self.at_most
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +64,22 @@ class Selector:
 
 
 def cells_of(row: Any) -> dict[str, Any]:
-    """Name -> value of the cells of a row of any kind of table, and ``text``: model, place and notes together."""
-    return {f.name: getattr(row, f.name) for f in fields(row)} | {TEXT: f"{row.model_name}; {row.table_or_row}; {row.notes}"}
+    """Name -> value of the cells of a row of any kind of table, and ``text``: model, place and
+    notes together.
+    """
+    return {f.name: getattr(row, f.name) for f in fields(row)} | {
+        TEXT: f"{row.model_name}; {row.table_or_row}; {row.notes}"
+    }
 
 
-def parse_selector(value: Any, *, columns: Columns = COLUMNS, more: tuple[str, ...] = ()) -> Selector:
+def parse_selector(
+    value: Any, *, columns: Columns = COLUMNS, more: tuple[str, ...] = ()
+) -> Selector:
     """A selector from a mapping: column -> pattern, patterns, number, or {at_least, at_most}.
 
     Args:
-        columns: of the kind of table. more: names that may be used besides them.
+        columns: of the kind of table.
+        more: names that may be used besides them.
 
     Raises:
         ValueError: it is none; the column is named.
@@ -79,8 +89,12 @@ def parse_selector(value: Any, *, columns: Columns = COLUMNS, more: tuple[str, .
     known = (*columns, TEXT, *more)
     for column in value:
         if column not in known:
-            raise ValueError(f"there is no column {str(column)[:40]!r}: {nearest(str(column)[:40], known)}")
-    return Selector(tuple((column, _condition(column, condition)) for column, condition in value.items()))
+            raise ValueError(
+                f"there is no column {str(column)[:40]!r}: {nearest(str(column)[:40], known)}"
+            )
+    return Selector(
+        tuple((column, _condition(column, condition)) for column, condition in value.items())
+    )
 
 
 def parse_pattern(text: Any) -> re.Pattern[str]:
@@ -106,8 +120,14 @@ def _condition(column: str, value: Any) -> Words | Bounds:
             return Bounds(value, value)
         if isinstance(value, dict) and value and value.keys() <= {"at_least", "at_most"}:
             low, high = value.get("at_least", float("-inf")), value.get("at_most", float("inf"))
-            if all(isinstance(bound, int | float) and not isinstance(bound, bool) for bound in (low, high)):
+            if all(
+                isinstance(bound, int | float) and not isinstance(bound, bool)
+                for bound in (low, high)
+            ):
                 return Bounds(low, high)
     except ValueError as error:
         raise ValueError(f"{column}: {error}") from None
-    raise ValueError(f"{column}: a condition is a pattern, a list of patterns, a number, or {{at_least, at_most}}")
+    raise ValueError(
+        f"{column}: a condition is a pattern, a list of patterns, a number, or {{at_least,"
+        " at_most}"
+    )

@@ -1,4 +1,6 @@
-"""All rows, all folds: the fit to everything, the constants of each fold, and what each predicts for the rows it has not seen."""
+"""All rows, all folds: the fit to everything, the constants of each fold, and what each predicts
+for the rows it has not seen.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class Study:
     """Predictions of all rows in all folds.
 
     Args:
-        fit: to all rows; None if nothing was fitted. folds: constants by kind of fold; of ``none``, those of the fit.
+        fit: to all rows; None if nothing was fitted.
+        folds: constants by kind of fold; of ``none``, those of the fit.
         validations: one a kind of fold.
     """
 
@@ -38,11 +41,20 @@ class Study:
         return next(v for v in self.validations if v.fold == fold)
 
 
-def timed_cases(cases: Iterable[Case | Skip], *, evaluator: Evaluator, unfitted: Sequence[Selector] = ()) -> list[Case]:
-    """The cases that a fit can use: they ran, a time was measured, and the strategy can be simulated; without the `unfitted`."""
+def timed_cases(
+    cases: Iterable[Case | Skip], *, evaluator: Evaluator, unfitted: Sequence[Selector] = ()
+) -> list[Case]:
+    """The cases that a fit can use: they ran, a time was measured, and the strategy can be
+    simulated; without the `unfitted`.
+    """
     usable = []
     for case in cases:
-        if isinstance(case, Skip) or not case.ran or case.measured_s is None or selected(case.measurement, *unfitted):
+        if (
+            isinstance(case, Skip)
+            or not case.ran
+            or case.measured_s is None
+            or selected(case.measurement, *unfitted)
+        ):
             continue
         try:
             evaluator.seconds([(case, SHIPPED)])
@@ -61,38 +73,54 @@ def study(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Study:
-    """Fit to all rows but the `unfitted`, fit without each fold, predict each fold with the constants that have not seen it.
+    """Fit to all rows but the `unfitted`, fit without each fold, predict each fold with the
+    constants that have not seen it.
 
     Args:
-        cases: what `rows.to_case` made of the rows. folds: kinds of fold; ``none`` predicts with the shipped constants.
-        known: constants of each kind of fold that were fitted before; nothing is fitted then. workers: processes.
+        cases: what `rows.to_case` made of the rows.
+        folds: kinds of fold; ``none`` predicts with the shipped constants.
+        known: constants of each kind of fold that were fitted before; nothing is fitted then.
+        workers: processes.
 
     Raises:
         DataError: a kind of fold is not in `known`.
     """
     held = [fold for fold in folds if fold != "none" and fold not in CONSTANTS_OF]
-    held += [wanted for fold in folds if (wanted := CONSTANTS_OF.get(fold, "")) and wanted not in held]
+    held += [
+        wanted for fold in folds if (wanted := CONSTANTS_OF.get(fold, "")) and wanted not in held
+    ]
     whole, fitted = None, []
     if known is not None:
         missing = next((fold for fold in held if fold not in known), "")
         if missing:
-            raise DataError(f"no constants of {missing} folds were stored", hint="validate --save-folds stores all kinds")
+            raise DataError(
+                f"no constants of {missing} folds were stored",
+                hint="validate --save-folds stores all kinds",
+            )
         fitted = [known[fold] for fold in held]
     elif held:
         with evaluator(workers=workers) as simulate:
             usable = timed_cases(cases, evaluator=simulate, unfitted=unfitted)
             whole = fit(usable, evaluator=simulate, progress=progress)
             fitted = [FoldConstants(fold="none", values=(("", whole.constants),))]
-            fitted += [leave_out(usable, whole, fold=fold, evaluator=simulate, progress=progress) for fold in held]
+            fitted += [
+                leave_out(usable, whole, fold=fold, evaluator=simulate, progress=progress)
+                for fold in held
+            ]
     constants = {group.fold: group for group in (*fitted, FoldConstants(fold="none"))}
     constants |= {fold: constants[CONSTANTS_OF[fold]] for fold in folds if fold in CONSTANTS_OF}
     predictions = Predictions([replace(constants[fold], fold=fold) for fold in folds])
-    judged = tuple(judge(cases, predict=partial(predictions.of, fold=fold), fold=fold, progress=progress) for fold in folds)
+    judged = tuple(
+        judge(cases, predict=partial(predictions.of, fold=fold), fold=fold, progress=progress)
+        for fold in folds
+    )
     return Study(fit=whole, folds=tuple(fitted), validations=judged)
 
 
 class Predictions:
-    """Predictions of cases in kinds of folds: a run once with each of the constants, all of a case together, as its plan is laid once."""
+    """Predictions of cases in kinds of folds: a run once with each of the constants, all of a case
+    together, as its plan is laid once.
+    """
 
     def __init__(self, groups: Sequence[FoldConstants]) -> None:
         self._groups = {group.fold: group for group in groups}

@@ -1,4 +1,5 @@
-"""Machines for tests of serving kernels: with tables, without, and with every second or byte rescaled."""
+"""Machines for tests of serving kernels: with tables, without, and with every second or byte
+rescaled."""
 
 from __future__ import annotations
 
@@ -22,7 +23,12 @@ DEVICES = ("h200-sxm", "b200-sxm", "mi300x")
 
 @cache
 def machine(name: str, dtype: Dtype = Dtype.BF16) -> Machine:
-    return machine_of(accelerator(name), compute=dtype, attention=AttentionKernel.FLASH_3, elements=ElementKernels.FUSED)
+    return machine_of(
+        accelerator(name),
+        compute=dtype,
+        attention=AttentionKernel.FLASH_3,
+        elements=ElementKernels.FUSED,
+    )
 
 
 def untabled(one: Machine) -> Machine:
@@ -59,7 +65,17 @@ def decode_attention(
     queries: int = 1,
     library: str = "",
 ) -> FloatArray:
-    """Seconds of `sequences` that decode at a mean of `context` keys each: the columns put together, keys at most the window's."""
-    start, slope = decode_columns(one, shape, kv=kv, heads=heads, kv_heads=kv_heads, sequences=sequences, queries=queries, library=library)
+    """Seconds of `sequences` that decode at a mean of `context` keys each: the columns put
+    together, keys at most the window's."""
+    start, slope = decode_columns(
+        one,
+        shape,
+        kv=kv,
+        heads=heads,
+        kv_heads=kv_heads,
+        sequences=sequences,
+        queries=queries,
+        library=library,
+    )
     limits = [limit for limit in (shape.window, shape.selected) if limit]
     return np.asarray(start + slope * sequences * np.minimum(context, min(limits, default=np.inf)))

@@ -1,4 +1,5 @@
-"""Shipped tables against raw rows that lie on none of their points: figures of aiconfigurator-core 0.12.0 (`tools/serving_samples.py`)."""
+"""Shipped tables against raw rows that lie on none of their points: figures of aiconfigurator-core
+0.12.0 (`tools/serving_samples.py`)."""
 
 from __future__ import annotations
 
@@ -79,11 +80,17 @@ def expert_error(row: dict[str, str], *, tabled: bool) -> float:
 
 @pytest.mark.parametrize(
     ("family", "error", "by_table", "by_formula"),
-    [("decode", decode_error, 0.12, 0.40), ("products", product_error, 0.06, 0.20), ("experts", expert_error, 0.18, 0.45)],
+    [
+        ("decode", decode_error, 0.12, 0.40),
+        ("products", product_error, 0.06, 0.20),
+        ("experts", expert_error, 0.18, 0.45),
+    ],
 )
 def test_median_error(family: str, error: object, by_table: float, by_formula: float) -> None:
     rows = rows_of(family)
     assert callable(error)
-    tables, formulas = (float(np.median([error(row, tabled=tabled) for row in rows])) for tabled in (True, False))
+    tables, formulas = (
+        float(np.median([error(row, tabled=tabled) for row in rows])) for tabled in (True, False)
+    )
     assert tables < by_table
     assert tables < formulas < by_formula

@@ -42,13 +42,37 @@ def two_nodes(per_node: int = 8) -> Span:
     )
 
 
-def ways(exchange: TokenExchange, tokens: int, *, span: Span, network: Network = NO_TABLES, sent: float = 1.0) -> FloatArray:
-    return np.concatenate(exchange_ways(exchange, tokens=np.array([tokens]), hidden=7168, topk=8, span=span, network=network, sent=sent))
+def ways(
+    exchange: TokenExchange,
+    tokens: int,
+    *,
+    span: Span,
+    network: Network = NO_TABLES,
+    sent: float = 1.0,
+) -> FloatArray:
+    return np.concatenate(
+        exchange_ways(
+            exchange,
+            tokens=np.array([tokens]),
+            hidden=7168,
+            topk=8,
+            span=span,
+            network=network,
+            sent=sent,
+        )
+    )
 
 
 @FEW
-@given(exchange=st.sampled_from(TokenExchange), tokens=st.integers(0, 50_000), more=st.integers(1, 50_000), far=st.booleans())
-def test_never_falls_with_tokens(exchange: TokenExchange, tokens: int, more: int, far: bool) -> None:
+@given(
+    exchange=st.sampled_from(TokenExchange),
+    tokens=st.integers(0, 50_000),
+    more=st.integers(1, 50_000),
+    far=st.booleans(),
+)
+def test_never_falls_with_tokens(
+    exchange: TokenExchange, tokens: int, more: int, far: bool
+) -> None:
     span = two_nodes() if far else island("h200-sxm", 8)
     assert (ways(exchange, tokens + more, span=span) >= ways(exchange, tokens, span=span)).all()
 
@@ -59,11 +83,14 @@ def test_one_member_sends_nothing(exchange: TokenExchange) -> None:
 
 
 def test_devices_reached() -> None:
-    np.testing.assert_allclose(devices_reached(np.array([1.0, 8.0, 64.0]), 8), [1.0, 5.251, 7.58], rtol=1e-3)
+    np.testing.assert_allclose(
+        devices_reached(np.array([1.0, 8.0, 64.0]), 8), [1.0, 5.251, 7.58], rtol=1e-3
+    )
 
 
 def test_deepep_across_nodes_as_measured() -> None:
-    """Two nodes of H100, 128 tokens of 7168 in 8 bits there and 16 back (SGLang's rows): 102 and 186 us; the formula has no table."""
+    """Two nodes of H100, 128 tokens of 7168 in 8 bits there and 16 back (SGLang's rows): 102 and
+    186 us; the formula has no table."""
     there, back = ways(TokenExchange.LOW_LATENCY, 128, span=two_nodes())
     assert there == pytest.approx(102e-6, rel=0.2)
     assert back == pytest.approx(186e-6, rel=0.2)
@@ -79,16 +106,27 @@ def test_deepep_across_nodes_as_measured() -> None:
 def test_an_island_that_was_measured_answers_from_its_curve(
     library: str, exchange: TokenExchange, tokens: int, there: float, back: float
 ) -> None:
-    """A curve is of all hidden sizes and numbers of experts by their bytes: a single row is up to a fifth off it."""
+    """A curve is of all hidden sizes and numbers of experts by their bytes: a single row is up to a
+    fifth off it."""
     network = network_of(_cluster("h200-sxm"), library=library)
-    np.testing.assert_allclose(ways(exchange, tokens, span=island("h200-sxm", 8), network=network), [there, back], rtol=0.2)
+    np.testing.assert_allclose(
+        ways(exchange, tokens, span=island("h200-sxm", 8), network=network), [there, back], rtol=0.2
+    )
 
 
-@pytest.mark.parametrize(("library", "measured"), [("vllm", 4.7e-6), ("sglang", 3.1e-6), ("trtllm", 3.2e-6), ("nccl", 16e-6)])
+@pytest.mark.parametrize(
+    ("library", "measured"),
+    [("vllm", 4.7e-6), ("sglang", 3.1e-6), ("trtllm", 3.2e-6), ("nccl", 16e-6)],
+)
 def test_small_sums_are_the_engines_own(library: str, measured: float) -> None:
     """1 KiB over 8 H200."""
     network = network_of(_cluster("h200-sxm"), library=library)
-    spent = move_seconds(Collective.ALL_REDUCE, volume=np.array([1024.0]), span=island("h200-sxm", 8), network=network)
+    spent = move_seconds(
+        Collective.ALL_REDUCE,
+        volume=np.array([1024.0]),
+        span=island("h200-sxm", 8),
+        network=network,
+    )
     assert float(spent[0]) == pytest.approx(measured, rel=0.15)
 
 

@@ -1,4 +1,5 @@
-"""What launchers write has only fields that its readers know, of their types; and their own packages take it, where they are installed."""
+"""What launchers write has only fields that its readers know, of their types; and their own
+packages take it, where they are installed."""
 
 from __future__ import annotations
 
@@ -14,16 +15,30 @@ from shardwright.export.launchers.registry import LAUNCHERS
 from tests.export.launchers.launched import documents, launched, planned
 from tests.export.launchers.test_launchers import CLUSTERS, REFUSED
 
-# A field is a type, a dict of fields (a name that ends in ! is required), a list of what each item is, or {str: type} for any names.
+# A field is a type, a dict of fields (a name that ends in ! is required), a list of what each item
+# is, or {str: type} for any names.
 MAP = {str: str}
 META = {"name!": str}
 VOLUMES = [{"name!": str, "configMap": META, "emptyDir": {"medium": str}}]
 MOUNTS = [{"name!": str, "mountPath!": str}]
 VARIABLES = [{"name!": str, "value": str}]
 RESOURCES = {"limits": {str: int}}
-CONTAINER = {"name!": str, "image!": str, "command": [str], "env": VARIABLES, "resources": RESOURCES, "volumeMounts": MOUNTS}
+CONTAINER = {
+    "name!": str,
+    "image!": str,
+    "command": [str],
+    "env": VARIABLES,
+    "resources": RESOURCES,
+    "volumeMounts": MOUNTS,
+}
 POD = {"restartPolicy!": str, "nodeSelector": MAP, "containers!": [CONTAINER], "volumes": VOLUMES}
-INDEXED = {"completionMode!": str, "completions!": int, "parallelism!": int, "backoffLimit": int, "template!": {"spec!": POD}}
+INDEXED = {
+    "completionMode!": str,
+    "completions!": int,
+    "parallelism!": int,
+    "backoffLimit": int,
+    "template!": {"spec!": POD},
+}
 MAPPED = {"apiVersion!": str, "kind!": str, "metadata!": META, "data!": MAP}
 PATCHED = {"volumes": VOLUMES, "containers": [{"name!": str, "volumeMounts": MOUNTS}]}
 PATCHED_JOBS = [{"name!": str, "template": {"spec": {"template": {"spec": PATCHED}}}}]
@@ -37,7 +52,9 @@ KNOWN: dict[str, list[dict[str, Any]]] = {
             "spec!": {
                 "network": {"enableDNSHostnames": bool, "publishNotReadyAddresses": bool},
                 "failurePolicy": {"maxRestarts": int},
-                "replicatedJobs!": [{"name!": str, "replicas": int, "template!": {"spec!": INDEXED}}],
+                "replicatedJobs!": [
+                    {"name!": str, "replicas": int, "template!": {"spec!": INDEXED}}
+                ],
             },
         },
     ],
@@ -57,7 +74,14 @@ KNOWN: dict[str, list[dict[str, Any]]] = {
                     "numProcPerNode": int,
                     "resourcesPerNode": RESOURCES,
                 },
-                "runtimePatches": [{"manager!": str, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": PATCHED_JOBS}}}}],
+                "runtimePatches": [
+                    {
+                        "manager!": str,
+                        "trainingRuntimeSpec": {
+                            "template": {"spec": {"replicatedJobs": PATCHED_JOBS}}
+                        },
+                    }
+                ],
             },
         },
     ],
@@ -71,7 +95,8 @@ KNOWN: dict[str, list[dict[str, Any]]] = {
         }
     ],
 }
-"""Of the documents of a launcher's file. Sources: JobSet's and Trainer's API types, SkyPilot's YAML specification."""
+"""Of the documents of a launcher's file. Sources: JobSet's and Trainer's API types, SkyPilot's YAML
+specification."""
 
 
 def unlike(value: Any, wanted: Any, where: str = "") -> list[str]:
@@ -81,18 +106,44 @@ def unlike(value: Any, wanted: Any, where: str = "") -> list[str]:
     if isinstance(wanted, str):
         return [] if value == wanted else [f"{where} is {value!r}"]
     if isinstance(wanted, list):
-        return [one for n, item in enumerate(value) for one in unlike(item, wanted[0], f"{where}[{n}]")] if type(value) is list else [where]
+        return (
+            [
+                one
+                for n, item in enumerate(value)
+                for one in unlike(item, wanted[0], f"{where}[{n}]")
+            ]
+            if type(value) is list
+            else [where]
+        )
     if type(value) is not dict:
         return [where]
     if str in wanted:
-        return [one for key, item in value.items() for one in (*unlike(key, str), *unlike(item, wanted[str], f"{where}.{key}"))]
+        return [
+            one
+            for key, item in value.items()
+            for one in (*unlike(key, str), *unlike(item, wanted[str], f"{where}.{key}"))
+        ]
     fields = {key.rstrip("!"): (key.endswith("!"), inner) for key, inner in wanted.items()}
     found = [f"{where}.{key} is unknown" for key in value if key not in fields]
-    found += [f"{where}.{key} is lacking" for key, (needed, _) in fields.items() if needed and key not in value]
-    return found + [one for key, item in value.items() if key in fields for one in unlike(item, fields[key][1], f"{where}.{key}")]
+    found += [
+        f"{where}.{key} is lacking"
+        for key, (needed, _) in fields.items()
+        if needed and key not in value
+    ]
+    return found + [
+        one
+        for key, item in value.items()
+        if key in fields
+        for one in unlike(item, fields[key][1], f"{where}.{key}")
+    ]
 
 
-CASES = [(launcher, cluster) for launcher in KNOWN for cluster in CLUSTERS if (launcher, cluster) not in REFUSED]
+CASES = [
+    (launcher, cluster)
+    for launcher in KNOWN
+    for cluster in CLUSTERS
+    if (launcher, cluster) not in REFUSED
+]
 
 
 def written(launcher: str, cluster: str, folder: Path, *, image: str = "") -> list[dict[str, Any]]:
@@ -104,7 +155,11 @@ def written(launcher: str, cluster: str, folder: Path, *, image: str = "") -> li
 def test_fields_are_known(launcher: str, cluster: str, tmp_path: Path) -> None:
     found = written(launcher, cluster, tmp_path, image="registry/training:1")
     assert len(found) == len(KNOWN[launcher])
-    assert [one for document, wanted in zip(found, KNOWN[launcher], strict=True) for one in unlike(document, wanted)] == []
+    assert [
+        one
+        for document, wanted in zip(found, KNOWN[launcher], strict=True)
+        for one in unlike(document, wanted)
+    ] == []
 
 
 def test_the_check_of_fields_sees_what_is_wrong() -> None:
@@ -117,7 +172,9 @@ def test_the_check_of_fields_sees_what_is_wrong() -> None:
 
 @pytest.mark.parametrize("launcher", ["jobset", "trainjob"])
 def test_parts_of_kubernetes_fit_together(launcher: str, tmp_path: Path) -> None:
-    files, document = written(launcher, "t4:8+h100-sxm:16" if launcher == "jobset" else "h100-sxm:32", tmp_path)
+    files, document = written(
+        launcher, "t4:8+h100-sxm:16" if launcher == "jobset" else "h100-sxm:32", tmp_path
+    )
     assert document["metadata"]["name"] == files["metadata"]["name"]
     spec = document["spec"]
     if launcher == "trainjob":
@@ -125,7 +182,9 @@ def test_parts_of_kubernetes_fit_together(launcher: str, tmp_path: Path) -> None
     pods = [job["template"]["spec"]["template"]["spec"] for job in spec["replicatedJobs"]]
     for pod in pods:
         (container,) = pod["containers"]
-        assert [one["name"] for one in container["volumeMounts"]] == [one["name"] for one in pod["volumes"]]
+        assert [one["name"] for one in container["volumeMounts"]] == [
+            one["name"] for one in pod["volumes"]
+        ]
         assert pod["volumes"][0]["configMap"]["name"] == files["metadata"]["name"]
         # Kubernetes would replace $(NAME) of a variable that it knows.
         for variable in container.get("env", ()):
@@ -138,12 +197,16 @@ def test_parts_of_kubernetes_fit_together(launcher: str, tmp_path: Path) -> None
 
 def test_devices_of_others_have_no_pods(tmp_path: Path) -> None:
     for launcher in ("jobset", "trainjob"):
-        with pytest.raises(StrategyError, match="no resource of Kubernetes is known for devices of Google"):
+        with pytest.raises(
+            StrategyError, match="no resource of Kubernetes is known for devices of Google"
+        ):
             launched(planned("tpu-v5p:16", "tp4 sp dp4 zero1"), launcher, tmp_path)
     assert set(LAUNCHERS) == {*KNOWN, "slurm"}
 
 
-@pytest.mark.skipif(find_spec("kubeflow_trainer_api") is None, reason="kubeflow-trainer-api is not installed")
+@pytest.mark.skipif(
+    find_spec("kubeflow_trainer_api") is None, reason="kubeflow-trainer-api is not installed"
+)
 @pytest.mark.parametrize(("launcher", "cluster"), [case for case in CASES if case[0] != "skypilot"])
 def test_the_api_s_own_models_take_it_whole(launcher: str, cluster: str, tmp_path: Path) -> None:
     """They drop fields that they do not know: what they give back is what was written."""
@@ -158,7 +221,9 @@ def test_the_api_s_own_models_take_it_whole(launcher: str, cluster: str, tmp_pat
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(find_spec("sky") is None, reason="skypilot is not installed")
 @pytest.mark.parametrize(("launcher", "cluster"), [case for case in CASES if case[0] == "skypilot"])
-def test_skypilot_reads_its_task(launcher: str, cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skypilot_reads_its_task(
+    launcher: str, cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import sky
 
     monkeypatch.chdir(tmp_path)

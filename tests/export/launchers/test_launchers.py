@@ -1,4 +1,5 @@
-"""Whatever launches an export, every node starts the same script with its own number and ranks, in the plan's order."""
+"""Whatever launches an export, every node starts the same script with its own number and ranks, in
+the plan's order."""
 
 from __future__ import annotations
 
@@ -32,14 +33,18 @@ CLUSTERS = {
     "gb300-nvl72:16": ("tp4 sp dp4 zero1", [4] * 4),
     "a100-sxm-80gb:8+h100-sxm:8": ("tp4 sp dp4 zero1", [8, 8]),
 }
-"""Cluster -> a plan on it, and the ranks of every node that it uses: some leave nodes, or devices of one, idle."""
+"""Cluster -> a plan on it, and the ranks of every node that it uses: some leave nodes, or devices
+of one, idle."""
 STARTED: dict[str, Callable[[Path], list[list[str]]]] = {
     "jobset": node.by_jobset,
     "trainjob": node.by_trainjob,
     "skypilot": node.by_skypilot,
 }
 REFUSED = {
-    ("trainjob", "t4:8+h100-sxm:16"): "its nodes are all alike, and the plan's are 2 of 4 t4, then 1 of 8 h100-sxm",
+    (
+        "trainjob",
+        "t4:8+h100-sxm:16",
+    ): "its nodes are all alike, and the plan's are 2 of 4 t4, then 1 of 8 h100-sxm",
     ("trainjob", "a100-sxm-80gb:8+h100-sxm:8"): "its nodes are all alike",
     ("skypilot", "t4:8+h100-sxm:16"): "its nodes are all of one kind",
     ("skypilot", "a100-sxm-80gb:8+h100-sxm:8"): "its nodes are all of one kind",
@@ -59,7 +64,9 @@ def test_every_node_is_started(launcher: str, cluster: str, tmp_path: Path) -> N
     if (launcher, cluster) in REFUSED:
         with pytest.raises(StrategyError, match=r"\[export\.launch\]") as error:
             launched(one, launcher, tmp_path)
-        assert f"{launcher} cannot start this plan: {REFUSED[launcher, cluster]}" in str(error.value)
+        assert f"{launcher} cannot start this plan: {REFUSED[launcher, cluster]}" in str(
+            error.value
+        )
         return
     export, path = launched(one, launcher, tmp_path)
     found = [words(call) for call in STARTED[launcher](path)]
@@ -94,7 +101,11 @@ def test_slurm_starts_every_node_where_the_plan_has_it(cluster: str, tmp_path: P
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_is_started_the_same(target: str, tmp_path: Path) -> None:
     """Its script makes of what a node is told the words of its own launcher."""
-    runtime = {"megatron": "megatron-core", "flagscale": "megatron-core", "accelerate": "torchtitan"}.get(target, target)
+    runtime = {
+        "megatron": "megatron-core",
+        "flagscale": "megatron-core",
+        "accelerate": "torchtitan",
+    }.get(target, target)
     one = stored(parse_grid("dp16 zero1"), runtime=runtime)
     if target in ("flagscale", "megatron-bridge"):
         with pytest.raises(StrategyError, match="slurm starts a script, and this target has none"):
@@ -105,7 +116,10 @@ def test_every_target_is_started_the_same(target: str, tmp_path: Path) -> None:
     assert len(found) == 2
     for number, call in enumerate(found):
         said = " ".join(call)
-        words = {"accelerate": "--machine_rank {} --main_process_ip first ", "maxtext": "2 {} first 0,1,2,3,4,5,6,7 -m maxtext"}
+        words = {
+            "accelerate": "--machine_rank {} --main_process_ip first ",
+            "maxtext": "2 {} first 0,1,2,3,4,5,6,7 -m maxtext",
+        }
         assert words.get(target, "--node-rank {} --master-addr first ").format(number) in said
         if target != "megatron":
             assert "--steps 2" in said
@@ -117,7 +131,10 @@ def test_slurm_takes_the_hosts_that_are_given(tmp_path: Path) -> None:
     _, path = launched(one, "slurm", tmp_path, hosts=(Host(name="z"), Host(name="a")))
     assert "#SBATCH --nodelist=z,a" in path.read_text()
     found = [words(call) for call in node.by_slurm(path, [["a", "z"]])]
-    assert [(call["--node-rank"], call["--master-addr"]) for call in found] == [("1", "z"), ("0", "z")]
+    assert [(call["--node-rank"], call["--master-addr"]) for call in found] == [
+        ("1", "z"),
+        ("0", "z"),
+    ]
     with pytest.raises(AssertionError, match="other is not in"):
         node.by_slurm(path, [["a", "other"]])
 
@@ -125,19 +142,27 @@ def test_slurm_takes_the_hosts_that_are_given(tmp_path: Path) -> None:
 def test_islands_of_several_nodes_are_segments(tmp_path: Path) -> None:
     """As the cost model has them: 16 of 18 nodes of an NVL72 each, where 32 are asked for."""
     for devices, used, segment in ((128, 128, 16), (72, 64, 16), (8, 8, 2)):
-        _, path = launched(planned(f"gb200-nvl72:{devices}", f"tp4 sp dp{used // 4} zero1"), "slurm", tmp_path)
+        _, path = launched(
+            planned(f"gb200-nvl72:{devices}", f"tp4 sp dp{used // 4} zero1"), "slurm", tmp_path
+        )
         assert f"#SBATCH --segment={segment}" in path.read_text()
     _, path = launched(planned("h100-sxm:16", "tp4 sp dp4 zero1"), "slurm", tmp_path)
     assert "--segment" not in path.read_text()
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("name", ["a\nrm -rf x", "'; touch x; '", '"; $(touch x) `touch x`', "a: b\n- c", "\ud800"])
+@pytest.mark.parametrize(
+    "name", ["a\nrm -rf x", "'; touch x; '", '"; $(touch x) `touch x`', "a: b\n- c", "\ud800"]
+)
 def test_names_of_others_stay_names(launcher: str, name: str, tmp_path: Path) -> None:
     one = planned("h100-sxm:16", "tp2 sp dp8 zero1", name=name)
     model = replace(one.problem.model, name=name)
     plain = launched(planned("h100-sxm:16", "tp2 sp dp8 zero1"), launcher, tmp_path / "plain")[1]
-    _, path = launched(replace(one, problem=replace(one.problem, model=model), cluster=name), launcher, tmp_path / "odd")
+    _, path = launched(
+        replace(one, problem=replace(one.problem, model=model), cluster=name),
+        launcher,
+        tmp_path / "odd",
+    )
     if launcher == "slurm":
         found = node.by_slurm(path, [["n0", "n1"]])
         assert found == node.by_slurm(plain, [["n0", "n1"]])
@@ -172,18 +197,51 @@ def test_a_target_without_a_script_is_not_launched(monkeypatch: pytest.MonkeyPat
 
 def test_words_of_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan, hosts = tmp_path / "plan.json", tmp_path / "hosts"
-    given = ["llama-3.1-8b", "h100-sxm:16", "--seq-len", "8192", "--global-batch", "64", "--strategy", "tp2 sp dp8 zero2"]
+    given = [
+        "llama-3.1-8b",
+        "h100-sxm:16",
+        "--seq-len",
+        "8192",
+        "--global-batch",
+        "64",
+        "--strategy",
+        "tp2 sp dp8 zero2",
+    ]
     assert run(["simulate", *given, "--runtime", "torchtitan", "-o", str(plan), "--quiet"]) == 0
     hosts.write_text("b\na\n")
     start = ["export", str(plan), "--to", "torchtitan", "-o", str(tmp_path / "out")]
     capsys.readouterr()
-    assert run([*start, "--launcher", "slurm", "--launcher", "jobset", "--hosts", str(hosts), "--image", "me/it:1", "--json"]) == 0
-    files = [Path(file).name for file in json.loads(capsys.readouterr().out)["files"]]
-    assert files == ["shardwright_plan.py", "train.sh", "ranks.json", "ranks.csv", "hostfile", "slurm.sh", "jobset.yaml"]
     assert (
-        documents(tmp_path / "out" / "jobset.yaml")[1]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][
-            0
-        ]["image"]
+        run(
+            [
+                *start,
+                "--launcher",
+                "slurm",
+                "--launcher",
+                "jobset",
+                "--hosts",
+                str(hosts),
+                "--image",
+                "me/it:1",
+                "--json",
+            ]
+        )
+        == 0
+    )
+    files = [Path(file).name for file in json.loads(capsys.readouterr().out)["files"]]
+    assert files == [
+        "shardwright_plan.py",
+        "train.sh",
+        "ranks.json",
+        "ranks.csv",
+        "hostfile",
+        "slurm.sh",
+        "jobset.yaml",
+    ]
+    assert (
+        documents(tmp_path / "out" / "jobset.yaml")[1]["spec"]["replicatedJobs"][0]["template"][
+            "spec"
+        ]["template"]["spec"]["containers"][0]["image"]
         == "me/it:1"
     )
     assert run([*start, "--launcher", "slrum"]) == 5

@@ -16,7 +16,12 @@ from tests.fuzz.mutate import mutated
 from tests.hardware.inventory_files import SAMPLES
 from tests.tiers import in_both, many, random_of
 
-GIVEN = ({}, {"": "h100-sxm"}, {"": "gb200", "a100": "a100-pcie-80gb"}, {"": "aws-p5.48xlarge", "h100": "l40s"})
+GIVEN = (
+    {},
+    {"": "h100-sxm"},
+    {"": "gb200", "a100": "a100-pcie-80gb"},
+    {"": "aws-p5.48xlarge", "h100": "l40s"},
+)
 
 
 def outcome(random: Random) -> str:
@@ -25,7 +30,9 @@ def outcome(random: Random) -> str:
     random.shuffle(texts)
     try:
         files = [read_inventory(text, name=f"f{number}") for number, text in enumerate(texts)]
-        return read_from(files, given=random.choice(GIVEN), count=random.choice((0, 0, 2, 10**9))).cluster.described()
+        return read_from(
+            files, given=random.choice(GIVEN), count=random.choice((0, 0, 2, 10**9))
+        ).cluster.described()
     except ClusterError as error:
         return f"error: {error.message}"
 
@@ -58,7 +65,9 @@ def fact(what: What, value: object) -> Found:
         (What.NEAR, "mlx5_0 GPU0", "mlx5_1 GPU0", "mlx5_0 GPU0"),
     ],
 )
-def test_two_facts_are_one_or_a_contradiction(what: What, one: object, other: object, kept: object) -> None:
+def test_two_facts_are_one_or_a_contradiction(
+    what: What, one: object, other: object, kept: object
+) -> None:
     pairs = [(fact(what, one), fact(what, other)), (fact(what, other), fact(what, one))]
     for here, there in pairs if what is not What.NEAR else pairs[:1]:
         if kept is None:

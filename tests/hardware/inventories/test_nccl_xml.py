@@ -1,4 +1,5 @@
-"""NCCL's topologies: dumps with devices and cards, and files of clouds that have PCI functions alone."""
+"""NCCL's topologies: dumps with devices and cards, and files of clouds that have PCI functions
+alone."""
 
 from __future__ import annotations
 
@@ -37,10 +38,18 @@ def pair(peer: int) -> str:
 
 
 def test_pairs_on_four_processors_and_a_card_that_both_list() -> None:
-    """Virtual machines say no speed of slots, and a card that belongs to no slot under each processor."""
+    """Virtual machines say no speed of slots, and a card that belongs to no slot under each
+    processor."""
     gpus = [nccl_gpu(n, links=pair(n ^ 1), sm=80, device="0x20b5", speed="") for n in range(4)]
-    card = '<nic><net name="eth0" dev="0" speed="100000" port="0" latency="0.000000" guid="0x0" maxconn="65536" gdr="0"/></nic>'
-    text = '<system version="1">' + "".join(f'<cpu numaid="{n}">{gpu}{card}</cpu>' for n, gpu in enumerate(gpus)) + "</system>"
+    card = (
+        '<nic><net name="eth0" dev="0" speed="100000" port="0" latency="0.000000" guid="0x0"'
+        ' maxconn="65536" gdr="0"/></nic>'
+    )
+    text = (
+        '<system version="1">'
+        + "".join(f'<cpu numaid="{n}">{gpu}{card}</cpu>' for n, gpu in enumerate(gpus))
+        + "</system>"
+    )
     assert values(node_of(text)) == {
         What.DEVICES: 4,
         What.PRODUCT: "pci 10de:20b5",
@@ -54,14 +63,26 @@ def test_pairs_on_four_processors_and_a_card_that_both_list() -> None:
 
 
 def test_devices_without_links_and_cards_of_storage() -> None:
-    groups = [nccl_gpu(0, links="", sm=89, device="0x26b9", speed="16.0 GT/s PCIe") + nccl_card(0, speed=200000), nccl_card(1, speed=10000)]
+    groups = [
+        nccl_gpu(0, links="", sm=89, device="0x26b9", speed="16.0 GT/s PCIe")
+        + nccl_card(0, speed=200000),
+        nccl_card(1, speed=10000),
+    ]
     found = values(node_of(nccl_xml(groups)))
-    assert (found[What.ISLANDS], found[What.NICS], found[What.NIC_RATE], found[What.PCIE]) == ((1,), 1, 25e9, 32e9)
+    assert (found[What.ISLANDS], found[What.NICS], found[What.NIC_RATE], found[What.PCIE]) == (
+        (1,),
+        1,
+        25e9,
+        32e9,
+    )
     assert What.LINKS not in found
 
 
 def test_a_rack_in_one_dump() -> None:
-    text = nccl_xml([nccl_gpu(n, links=SWITCHED, sm=100, device="0x2941") for n in range(4)], hosts=[f"0x{n}" for n in range(18)])
+    text = nccl_xml(
+        [nccl_gpu(n, links=SWITCHED, sm=100, device="0x2941") for n in range(4)],
+        hosts=[f"0x{n}" for n in range(18)],
+    )
     node = node_of(text)
     found = values(node)
     assert (found[What.DEVICES], found[What.ISLANDS], found[What.DOMAIN_NODES]) == (4, (4,), 18)
@@ -69,19 +90,30 @@ def test_a_rack_in_one_dump() -> None:
 
 
 def functions(kind: str, more: str) -> str:
-    return "".join(f'<pci busid="0000:{n:02x}:00.0" {kind} link_speed="16 GT/s" link_width="16"/>' for n in range(2)) + more
+    return (
+        "".join(
+            f'<pci busid="0000:{n:02x}:00.0" {kind} link_speed="16 GT/s" link_width="16"/>'
+            for n in range(2)
+        )
+        + more
+    )
 
 
 def test_files_of_clouds_have_functions_of_a_class_alone() -> None:
     card = '<pci busid="0000:40:00.0" class="0x020700" link_speed="16 GT/s" link_width="16"/>'
     devices = functions('class="0x030200"', card)
     switch = f'<pci busid="ffff:ff:01.0" class="0x060400">{devices}</pci>'
-    found = values(node_of(f'<!-- a remark --><system version="1"><cpu numaid="0">{switch}</cpu></system>'))
+    found = values(
+        node_of(f'<!-- a remark --><system version="1"><cpu numaid="0">{switch}</cpu></system>')
+    )
     assert found == {What.DEVICES: 2, What.PCIE: 32e9, What.NICS: 1}
 
 
 def test_functions_without_a_class_are_a_guess() -> None:
-    node = node_of(f'<system version="1"><cpu numaid="0"><pci busid="0000:45:00.0">{functions("", "")}</pci></cpu></system>')
+    node = node_of(
+        '<system version="1"><cpu numaid="0"><pci'
+        f' busid="0000:45:00.0">{functions("", "")}</pci></cpu></system>'
+    )
     assert values(node) == {}
     assert [(what, value) for what, value, _ in node.guesses] == [(What.NICS, 2)]
 

@@ -1,4 +1,5 @@
-"""Names of accelerators as others write them, PCI's numbers, and NVLinks that come to what the catalog's nodes have."""
+"""Names of accelerators as others write them, PCI's numbers, and NVLinks that come to what the
+catalog's nodes have."""
 
 from __future__ import annotations
 
@@ -42,9 +43,14 @@ def test_numbers_of_pci_are_of_accelerators_of_the_catalog() -> None:
     assert all(accelerator(name).name == name for name in PCI_NUMBERS.values())
 
 
-@pytest.mark.parametrize("device", [one for one in ACCELERATORS if nvlink_of(one)], ids=lambda device: device.name)
+@pytest.mark.parametrize(
+    "device", [one for one in ACCELERATORS if nvlink_of(one)], ids=lambda device: device.name
+)
 def test_links_come_to_the_catalogs_rate(device: Accelerator) -> None:
-    """But for cards that have them only with a bridge, and GH200, whose entry has the links of one pair of four."""
+    """But for cards that have them only with a bridge, and GH200, whose entry has the links of one
+    pair of four."""
     link, node = nvlink_of(device), node_of(device)
     assert link is not None
-    assert is_over_pcie(node) or link.rate * link.links == node.scale_up.bandwidth * (3 if device.name == "gh200-96gb" else 1)
+    assert is_over_pcie(node) or link.rate * link.links == node.scale_up.bandwidth * (
+        3 if device.name == "gh200-96gb" else 1
+    )

@@ -20,7 +20,10 @@ from tests.hardware.inventory_files import slurm_node
         ("gpu1", ["gpu1"]),
         ("gpu[08-11]", ["gpu08", "gpu09", "gpu10", "gpu11"]),
         ("a[1-2,5],b7", ["a1", "a2", "a5", "b7"]),
-        ("rack[1-2]node[1-2]-ib", ["rack1node1-ib", "rack1node2-ib", "rack2node1-ib", "rack2node2-ib"]),
+        (
+            "rack[1-2]node[1-2]-ib",
+            ["rack1node1-ib", "rack1node2-ib", "rack2node1-ib", "rack2node2-ib"],
+        ),
         ("switch.1.[9-10]", ["switch.1.9", "switch.1.10"]),
         ("gpu[3]", ["gpu3"]),
     ],
@@ -32,7 +35,20 @@ def test_lists_of_names(text: str, names: list[str]) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "a[1-", "a]1[", "a[[1-2]]", "a[]", "a[1-2-3]", "a[5-2]", "a[x-y]", "a,,b", "a[-1]", "a[٣-٤]", "a" * 300),
+        *(
+            "",
+            "a[1-",
+            "a]1[",
+            "a[[1-2]]",
+            "a[]",
+            "a[1-2-3]",
+            "a[5-2]",
+            "a[x-y]",
+            "a,,b",
+            "a[-1]",
+            "a[٣-٤]",
+            "a" * 300,
+        ),
         *("node[0-999999999]", "a[1-300]b[1-300]", "n[0-65535],m", "n[1-999999999999999999]"),
     ],
 )
@@ -70,13 +86,21 @@ def test_blocks_are_domains() -> None:
     nodes = named_nodes([read_inventory(BLOCKS, name="t")])
     domain = nodes[20].fact(What.DOMAIN)
     assert domain is not None
-    assert (len(nodes), nodes[20].above, domain.value, domain.where) == (36, ("rack2",), "rack2", "t:2")
+    assert (len(nodes), nodes[20].above, domain.value, domain.where) == (
+        36,
+        ("rack2",),
+        "rack2",
+        "t:2",
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("SwitchName=a Nodes=n1\nSwitchName=b Nodes=n1\n", "'n1' is below 'a' in t:1, and below 'b' in t:2"),
+        (
+            "SwitchName=a Nodes=n1\nSwitchName=b Nodes=n1\n",
+            "'n1' is below 'a' in t:1, and below 'b' in t:2",
+        ),
         ("SwitchName=a Switches=b\nSwitchName=b Switches=a\n", "'a' is below itself"),
         ("SwitchName=a Switches=a\n", "'a' is below itself"),
         ("SwitchName=a Switches=b\n", "switch 'b' has no line"),
@@ -102,9 +126,15 @@ def test_what_is_no_tree_is_refused(text: str, message: str) -> None:
     ],
 )
 def test_gpus_of_a_node(gres: str, product: str | None, devices: int) -> None:
-    (node,) = read_inventory(slurm_node("gpu1", gres=gres, more="InstanceType=p5.48xlarge"), name="nodes.txt").nodes
+    (node,) = read_inventory(
+        slurm_node("gpu1", gres=gres, more="InstanceType=p5.48xlarge"), name="nodes.txt"
+    ).nodes
     found = {fact.what: fact.value for fact in node.facts}
-    assert (found.get(What.PRODUCT), found[What.DEVICES], found[What.HOST_MEMORY]) == (product, devices, 2_063_937 * MIB)
+    assert (found.get(What.PRODUCT), found[What.DEVICES], found[What.HOST_MEMORY]) == (
+        product,
+        devices,
+        2_063_937 * MIB,
+    )
     assert (found[What.INSTANCE], node.where) == ("p5.48xlarge", "nodes.txt:1")
 
 
@@ -119,7 +149,9 @@ def test_records_of_one_line_and_nodes_that_are_left_out() -> None:
 
 
 def test_lines_of_slurm_conf() -> None:
-    found = read_inventory("NodeName=gpu[01-16] Gres=gpu:h100:8 RealMemory=2000000 State=UNKNOWN\n", name="slurm.conf")
+    found = read_inventory(
+        "NodeName=gpu[01-16] Gres=gpu:h100:8 RealMemory=2000000 State=UNKNOWN\n", name="slurm.conf"
+    )
     assert len(found.nodes) == 16
 
 

@@ -19,7 +19,10 @@ READER_TESTS: Final[tuple[type[Conformance], ...]] = tuple(
 def _files() -> dict[tuple[str, str], tuple[str, ...]]:
     found: dict[tuple[str, str], tuple[str, ...]] = {}
     for tests in READER_TESTS:
-        for name, text in (*(file for case in tests.cases for file in case.files), *((name, text) for name, text, _ in tests.refusals)):
+        for name, text in (
+            *(file for case in tests.cases for file in case.files),
+            *((name, text) for name, text, _ in tests.refusals),
+        ):
             key = (tests.__name__.removeprefix("Test").lower(), Path(name).suffix)
             found[key] = (*found.get(key, ()), text)
     return found

@@ -1,4 +1,5 @@
-"""What every reader of a framework's launches has to do, as a class of tests that each framework's own derives from."""
+"""What every reader of a framework's launches has to do, as a class of tests that each framework's
+own derives from."""
 
 from __future__ import annotations
 
@@ -24,9 +25,14 @@ class Case:
     """A launch and what it is.
 
     Args:
-        files: name and text of each. given: values of `--set`. strategy: as the planner writes it. job: tokens of a sample, samples of a
-            step, precision. runtime: catalog name that prices it. train: what is trained. told: settings that are not understood.
-            assumed: words that notes have.
+        files: name and text of each.
+        given: values of `--set`.
+        strategy: as the planner writes it.
+        job: tokens of a sample, samples of a step, precision.
+        runtime: catalog name that prices it.
+        train: what is trained.
+        told: settings that are not understood.
+        assumed: words that notes have.
     """
 
     files: Files
@@ -44,14 +50,17 @@ class Case:
     def read(self, files: Files = ()) -> Launch:
         """The launch of these files."""
         model = load_model(self.model)
-        return launch_of_files(files or self.files, model=model, devices=self.devices, given=dict(self.given))
+        return launch_of_files(
+            files or self.files, model=model, devices=self.devices, given=dict(self.given)
+        )
 
 
 class Conformance:
     """Tests of a reader.
 
     Attributes:
-        framework: its name. cases: launches that it reads. refusals: a file of each launch that it refuses, and words of the error.
+        framework: its name. cases: launches that it reads. refusals: a file of each launch that it
+            refuses, and words of the error.
     """
 
     framework: ClassVar[str]
@@ -65,7 +74,10 @@ class Conformance:
             assert print_grid(found.grid) == case.strategy, print_grid(found.grid)
             job = (found.seq_len, found.global_batch, found.precision)
             assert job == case.job, (case.files[0][0], job)
-            assert (found.runtime, found.train) == (case.runtime, case.train), (found.runtime, found.train)
+            assert (found.runtime, found.train) == (case.runtime, case.train), (
+                found.runtime,
+                found.train,
+            )
             assert not found.refused, found.refused
 
     def test_what_is_not_understood_is_told(self) -> None:
@@ -83,7 +95,11 @@ class Conformance:
                 for document in documents_of(text, name, dict(case.given)):
                     if document.named and document.kind is not FileKind.COMMAND:
                         dropped = document.settings.keys() - judged - {"deepspeed", "fsdp-config"}
-                        assert not {one for one in dropped if "." not in one or one.split(".")[0] not in self.renamed()}, dropped
+                        assert not {
+                            one
+                            for one in dropped
+                            if "." not in one or one.split(".")[0] not in self.renamed()
+                        }, dropped
 
     def renamed(self) -> frozenset[str]:
         """Beginnings of names that the reader tells under another name."""
@@ -98,7 +114,9 @@ class Conformance:
     def test_a_setting_more_changes_nothing_and_is_told(self) -> None:
         for case in self.cases:
             (name, text), *rest = case.files
-            if name.endswith((".yaml", ".yml")) and not text.lstrip().startswith(("{", "apiVersion", "modules")):
+            if name.endswith((".yaml", ".yml")) and not text.lstrip().startswith(
+                ("{", "apiVersion", "modules")
+            ):
                 found = case.read(((name, f"{text}\n{ADDED}: 7\n"), *rest))
                 assert found.grid == case.read().grid
                 assert ADDED in {one.name for one in found.of(Verdict.UNKNOWN)}
@@ -107,6 +125,11 @@ class Conformance:
         first = self.cases[0]
         for name, text, words in self.refusals:
             with pytest.raises(DataError) as raised:
-                launch_of_files([(name, text)], model=load_model(first.model), devices=first.devices, given=dict(first.given))
+                launch_of_files(
+                    [(name, text)],
+                    model=load_model(first.model),
+                    devices=first.devices,
+                    given=dict(first.given),
+                )
             assert words in raised.value.message, raised.value.message
             assert raised.value.hint

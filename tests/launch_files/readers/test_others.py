@@ -78,16 +78,29 @@ class TestTorchtune(Conformance):
             files=(("full.yaml", TUNE),),
             model=LLAMA,
             devices=8,
-            strategy="dp8 mbs2 zero3 recompute=full kernels=eager linear_loss=chunked grad_dtype=bf16",
+            strategy=(
+                "dp8 mbs2 zero3 recompute=full kernels=eager linear_loss=chunked grad_dtype=bf16"
+            ),
             job=(4096, 64, "bf16-pure"),
             runtime="torchtitan-0.2",
             assumed=("fsdp.reshard-after-forward true",),
         ),
         Case(
-            files=(("tp.yaml", f"{TUNE}tensor_parallel_dim: 2\ndata_parallel_replicate_dim: 2\ncompile: true\n"),),
+            files=(
+                (
+                    "tp.yaml",
+                    (
+                        f"{TUNE}tensor_parallel_dim: 2\ndata_parallel_replicate_dim: 2\ncompile:"
+                        " true\n"
+                    ),
+                ),
+            ),
             model=LLAMA,
             devices=8,
-            strategy="tp2 sp dp4 mbs2 zero3 shard2 recompute=full order=tp-cp-ep-dp-pp linear_loss=chunked grad_dtype=bf16",
+            strategy=(
+                "tp2 sp dp4 mbs2 zero3 shard2 recompute=full order=tp-cp-ep-dp-pp"
+                " linear_loss=chunked grad_dtype=bf16"
+            ),
             job=(4096, 32, "bf16-pure"),
             runtime="torchtitan-0.2",
         ),
@@ -95,9 +108,19 @@ class TestTorchtune(Conformance):
             files=(
                 (
                     "lora.yaml",
-                    TUNE.replace("llama3_1.llama3_1_8b", "llama3_1.lora_llama3_1_8b, lora_attn_modules: [q_proj, v_proj], lora_rank: 16"),
+                    TUNE.replace(
+                        "llama3_1.llama3_1_8b",
+                        "llama3_1.lora_llama3_1_8b, lora_attn_modules: [q_proj, v_proj],"
+                        " lora_rank: 16",
+                    ),
                 ),
-                ("run.sh", "tune run --nproc_per_node 2 lora_finetune_distributed --config lora.yaml batch_size=1 dtype=fp32\n"),
+                (
+                    "run.sh",
+                    (
+                        "tune run --nproc_per_node 2 lora_finetune_distributed --config lora.yaml"
+                        " batch_size=1 dtype=fp32\n"
+                    ),
+                ),
             ),
             model=LLAMA,
             devices=2,
@@ -109,10 +132,20 @@ class TestTorchtune(Conformance):
     )
     refusals = (
         ("q.yaml", TUNE.replace("llama3_1.llama3_1_8b", "llama3_1.qlora_llama3_1_8b"), "QLoRA"),
-        ("d.yaml", TUNE.replace("torchtune.modules.loss.LinearCrossEntropyLoss", "torchtune.rlhf.loss.DPOLoss"), "dpoloss"),
+        (
+            "d.yaml",
+            TUNE.replace(
+                "torchtune.modules.loss.LinearCrossEntropyLoss", "torchtune.rlhf.loss.DPOLoss"
+            ),
+            "dpoloss",
+        ),
         ("b.yaml", f"{TUNE}optimizer_in_bwd: true\n", "optimizer-in-bwd true"),
         ("o.yaml", f"{TUNE}enable_activation_offloading: true\n", "saved activations"),
-        ("r.sh", "tune run full_finetune_distributed --config llama3_1/8B_full\n", "names llama3_1/8B_full"),
+        (
+            "r.sh",
+            "tune run full_finetune_distributed --config llama3_1/8B_full\n",
+            "names llama3_1/8B_full",
+        ),
     )
 
 
@@ -120,22 +153,34 @@ class TestVerl(Conformance):
     framework = "verl"
     cases = (
         Case(
-            files=(("fsdp.sh", VERL.format(actor="actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4")),),
+            files=(
+                (
+                    "fsdp.sh",
+                    VERL.format(actor="actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4"),
+                ),
+            ),
             model=LLAMA,
             devices=16,
             strategy="dp16 mbs4 zero3 recompute=full kernels=eager",
             job=(4096, 512, "bf16"),
             runtime="torchtitan-0.2",
-            assumed=("the actor's training step alone", "gradient-checkpointing true", "4096 tokens of prompt and response"),
+            assumed=(
+                "the actor's training step alone",
+                "gradient-checkpointing true",
+                "4096 tokens of prompt and response",
+            ),
         ),
         Case(
             files=(
                 (
                     "sp.sh",
                     VERL.format(
-                        actor="actor_rollout_ref.actor.use_dynamic_bsz=True actor_rollout_ref.actor.ppo_max_token_len_per_gpu=8192 "
-                        "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2 "
-                        "actor_rollout_ref.actor.fsdp_config.param_offload=True"
+                        actor=(
+                            "actor_rollout_ref.actor.use_dynamic_bsz=True"
+                            " actor_rollout_ref.actor.ppo_max_token_len_per_gpu=8192"
+                            " actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"
+                            " actor_rollout_ref.actor.fsdp_config.param_offload=True"
+                        )
                     ),
                 ),
             ),
@@ -152,18 +197,23 @@ class TestVerl(Conformance):
                 (
                     "core.sh",
                     VERL.format(
-                        actor="--config-name=ppo_megatron_trainer.yaml actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 "
-                        "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4 "
-                        "+actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity=full "
-                        "+actor_rollout_ref.actor.megatron.override_transformer_config.recompute_method=uniform "
-                        "actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2"
+                        actor=(
+                            "--config-name=ppo_megatron_trainer.yaml"
+                            " actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"
+                            " actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4"
+                            " +actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity=full"
+                            " +actor_rollout_ref.actor.megatron.override_transformer_config.recompute_method=uniform"
+                            " actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2"
+                        )
                     ),
                 ),
             ),
             model=LLAMA,
             devices=16,
-            strategy="tp4 sp pp2 dp2 mbs1 zero1 recompute=full schedule=1f1b order=tp-cp-ep-dp-pp attention=flash-2 "
-            "tp_overlap=dgrad grad_overlap=off param_overlap=off",
+            strategy=(
+                "tp4 sp pp2 dp2 mbs1 zero1 recompute=full schedule=1f1b order=tp-cp-ep-dp-pp"
+                " attention=flash-2 tp_overlap=dgrad grad_overlap=off param_overlap=off"
+            ),
             job=(4096, 512, "bf16"),
             runtime="megatron-core-0.12",
         ),
@@ -171,9 +221,13 @@ class TestVerl(Conformance):
             files=(
                 (
                     "sft.sh",
-                    "torchrun --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer data.train_batch_size=128 data.max_length=2048 "
-                    "data.micro_batch_size_per_gpu=2 model.partial_pretrain=meta-llama/Llama-3.1-8B model.lora_rank=32 "
-                    "model.target_modules=all-linear model.fsdp_config.model_dtype=bf16\n",
+                    (
+                        "torchrun --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer"
+                        " data.train_batch_size=128 data.max_length=2048"
+                        " data.micro_batch_size_per_gpu=2"
+                        " model.partial_pretrain=meta-llama/Llama-3.1-8B model.lora_rank=32"
+                        " model.target_modules=all-linear model.fsdp_config.model_dtype=bf16\n"
+                    ),
                 ),
             ),
             model=LLAMA,
@@ -185,10 +239,19 @@ class TestVerl(Conformance):
         ),
     )
     refusals = (
-        ("n.sh", VERL.format(actor="actor_rollout_ref.actor.use_kl_loss=True"), "how many samples a microbatch"),
+        (
+            "n.sh",
+            VERL.format(actor="actor_rollout_ref.actor.use_kl_loss=True"),
+            "how many samples a microbatch",
+        ),
         (
             "v.sh",
-            VERL.format(actor="actor_rollout_ref.actor.strategy=veomni actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"),
+            VERL.format(
+                actor=(
+                    "actor_rollout_ref.actor.strategy=veomni"
+                    " actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"
+                )
+            ),
             "actor.strategy veomni",
         ),
     )
@@ -204,7 +267,10 @@ class TestGptNeox(Conformance):
             files=(("model.yml", NEOX),),
             model=LLAMA,
             devices=32,
-            strategy="tp2 pp2 dp8 mbs4 zero1 recompute=full schedule=1f1b order=tp-cp-ep-dp-pp attention=flash-2",
+            strategy=(
+                "tp2 pp2 dp8 mbs4 zero1 recompute=full schedule=1f1b order=tp-cp-ep-dp-pp"
+                " attention=flash-2"
+            ),
             job=(2048, 256, "fp16"),
             runtime="deepspeed-2022",
             assumed=("hidden-dropout 0",),
@@ -212,12 +278,20 @@ class TestGptNeox(Conformance):
         ),
         Case(
             files=(
-                ("a.yml", NEOX.replace('"num_layers": 32', '"num_layers": 24').replace('"fp16"', '"bf16"')),
+                (
+                    "a.yml",
+                    NEOX.replace('"num_layers": 32', '"num_layers": 24').replace(
+                        '"fp16"', '"bf16"'
+                    ),
+                ),
                 ("b.yml", "train_batch_size: 64\n"),
             ),
             model=LLAMA,
             devices=8,
-            strategy="tp2 pp2 dp2 mbs4 zero1 recompute=full schedule=1f1b order=tp-cp-ep-dp-pp attention=flash-2 bf16_optimizer=on",
+            strategy=(
+                "tp2 pp2 dp2 mbs4 zero1 recompute=full schedule=1f1b order=tp-cp-ep-dp-pp"
+                " attention=flash-2 bf16_optimizer=on"
+            ),
             job=(2048, 64, "bf16"),
             runtime="deepspeed-2022",
             told=frozenset({"zero-optimization.reduce-bucket-size"}),
@@ -227,7 +301,11 @@ class TestGptNeox(Conformance):
     refusals = (
         ("m.yml", NEOX.replace('"norm"', '"moe_num_experts": 8, "norm"'), "moe-num-experts 8"),
         ("o.yml", NEOX.replace('"Adam"', '"OneBitAdam"'), "optimizer.type OneBitAdam"),
-        ("s.yml", '{"pipe_parallel_size": 1, "model_parallel_size": 1, "no_weight_tying": true}', "train_micro_batch_size_per_gpu"),
+        (
+            "s.yml",
+            '{"pipe_parallel_size": 1, "model_parallel_size": 1, "no_weight_tying": true}',
+            "train_micro_batch_size_per_gpu",
+        ),
     )
 
 
@@ -238,7 +316,10 @@ class TestPrimus(Conformance):
             files=(("m.yaml", PRIMUS),),
             model=LLAMA,
             devices=8,
-            strategy="tp2 sp dp4 mbs2 zero1 recompute=full:8 order=tp-cp-ep-dp-pp wgrad_fusion=off tp_overlap=dgrad",
+            strategy=(
+                "tp2 sp dp4 mbs2 zero1 recompute=full:8 order=tp-cp-ep-dp-pp wgrad_fusion=off"
+                " tp_overlap=dgrad"
+            ),
             job=(8192, 128, "bf16"),
             runtime="megatron-core-0.12",
             assumed=("use-distributed-optimizer true", "TP is 2, its default in the file"),
@@ -253,6 +334,14 @@ class TestPrimus(Conformance):
         ),
     )
     refusals = (
-        ("z.yaml", PRIMUS.replace("mock_data: true", "enable_zero_bubble: true"), "enable-zero-bubble"),
-        ("j.yaml", PRIMUS.replace("framework: megatron", "framework: maxtext"), "framework maxtext"),
+        (
+            "z.yaml",
+            PRIMUS.replace("mock_data: true", "enable_zero_bubble: true"),
+            "enable-zero-bubble",
+        ),
+        (
+            "j.yaml",
+            PRIMUS.replace("framework: megatron", "framework: maxtext"),
+            "framework maxtext",
+        ),
     )

@@ -1,4 +1,5 @@
-"""Recipes in Python: NeMo 2's, Megatron-Bridge's and torchtitan's registries; and Kubernetes manifests that wrap any launch."""
+"""Recipes in Python: NeMo 2's, Megatron-Bridge's and torchtitan's registries; and Kubernetes
+manifests that wrap any launch."""
 
 from __future__ import annotations
 
@@ -98,9 +99,14 @@ POD = """{indent}- name: pytorch
 {indent}    --bf16, --use-distributed-optimizer, --attention-dropout, "0", --hidden-dropout, "0"]
 {indent}  resources: {{limits: {{nvidia.com/gpu: 8}}}}
 """
-PYTORCH_JOB = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: mine}\nspec:\n  pytorchReplicaSpecs:\n" + "".join(
-    f"    {role}:\n      replicas: {count}\n      template:\n        spec:\n          containers:\n{POD.format(indent=' ' * 12)}"
-    for role, count in (("Master", 1), ("Worker", 3))
+PYTORCH_JOB = (
+    "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: mine}\nspec:\n "
+    " pytorchReplicaSpecs:\n"
+    + "".join(
+        f"    {role}:\n      replicas: {count}\n      template:\n        spec:\n         "
+        f" containers:\n{POD.format(indent=' ' * 12)}"
+        for role, count in (("Master", 1), ("Worker", 3))
+    )
 )
 TRAIN_JOB = """apiVersion: v1
 kind: ConfigMap
@@ -151,8 +157,16 @@ class TestNemoRecipes(Conformance):
         ),
     )
     refusals = (
-        ("f.py", SCRIPT.replace("llama3_8b.pretrain_recipe", "llama3_8b.finetune_recipe"), "llama3_8b.finetune_recipe is not known"),
-        ("u.py", SCRIPT.replace("llama3_8b", "mystery_9b"), "mystery_9b.pretrain_recipe is not known"),
+        (
+            "f.py",
+            SCRIPT.replace("llama3_8b.pretrain_recipe", "llama3_8b.finetune_recipe"),
+            "llama3_8b.finetune_recipe is not known",
+        ),
+        (
+            "u.py",
+            SCRIPT.replace("llama3_8b", "mystery_9b"),
+            "mystery_9b.pretrain_recipe is not known",
+        ),
         ("p.py", SCRIPT.replace('name="mine"', "performance_mode=True"), "performance_mode"),
         ("t.py", OWN.replace("tp=4", "tp=unknown_degree"), "is not a whole number"),
     )
@@ -187,7 +201,10 @@ class TestBridgeRecipes(Conformance):
             given=(("recipe", "lora_config"),),
             model=LLAMA,
             devices=2,
-            strategy="dp2 mbs1 zero1 recompute=none grad_overlap=off param_overlap=off grad_average=buffer",
+            strategy=(
+                "dp2 mbs1 zero1 recompute=none grad_overlap=off param_overlap=off"
+                " grad_average=buffer"
+            ),
             job=(2048, 32, "bf16"),
             runtime="megatron-bridge",
             train="lora:r32",
@@ -198,7 +215,10 @@ class TestBridgeRecipes(Conformance):
         ("x.py", BRIDGE.replace("_pretrain_common", "llama9_1b_pretrain_config"), "not known here"),
         (
             "y.py",
-            BRIDGE.replace("cfg.dataset.seq_length", "cfg.ddp.use_megatron_fsdp = True\n    cfg.dataset.seq_length"),
+            BRIDGE.replace(
+                "cfg.dataset.seq_length",
+                "cfg.ddp.use_megatron_fsdp = True\n    cfg.dataset.seq_length",
+            ),
             "Megatron's own FSDP",
         ),
     )
@@ -231,16 +251,33 @@ class TestTorchtitanRegistry(Conformance):
             runtime="torchtitan-0.2",
         ),
     )
-    refusals = (("l.py", TITAN.replace("Float8LinearConverter", "LoRAConverter").split("def small")[0], "the converter loraconverter"),)
+    refusals = (
+        (
+            "l.py",
+            TITAN.replace("Float8LinearConverter", "LoRAConverter").split("def small")[0],
+            "the converter loraconverter",
+        ),
+    )
 
     def test_a_command_beside_it_names_the_function(self) -> None:
         for name, parallel in (("big", 2), ("small", 1)):
-            command = f"torchrun -m torchtitan.train --module llama3 --config {name} --training.steps 5\n"
+            command = (
+                f"torchrun -m torchtitan.train --module llama3 --config {name} --training.steps 5\n"
+            )
             files = [("registry.py", TITAN), ("run.sh", command)]
             assert launch_of_files(files, model=load_model(LLAMA), devices=8).grid.tp == parallel
 
     def renamed(self) -> frozenset[str]:
-        return frozenset({"config", "trainingconfig", "parallelismconfig", "compileconfig", "model-registry", "training"})
+        return frozenset(
+            {
+                "config",
+                "trainingconfig",
+                "parallelismconfig",
+                "compileconfig",
+                "model-registry",
+                "training",
+            }
+        )
 
 
 class TestManifests(Conformance):
@@ -250,22 +287,39 @@ class TestManifests(Conformance):
             files=(("job.yaml", PYTORCH_JOB),),
             model=LLAMA,
             devices=32,
-            strategy="tp4 dp8 mbs1 zero1 recompute=none order=tp-cp-ep-dp-pp grad_overlap=off param_overlap=off",
+            strategy=(
+                "tp4 dp8 mbs1 zero1 recompute=none order=tp-cp-ep-dp-pp grad_overlap=off"
+                " param_overlap=off"
+            ),
             job=(4096, 64, "bf16"),
             runtime="megatron-core-0.12",
         ),
     )
     refusals = (
-        ("none.yaml", "apiVersion: batch/v1\nkind: Job\nspec: {template: {spec: {containers: [{image: a}]}}}\n", "says its command"),
+        (
+            "none.yaml",
+            (
+                "apiVersion: batch/v1\nkind: Job\nspec: {template: {spec: {containers: [{image:"
+                " a}]}}}\n"
+            ),
+            "says its command",
+        ),
     )
 
     def test_another_number_of_devices_is_told(self) -> None:
-        notes = " ".join(launch_of_files([("job.yaml", PYTORCH_JOB)], model=load_model(LLAMA), devices=16).notes)
+        notes = " ".join(
+            launch_of_files([("job.yaml", PYTORCH_JOB)], model=load_model(LLAMA), devices=16).notes
+        )
         assert "the manifest asks for 32 devices" in notes
 
     def test_files_of_its_config_maps_are_the_launch(self) -> None:
         launch = launch_of_files([("job.yaml", TRAIN_JOB)], model=load_model(LLAMA), devices=16)
-        assert (launch.framework, launch.grid.zero, launch.global_batch, launch.seq_len) == ("llama-factory", 3, 128, 4096)
+        assert (launch.framework, launch.grid.zero, launch.global_batch, launch.seq_len) == (
+            "llama-factory",
+            3,
+            128,
+            4096,
+        )
 
 
 def test_recipes_of_the_framework_have_a_number_for_every_field() -> None:
@@ -307,7 +361,9 @@ def top():
         scope[function]()  # type: ignore[operator]
         found = settings_of_recipe(text, "x.py", given={"recipe": function})
         assert found is not None
-        assert {name: found.settings[f"a.{name}"] for name in made} == {name: str(value) for name, value in made.items()}
+        assert {name: found.settings[f"a.{name}"] for name in made} == {
+            name: str(value) for name, value in made.items()
+        }
 
 
 @settings(max_examples=200, deadline=None)
@@ -315,6 +371,8 @@ def top():
 def test_hostile_python_is_one_error_of_the_project(text: str) -> None:
     with suppress(ShardwrightError):
         body = f"    cfg = x_config()\n    cfg.b = {text}\n    return cfg\n"
-        found = settings_of_recipe(f"def a():\n{body}def b():\n{body}", "x.py", given={"recipe": "a"})
+        found = settings_of_recipe(
+            f"def a():\n{body}def b():\n{body}", "x.py", given={"recipe": "a"}
+        )
         assert found is not None
         assert found.function == "a"

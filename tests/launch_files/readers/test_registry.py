@@ -1,4 +1,5 @@
-"""Every reader that is registered has its class of conformance tests, and every setting that it says is told has a name."""
+"""Every reader that is registered has its class of conformance tests, and every setting that it
+says is told has a name."""
 
 from __future__ import annotations
 
@@ -7,7 +8,17 @@ from tests.launch_files.readers.all_readers import READER_TESTS
 
 EARLIER = frozenset(
     {
-        *("megatron", "megatron-deepspeed", "megatron-bridge", "nemo", "flagscale", "deepspeed", "accelerate", "nanotron", "torchtitan"),
+        *(
+            "megatron",
+            "megatron-deepspeed",
+            "megatron-bridge",
+            "nemo",
+            "flagscale",
+            "deepspeed",
+            "accelerate",
+            "nanotron",
+            "torchtitan",
+        ),
         "maxtext",
     }
 )

@@ -28,7 +28,14 @@ DEEPSEEK = {"latent": True, "architecture": "DeepseekV3ForCausalLM", "weights": 
 
 
 @pytest.mark.parametrize(
-    ("site", "budget", "sequences"), [(H100, 8192, 1024), (H200, 8192, 1024), (B200, 8192, 1024), (A100, 2048, 256), (L40S, 2048, 256)]
+    ("site", "budget", "sequences"),
+    [
+        (H100, 8192, 1024),
+        (H200, 8192, 1024),
+        (B200, 8192, 1024),
+        (A100, 2048, 256),
+        (L40S, 2048, 256),
+    ],
 )
 @pytest.mark.parametrize("version", ["0.11", "0.12", "0.15", "0.18"])
 def test_vllm_by_memory(version: str, site: Site, budget: int, sequences: int) -> None:
@@ -55,9 +62,15 @@ def test_vllm_by_memory(version: str, site: Site, budget: int, sequences: int) -
         ("0.5.1", B200, 16384, 512, 0.821),
     ],
 )
-def test_sglang_by_memory(version: str, site: Site, chunk: int, captured: int, share: float) -> None:
+def test_sglang_by_memory(
+    version: str, site: Site, chunk: int, captured: int, share: float
+) -> None:
     made = on_device(engine_called(f"sglang-{version}"), site)
-    assert (made.token_budget, made.largest_captured, made.memory_fraction) == (chunk, captured, share)
+    assert (made.token_budget, made.largest_captured, made.memory_fraction) == (
+        chunk,
+        captured,
+        share,
+    )
 
 
 def test_sglang_divides_over_ranks_with_attention_of_their_own() -> None:
@@ -97,20 +110,32 @@ def test_captured_sizes_of_tensorrt_llm() -> None:
     assert on_device(engine_called("trtllm-1.2"), B200).captured == (*range(1, 33), 64, 128)
     padded = on_device(engine_called("trtllm-1.2 graph_padding=on graph_max=512"), B200)
     assert padded.captured == (1, 2, 4, *range(8, 129, 8), 256, 512)
-    assert on_device(engine_called("trtllm-1.2 graph_padding=on graph_max=300"), B200).captured[-2:] == (256, 300)
+    assert on_device(engine_called("trtllm-1.2 graph_padding=on graph_max=300"), B200).captured[
+        -2:
+    ] == (256, 300)
 
 
 def test_set_sizes_of_tensorrt_llm_end_at_the_requests_that_may_run() -> None:
     """Padded batches have the most that may run among them; others have the sizes that are left."""
     sizes = "graph_sizes=1,8,64,128 sequences=100"
-    assert on_device(engine_called(f"trtllm-1.2 graph_padding=on {sizes}"), B200).captured == (1, 8, 64, 100)
+    assert on_device(engine_called(f"trtllm-1.2 graph_padding=on {sizes}"), B200).captured == (
+        1,
+        8,
+        64,
+        100,
+    )
     assert on_device(engine_called(f"trtllm-1.2 {sizes}"), B200).captured == (1, 8, 64)
-    assert on_device(engine_called("trtllm-1.2 graph_sizes=1,8,64 sequences=100"), B200).captured == (1, 8, 64)
+    assert on_device(
+        engine_called("trtllm-1.2 graph_sizes=1,8,64 sequences=100"), B200
+    ).captured == (1, 8, 64)
 
 
 def test_backends_by_format_take_groups_of_any_size() -> None:
     choices = (Choice(name="four", weights=("int4",)), Choice(name="any"))
-    found = [choice(choices, generation=9, latent=False, weights=weights) for weights in ("int4", "int4-group32", "int8", "")]
+    found = [
+        choice(choices, generation=9, latent=False, weights=weights)
+        for weights in ("int4", "int4-group32", "int8", "")
+    ]
     assert found == ["four", "four", "any", "any"]
 
 
@@ -128,7 +153,10 @@ def test_pieces_for_prompts() -> None:
     for alone in (replace(B200, guesses=1), replace(B200, tp=1, dpa=8), replace(B200, pp=2)):
         assert not on_device(plain, alone).piecewise
     assert on_device(engine_called("trtllm-1.2 piecewise=on"), B200).piecewise_tokens == 3072
-    assert on_device(engine_called("trtllm-1.2 piecewise=on piece_sizes=8,64"), B200).piecewise_tokens == 64
+    assert (
+        on_device(engine_called("trtllm-1.2 piecewise=on piece_sizes=8,64"), B200).piecewise_tokens
+        == 64
+    )
     assert on_device(engine_called("vllm-0.12"), H100).piecewise
 
 
@@ -149,7 +177,9 @@ def test_pieces_for_prompts() -> None:
         ("trtllm-1.2", B200, "trtllm", 32),
     ],
 )
-def test_attention_kernels_and_their_blocks(text: str, site: Site, attention: str, block: int) -> None:
+def test_attention_kernels_and_their_blocks(
+    text: str, site: Site, attention: str, block: int
+) -> None:
     made = on_device(engine_called(text), site)
     assert (made.attention_kernel, made.block_tokens) == (attention, block)
 
@@ -194,7 +224,10 @@ def test_sums_of_vllm() -> None:
     assert kind_of("vllm-0.12 multimem=off", H100, tokens=17, hidden=8192) == (Kind.LIBRARY, False)
     assert kind_of("vllm-0.18", H100, tokens=17, hidden=8192) == (Kind.ONE_SHOT, True)
     assert kind_of("vllm-0.18", H100, tokens=64, hidden=8192) == (Kind.MULTIMEM, False)
-    assert kind_of("vllm-0.12 fused_sums=on", replace(B200, tp=4), tokens=512, hidden=8192) == (Kind.TWO_SHOT, True)
+    assert kind_of("vllm-0.12 fused_sums=on", replace(B200, tp=4), tokens=512, hidden=8192) == (
+        Kind.TWO_SHOT,
+        True,
+    )
     assert on_device(engine_called("vllm-0.12"), H100).custom_all_reduce_bytes == 256 * KIB
 
 
@@ -203,8 +236,13 @@ def test_sums_of_sglang() -> None:
     assert kind_of("sglang-0.5.9", deepseek, tokens=128, hidden=7168) == (Kind.ONE_SHOT, True)
     assert kind_of("sglang-0.5.9", deepseek, tokens=2048, hidden=7168) == (Kind.TWO_SHOT, True)
     assert kind_of("sglang-0.5.9", deepseek, tokens=2049, hidden=7168) == (Kind.LIBRARY, False)
-    assert kind_of("sglang-0.5.6", replace(H200, **DEEPSEEK), tokens=128, hidden=7168) == (Kind.TWO_SHOT, False)
-    assert kind_of("sglang-0.5.6 fused_sums=on", replace(H200, **DEEPSEEK), tokens=128, hidden=7168) == (Kind.ONE_SHOT, True)
+    assert kind_of("sglang-0.5.6", replace(H200, **DEEPSEEK), tokens=128, hidden=7168) == (
+        Kind.TWO_SHOT,
+        False,
+    )
+    assert kind_of(
+        "sglang-0.5.6 fused_sums=on", replace(H200, **DEEPSEEK), tokens=128, hidden=7168
+    ) == (Kind.ONE_SHOT, True)
 
 
 def test_sums_of_tensorrt_llm() -> None:
@@ -219,8 +257,14 @@ def test_sums_of_tensorrt_llm() -> None:
 def test_experts_across_a_rack() -> None:
     rack = replace(B200, tp=1, dpa=32, rack=True)
     assert on_device(engine_called("trtllm-1.2"), rack).exchange is ExpertExchange.ONE_SIDED
-    assert on_device(engine_called("trtllm-1.2 exchange=notenabled"), rack).exchange is ExpertExchange.GATHERED
-    assert on_device(engine_called("trtllm-1.2"), replace(rack, rack=False)).exchange is ExpertExchange.GATHERED
+    assert (
+        on_device(engine_called("trtllm-1.2 exchange=notenabled"), rack).exchange
+        is ExpertExchange.GATHERED
+    )
+    assert (
+        on_device(engine_called("trtllm-1.2"), replace(rack, rack=False)).exchange
+        is ExpertExchange.GATHERED
+    )
 
 
 def test_guesses_and_the_host() -> None:
@@ -241,8 +285,17 @@ def test_guesses_and_the_host() -> None:
     guesses=st.integers(0, 3),
     latent=st.booleans(),
 )
-def test_on_any_device_all_is_settled(made: Engine, gib: int, generation: int, tp: int, dpa: int, guesses: int, latent: bool) -> None:
-    site = Site(memory_bytes=gib * 1024 * MIB, generation=generation, tp=tp, dpa=dpa, guesses=guesses, latent=latent)
+def test_on_any_device_all_is_settled(
+    made: Engine, gib: int, generation: int, tp: int, dpa: int, guesses: int, latent: bool
+) -> None:
+    site = Site(
+        memory_bytes=gib * 1024 * MIB,
+        generation=generation,
+        tp=tp,
+        dpa=dpa,
+        guesses=guesses,
+        latent=latent,
+    )
     settled = on_device(made, site)
     assert settled.token_budget >= 1
     assert settled.max_sequences >= 1
@@ -257,6 +310,9 @@ def test_on_any_device_all_is_settled(made: Engine, gib: int, generation: int, t
 
 
 def test_what_a_user_sets_stays() -> None:
-    made = with_options(engine_called("sglang-0.5.9"), [("token_budget", "4096"), ("memory", "0.5"), ("graph_sizes", "3,1")])
+    made = with_options(
+        engine_called("sglang-0.5.9"),
+        [("token_budget", "4096"), ("memory", "0.5"), ("graph_sizes", "3,1")],
+    )
     settled = on_device(made, B200)
     assert (settled.token_budget, settled.memory_fraction, settled.captured) == (4096, 0.5, (1, 3))

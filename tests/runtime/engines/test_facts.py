@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from shardwright.errors import RuntimeModelError, ShardwrightError
 from shardwright.runtime.engines.engine import Engine
 from shardwright.runtime.engines.facts import IDENTITY, derive, engine, named, read, stated
-from shardwright.runtime.engines.registry import DYNAMO, all_engines, engine_called, engine_names, notice
+from shardwright.runtime.engines.registry import (
+    DYNAMO,
+    all_engines,
+    engine_called,
+    engine_names,
+    notice,
+)
 from tests.tiers import examples
 
 FIELDS = {field.name for field in fields(Engine)} - {*IDENTITY}
@@ -68,7 +74,9 @@ def test_names_are_apart_and_in_order() -> None:
     assert len({*engine_names()}) == len(ENGINES)
     for before, after in pairwise(ENGINES):
         if before.engine == after.engine:
-            assert engine_called(f"{after.engine} {after.version}") is not engine_called(f"{before.engine} {before.version}")
+            assert engine_called(f"{after.engine} {after.version}") is not engine_called(
+                f"{before.engine} {before.version}"
+            )
             assert before.released <= after.released
 
 
@@ -107,7 +115,10 @@ def test_a_containers_tag_stands_for_the_version_that_it_holds() -> None:
     for tag, version in DYNAMO.items():
         inside = engine_called(f"trtllm {version}")
         assert engine_called(f"trtllm {tag}").name == inside.name == "tensorrt-llm-1.2"
-    assert notice(engine_called("trtllm 0.8.1.post2")) == "tensorrt-llm-1.2 answers for 0.8.1.post2, which is not described"
+    assert (
+        notice(engine_called("trtllm 0.8.1.post2"))
+        == "tensorrt-llm-1.2 answers for 0.8.1.post2, which is not described"
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,7 +128,11 @@ def test_a_containers_tag_stands_for_the_version_that_it_holds() -> None:
         ("tgi 2.0", "unknown serving engine 'tgi 2.0'", "known: "),
         ("vllm 0.x", "'0.x' is not a version of vllm", "such as 0.12.0 or 1.2.0rc6.post2"),
         ("", "unknown serving engine ''", "known: "),
-        ("vllm-0.12 token_budget=1 loud", "'loud' behind vllm-0.12 is not option=value", "such as token_budget=8192"),
+        (
+            "vllm-0.12 token_budget=1 loud",
+            "'loud' behind vllm-0.12 is not option=value",
+            "such as token_budget=8192",
+        ),
     ],
 )
 def test_errors_have_a_hint(text: str, message: str, hint: str) -> None:
@@ -146,7 +161,9 @@ def test_an_engine_must_be_complete() -> None:
 def test_a_field_is_stated_once() -> None:
     base = ENGINES[0]
     with pytest.raises(ValueError, match="stated twice: polling"):
-        derive(base, named("twice", "1"), read("https://a", polling=1), stated("https://b", polling=2))
+        derive(
+            base, named("twice", "1"), read("https://a", polling=1), stated("https://b", polling=2)
+        )
 
 
 @pytest.mark.parametrize("wrong", [{"on": "polling"}, {"off": "batching"}, {"nothing": 1}])

@@ -1,7 +1,8 @@
-"""What `search.engine.ray` uses of Ray, over worker processes of this machine: tests hold its protocol where Ray is not installed.
+"""What `search.engine.ray` uses of Ray, over worker processes of this machine: tests hold its
+protocol where Ray is not installed.
 
-An object is pickled once when it is put, and made anew in the worker; a task's error comes back wrapped; a worker that dies is an error of
-Ray's own.
+An object is pickled once when it is put, and made anew in the worker; a task's error comes back
+wrapped; a worker that dies is an error of Ray's own.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Reference:
 def run(function: Callable[..., Any], pickled: bytes) -> Any:
     """What a worker does: read the arguments, those in the store too."""
     arguments = pickle.loads(pickled)
-    return function(*(pickle.loads(one.pickled) if isinstance(one, Reference) else one for one in arguments))
+    return function(
+        *(pickle.loads(one.pickled) if isinstance(one, Reference) else one for one in arguments)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,8 @@ class Remote:
 
 
 class StandIn(ModuleType):
-    """The module. Calls that it does not know are errors, as is what it is not asked in the order that Ray wants."""
+    """The module. Calls that it does not know are errors, as is what it is not asked in the order
+    that Ray wants."""
 
     def __init__(self) -> None:
         super().__init__("ray")
@@ -70,12 +74,21 @@ class StandIn(ModuleType):
         """Whether there are workers."""
         return self._pool is not None
 
-    def init(self, *, log_to_driver: bool, configure_logging: bool, num_cpus: int, include_dashboard: bool) -> None:
+    def init(
+        self,
+        *,
+        log_to_driver: bool,
+        configure_logging: bool,
+        num_cpus: int,
+        include_dashboard: bool,
+    ) -> None:
         """Start workers."""
         assert self._pool is None
         assert not any((log_to_driver, configure_logging, include_dashboard))
         self.begun_with.append(num_cpus)
-        self._pool = ProcessPoolExecutor(num_cpus, mp_context=multiprocessing.get_context(start_method()))
+        self._pool = ProcessPoolExecutor(
+            num_cpus, mp_context=multiprocessing.get_context(start_method())
+        )
 
     def put(self, shared: object) -> Reference:
         """Keep an object for workers."""

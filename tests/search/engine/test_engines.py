@@ -1,4 +1,5 @@
-"""Engines: results in the order of the tasks, one error, and workers that end as they should, whatever runs the tasks."""
+"""Engines: results in the order of the tasks, one error, and workers that end as they should,
+whatever runs the tasks."""
 
 from __future__ import annotations
 
@@ -75,7 +76,10 @@ def stopped(_: None, task: int) -> bool:
 
 def tasks_of(seed: int) -> list[Asked]:
     generator = random.Random(seed)
-    return [Asked(number=number, sleep_s=generator.choice((0.0, 0.0, 0.01))) for number in range(generator.choice((0, 1, 2, 37)))]
+    return [
+        Asked(number=number, sleep_s=generator.choice((0.0, 0.0, 0.01)))
+        for number in range(generator.choice((0, 1, 2, 37)))
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -97,10 +101,12 @@ def test_results_are_in_the_order_of_the_tasks(name: str, workers: int) -> None:
 
 @dataclass(slots=True)
 class Grown:
-    """A search whose tasks follow from what it found: each result begets others, fewer the more were taken.
+    """A search whose tasks follow from what it found: each result begets others, fewer the more
+    were taken.
 
     Args:
-        taken: results, in order. known: how many were taken when each task was asked for.
+        taken: results, in order.
+        known: how many were taken when each task was asked for.
     """
 
     left: list[int]
@@ -121,7 +127,9 @@ class Grown:
 
 
 @pytest.mark.parametrize("size", [1, 4, 9])
-def test_a_flow_takes_results_in_order_and_asks_for_each_task_by_what_was_taken_before(size: int) -> None:
+def test_a_flow_takes_results_in_order_and_asks_for_each_task_by_what_was_taken_before(
+    size: int,
+) -> None:
     shared, found = [5, 6, 7], list[Grown]()
     for name, workers in SOME:
         search = Grown(left=[1, 2])
@@ -143,12 +151,16 @@ def test_the_error_of_a_flow_is_that_of_its_first_task_that_fails(name: str, wor
         with pytest.raises(InfeasibleError, match="task 5 does not fit"):
             list(engine.flow(refused, lambda: next(some, None), shared=5, size=4))
         some = iter(range(9))
-        assert list(engine.flow(refused, lambda: next(some, None), shared=10, size=4)) == list(range(9))
+        assert list(engine.flow(refused, lambda: next(some, None), shared=10, size=4)) == list(
+            range(9)
+        )
     assert not multiprocessing.active_children()
 
 
 def test_a_flow_that_is_left_ends_its_workers() -> None:
-    tasks = iter([Asked(number=0), *(Asked(number=number, sleep_s=100.0) for number in range(1, 4))])
+    tasks = iter(
+        [Asked(number=0), *(Asked(number=number, sleep_s=100.0) for number in range(1, 4))]
+    )
     with engine_of(PROCESSES, workers=2, least_s=0.0) as engine:
         flow = engine.flow(answered, lambda: next(tasks, None), shared=[1], size=3)
         assert next(flow) == (1, 0)
@@ -228,11 +240,16 @@ os.kill(os.getpid(), 9)
 
 
 def test_workers_end_with_the_process_that_began_them() -> None:
-    done = subprocess.run([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True, check=False, timeout=60
+    )
     pids = [int(word) for word in done.stdout.split()]
     assert len(pids) == 2
     left = 100
-    while left and any(Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids):
+    while left and any(
+        Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes()
+        for pid in pids
+    ):
         time.sleep(0.1)
         left -= 1
     assert left
@@ -336,7 +353,9 @@ def test_a_few_long_tasks_are_sent_as_soon_as_one_was_timed_and_short_ones_toget
 
 def test_one_worker_is_this_process() -> None:
     with engine_of(PROCESSES, workers=1, least_s=0.0) as engine:
-        assert set(engine.map(process_of, [1, 2, 3], shared=None, expected_s=100.0)) == {os.getpid()}
+        assert set(engine.map(process_of, [1, 2, 3], shared=None, expected_s=100.0)) == {
+            os.getpid()
+        }
     with engine_of(PROCESSES, workers=2, least_s=0.0) as engine:
         found = set(engine.map(process_of, list(range(40)), shared=None, expected_s=0.01))
         assert os.getpid() not in found
@@ -352,17 +371,27 @@ def test_rounds_hold_every_task_once_in_order() -> None:
 
 
 def test_unknown_and_missing_engines_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match=r"no engine 'proceses' \(hint: did you mean processes\?\)"), engine_of("proceses"):
+    with (
+        pytest.raises(UsageError, match=r"no engine 'proceses' \(hint: did you mean processes\?\)"),
+        engine_of("proceses"),
+    ):
         pass
     monkeypatch.setattr("shardwright.search.engine.choose.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"needs the package ray \(hint: pip install 'shardwright\[ray\]'"), engine_of("ray"):
+    with (
+        pytest.raises(
+            UsageError, match=r"needs the package ray \(hint: pip install 'shardwright\[ray\]'"
+        ),
+        engine_of("ray"),
+    ):
         pass
 
 
 def test_ray_answers_the_same_and_says_errors(ray: StandIn | None) -> None:
     with engine_of("ray", workers=2, least_s=0.0) as engine:
         tasks, shared = [Asked(number=number) for number in range(37)], [3, 1]
-        assert engine.map(answered, tasks, shared=shared) == [answered(shared, task) for task in tasks]
+        assert engine.map(answered, tasks, shared=shared) == [
+            answered(shared, task) for task in tasks
+        ]
         with pytest.raises(InfeasibleError, match="task 5 does not fit"):
             engine.map(refused, list(range(9)), shared=5)
         with pytest.raises(ResourceError, match="died"):

@@ -1,4 +1,5 @@
-"""The answer of a search is the same, byte for byte, whatever engine it runs on and with however many workers."""
+"""The answer of a search is the same, byte for byte, whatever engine it runs on and with however
+many workers."""
 
 from __future__ import annotations
 
@@ -23,18 +24,40 @@ from shardwright.search.request import Request
 from tests.tiers import in_both, in_proof
 
 DEGREES = ("2", "4") if in_proof() else ("4",)
-JOINT = Request(model="llama-3.1-8b", cluster="h100-sxm:16", seq_len=4096, global_batch=64, space="joint", pins=(("tp", DEGREES),))
-MIXED = Request(model="examples/tiny.json", cluster="a100-sxm-40gb:2+v100-sxm-16gb:2", seq_len=64, global_batch=8)
-LARGER = Request(model="llama-2-7b", cluster="a100-sxm-40gb:4+v100-sxm-16gb:4", seq_len=1024, global_batch=16)
-"""Whose frames are tested, and whose plans simulated, more than one at once; PROVEN: with pipelines of more forms and lanes."""
-PROVEN = Request(model="llama-2-7b", cluster="a100-sxm-40gb:8+v100-sxm-16gb:16", seq_len=1024, global_batch=64)
-REQUESTS = [pytest.param(LARGER, id="larger"), pytest.param(PROVEN, id="proven", marks=pytest.mark.proof)]
+JOINT = Request(
+    model="llama-3.1-8b",
+    cluster="h100-sxm:16",
+    seq_len=4096,
+    global_batch=64,
+    space="joint",
+    pins=(("tp", DEGREES),),
+)
+MIXED = Request(
+    model="examples/tiny.json",
+    cluster="a100-sxm-40gb:2+v100-sxm-16gb:2",
+    seq_len=64,
+    global_batch=8,
+)
+LARGER = Request(
+    model="llama-2-7b", cluster="a100-sxm-40gb:4+v100-sxm-16gb:4", seq_len=1024, global_batch=16
+)
+"""Whose frames are tested, and whose plans simulated, more than one at once; PROVEN: with pipelines
+of more forms and lanes."""
+PROVEN = Request(
+    model="llama-2-7b", cluster="a100-sxm-40gb:8+v100-sxm-16gb:16", seq_len=1024, global_batch=64
+)
+REQUESTS = [
+    pytest.param(LARGER, id="larger"),
+    pytest.param(PROVEN, id="proven", marks=pytest.mark.proof),
+]
 
 
 def joint(name: str, workers: int, *, stop_at: tuple[int, int] | None = None) -> str:
     """The file of a joint answer."""
     with engine_of(name, workers=workers, least_s=0.0) as engine:
-        return to_text(document_of(stored_general(plan_joint(JOINT, stop_at=stop_at, engine=engine))))
+        return to_text(
+            document_of(stored_general(plan_joint(JOINT, stop_at=stop_at, engine=engine)))
+        )
 
 
 def mixed(name: str, workers: int, *, request: Request = MIXED, stops: Stops | None = None) -> str:
@@ -53,10 +76,17 @@ def alone() -> str:
 
 
 @pytest.mark.parametrize(
-    ("workers", "method"), [(2, ""), pytest.param(3, "", marks=pytest.mark.proof), pytest.param(2, "spawn", marks=pytest.mark.proof)]
+    ("workers", "method"),
+    [
+        (2, ""),
+        pytest.param(3, "", marks=pytest.mark.proof),
+        pytest.param(2, "spawn", marks=pytest.mark.proof),
+    ],
 )
 def test_joint(workers: int, method: str, alone: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "start_method", lambda own=processes.start_method: method or own())
+    monkeypatch.setattr(
+        processes, "start_method", lambda own=processes.start_method: method or own()
+    )
     assert joint(PROCESSES, workers) == alone
     counts = certificate(alone)
     assert counts["bounded_b1"] > 0
@@ -79,7 +109,9 @@ def many_workers() -> tuple[int, ...]:
 
 @in_both
 def test_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [mixed(PROCESSES, workers) for workers in many_workers()] == [whole_of(MIXED)] * len(many_workers())
+    assert [mixed(PROCESSES, workers) for workers in many_workers()] == [whole_of(MIXED)] * len(
+        many_workers()
+    )
     # Where the search of a pool's grids is cut off, too; by looks, not by seconds.
     monkeypatch.setattr(mixed_alone, "LOOKS", 2)
     short = mixed(SERIAL, 1)
@@ -95,8 +127,12 @@ def whole_of(request: Request) -> str:
 
 @pytest.mark.parametrize("method", ["", pytest.param("spawn", marks=pytest.mark.proof)])
 @pytest.mark.parametrize("asked", REQUESTS)
-def test_frames_compositions_and_simulations_of_a_mixed_search(asked: Request, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "start_method", lambda own=processes.start_method: method or own())
+def test_frames_compositions_and_simulations_of_a_mixed_search(
+    asked: Request, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        processes, "start_method", lambda own=processes.start_method: method or own()
+    )
     whole = whole_of(asked)
     assert mixed(PROCESSES, 2, request=asked) == whole
     part = certificate(whole)["mixed"]
@@ -109,10 +145,16 @@ def test_frames_compositions_and_simulations_of_a_mixed_search(asked: Request, m
 @pytest.mark.parametrize("asked", REQUESTS)
 def test_a_mixed_search_that_is_stopped_is_the_same_too(asked: Request) -> None:
     """In the look for plans, and in the proof."""
-    for stops in (Stops(alone=(0, 0), composed=3, proven=0), Stops(alone=(0, 0), composed=0, proven=2)):
+    for stops in (
+        Stops(alone=(0, 0), composed=3, proven=0),
+        Stops(alone=(0, 0), composed=0, proven=2),
+    ):
         stopped = mixed(SERIAL, 1, request=asked, stops=stops)
         found = certificate(stopped)
-        assert (found["mixed"]["composed_stopped_at"], found["stopped_at"]) == (stops.composed, stops.proven)
+        assert (found["mixed"]["composed_stopped_at"], found["stopped_at"]) == (
+            stops.composed,
+            stops.proven,
+        )
         assert mixed(PROCESSES, 2, request=asked, stops=stops) == stopped
 
 

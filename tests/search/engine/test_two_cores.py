@@ -1,4 +1,5 @@
-"""What two workers gain on a search of some twenty seconds: a ratio, of this machine, where it has two cores and nothing else to do."""
+"""What two workers gain on a search of some twenty seconds: a ratio, of this machine, where it has
+two cores and nothing else to do."""
 
 from __future__ import annotations
 
@@ -12,13 +13,22 @@ from shardwright.search.engine.choose import engine_of
 from shardwright.search.mixed.find import find_mixed
 from shardwright.search.request import Request
 
-ASKED = Request(model="llama-2-13b", cluster="a100-sxm-80gb:128+v100-sxm-32gb:384", seq_len=2048, global_batch=1024)
+ASKED = Request(
+    model="llama-2-13b",
+    cluster="a100-sxm-80gb:128+v100-sxm-32gb:384",
+    seq_len=2048,
+    global_batch=1024,
+)
 
 
 @pytest.mark.proof
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core")
 @pytest.mark.xfail(
-    strict=True, reason="1.47 times by the wall (35.5 s and 24.2 s), 1.67 on the longest way in processor seconds; 1.6 asked"
+    strict=True,
+    reason=(
+        "1.47 times by the wall (35.5 s and 24.2 s), 1.67 on the longest way in processor seconds;"
+        " 1.6 asked"
+    ),
 )
 def test_two_workers_are_faster() -> None:
     problem = problem_of(with_defaults(ASKED))

@@ -1,8 +1,11 @@
-"""The small joint search by brute force: every member listed by other code than the search's, without any bound, and each simulated.
+"""The small joint search by brute force: every member listed by other code than the search's,
+without any bound, and each simulated.
 
-The declared space again, in other words. Devices of one label are alike. A member is: a number of microbatches; blocks of the chain cut
-into stages; a stage (or none) for each device, stage numbers not falling along a label; for each stage a tree whose leaves of one label
-are in rising order; for each stage an order in which forwards come by number, backwards too, and none of them before its forward.
+The declared space again, in other words. Devices of one label are alike. A member is: a number of
+microbatches; blocks of the chain cut into stages; a stage (or none) for each device, stage numbers
+not falling along a label; for each stage a tree whose leaves of one label are in rising order; for
+each stage an order in which forwards come by number, backwards too, and none of them before its
+forward.
 """
 
 from __future__ import annotations
@@ -25,7 +28,13 @@ from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.search.exact.options import Illegal, StageOption, price_stage, stage_of_blocks, together
+from shardwright.search.exact.options import (
+    Illegal,
+    StageOption,
+    price_stage,
+    stage_of_blocks,
+    together,
+)
 from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_tasks
 from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.trees import TreeSpace
@@ -78,11 +87,18 @@ class Trees:
     def of(self, devices: Devices) -> list[Tree]:
         """Those whose leaves of one label rise."""
         if devices not in self.rising:
-            self.rising[devices] = [t.split for t in self._all(devices, self.space.depth) if self._rises(t.leaves)]
+            self.rising[devices] = [
+                t.split for t in self._all(devices, self.space.depth) if self._rises(t.leaves)
+            ]
         return self.rising[devices]
 
     def _rises(self, leaves: Devices) -> bool:
-        return all(a < b for i, a in enumerate(leaves) for b in leaves[i + 1 :] if self.labels[a] == self.labels[b])
+        return all(
+            a < b
+            for i, a in enumerate(leaves)
+            for b in leaves[i + 1 :]
+            if self.labels[a] == self.labels[b]
+        )
 
     def _all(self, devices: Devices, depth: int) -> list[Drawn]:
         if (devices, depth) not in self.known:
@@ -104,7 +120,9 @@ class Trees:
                     continue
                 for dealt in partitions(devices, parts):
                     for below in product(*(self._all(part, depth - 1) for part in dealt)):
-                        single = parts == len(devices) and list(self._row(devices)) == [self.labels[d] for d in self._first(below)]
+                        single = parts == len(devices) and list(self._row(devices)) == [
+                            self.labels[d] for d in self._first(below)
+                        ]
                         if len({repr(b.look) for b in below}) == 1 or single:
                             yield self._join(dim, (1,) * parts, below)
 
@@ -123,7 +141,9 @@ class Trees:
         if set(weights) == {1} and even and same and steps[1] > 0:
             split = Split(dim=dim, parts=len(below), step=steps[1], children=(below[0].split,))
         else:
-            split = Split(dim=dim, parts=weights, step=tuple(steps), children=tuple(b.split for b in below))
+            split = Split(
+                dim=dim, parts=weights, step=tuple(steps), children=tuple(b.split for b in below)
+            )
         leaves = tuple(d for b in below for d in b.leaves)
         return Drawn(split=split, leaves=leaves, look=(dim, weights, tuple(b.look for b in below)))
 
@@ -140,7 +160,9 @@ def orders_of(microbatches: int) -> list[tuple[int, ...]]:
     found = []
     for order in permutations(range(2 * microbatches)):
         place = {action: i for i, action in enumerate(order)}
-        by_number = all(place[k] < place[k + 1] for k in range(2 * microbatches - 1) if k != microbatches - 1)
+        by_number = all(
+            place[k] < place[k + 1] for k in range(2 * microbatches - 1) if k != microbatches - 1
+        )
         if by_number and all(place[k] < place[k + microbatches] for k in range(microbatches)):
             found.append(order)
     return found
@@ -162,8 +184,14 @@ def stage_lists(blocks: int, labels: Sequence[int], *, most: int) -> Iterator[St
             if ends[-1] != blocks or any(a >= b for a, b in pairwise(ends)):
                 continue
             for owner in product(range(count + 1), repeat=len(labels)):
-                falls = any(labels[a] == labels[b] and owner[a] > owner[b] for b in range(len(labels)) for a in range(b))
-                sets = [tuple(d for d, s in enumerate(owner) if s == stage) for stage in range(count)]
+                falls = any(
+                    labels[a] == labels[b] and owner[a] > owner[b]
+                    for b in range(len(labels))
+                    for a in range(b)
+                )
+                sets = [
+                    tuple(d for d, s in enumerate(owner) if s == stage) for stage in range(count)
+                ]
                 if not falls and all(sets):
                     yield tuple(zip((0, *ends[:-1]), ends, sets, strict=True))
 
@@ -188,12 +216,17 @@ class Instance:
             shapes += choices * len(numbers)
             members += sum(choices * len(orders_of(m)) ** len(listed) for m in numbers)
             stages |= {(*stage, len(listed) == 1) for stage in listed}
-        return members, shapes, sum(len(trees.of(devices)) for _, _, devices, _ in stages) * len(numbers)
+        return (
+            members,
+            shapes,
+            sum(len(trees.of(devices)) for _, _, devices, _ in stages) * len(numbers),
+        )
 
 
 @dataclass(slots=True)
 class Found:
-    """What brute force finds: the least seconds (None: nothing fits), members, and how many are illegal, too large, simulated."""
+    """What brute force finds: the least seconds (None: nothing fits), members, and how many are
+    illegal, too large, simulated."""
 
     best: float | None = None
     members: int = 0
@@ -206,7 +239,8 @@ class Found:
 
 
 def brute_force(instance: Instance, *, generator: Random, samples: int) -> Found:
-    """Simulate every member; and of `samples` shapes one member each by `simulate_plan`, which must say the same."""
+    """Simulate every member; and of `samples` shapes one member each by `simulate_plan`, which must
+    say the same."""
     problem, space, found = instance.problem, instance.space, Found()
     trees = all_trees(instance.labels, space.trees)
     _, shapes, _ = instance.sizes()
@@ -220,8 +254,19 @@ def brute_force(instance: Instance, *, generator: Random, samples: int) -> Found
                 continue
             own = orders_of(microbatches)
             orders = np.array(list(product(own, repeat=len(listed))))
-            held = np.array([[flying(order, microbatches) for order in row] for row in product(own, repeat=len(listed))])
-            options = [[_priced(found, problem, stage, tree, microbatches, working) for tree in trees.of(stage[2])] for stage in listed]
+            held = np.array(
+                [
+                    [flying(order, microbatches) for order in row]
+                    for row in product(own, repeat=len(listed))
+                ]
+            )
+            options = [
+                [
+                    _priced(found, problem, stage, tree, microbatches, working)
+                    for tree in trees.of(stage[2])
+                ]
+                for stage in listed
+            ]
             for chosen in product(*options):
                 found.members += len(orders)
                 stages = tuple(o for o in chosen if isinstance(o, StageOption))
@@ -248,13 +293,20 @@ def brute_force(instance: Instance, *, generator: Random, samples: int) -> Found
 
 
 def _priced(
-    found: Found, problem: Problem, stage: tuple[int, int, Devices], tree: Tree, microbatches: int, working: Devices
+    found: Found,
+    problem: Problem,
+    stage: tuple[int, int, Devices],
+    tree: Tree,
+    microbatches: int,
+    working: Devices,
 ) -> StageOption | Illegal:
     first, end, devices = stage
     key = first, end, min(devices), tree, microbatches, working
     if key not in found.prices:
         small = stage_of_blocks(problem, first=first, end=end, tree=tree, base=min(devices))
-        found.prices[key] = price_stage(problem, small, first=first, end=end, microbatches=microbatches, working=working)
+        found.prices[key] = price_stage(
+            problem, small, first=first, end=end, microbatches=microbatches, working=working
+        )
     return found.prices[key]
 
 
@@ -268,31 +320,49 @@ def _compare(
     small: BoolArray,
     generator: Random,
 ) -> None:
-    """One member of a shape under `simulate_plan`: the same step and path in picoseconds, and the same answer to whether it fits."""
+    """One member of a shape under `simulate_plan`: the same step and path in picoseconds, and the
+    same answer to whether it fits."""
     at = generator.choice([i for i in range(len(orders)) if steps[i] >= 0])
     plan = plan_of_stages(problem, stages, microbatches=microbatches, order=orders[at])
     result = simulate_plan(problem, plan)
     assert int(result.timeline.finish.max()) == int(steps[at])
     assert abs(path_seconds_of(result) / result.step_time_s - paths[at] / steps[at]) < 1e-12
-    capacity = [g.kind.accelerator.memory_bytes for g in problem.cluster.groups for _ in range(g.count * g.kind.num_devices)]
-    fits = all(m.reserved <= capacity[c.devices[0]] for m, c in zip(result.memory, result.program.classes, strict=True))
+    capacity = [
+        g.kind.accelerator.memory_bytes
+        for g in problem.cluster.groups
+        for _ in range(g.count * g.kind.num_devices)
+    ]
+    fits = all(
+        m.reserved <= capacity[c.devices[0]]
+        for m, c in zip(result.memory, result.program.classes, strict=True)
+    )
     assert fits == bool(small[at])
 
 
 def model_of(name: str, layers: int) -> Model:
     """A catalog model with so many layers."""
     model = load_model(name)
-    return replace(model, runs=tuple(replace(run, count=layers) if run.count > 1 else run for run in model.runs))
+    return replace(
+        model,
+        runs=tuple(replace(run, count=layers) if run.count > 1 else run for run in model.runs),
+    )
 
 
 def cluster_of(expression: str, *, memory: float = 1.0, network: float = 1.0) -> Cluster:
-    """A cluster with its devices' memory and its nodes' links scaled. A name followed by a star is two nodes of it."""
+    """A cluster with its devices' memory and its nodes' links scaled. A name followed by a star is
+    two nodes of it."""
     groups: list[NodeGroup] = []
     for term in expression.split("+"):
         for group in parse_cluster(term.rstrip("*")).groups:
             kind = group.kind
-            accelerator = replace(kind.accelerator, memory_bytes=int(kind.accelerator.memory_bytes * memory))
-            nic = replace(kind.nic, bandwidth=kind.nic.bandwidth * network, reverse_bandwidth=kind.nic.reverse_bandwidth * network)
+            accelerator = replace(
+                kind.accelerator, memory_bytes=int(kind.accelerator.memory_bytes * memory)
+            )
+            nic = replace(
+                kind.nic,
+                bandwidth=kind.nic.bandwidth * network,
+                reverse_bandwidth=kind.nic.reverse_bandwidth * network,
+            )
             kind = replace(kind, accelerator=accelerator, nic=nic)
             groups.append(NodeGroup(kind=kind, count=2 if term.endswith("*") else group.count))
     return Cluster(expression=expression, groups=tuple(groups))
@@ -321,13 +391,18 @@ RUNTIMES = (
 
 
 def draw_instance(number: int) -> Instance:
-    """Instance `number`: 10^3 to 10^5 members; every tenth may have more shapes and stages to price than the others."""
+    """Instance `number`: 10^3 to 10^5 members; every tenth may have more shapes and stages to price
+    than the others."""
     generator = Random(number)
     shapes, prices = (4000, 700) if number % 10 == 9 else (900, 200)
     least = 10_000 if number % 10 == 9 else 1000
     while True:
         expression = generator.choice(sorted(CLUSTERS))
-        dims = tuple(sorted(generator.sample((Dim.BATCH, Dim.HEADS, Dim.HIDDEN), generator.choice((1, 2, 3, 3)))))
+        dims = tuple(
+            sorted(
+                generator.sample((Dim.BATCH, Dim.HEADS, Dim.HIDDEN), generator.choice((1, 2, 3, 3)))
+            )
+        )
         weights = tuple(sorted(generator.sample((1, 2, 3), generator.choice((1, 2, 3)))))
         microbatches = tuple(sorted(generator.sample((1, 2, 3), generator.choice((1, 1, 2)))))
         layers = generator.choice((1, 2))
@@ -342,11 +417,17 @@ def draw_instance(number: int) -> Instance:
         )
         problem = Problem(
             model=model_of(generator.choice(MODELS), layers),
-            cluster=cluster_of(expression, memory=generator.choice((0.3, 0.6, 1.0)), network=generator.choice((0.1, 1.0))),
+            cluster=cluster_of(
+                expression,
+                memory=generator.choice((0.3, 0.6, 1.0)),
+                network=generator.choice((0.1, 1.0)),
+            ),
             job=job,
             runtime=load_runtime(generator.choice(RUNTIMES)),
         )
-        instance = Instance(problem=problem, labels=CLUSTERS[expression], space=space, blocks=layers + 2)
+        instance = Instance(
+            problem=problem, labels=CLUSTERS[expression], space=space, blocks=layers + 2
+        )
         members, forms, options = instance.sizes()
         if least <= members <= 100_000 and forms <= shapes and options <= prices:
             return instance

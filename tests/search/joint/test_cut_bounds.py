@@ -16,7 +16,12 @@ from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
 from shardwright.search.joint.chain import chain_of
 from shardwright.search.joint.label_program import Cells, Pipeline
 from shardwright.search.joint.member import JointPlan, plan_of_cut
-from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace, joint_space, shaped_space
+from shardwright.search.joint.pipeline_shapes import (
+    PipelineShape,
+    ShapedSpace,
+    joint_space,
+    shaped_space,
+)
 from shardwright.search.joint.reach import reach, ways_on
 from shardwright.search.joint.score import path_score
 from shardwright.search.joint.solve import border_of, cells_of, choice_of
@@ -60,7 +65,9 @@ def drawn_cut(cells: Cells, generator: Random, length: int) -> list[tuple[int, i
         return None
     for k in range(ranks):
         i, w = bounds[k], bounds[k + 1] - bounds[k] - 1
-        options = np.flatnonzero(cells.code[k, i, w] >= 0).tolist() if w < cells.way.shape[2] else []
+        options = (
+            np.flatnonzero(cells.code[k, i, w] >= 0).tolist() if w < cells.way.shape[2] else []
+        )
         if not options:
             return None
         chosen.append((i, w, generator.choice(options)))
@@ -77,20 +84,36 @@ def ratios_of(case: Case, generator: Random, *, pipelines: int) -> list[float]:
     facts, ratios = kernel_facts(problem, devices=case.space.devices, capacity=capacity), []
     chain = chain_of(problem.model)
     for pipeline in generator.sample(single, min(pipelines, len(single))):
-        splits, pipe = splits_of(problem, shaped, chain, pipeline, facts), pipeline_of(problem, pipeline, facts)
+        splits, pipe = (
+            splits_of(problem, shaped, chain, pipeline, facts),
+            pipeline_of(problem, pipeline, facts),
+        )
         cells = cells_of(splits, pipe, limit=HIGH, alike=is_alike(chain))
         chosen = drawn_cut(cells, generator, len(chain))
         if chosen is None:
             continue
         plan = _plan(shaped, pipeline, cells, chosen)
         norm = float(min(shaped.costs.norm[shaped.prepared.mesh_row[list(pipeline.outers)]]))
-        bound = (least_seconds(only(cells, chosen), pipe, border_of(splits)) + norm) * facts.jitter * (1 - 1e-9)
+        bound = (
+            (least_seconds(only(cells, chosen), pipe, border_of(splits)) + norm)
+            * facts.jitter
+            * (1 - 1e-9)
+        )
         ratios.append(bound / path_score(problem, shaped, plan).seconds)
     return ratios
 
 
-def _plan(shaped: ShapedSpace, pipeline: PipelineShape, cells: Cells, chosen: list[tuple[int, int, int]]) -> JointPlan:
-    return plan_of_cut(shaped, pipeline, tuple(choice_of(int(cells.code[k, i, w, o]), layers=w + 1) for k, (i, w, o) in enumerate(chosen)))
+def _plan(
+    shaped: ShapedSpace, pipeline: PipelineShape, cells: Cells, chosen: list[tuple[int, int, int]]
+) -> JointPlan:
+    return plan_of_cut(
+        shaped,
+        pipeline,
+        tuple(
+            choice_of(int(cells.code[k, i, w, o]), layers=w + 1)
+            for k, (i, w, o) in enumerate(chosen)
+        ),
+    )
 
 
 @pytest.mark.parametrize("seed", seeds(4, 200))
@@ -100,13 +123,17 @@ def test_a_cut_is_bounded_below_its_longest_path(seed: int) -> None:
     deep = tuple(p for p in space.of("pp") if 1 < int(p) <= case.facts.layers)
     if not deep:
         pytest.skip("no pipelines")
-    space = replace(space, values=tuple((axis, deep if axis == "pp" else value) for axis, value in space.values))
+    space = replace(
+        space, values=tuple((axis, deep if axis == "pp" else value) for axis, value in space.values)
+    )
     ratios = ratios_of(replace(case, space=space), random_of(seed), pipelines=many(30, 60))
     assert all(ratio <= ROUNDING for ratio in ratios)
 
 
 @in_both
-def test_bounds_of_a_model_are_near_the_path(record_property: Callable[[str, object], None]) -> None:
+def test_bounds_of_a_model_are_near_the_path(
+    record_property: Callable[[str, object], None],
+) -> None:
     problem = real_problem("llama-3.1-8b", "h100-sxm:64", seq_len=4096, global_batch=128)
     facts = facts_of(problem)
     case = Case(problem=problem, facts=facts, space=standard_space(problem, facts))

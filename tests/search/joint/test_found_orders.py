@@ -1,4 +1,5 @@
-"""Found orders in the joint search: bounds hold for every order that is found, plans fit, and nothing gets worse than with named orders."""
+"""Found orders in the joint search: bounds hold for every order that is found, plans fit, and
+nothing gets worse than with named orders."""
 
 import random
 from collections import Counter
@@ -20,7 +21,13 @@ from shardwright.search.joint.arrays import is_alike, pipeline_of, splits_of
 from shardwright.search.joint.chain import chain_of
 from shardwright.search.joint.find import FOUND_ORDERS, find_joint
 from shardwright.search.joint.layer_counts import any_order_bounds, layer_counts
-from shardwright.search.joint.member import ChunkChoice, JointPlan, compose, plan_of_cut, plan_of_sizes
+from shardwright.search.joint.member import (
+    ChunkChoice,
+    JointPlan,
+    compose,
+    plan_of_cut,
+    plan_of_sizes,
+)
 from shardwright.search.joint.ordered import SECOND, closed_in_turn, ordered, rank_room
 from shardwright.search.joint.pipeline_shapes import PipelineShape, joint_space, shaped_space
 from shardwright.search.joint.quick_bounds import shape_bounds
@@ -37,10 +44,13 @@ from tests.tiers import many, seeds
 
 EFFORT = 0.1
 RECOMPUTING = 0.4
-"""Share of ranks that recompute some layers in full, and share of ranks that recompute some selectively."""
+"""Share of ranks that recompute some layers in full, and share of ranks that recompute some
+selectively."""
 
 
-def random_plan(generator: random.Random, shaped: object, pipeline: PipelineShape, layers: int) -> JointPlan | None:
+def random_plan(
+    generator: random.Random, shaped: object, pipeline: PipelineShape, layers: int
+) -> JointPlan | None:
     """A member of a pipeline with any order, its order still open."""
     if pipeline.chunks > 1:
         shapes = layer_counts(layers, pipeline.ranks, pipeline.chunks)
@@ -48,25 +58,48 @@ def random_plan(generator: random.Random, shaped: object, pipeline: PipelineShap
             return None
         shape = shapes[generator.randrange(len(shapes))]
         return plan_of_sizes(shaped, pipeline, tuple(shape.tolist()), (0,) * len(shape))  # type: ignore[arg-type]
-    sizes = np.diff([0, *sorted(generator.sample(range(1, layers), pipeline.ranks - 1)), layers]).tolist()
+    sizes = np.diff(
+        [0, *sorted(generator.sample(range(1, layers), pipeline.ranks - 1)), layers]
+    ).tolist()
     cut = []
     for n in sizes:
-        redone = generator.choice((n, generator.randint(0, n))) if generator.random() < RECOMPUTING else 0
-        selective = generator.choice((n - redone, generator.randint(0, n - redone))) if generator.random() < RECOMPUTING else 0
-        cut.append(RankChoice(layers=n, split=generator.randrange(len(pipeline.outers)), redone=redone, selective=selective))
+        redone = (
+            generator.choice((n, generator.randint(0, n)))
+            if generator.random() < RECOMPUTING
+            else 0
+        )
+        selective = (
+            generator.choice((n - redone, generator.randint(0, n - redone)))
+            if generator.random() < RECOMPUTING
+            else 0
+        )
+        cut.append(
+            RankChoice(
+                layers=n,
+                split=generator.randrange(len(pipeline.outers)),
+                redone=redone,
+                selective=selective,
+            )
+        )
     return plan_of_cut(shaped, pipeline, tuple(cut))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", seeds(1, 40))
-def test_bounds_hold_for_found_orders(seed: int, record_property: Callable[[str, object], None]) -> None:
-    """Work alone, labels and shapes never exceed the simulation of a member with an order found for it, and none needs more than fits."""
+def test_bounds_hold_for_found_orders(
+    seed: int, record_property: Callable[[str, object], None]
+) -> None:
+    """Work alone, labels and shapes never exceed the simulation of a member with an order found for
+    it, and none needs more than fits."""
     generator = random.Random(seed)
     case = pipelined_case(seed)
     problem, capacity = case.problem, effective_memory(case.problem.cluster)
     shaped = shaped_space(problem, joint_space(case.space), case.facts)
     if shaped is None:
         pytest.skip("the runtime has no 1F1B")
-    chain, facts = chain_of(problem.model), kernel_facts(problem, devices=case.space.devices, capacity=capacity)
+    chain, facts = (
+        chain_of(problem.model),
+        kernel_facts(problem, devices=case.space.devices, capacity=capacity),
+    )
     pipelines = any_order_pipelines(shaped, len(chain))
     quick = shape_bounds(problem, replace(shaped, pipelines=pipelines), chain, facts) * facts.jitter
     seen: Counter[str] = Counter()
@@ -83,13 +116,22 @@ def test_bounds_hold_for_found_orders(seed: int, record_property: Callable[[str,
         pipe = pipeline_of(problem, pipeline, facts)
         if pipeline.chunks == 1:
             scored = path_score(problem, shaped, found.plan)
-            solved = solve(splits_of(problem, shaped, chain, pipeline, facts), pipe, limit=1e6, alike=is_alike(chain))
+            solved = solve(
+                splits_of(problem, shaped, chain, pipeline, facts),
+                pipe,
+                limit=1e6,
+                alike=is_alike(chain),
+            )
             lower = (solved.lower_s + norm) * jitter
         else:
-            scored = Scored(plan=found.plan, costs=compose(problem, shaped, found.plan), seconds=0.0, need=())
+            scored = Scored(
+                plan=found.plan, costs=compose(problem, shaped, found.plan), seconds=0.0, need=()
+            )
             exact = splits_of(problem, shaped, chain, replace(pipeline, chunks=1), facts)
             shape = np.array([[chunk.layers for chunk in plan.chunks]])
-            lower = (float(any_order_bounds(exact, pipe, shape, np.array(plan.owners))[0]) + norm) * jitter
+            lower = (
+                float(any_order_bounds(exact, pipe, shape, np.array(plan.owners))[0]) + norm
+            ) * jitter
         done = evaluate(problem, scored)
         assert done.result is not None
         assert max(done.need) <= capacity
@@ -98,12 +140,22 @@ def test_bounds_hold_for_found_orders(seed: int, record_property: Callable[[str,
         # The plan fits into what it needs, so the bound under that capacity holds for it too.
         needed = pipe._replace(capacity=float(max(done.need)) + 1.0)
         if pipeline.chunks == 1:
-            solved = solve(splits_of(problem, shaped, chain, pipeline, facts), needed, limit=1e6, alike=is_alike(chain))
+            solved = solve(
+                splits_of(problem, shaped, chain, pipeline, facts),
+                needed,
+                limit=1e6,
+                alike=is_alike(chain),
+            )
             lower = (solved.lower_s + norm) * jitter if solved.cuts else float("inf")
         else:
-            lower = (float(any_order_bounds(exact, needed, shape, np.array(plan.owners))[0]) + norm) * jitter
+            lower = (
+                float(any_order_bounds(exact, needed, shape, np.array(plan.owners))[0]) + norm
+            ) * jitter
         assert lower <= done.seconds * ROUNDING, pipeline
-        seen[f"{pipeline.chunks} chunks a rank{', V' if pipeline.folded else ''}{', unlike splits' if not plan.is_uniform else ''}"] += 1
+        seen[
+            f"{pipeline.chunks} chunks a"
+            f" rank{', V' if pipeline.folded else ''}{', unlike splits' if not plan.is_uniform else ''}"
+        ] += 1
     for name, count in seen.items():
         record_property(name, count)
     assert seen.total() or not pipelines
@@ -111,35 +163,52 @@ def test_bounds_hold_for_found_orders(seed: int, record_property: Callable[[str,
 
 @pytest.mark.parametrize("seed", [3, 12, 15])
 def test_never_worse_than_named_orders(seed: int) -> None:
-    """The found-order search includes the named one; its plan is legal, fits, and takes what its simulation says."""
+    """The found-order search includes the named one; its plan is legal, fits, and takes what its
+    simulation says."""
     case = pipelined_case(seed)
     capacity = tight_capacity(case, seed)
     try:
         named = find_joint(case.problem, case.space, case.facts, capacity=capacity)
     except InfeasibleError:
         pytest.skip("nothing fits")
-    found = find_joint(case.problem, case.space, case.facts, capacity=capacity, orders=FOUND_ORDERS, effort=EFFORT)
+    found = find_joint(
+        case.problem, case.space, case.facts, capacity=capacity, orders=FOUND_ORDERS, effort=EFFORT
+    )
     certificate = found.certificate
     assert found.step_time_s <= named.step_time_s
     assert certificate.lower_bound_s <= named.certificate.lower_bound_s * ROUNDING
     assert certificate.lower_bound_s <= found.step_time_s
-    assert certificate.enumerated == certificate.infeasible + certificate.bounded + certificate.scored + certificate.simulated
+    assert (
+        certificate.enumerated
+        == certificate.infeasible + certificate.bounded + certificate.scored + certificate.simulated
+    )
     assert certificate.enumerated >= named.certificate.enumerated
     if found.best is not None:
         plan = general_plan(case.problem, found.best.plan)
-        assert not verify(plan, model=case.problem.model, global_batch=case.problem.job.global_batch)
+        assert not verify(
+            plan, model=case.problem.model, global_batch=case.problem.job.global_batch
+        )
         again = simulate_plan(case.problem, plan)
         assert again.step_time_s == found.step_time_s
         assert max(m.reserved for m in again.memory) <= capacity
 
 
 @pytest.mark.parametrize("seed", seeds(1, 60, first=1))
-def test_no_named_order_of_the_cut_is_faster(seed: int, record_property: Callable[[str, object], None]) -> None:
+def test_no_named_order_of_the_cut_is_faster(
+    seed: int, record_property: Callable[[str, object], None]
+) -> None:
     """The answer's cut under any named order that fits takes no less than the answer."""
     case = pipelined_case(seed)
     capacity = tight_capacity(case, seed)
     try:
-        found = find_joint(case.problem, case.space, case.facts, capacity=capacity, orders=FOUND_ORDERS, effort=EFFORT)
+        found = find_joint(
+            case.problem,
+            case.space,
+            case.facts,
+            capacity=capacity,
+            orders=FOUND_ORDERS,
+            effort=EFFORT,
+        )
     except InfeasibleError:
         pytest.skip("nothing fits")
     if found.best is None or found.best.plan.table is None:
@@ -148,7 +217,10 @@ def test_no_named_order_of_the_cut_is_faster(seed: int, record_property: Callabl
     compared = 0
     for name in SCHEDULES:
         try:
-            result = simulate_plan(case.problem, replace(plan, orders=(Named(schedule=name, lanes=plan.orders[0].lanes),)))
+            result = simulate_plan(
+                case.problem,
+                replace(plan, orders=(Named(schedule=name, lanes=plan.orders[0].lanes),)),
+            )
         except StrategyError:
             continue
         if not name.startswith("dualpipe") and max(m.reserved for m in result.memory) <= capacity:
@@ -164,7 +236,9 @@ def test_a_found_order_is_better_where_the_bubble_is_large() -> None:
     facts = facts_of(problem)
     space = standard_space(problem, facts)
     chosen = {"pp": (4,), "vpp": (1,), "tp": (2,), "cp": (1,), "mbs": (1,)}
-    space = replace(space, values=tuple((axis, chosen.get(axis, value)) for axis, value in space.values))
+    space = replace(
+        space, values=tuple((axis, chosen.get(axis, value)) for axis, value in space.values)
+    )
     capacity = effective_memory(problem.cluster)
     named = find_joint(problem, space, facts, capacity=capacity)
     found = find_joint(problem, space, facts, capacity=capacity, orders=FOUND_ORDERS, effort=EFFORT)
@@ -175,17 +249,26 @@ def test_a_found_order_is_better_where_the_bubble_is_large() -> None:
 
 
 def test_recompute_and_order_together_beat_every_uniform_recompute() -> None:
-    """In little memory the first ranks recompute some layers in full and some selectively, the last ones none; its simulation fits."""
+    """In little memory the first ranks recompute some layers in full and some selectively, the last
+    ones none; its simulation fits."""
     problem = real_problem("llama-3.1-8b", "h100-sxm:8", seq_len=8192, global_batch=16)
     facts = facts_of(problem)
     space = standard_space(problem, facts)
     chosen = {"pp": (4,), "vpp": (1,), "tp": (2,), "cp": (1,), "mbs": (1,)}
-    shaped = shaped_space(problem, joint_space(replace(space, values=tuple((a, chosen.get(a, v)) for a, v in space.values))), facts)
+    shaped = shaped_space(
+        problem,
+        joint_space(replace(space, values=tuple((a, chosen.get(a, v)) for a, v in space.values))),
+        facts,
+    )
     assert shaped is not None
     pipeline = any_order_pipelines(shaped, facts.layers)[0]
 
     def uniform(redone: int, selective: int) -> JointPlan:
-        return plan_of_cut(shaped, pipeline, (RankChoice(layers=8, split=0, redone=redone, selective=selective),) * 4)
+        return plan_of_cut(
+            shaped,
+            pipeline,
+            (RankChoice(layers=8, split=0, redone=redone, selective=selective),) * 4,
+        )
 
     capacity = 34 * 2**30
     found = recomputed_in_order(problem, shaped, uniform(8, 0), capacity=capacity, effort=EFFORT)
@@ -196,35 +279,52 @@ def test_recompute_and_order_together_beat_every_uniform_recompute() -> None:
     done = evaluate(problem, path_score(problem, shaped, found.plan))
     assert max(done.need) <= capacity
     others = [
-        ordered(problem, shaped, uniform(x, y), capacity=capacity, effort=EFFORT) for x in (0, 4, 8) for y in {0, (8 - x) // 2, 8 - x}
+        ordered(problem, shaped, uniform(x, y), capacity=capacity, effort=EFFORT)
+        for x in (0, 4, 8)
+        for y in {0, (8 - x) // 2, 8 - x}
     ]
     assert done.seconds < 0.9 * min(other.estimate_s for other in others if other is not None)
     # Where everything fits there is nothing to choose.
-    assert recomputed_in_order(problem, shaped, uniform(0, 0), capacity=2**40, effort=EFFORT) is None
+    assert (
+        recomputed_in_order(problem, shaped, uniform(0, 0), capacity=2**40, effort=EFFORT) is None
+    )
 
 
 @pytest.mark.parametrize("seed", seeds(3, 60))
 def test_what_an_option_says_is_what_the_plan_takes(seed: int) -> None:
-    """The seconds and bytes that the search of orders weighs for a recompute are those of the plan that has it."""
+    """The seconds and bytes that the search of orders weighs for a recompute are those of the plan
+    that has it."""
     generator = random.Random(seed)
     case = pipelined_case(seed)
     problem, capacity = case.problem, effective_memory(case.problem.cluster)
     shaped = shaped_space(problem, joint_space(case.space), case.facts)
     if shaped is None:
         pytest.skip("the runtime has no 1F1B")
-    pipelines = [pipeline for pipeline in any_order_pipelines(shaped, case.facts.layers) if pipeline.chunks == 1]
+    pipelines = [
+        pipeline
+        for pipeline in any_order_pipelines(shaped, case.facts.layers)
+        if pipeline.chunks == 1
+    ]
     compared = 0
     for pipeline in generator.sample(pipelines, min(6, len(pipelines))):
         plan = random_plan(generator, shaped, pipeline, case.facts.layers)
         assert plan is not None
-        bare = replace(plan, chunks=tuple(ChunkChoice(layers=chunk.layers) for chunk in plan.chunks))
+        bare = replace(
+            plan, chunks=tuple(ChunkChoice(layers=chunk.layers) for chunk in plan.chunks)
+        )
         costs, made = compose(problem, shaped, bare), compose(problem, shaped, plan)
         room = rank_room(problem, made, capacity=capacity)
         for rank, chunk in enumerate(plan.chunks):
-            option = options_of_rank(problem, shaped, bare, costs, rank, [chunk], capacity=capacity)[chunk]
-            assert option.extra == pytest.approx((made.backward_s[rank] - costs.backward_s[rank]) * SECOND, abs=1)
+            option = options_of_rank(
+                problem, shaped, bare, costs, rank, [chunk], capacity=capacity
+            )[chunk]
+            assert option.extra == pytest.approx(
+                (made.backward_s[rank] - costs.backward_s[rank]) * SECOND, abs=1
+            )
             assert option.held == made.saved_bytes[rank]
-            assert option.working == max(int(rank_room(problem, costs, capacity=capacity)[rank] - room[rank]), 0)
+            assert option.working == max(
+                int(rank_room(problem, costs, capacity=capacity)[rank] - room[rank]), 0
+            )
             compared += 1
     assert compared or not pipelines
 
@@ -238,40 +338,58 @@ def test_room_is_the_inverse_of_what_is_reserved(seed: int) -> None:
     shaped = shaped_space(problem, joint_space(case.space), case.facts)
     if shaped is None:
         pytest.skip("the runtime has no 1F1B")
-    plan = random_plan(generator, shaped, any_order_pipelines(shaped, case.facts.layers)[0], case.facts.layers)
+    plan = random_plan(
+        generator, shaped, any_order_pipelines(shaped, case.facts.layers)[0], case.facts.layers
+    )
     assert plan is not None
     costs = compose(problem, shaped, plan)
     room = rank_room(problem, costs, capacity=capacity)
-    rest = costs.logits_bytes + costs.transient_bytes + sum(values for _, values in costs.static_bytes)
+    rest = (
+        costs.logits_bytes + costs.transient_bytes + sum(values for _, values in costs.static_bytes)
+    )
     fits = held_bytes(problem, costs, rest + room)[1] <= capacity
     assert (fits | (room == 0)).all()
     assert (held_bytes(problem, costs, rest + room + 4096)[1] > capacity).all()
 
 
 def test_closed_in_turn_keeps_every_action() -> None:
-    """The same actions, weight gradients behind their input gradients, and chunks closed from the deepest on."""
+    """The same actions, weight gradients behind their input gradients, and chunks closed from the
+    deepest on."""
     problem = real_problem("llama-3.1-8b", "h100-sxm:16", seq_len=4096, global_batch=64)
     facts = facts_of(problem)
     shaped = shaped_space(problem, joint_space(standard_space(problem, facts)), facts)
     assert shaped is not None
-    pipelines = [f for f in any_order_pipelines(shaped, facts.layers) if f.chunks == 2 and f.ranks == 4]
+    pipelines = [
+        f for f in any_order_pipelines(shaped, facts.layers) if f.chunks == 2 and f.ranks == 4
+    ]
     checked = 0
     for pipeline in pipelines[:6]:
         plan = random_plan(random.Random(1), shaped, pipeline, facts.layers)
         assert plan is not None
-        found = ordered(problem, shaped, plan, capacity=effective_memory(problem.cluster), effort=0.0)
+        found = ordered(
+            problem, shaped, plan, capacity=effective_memory(problem.cluster), effort=0.0
+        )
         if found is None or found.plan.table is None:
             continue
         table = found.plan.table
         turned = closed_in_turn(table)
 
         def actions(one: object) -> list[tuple[int, int, int]]:
-            return sorted(zip(one.kind.tolist(), one.chunk.tolist(), one.microbatch.tolist(), strict=True))  # type: ignore[attr-defined]
+            return sorted(
+                zip(one.kind.tolist(), one.chunk.tolist(), one.microbatch.tolist(), strict=True)
+            )  # type: ignore[attr-defined]
 
         assert actions(table) == actions(turned)
         for rank in range(table.num_ranks):
             span = slice(int(table.row_start[rank]), int(table.row_start[rank + 1]))
-            rows = list(zip(turned.kind[span].tolist(), turned.chunk[span].tolist(), turned.microbatch[span].tolist(), strict=True))
+            rows = list(
+                zip(
+                    turned.kind[span].tolist(),
+                    turned.chunk[span].tolist(),
+                    turned.microbatch[span].tolist(),
+                    strict=True,
+                )
+            )
             place = {row: index for index, row in enumerate(rows)}
             assert all(place[I, c, m] < index for index, (k, c, m) in enumerate(rows) if k == W)
             checked += 1

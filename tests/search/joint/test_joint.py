@@ -1,4 +1,5 @@
-"""The joint search on small problems: never worse than the best grid, its bound holds, every member is accounted for."""
+"""The joint search on small problems: never worse than the best grid, its bound holds, every member
+is accounted for."""
 
 import itertools
 import random
@@ -45,7 +46,9 @@ def pipelined_case(seed: int) -> Case:
     pipelines = min(runtime.zero_stages) <= runtime.zero_with_pipeline
     deep = tuple(p for p in space.of("pp") if 1 < int(p) <= case.facts.layers) if pipelines else ()
     values = dict(space.values) | ({"pp": deep} if deep else {})
-    return replace(case, space=replace(space, values=tuple((axis, values[axis]) for axis, _ in space.values)))
+    return replace(
+        case, space=replace(space, values=tuple((axis, values[axis]) for axis, _ in space.values))
+    )
 
 
 def tight_capacity(case: Case, seed: int) -> int:
@@ -56,7 +59,9 @@ def tight_capacity(case: Case, seed: int) -> int:
 
 
 @pytest.mark.parametrize("block", seeds(1, 10))
-def test_never_worse_than_a_grid_and_accounted_for(block: int, record_property: Callable[[str, object], None]) -> None:
+def test_never_worse_than_a_grid_and_accounted_for(
+    block: int, record_property: Callable[[str, object], None]
+) -> None:
     seen: Counter[str] = Counter()
     for seed in range(block * SMALL, (block + 1) * SMALL):
         case = pipelined_case(seed)
@@ -67,7 +72,12 @@ def test_never_worse_than_a_grid_and_accounted_for(block: int, record_property: 
             seen["refused"] += 1
             continue
         certificate = answer.certificate
-        parts = certificate.infeasible + certificate.bounded + certificate.scored + certificate.simulated
+        parts = (
+            certificate.infeasible
+            + certificate.bounded
+            + certificate.scored
+            + certificate.simulated
+        )
         assert certificate.enumerated == parts
         assert certificate.bounded >= 0
         assert certificate.lower_bound_s <= answer.step_time_s
@@ -79,7 +89,9 @@ def test_never_worse_than_a_grid_and_accounted_for(block: int, record_property: 
             seen["joint is better"] += 1
             assert max(answer.best.need) <= capacity
             broken = verify(
-                general_plan(case.problem, answer.best.plan), model=case.problem.model, global_batch=case.problem.job.global_batch
+                general_plan(case.problem, answer.best.plan),
+                model=case.problem.model,
+                global_batch=case.problem.job.global_batch,
             )
             assert not broken, broken
         seen["problems"] += 1
@@ -91,7 +103,8 @@ def test_never_worse_than_a_grid_and_accounted_for(block: int, record_property: 
 
 @pytest.mark.parametrize("seed", seeds(3, 300, first=1000))
 def test_joint_never_loses(seed: int) -> None:
-    """Tied and untied: the joint answer takes at most what the best grid takes, the same where the plan is the same; its bound holds."""
+    """Tied and untied: the joint answer takes at most what the best grid takes, the same where the
+    plan is the same; its bound holds."""
     case = pipelined_case(seed)
     capacity = effective_memory(case.problem.cluster)
     try:
@@ -104,7 +117,10 @@ def test_joint_never_loses(seed: int) -> None:
     if answer.best is None:
         assert answer.step_time_s == best.prediction.step_time_s
     else:
-        assert simulate_plan(case.problem, general_plan(case.problem, answer.best.plan)).step_time_s == answer.step_time_s
+        assert (
+            simulate_plan(case.problem, general_plan(case.problem, answer.best.plan)).step_time_s
+            == answer.step_time_s
+        )
 
 
 @in_both
@@ -120,9 +136,19 @@ def test_first_and_last_are_in_the_space(record_property: Callable[[str, object]
             for first in range(1, layers):
                 for last in range(layers - first + 1):
                     # What the pipelines share: one step's gradients, whole groups, 1F1B.
-                    only = {"pp": (pp,), "zero": (0, 1), "shard": (0,), "offload": (0,), "schedule": ("1f1b", "interleaved-1f1b")}
+                    only = {
+                        "pp": (pp,),
+                        "zero": (0, 1),
+                        "shard": (0,),
+                        "offload": (0,),
+                        "schedule": ("1f1b", "interleaved-1f1b"),
+                    }
                     values = tuple(
-                        (axis, tuple(v for v in value if v in only[axis]) if axis in only else value) for axis, value in case.space.values
+                        (
+                            axis,
+                            tuple(v for v in value if v in only[axis]) if axis in only else value,
+                        )
+                        for axis, value in case.space.values
                     )
                     if not all(value for _, value in values):
                         continue
@@ -132,14 +158,17 @@ def test_first_and_last_are_in_the_space(record_property: Callable[[str, object]
                     except (InfeasibleError, StrategyError):
                         continue
                     compared += 1
-                    assert answer.certificate.lower_bound_s <= grid.certificate.best_s * ROUNDING, grid.grid
+                    assert answer.certificate.lower_bound_s <= grid.certificate.best_s * ROUNDING, (
+                        grid.grid
+                    )
                     assert answer.step_time_s <= grid.certificate.best_s * ROUNDING, grid.grid
     record_property("grids with ends", compared)
     assert compared > 5 * problems
 
 
 def test_a_grid_composed_is_the_grid() -> None:
-    """Time and peak of a plan that is a grid are the grid's, with several chunks and with recompute."""
+    """Time and peak of a plan that is a grid are the grid's, with several chunks and with
+    recompute."""
     problem = real_problem("llama-3.1-8b", "h100-sxm:32", seq_len=4096, global_batch=64)
     facts = facts_of(problem)
     shaped = shaped_space(problem, joint_space(standard_space(problem, facts)), facts)
@@ -161,19 +190,28 @@ def test_a_grid_composed_is_the_grid() -> None:
 
 @pytest.mark.parametrize("seed", seeds(1, 50, first=2))
 def test_bounds_hold_for_random_members(seed: int) -> None:
-    """Work alone, labels and shapes never exceed the path of a member, and the path never the simulation."""
+    """Work alone, labels and shapes never exceed the path of a member, and the path never the
+    simulation."""
     generator = random.Random(seed)
     case = pipelined_case(seed)
     problem, capacity = case.problem, effective_memory(case.problem.cluster)
     shaped = shaped_space(problem, joint_space(case.space), case.facts)
     if shaped is None:
         pytest.skip("the runtime has no 1F1B")
-    chain, facts = chain_of(problem.model), kernel_facts(problem, devices=case.space.devices, capacity=capacity)
+    chain, facts = (
+        chain_of(problem.model),
+        kernel_facts(problem, devices=case.space.devices, capacity=capacity),
+    )
     quick = shape_bounds(problem, shaped, chain, facts) * facts.jitter
     seen = 0
-    for place in generator.sample(range(len(shaped.pipelines)), min(many(25, 40), len(shaped.pipelines))):
+    for place in generator.sample(
+        range(len(shaped.pipelines)), min(many(25, 40), len(shaped.pipelines))
+    ):
         pipeline = shaped.pipelines[place]
-        splits, pipe = splits_of(problem, shaped, chain, pipeline, facts), pipeline_of(problem, pipeline, facts)
+        splits, pipe = (
+            splits_of(problem, shaped, chain, pipeline, facts),
+            pipeline_of(problem, pipeline, facts),
+        )
         solved = solve(splits, pipe, limit=1e6, alike=is_alike(chain) or pipeline.chunks > 1)
         norm = float(min(shaped.costs.norm[shaped.prepared.mesh_row[list(pipeline.outers)]]))
         lower = (solved.lower_s + norm) * facts.jitter * (1 - 1e-9) if solved.cuts else float("inf")
@@ -182,7 +220,11 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
                 inner = sorted(generator.sample(range(1, len(chain)), pipeline.ranks - 1))
                 sizes = np.diff([0, *inner, len(chain)])
                 cut = tuple(
-                    RankChoice(layers=int(n), split=generator.randrange(len(pipeline.outers)), redone=generator.choice((0, 0, int(n))))
+                    RankChoice(
+                        layers=int(n),
+                        split=generator.randrange(len(pipeline.outers)),
+                        redone=generator.choice((0, 0, int(n))),
+                    )
                     for n in sizes
                 )
                 plan = plan_of_cut(shaped, pipeline, cut)
@@ -193,7 +235,12 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
                 shape = shapes[generator.randrange(len(shapes))]
                 exact = splits_of(problem, shaped, chain, replace(pipeline, chunks=1), facts)
                 redone = least_redone(exact, pipe, shape)
-                plan = plan_of_sizes(shaped, pipeline, tuple(shape.tolist()), tuple((0 * shape if redone is None else redone).tolist()))
+                plan = plan_of_sizes(
+                    shaped,
+                    pipeline,
+                    tuple(shape.tolist()),
+                    tuple((0 * shape if redone is None else redone).tolist()),
+                )
             scored = path_score(problem, shaped, plan)
             if max(scored.need) > capacity:
                 continue
@@ -202,7 +249,9 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
             assert quick[place] <= scored.seconds * ROUNDING
             assert lower <= scored.seconds * ROUNDING, (pipeline, plan)
             if pipeline.chunks > 1:
-                assert (layer_count_bounds(exact, pipe, shape[None])[0] + norm) * facts.jitter * (1 - 1e-9) <= scored.seconds * ROUNDING
+                assert (layer_count_bounds(exact, pipe, shape[None])[0] + norm) * facts.jitter * (
+                    1 - 1e-9
+                ) <= scored.seconds * ROUNDING
             seen += 1
     assert seen or quick.min() == float("inf")
 
@@ -222,7 +271,8 @@ def test_time_limit_gives_a_valid_gap() -> None:
 
 @in_both
 def test_no_member_beats_the_certificate(record_property: Callable[[str, object], None]) -> None:
-    """Every shape and every cut without recompute of small pipelines: none that fits ends before the certified lower bound."""
+    """Every shape and every cut without recompute of small pipelines: none that fits ends before
+    the certified lower bound."""
     compared, problems = 0, many(2, 12)
     for seed in range(problems):
         case = pipelined_case(seed)
@@ -232,20 +282,33 @@ def test_no_member_beats_the_certificate(record_property: Callable[[str, object]
         if shaped is None:
             continue
         layers = len(chain_of(problem.model))
-        for pipeline in random.Random(seed).sample(shaped.pipelines, min(12, len(shaped.pipelines))):
+        for pipeline in random.Random(seed).sample(
+            shaped.pipelines, min(12, len(shaped.pipelines))
+        ):
             if pipeline.chunks > 1:
                 plans = [
                     plan_of_sizes(shaped, pipeline, tuple(shape.tolist()), (0,) * len(shape))
                     for shape in layer_counts(layers, pipeline.ranks, pipeline.chunks)[:40]
                 ]
             else:
-                inners = itertools.islice(itertools.combinations(range(1, layers), pipeline.ranks - 1), 20)
-                cuts = [[RankChoice(layers=b - a, split=0) for a, b in itertools.pairwise((0, *inner, layers))] for inner in inners]
+                inners = itertools.islice(
+                    itertools.combinations(range(1, layers), pipeline.ranks - 1), 20
+                )
+                cuts = [
+                    [
+                        RankChoice(layers=b - a, split=0)
+                        for a, b in itertools.pairwise((0, *inner, layers))
+                    ]
+                    for inner in inners
+                ]
                 plans = [plan_of_cut(shaped, pipeline, tuple(cut)) for cut in cuts]
             for plan in plans:
                 scored = path_score(problem, shaped, plan)
                 if max(scored.need) <= capacity:
                     compared += 1
-                    assert evaluate(problem, scored).seconds >= answer.certificate.lower_bound_s / ROUNDING, plan
+                    assert (
+                        evaluate(problem, scored).seconds
+                        >= answer.certificate.lower_bound_s / ROUNDING
+                    ), plan
     record_property("members", compared)
     assert compared > 19 * problems

@@ -32,13 +32,17 @@ def random_case(generator: random.Random) -> tuple[Splits, Pipeline]:
             values[s, labels.SELECTIVE, j] = generator.uniform(0, 0.5)
             values[s, labels.FULL, j] = values[s, labels.FORWARD, j]
             values[s, labels.SAVED, j] = generator.randint(6, 12)
-            values[s, labels.SAVED_SELECTIVE, j] = values[s, labels.SAVED, j] - generator.randint(0, 3)
+            values[s, labels.SAVED_SELECTIVE, j] = values[s, labels.SAVED, j] - generator.randint(
+                0, 3
+            )
             values[s, labels.SAVED_FULL, j] = 1
             values[s, labels.STATIC, j] = generator.randint(1, 10)
             values[s, labels.UPDATE, j] = generator.uniform(0, 1)
             values[s, labels.GATHER, j] = generator.uniform(0, 1)
             values[s, labels.REDUCE, j] = generator.uniform(0, 1)
-    sums = np.concatenate([np.zeros((splits, values.shape[1], 1)), np.cumsum(values, axis=2)], axis=2)
+    sums = np.concatenate(
+        [np.zeros((splits, values.shape[1], 1)), np.cumsum(values, axis=2)], axis=2
+    )
     again = np.stack(
         [
             values[:, labels.SAVED] - values[:, labels.SAVED_SELECTIVE],
@@ -46,7 +50,9 @@ def random_case(generator: random.Random) -> tuple[Splits, Pipeline]:
         ],
         axis=1,
     )
-    fixed = np.array([[generator.uniform(0, 1) for _ in range(labels.SLOWER + 1)] for _ in range(splits)])
+    fixed = np.array(
+        [[generator.uniform(0, 1) for _ in range(labels.SLOWER + 1)] for _ in range(splits)]
+    )
     fixed[:, labels.BORDER] = fixed[0, labels.BORDER]
     pipe = Pipeline(
         ranks=ranks,
@@ -62,26 +68,40 @@ def random_case(generator: random.Random) -> tuple[Splits, Pipeline]:
     return Splits(sums=sums, again=again, fixed=fixed), pipe
 
 
-def rank_numbers(splits: Splits, pipe: Pipeline, k: int, i: int, j: int, option: tuple[int, int, int]) -> dict[str, float] | None:
+def rank_numbers(
+    splits: Splits, pipe: Pipeline, k: int, i: int, j: int, option: tuple[int, int, int]
+) -> dict[str, float] | None:
     """A rank's numbers, written down again from their meaning; None if it does not fit."""
     s, y, x = option
     value = np.diff(splits.sums[s], axis=1)
     fixed = splits.fixed[s]
     p, m, last = pipe.ranks, pipe.microbatches, value.shape[1]
     full, some, rest = slice(i, i + x), slice(i + x, i + x + y), slice(i + x + y, j)
-    kept = value[labels.SAVED_FULL, full].sum() + value[labels.SAVED_SELECTIVE, some].sum() + value[labels.SAVED, rest].sum()
+    kept = (
+        value[labels.SAVED_FULL, full].sum()
+        + value[labels.SAVED_SELECTIVE, some].sum()
+        + value[labels.SAVED, rest].sum()
+    )
     made = max([0.0, *splits.again[s, 1, full], *splits.again[s, 0, some]])
     head = j == last
     logits, blocks = (fixed[labels.LOGITS], fixed[labels.LOGITS_BLOCKS]) if head else (0.0, 0.0)
     end = fixed[labels.END_BYTES] if head or i == 0 else 0.0
     temporary = plain(temporary_bytes)(made, end, logits)
-    static = value[labels.STATIC, i:j].sum() + pipe.workspace + (fixed[labels.COPIED] if head and k else 0.0)
+    static = (
+        value[labels.STATIC, i:j].sum()
+        + pipe.workspace
+        + (fixed[labels.COPIED] if head and k else 0.0)
+    )
     allocated = static + in_flight(p, 1, k, m) * kept + logits + temporary
-    reserved = plain(reserved_bytes)(allocated, temporary, logits, blocks + made + end, pipe.reserve)
+    reserved = plain(reserved_bytes)(
+        allocated, temporary, logits, blocks + made + end, pipe.reserve
+    )
     if reserved * (1 - 1e-9) + fixed[labels.OUTSIDE] > pipe.capacity:
         return None
     forward = value[labels.FORWARD, i:j].sum() + fixed[labels.SCALES]
-    backward = value[labels.BACKWARD, i:j].sum() + fixed[labels.SCALES] + value[labels.FULL, full].sum()
+    backward = (
+        value[labels.BACKWARD, i:j].sum() + fixed[labels.SCALES] + value[labels.FULL, full].sum()
+    )
     backward += value[labels.SELECTIVE, some].sum()
     update = value[labels.UPDATE, i:j].sum() + (fixed[labels.TIED] if k in (0, p - 1) else 0.0)
     gather, reduce = value[labels.GATHER, i:j].sum(), value[labels.REDUCE, i:j].sum()
@@ -96,12 +116,18 @@ def rank_numbers(splits: Splits, pipe: Pipeline, k: int, i: int, j: int, option:
         "apart": held_backward,
         "way": forward + backward + (2 * fixed[labels.BORDER] if k < p - 1 else 0.0),
         "work": m * (forward + backward) + sends + update,
-        "drain": (m - 1) * (backward + held_backward) + max(m - p + k, 0) * (forward + held_forward) + update,
-        "alone": m * (forward + backward)
-        + sends
-        + update
-        + reduce * (1.0 if pipe.reduces_last else slower)
-        + (gather * slower if pipe.gathers_first else 0.0),
+        "drain": (
+            (m - 1) * (backward + held_backward)
+            + max(m - p + k, 0) * (forward + held_forward)
+            + update
+        ),
+        "alone": (
+            m * (forward + backward)
+            + sends
+            + update
+            + reduce * (1.0 if pipe.reduces_last else slower)
+            + (gather * slower if pipe.gathers_first else 0.0)
+        ),
         "begin": reduce / labels.PIECES + (gather if pipe.gathers_first else 0.0),
     }
 
@@ -128,8 +154,8 @@ def trips(numbers: dict[str, float], trip: float, m: int, flying: int) -> float:
 
 
 def brute_force(splits: Splits, pipe: Pipeline) -> tuple[float, int]:
-    """The least bound over all cuts and options, and how many there are. The way on from a rank is the least of the whole instance, as in
-    `solve`.
+    """The least bound over all cuts and options, and how many there are. The way on from a rank is
+    the least of the whole instance, as in `solve`.
     """
     length, p, m = splits.sums.shape[2] - 1, pipe.ranks, pipe.microbatches
     members: list[list[list[dict[str, float]]]] = []
@@ -153,15 +179,24 @@ def brute_force(splits: Splits, pipe: Pipeline) -> tuple[float, int]:
             before, worst = chosen[0]["begin"], way * ((m - 1) // p + 1)
             for k, numbers in enumerate(chosen):
                 trip = numbers["way"] + rest[k + 1, bounds[k + 1]]
-                worst = max(worst, before + numbers["work"], max(way, before + trip) + numbers["drain"], numbers["alone"])
-                worst = max(worst, before + trips(numbers, trip, m, min(m, p - k)) + numbers["update"])
+                worst = max(
+                    worst,
+                    before + numbers["work"],
+                    max(way, before + trip) + numbers["drain"],
+                    numbers["alone"],
+                )
+                worst = max(
+                    worst, before + trips(numbers, trip, m, min(m, p - k)) + numbers["update"]
+                )
                 before += numbers["way"]
             best = min(best, worst)
     return best, count
 
 
 @pytest.mark.parametrize("block", seeds(2, 16))
-def test_labels_equal_brute_force(block: int, record_property: Callable[[str, object], None]) -> None:
+def test_labels_equal_brute_force(
+    block: int, record_property: Callable[[str, object], None]
+) -> None:
     seen: Counter[str] = Counter()
     for seed in range(block * INSTANCES, (block + 1) * INSTANCES):
         splits, pipe = random_case(random.Random(seed))
@@ -176,7 +211,8 @@ def test_labels_equal_brute_force(block: int, record_property: Callable[[str, ob
         assert solved.lower_s <= best * (1 + 1e-12), seed
         tight = solved.lower_s >= best * (1 - 2 * PRECISION)
         seen.update(tight=int(tight))
-        # An answer just below the limit is found, and a limit below every member is refused with itself as the bound.
+        # An answer just below the limit is found, and a limit below every member is refused with
+        # itself as the bound.
         refused = solve(splits, pipe, limit=solved.lower_s * (1 - PRECISION), alike=False)
         assert not refused.cuts
         for cut in solved.cuts:

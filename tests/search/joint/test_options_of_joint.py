@@ -1,4 +1,5 @@
-"""A joint search has every option that grids are searched over: no grid under any of them is faster than its answer."""
+"""A joint search has every option that grids are searched over: no grid under any of them is faster
+than its answer."""
 
 from __future__ import annotations
 
@@ -24,14 +25,24 @@ from shardwright.simulator.simulate import simulate_plan
 from tests.search.problems import Case, small_problem
 from tests.tiers import seeds
 
-RUNTIMES = ("megatron-core-0.12", "megatron-core-0.16", "megatron-bridge", "nanotron", "torchtitan-0.2", "deepseek-v3")
+RUNTIMES = (
+    "megatron-core-0.12",
+    "megatron-core-0.16",
+    "megatron-bridge",
+    "nanotron",
+    "torchtitan-0.2",
+    "deepseek-v3",
+)
 ROUNDING = 1 + 1e-9
 
 
 def case_of(seed: int) -> tuple[Case, int]:
-    """A small problem whose runtime has options to choose from, its standard space with them, and bytes of a device."""
+    """A small problem whose runtime has options to choose from, its standard space with them, and
+    bytes of a device."""
     generator = random.Random(seed)
-    problem = replace(small_problem(generator, nodes=(2, 4)), runtime=load_runtime(generator.choice(RUNTIMES)))
+    problem = replace(
+        small_problem(generator, nodes=(2, 4)), runtime=load_runtime(generator.choice(RUNTIMES))
+    )
     facts = facts_of(problem)
     space = with_options(standard_space(problem, facts), searched_options(problem))
     whole = effective_memory(problem.cluster)
@@ -46,16 +57,23 @@ def case_of(seed: int) -> tuple[Case, int]:
 def best_grid_of(case: Case, space: Space, *, capacity: int) -> float:
     """Seconds of the best grid under one value of each option, inf where none fits."""
     try:
-        return find(case.problem, space, case.facts, capacity=capacity, top=1, hints=False).certificate.best_s
+        return find(
+            case.problem, space, case.facts, capacity=capacity, top=1, hints=False
+        ).certificate.best_s
     except InfeasibleError:
         return float("inf")
 
 
 def assert_no_grid_is_faster(case: Case, capacity: int) -> JointAnswer | None:
     """Each part of the options alone, and all of them as a grid search has them."""
-    grids = [best_grid_of(case, part, capacity=capacity) for part in (case.space, *parts_of(case.problem, case.space))]
+    grids = [
+        best_grid_of(case, part, capacity=capacity)
+        for part in (case.space, *parts_of(case.problem, case.space))
+    ]
     try:
-        answer = find_joint(case.problem, case.space, case.facts, capacity=capacity, orders=NAMED_ORDERS)
+        answer = find_joint(
+            case.problem, case.space, case.facts, capacity=capacity, orders=NAMED_ORDERS
+        )
     except InfeasibleError:
         assert min(grids) == float("inf")
         return None
@@ -65,7 +83,9 @@ def assert_no_grid_is_faster(case: Case, capacity: int) -> JointAnswer | None:
     if answer.best is not None:
         again = simulate_plan(case.problem, general_plan(case.problem, answer.best.plan))
         assert again.step_time_s == answer.step_time_s
-        assert {name for name, _ in answer.best.plan.grids[0].options} >= {name for name, _ in case.space.options}
+        assert {name for name, _ in answer.best.plan.grids[0].options} >= {
+            name for name, _ in case.space.options
+        }
     return answer
 
 
@@ -76,19 +96,27 @@ def test_no_grid_under_any_option_is_faster(seed: int) -> None:
 
 @pytest.mark.parametrize(
     ("model", "cluster"),
-    [("gpt-oss-20b", "a100-sxm-40gb:8"), pytest.param("mixtral-8x7b", "h100-sxm:8", marks=pytest.mark.proof)],
+    [
+        ("gpt-oss-20b", "a100-sxm-40gb:8"),
+        pytest.param("mixtral-8x7b", "h100-sxm:8", marks=pytest.mark.proof),
+    ],
 )
 def test_what_was_worse_than_a_grid(model: str, cluster: str) -> None:
     """Two questions whose best grids have other values than the runtime's own."""
-    asked = Request(model=model, cluster=cluster, seq_len=4096, global_batch=32, space="joint-named")
+    asked = Request(
+        model=model, cluster=cluster, seq_len=4096, global_batch=32, space="joint-named"
+    )
     answer, grid = plan_joint(asked), plan(replace(asked, space="standard", top=0))
     assert grid.grid.options
     assert answer.step_time_s <= grid.prediction.step_time_s
 
 
 def test_pipelines_follow_pins_and_the_certificate_names_what_they_fix() -> None:
-    """Pipelines have no shard groups, no offload and no modules of their own, nor any chunks a rank that are excluded."""
-    problem = replace(small_problem(random.Random(4), nodes=(4,)), runtime=load_runtime("megatron-core-0.12"))
+    """Pipelines have no shard groups, no offload and no modules of their own, nor any chunks a rank
+    that are excluded."""
+    problem = replace(
+        small_problem(random.Random(4), nodes=(4,)), runtime=load_runtime("megatron-core-0.12")
+    )
     facts = facts_of(problem)
     space = with_options(standard_space(problem, facts), searched_options(problem))
     fixed = dict(joint_space(space).fixed)
@@ -107,13 +135,27 @@ def test_pipelines_follow_pins_and_the_certificate_names_what_they_fix() -> None
 @pytest.mark.parametrize("axis", ["recompute", "recompute_layers", "first", "last"])
 def test_what_a_joint_search_chooses_itself_is_not_pinned(axis: str) -> None:
     word = "none" if axis == "recompute" else "1"
-    asked = Request(model="llama-3.2-1b", cluster="h100-sxm:8", seq_len=4096, global_batch=16, space="joint", pins=((axis, (word,)),))
+    asked = Request(
+        model="llama-3.2-1b",
+        cluster="h100-sxm:8",
+        seq_len=4096,
+        global_batch=16,
+        space="joint",
+        pins=((axis, (word,)),),
+    )
     with pytest.raises(UsageError, match="of each rank") as caught:
         plan_joint(asked)
     assert axis in caught.value.hint
 
 
 def test_options_that_a_runtime_lacks_are_refused() -> None:
-    asked = Request(model="llama-3.2-1b", cluster="h100-sxm:8", seq_len=4096, global_batch=16, space="joint", runtime="fsdp1")
+    asked = Request(
+        model="llama-3.2-1b",
+        cluster="h100-sxm:8",
+        seq_len=4096,
+        global_batch=16,
+        space="joint",
+        runtime="fsdp1",
+    )
     with pytest.raises(RuntimeModelError, match="tp_overlap"):
         plan_joint(replace(asked, pins=(("tp_overlap", ("dgrad",)),)))

@@ -10,7 +10,13 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
-from shardwright.model.blocks.dense import attention_operators, decoder_block, embedding_block, head_block, layer_block
+from shardwright.model.blocks.dense import (
+    attention_operators,
+    decoder_block,
+    embedding_block,
+    head_block,
+    layer_block,
+)
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model, Run
@@ -32,12 +38,21 @@ CLUSTERS = (
     "h100-sxm:8@east+a100-sxm-80gb:16@west+v100-sxm-32gb:8@south,east~west=50gbps/10ms,east~south=10gbps/30ms,west~south=25gbps/20ms",
 )
 RUNTIMES = ("megatron-core", "megatron-2022", "megatron-bridge")
-SHARDING = ("megatron-core", "torchtitan-0.2", "deepspeed-0.16", "fsdp1-llm-foundry", "internevo", "deepspeed-2021", "nemo-25.04")
+SHARDING = (
+    "megatron-core",
+    "torchtitan-0.2",
+    "deepspeed-0.16",
+    "fsdp1-llm-foundry",
+    "internevo",
+    "deepspeed-2021",
+    "nemo-25.04",
+)
 """Runtimes that have ZeRO-2 or 3, some beside pipelines, some without ZeRO-1."""
 
 
 KINDS = ("dense", "experts", "first dense", "in turns")
-"""Layers that models have: dense; with experts; one or two dense ones and then with experts; both in turns."""
+"""Layers that models have: dense; with experts; one or two dense ones and then with experts; both
+in turns."""
 
 
 def chain_model(generator: random.Random, *, kind: str = "dense", layers: int = 0) -> Model:
@@ -67,7 +82,9 @@ def _counted(generator: random.Random, kind: str, layers: int) -> list[tuple[int
     return [*([(1, first)] if first else []), (1 if kind == "dense" else 2, layers - first)]
 
 
-def expert_layer(generator: random.Random, *, hidden: int, attention: AttentionShape, gated: bool) -> Block:
+def expert_layer(
+    generator: random.Random, *, hidden: int, attention: AttentionShape, gated: bool
+) -> Block:
     """A layer with experts, some with a shared one."""
     shape = ExpertShape(experts=generator.choice((4, 8, 16)), topk=generator.choice((1, 2)))
     shared = generator.choice((0, hidden))
@@ -75,15 +92,27 @@ def expert_layer(generator: random.Random, *, hidden: int, attention: AttentionS
         "routed",
         hidden=hidden,
         attention=attention_operators(hidden=hidden, shape=attention),
-        feed_forward=moe_operators(hidden=hidden, ffn=generator.choice((1, 2)) * hidden, experts=shape, gated=gated, shared_ffn=shared),
+        feed_forward=moe_operators(
+            hidden=hidden,
+            ffn=generator.choice((1, 2)) * hidden,
+            experts=shape,
+            gated=gated,
+            shared_ffn=shared,
+        ),
     )
 
 
 def mixed_problem(
-    generator: random.Random, *, global_batch: int = 64, kind: str = "dense", runtimes: tuple[str, ...] = RUNTIMES
+    generator: random.Random,
+    *,
+    global_batch: int = 64,
+    kind: str = "dense",
+    runtimes: tuple[str, ...] = RUNTIMES,
 ) -> Problem:
     """A model on a mixed cluster. Args: kind: see KINDS."""
-    job = job_from_flags(seq_len=generator.choice((256, 1024)), global_batch=global_batch, precision="fp16")
+    job = job_from_flags(
+        seq_len=generator.choice((256, 1024)), global_batch=global_batch, precision="fp16"
+    )
     return Problem(
         model=chain_model(generator, kind=kind),
         cluster=parse_cluster(generator.choice(CLUSTERS)),
@@ -97,8 +126,11 @@ def with_batch(problem: Problem, batch: int) -> Problem:
     return replace(problem, job=replace(problem.job, global_batch=batch))
 
 
-def drawn_plan(market: Market, generator: random.Random, *, lanes: int, sharded: bool = False) -> MixedPlan | None:
-    """Replicas of random shapes with random cuts; None where the devices are too few. Args: sharded: most lanes shard, where some can."""
+def drawn_plan(
+    market: Market, generator: random.Random, *, lanes: int, sharded: bool = False
+) -> MixedPlan | None:
+    """Replicas of random shapes with random cuts; None where the devices are too few. Args:
+    sharded: most lanes shard, where some can."""
     table, shapes = market.ground.table, market.shapes
     left = np.array([pool.devices for pool in table.pools])
     found = []
@@ -131,11 +163,14 @@ def drawn_plan(market: Market, generator: random.Random, *, lanes: int, sharded:
 
 def replicas_that_fit(shapes: Shapes, left: IntArray) -> IntArray:
     """(shapes,) replicas of a lane that some devices have room for."""
-    return np.minimum((left // np.maximum(shapes.use, 1) + (shapes.use == 0) * 2**30).min(axis=1), shapes.most)
+    return np.minimum(
+        (left // np.maximum(shapes.use, 1) + (shapes.use == 0) * 2**30).min(axis=1), shapes.most
+    )
 
 
 def sole_of(ground: Ground, plan: MixedPlan) -> tuple[int, ...]:
-    """The classes of pools each of which alone holds some part of the model: a unit of layers, or an end without tied weights."""
+    """The classes of pools each of which alone holds some part of the model: a unit of layers, or
+    an end without tied weights."""
     table, classes = ground.table, ground.shared.classes
     holders: dict[object, set[int]] = {}
     for lane in plan.lanes:
@@ -151,11 +186,18 @@ def sole_of(ground: Ground, plan: MixedPlan) -> tuple[int, ...]:
     return tuple(sorted({min(some) for some in holders.values() if len(some) == 1}))
 
 
-def placed_anyhow(ground: Ground, mixed: MixedPlan, plan: Plan, generator: random.Random) -> Plan | None:
-    """The plan with its stages on other devices of their pools, in a random order and with gaps; None where they find no room so."""
+def placed_anyhow(
+    ground: Ground, mixed: MixedPlan, plan: Plan, generator: random.Random
+) -> Plan | None:
+    """The plan with its stages on other devices of their pools, in a random order and with gaps;
+    None where they find no room so."""
     table = ground.table
     free, bases, last = {pool.group: 0 for pool in table.pools}, {}, 0
-    stages = [(number, place, row) for number, lane in enumerate(mixed.lanes) for place, row in enumerate(lane.stage_rows())]
+    stages = [
+        (number, place, row)
+        for number, lane in enumerate(mixed.lanes)
+        for place, row in enumerate(lane.stage_rows())
+    ]
     for number, place, row in generator.sample(stages, len(stages)):
         pool, size = table.pools[table.pool[row]], int(table.size[row])
         start = free[pool.group] + generator.choice((0, 0, 0, 1, 4))
@@ -166,7 +208,12 @@ def placed_anyhow(ground: Ground, mixed: MixedPlan, plan: Plan, generator: rando
         if free[pool.group] > pool.devices:
             return None
     lanes = tuple(
-        replace(lane, stages=tuple(replace(stage, base=bases[number, place]) for place, stage in enumerate(lane.stages)))
+        replace(
+            lane,
+            stages=tuple(
+                replace(stage, base=bases[number, place]) for place, stage in enumerate(lane.stages)
+            ),
+        )
         for number, lane in enumerate(plan.lanes)
     )
     return replace(plan, devices=last, lanes=lanes)
@@ -174,7 +221,10 @@ def placed_anyhow(ground: Ground, mixed: MixedPlan, plan: Plan, generator: rando
 
 def batch_of(ground: Ground, plan: MixedPlan) -> int:
     """Samples that a plan does."""
-    return sum(lane.replicas * lane.microbatches * int(ground.table.mbs[lane.rows[0]]) for lane in plan.lanes)
+    return sum(
+        lane.replicas * lane.microbatches * int(ground.table.mbs[lane.rows[0]])
+        for lane in plan.lanes
+    )
 
 
 def shape_of(market: Market, lane: MixedLane) -> int:

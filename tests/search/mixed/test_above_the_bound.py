@@ -1,7 +1,8 @@
-"""Random members of the declared space of a mixed cluster against the certificate's bound: pipelines over several pools with any
-recompute, and the grids of each pool alone.
+"""Random members of the declared space of a mixed cluster against the certificate's bound:
+pipelines over several pools with any recompute, and the grids of each pool alone.
 
-Half of them are the most promising of several drawn: one that is chosen blindly is so much slower than the bound that it says little.
+Half of them are the most promising of several drawn: one that is chosen blindly is so much slower
+than the bound that it says little.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Simulated:
     """Members of one problem that fit, in seconds of a step over the certificate's bound.
 
     Args:
-        pipelines: over pools. grids: of one pool. zones: of the cluster.
+        pipelines: over pools.
+        grids: of one pool.
+        zones: of the cluster.
     """
 
     pipelines: list[float]
@@ -60,25 +63,32 @@ class Simulated:
 
 
 def problem_of(number: int) -> Problem:
-    """A dense model on one of the clusters, or on a smaller random one: also with its groups in zones, or with one card a node."""
+    """A dense model on one of the clusters, or on a smaller random one: also with its groups in
+    zones, or with one card a node."""
     generator = random_of(f"members {number}")
     batch = generator.choice(BATCHES)
     which = number % (len(CLUSTERS) + 3)
     if which >= len(CLUSTERS):
         drawn = drawn_mixed(generator, most=16, layers=(4, 6, 8), batch=batch)
         return (drawn, zoned(drawn, generator), with_one_card(drawn))[which - len(CLUSTERS)]
-    return replace(mixed_problem(generator, global_batch=batch), cluster=parse_cluster(CLUSTERS[which]))
+    return replace(
+        mixed_problem(generator, global_batch=batch), cluster=parse_cluster(CLUSTERS[which])
+    )
 
 
 def drawn_cut(layers: int, stages: int, generator: random.Random) -> tuple[int, ...]:
     """Layers of each stage, one at least: any, or as even as they can be."""
     if generator.random() < 0.5:
         return tuple(layers * (n + 1) // stages - layers * n // stages for n in range(stages))
-    return tuple(b - a for a, b in pairwise((0, *sorted(generator.sample(range(1, layers), stages - 1)), layers)))
+    return tuple(
+        b - a
+        for a, b in pairwise((0, *sorted(generator.sample(range(1, layers), stages - 1)), layers))
+    )
 
 
 def drawn_member(market: Market, generator: random.Random) -> MixedPlan | None:
-    """Up to three lanes of random shapes on random devices that share the batch; None where what was drawn does not do it."""
+    """Up to three lanes of random shapes on random devices that share the batch; None where what
+    was drawn does not do it."""
     table, shapes = market.ground.table, market.shapes
     left, rest = np.array([pool.devices for pool in table.pools]), int(market.batch)
     lanes: list[MixedLane] = []
@@ -91,8 +101,14 @@ def drawn_member(market: Market, generator: random.Random) -> MixedPlan | None:
             return None
         shape = int(generator.choice(fits.tolist()))
         use, size, most = shapes.use[shape], int(shapes.mbs[shape]), int(room[shape])
-        replicas = most if generator.random() < 0.5 else generator.randint(int(shapes.least[shape]), most)
-        microbatches = rest // (replicas * size) if not more else generator.randint(1, rest // (replicas * size))
+        replicas = (
+            most if generator.random() < 0.5 else generator.randint(int(shapes.least[shape]), most)
+        )
+        microbatches = (
+            rest // (replicas * size)
+            if not more
+            else generator.randint(1, rest // (replicas * size))
+        )
         runs = 2 if shapes.stages[shape, 1] else 1
         lanes.append(
             MixedLane(
@@ -112,21 +128,36 @@ def drawn_member(market: Market, generator: random.Random) -> MixedPlan | None:
 def busiest_s(market: Market, plan: MixedPlan) -> float:
     """Seconds that the layers of some stage take at least."""
     each = market.ground.table.seconds[:, LAYER].sum(axis=1)
-    pairs = ((lane, row, size) for lane in plan.lanes for row, size in zip(lane.stage_rows(), lane.sizes, strict=True))
+    pairs = (
+        (lane, row, size)
+        for lane in plan.lanes
+        for row, size in zip(lane.stage_rows(), lane.sizes, strict=True)
+    )
     return max(lane.microbatches * size * float(each[row]) for lane, row, size in pairs)
 
 
 def with_any_recompute(plan: Plan, sizes: list[tuple[int, ...]], generator: random.Random) -> Plan:
-    """The plan whose stages recompute any number of their first layers in full and of the next ones selectively."""
+    """The plan whose stages recompute any number of their first layers in full and of the next ones
+    selectively."""
 
     def keeps(layers: int) -> tuple[Keep, ...]:
         full = generator.randint(0, layers)
         ends = accumulate((0, full, generator.randint(0, layers - full)))
         ranges = zip(pairwise(ends), (FULL, CORE), strict=True)
-        return tuple(Keep(blocks=(a, b - 1), how=How.RECOMPUTE, operators=(what,)) for (a, b), what in ranges if a < b)
+        return tuple(
+            Keep(blocks=(a, b - 1), how=How.RECOMPUTE, operators=(what,))
+            for (a, b), what in ranges
+            if a < b
+        )
 
     lanes = tuple(
-        replace(lane, stages=tuple(replace(stage, keeps=keeps(layers)) for stage, layers in zip(lane.stages, cut, strict=True)))
+        replace(
+            lane,
+            stages=tuple(
+                replace(stage, keeps=keeps(layers))
+                for stage, layers in zip(lane.stages, cut, strict=True)
+            ),
+        )
         for lane, cut in zip(plan.lanes, sizes, strict=True)
     )
     return replace(plan, lanes=lanes)
@@ -139,23 +170,34 @@ def pipelines(problem: Problem, answer: MixedAnswer, generator: random.Random) -
     markets = [(options, Market.of(Ground.of(under(problem, options)))) for options in rows]
     while True:
         options, market = generator.choice(markets)
-        some = [plan for _ in range(generator.choice((1, DRAWN))) if (plan := drawn_member(market, generator)) is not None]
+        some = [
+            plan
+            for _ in range(generator.choice((1, DRAWN)))
+            if (plan := drawn_member(market, generator)) is not None
+        ]
         if not some:
             continue
         drawn = min(some, key=lambda plan: busiest_s(market, plan))
         plan = general_plan(market.ground, drawn, options=options)
-        yield plan if generator.random() < 0.7 else with_any_recompute(plan, [lane.sizes for lane in drawn.lanes], generator)
+        yield (
+            plan
+            if generator.random() < 0.7
+            else with_any_recompute(plan, [lane.sizes for lane in drawn.lanes], generator)
+        )
 
 
 def grids_of(problem: Problem, pool: Pool) -> list[Bounded]:
-    """The grids of a pool alone with their own bounds: on all of its nodes and on fewer, under each set of options."""
+    """The grids of a pool alone with their own bounds: on all of its nodes and on fewer, under each
+    set of options."""
     task = AloneSearch(pool=pool, choices=Choices(), seconds=inf, stop=None, memory=SEARCH_MEMORY)
     own, space, facts = space_alone(problem, task)
     capacity = own.cluster.node.accelerator.memory_bytes
     found = []
     for row in space.rows():
         for meshes in (full_meshes(row, facts), idle_meshes(row, facts)):
-            found.append(bound_space(under(own, row.chosen), row, facts, capacity=capacity, meshes=meshes))
+            found.append(
+                bound_space(under(own, row.chosen), row, facts, capacity=capacity, meshes=meshes)
+            )
     return [one for one in found if len(one.seconds)]
 
 
@@ -167,7 +209,9 @@ def grids(problem: Problem, generator: random.Random) -> Iterator[Plan]:
         part = generator.choice(parts)
         some = [generator.randrange(len(part.seconds)) for _ in range(generator.choice((1, DRAWN)))]
         grid = member_grid(part.members, min(some, key=lambda place: float(part.seconds[place])))
-        yield moved(plan_of(grid, model=problem.model, global_batch=problem.job.global_batch), problem, pool)
+        yield moved(
+            plan_of(grid, model=problem.model, global_batch=problem.job.global_batch), problem, pool
+        )
 
 
 def simulated(number: int, *, each: int) -> Simulated:
@@ -192,7 +236,10 @@ def simulated(number: int, *, each: int) -> Simulated:
 
 def told(found: Simulated) -> str:
     """The least of each in a line."""
-    some = (f"{len(each)} from {min(each):.4f}" if each else "none" for each in (found.pipelines, found.grids))
+    some = (
+        f"{len(each)} from {min(each):.4f}" if each else "none"
+        for each in (found.pipelines, found.grids)
+    )
     return "{} of pipelines, {} of grids".format(*some)
 
 
@@ -205,7 +252,9 @@ def test_members_of_the_declared_space_simulate_above_the_bound(number: int) -> 
 
 
 @pytest.mark.proof
-def test_a_thousand_members_of_the_declared_space_simulate_above_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_thousand_members_of_the_declared_space_simulate_above_the_bound(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     every = Simulated(pipelines=[], grids=[], zones=0)
     zones, number = 0, 0
     while min(len(every.pipelines), len(every.grids)) < 1000:

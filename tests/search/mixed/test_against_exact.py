@@ -1,7 +1,9 @@
-"""The search over mixed clusters against the exact space, which judges it: bound and answer where both have the same plans.
+"""The search over mixed clusters against the exact space, which judges it: bound and answer where
+both have the same plans.
 
-Both have pipelines of single devices. The exact space has also other orders than 1F1B, more than two runs of like stages and embeddings
-or heads without a layer; the mixed one also tensor parallel stages, recompute and any number of replicas.
+Both have pipelines of single devices. The exact space has also other orders than 1F1B, more than
+two runs of like stages and embeddings or heads without a layer; the mixed one also tensor parallel
+stages, recompute and any number of replicas.
 """
 
 from __future__ import annotations
@@ -27,12 +29,17 @@ from tests.search.small_mixed import drawn_mixed, with_one_card
 from tests.tiers import random_of, seeds
 
 SPACE = ExactSpace(
-    trees=TreeSpace(dims=(), weights=(1,), depth=0), microbatches=(1, 2, 3), max_stages=3, shards=(Shards(optimizer=ALL),), lanes=3
+    trees=TreeSpace(dims=(), weights=(1,), depth=0),
+    microbatches=(1, 2, 3),
+    max_stages=3,
+    shards=(Shards(optimizer=ALL),),
+    lanes=3,
 )
 
 
 def in_both_spaces(instance: LanesInstance, chosen: tuple[LaneMember, ...]) -> bool:
-    """Every stage has a layer, a lane has at most two runs of like devices, and microbatches are of 1, 2, 4 or 8 samples."""
+    """Every stage has a layer, a lane has at most two runs of like devices, and microbatches are of
+    1, 2, 4 or 8 samples."""
     for lane in chosen:
         labels = [instance.labels[stage.base] for stage in lane.stages]
         if sum(a != b for a, b in pairwise(labels)) > 1:
@@ -51,10 +58,17 @@ def as_mixed(plan: Plan) -> Plan:
 
 def best_of_both(problem: Problem) -> tuple[float, int]:
     """Seconds of the best plan of both spaces, by simulating each; and how many there are."""
-    labels = tuple(n for n, g in enumerate(problem.cluster.groups) for _ in range(g.count * g.kind.num_devices))
+    labels = tuple(
+        n for n, g in enumerate(problem.cluster.groups) for _ in range(g.count * g.kind.num_devices)
+    )
     blocks = sum(run.count for run in problem.model.runs)
-    instance = LanesInstance(problem=problem, labels=labels, space=SPACE, blocks=blocks, orders=False)
-    best, members = inf, [chosen for chosen in every_member(instance) if in_both_spaces(instance, chosen)]
+    instance = LanesInstance(
+        problem=problem, labels=labels, space=SPACE, blocks=blocks, orders=False
+    )
+    best, members = (
+        inf,
+        [chosen for chosen in every_member(instance) if in_both_spaces(instance, chosen)],
+    )
     for chosen in members:
         try:
             done = simulate_plan(problem, as_mixed(written(problem, chosen)))
@@ -65,7 +79,9 @@ def best_of_both(problem: Problem) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("number", seeds(1, 60))
-def test_the_bound_is_below_the_exact_optimum_and_the_plan_within_its_gap(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bound_is_below_the_exact_optimum_and_the_plan_within_its_gap(
+    number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     generator = random_of(f"judged {number}")
     problem = drawn_mixed(generator, most=4, layers=(2, 3), batch=8)
     if generator.random() < 0.3:
@@ -85,10 +101,14 @@ def test_the_bound_is_below_the_exact_optimum_and_the_plan_within_its_gap(number
             continue
         best, members = best_of_both(own)
         both = min(both, best)
-    line = f"{number}: {problem.cluster.expression}: bound {lower:.6g}, plan {found:.6g}, best of both {both:.6g}, exact {exact:.6g} s"
+    line = (
+        f"{number}: {problem.cluster.expression}: bound {lower:.6g}, plan {found:.6g}, best of both"
+        f" {both:.6g}, exact {exact:.6g} s"
+    )
     with capsys.disabled():
         sys.stdout.write(
-            f"\n{line}; {members} members of both; plan over best of both {found / both - 1:+.2%}, over exact {found / exact - 1:+.2%}"
+            f"\n{line}; {members} members of both; plan over best of both {found / both - 1:+.2%},"
+            f" over exact {found / exact - 1:+.2%}"
         )
     assert lower <= both * (1 + 1e-9)
     assert exact <= both * (1 + 1e-9)

@@ -21,7 +21,11 @@ FOUR_KINDS = (
 @lru_cache(maxsize=4)
 def answer(model: str, cluster: str, batch: int) -> MixedAnswer:
     """The answer to a problem of sequences of 2,048 tokens."""
-    return find_mixed(problem_of(with_defaults(Request(model=model, cluster=cluster, seq_len=2048, global_batch=batch))))
+    return find_mixed(
+        problem_of(
+            with_defaults(Request(model=model, cluster=cluster, seq_len=2048, global_batch=batch))
+        )
+    )
 
 
 @pytest.mark.proof
@@ -33,7 +37,10 @@ def answer(model: str, cluster: str, batch: int) -> MixedAnswer:
             *("llama-2-13b", 1024, 0.03),
             marks=pytest.mark.xfail(
                 strict=True,
-                reason="3.9 %: 1 % whole replicas; lanes that shard (classes of replicas), and sums of layers that one kind alone holds",
+                reason=(
+                    "3.9 %: 1 % whole replicas; lanes that shard (classes of replicas), and sums of"
+                    " layers that one kind alone holds"
+                ),
             ),
         ),
         ("llama-2-13b", 4096, 0.03),
@@ -63,6 +70,12 @@ def test_the_first_plan_of_two_kinds_is_as_good_as_the_last(
 
 
 @pytest.mark.proof
-@pytest.mark.xfail(strict=True, reason="14.4 % (150 s, one process): V100 and L4 help the bound and no plan that was found; 10 % asked")
+@pytest.mark.xfail(
+    strict=True,
+    reason=(
+        "14.4 % (150 s, one process): V100 and L4 help the bound and no plan that was found; 10 %"
+        " asked"
+    ),
+)
 def test_four_kinds_in_three_zones() -> None:
     assert answer("llama-2-13b", FOUR_KINDS, 2048).certificate.gap <= 0.10

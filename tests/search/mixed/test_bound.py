@@ -38,8 +38,17 @@ from tests.search.mixed.members import (
 )
 
 
-def step_of_1f1b(forward: list[float], backward: list[float], out: list[float], back: list[float], m: int, *, blocking: bool) -> float:
-    """End of m microbatches in 1F1B, by walking the rows; out[i], back[i]: sends over the border behind stage i."""
+def step_of_1f1b(
+    forward: list[float],
+    backward: list[float],
+    out: list[float],
+    back: list[float],
+    m: int,
+    *,
+    blocking: bool,
+) -> float:
+    """End of m microbatches in 1F1B, by walking the rows; out[i], back[i]: sends over the border
+    behind stage i."""
     p = len(forward)
     rows = []
     for i in range(p):
@@ -78,8 +87,15 @@ def step_of_1f1b(forward: list[float], backward: list[float], out: list[float], 
 
 def drawn_terms(generator: random.Random, *, layers: int, blocking: bool) -> Terms:
     """Two rows with random seconds, without sums and updates."""
-    seconds = np.array([[[generator.uniform(0.1, 2) for _ in range(2)] for _ in range(3)] for _ in range(2)])
-    send = np.array([[[generator.choice((0.0, generator.uniform(0, 1))) for _ in range(2)] for _ in range(2)] for _ in range(2)])
+    seconds = np.array(
+        [[[generator.uniform(0.1, 2) for _ in range(2)] for _ in range(3)] for _ in range(2)]
+    )
+    send = np.array(
+        [
+            [[generator.choice((0.0, generator.uniform(0, 1))) for _ in range(2)] for _ in range(2)]
+            for _ in range(2)
+        ]
+    )
     none, extra = np.zeros((2, 3)), np.zeros((2, ROLES, layers, layers + 1))
     return Terms(
         seconds=seconds,
@@ -106,7 +122,9 @@ class _Pair:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_cut_ends_before_a_limit_by_which_the_inequalities_leave_fewer_microbatches(seed: int) -> None:
+def test_no_cut_ends_before_a_limit_by_which_the_inequalities_leave_fewer_microbatches(
+    seed: int,
+) -> None:
     generator = random.Random(seed)
     layers, blocking = generator.randint(2, 7), generator.random() < 0.5
     p1 = generator.randint(1, min(layers, 3))
@@ -116,47 +134,82 @@ def test_no_cut_ends_before_a_limit_by_which_the_inequalities_leave_fewer_microb
     best = float("inf")
     for cuts in combinations(range(1, layers), p - 1):
         sizes = [b - a for a, b in zip((0, *cuts), (*cuts, layers), strict=True)]
-        each = [[n * terms.seconds[r, 0, w] for r, n in zip(rows, sizes, strict=True)] for w in range(2)]
+        each = [
+            [n * terms.seconds[r, 0, w] for r, n in zip(rows, sizes, strict=True)] for w in range(2)
+        ]
         for way in range(2):
             each[way][0] += terms.seconds[rows[0], 1, way]
             each[way][-1] += terms.seconds[rows[-1], 2, way]
-        out, back = ([float(terms.send[rows[i], rows[i + 1], way]) for i in range(p - 1)] for way in range(2))
+        out, back = (
+            [float(terms.send[rows[i], rows[i + 1], way]) for i in range(p - 1)] for way in range(2)
+        )
         best = min(best, step_of_1f1b(each[0], each[1], out, back, m, blocking=blocking))
     limit = best * (1 + 1e-9)
-    some = most_above(terms, _Pair(p1, p2), upper=np.array([m]), which=np.array([0]), least=np.array([0]), limit=limit)  # type: ignore[arg-type]
+    some = most_above(
+        terms,
+        _Pair(p1, p2),
+        upper=np.array([m]),
+        which=np.array([0]),
+        least=np.array([0]),
+        limit=limit,
+    )  # type: ignore[arg-type]
     assert some[0] == m
     seconds, sizes = best_cut(terms, (0, 1 if p2 else -1, p1, p2), microbatches=m, limit=limit)
     assert sum(sizes) == layers
     assert seconds <= limit
     # The inequalities are no empty ones: far below the least work of a stage nothing is left.
     work = layers * terms.seconds[:, 0].sum(axis=1).min() * m / p
-    none = most_above(terms, _Pair(p1, p2), upper=np.array([m]), which=np.array([0]), least=np.array([0]), limit=0.99 * work / 2)  # type: ignore[arg-type]
+    none = most_above(
+        terms,
+        _Pair(p1, p2),
+        upper=np.array([m]),
+        which=np.array([0]),
+        least=np.array([0]),
+        limit=0.99 * work / 2,
+    )  # type: ignore[arg-type]
     assert none[0] < m
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_microbatches_that_memory_leaves_are_those_of_every_cut(seed: int) -> None:
-    """Whatever the time: stages that stand nearer to the front keep more microbatches, so they have room for fewer layers."""
+    """Whatever the time: stages that stand nearer to the front keep more microbatches, so they have
+    room for fewer layers."""
     generator = random.Random(seed)
     layers, most = generator.randint(2, 8), generator.randint(1, 9)
     p1 = generator.randint(1, min(layers, 4))
     p2 = generator.randint(0, min(layers - p1, 4))
     p, rows = p1 + p2, [0] * p1 + [1] * p2
-    room = np.sort(np.array([generator.randint(0, 3) for _ in range(2 * ROLES * layers)]).reshape(2, ROLES, layers))[..., ::-1]
+    room = np.sort(
+        np.array([generator.randint(0, 3) for _ in range(2 * ROLES * layers)]).reshape(
+            2, ROLES, layers
+        )
+    )[..., ::-1]
     room[generator.randint(0, 1)] += layers // 2
     extra = np.where(np.arange(layers + 1) > room[..., None], np.inf, 0.0)
-    terms = drawn_terms(generator, layers=layers, blocking=False)._replace(extra=extra, fits=layers_that_fit(extra))
+    terms = drawn_terms(generator, layers=layers, blocking=False)._replace(
+        extra=extra, fits=layers_that_fit(extra)
+    )
 
     def holds(m: int) -> bool:
         role = [(i == 0) + 2 * (i == p - 1) for i in range(p)]
         flight = [min(m, p - i) for i in range(p)]
         return any(
-            all(n <= room[rows[i], role[i], flight[i] - 1] for i, n in enumerate(b - a for a, b in pairwise((0, *cuts, layers))))
+            all(
+                n <= room[rows[i], role[i], flight[i] - 1]
+                for i, n in enumerate(b - a for a, b in pairwise((0, *cuts, layers)))
+            )
             for cuts in combinations(range(1, layers), p - 1)
         )
 
     expected = max((m for m in range(1, most + 1) if holds(m)), default=0)
-    found = most_above(terms, _Pair(p1, p2), upper=np.array([most]), which=np.array([0]), least=np.array([0]), limit=1e9)  # type: ignore[arg-type]
+    found = most_above(
+        terms,
+        _Pair(p1, p2),
+        upper=np.array([most]),
+        which=np.array([0]),
+        least=np.array([0]),
+        limit=1e9,
+    )  # type: ignore[arg-type]
     assert found[0] == expected
 
 
@@ -169,7 +222,8 @@ def check_members(
     sharded: bool = False,
     anyhow: bool = False,
 ) -> list[float]:
-    """Bound over simulated step of random members of one problem; each lane does its microbatches by the simulated step.
+    """Bound over simulated step of random members of one problem; each lane does its microbatches
+    by the simulated step.
 
     Args:
         anyhow: stages lie on any devices of their pools.
@@ -178,7 +232,9 @@ def check_members(
     market = Market.of(Ground.of(problem))
     ratios = []
     for _ in range(plans):
-        plan = drawn_plan(market, generator, lanes=generator.randint(1, 3 if sharded else 2), sharded=sharded)
+        plan = drawn_plan(
+            market, generator, lanes=generator.randint(1, 3 if sharded else 2), sharded=sharded
+        )
         if plan is None or batch_of(market.ground, plan) < market.ground.table.mbs.max():
             continue
         placed = general_plan(market.ground, plan)
@@ -203,7 +259,14 @@ def _ratio(market: Market, plan: MixedPlan, seconds: float) -> float:
         rows, stages = market.shapes.rows[shape].tolist(), market.shapes.stages[shape].tolist()
         limit = seconds / jitter
         upper = np.full(len(market.shapes), lane.microbatches)
-        some = most_above(terms, market.shapes, upper=upper, which=np.array([shape]), least=np.array([0]), limit=limit)
+        some = most_above(
+            terms,
+            market.shapes,
+            upper=upper,
+            which=np.array([shape]),
+            least=np.array([0]),
+            limit=limit,
+        )
         assert some[0] == lane.microbatches, f"{lane} is simulated in {seconds} s, below its bound"
         bound, _ = best_cut(terms, (*rows, *stages), microbatches=lane.microbatches, limit=limit)
         least = max(least, bound * jitter / seconds)
@@ -224,23 +287,41 @@ def test_random_members_simulate_above_the_bound() -> None:
 @pytest.mark.parametrize("kind", [KINDS[0], *PROVEN[:-1], KINDS[-1]])
 def test_random_members_with_lanes_that_shard_simulate_above_the_bound(kind: str) -> None:
     draws = [random.Random(f"lanes {kind} {seed}") for seed in range(4)]
-    ratios = [ratio for draw in draws for ratio in check_members(draw, plans=4, kind=kind, runtimes=SHARDING, sharded=True)]
+    ratios = [
+        ratio
+        for draw in draws
+        for ratio in check_members(draw, plans=4, kind=kind, runtimes=SHARDING, sharded=True)
+    ]
     assert len(ratios) >= 6
     assert max(ratios) > 0.7
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS)
-def test_hundreds_of_random_members_with_lanes_that_shard_simulate_above_the_bound(kind: str) -> None:
+def test_hundreds_of_random_members_with_lanes_that_shard_simulate_above_the_bound(
+    kind: str,
+) -> None:
     draws = [random.Random(f"more lanes {kind} {seed}") for seed in range(60)]
-    ratios = [ratio for draw in draws for ratio in check_members(draw, plans=14, kind=kind, runtimes=SHARDING, sharded=True)]
+    ratios = [
+        ratio
+        for draw in draws
+        for ratio in check_members(draw, plans=14, kind=kind, runtimes=SHARDING, sharded=True)
+    ]
     assert len(ratios) >= 300
 
 
 def test_random_members_on_any_devices_of_their_pools_simulate_above_the_bound() -> None:
-    ratios = [ratio for seed in range(4) for ratio in check_members(random.Random(f"anyhow {seed}"), plans=5, anyhow=True)]
+    ratios = [
+        ratio
+        for seed in range(4)
+        for ratio in check_members(random.Random(f"anyhow {seed}"), plans=5, anyhow=True)
+    ]
     sharded = [random.Random(f"lanes anyhow {seed}") for seed in range(3)]
-    ratios += [ratio for draw in sharded for ratio in check_members(draw, plans=5, runtimes=SHARDING, sharded=True, anyhow=True)]
+    ratios += [
+        ratio
+        for draw in sharded
+        for ratio in check_members(draw, plans=5, runtimes=SHARDING, sharded=True, anyhow=True)
+    ]
     assert len(ratios) >= 10
     assert max(ratios) > 0.7
 
@@ -250,39 +331,64 @@ def test_random_members_on_any_devices_of_their_pools_simulate_above_the_bound()
 def test_hundreds_of_random_members_on_any_devices_simulate_above_the_bound(sharded: bool) -> None:
     runtimes = SHARDING if sharded else RUNTIMES
     draws = [random.Random(f"more anyhow {sharded} {seed}") for seed in range(60)]
-    ratios = [ratio for draw in draws for ratio in check_members(draw, plans=14, runtimes=runtimes, sharded=sharded, anyhow=True)]
+    ratios = [
+        ratio
+        for draw in draws
+        for ratio in check_members(draw, plans=14, runtimes=runtimes, sharded=sharded, anyhow=True)
+    ]
     assert len(ratios) >= 300
 
 
 @pytest.mark.parametrize("kind", [KINDS[1], *PROVEN[1:]])
 def test_random_members_with_experts_simulate_above_the_bound(kind: str) -> None:
-    ratios = [ratio for seed in range(8, 10) for ratio in check_members(random.Random(f"{kind} {seed}"), plans=4, kind=kind)]
+    ratios = [
+        ratio
+        for seed in range(8, 10)
+        for ratio in check_members(random.Random(f"{kind} {seed}"), plans=4, kind=kind)
+    ]
     assert len(ratios) >= 4
     assert max(ratios) > 0.8
 
 
 @pytest.mark.proof
 def test_a_thousand_random_members_simulate_above_the_bound() -> None:
-    ratios = [ratio for seed in range(100, 200) for ratio in check_members(random.Random(seed), plans=14)]
+    ratios = [
+        ratio for seed in range(100, 200) for ratio in check_members(random.Random(seed), plans=14)
+    ]
     assert len(ratios) >= 1000
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS[1:])
 def test_hundreds_of_random_members_with_experts_simulate_above_the_bound(kind: str) -> None:
-    ratios = [ratio for seed in range(40) for ratio in check_members(random.Random(f"more {kind} {seed}"), plans=14, kind=kind)]
+    ratios = [
+        ratio
+        for seed in range(40)
+        for ratio in check_members(random.Random(f"more {kind} {seed}"), plans=14, kind=kind)
+    ]
     assert len(ratios) >= 200
 
 
 def test_a_frame_between_edges_is_split_by_the_classes_that_alone_hold_a_layer() -> None:
     problem = mixed_problem(random.Random(3))
-    for cluster, classes in ((CLUSTERS[0], 2), (CLUSTERS[4], 3), ("h100-sxm:8@east+h100-sxm:8@west,east~west=50gbps/10ms", 2)):
+    for cluster, classes in (
+        (CLUSTERS[0], 2),
+        (CLUSTERS[4], 3),
+        ("h100-sxm:8@east+h100-sxm:8@west,east~west=50gbps/10ms", 2),
+    ):
         ground = Ground.of(replace(problem, cluster=parse_cluster(cluster)))
         smallest = Frame(replicas=(1, 1), tp=1, nodes=(0.0, 1.0))
         parts = split(ground, smallest)
-        assert {part.sole for part in parts} == {some for count in range(3) for some in combinations(range(classes), count)}
-        assert covers(ground, [part for whole in first_frames(ground) for part in _smallest(ground, whole)])
-        assert not covers(ground, [part for whole in first_frames(ground) for part in _smallest(ground, whole)][1:])
+        assert {part.sole for part in parts} == {
+            some for count in range(3) for some in combinations(range(classes), count)
+        }
+        assert covers(
+            ground, [part for whole in first_frames(ground) for part in _smallest(ground, whole)]
+        )
+        assert not covers(
+            ground,
+            [part for whole in first_frames(ground) for part in _smallest(ground, whole)][1:],
+        )
 
 
 def _smallest(ground: Ground, frame: Frame) -> list[Frame]:
@@ -291,8 +397,11 @@ def _smallest(ground: Ground, frame: Frame) -> list[Frame]:
 
 
 def test_sums_of_layers_that_several_classes_hold_pass_the_cards_of_the_emptiest_node() -> None:
-    """A stage with tp8 has one member in its node: all of its part of the gradients passes one card."""
-    problem = replace(mixed_problem(random.Random(3)), cluster=parse_cluster("a100-sxm-40gb:16+v100-sxm-16gb:16"))
+    """A stage with tp8 has one member in its node: all of its part of the gradients passes one
+    card."""
+    problem = replace(
+        mixed_problem(random.Random(3)), cluster=parse_cluster("a100-sxm-40gb:16+v100-sxm-16gb:16")
+    )
     ground = Ground.of(problem)
     table, frame = ground.table, Frame(replicas=(4, 5), tp=1, nodes=(2.0, 2.3))
     pair = table.meshes.index((1, StageMesh(tp=8)))
@@ -300,7 +409,9 @@ def test_sums_of_layers_that_several_classes_hold_pass_the_cards_of_the_emptiest
     matrices = sum(p.size for o in layer.operators for p in o.parameters)
     card = problem.cluster.groups[1].kind.network_per_device.achieved
     parts = 4 * matrices / 8 * (1 - 1 / 4) / card
-    shared = ground.shared.least(ground.rows(frame), ground.sums.members(frame, ground.rows(frame))[0], ())
+    shared = ground.shared.least(
+        ground.rows(frame), ground.sums.members(frame, ground.rows(frame))[0], ()
+    )
     assert shared[1, pair, LAYER] == pytest.approx(parts, rel=0.01)
     base, known = ground.terms(frame), ground.terms(replace(frame, sole=()))
     rows = table.pairs == pair
@@ -314,26 +425,47 @@ def test_sums_of_layers_that_several_classes_hold_pass_the_cards_of_the_emptiest
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_recompute_of_a_stage_is_the_cheapest_that_fits(seed: int) -> None:
-    """Against every number of layers that run again in full and of those that do selectively; no other stage has a last one's flights."""
+    """Against every number of layers that run again in full and of those that do selectively; no
+    other stage has a last one's flights."""
     generator = random.Random(seed)
     problem = mixed_problem(generator)
     # With little memory every choice occurs: nothing runs again, some layers do, nothing fits.
-    little = tuple(replace(g, kind=_with_memory(g.kind, generator.choice((0.02, 0.05, 0.1, 1.0)))) for g in problem.cluster.groups)
+    little = tuple(
+        replace(g, kind=_with_memory(g.kind, generator.choice((0.02, 0.05, 0.1, 1.0))))
+        for g in problem.cluster.groups
+    )
     ground = Ground.of(replace(problem, cluster=replace(problem.cluster, groups=little)))
     table, several = ground.table, generator.random() < 0.5
     sharers = Sharers(members=(4,) * len(table.meshes), replicas=4, several=several)
     found, static = ground.redone(sharers), static_bytes(table, sharers)
-    rooms = [[room_of(ground.problem, table, static, role, mode, several=several) for mode in range(MODES)] for role in range(ROLES)]
+    rooms = [
+        [
+            room_of(ground.problem, table, static, role, mode, several=several)
+            for mode in range(MODES)
+        ]
+        for role in range(ROLES)
+    ]
     seen = set()
     for _ in range(150):
-        row, role, n = generator.randrange(table.several), generator.randrange(ROLES), generator.randint(0, table.layers)
+        row, role, n = (
+            generator.randrange(table.several),
+            generator.randrange(ROLES),
+            generator.randint(0, table.layers),
+        )
         flight = 1 if role & LAST else generator.randint(1, found.seconds.shape[2])
-        ends = sum(table.saved[row, part, 0] for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit)
+        ends = sum(
+            table.saved[row, part, 0]
+            for bit, part in ((FIRST, BEFORE), (LAST, AFTER))
+            if role & bit
+        )
         plain, some, full = table.saved[row, LAYER]
         best = float("inf")
         for x in range(n + 1):
             for y in range(n - x + 1):
-                use = flight * (ends + (n - x - y) * plain + y * some + x * full) + n * static[row, LAYER]
+                use = (
+                    flight * (ends + (n - x - y) * plain + y * some + x * full)
+                    + n * static[row, LAYER]
+                )
                 if use <= rooms[role][2 if x else min(y, 1)][row]:
                     best = min(best, x * table.again[row, 2] + y * table.again[row, 1])
         assert found.seconds[row, role, flight - 1, n] == pytest.approx(best, rel=1e-9)
@@ -342,4 +474,9 @@ def test_the_recompute_of_a_stage_is_the_cheapest_that_fits(seed: int) -> None:
 
 
 def _with_memory(kind: NodeKind, share: float) -> NodeKind:
-    return replace(kind, accelerator=replace(kind.accelerator, memory_bytes=int(kind.accelerator.memory_bytes * share)))
+    return replace(
+        kind,
+        accelerator=replace(
+            kind.accelerator, memory_bytes=int(kind.accelerator.memory_bytes * share)
+        ),
+    )

@@ -1,4 +1,5 @@
-"""The search over mixed clusters: against every plan of tiny ones, its prices, and what more devices do."""
+"""The search over mixed clusters: against every plan of tiny ones, its prices, and what more
+devices do."""
 
 from __future__ import annotations
 
@@ -34,16 +35,31 @@ from shardwright.search.mixed.pools import Pool, pools_of
 from shardwright.search.mixed.terms import Ground
 from shardwright.search.request import SEARCH_MEMORY, Request
 from shardwright.simulator.simulate import simulate_plan
-from tests.search.mixed.members import KINDS, SHARDING, chain_model, mixed_problem, replicas_that_fit
+from tests.search.mixed.members import (
+    KINDS,
+    SHARDING,
+    chain_model,
+    mixed_problem,
+    replicas_that_fit,
+)
 from tests.tiers import in_both, random_of, seeds
 
 
-def tiny(cluster: str, *, seed: int = 3, batch: int = 4, kind: str = "dense", runtime: str = "megatron-core") -> Problem:
+def tiny(
+    cluster: str,
+    *,
+    seed: int = 3,
+    batch: int = 4,
+    kind: str = "dense",
+    runtime: str = "megatron-core",
+) -> Problem:
     """A small model on a few devices."""
     generator = random.Random(seed)
     job = job_from_flags(seq_len=1024, global_batch=batch, precision="fp16")
     model = chain_model(generator, kind=kind, layers={"in turns": 6, "first dense": 5}.get(kind, 3))
-    return Problem(model=model, cluster=parse_cluster(cluster), job=job, runtime=load_runtime(runtime))
+    return Problem(
+        model=model, cluster=parse_cluster(cluster), job=job, runtime=load_runtime(runtime)
+    )
 
 
 def part_of(certificate: Certificate) -> MixedPart:
@@ -65,12 +81,21 @@ def every_plan(market: Market, batch: int) -> list[MixedPlan]:
     lanes: list[tuple[MixedLane, np.ndarray, int]] = []  # type: ignore[type-arg]
     for shape in range(len(shapes)):
         runs = 2 if shapes.stages[shape, 1] else 1
-        rows, stages = tuple(shapes.rows[shape, :runs].tolist()), tuple(shapes.stages[shape, :runs].tolist())
+        rows, stages = (
+            tuple(shapes.rows[shape, :runs].tolist()),
+            tuple(shapes.stages[shape, :runs].tolist()),
+        )
         least, most = int(shapes.least[shape]), int(replicas_that_fit(shapes, room)[shape])
         for replicas, sizes in product(range(least, most + 1), cuts(table.layers, sum(stages))):
             each = replicas * int(shapes.mbs[shape])
             for microbatches in range(1, batch // each + 1):
-                lane = MixedLane(rows=rows, stages=stages, sizes=sizes, replicas=replicas, microbatches=microbatches)
+                lane = MixedLane(
+                    rows=rows,
+                    stages=stages,
+                    sizes=sizes,
+                    replicas=replicas,
+                    microbatches=microbatches,
+                )
                 lanes.append((lane, replicas * shapes.use[shape], each * microbatches))
     alone = [MixedPlan(lanes=(lane,)) for lane, _, samples in lanes if samples == batch]
     two = [
@@ -83,12 +108,22 @@ def every_plan(market: Market, batch: int) -> list[MixedPlan]:
 
 @in_both
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.proof] if kind in ("experts", "first dense") else []) for kind in KINDS]
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.proof] if kind in ("experts", "first dense") else [])
+        for kind in KINDS
+    ],
 )
 @pytest.mark.parametrize(
-    "cluster", ["a100-sxm-40gb:1+v100-sxm-16gb:2", pytest.param("a100-sxm-40gb:2+v100-sxm-16gb:1", marks=pytest.mark.proof)]
+    "cluster",
+    [
+        "a100-sxm-40gb:1+v100-sxm-16gb:2",
+        pytest.param("a100-sxm-40gb:2+v100-sxm-16gb:1", marks=pytest.mark.proof),
+    ],
 )
-def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_answer(cluster: str, kind: str) -> None:
+def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_answer(
+    cluster: str, kind: str
+) -> None:
     problem = tiny(cluster, batch=2, kind=kind)
     answer = find_mixed(problem)
     c = answer.certificate
@@ -108,8 +143,20 @@ def test_no_plan_of_a_tiny_cluster_is_faster_than_the_bound_and_few_than_the_ans
 @pytest.mark.parametrize("number", seeds(1, 40))
 def test_answers_with_lanes_that_shard_are_as_fast_as_the_best_of_every_plan(number: int) -> None:
     generator = random_of(f"every lane {number}")
-    cluster = generator.choice(("a100-sxm-40gb:2+v100-sxm-16gb:2", "a100-sxm-40gb:3+v100-sxm-16gb:2", "h100-sxm:2+a100-sxm-80gb:2"))
-    problem = tiny(cluster, seed=number, batch=generator.choice((2, 4)), kind=generator.choice(KINDS), runtime=generator.choice(SHARDING))
+    cluster = generator.choice(
+        (
+            "a100-sxm-40gb:2+v100-sxm-16gb:2",
+            "a100-sxm-40gb:3+v100-sxm-16gb:2",
+            "h100-sxm:2+a100-sxm-80gb:2",
+        )
+    )
+    problem = tiny(
+        cluster,
+        seed=number,
+        batch=generator.choice((2, 4)),
+        kind=generator.choice(KINDS),
+        runtime=generator.choice(SHARDING),
+    )
     try:
         found = find_mixed(problem)
     except InfeasibleError:
@@ -129,7 +176,11 @@ def test_answers_with_lanes_that_shard_are_as_fast_as_the_best_of_every_plan(num
 
 def test_without_pipelines_and_zero1_lanes_of_both_kinds_shard_each_for_itself() -> None:
     request = Request(
-        model="llama-2-7b", cluster="a100-sxm-40gb:8+v100-sxm-16gb:8", seq_len=2048, global_batch=128, runtime="fsdp1-llm-foundry"
+        model="llama-2-7b",
+        cluster="a100-sxm-40gb:8+v100-sxm-16gb:8",
+        seq_len=2048,
+        global_batch=128,
+        runtime="fsdp1-llm-foundry",
     )
     problem = problem_of(with_defaults(request))
     found = find_mixed(problem)
@@ -144,18 +195,32 @@ def test_without_pipelines_and_zero1_lanes_of_both_kinds_shard_each_for_itself()
     assert len(named) == 2
     assert "zero3" in part_of(found.certificate).pipelines
     market = Market.of(Ground.of(problem))
-    assert covers(market.ground, [dual.frame for closed in part_of(found.certificate).closed for dual in closed.duals])
-    assert all(holds(market, dual) for closed in part_of(found.certificate).closed for dual in closed.duals)
+    assert covers(
+        market.ground,
+        [dual.frame for closed in part_of(found.certificate).closed for dual in closed.duals],
+    )
+    assert all(
+        holds(market, dual) for closed in part_of(found.certificate).closed for dual in closed.duals
+    )
 
 
 @pytest.mark.parametrize("number", seeds(1, 40))
-def test_with_a_node_more_lanes_that_shard_are_no_slower_and_no_bound_is_higher(number: int) -> None:
+def test_with_a_node_more_lanes_that_shard_are_no_slower_and_no_bound_is_higher(
+    number: int,
+) -> None:
     generator = random_of(f"grown lanes {number}")
     problem = tiny(
-        "a100-sxm-40gb:2+v100-sxm-16gb:2", seed=number, batch=8, kind=generator.choice(KINDS), runtime=generator.choice(SHARDING)
+        "a100-sxm-40gb:2+v100-sxm-16gb:2",
+        seed=number,
+        batch=8,
+        kind=generator.choice(KINDS),
+        runtime=generator.choice(SHARDING),
     )
     group = generator.randint(0, 1)
-    groups = tuple(replace(one, count=one.count + (place == group)) for place, one in enumerate(problem.cluster.groups))
+    groups = tuple(
+        replace(one, count=one.count + (place == group))
+        for place, one in enumerate(problem.cluster.groups)
+    )
     try:
         before = find_mixed(problem)
     except InfeasibleError:
@@ -168,9 +233,18 @@ def test_with_a_node_more_lanes_that_shard_are_no_slower_and_no_bound_is_higher(
 @pytest.mark.parametrize("number", seeds(1, 40))
 def test_answers_to_models_with_experts_are_as_fast_as_the_best_of_every_plan(number: int) -> None:
     generator = random_of(f"every plan {number}")
-    cluster = generator.choice(("a100-sxm-40gb:2+v100-sxm-16gb:1", "a100-sxm-40gb:1+v100-sxm-16gb:2", "h100-sxm:2+a100-sxm-80gb:2"))
+    cluster = generator.choice(
+        (
+            "a100-sxm-40gb:2+v100-sxm-16gb:1",
+            "a100-sxm-40gb:1+v100-sxm-16gb:2",
+            "h100-sxm:2+a100-sxm-80gb:2",
+        )
+    )
     problem = tiny(
-        cluster, seed=number, batch=2 if cluster.startswith("h100") else generator.choice((2, 3)), kind=generator.choice(KINDS[1:])
+        cluster,
+        seed=number,
+        batch=2 if cluster.startswith("h100") else generator.choice((2, 3)),
+        kind=generator.choice(KINDS[1:]),
     )
     try:
         found = find_mixed(problem)
@@ -192,7 +266,9 @@ def answer() -> tuple[Problem, MixedAnswer]:
     return problem, find_mixed(problem)
 
 
-def test_the_prices_of_every_frame_hold_and_cheaper_ones_do_not(answer: tuple[Problem, MixedAnswer]) -> None:
+def test_the_prices_of_every_frame_hold_and_cheaper_ones_do_not(
+    answer: tuple[Problem, MixedAnswer],
+) -> None:
     problem, found = answer
     part = part_of(found.certificate)
     assert part.closed
@@ -209,7 +285,9 @@ def test_the_prices_of_every_frame_hold_and_cheaper_ones_do_not(answer: tuple[Pr
         assert not holds(market, late)
 
 
-def test_where_nothing_fits_no_frame_waits_for_ever_later_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_fits_no_frame_waits_for_ever_later_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Memory closes every frame at the latest limit as at the first."""
     looks = []
 
@@ -218,7 +296,13 @@ def test_where_nothing_fits_no_frame_waits_for_ever_later_limits(monkeypatch: py
         return looked(stock, look)
 
     monkeypatch.setattr(composing, "looked", counted)
-    problem = tiny("a100-sxm-40gb:2+v100-sxm-16gb:2", seed=616412, batch=8, kind="in turns", runtime="torchtitan-0.2")
+    problem = tiny(
+        "a100-sxm-40gb:2+v100-sxm-16gb:2",
+        seed=616412,
+        batch=8,
+        kind="in turns",
+        runtime="torchtitan-0.2",
+    )
     with pytest.raises(InfeasibleError, match="no plan fits in memory"):
         find_mixed(problem, engine=Serial())
     times = Counter(looks)
@@ -229,8 +313,11 @@ def test_where_nothing_fits_no_frame_waits_for_ever_later_limits(monkeypatch: py
     assert set(times.values()) == {1}
 
 
-def test_a_plan_near_the_best_is_found_before_frames_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks at undivided frames alone lead to a plan over both kinds within 10 % of the answer, and to its bound."""
+def test_a_plan_near_the_best_is_found_before_frames_are_divided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Looks at undivided frames alone lead to a plan over both kinds within 10 % of the answer, and
+    to its bound."""
     problem = tiny("a100-sxm-40gb:2+v100-sxm-16gb:4", batch=16)
     answer = find_mixed(problem, engine=Serial())
     monkeypatch.setattr(find_module, "ROUNDS", ())
@@ -255,7 +342,9 @@ def test_frames_that_stay_open_are_lowered_to_the_last_limit_that_closes_all() -
     assert any(market.priced(frame, later)[0].samples >= market.batch for frame in closing.closed)
 
 
-def test_counts_add_up_and_the_best_part_alone_is_no_faster(answer: tuple[Problem, MixedAnswer]) -> None:
+def test_counts_add_up_and_the_best_part_alone_is_no_faster(
+    answer: tuple[Problem, MixedAnswer],
+) -> None:
     _, found = answer
     c = found.certificate
     assert c.enumerated == c.infeasible + c.bounded_b1 + c.simulated
@@ -288,11 +377,18 @@ def test_more_devices_do_no_less_by_a_limit(seed: int, kind: str) -> None:
     problem = mixed_problem(generator, kind=kind)
     groups = problem.cluster.groups
     grown = replace(groups[1], count=groups[1].count + generator.randint(1, 3))
-    larger = replace(problem, cluster=replace(problem.cluster, groups=(groups[0], grown, *groups[2:])))
+    larger = replace(
+        problem, cluster=replace(problem.cluster, groups=(groups[0], grown, *groups[2:]))
+    )
     one, other = Market.of(Ground.of(problem)), Market.of(Ground.of(larger))
-    frames = (Frame(replicas=(1, 16), tp=1, nodes=(0.0, 1e9)), Frame(replicas=(4, 8), tp=2, nodes=(0.0, 1e9)))
+    frames = (
+        Frame(replicas=(1, 16), tp=1, nodes=(0.0, 1e9)),
+        Frame(replicas=(4, 8), tp=2, nodes=(0.0, 1e9)),
+    )
     for frame in (*frames, *(replace(frame, sharded=True) for frame in frames)):
-        before, after = (market.priced(frame, 0.5, thorough=True)[0].samples for market in (one, other))
+        before, after = (
+            market.priced(frame, 0.5, thorough=True)[0].samples for market in (one, other)
+        )
         assert after >= before * (1 - 1e-9)
 
 
@@ -302,8 +398,16 @@ def test_more_devices_do_no_less_by_a_limit(seed: int, kind: str) -> None:
         ("t5-11b", "has branches", "h100-sxm:8+a100-sxm-80gb:8"),
     ],
 )
-def test_models_without_pipelines_have_the_best_grid_of_any_pool_alone(model: str, because: str, cluster: str) -> None:
-    request = Request(model=model, cluster=cluster, seq_len=512, global_batch=32, encoder_len=512 * ("branches" in because))
+def test_models_without_pipelines_have_the_best_grid_of_any_pool_alone(
+    model: str, because: str, cluster: str
+) -> None:
+    request = Request(
+        model=model,
+        cluster=cluster,
+        seq_len=512,
+        global_batch=32,
+        encoder_len=512 * ("branches" in because),
+    )
     problem = problem_of(request)
     answer = find_mixed(problem)
     c = answer.certificate
@@ -315,16 +419,27 @@ def test_models_without_pipelines_have_the_best_grid_of_any_pool_alone(model: st
     assert c.best_s == pytest.approx(min(steps), rel=1e-9)
     assert c.lower_bound_s <= c.best_s
     # The proof is that of each pool's own grids, and no more.
-    assert c.lower_bound_s == min(one.lower_bound_s for one in part_of(c).alone if one.lower_bound_s is not None)
+    assert c.lower_bound_s == min(
+        one.lower_bound_s for one in part_of(c).alone if one.lower_bound_s is not None
+    )
 
 
 def find_mixed_alone(problem: Problem, pool: Pool) -> float:
     """Seconds of the best grid of a pool's devices as a cluster of their own."""
-    found = pool_alone(problem, AloneSearch(pool=pool, choices=Choices(), seconds=inf, stop=None, memory=SEARCH_MEMORY))
+    found = pool_alone(
+        problem,
+        AloneSearch(pool=pool, choices=Choices(), seconds=inf, stop=None, memory=SEARCH_MEMORY),
+    )
     return found if isinstance(found, float) else found.certificate.best_s
 
 
 def test_where_no_grid_fits_and_there_are_no_pipelines_it_says_so() -> None:
-    request = Request(model="t5-11b", cluster="a100-sxm-40gb:1+v100-sxm-16gb:1", seq_len=512, encoder_len=512, global_batch=4)
+    request = Request(
+        model="t5-11b",
+        cluster="a100-sxm-40gb:1+v100-sxm-16gb:1",
+        seq_len=512,
+        encoder_len=512,
+        global_batch=4,
+    )
     with pytest.raises(InfeasibleError, match="no grid fits in memory on any pool alone"):
         find_mixed(problem_of(request))

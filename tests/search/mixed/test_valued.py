@@ -1,4 +1,5 @@
-"""Searches for cost, energy, a front and within a budget: against every plan of tiny clusters, and what prices do."""
+"""Searches for cost, energy, a front and within a budget: against every plan of tiny clusters, and
+what prices do."""
 
 from __future__ import annotations
 
@@ -36,7 +37,11 @@ from shardwright.strategy.grid.facts import grid_facts
 from tests.search.mixed.test_find import every_plan, part_of, tiny
 from tests.tiers import cases
 
-CLUSTERS = ("a100-sxm-40gb:1/2usd+v100-sxm-16gb:2/0.5usd", "a100-sxm-40gb:2/1.5usd+v100-sxm-16gb:1/1usd", "a100-sxm-40gb:3/2usd")
+CLUSTERS = (
+    "a100-sxm-40gb:1/2usd+v100-sxm-16gb:2/0.5usd",
+    "a100-sxm-40gb:2/1.5usd+v100-sxm-16gb:1/1usd",
+    "a100-sxm-40gb:3/2usd",
+)
 SLACK = 1e-9
 
 
@@ -81,12 +86,16 @@ def value(tried: Tried, unit: str) -> float:
 @pytest.mark.parametrize(
     ("cluster", "objective"),
     [
-        pytest.param(cluster, objective, marks=[pytest.mark.proof] if i and objective != "cost" else [])
+        pytest.param(
+            cluster, objective, marks=[pytest.mark.proof] if i and objective != "cost" else []
+        )
         for i, cluster in enumerate(CLUSTERS)
         for objective in ("cost", "energy", "pareto")
     ],
 )
-def test_no_plan_of_a_tiny_cluster_takes_less_than_its_time_s_bound(cluster: str, objective: str) -> None:
+def test_no_plan_of_a_tiny_cluster_takes_less_than_its_time_s_bound(
+    cluster: str, objective: str
+) -> None:
     found = valued_of(answer_of(cluster, objective))
     steps = every_step(cluster)
     assert len(steps) > 10
@@ -106,7 +115,10 @@ def test_no_plan_takes_less_a_second_than_the_floors_by_its_own_time(cluster: st
     tariff = tariff_of(problem.cluster, pools, "cost")
     markets = [Market.of(Ground.of(under(problem, row))) for row in rows]
     for one in every_step(cluster)[::7]:
-        least = min(least_of(least_floors(market, tariff, one.seconds, enough=inf, most=12, known={})) for market in markets)
+        least = min(
+            least_of(least_floors(market, tariff, one.seconds, enough=inf, most=12, known={}))
+            for market in markets
+        )
         # Of devices, not of whole nodes.
         taken = float(tariff.rates @ one.spending.working_devices)
         assert least <= taken * (1 + 1e-6)
@@ -114,7 +126,9 @@ def test_no_plan_takes_less_a_second_than_the_floors_by_its_own_time(cluster: st
     assert max(ratios) > 0.95, "floors of nothing would hold too"
 
 
-@pytest.mark.parametrize("cluster", [CLUSTERS[0], *(pytest.param(c, marks=pytest.mark.proof) for c in CLUSTERS[1:])])
+@pytest.mark.parametrize(
+    "cluster", [CLUSTERS[0], *(pytest.param(c, marks=pytest.mark.proof) for c in CLUSTERS[1:])]
+)
 def test_the_front_is_one_and_no_plan_beats_it_by_more_than_its_gap(cluster: str) -> None:
     answer = answer_of(cluster, "pareto")
     front = valued_of(answer).front
@@ -128,13 +142,19 @@ def test_the_front_is_one_and_no_plan_beats_it_by_more_than_its_gap(cluster: str
         assert (done.step_time_s, spending.usd) == (point.step_time_s, point.value)
         assert 0 < point.lower_bound <= point.value
         for one in every_step(cluster):
-            assert one.seconds > point.step_time_s or value(one, "usd") >= point.lower_bound * (1 - SLACK)
+            assert one.seconds > point.step_time_s or value(one, "usd") >= point.lower_bound * (
+                1 - SLACK
+            )
     assert front[-1].value == valued_of(answer).value
 
 
 @pytest.mark.parametrize(
     ("cluster", "budget"),
-    [(CLUSTERS[0], 2.0), (CLUSTERS[1], 1.5), *(pytest.param(CLUSTERS[0], b, marks=pytest.mark.proof) for b in (1.0, 2.9))],
+    [
+        (CLUSTERS[0], 2.0),
+        (CLUSTERS[1], 1.5),
+        *(pytest.param(CLUSTERS[0], b, marks=pytest.mark.proof) for b in (1.0, 2.9)),
+    ],
 )
 def test_within_a_budget_no_plan_is_faster_than_the_bound(cluster: str, budget: float) -> None:
     answer = answer_of(cluster, "time", budget)
@@ -154,7 +174,11 @@ def test_a_budget_that_no_node_has_is_told() -> None:
 
 def test_a_dearer_pool_raises_nothing() -> None:
     alone = valued_of(find_valued(tiny("a100-sxm-40gb:2/1usd", batch=4), Goal(objective="cost")))
-    beside = valued_of(find_valued(tiny("a100-sxm-40gb:2/1usd+v100-sxm-16gb:2/9usd", batch=4), Goal(objective="cost")))
+    beside = valued_of(
+        find_valued(
+            tiny("a100-sxm-40gb:2/1usd+v100-sxm-16gb:2/9usd", batch=4), Goal(objective="cost")
+        )
+    )
     assert beside.value <= alone.value * (1 + 1e-6)
     assert beside.lower_bound <= alone.value
 
@@ -202,7 +226,11 @@ def test_cells_tile_all_times_and_hold_and_no_higher_rate_does() -> None:
         assert cell_holds(markets, tariff, cell)
         if cell.rate is not None:
             assert not cell_holds(markets, tariff, replace(cell, rate=1.001 * cell.rate))
-        assert not cell_holds(markets, tariff, replace(cell, shown=tuple(replace(one, floors=one.floors[1:]) for one in cell.shown)))
+        assert not cell_holds(
+            markets,
+            tariff,
+            replace(cell, shown=tuple(replace(one, floors=one.floors[1:]) for one in cell.shown)),
+        )
 
 
 def test_rates_of_whole_nodes_are_the_next_ones() -> None:
@@ -227,13 +255,22 @@ def test_a_price_that_is_missing_is_told_in_a_line() -> None:
 def test_a_floor_of_nothing_is_no_floor() -> None:
     problem = tiny(CLUSTERS[0], batch=2)
     market, tariff = market_of(problem)
-    none = Floor(frame=whole_frame(market), limit_s=100.0, devices=(0.0, 0.0), nodes=0.0, replicas=2.0, money=0.0, rate=0.0)
+    none = Floor(
+        frame=whole_frame(market),
+        limit_s=100.0,
+        devices=(0.0, 0.0),
+        nodes=0.0,
+        replicas=2.0,
+        money=0.0,
+        rate=0.0,
+    )
     assert holds_floor(market, tariff, none)
     assert not holds_floor(market, tariff, replace(none, rate=0.1))
 
 
 def test_grids_on_fewer_nodes_are_bounded_by_what_they_pay() -> None:
-    """Of a cluster of one kind: every number of nodes is accounted for, and no grid on any takes less than its range's bound."""
+    """Of a cluster of one kind: every number of nodes is accounted for, and no grid on any takes
+    less than its range's bound."""
     problem = tiny("a100-sxm-40gb:32/2usd", batch=16)
     found = find_valued(problem, Goal(objective="pareto"))
     ranges = part_of(found.certificate).alone
@@ -241,20 +278,41 @@ def test_grids_on_fewer_nodes_are_bounded_by_what_they_pay() -> None:
     assert {8, 16, 32} <= {one.devices for one in ranges}
     for nodes in range(1, 5):
         own = replace(problem, cluster=parse_cluster(f"a100-sxm-40gb:{8 * nodes}/2usd"))
-        facts = grid_facts(own.model, devices=8 * nodes, global_batch=own.job.global_batch, seq_len=own.job.sequence_length)
-        best = find(own, standard_space(own, facts), facts, capacity=own.cluster.node.accelerator.memory_bytes, top=1)
+        facts = grid_facts(
+            own.model,
+            devices=8 * nodes,
+            global_batch=own.job.global_batch,
+            seq_len=own.job.sequence_length,
+        )
+        best = find(
+            own,
+            standard_space(own, facts),
+            facts,
+            capacity=own.cluster.node.accelerator.memory_bytes,
+            top=1,
+        )
         spending = best.prediction.spending
         assert spending is not None
         assert (spending.usd or 0.0) >= least * (1 - SLACK)
-        within = [point for point in valued_of(found).front if point.step_time_s <= best.prediction.step_time_s * (1 + SLACK)]
+        within = [
+            point
+            for point in valued_of(found).front
+            if point.step_time_s <= best.prediction.step_time_s * (1 + SLACK)
+        ]
         assert within
         assert (spending.usd or 0.0) >= min(point.lower_bound for point in within) * (1 - SLACK)
 
 
 def test_models_whose_pipelines_are_not_searched_have_their_grids() -> None:
     values = {}
-    for cluster in ("h100-sxm:8/2usd", "a100-sxm-80gb:8/1usd", "h100-sxm:8/2usd+a100-sxm-80gb:8/1usd"):
-        problem = problem_of(Request(model="t5-11b", cluster=cluster, seq_len=512, encoder_len=512, global_batch=32))
+    for cluster in (
+        "h100-sxm:8/2usd",
+        "a100-sxm-80gb:8/1usd",
+        "h100-sxm:8/2usd+a100-sxm-80gb:8/1usd",
+    ):
+        problem = problem_of(
+            Request(model="t5-11b", cluster=cluster, seq_len=512, encoder_len=512, global_batch=32)
+        )
         found = find_valued(problem, Goal(objective="cost"))
         assert (found.mixed, part_of(found.certificate).shapes) == (None, 0)
         assert part_of(found.certificate).why_alone == "t5-11b has branches"
@@ -268,5 +326,8 @@ def test_models_whose_pipelines_are_not_searched_have_their_grids() -> None:
 def test_a_search_stopped_at_the_same_looks_has_the_same_answer(limit_s: float) -> None:
     problem = tiny(CLUSTERS[0], batch=2)
     stopped = find_valued(problem, Goal(objective="pareto"), time_limit_s=limit_s)
-    assert find_valued(problem, Goal(objective="pareto"), stops=stops_of(stopped.certificate)) == stopped
+    assert (
+        find_valued(problem, Goal(objective="pareto"), stops=stops_of(stopped.certificate))
+        == stopped
+    )
     assert 0 < valued_of(stopped).lower_bound <= valued_of(stopped).value

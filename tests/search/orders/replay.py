@@ -50,7 +50,8 @@ def chain(ranks: int, microbatches: int, **numbers: object) -> OrderProblem:
 
 
 def replay(problem: OrderProblem, table: ActionTable) -> tuple[int, list[int]]:
-    """Makespan and most that each rank keeps; AssertionError if the table is not a whole order of the problem or deadlocks."""
+    """Makespan and most that each rank keeps; AssertionError if the table is not a whole order of
+    the problem or deadlocks."""
     rows = []
     for rank in range(table.num_ranks):
         row = []
@@ -60,7 +61,9 @@ def replay(problem: OrderProblem, table: ActionTable) -> tuple[int, list[int]]:
             assert problem.owner[where[:2]] == rank
             row += [(letter, *where) for letter in letters]
         rows.append(row)
-    everything = set(product("FIW", range(problem.lanes), range(problem.chunks), range(problem.microbatches)))
+    everything = set(
+        product("FIW", range(problem.lanes), range(problem.chunks), range(problem.microbatches))
+    )
     assert sorted(action for row in rows for action in row) == sorted(everything)
     end: dict[tuple[str, int, int, int], int] = {}
     at, free = [0] * len(rows), [0] * len(rows)
@@ -81,8 +84,12 @@ def replay(problem: OrderProblem, table: ActionTable) -> tuple[int, list[int]]:
                     needs.append((("I", lane, c, k), 0))
                 if any(need not in end for need, _ in needs):
                     break
-                lasts = {"F": problem.forward, "I": problem.input, "W": problem.weight}[letter][lane, c]
-                free[rank] = int(max([free[rank], *(end[need] + int(wait) for need, wait in needs)]) + lasts)
+                lasts = {"F": problem.forward, "I": problem.input, "W": problem.weight}[letter][
+                    lane, c
+                ]
+                free[rank] = int(
+                    max([free[rank], *(end[need] + int(wait) for need, wait in needs)]) + lasts
+                )
                 end[letter, lane, c, k] = free[rank]
                 at[rank] += 1
                 moving = True
@@ -100,7 +107,9 @@ def replay(problem: OrderProblem, table: ActionTable) -> tuple[int, list[int]]:
 
 
 @st.composite
-def problems(draw: st.DrawFn, *, most_ranks: int = 4, most_microbatches: int = 6, single: bool = False) -> OrderProblem:
+def problems(
+    draw: st.DrawFn, *, most_ranks: int = 4, most_microbatches: int = 6, single: bool = False
+) -> OrderProblem:
     """Random problems of all placements, with room for at least one microbatch on every rank."""
     placement = Placement.LOOPED if single else draw(st.sampled_from(Placement))
     ranks = draw(st.integers(1, most_ranks))
@@ -109,10 +118,15 @@ def problems(draw: st.DrawFn, *, most_ranks: int = 4, most_microbatches: int = 6
     count = owner.size
 
     def numbers(low: int, high: int) -> IntArray:
-        return np.array(draw(st.lists(st.integers(low, high), min_size=count, max_size=count)), np.int64).reshape(owner.shape)
+        return np.array(
+            draw(st.lists(st.integers(low, high), min_size=count, max_size=count)), np.int64
+        ).reshape(owner.shape)
 
     held = numbers(1, 3)
-    least = max(int(np.bincount(row, weights=held[lane], minlength=ranks).max()) for lane, row in enumerate(owner))
+    least = max(
+        int(np.bincount(row, weights=held[lane], minlength=ranks).max())
+        for lane, row in enumerate(owner)
+    )
     return OrderProblem(
         owner=owner,
         microbatches=draw(st.integers(1, most_microbatches)),

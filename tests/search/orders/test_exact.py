@@ -24,12 +24,15 @@ def test_what_is_too_large() -> None:
 
 
 def test_proven_four_by_eight() -> None:
-    """Memory of 1, 1.5 and 2 times 1F1B's, transfers, uneven stages: optimal every time, and no worse with more memory."""
+    """Memory of 1, 1.5 and 2 times 1F1B's, transfers, uneven stages: optimal every time, and no
+    worse with more memory."""
     needs_solver("ortools")
     for times in ([10, 10, 10, 10], [10, 12, 9, 14]):
         found = []
         for limit in (4, 6, 8):
-            problem = chain(4, 8, forward=[times], input=[times], weight=[times], send=1, limit=limit)
+            problem = chain(
+                4, 8, forward=[times], input=[times], weight=[times], send=1, limit=limit
+            )
             order = exact_order(problem, time_limit_s=60)
             assert order.makespan == order.lower_bound
             assert replay(problem, order.table) == (order.makespan, list(order.peak))

@@ -43,10 +43,16 @@ def test_found_orders_run_fit_and_are_no_worse_than_any_named(problem: OrderProb
 
 
 def orders_of_two_microbatches() -> list[tuple[tuple[str, int], ...]]:
-    """All rows of two microbatches in which F, I and W of each stand in this order: 20, overtaking allowed."""
+    """All rows of two microbatches in which F, I and W of each stand in this order: 20, overtaking
+    allowed."""
     rows: list[tuple[tuple[str, int], ...]] = [()]
     for _ in range(6):
-        rows = [(*row, ("FIW"[done], k)) for row in rows for k in (0, 1) if (done := sum(1 for _, other in row if other == k)) < 3]
+        rows = [
+            (*row, ("FIW"[done], k))
+            for row in rows
+            for k in (0, 1)
+            if (done := sum(1 for _, other in row if other == k)) < 3
+        ]
     return rows
 
 
@@ -56,8 +62,18 @@ def brute(problem: OrderProblem, rows: list[tuple[tuple[str, int], ...]]) -> int
     for c in range(problem.ranks):
         held, stash = int(problem.held[0, c]), int(problem.stash[0, c])
         step = {"F": held, "I": stash - held, "W": -stash}
-        fitting.append([row for row in rows if np.cumsum([step[letter] for letter, _ in row]).max() <= problem.limit[c]])
-    times = {"F": problem.forward[0].tolist(), "I": problem.input[0].tolist(), "W": problem.weight[0].tolist()}
+        fitting.append(
+            [
+                row
+                for row in rows
+                if np.cumsum([step[letter] for letter, _ in row]).max() <= problem.limit[c]
+            ]
+        )
+    times = {
+        "F": problem.forward[0].tolist(),
+        "I": problem.input[0].tolist(),
+        "W": problem.weight[0].tolist(),
+    }
     ahead, behind = problem.send_forward[0].tolist(), problem.send_backward[0].tolist()
     best = 2**60
     for combination in product(*fitting):
@@ -70,9 +86,15 @@ def brute(problem: OrderProblem, rows: list[tuple[tuple[str, int], ...]]) -> int
                     letter, k = row[at[c]]
                     arrived = 0
                     if letter == "F" and c:
-                        arrived = end.get(("F", c - 1, k), -1) + ahead[c - 1] if ("F", c - 1, k) in end else -1
+                        arrived = (
+                            end.get(("F", c - 1, k), -1) + ahead[c - 1]
+                            if ("F", c - 1, k) in end
+                            else -1
+                        )
                     elif letter == "I" and c + 1 < problem.ranks:
-                        arrived = end["I", c + 1, k] + behind[c + 1] if ("I", c + 1, k) in end else -1
+                        arrived = (
+                            end["I", c + 1, k] + behind[c + 1] if ("I", c + 1, k) in end else -1
+                        )
                     if arrived < 0:
                         break
                     free[c] = max(free[c], arrived) + times[letter][c]
@@ -89,7 +111,12 @@ def brute(problem: OrderProblem, rows: list[tuple[tuple[str, int], ...]]) -> int
 def test_bounds_and_orders_against_all_orders_of_two_microbatches(problem: OrderProblem) -> None:
     """Bound <= best of all orders, overtaking included, and the search finds the best of so few."""
     two = OrderProblem(
-        **{name: getattr(problem, name) for name in OrderProblem.__dataclass_fields__ if name != "microbatches"}, microbatches=2
+        **{
+            name: getattr(problem, name)
+            for name in OrderProblem.__dataclass_fields__
+            if name != "microbatches"
+        },
+        microbatches=2,
     )
     best = brute(two, orders_of_two_microbatches())
     found = find_order(two, effort=0.2)
@@ -102,26 +129,49 @@ def test_three_ranks_against_all_orders(seed: int) -> None:
     """8,000 combinations of rows; memory for two, or for one and a half."""
     random = np.random.default_rng(seed)
     times = {name: random.integers(1, 9, 3)[None] for name in ("forward", "input", "weight")}
-    problem = chain(3, 2, **times, send=int(random.integers(0, 3)), held=2, stash=1 + seed % 2, limit=3 + seed % 2)
+    problem = chain(
+        3,
+        2,
+        **times,
+        send=int(random.integers(0, 3)),
+        held=2,
+        stash=1 + seed % 2,
+        limit=3 + seed % 2,
+    )
     best = brute(problem, orders_of_two_microbatches())
     found = find_order(problem, effort=0.2)
     assert order_bounds(problem).best <= best == found.makespan
 
 
 def rows_in_turn(microbatches: int) -> list[tuple[int, ...]]:
-    """All rows of kinds 0, 1, 2 in which microbatches take turns: as many F as I as W, never more of the later: 42 for three."""
+    """All rows of kinds 0, 1, 2 in which microbatches take turns: as many F as I as W, never more
+    of the later: 42 for three."""
     rows: list[tuple[int, ...]] = [()]
     for _ in range(3 * microbatches):
-        rows = [(*row, kind) for row in rows for kind in range(3) if row.count(kind) < (microbatches if kind == 0 else row.count(kind - 1))]
+        rows = [
+            (*row, kind)
+            for row in rows
+            for kind in range(3)
+            if row.count(kind) < (microbatches if kind == 0 else row.count(kind - 1))
+        ]
     return rows
 
 
 @pytest.mark.parametrize("seed", seeds(3, 60))
 def test_two_ranks_and_three_microbatches_against_all_orders(seed: int) -> None:
-    """1,764 combinations of rows in memory for one, two or three microbatches: the bound holds and the search finds the best."""
+    """1,764 combinations of rows in memory for one, two or three microbatches: the bound holds and
+    the search finds the best."""
     random = np.random.default_rng(seed)
     times = {name: random.integers(1, 9, 2)[None] for name in ("forward", "input", "weight")}
-    problem = chain(2, 3, **times, send=int(random.integers(0, 4)), held=2, stash=int(random.integers(0, 3)), limit=2 + seed % 5)
+    problem = chain(
+        2,
+        3,
+        **times,
+        send=int(random.integers(0, 4)),
+        held=2,
+        stash=int(random.integers(0, 3)),
+        limit=2 + seed % 5,
+    )
     columns, row_start = flat(problem)[0], np.array([0, 9, 18])
     best = 2**60
     for first, second in product(rows_in_turn(3), repeat=2):
@@ -142,7 +192,8 @@ def test_uniform_pipelines_meet_the_bound() -> None:
 
 
 def test_transfers_cost_two_round_trips_in_the_memory_of_1f1b() -> None:
-    """ZB-H1 is best there, which no classical bound says: rank 0 waits before its first gradient and again after its last forward."""
+    """ZB-H1 is best there, which no classical bound says: rank 0 waits before its first gradient
+    and again after its last forward."""
     found = find_order(chain(16, 64, forward=10, input=10, weight=10, send=1, limit=16))
     assert found.makespan == found.lower_bound
     assert found.makespan == 64 * 30 + 15 * 10 + 4 * 15
@@ -150,7 +201,8 @@ def test_transfers_cost_two_round_trips_in_the_memory_of_1f1b() -> None:
 
 
 def test_memory_binds() -> None:
-    """With room for one microbatch a rank, two ranks take turns: the memory bound says so, the classical one does not."""
+    """With room for one microbatch a rank, two ranks take turns: the memory bound says so, the
+    classical one does not."""
     problem = chain(2, 5, limit=1)
     found = find_order(problem)
     assert found.makespan == found.lower_bound > found.classical_bound
@@ -172,7 +224,20 @@ def test_full_backwards_where_weight_gradients_take_no_time() -> None:
     assert parse_csv(format_csv(found.table)).num_microbatches == 8
 
 
-@pytest.mark.parametrize("name", ["1f1b", "zb-h1", "zb-v", "interleaved-1f1b", "chimera", "dualpipe", "gems", "hanayo", "looped-bfs"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "1f1b",
+        "zb-h1",
+        "zb-v",
+        "interleaved-1f1b",
+        "chimera",
+        "dualpipe",
+        "gems",
+        "hanayo",
+        "looped-bfs",
+    ],
+)
 def test_tables_are_codes_and_back(name: str) -> None:
     placement, each = {
         "zb-v": (Placement.WAVE, 2),
@@ -182,7 +247,12 @@ def test_tables_are_codes_and_back(name: str) -> None:
         "dualpipe": (Placement.OPPOSITE, 1),
         "gems": (Placement.OPPOSITE, 1),
     }.get(name, (Placement.LOOPED, 1))
-    problem = problem_of(chunk_ranks(placement, num_ranks=4, chunks_per_rank=each).astype(np.int64), 8, forward=2, limit=99)
+    problem = problem_of(
+        chunk_ranks(placement, num_ranks=4, chunks_per_rank=each).astype(np.int64),
+        8,
+        forward=2,
+        limit=99,
+    )
     table = schedule_table(name, num_ranks=4, chunks_per_rank=each, num_microbatches=8)
     order: Codes = weigh(problem, flat(problem)[0], *codes_of(problem, table), method=name)
     again = table_of_codes(problem, order)
@@ -194,12 +264,19 @@ def test_tables_are_codes_and_back(name: str) -> None:
 @given(problem=problems(single=True))
 @SOME
 def test_repetends_repeat(problem: OrderProblem) -> None:
-    """Actions of a rank never meet modulo the period, chains hold, a proven period is the longest rank's work."""
+    """Actions of a rank never meet modulo the period, chains hold, a proven period is the longest
+    rank's work."""
     for block in repetends(problem):
         times = np.stack([problem.forward[0], problem.input[0], problem.weight[0]])
         for rank in range(problem.ranks):
-            spans = sorted((int(s) % block.period, int(t)) for s, t in zip(block.start[:, rank], times[:, rank], strict=True) if t)
-            for (at, length), (following, _) in zip(spans, [*spans[1:], (spans[0][0] + block.period, 0)], strict=True):
+            spans = sorted(
+                (int(s) % block.period, int(t))
+                for s, t in zip(block.start[:, rank], times[:, rank], strict=True)
+                if t
+            )
+            for (at, length), (following, _) in zip(
+                spans, [*spans[1:], (spans[0][0] + block.period, 0)], strict=True
+            ):
                 assert at + length <= following
         ends = block.start + times
         assert (block.start[0, 1:] >= ends[0, :-1] + problem.send_forward[0, :-1]).all()
@@ -211,13 +288,22 @@ def test_repetends_repeat(problem: OrderProblem) -> None:
         assert 0 <= order.makespan <= int(ends.max()) + (problem.microbatches - 1) * block.period
 
 
-@given(problem=problems(), patience=st.integers(0, 40), prefer=st.integers(0, 1), most=st.integers(1, 9))
+@given(
+    problem=problems(),
+    patience=st.integers(0, 40),
+    prefer=st.integers(0, 1),
+    most=st.integers(1, 9),
+)
 @SOME
-def test_list_schedules_never_stick_on_one_lane(problem: OrderProblem, patience: int, prefer: int, most: int) -> None:
+def test_list_schedules_never_stick_on_one_lane(
+    problem: OrderProblem, patience: int, prefer: int, most: int
+) -> None:
     """Room is kept for deeper chunks: any policy ends, and fits."""
     columns, limit, local = flat(problem)
     policy = np.tile(np.array([[patience], [prefer], [most]]), problem.ranks)
-    makespan, codes, row_start = list_schedule(columns, limit, local, reserves(columns, local), problem.microbatches, policy)
+    makespan, codes, row_start = list_schedule(
+        columns, limit, local, reserves(columns, local), problem.microbatches, policy
+    )
     if problem.lanes == 1:
         assert makespan > 0
     if makespan > 0:
@@ -228,7 +314,9 @@ def test_list_schedules_never_stick_on_one_lane(problem: OrderProblem, patience:
 
 
 def test_what_is_no_problem() -> None:
-    with pytest.raises(InfeasibleError, match="rank 0 may keep 1 and one microbatch of lane 0 takes 2"):
+    with pytest.raises(
+        InfeasibleError, match="rank 0 may keep 1 and one microbatch of lane 0 takes 2"
+    ):
         chain(2, 3, held=2, limit=1)
     with pytest.raises(UsageError, match="whole numbers"):
         chain(2, 3, forward=-1)

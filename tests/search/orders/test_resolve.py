@@ -35,12 +35,21 @@ SEARCH = Named(schedule="table-search", lanes=("main",))
 CHAIN_20 = (((0, 2), (1, 2), (2, 3), (3, 4)),)
 
 
-def times(plan: Plan, *, limit: int | None = None, edges: Sequence[Sequence[tuple[int, int]]] | None = None, **given: object) -> StageTimes:
+def times(
+    plan: Plan,
+    *,
+    limit: int | None = None,
+    edges: Sequence[Sequence[tuple[int, int]]] | None = None,
+    **given: object,
+) -> StageTimes:
     """Times that are single or by stage; 1 where nothing is said, sends 0."""
     shape = (len(plan.lanes), max(len(lane.stages) for lane in plan.lanes))
     names = ("forward", "input", "weight", "send_forward", "send_backward", "held", "stash")
     plain = {name: 0 if name.startswith("send") else 1 for name in names}
-    columns = {name: np.array(np.broadcast_to(np.asarray(value, np.int64), shape)) for name, value in (plain | given).items()}
+    columns = {
+        name: np.array(np.broadcast_to(np.asarray(value, np.int64), shape))
+        for name, value in (plain | given).items()
+    }
     return StageTimes(
         limit=None if limit is None else np.full(plan.devices, limit),
         edges=None if edges is None else tuple(map(tuple, edges)),
@@ -52,7 +61,12 @@ def makespan(plan: Plan, rows: ActionRows, given: StageTimes) -> int:
     """The order run by hand."""
 
     def lasts(act: Act) -> int:
-        whole = {"F": given.forward, "I": given.input, "W": given.weight, "B": given.input + given.weight}
+        whole = {
+            "F": given.forward,
+            "I": given.input,
+            "W": given.weight,
+            "B": given.input + given.weight,
+        }
         return int(whole[act[0]][act[1], act[2]])
 
     def send(act: Act) -> int:
@@ -62,18 +76,32 @@ def makespan(plan: Plan, rows: ActionRows, given: StageTimes) -> int:
 
 
 def kept(rows: ActionRows, given: StageTimes) -> list[int]:
-    return peaks(rows, held=lambda a: int(given.held[a[1], a[2]]), stash=lambda a: int(given.stash[a[1], a[2]]))
+    return peaks(
+        rows,
+        held=lambda a: int(given.held[a[1], a[2]]),
+        stash=lambda a: int(given.stash[a[1], a[2]]),
+    )
 
 
 def check(plan: Plan, given: StageTimes, *, effort: float = 0.05) -> int:
-    """Resolve, check that everything is done once by all devices of its stage and within the limit, and say when it ends."""
+    """Resolve, check that everything is done once by all devices of its stage and within the limit,
+    and say when it ends."""
     found = resolve(plan, times=given, effort=effort)
     assert resolve(plan, times=given, effort=effort) == found
     assert all(isinstance(order, Table) for order in found.orders)
-    assert all([key for key, _ in order.rows] == sorted(key for key, _ in order.rows) for order in found.orders if isinstance(order, Table))
+    assert all(
+        [key for key, _ in order.rows] == sorted(key for key, _ in order.rows)
+        for order in found.orders
+        if isinstance(order, Table)
+    )
     rows = action_rows(found)
     assert action_violations(found, rows, edges=given.edges) == ()
-    count = Counter((members[0], act) for members, row in zip(rows.devices, entries(rows), strict=True) for entry in row for act in entry)
+    count = Counter(
+        (members[0], act)
+        for members, row in zip(rows.devices, entries(rows), strict=True)
+        for entry in row
+        for act in entry
+    )
     assert set(count.values()) == {1}
     take = participation(plan, lanes=range(len(plan.lanes)))
     expected: set[tuple[int, Act]] = set()
@@ -82,7 +110,13 @@ def check(plan: Plan, given: StageTimes, *, effort: float = 0.05) -> int:
         units = range(plan.lanes[lane].microbatches // plan.lanes[lane].stages[chunk].every)
         slices = range(max(1, len(plan.lanes[lane].slices)))
         first = [int(take.classes[r][0]) for r in take.members[one]]
-        expected |= {(d, (k, lane, chunk, m, s)) for d in first for k in letters for m in units for s in slices}
+        expected |= {
+            (d, (k, lane, chunk, m, s))
+            for d in first
+            for k in letters
+            for m in units
+            for s in slices
+        }
     assert set(count) == expected
     if given.limit is not None:
         assert max(kept(rows, given)) <= given.limit.min()
@@ -94,7 +128,11 @@ def check(plan: Plan, given: StageTimes, *, effort: float = 0.05) -> int:
 def opened(plan: Plan, *, microbatches: int) -> Plan:
     """The plan with an order yet to be found."""
     (lane,) = plan.lanes
-    return replace(plan, lanes=(replace(lane, microbatches=microbatches),), orders=(Named(schedule="table-search", lanes=(lane.name,)),))
+    return replace(
+        plan,
+        lanes=(replace(lane, microbatches=microbatches),),
+        orders=(Named(schedule="table-search", lanes=(lane.name,)),),
+    )
 
 
 @pytest.mark.parametrize("limit", [None, 4, 8])
@@ -118,7 +156,8 @@ def test_vocabulary_over_all_devices(limit: int | None) -> None:
 
 
 def test_encoders_that_run_at_once() -> None:
-    """Plan 20: two encoders feed the language model, not one the other; the order is whole for its model."""
+    """Plan 20: two encoders feed the language model, not one the other; the order is whole for its
+    model."""
     plan, model = opened(zoo("20-vit-llm"), microbatches=8), encoders_and_llm()
     longest = [5, 3, 10, 10, 10]
     given = times(plan, forward=longest, input=longest, weight=longest, edges=CHAIN_20)
@@ -132,7 +171,8 @@ def test_encoders_that_run_at_once() -> None:
 
 @st.composite
 def overlapping(draw: st.DrawFn) -> tuple[Plan, StageTimes]:
-    """One or two lanes of stages on any stretch of four devices, with numbers of any kind and room for two microbatches at least."""
+    """One or two lanes of stages on any stretch of four devices, with numbers of any kind and room
+    for two microbatches at least."""
     lanes: list[list[Stage]] = []
     for _ in range(draw(st.integers(1, 2))):
         bases = draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
@@ -140,11 +180,21 @@ def overlapping(draw: st.DrawFn) -> tuple[Plan, StageTimes]:
     microbatches = draw(st.integers(1, 4))
     slices = (1,) * draw(st.sampled_from((0, 0, 2)))
     names = ("main", "other")[: len(lanes)]
-    plan = plan_of(lanes, Named(schedule="table-search", lanes=names), microbatches=microbatches, slices=slices)
+    plan = plan_of(
+        lanes, Named(schedule="table-search", lanes=names), microbatches=microbatches, slices=slices
+    )
     shape = (len(lanes), max(map(len, lanes)))
 
     def numbers(low: int, high: int) -> IntArray:
-        return np.array(draw(st.lists(st.integers(low, high), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]))).reshape(shape)
+        return np.array(
+            draw(
+                st.lists(
+                    st.integers(low, high),
+                    min_size=shape[0] * shape[1],
+                    max_size=shape[0] * shape[1],
+                )
+            )
+        ).reshape(shape)
 
     held = numbers(1, 3)
     room = int(held.sum()) * max(1, len(slices)) + draw(st.integers(0, 9))
@@ -165,34 +215,64 @@ def overlapping(draw: st.DrawFn) -> tuple[Plan, StageTimes]:
 @given(case=overlapping())
 @SOME
 def test_any_lanes(case: tuple[Plan, StageTimes]) -> None:
-    """Stages that share any part of their devices, slices, two lanes: whole, runs, fits, and no longer than one action at a time."""
+    """Stages that share any part of their devices, slices, two lanes: whole, runs, fits, and no
+    longer than one action at a time."""
     plan, given = case
     ends = check(plan, given, effort=0.01)
     units = plan.lanes[0].microbatches * max(1, len(plan.lanes[0].slices))
-    used = [(lane, chunk) for lane, one in enumerate(plan.lanes) for chunk in range(len(one.stages))]
+    used = [
+        (lane, chunk) for lane, one in enumerate(plan.lanes) for chunk in range(len(one.stages))
+    ]
     total = sum(
-        int(table[place]) for place in used for table in (given.forward, given.input, given.weight, given.send_forward, given.send_backward)
+        int(table[place])
+        for place in used
+        for table in (
+            given.forward,
+            given.input,
+            given.weight,
+            given.send_forward,
+            given.send_backward,
+        )
     )
     assert ends <= units * total
 
 
 @given(case=overlapping(), data=st.data())
 @SOME
-def test_no_longer_than_any_named_schedule_that_fits(case: tuple[Plan, StageTimes], data: st.DataObject) -> None:
+def test_no_longer_than_any_named_schedule_that_fits(
+    case: tuple[Plan, StageTimes], data: st.DataObject
+) -> None:
     """On stages of one device each, looped, by the search of either kind."""
     given, ranks, each = case[1], data.draw(st.integers(1, 4)), 1
     if ranks == 2 and given.forward.shape[1] == 4:
         each = 2
     ranks = min(ranks, given.forward.shape[1])
     each = each if ranks * each <= given.forward.shape[1] else 1
-    plan = plan_of([[stage(c % ranks) for c in range(ranks * each)]], SEARCH, microbatches=case[0].lanes[0].microbatches)
+    plan = plan_of(
+        [[stage(c % ranks) for c in range(ranks * each)]],
+        SEARCH,
+        microbatches=case[0].lanes[0].microbatches,
+    )
     first = replace(
         given,
-        **{name: getattr(given, name)[:1] for name in ("forward", "input", "weight", "send_forward", "send_backward", "held", "stash")},
+        **{
+            name: getattr(given, name)[:1]
+            for name in (
+                "forward",
+                "input",
+                "weight",
+                "send_forward",
+                "send_backward",
+                "held",
+                "stash",
+            )
+        },
     )
     take = participation(plan, lanes=(0,))
     # Without any effort there is one list schedule beside the named ones.
-    by_list = makespan(plan, found_rows(plan, lanes=(0,), take=take, times=first, effort=0.0), first)
+    by_list = makespan(
+        plan, found_rows(plan, lanes=(0,), take=take, times=first, effort=0.0), first
+    )
     ends = (check(plan, first, effort=0.01), by_list)
     for name in SCHEDULES:
         try:
@@ -200,7 +280,9 @@ def test_no_longer_than_any_named_schedule_that_fits(case: tuple[Plan, StageTime
         except StrategyError:
             continue
         # The search knows no pairs: they are one action after the other.
-        if rows.overlapped is None and (first.limit is None or max(kept(rows, first)) <= int(first.limit.min())):
+        if rows.overlapped is None and (
+            first.limit is None or max(kept(rows, first)) <= int(first.limit.min())
+        ):
             assert max(ends) <= makespan(plan, rows, first), name
 
 
@@ -222,7 +304,11 @@ def brute(plan: Plan, given: StageTimes) -> int:
         nonlocal best
         state = (frozenset(end.items()), free)
         left = [
-            time + sum(int(lasts[act[0]][act[1]]) for act in acts if act not in end and r in rows[act[1]]) for r, time in enumerate(free)
+            time
+            + sum(
+                int(lasts[act[0]][act[1]]) for act in acts if act not in end and r in rows[act[1]]
+            )
+            for r, time in enumerate(free)
         ]
         if max(left) >= best or state in seen:
             return
@@ -234,29 +320,66 @@ def brute(plan: Plan, given: StageTimes) -> int:
             if act in end or any(need not in end for need in needs(*act)):
                 continue
             mine = rows[act[1]]
-            done = max([free[r] for r in mine] + [end[need] for need in needs(*act)]) + int(lasts[act[0]][act[1]])
+            done = max([free[r] for r in mine] + [end[need] for need in needs(*act)]) + int(
+                lasts[act[0]][act[1]]
+            )
             step(end | {act: done}, tuple(done if r in mine else old for r, old in enumerate(free)))
 
     step({}, (0,) * len(take.classes))
     return best
 
 
-@given(bases=st.lists(st.sampled_from(((0, 1), (1, 1), (0, 2), (1, 2), (2, 1))), min_size=2, max_size=3), data=st.data())
+@given(
+    bases=st.lists(
+        st.sampled_from(((0, 1), (1, 1), (0, 2), (1, 2), (2, 1))), min_size=2, max_size=3
+    ),
+    data=st.data(),
+)
 @examples(25)
-def test_small_orders_are_the_best_there_are(bases: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_small_orders_are_the_best_there_are(
+    bases: list[tuple[int, int]], data: st.DataObject
+) -> None:
     microbatches = 3 if len(bases) == 2 else 2
-    plan = plan_of([[stage(base, devices=count) for base, count in bases]], SEARCH, microbatches=microbatches)
-    forward, backward = (data.draw(st.lists(st.integers(1, 5), min_size=len(bases), max_size=len(bases))) for _ in "FB")
+    plan = plan_of(
+        [[stage(base, devices=count) for base, count in bases]], SEARCH, microbatches=microbatches
+    )
+    forward, backward = (
+        data.draw(st.lists(st.integers(1, 5), min_size=len(bases), max_size=len(bases)))
+        for _ in "FB"
+    )
     given = times(plan, forward=forward, input=backward, weight=0)
     take = participation(plan, lanes=(0,))
-    assert makespan(plan, found_rows(plan, lanes=(0,), take=take, times=given, effort=0.1), given) == brute(plan, given)
+    assert makespan(
+        plan, found_rows(plan, lanes=(0,), take=take, times=given, effort=0.1), given
+    ) == brute(plan, given)
 
 
 def test_plain_pipelines_are_find_orders() -> None:
-    """On one device a stage the table is that of the order search, keyed by devices wherever these lie."""
-    plan = plan_of([[stage(base, devices=2) for base in (6, 2, 0, 4)]], replace(SEARCH, parameters=(("seed", 3),)), microbatches=12)
-    given = times(plan, forward=[3, 4, 4, 6], input=[3, 4, 4, 7], weight=[2, 4, 4, 5], send_forward=1, send_backward=1, limit=2)
-    problem = problem_of(np.arange(4)[None], 12, forward=given.forward, input=given.input, weight=given.weight, send=1, limit=2)
+    """On one device a stage the table is that of the order search, keyed by devices wherever these
+    lie."""
+    plan = plan_of(
+        [[stage(base, devices=2) for base in (6, 2, 0, 4)]],
+        replace(SEARCH, parameters=(("seed", 3),)),
+        microbatches=12,
+    )
+    given = times(
+        plan,
+        forward=[3, 4, 4, 6],
+        input=[3, 4, 4, 7],
+        weight=[2, 4, 4, 5],
+        send_forward=1,
+        send_backward=1,
+        limit=2,
+    )
+    problem = problem_of(
+        np.arange(4)[None],
+        12,
+        forward=given.forward,
+        input=given.input,
+        weight=given.weight,
+        send=1,
+        limit=2,
+    )
     assert check(plan, given) == find_order(problem, effort=0.05, seed=3).makespan
 
 
@@ -268,22 +391,33 @@ def test_only_searches_are_replaced_unless_asked() -> None:
 
 
 def test_several_orders_are_found_apart() -> None:
-    plan = plan_of([[stage(0), stage(1)], [stage(2)]], Named(schedule="table-search", lanes=("a", "b")), microbatches=3)
-    plan = replace(plan, orders=tuple(Named(schedule="table-search", lanes=(name,)) for name in ("b", "a")))
+    plan = plan_of(
+        [[stage(0), stage(1)], [stage(2)]],
+        Named(schedule="table-search", lanes=("a", "b")),
+        microbatches=3,
+    )
+    plan = replace(
+        plan, orders=tuple(Named(schedule="table-search", lanes=(name,)) for name in ("b", "a"))
+    )
     assert check(plan, times(plan)) == 1 + 3 * 3
     assert [order.lanes for order in resolve(plan, times=times(plan)).orders] == [("b",), ("a",)]
 
 
 def test_branches_are_ordered_by_what_feeds_what() -> None:
-    """Stages 0 and 1 share a device; what 1 feeds is long, so that 1 goes first, which no chain allows."""
+    """Stages 0 and 1 share a device; what 1 feeds is long, so that 1 goes first, which no chain
+    allows."""
     plan = plan_of([[stage(0), stage(0), stage(1), stage(2)]], SEARCH, microbatches=1)
-    given = times(plan, forward=[1, 1, 1, 10], input=[1, 1, 1, 10], weight=0, edges=(((0, 2), (1, 3)),))
+    given = times(
+        plan, forward=[1, 1, 1, 10], input=[1, 1, 1, 10], weight=0, edges=(((0, 2), (1, 3)),)
+    )
     assert check(plan, given) == 1 + 10 + 10 + 1
 
 
 def test_encoders_with_larger_microbatches() -> None:
     """A stage that runs once for two microbatches."""
-    lane = Lane(name="main", samples=4, microbatches=4, stages=(replace(stage(0), every=2), stage(1)))
+    lane = Lane(
+        name="main", samples=4, microbatches=4, stages=(replace(stage(0), every=2), stage(1))
+    )
     plan = Plan(devices=2, lanes=(lane,), orders=(SEARCH,))
     assert check(plan, times(plan, forward=[2, 1], input=[4, 2], weight=0)) >= 4 * 3 + 2 + 4
 
@@ -294,7 +428,9 @@ def test_refusals() -> None:
         resolve(plan, times=times(plan, limit=1), effort=0.01)
     for parameters in ((("effort", 2),), (("seed", "x"),)):
         with pytest.raises(StrategyError, match="seed"):
-            resolve(replace(plan, orders=(replace(SEARCH, parameters=parameters),)), times=times(plan))
+            resolve(
+                replace(plan, orders=(replace(SEARCH, parameters=parameters),)), times=times(plan)
+            )
     with pytest.raises(UsageError, match="stash"):
         times(plan, held=1, stash=2)
     with pytest.raises(UsageError, match="forward"):

@@ -1,4 +1,5 @@
-"""Open orders of plans are found for the plan's own times: no slower than named schedules, within memory, the same every time."""
+"""Open orders of plans are found for the plan's own times: no slower than named schedules, within
+memory, the same every time."""
 
 from __future__ import annotations
 
@@ -44,19 +45,32 @@ def problem_of(cluster: str = "h100-sxm:4", *, batch: int = 12) -> Problem:
 
 
 def opened(plan: Plan, **parameters: int) -> Plan:
-    orders = tuple(Named(schedule="table-search", lanes=o.lanes, parameters=tuple(parameters.items())) for o in plan.orders)
+    orders = tuple(
+        Named(schedule="table-search", lanes=o.lanes, parameters=tuple(parameters.items()))
+        for o in plan.orders
+    )
     return replace(plan, orders=orders)
 
 
 def random_plan(generator: random.Random, problem: Problem) -> Plan | None:
-    """A pipeline of `problem` under a schedule drawn at random, or None where that draw is not legal."""
-    schedule = generator.choice(("1f1b", "zb-h1", "zb-v", "dualpipe-v", "interleaved-1f1b", "chimera"))
+    """A pipeline of `problem` under a schedule drawn at random, or None where that draw is not
+    legal."""
+    schedule = generator.choice(
+        ("1f1b", "zb-h1", "zb-v", "dualpipe-v", "interleaved-1f1b", "chimera")
+    )
     devices, pp = problem.cluster.num_devices, generator.choice((2, 4))
     tp = generator.choice((1, 2))
     if devices % (pp * tp):
         return None
     chunks = 2 if schedule in ("zb-v", "dualpipe-v", "interleaved-1f1b") else 1
-    grid = Grid(tp=tp, pp=pp, vpp=chunks, dp=devices // pp // tp, schedule=schedule, zero=generator.choice((0, 1)))
+    grid = Grid(
+        tp=tp,
+        pp=pp,
+        vpp=chunks,
+        dp=devices // pp // tp,
+        schedule=schedule,
+        zero=generator.choice((0, 1)),
+    )
     try:
         plan = plan_of(grid, model=problem.model, global_batch=problem.job.global_batch)
         simulate_plan(problem, plan)
@@ -74,7 +88,8 @@ def named(plan: Plan) -> Iterator[Plan]:
 @in_both
 @pytest.mark.parametrize("block", range(3))
 def test_no_named_order_that_fits_is_faster(block: int) -> None:
-    """Of random plans, with room to spare and with little: the found order is legal and no slower than any named one that fits."""
+    """Of random plans, with room to spare and with little: the found order is legal and no slower
+    than any named one that fits."""
     compared, seed = 0, block
     while compared < many(20, 40):
         seed += 3
@@ -86,7 +101,9 @@ def test_no_named_order_that_fits_is_faster(block: int) -> None:
         if generator.random() < 0.5:
             used = max(m.reserved for m in simulate_plan(problem, plan).memory)
             spare = problem.cluster.node.accelerator.memory_bytes - used
-            problem = replace(problem, cluster=reserve_memory(problem.cluster, reserve_bytes=max(spare, 0)))
+            problem = replace(
+                problem, cluster=reserve_memory(problem.cluster, reserve_bytes=max(spare, 0))
+            )
         try:
             found = resolved(problem, opened(plan), effort=0.1)
         except InfeasibleError:
@@ -109,12 +126,20 @@ def test_no_named_order_that_fits_is_faster(block: int) -> None:
 
 def test_a_named_order_stands_where_no_table_is_faster() -> None:
     """DualPipe-V overlaps pairs of actions, which the search of tables leaves out."""
-    problem = real_problem("qwen3-30b-a3b", "h800-sxm:64", seq_len=4096, global_batch=256, runtime="deepseek-v3")
-    plan = plan_of(Grid(ep=16, dp=16, pp=4, vpp=2, zero=1, schedule="dualpipe-v"), model=problem.model, global_batch=256)
+    problem = real_problem(
+        "qwen3-30b-a3b", "h800-sxm:64", seq_len=4096, global_batch=256, runtime="deepseek-v3"
+    )
+    plan = plan_of(
+        Grid(ep=16, dp=16, pp=4, vpp=2, zero=1, schedule="dualpipe-v"),
+        model=problem.model,
+        global_batch=256,
+    )
     found = resolved(problem, opened(plan), effort=0.2)
     assert found == plan
     table = resolve(opened(plan), times=stage_times(problem, plan), effort=0.2)
-    assert simulate_plan(problem, table).step_time_s > simulate_plan(problem, plan).step_time_s * 1.01
+    assert (
+        simulate_plan(problem, table).step_time_s > simulate_plan(problem, plan).step_time_s * 1.01
+    )
 
 
 def test_the_same_question_has_the_same_answer() -> None:
@@ -130,7 +155,13 @@ def test_times_are_those_of_the_simulator() -> None:
     for chunk in range(2):
         step = result.costs.step(0, chunk, 0)
         assert times.forward[0, chunk] == round(float(step.forward_s[0]) * 1e9)
-        assert abs(int(times.input[0, chunk] + times.weight[0, chunk]) - float(step.backward_s[0]) * 1e9) <= 1
+        assert (
+            abs(
+                int(times.input[0, chunk] + times.weight[0, chunk])
+                - float(step.backward_s[0]) * 1e9
+            )
+            <= 1
+        )
         assert times.held[0, chunk] == times.stash[0, chunk] == int(step.saved_bytes[0])
     assert times.send_forward[0, 0] > 0
     assert times.send_backward[0, 1] > 0
@@ -144,7 +175,9 @@ def test_found_orders_keep_within_the_memory() -> None:
     used = max(m.reserved for m in simulate_plan(problem, free).memory)
     held = int(stage_times(problem, plan).held.max())
     # Two microbatches less than the order without a limit has on its fullest device.
-    tight = replace(problem, cluster=reserve_memory(problem.cluster, reserve_bytes=capacity - used + 2 * held))
+    tight = replace(
+        problem, cluster=reserve_memory(problem.cluster, reserve_bytes=capacity - used + 2 * held)
+    )
     found = simulate_plan(tight, resolved(tight, opened(plan), effort=0.1))
     assert max(m.reserved for m in found.memory) <= tight.cluster.node.accelerator.memory_bytes
     full = replace(problem, cluster=reserve_memory(problem.cluster, reserve_bytes=capacity - 10**8))
@@ -154,10 +187,17 @@ def test_found_orders_keep_within_the_memory() -> None:
 
 def test_limits_are_of_each_kind_of_device() -> None:
     entry = next(z for z in zoo() if z.name == "14-survey3")
-    problem = Problem(model=entry.model, cluster=parse_cluster(entry.cluster), job=entry.job, runtime=load_runtime("megatron-core"))
+    problem = Problem(
+        model=entry.model,
+        cluster=parse_cluster(entry.cluster),
+        job=entry.job,
+        runtime=load_runtime("megatron-core"),
+    )
     limit = stage_times(problem, entry.plan).limit
     assert limit is not None
-    capacity = np.array([kind_problem(problem, d).cluster.node.accelerator.memory_bytes for d in range(3)])
+    capacity = np.array(
+        [kind_problem(problem, d).cluster.node.accelerator.memory_bytes for d in range(3)]
+    )
     assert limit[0] == limit[1]
     assert (limit > 0).all()
     assert (limit < capacity).all()

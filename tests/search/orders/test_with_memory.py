@@ -27,8 +27,11 @@ needs_solver = pytest.importorskip
 KEEP_ALL = MemoryOption(extra=0, held=8, stash=8)
 
 
-def draw_options(draw: st.DrawFn, problem: OrderProblem, count: int = 3) -> list[list[MemoryOption]]:
-    """As many options for each chunk: from cheap and large to long and small, some with a whole backward, some with work beside."""
+def draw_options(
+    draw: st.DrawFn, problem: OrderProblem, count: int = 3
+) -> list[list[MemoryOption]]:
+    """As many options for each chunk: from cheap and large to long and small, some with a whole
+    backward, some with work beside."""
     result = []
     for _ in range(problem.lanes * problem.chunks):
         mine = []
@@ -36,31 +39,53 @@ def draw_options(draw: st.DrawFn, problem: OrderProblem, count: int = 3) -> list
             held = draw(st.integers(0, 3)) + 3 * (count - 1 - place)
             whole = place > 0 and draw(st.booleans())
             stash = 0 if whole else draw(st.integers(0, held))
-            mine.append(MemoryOption(extra=3 * place, held=held, stash=stash, working=draw(st.integers(0, 2)), whole=whole))
+            mine.append(
+                MemoryOption(
+                    extra=3 * place,
+                    held=held,
+                    stash=stash,
+                    working=draw(st.integers(0, 2)),
+                    whole=whole,
+                )
+            )
         result.append(mine)
     return result
 
 
 def layer_options(count: int, *, stash: int = 0) -> list[MemoryOption]:
-    """So many layers, each of which keeps 10, 6 or 1 for 0, 3 or 25; what keeps less than W reads has a whole backward."""
+    """So many layers, each of which keeps 10, 6 or 1 for 0, 3 or 25; what keeps less than W reads
+    has a whole backward."""
     result = []
     for lean, some in ((x, y) for x in range(count + 1) for y in range(count + 1 - x)):
         kept = 10 * (count - lean - some) + 6 * some + lean
-        result.append(MemoryOption(extra=25 * lean + 3 * some, held=kept, stash=stash if stash <= kept else 0, whole=stash > kept))
+        result.append(
+            MemoryOption(
+                extra=25 * lean + 3 * some,
+                held=kept,
+                stash=stash if stash <= kept else 0,
+                whole=stash > kept,
+            )
+        )
     return [result[place] for place in useful(result)]
 
 
 @st.composite
 def with_options(draw: st.DrawFn) -> tuple[OrderProblem, list[list[MemoryOption]]]:
-    """A random problem of any placement, three options a chunk, and room for somewhere between the leanest and everything."""
+    """A random problem of any placement, three options a chunk, and room for somewhere between the
+    leanest and everything."""
     problem = draw(problems(most_ranks=3, most_microbatches=4))
-    return replace(problem, limit=problem.limit + draw(st.integers(0, 20))), draw_options(draw, problem)
+    return replace(problem, limit=problem.limit + draw(st.integers(0, 20))), draw_options(
+        draw, problem
+    )
 
 
 @st.composite
 def tiny(draw: st.DrawFn) -> tuple[OrderProblem, list[list[MemoryOption]]]:
     """Two ranks and two microbatches, three options each."""
-    times = {name: [[draw(st.integers(1, 9)), draw(st.integers(1, 9))]] for name in ("forward", "input", "weight")}
+    times = {
+        name: [[draw(st.integers(1, 9)), draw(st.integers(1, 9))]]
+        for name in ("forward", "input", "weight")
+    }
     problem = chain(2, 2, **times, send=draw(st.integers(0, 3)), limit=draw(st.integers(6, 24)))
     return problem, draw_options(draw, problem)
 
@@ -75,7 +100,9 @@ def fits(problem: OrderProblem, options: Options, choice: tuple[int, ...]) -> Or
 
 @given(case=with_options())
 @examples(25)
-def test_found_run_fit_and_are_no_worse_than_named_with_one_option_everywhere(case: tuple[OrderProblem, list[list[MemoryOption]]]) -> None:
+def test_found_run_fit_and_are_no_worse_than_named_with_one_option_everywhere(
+    case: tuple[OrderProblem, list[list[MemoryOption]]],
+) -> None:
     problem, options = case
     uniform = [fits(problem, options, (place,) * len(options)) for place in range(3)]
     try:
@@ -83,7 +110,10 @@ def test_found_run_fit_and_are_no_worse_than_named_with_one_option_everywhere(ca
     except InfeasibleError:
         assert uniform == [None] * 3
         return
-    assert replay(found.problem, found.order.table) == (found.order.makespan, list(found.order.peak))
+    assert replay(found.problem, found.order.table) == (
+        found.order.makespan,
+        list(found.order.peak),
+    )
     chosen = [of[place] for of, place in zip(options, found.choice, strict=True)]
     owner = problem.owner.reshape(-1).tolist()
     for rank, peak in enumerate(found.order.peak):
@@ -91,7 +121,12 @@ def test_found_run_fit_and_are_no_worse_than_named_with_one_option_everywhere(ca
         assert peak + beside <= problem.limit[rank]
     assert found.problem.held.reshape(-1).tolist() == [option.held for option in chosen]
     backward = (found.problem.input + found.problem.weight).reshape(-1)
-    assert backward.tolist() == ((problem.input + problem.weight).reshape(-1) + [option.extra for option in chosen]).tolist()
+    assert (
+        backward.tolist()
+        == (
+            (problem.input + problem.weight).reshape(-1) + [option.extra for option in chosen]
+        ).tolist()
+    )
     assert found.lower_bound <= found.order.makespan
     for same in uniform:
         for name, table in named_tables(problem) if same is not None else ():
@@ -104,7 +139,12 @@ def rows_of_two() -> list[tuple[int, ...]]:
     """All rows of two microbatches in turn: five."""
     rows: list[tuple[int, ...]] = [()]
     for _ in range(6):
-        rows = [(*row, kind) for row in rows for kind in range(3) if row.count(kind) < (2 if kind == 0 else row.count(kind - 1))]
+        rows = [
+            (*row, kind)
+            for row in rows
+            for kind in range(3)
+            if row.count(kind) < (2 if kind == 0 else row.count(kind - 1))
+        ]
     return rows
 
 
@@ -126,8 +166,11 @@ def brute(problem: OrderProblem, options: Options) -> tuple[int, int] | None:
 
 @given(case=tiny())
 @examples(25, 200)
-def test_bound_search_and_solver_against_all_choices_and_orders(case: tuple[OrderProblem, list[list[MemoryOption]]]) -> None:
-    """Bound <= best <= found, whatever known order the bound is given; the solver's answer is the best."""
+def test_bound_search_and_solver_against_all_choices_and_orders(
+    case: tuple[OrderProblem, list[list[MemoryOption]]],
+) -> None:
+    """Bound <= best <= found, whatever known order the bound is given; the solver's answer is the
+    best."""
     problem, options = case
     known = brute(problem, options)
     if known is None:
@@ -152,9 +195,12 @@ def test_bound_search_and_solver_against_all_choices_and_orders(case: tuple[Orde
 @given(case=with_options())
 @examples(25)
 def test_the_best_options_of_an_order(case: tuple[OrderProblem, list[list[MemoryOption]]]) -> None:
-    """Against all choices for named orders: fits where any does, no worse; the best itself with a chunk a rank and no whole backwards."""
+    """Against all choices for named orders: fits where any does, no worse; the best itself with a
+    chunk a rank and no whole backwards."""
     problem, options = case
-    exact = problem.lanes * problem.chunks == problem.ranks and not any(option.whole for of in options for option in of)
+    exact = problem.lanes * problem.chunks == problem.ranks and not any(
+        option.whole for of in options for option in of
+    )
     if problem.lanes * problem.chunks > 4:
         return
     for _, table in list(named_tables(problem))[:3]:
@@ -177,7 +223,8 @@ def test_the_best_options_of_an_order(case: tuple[OrderProblem, list[list[Memory
 
 
 def test_mixed_options_beat_one_everywhere() -> None:
-    """In 0.6 of what 1F1B keeps without recompute, deep ranks keep everything and the first ones recompute some layers."""
+    """In 0.6 of what 1F1B keeps without recompute, deep ranks keep everything and the first ones
+    recompute some layers."""
     options = [layer_options(4)] * 4
     problem = chain(4, 8, forward=100, input=100, weight=100, send=5, held=0, stash=0, limit=96)
     found = order_with_memory(problem, options, effort=0.2)
@@ -191,7 +238,10 @@ def test_mixed_options_beat_one_everywhere() -> None:
 def test_more_memory_is_never_proven_worse() -> None:
     """Bounds fall with the limit, and with nothing to choose they are the order's own."""
     options = [[KEEP_ALL, MemoryOption(extra=4, held=2, stash=0, whole=True)] for _ in range(4)]
-    bounds = [memory_bound(chain(4, 8, forward=5, input=5, weight=5, send=1, limit=limit), options).value for limit in (8, 16, 24, 32)]
+    bounds = [
+        memory_bound(chain(4, 8, forward=5, input=5, weight=5, send=1, limit=limit), options).value
+        for limit in (8, 16, 24, 32)
+    ]
     assert bounds == sorted(bounds, reverse=True)
     assert bounds[0] > bounds[-1]
     single = [[KEEP_ALL]] * 4
@@ -218,9 +268,27 @@ def test_solver_and_search_agree_on_four_by_eight() -> None:
     needs_solver("ortools")
     options = [layer_options(2, stash=10)] * 4
     for limit in (40, 60):
-        problem = chain(4, 8, forward=[[50, 55, 48, 60]], input=50, weight=50, send=4, held=0, stash=0, limit=limit)
+        problem = chain(
+            4,
+            8,
+            forward=[[50, 55, 48, 60]],
+            input=50,
+            weight=50,
+            send=4,
+            held=0,
+            stash=0,
+            limit=limit,
+        )
         found = order_with_memory(problem, options, effort=0.1)
         exact = exact_order_with_memory(problem, options, effort=0.1)
         assert exact.order.makespan == exact.lower_bound
-        assert found.lower_bound <= exact.order.makespan <= found.order.makespan <= 1.02 * exact.order.makespan
-        assert replay(exact.problem, exact.order.table) == (exact.order.makespan, list(exact.order.peak))
+        assert (
+            found.lower_bound
+            <= exact.order.makespan
+            <= found.order.makespan
+            <= 1.02 * exact.order.makespan
+        )
+        assert replay(exact.problem, exact.order.table) == (
+            exact.order.makespan,
+            list(exact.order.peak),
+        )

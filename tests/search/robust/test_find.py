@@ -1,4 +1,5 @@
-"""One plan for several states of a cluster: against every grid of small spaces, simulated in every state."""
+"""One plan for several states of a cluster: against every grid of small spaces, simulated in every
+state."""
 
 from __future__ import annotations
 
@@ -30,7 +31,11 @@ def random_states(generator: Random, nodes: int) -> tuple[State, ...]:
     """The cluster as it is, and up to three states in which something of it is slower."""
     states = [State(name="usual", weight=generator.choice((1.0, 4.0)))]
     for number in range(generator.randint(1, 3)):
-        slow = NodeState(node=generator.randrange(nodes), devices=generator.choice((1.0, 0.6)), cards=generator.choice((1.0, 0.3)))
+        slow = NodeState(
+            node=generator.randrange(nodes),
+            devices=generator.choice((1.0, 0.6)),
+            cards=generator.choice((1.0, 0.3)),
+        )
         states.append(
             State(
                 name=f"slow {number}",
@@ -49,9 +54,16 @@ def questions_of(case: Case, states: tuple[State, ...]) -> tuple[StateQuestion, 
     found = []
     for state, share in zip(states, shares_of(states), strict=True):
         alike = replace(case.problem, cluster=in_state(cluster, state.alike))
-        grids = GridQuestion(problem=alike, space=case.space, facts=case.facts, capacity=capacity, memory=memory)
+        grids = GridQuestion(
+            problem=alike, space=case.space, facts=case.facts, capacity=capacity, memory=memory
+        )
         found.append(
-            StateQuestion(state=state, share=share, problem=replace(case.problem, cluster=in_state(cluster, state)), bounding=grids)
+            StateQuestion(
+                state=state,
+                share=share,
+                problem=replace(case.problem, cluster=in_state(cluster, state)),
+                bounding=grids,
+            )
         )
     return tuple(found)
 
@@ -62,11 +74,20 @@ def test_answer_equals_brute_force(block: int) -> None:
     for seed in range(block * PROBLEMS, (block + 1) * PROBLEMS):
         generator = Random(seed)
         case = small_case(seed + 500, most=many(300, 1500))
-        questions = questions_of(case, random_states(generator, sum(group.count for group in case.problem.cluster.groups)))
+        questions = questions_of(
+            case,
+            random_states(generator, sum(group.count for group in case.problem.cluster.groups)),
+        )
         level = generator.choice(LEVELS)
         shares = [one.share for one in questions]
         grids = count(case.problem, case.space, case.facts).grids.values()
-        steps = [[seconds_in(questions, (at, Contender(strategy=one, text=""))) for at in range(len(questions))] for one in grids]
+        steps = [
+            [
+                seconds_in(questions, (at, Contender(strategy=one, text="")))
+                for at in range(len(questions))
+            ]
+            for one in grids
+        ]
         if not steps:
             with pytest.raises(InfeasibleError):
                 find_robust(questions, level=level, engine=Serial())
@@ -74,15 +95,27 @@ def test_answer_equals_brute_force(block: int) -> None:
         best_s = min(tail_mean(row, shares, level=level) for row in steps)
         found = find_robust(questions, level=level, engine=Serial(), top=2)
         claim = found.certificate
-        assert claim.best_s == pytest.approx(tail_mean(found.steps_s, shares, level=level), rel=1e-12)
+        assert claim.best_s == pytest.approx(
+            tail_mean(found.steps_s, shares, level=level), rel=1e-12
+        )
         assert claim.lower_bound_s <= best_s * (1 + 1e-9)
         if claim.optimal:
             assert claim.best_s == pytest.approx(best_s, rel=1e-9)
         for at in range(len(questions)):
             assert claim.scenarios is not None
-            assert claim.scenarios.outcomes[at].lower_bound_s <= min(row[at] for row in steps) * (1 + 1e-9)
-        own = {min(range(len(steps)), key=lambda row, at=at: steps[row][at]) for at in range(len(questions))}
-        seen.update(problems=1, optimal=claim.optimal, differ=len(own) > 1, nodes=any(one.state.nodes for one in questions))
+            assert claim.scenarios.outcomes[at].lower_bound_s <= min(row[at] for row in steps) * (
+                1 + 1e-9
+            )
+        own = {
+            min(range(len(steps)), key=lambda row, at=at: steps[row][at])
+            for at in range(len(questions))
+        }
+        seen.update(
+            problems=1,
+            optimal=claim.optimal,
+            differ=len(own) > 1,
+            nodes=any(one.state.nodes for one in questions),
+        )
     assert seen["optimal"] > 0.8 * seen["problems"]
     # Some block of a proof may have neither.
     assert in_proof() or (seen["differ"] and seen["nodes"])
@@ -115,16 +148,31 @@ def test_the_answer_is_the_same_on_ray() -> None:
         )
 
 
-def test_a_search_that_ends_early_claims_no_more_than_it_has_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one ranked plan a state the bound is the mean of the states' own best, and it rises with the ranking."""
+def test_a_search_that_ends_early_claims_no_more_than_it_has_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With one ranked plan a state the bound is the mean of the states' own best, and it rises with
+    the ranking."""
     case = small_case(503, most=300)
-    questions = questions_of(case, (State(name="usual"), State(name="busy", network=0.01), State(name="hot", devices=0.4, network=0.3)))
+    questions = questions_of(
+        case,
+        (
+            State(name="usual"),
+            State(name="busy", network=0.01),
+            State(name="hot", devices=0.4, network=0.3),
+        ),
+    )
     bounds = []
     for ranked in ((1,), (4,), (16,), (64,)):
         monkeypatch.setattr(robust, "RANKED", ranked)
         bounds.append(find_robust(questions, level=0.0, engine=Serial()).certificate.lower_bound_s)
     assert bounds == sorted(bounds)
-    own = [outcome.best_s for outcome in find_robust(questions, level=0.0, engine=Serial()).certificate.scenarios.outcomes]  # type: ignore[union-attr]
+    own = [
+        outcome.best_s
+        for outcome in find_robust(
+            questions, level=0.0, engine=Serial()
+        ).certificate.scenarios.outcomes
+    ]  # type: ignore[union-attr]
     assert bounds[0] == pytest.approx(min(bounds[-1], sum(own) / 3), rel=1e-9)
 
 
@@ -134,11 +182,16 @@ def test_searches_that_were_stopped_claim_no_more_than_they_have_shown() -> None
     questions = questions_of(case, (State(name="usual"), State(name="busy", network=0.01)))
     grids = count(case.problem, case.space, case.facts).grids.values()
     shares = [one.share for one in questions]
-    steps = [[seconds_in(questions, (at, Contender(strategy=one, text=""))) for at in range(2)] for one in grids]
+    steps = [
+        [seconds_in(questions, (at, Contender(strategy=one, text=""))) for at in range(2)]
+        for one in grids
+    ]
     STOP.set()
     try:
         claim = find_robust(questions, level=0.0, engine=Serial()).certificate
     finally:
         STOP.clear()
     assert not claim.optimal
-    assert claim.lower_bound_s <= min(tail_mean(row, shares, level=0.0) for row in steps) * (1 + 1e-9)
+    assert claim.lower_bound_s <= min(tail_mean(row, shares, level=0.0) for row in steps) * (
+        1 + 1e-9
+    )

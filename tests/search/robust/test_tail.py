@@ -28,16 +28,25 @@ def test_is_the_least_of_its_definition(states: list[tuple[float, float]], level
     seconds, shares = split(states)
     cost = [1.0, *(share / (1.0 - level) for share in shares)]
     rows = np.hstack([-np.ones((len(seconds), 1)), -np.eye(len(seconds))])
-    least = linprog(cost, A_ub=rows, b_ub=[-t for t in seconds], bounds=[(None, None), *[(0.0, None)] * len(seconds)])
+    least = linprog(
+        cost,
+        A_ub=rows,
+        b_ub=[-t for t in seconds],
+        bounds=[(None, None), *[(0.0, None)] * len(seconds)],
+    )
     assert tail_mean(seconds, shares, level=level) == pytest.approx(least.fun, rel=1e-7)
 
 
 @examples(60)
 @given(states=STATES, level=LEVELS, more=st.lists(st.floats(0.0, 10.0), min_size=6, max_size=6))
-def test_never_falls_when_a_state_gets_slower(states: list[tuple[float, float]], level: float, more: list[float]) -> None:
+def test_never_falls_when_a_state_gets_slower(
+    states: list[tuple[float, float]], level: float, more: list[float]
+) -> None:
     seconds, shares = split(states)
     slower = [one + added for one, added in zip(seconds, more, strict=False)]
-    assert tail_mean(slower, shares, level=level) >= tail_mean(seconds, shares, level=level) * (1 - 1e-12)
+    assert tail_mean(slower, shares, level=level) >= tail_mean(seconds, shares, level=level) * (
+        1 - 1e-12
+    )
 
 
 def test_its_ends_and_the_example_of_its_docstring() -> None:

@@ -39,9 +39,11 @@ class ForwardSeconds:
     """Of a block in a captured graph, and what the host launches where nothing is captured.
 
     Args:
-        seconds: (parts, t), see `PARTS`. kernels: that the host launches, casts of tokens to narrower formats among them. opaque: those of
-            them inside operators that a compiler leaves to Python: routed experts. compiled: kernels of compiled code, which makes one of
-            element-wise ones that follow one another; without `opaque` and attention cores.
+        seconds: (parts, t), see `PARTS`.
+        kernels: that the host launches, casts of tokens to narrower formats among them.
+        opaque: those of them inside operators that a compiler leaves to Python: routed experts.
+        compiled: kernels of compiled code, which makes one of element-wise ones that follow one
+            another; without `opaque` and attention cores.
     """
 
     seconds: FloatArray
@@ -76,13 +78,22 @@ def forward_program(block: Block, *, routed: bool) -> BlockProgram:
     return lower_block(block, Structure(sequence_parallel=False, routed=routed), context)
 
 
-def forward_seconds(block: Block, rows: Rows, *, products: Products, networks: EngineNetworks, skew: float, gap_s: float) -> ForwardSeconds:
+def forward_seconds(
+    block: Block,
+    rows: Rows,
+    *,
+    products: Products,
+    networks: EngineNetworks,
+    skew: float,
+    gap_s: float,
+) -> ForwardSeconds:
     """Price the forward of a block for every row.
 
     The norm of a stream that was just added to is one kernel with that sum (`joined_norms`).
 
     Args:
-        rows: degrees of a worker's stage; ``mbs`` = tokens of a rank. skew: see `ServingJob.expert_skew`.
+        rows: degrees of a worker's stage; ``mbs`` = tokens of a rank.
+        skew: see `ServingJob.expert_skew`.
         gap_s: what a small kernel takes beside its bytes.
     """
     ranks = int(rows["dp"][0])
@@ -109,7 +120,9 @@ def forward_seconds(block: Block, rows: Rows, *, products: Products, networks: E
     for move in _sums(program):
         (span, *_), volume = spans_along(move.axes[0], rows, networks.library), _volume(move, local)
         if int(span.size.max()) > 1:
-            spent, own, fused = sum_seconds(move.kind, volume=volume, tokens=rows["mbs"], span=span, networks=networks)
+            spent, own, fused = sum_seconds(
+                move.kind, volume=volume, tokens=rows["mbs"], span=span, networks=networks
+            )
             found[3] += np.where(own, spent, 0.0)
             found[4] += np.where(own, 0.0, spent)
             moves += 1
@@ -124,30 +137,49 @@ def forward_seconds(block: Block, rows: Rows, *, products: Products, networks: E
 
 
 def forward_works(program: BlockProgram) -> list[BlockWork]:
-    """Kernels that run one after another, but for those of routed experts, which are one operator in an engine, and of a loss."""
+    """Kernels that run one after another, but for those of routed experts, which are one operator
+    in an engine, and of a loss.
+    """
     operators = {o.name: o for o in program.operators}
     kept = (w for w in program.works if w.phase is Phase.F)
-    return [w for w in kept if operators[w.operator].kind is not OperatorKind.LOSS and not is_routed(operators[w.operator])]
+    return [
+        w
+        for w in kept
+        if operators[w.operator].kind is not OperatorKind.LOSS
+        and not is_routed(operators[w.operator])
+    ]
 
 
 def joined_norms(program: BlockProgram) -> frozenset[str]:
-    """Norms of the stream between blocks: they run in the kernel that adds the residual to it, here or in the block before.
+    """Norms of the stream between blocks: they run in the kernel that adds the residual to it, here
+    or in the block before.
 
-    Source: vLLM's fused_add_rms_norm (csrc/layernorm_kernels.cu), FlashInfer's fused_add_rmsnorm, which SGLang and TensorRT-LLM call.
+    Source: vLLM's fused_add_rms_norm (csrc/layernorm_kernels.cu), FlashInfer's fused_add_rmsnorm,
+    which SGLang and TensorRT-LLM call.
     """
     added = {o.name for o in program.operators if o.kind is OperatorKind.RESIDUAL} | {"input"}
-    norms = (o for o in program.operators if o.kind is OperatorKind.NORM and o.klass is OperatorClass.STREAM)
+    norms = (
+        o
+        for o in program.operators
+        if o.kind is OperatorKind.NORM and o.klass is OperatorClass.STREAM
+    )
     return frozenset(o.name for o in norms if o.inputs[0] in added)
 
 
-def compiled_kernels(works: list[BlockWork], operators: dict[str, Operator], products: Products) -> int:
-    """Kernels of compiled code in a block like the one before it: products, and runs of element-wise work, casts for products in them."""
+def compiled_kernels(
+    works: list[BlockWork], operators: dict[str, Operator], products: Products
+) -> int:
+    """Kernels of compiled code in a block like the one before it: products, and runs of
+    element-wise work, casts for products in them.
+    """
     count, in_run = 0, bool(works) and works[-1].kernel is Kernel.ELEMENT
     for work in works:
         if work.kernel is Kernel.ELEMENT:
             count += not in_run
         elif work.kernel is Kernel.GEMM:
-            count += 1 + (not in_run and is_cast(formats_of(products.precision, operators[work.operator])))
+            count += 1 + (
+                not in_run and is_cast(formats_of(products.precision, operators[work.operator]))
+            )
         in_run = work.kernel is Kernel.ELEMENT
     return count
 
@@ -161,17 +193,30 @@ def is_cast(formats: OperatorPrecision) -> bool:
     return formats.activations.bytes < NumberFormat.BF16.bytes
 
 
-def _product_seconds(work: BlockWork, operator: Operator, local: Degrees, products: Products) -> FloatArray:
+def _product_seconds(
+    work: BlockWork, operator: Operator, local: Degrees, products: Products
+) -> FloatArray:
     assert work.m is not None
     assert work.k is not None
     own = formats_of(products.precision, operator)
     m, n, k = evaluate(work.m, local), evaluate_sum(work.n, local), evaluate(work.k, local)
-    return small_gemm_seconds(products.by_format[own.activations], m=m, n=n, k=k, weights=own.weights, library=products.library)
+    return small_gemm_seconds(
+        products.by_format[own.activations],
+        m=m,
+        n=n,
+        k=k,
+        weights=own.weights,
+        library=products.library,
+    )
 
 
 def _experts_seconds(block: Block, rows: Rows, products: Products, *, skew: float) -> FloatArray:
     """The operator of routed experts of a device; all ranks' tokens choose among all experts."""
-    operator = next(o for o in block.operators if o.kind is OperatorKind.GROUPED_LINEAR and not o.name.endswith("up"))
+    operator = next(
+        o
+        for o in block.operators
+        if o.kind is OperatorKind.GROUPED_LINEAR and not o.name.endswith("up")
+    )
     assert operator.experts is not None
     own, shape = formats_of(products.precision, operator), operator.experts
     (width,), (hidden,) = per_token(operator.reads, operator), per_token(operator.writes, operator)
@@ -191,14 +236,22 @@ def _experts_seconds(block: Block, rows: Rows, products: Products, *, skew: floa
 
 
 def _element_seconds(work: BlockWork, local: Degrees, machine: Machine) -> FloatArray:
-    """Bytes of an element-wise kernel over the bandwidth that it reaches; it is one pass in every engine."""
-    traffic = np.asarray(sum(evaluate(size, local) for size in (*work.read, *work.written)), dtype=np.float64)
-    spent = element_seconds(machine, traffic=traffic, native=work.native, one_pass=True, by_row=work.by_row)
+    """Bytes of an element-wise kernel over the bandwidth that it reaches; it is one pass in every
+    engine.
+    """
+    traffic = np.asarray(
+        sum(evaluate(size, local) for size in (*work.read, *work.written)), dtype=np.float64
+    )
+    spent = element_seconds(
+        machine, traffic=traffic, native=work.native, one_pass=True, by_row=work.by_row
+    )
     return spent - machine.accelerator.launch_s
 
 
 def _sums(program: BlockProgram) -> list[Move]:
-    """Sums over tensor parallel ranks in the order of the operators. What experts and shared experts make is added up before, in one."""
+    """Sums over tensor parallel ranks in the order of the operators. What experts and shared
+    experts make is added up before, in one.
+    """
     moves = [m for m in program.moves if m.phase is Phase.F and m.axes[0] == "tp"]
     if any(m.operator == "combine" for m in moves):
         moves = [m for m in moves if m.operator != "unpermute"]

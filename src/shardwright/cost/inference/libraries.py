@@ -7,7 +7,8 @@ from typing import Final
 from shardwright.runtime.engines.engine import Engine
 
 LIBRARY_OF: Final = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
-# FlashInfer ships TensorRT-LLM's generated kernels, which were measured there at all sizes (csrc/trtllm_fused_moe_kernel_launcher.cu).
+# FlashInfer ships TensorRT-LLM's generated kernels, which were measured there at all sizes
+# (csrc/trtllm_fused_moe_kernel_launcher.cu).
 _SAME_KERNELS: Final = {
     ("trtllm", "trtllm"): "sglang/flashinfer-trtllm",
     ("sglang", "flashinfer-mxfp4"): "sglang/flashinfer-trtllm",
@@ -23,6 +24,8 @@ def library_of(engine: Engine) -> str:
 
 
 def expert_library(engine: Engine) -> str:
-    """The measured kernel of its experts, ``vllm/triton``; of a backend that was not measured the library's first answers."""
+    """The measured kernel of its experts, ``vllm/triton``; of a backend that was not measured the
+    library's first answers.
+    """
     library, kernel = library_of(engine), engine.expert_kernel.replace("_", "-")
     return _SAME_KERNELS.get((library, kernel), f"{library}/{kernel}" if kernel else library)

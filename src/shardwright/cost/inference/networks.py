@@ -1,4 +1,6 @@
-"""What an engine's collectives run on: its own kernels for small sums, the library's for the rest, and who moves tokens to experts."""
+"""What an engine's collectives run on: its own kernels for small sums, the library's for the rest,
+and who moves tokens to experts.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ from shardwright.runtime.engines.rules import Kind, sum_of
 LOW_LATENCY_TOKENS: Final = 256
 """Most tokens of a rank that DeepEP's kernels for latency take.
 
-Source: SGLang, SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK = 128, raised to 256 in its DeepSeek scripts; vLLM, VLLM_MOE_DP_CHUNK_SIZE =
-256 (from memory).
+Source: SGLang, SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK = 128, raised to 256 in its DeepSeek
+scripts; vLLM, VLLM_MOE_DP_CHUNK_SIZE = 256 (from memory).
 """
 
 
@@ -33,8 +35,10 @@ class EngineNetworks:
     """Networks of one cluster as an engine uses them.
 
     Args:
-        library: NCCL alone. own: with the engine's kernels; engine: says which sums they take, on devices of `generation`.
-            exchanging: the network of the library that moves tokens to experts.
+        library: NCCL alone.
+        own: with the engine's kernels;
+        engine: says which sums they take, on devices of `generation`.
+        exchanging: the network of the library that moves tokens to experts.
     """
 
     library: Network
@@ -48,7 +52,9 @@ def engine_networks(cluster: Cluster, engine: Engine) -> EngineNetworks:
     """Those of an engine on its devices (`runtime.engines.devices.on_device`)."""
     library, name = network_of(cluster), library_of(engine)
     suffix = "-multimem" if engine.multimem and name else ""
-    moved = {ExpertExchange.DEEPEP: "deepep", ExpertExchange.ONE_SIDED: "one-sided"}.get(engine.exchange)
+    moved = {ExpertExchange.DEEPEP: "deepep", ExpertExchange.ONE_SIDED: "one-sided"}.get(
+        engine.exchange
+    )
     return EngineNetworks(
         library=library,
         own=network_of(cluster, library=f"{name}{suffix}") if name else library,
@@ -61,13 +67,15 @@ def engine_networks(cluster: Cluster, engine: Engine) -> EngineNetworks:
 def sum_seconds(
     kind: Collective, *, volume: FloatArray, tokens: IntArray, span: Span, networks: EngineNetworks
 ) -> tuple[FloatArray, BoolArray, BoolArray]:
-    """(t,) seconds of a collective over tensor parallel ranks, where it is a kernel of the engine's, and where the residual and the norm
-    behind it are in that kernel.
+    """(t,) seconds of a collective over tensor parallel ranks, where it is a kernel of the
+    engine's, and where the residual and the norm behind it are in that kernel.
 
-    An engine's limits say which of its kernels takes a sum; what none takes is the library's, which is also taken where it is faster.
+    An engine's limits say which of its kernels takes a sum; what none takes is the library's, which
+    is also taken where it is faster.
 
     Args:
-        volume: bytes of a rank's buffer; tokens: that it holds.
+        volume: bytes of a rank's buffer;
+        tokens: that it holds.
     """
     spent = move_seconds(kind, volume=volume, span=span, network=networks.library)
     taken, fused = np.zeros((2, len(volume)), dtype=np.bool_)
@@ -93,11 +101,15 @@ def sum_seconds(
     return spent, taken, fused
 
 
-def exchange_seconds(route: Operator, rows: Rows, *, networks: EngineNetworks, hidden: int) -> FloatArray:
+def exchange_seconds(
+    route: Operator, rows: Rows, *, networks: EngineNetworks, hidden: int
+) -> FloatArray:
     """(t,) seconds that tokens take to their experts and back.
 
     Args:
-        route: the operator that chooses experts. rows: ``mbs`` tokens of each rank. hidden: elements of a token.
+        route: the operator that chooses experts.
+        rows: ``mbs`` tokens of each rank.
+        hidden: elements of a token.
 
     Leaves out that a dispatch may send fewer bits than a combine.
     """
@@ -119,7 +131,11 @@ def exchange_seconds(route: Operator, rows: Rows, *, networks: EngineNetworks, h
         return there + back
 
     if networks.engine.exchange is ExpertExchange.DEEPEP:
-        return np.where(tokens <= LOW_LATENCY_TOKENS, both(TokenExchange.LOW_LATENCY), both(TokenExchange.NORMAL))
+        return np.where(
+            tokens <= LOW_LATENCY_TOKENS,
+            both(TokenExchange.LOW_LATENCY),
+            both(TokenExchange.NORMAL),
+        )
     return both(_WAYS[networks.engine.exchange])
 
 

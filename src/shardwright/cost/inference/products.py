@@ -13,9 +13,10 @@ class Products:
     """The rates that products have in each format, and the formats of each class.
 
     Args:
-        machine: rates in 16 bits. by_format: those of the formats that tokens are cast to. library: engine whose kernels are asked for
-            first;
-            expert_library: the same, or with the name of its kernel for experts behind a stroke.
+        machine: rates in 16 bits.
+        by_format: those of the formats that tokens are cast to.
+        library: engine whose kernels are asked for first;
+        expert_library: the same, or with the name of its kernel for experts behind a stroke.
     """
 
     machine: Machine
@@ -26,7 +27,9 @@ class Products:
 
 
 def formats_of(precision: Precision, operator: Operator) -> OperatorPrecision:
-    """The formats of an operator's weights and tokens: norms, routers and what else is of no class stay in 16 bits."""
+    """The formats of an operator's weights and tokens: norms, routers and what else is of no class
+    stay in 16 bits.
+    """
     if operator.klass is OperatorClass.EXPERTS:
         return precision.experts
     if operator.klass in (OperatorClass.MLP, OperatorClass.SHARED):
@@ -34,5 +37,9 @@ def formats_of(precision: Precision, operator: Operator) -> OperatorPrecision:
     if operator.klass in (OperatorClass.HEAD, OperatorClass.EMBED):
         return precision.head
     if operator.klass in (OperatorClass.ATTN, OperatorClass.SSM):
-        return precision.output or precision.attention if operator.name == "proj" else precision.attention
+        return (
+            precision.output or precision.attention
+            if operator.name == "proj"
+            else precision.attention
+        )
     return OperatorPrecision()

@@ -13,17 +13,24 @@ KNOTS: Final = distinct(np.round(2.0 ** (np.arange(0, 37) / 2.0)))
 """1, 2, 3, 4, 6, 8, 11, 16 ... 262144."""
 
 
-def rising(price: Callable[[FloatArray], FloatArray], size: FloatArray, *, knots: FloatArray = KNOTS) -> FloatArray:
-    """`price` made never to fall with `size`, shape (n,): its running maximum at the knots, and lines between them.
+def rising(
+    price: Callable[[FloatArray], FloatArray], size: FloatArray, *, knots: FloatArray = KNOTS
+) -> FloatArray:
+    """`price` made never to fall with `size`, shape (n,): its running maximum at the knots, and
+    lines between them.
 
-    A table of ratios over a formula that rises may fall between its points, and measurements do fall here and there (a library changes its
-    tile). Beyond the last knot the price goes on with the line of the last two.
+    A table of ratios over a formula that rises may fall between its points, and measurements do
+    fall here and there (a library changes its tile). Beyond the last knot the price goes on with
+    the line of the last two.
 
     Args:
-        price: seconds at (knots, n) sizes; called once. size: (n,), at least the first knot counts.
+        price: seconds at (knots, n) sizes; called once.
+        size: (n,), at least the first knot counts.
     """
     at = np.maximum(np.asarray(size, dtype=np.float64), knots[0])
-    seconds = np.maximum.accumulate(price(np.broadcast_to(knots[:, None], (len(knots), len(at)))), axis=0)
+    seconds = np.maximum.accumulate(
+        price(np.broadcast_to(knots[:, None], (len(knots), len(at)))), axis=0
+    )
     low = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
     column = np.arange(len(at))
     share = (at - knots[low]) / (knots[low + 1] - knots[low])

@@ -1,4 +1,6 @@
-"""Seconds that tokens take to the devices of their experts and back, by the library that moves them."""
+"""Seconds that tokens take to the devices of their experts and back, by the library that moves
+them.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,10 @@ from shardwright.hardware.catalog.serving_kernels import NORMAL_COMBINE_HOPS, NO
 class TokenExchange(StrEnum):
     """Who moves tokens to experts.
 
-    GATHERED: all tokens to all members, sums back (all_gather, reduce_scatter; "AgRs"). ALL_TO_ALL: the library's, a copy for each expert.
-    LOW_LATENCY, NORMAL: DeepEP's kernels for decoding (a copy for each expert) and for prompts (a copy for each device, passed on inside a
-    node). ONE_SIDED: TensorRT-LLM's, a copy for each device, over the island's switch alone.
+    GATHERED: all tokens to all members, sums back (all_gather, reduce_scatter; "AgRs"). ALL_TO_ALL:
+    the library's, a copy for each expert. LOW_LATENCY, NORMAL: DeepEP's kernels for decoding (a
+    copy for each expert) and for prompts (a copy for each device, passed on inside a node).
+    ONE_SIDED: TensorRT-LLM's, a copy for each device, over the island's switch alone.
     """
 
     GATHERED = "gathered"
@@ -50,15 +53,19 @@ def exchange_ways(
         NORMAL        hops latency_0 + `communication.dispatch_seconds`, tokens x topk x hidden
         ONE_SIDED     `collectives.engine_exchanges`, tokens x devices reached x hidden; NORMAL where a group leaves the island
 
-    devices reached: n (1 - (1 - 1/n)^topk). Where the network has measured curves of the library (``network_of(cluster, library="deepep")``
-    or ``"one-sided"``) for groups of that size in an island they answer, by the bytes of all copies that go to devices of their own.
+    devices reached: n (1 - (1 - 1/n)^topk). Where the network has measured curves of the library
+    (``network_of(cluster, library="deepep")`` or ``"one-sided"``) for groups of that size in an
+    island they answer, by the bytes of all copies that go to devices of their own.
 
     Args:
-        tokens: of each member. span: the groups. sent, returned: bytes of an element there (1 in 8 bits) and back. groups: see
-            `communication.dispatch_seconds`.
+        tokens: of each member.
+        span: the groups.
+        sent, returned: bytes of an element there (1 in 8 bits) and back.
+        groups: see `communication.dispatch_seconds`.
 
-    Leaves out: members with more tokens than others (scale `tokens`), scales beside narrow elements, multiprocessors that kernels hold.
-    Source: tables of aiconfigurator-core 0.12.0 (DeepEP of SGLang, all-to-all of TensorRT-LLM on GB200), docs/serving-kernels.md.
+    Leaves out: members with more tokens than others (scale `tokens`), scales beside narrow
+    elements, multiprocessors that kernels hold. Source: tables of aiconfigurator-core 0.12.0
+    (DeepEP of SGLang, all-to-all of TensorRT-LLM on GB200), docs/serving-kernels.md.
     """
     count = np.asarray(tokens, dtype=np.float64)
     size = span.size.astype(np.float64)
@@ -71,23 +78,41 @@ def exchange_ways(
             found.append(move_seconds(kind, volume=each * size, span=span, network=network))
             continue
         if exchange is TokenExchange.ALL_TO_ALL:
-            found.append(move_seconds(Collective.ALL_TO_ALL, volume=copies, span=span, network=network))
+            found.append(
+                move_seconds(Collective.ALL_TO_ALL, volume=copies, span=span, network=network)
+            )
             continue
         spent = _by_kernels(exchange, way, each=each, topk=topk, span=span, groups=groups)
-        reached = copies if exchange is TokenExchange.LOW_LATENCY else each * devices_reached(size, topk)
-        found.append(_measured(f"{exchange.value}-{way}", spent, volume=reached, span=span, network=network))
+        reached = (
+            copies if exchange is TokenExchange.LOW_LATENCY else each * devices_reached(size, topk)
+        )
+        found.append(
+            _measured(f"{exchange.value}-{way}", spent, volume=reached, span=span, network=network)
+        )
     return found[0], found[1]
 
 
 def devices_reached(members: FloatArray, topk: int) -> FloatArray:
-    """Mean number of different members, of n, that k experts chosen alike fall on: n (1 - (1 - 1/n)^k)."""
+    """Mean number of different members, of n, that k experts chosen alike fall on: n (1 - (1 -
+    1/n)^k).
+    """
     return np.asarray(members * (1.0 - (1.0 - 1.0 / members) ** topk), dtype=np.float64)
 
 
-def _by_kernels(exchange: TokenExchange, way: str, *, each: FloatArray, topk: int, span: Span, groups: tuple[int, int]) -> FloatArray:
+def _by_kernels(
+    exchange: TokenExchange,
+    way: str,
+    *,
+    each: FloatArray,
+    topk: int,
+    span: Span,
+    groups: tuple[int, int],
+) -> FloatArray:
     several = span.size > 1
     if exchange is TokenExchange.LOW_LATENCY:
-        spent = algorithm_named("low_latency").seconds(Collective.ALL_TO_ALL, volume=each * topk, span=span)
+        spent = algorithm_named("low_latency").seconds(
+            Collective.ALL_TO_ALL, volume=each * topk, span=span
+        )
         return np.where(several, spent, 0.0)
     hops = NORMAL_DISPATCH_HOPS if way == "dispatch" else NORMAL_COMBINE_HOPS
     start = np.where(several, hops * span.latency_s[0], 0.0)
@@ -99,13 +124,20 @@ def _by_kernels(exchange: TokenExchange, way: str, *, each: FloatArray, topk: in
     return np.where(np.isfinite(inside), inside, normal)
 
 
-def _measured(name: str, seconds: FloatArray, *, volume: FloatArray, span: Span, network: Network) -> FloatArray:
+def _measured(
+    name: str, seconds: FloatArray, *, volume: FloatArray, span: Span, network: Network
+) -> FloatArray:
     """`seconds`, but of measured groups those of the curve."""
     result = np.array(np.broadcast_arrays(seconds, volume)[0], dtype=np.float64)
     spread = np.broadcast_to(volume, result.shape)
     for curve in (c for c in network.curves if c.collective == name):
         here = np.flatnonzero(np.broadcast_to(measured_groups(span, curve), result.shape))
         if here.size:
-            bandwidth, latency_s = (np.broadcast_to(a, result.shape)[here] for a in (span.bandwidth[0], span.latency_s[0]))
-            result[here] = curve_seconds(curve, volume=spread[here], bandwidth=bandwidth, latency_s=latency_s)
+            bandwidth, latency_s = (
+                np.broadcast_to(a, result.shape)[here]
+                for a in (span.bandwidth[0], span.latency_s[0])
+            )
+            result[here] = curve_seconds(
+                curve, volume=spread[here], bandwidth=bandwidth, latency_s=latency_s
+            )
     return result

@@ -1,13 +1,17 @@
-"""Who counts what of a microbatch's routers for the load-balancing loss, who adds the counts up, and who reads the sum.
+"""Who counts what of a microbatch's routers for the load-balancing loss, who adds the counts up,
+and who reads the sum.
 
-Every device posts the counts of its tokens behind the forward of a chunk. The root, a device of the last chunk with routers, takes them
-before the first backward of the microbatch, when all forwards are done, and posts their sum to every device whose routers have a
-gradient. Posts never wait, and what the root waits for was posted before: no order of a plan can lock up.
+Every device posts the counts of its tokens behind the forward of a chunk. The root, a device of the
+last chunk with routers, takes them before the first backward of the microbatch, when all forwards
+are done, and posts their sum to every device whose routers have a gradient. Posts never wait, and
+what the root waits for was posted before: no order of a plan can lock up.
 
-The loss is of a microbatch (all samples that a lane runs together, whatever devices share them), and the step's is the mean over
-microbatches, each weighed by its samples. It is that of the unsplit model with the same microbatches.
+The loss is of a microbatch (all samples that a lane runs together, whatever devices share them),
+and the step's is the mean over microbatches, each weighed by its samples. It is that of the unsplit
+model with the same microbatches.
 
-Leaves out: prediction modules and teachers, whose routers are not counted. The messages, of twice the number of experts, have no price.
+Leaves out: prediction modules and teachers, whose routers are not counted. The messages, of twice
+the number of experts, have no price.
 """
 
 from __future__ import annotations
@@ -37,8 +41,11 @@ class LaneBalance:
     """The routers of a lane.
 
     Args:
-        counting: (device, chunk) that have tokens to count. reading: devices with routers that have a gradient, by chunk. root: adds up.
-        shape: of every router. share: of the step's samples that a microbatch has.
+        counting: (device, chunk) that have tokens to count.
+        reading: devices with routers that have a gradient, by chunk.
+        root: adds up.
+        shape: of every router.
+        share: of the step's samples that a microbatch has.
     """
 
     counting: tuple[tuple[int, int], ...]
@@ -54,12 +61,18 @@ class LaneBalance:
 
 
 def lane_balances(
-    model: Model, lanes: Sequence[Lane], stages: Sequence[Sequence[StageParts]], *, length: int, samples: int
+    model: Model,
+    lanes: Sequence[Lane],
+    stages: Sequence[Sequence[StageParts]],
+    *,
+    length: int,
+    samples: int,
 ) -> tuple[LaneBalance | None, ...]:
     """The routers of each lane; None of a model without.
 
     Args:
-        length: positions of the text. samples: of a step.
+        length: positions of the text.
+        samples: of a step.
 
     Routers of unlike shapes are refused where the loss is computed (`training.routers`).
     """
@@ -67,10 +80,21 @@ def lane_balances(
     if not shapes:
         return (None,) * len(lanes)
     pairs = zip(lanes, stages, strict=True)
-    return tuple(_lane_balance(model, lane, parts, shapes[0], length=length, samples=samples) for lane, parts in pairs)
+    return tuple(
+        _lane_balance(model, lane, parts, shapes[0], length=length, samples=samples)
+        for lane, parts in pairs
+    )
 
 
-def _lane_balance(model: Model, lane: Lane, stages: Sequence[StageParts], shape: ExpertShape, *, length: int, samples: int) -> LaneBalance:
+def _lane_balance(
+    model: Model,
+    lane: Lane,
+    stages: Sequence[StageParts],
+    shape: ExpertShape,
+    *,
+    length: int,
+    samples: int,
+) -> LaneBalance:
     """The routers of one lane."""
     counting: dict[tuple[int, int], None] = {}
     reading: set[tuple[int, int]] = set()
@@ -80,7 +104,10 @@ def _lane_balance(model: Model, lane: Lane, stages: Sequence[StageParts], shape:
                 holders = first_holders(node.segment, operator, length=length, base=stage.base)
                 counting |= {(device, stage.chunk): None for device in sorted(holders)}
                 if _asks(node, operator):
-                    reading |= {(device + stage.base, stage.chunk) for device in node.segment.cells.cells.get(operator.klass, {})}
+                    reading |= {
+                        (device + stage.base, stage.chunk)
+                        for device in node.segment.cells.cells.get(operator.klass, {})
+                    }
     last = max((chunk for _, chunk in counting), default=-1)
     together = lane.samples // lane.microbatches
     return LaneBalance(
@@ -98,7 +125,9 @@ def _asks(node: Node, operator: Operator) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
-    """What a router needs for its gradient: the counts of all routers of the microbatch, and the factor of the loss in the step's."""
+    """What a router needs for its gradient: the counts of all routers of the microbatch, and the
+    factor of the loss in the step's.
+    """
 
     total: torch.Tensor
     factor: float
@@ -109,8 +138,12 @@ class Balancer:
     """A device's part in the load-balancing loss of a step.
 
     Args:
-        lanes: of the plan. coefficient: of the loss. length: positions of the text. on: where tensors are.
-        own: counts by (lane, chunk, microbatch). totals: sums by (lane, microbatch) that are known here.
+        lanes: of the plan.
+        coefficient: of the loss.
+        length: positions of the text.
+        on: where tensors are.
+        own: counts by (lane, chunk, microbatch).
+        totals: sums by (lane, microbatch) that are known here.
         holders: by (lane, chunk, node, operator), whether the device counts its tokens.
     """
 
@@ -124,21 +157,34 @@ class Balancer:
     holders: dict[tuple[int, int, int, str], bool] = field(default_factory=dict)
 
     def add(self, place: Turn, node: Node, routed: Routed, *, base: int) -> None:
-        """Count what the routers of a layer made of the device's tokens, where no other device counts the same ones."""
+        """Count what the routers of a layer made of the device's tokens, where no other device
+        counts the same ones.
+        """
         lane, chunk, microbatch, _ = place
         for operator in (o for o in routers(node.block) if o.name in routed):
             key = (lane, chunk, node.number, operator.name)
             if key not in self.holders:
-                self.holders[key] = self.device in first_holders(node.segment, operator, length=self.length, base=base)
+                self.holders[key] = self.device in first_holders(
+                    node.segment, operator, length=self.length, base=base
+                )
             if self.holders[key]:
                 assert operator.experts is not None
-                counts, known = tally(routed[operator.name][0], shape=operator.experts), self.own.get((lane, chunk, microbatch))
+                counts, known = (
+                    tally(routed[operator.name][0], shape=operator.experts),
+                    self.own.get((lane, chunk, microbatch)),
+                )
                 self.own[lane, chunk, microbatch] = counts if known is None else known + counts
 
     def post(self, lane: int, chunk: int, microbatch: int) -> Task[None]:
-        """Send the counts of a chunk to the root. All slices of the microbatch have run forward there."""
+        """Send the counts of a chunk to the root. All slices of the microbatch have run forward
+        there.
+        """
         known = self.lanes[lane]
-        if known is not None and (self.device, chunk) in known.counting and self.device != known.root:
+        if (
+            known is not None
+            and (self.device, chunk) in known.counting
+            and self.device != known.root
+        ):
             counts = self._own(known, (lane, chunk, microbatch))
             yield Post(to=known.root, tensor=counts, key=("balance", lane, chunk, microbatch))
 
@@ -151,20 +197,28 @@ class Balancer:
         return Balance(total=total, factor=self.coefficient * known.share)
 
     def losses(self, lanes: Sequence[Lane]) -> Task[torch.Tensor]:
-        """This device's part of the step's loss: that of every microbatch of the lanes whose root it is. Called once, at the end."""
+        """This device's part of the step's loss: that of every microbatch of the lanes whose root
+        it is. Called once, at the end.
+        """
         value = torch.zeros((), dtype=torch.float64, device=self.on)
         for number, (known, lane) in enumerate(zip(self.lanes, lanes, strict=True)):
             if known is None or known.root != self.device:
                 continue
             for microbatch in range(lane.microbatches):
                 total = yield from self._total(known, number, microbatch)
-                value = value + self.coefficient * known.share * balance_loss(total, shape=known.shape)
+                value = value + self.coefficient * known.share * balance_loss(
+                    total, shape=known.shape
+                )
         return value
 
     def _own(self, known: LaneBalance, key: tuple[int, int, int]) -> torch.Tensor:
         """The device's counts of a chunk: zeros where a short slice left it no token."""
         own = self.own.pop(key, None)
-        return torch.zeros((2, known.shape.experts), dtype=torch.float64, device=self.on) if own is None else own
+        return (
+            torch.zeros((2, known.shape.experts), dtype=torch.float64, device=self.on)
+            if own is None
+            else own
+        )
 
     def _total(self, known: LaneBalance, lane: int, microbatch: int) -> Task[torch.Tensor]:
         """The sum of all counts of a microbatch, added in the order of chunks and devices."""
@@ -172,7 +226,10 @@ class Balancer:
             return self.totals[lane, microbatch]
         shape, key = (2, known.shape.experts), ("balance", lane, microbatch)
         if self.device != known.root:
-            total = cast(torch.Tensor, (yield Take(source=known.root, shape=shape, key=key, dtype=torch.float64)))
+            total = cast(
+                torch.Tensor,
+                (yield Take(source=known.root, shape=shape, key=key, dtype=torch.float64)),
+            )
         else:
             total = torch.zeros(shape, dtype=torch.float64, device=self.on)
             for device, chunk in known.counting:
@@ -180,7 +237,10 @@ class Balancer:
                     total = total + self._own(known, (lane, chunk, microbatch))
                     continue
                 own = ("balance", lane, chunk, microbatch)
-                total = total + cast(torch.Tensor, (yield Take(source=device, shape=shape, key=own, dtype=torch.float64)))
+                total = total + cast(
+                    torch.Tensor,
+                    (yield Take(source=device, shape=shape, key=own, dtype=torch.float64)),
+                )
             for reader in known.readers:
                 yield Post(to=reader, tensor=total, key=key)
         self.totals[lane, microbatch] = total
@@ -188,7 +248,12 @@ class Balancer:
 
 
 def balancer(
-    device: int, lanes: tuple[LaneBalance | None, ...], *, coefficient: float, length: int, on: torch.device | str
+    device: int,
+    lanes: tuple[LaneBalance | None, ...],
+    *,
+    coefficient: float,
+    length: int,
+    on: torch.device | str,
 ) -> Balancer | None:
     """A device's part in the load-balancing loss; None where none is computed."""
     if not coefficient or not any(lanes):

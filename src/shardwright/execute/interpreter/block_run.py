@@ -1,4 +1,6 @@
-"""One layer on one device: its operators forward, back, and their weights' gradients, with what moves between them."""
+"""One layer on one device: its operators forward, back, and their weights' gradients, with what
+moves between them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,15 @@ from shardwright.program.layout.layout import Indices, Layout
 def _edges(run: BlockRun, reader: Operator, name: str) -> tuple[Edge, ...]:
     """How an input reaches `reader`, extent by extent."""
     site = run.site
-    return edges(site.cells, run.block, reader, name, base=site.base, length=site.length, memory_length=site.memory_length)
+    return edges(
+        site.cells,
+        run.block,
+        reader,
+        name,
+        base=site.base,
+        length=site.length,
+        memory_length=site.memory_length,
+    )
 
 
 def run_forward(
@@ -55,7 +65,8 @@ def run_forward(
 
     Args:
         reads: what other layers, or other operators of a block that a cut lies in, made.
-        past: keys of the microbatch's earlier slices. routed: gets the logits and the choices of every router.
+        past: keys of the microbatch's earlier slices.
+        routed: gets the logits and the choices of every router.
     """
     constant = without_gradient(run.block)
     state = LayerState(lacking=bool(run.again))
@@ -75,11 +86,17 @@ def run_forward(
             values[operator.name] = _nothing(run, operator, values)
             continue
         inputs += [*_data(run, operator, place, store), *_selection(run, operator, values)]
-        given = tuple(_given(run, operator, name, one, store) for name, one in zip_longest(operator.inputs, inputs, fillvalue=""))
+        given = tuple(
+            _given(run, operator, name, one, store)
+            for name, one in zip_longest(operator.inputs, inputs, fillvalue="")
+        )
         if run.site.whole:
             given = past.longer(operator, given, part=len(run.site.earlier))
         made, saved = yield from scoped(
-            (run.forward_of or numerics_of)(operator).forward(place, given, _weights(run, operator, place, store)), (*run.key, "F")
+            (run.forward_of or numerics_of)(operator).forward(
+                place, given, _weights(run, operator, place, store)
+            ),
+            (*run.key, "F"),
         )
         if operator.name not in constant:
             state.ran[operator.name] = kept(run, operator, given, saved)
@@ -94,28 +111,44 @@ def run_forward(
     outputs = list(values[last.name])
     for index, way in enumerate(_exits(run, last)):
         key = ("exit", index) if index else ("exit",)
-        outputs[index] = yield from _moved(run, store, outputs[index], way.made, way.streamed, key, numbers=is_chosen(way.extent))
+        outputs[index] = yield from _moved(
+            run, store, outputs[index], way.made, way.streamed, key, numbers=is_chosen(way.extent)
+        )
     return tuple(outputs), state
 
 
-def run_again(run: BlockRun, state: LayerState, store: ParameterStore, past: EarlierSlices) -> Task[None]:
-    """Run again the operators of the layer whose outputs, or what they save, were not kept; their readers have them back."""
+def run_again(
+    run: BlockRun, state: LayerState, store: ParameterStore, past: EarlierSlices
+) -> Task[None]:
+    """Run again the operators of the layer whose outputs, or what they save, were not kept; their
+    readers have them back.
+    """
     values: dict[str, tuple[torch.Tensor | None, ...]] = {}
     there: dict[object, torch.Tensor | None] = {}
     for operator in run.block.operators:
         again = operator.name in run.again
-        made = {n: i for i, n in enumerate(operator.inputs) if n in run.dropped and (again or n in operator.keeps)}
+        made = {
+            n: i
+            for i, n in enumerate(operator.inputs)
+            if n in run.dropped and (again or n in operator.keeps)
+        }
         fresh: dict[int, Values] = {}
         for name, number in made.items():
             passed = is_passed(run.block, operator, name)
-            found = values[name] if passed else (yield from _brought(run, operator, name, values, there, store))
+            found = (
+                values[name]
+                if passed
+                else (yield from _brought(run, operator, name, values, there, store))
+            )
             fresh[number] = _given(run, operator, name, found, store)
         ran = state.ran.get(operator.name)
         if ran is None:
             values[operator.name] = (None,) * len(operator.writes)
             continue
         if fresh and run.site.whole:
-            given = tuple(fresh.get(i, came) for i, came in enumerate(ran.inputs or ran.saved.inputs))
+            given = tuple(
+                fresh.get(i, came) for i, came in enumerate(ran.inputs or ran.saved.inputs)
+            )
             longer = past.longer(operator, given, part=len(run.site.earlier))
             fresh = {number: longer[number] for number in fresh}
         if again:
@@ -123,22 +156,37 @@ def run_again(run: BlockRun, state: LayerState, store: ParameterStore, past: Ear
             assert place is not None
             given = tuple(fresh.get(i, came) for i, came in enumerate(ran.inputs))
             weights = _weights(run, operator, place, store)
-            outputs, ran.saved = yield from scoped(numerics_of(operator).forward(place, given, weights), (*run.key, "F"))
+            outputs, ran.saved = yield from scoped(
+                numerics_of(operator).forward(place, given, weights), (*run.key, "F")
+            )
             values[operator.name], ran.inputs = outputs, ()
         else:
             ran.saved = changed(ran.saved, {(n, i): fresh[n][i] for n, i in ran.lacks})
     state.lacking = False
 
 
-def _nothing(run: BlockRun, operator: Operator, values: dict[str, tuple[torch.Tensor | None, ...]]) -> tuple[torch.Tensor | None, ...]:
+def _nothing(
+    run: BlockRun, operator: Operator, values: dict[str, tuple[torch.Tensor | None, ...]]
+) -> tuple[torch.Tensor | None, ...]:
     """What a device without the operator has of its output: of experts that it has not, no rows."""
     maker = next((o for o in run.block.operators if o.name == operator.inputs[0]), None)
-    if is_routed(operator) and maker is not None and is_routed(maker) and values[maker.name][0] is not None:
+    if (
+        is_routed(operator)
+        and maker is not None
+        and is_routed(maker)
+        and values[maker.name][0] is not None
+    ):
         return values[maker.name]
     return (None,) * len(operator.writes)
 
 
-def _given(run: BlockRun, operator: Operator, name: str, found: tuple[torch.Tensor | None, ...] | str, store: ParameterStore) -> Values:
+def _given(
+    run: BlockRun,
+    operator: Operator,
+    name: str,
+    found: tuple[torch.Tensor | None, ...] | str,
+    store: ParameterStore,
+) -> Values:
     """Tensors of an input; of tokens that the device does not hold, none."""
     assert not isinstance(found, str)
     dtype, on = store.precision.compute, store.on
@@ -146,10 +194,16 @@ def _given(run: BlockRun, operator: Operator, name: str, found: tuple[torch.Tens
         maker = next((o for o in run.block.operators if o.name == name), None)
         if maker is not None and is_stand_in(maker):
             kinds = (torch.int64 if is_chosen(e) else dtype for e in maker.writes)
-            return tuple(torch.zeros((0, 0, e.size), dtype=kind, device=on) for e, kind in zip(maker.writes, kinds, strict=True))
+            return tuple(
+                torch.zeros((0, 0, e.size), dtype=kind, device=on)
+                for e, kind in zip(maker.writes, kinds, strict=True)
+            )
         if maker is not None and maker.kind is OperatorKind.ROUTE:
             width = maker.writes[0].size
-            return (torch.zeros((0, 0, width), dtype=dtype, device=on), torch.zeros((0, 0, width), dtype=torch.int64, device=on))
+            return (
+                torch.zeros((0, 0, width), dtype=dtype, device=on),
+                torch.zeros((0, 0, width), dtype=torch.int64, device=on),
+            )
         return (torch.zeros((0, 0, operator.reads[0].size), dtype=dtype, device=on),)
     return tuple(t for t in found if t is not None)
 
@@ -166,14 +220,18 @@ def _brought(
     there: dict[object, torch.Tensor | None],
     store: ParameterStore,
 ) -> Task[tuple[torch.Tensor | None, ...]]:
-    """All extents of one input in the cells of `operator`; an extent that several operators want alike moves once."""
+    """All extents of one input in the cells of `operator`; an extent that several operators want
+    alike moves once.
+    """
     found: list[torch.Tensor | None] = []
     for edge in _edges(run, operator, name):
         key = (name, edge.index, edge.wanted)
         if key not in there:
             what = ("F", operator.name, name, edge.index)
             value = values[name][edge.index]
-            there[key] = yield from _moved(run, store, value, edge.made, edge.wanted, what, numbers=is_chosen(edge.extent))
+            there[key] = yield from _moved(
+                run, store, value, edge.made, edge.wanted, what, numbers=is_chosen(edge.extent)
+            )
         found.append(there[key])
     return tuple(found)
 
@@ -183,25 +241,41 @@ def _reads_data(operator: Operator) -> bool:
     return operator.kind is OperatorKind.EMBEDDING or operator.reads_features
 
 
-def _data(run: BlockRun, operator: Operator, place: OperatorShare, store: ParameterStore) -> list[tuple[torch.Tensor | None, ...]]:
-    """Token ids of a lookup (a teacher's are those of the text), patches of a tower, numbers of image tokens, what a text with an image
-    turns by, labels of a loss; of a core that sees images, the runs of all positions.
+def _data(
+    run: BlockRun, operator: Operator, place: OperatorShare, store: ParameterStore
+) -> list[tuple[torch.Tensor | None, ...]]:
+    """Token ids of a lookup (a teacher's are those of the text), patches of a tower, numbers of
+    image tokens, what a text with an image turns by, labels of a loss; of a core that sees images,
+    the runs of all positions.
     """
     if operator.reads_features:
         patches = _rows(run.data[run.block.sequence], place.samples, place.positions)
         spread = place.settings.image is not None and place.settings.image.spread
         return [((2 * (patches - 0.5) if spread else patches).to(store.precision.compute),)]
     if operator.merges:
-        assert place.settings.image is not None, "a model whose image tokens have no place is refused"
+        assert place.settings.image is not None, (
+            "a model whose image tokens have no place is refused"
+        )
         order = image_numbers(run.data[run.block.sequence], place.settings.image)
         return [(_rows(order, place.samples, place.positions).unsqueeze(-1),)]
     if operator.kind is OperatorKind.ROTARY and isinstance(place.settings.turns, TextRotary):
-        at = text_positions(run.data[run.block.sequence], place.settings.image, patches=run.data[IMAGE].shape[1])
+        at = text_positions(
+            run.data[run.block.sequence], place.settings.image, patches=run.data[IMAGE].shape[1]
+        )
         return [(_rows(at, place.samples, place.positions),)]
     if operator.sees_images:
-        assert place.settings.image is not None, "a model whose image tokens have no place is refused"
+        assert place.settings.image is not None, (
+            "a model whose image tokens have no place is refused"
+        )
         ids = run.data[run.block.sequence]
-        return [(image_runs(ids.index_select(0, numbers(place.samples, like=ids)), token=place.settings.image.token),)]
+        return [
+            (
+                image_runs(
+                    ids.index_select(0, numbers(place.samples, like=ids)),
+                    token=place.settings.image.token,
+                ),
+            )
+        ]
     if operator.kind is OperatorKind.EMBEDDING:
         ids = run.data[TEXT if run.block.sequence == TEACHER else run.block.sequence]
         return [(_rows(ids, place.samples, place.positions).unsqueeze(-1),)]
@@ -211,7 +285,9 @@ def _data(run: BlockRun, operator: Operator, place: OperatorShare, store: Parame
 
 
 def _selection(run: BlockRun, operator: Operator, values: dict[str, Gradients]) -> list[Values]:
-    """What the block's indexer selected for the queries of a core; cuts that have it elsewhere are refused before a step."""
+    """What the block's indexer selected for the queries of a core; cuts that have it elsewhere are
+    refused before a step.
+    """
     if operator.kind is not OperatorKind.ATTENTION or operator.choice is None:
         return []
     maker = next(o for o in run.block.operators if o.kind is OperatorKind.INDEX)
@@ -220,7 +296,9 @@ def _selection(run: BlockRun, operator: Operator, values: dict[str, Gradients]) 
 
 def _rows(whole: torch.Tensor, samples: Indices, positions: Indices) -> torch.Tensor:
     """The device's part of (samples, positions)."""
-    return whole.index_select(0, numbers(samples, like=whole)).index_select(1, numbers(positions, like=whole))
+    return whole.index_select(0, numbers(samples, like=whole)).index_select(
+        1, numbers(positions, like=whole)
+    )
 
 
 def _moved(
@@ -233,12 +311,24 @@ def _moved(
     numbers: bool = False,
 ) -> Task[torch.Tensor | None]:
     """An activation or its gradient in another layout; `numbers`: whole ones."""
-    device, dtype = run.site.device + run.site.base, torch.int64 if numbers else store.precision.compute
-    return (yield from moved(value, source, wanted, device=device, key=(*run.key, *what), dtype=dtype, on=store.on))
+    device, dtype = (
+        run.site.device + run.site.base,
+        torch.int64 if numbers else store.precision.compute,
+    )
+    return (
+        yield from moved(
+            value, source, wanted, device=device, key=(*run.key, *what), dtype=dtype, on=store.on
+        )
+    )
 
 
-def _weights(run: BlockRun, operator: Operator, place: OperatorShare, store: ParameterStore) -> dict[str, torch.Tensor]:
-    return {p.name: store.use(run.run, run.layer, operator, p, place.parameters[p.name]) for p in operator.parameters}
+def _weights(
+    run: BlockRun, operator: Operator, place: OperatorShare, store: ParameterStore
+) -> dict[str, torch.Tensor]:
+    return {
+        p.name: store.use(run.run, run.layer, operator, p, place.parameters[p.name])
+        for p in operator.parameters
+    }
 
 
 def run_backward(
@@ -250,10 +340,12 @@ def run_backward(
     *,
     balance: Balance | None = None,
 ) -> Task[Inputs]:
-    """Cotangents of what the layer read, on this device; nothing of tensors without a gradient (`model.gradients`).
+    """Cotangents of what the layer read, on this device; nothing of tensors without a gradient
+    (`model.gradients`).
 
     Args:
-        gradients: of every extent of its output. balance: of the load-balancing loss; None: there is none.
+        gradients: of every extent of its output.
+        balance: of the load-balancing loss; None: there is none.
     """
     constant = without_gradient(run.block)
     waiting: dict[tuple[str, int], dict[tuple[Back, ...], list[torch.Tensor | None]]] = {}
@@ -264,7 +356,9 @@ def run_backward(
         for index, way in enumerate(_exits(run, last)):
             device, key = run.site.device + run.site.base, (*run.key, "enter", index)
             here, dtype = gradients[index], store.precision.compute
-            cotangents[last.name][index] = yield from given_back(here, way.back, device=device, key=key, dtype=dtype, on=store.on)
+            cotangents[last.name][index] = yield from given_back(
+                here, way.back, device=device, key=key, dtype=dtype, on=store.on
+            )
     for operator in (o for o in reversed(run.block.operators) if o.name not in constant):
         yield from _collect(run, operator.name, waiting, cotangents, store)
         if is_stand_in(operator):
@@ -278,8 +372,15 @@ def run_backward(
         if ran is not None and asks_inputs(operator, constant):
             assert place is not None
             weights = _weights(run, operator, place, store)
-            backs = yield from scoped(numerics_of(operator).input_grad(place, ran.saved, ran.grads, weights), (*run.key, "I"))
-            if balance is not None and operator.experts is not None and operator in routers(run.block):
+            backs = yield from scoped(
+                numerics_of(operator).input_grad(place, ran.saved, ran.grads, weights),
+                (*run.key, "I"),
+            )
+            if (
+                balance is not None
+                and operator.experts is not None
+                and operator in routers(run.block)
+            ):
                 backs = _balanced(backs, ran.saved.inputs[0][0], balance, shape=operator.experts)
             if run.site.whole:
                 backs = past.shorter(operator, backs)
@@ -304,12 +405,19 @@ def run_backward(
 
 
 def _balanced(
-    backs: tuple[Gradients | None, ...], logits: torch.Tensor, balance: Balance, *, shape: ExpertShape
+    backs: tuple[Gradients | None, ...],
+    logits: torch.Tensor,
+    balance: Balance,
+    *,
+    shape: ExpertShape,
 ) -> tuple[Gradients | None, ...]:
     """The gradient of a router's logits, with that of the load-balancing loss."""
     (own, *others), *rest = (one or () for one in backs)
     assert own is not None, "logits have a gradient"
-    return ((own + balance_grad(logits, balance.total, shape=shape, factor=balance.factor), *others), *rest)
+    return (
+        (own + balance_grad(logits, balance.total, shape=shape, factor=balance.factor), *others),
+        *rest,
+    )
 
 
 def _keep(cotangents: dict[str, list[torch.Tensor | None]], name: str, parts: Gradients) -> None:
@@ -329,7 +437,9 @@ def _collect(
     cotangents: dict[str, list[torch.Tensor | None]],
     store: ParameterStore,
 ) -> Task[None]:
-    """Sum what the readers of `name` return where it was made; what returns in one layout moves together."""
+    """Sum what the readers of `name` return where it was made; what returns in one layout moves
+    together.
+    """
     indices = sorted(index for known, index in waiting if known == name)
     for index in indices:
         total: torch.Tensor | None = None
@@ -337,7 +447,9 @@ def _collect(
             here = [p for p in parts if p is not None]
             value = sum(here[1:], here[0]) if here else None
             device, key = run.site.device + run.site.base, (*run.key, "B", name, index, number)
-            value = yield from given_back(value, back, device=device, key=key, dtype=store.precision.compute, on=store.on)
+            value = yield from given_back(
+                value, back, device=device, key=key, dtype=store.precision.compute, on=store.on
+            )
             if value is not None:
                 total = value if total is None else total + value
         known = cotangents.setdefault(name, [])
@@ -347,9 +459,15 @@ def _collect(
 
 
 def _output_grads(
-    run: BlockRun, operator: Operator, place: OperatorShare, cotangents: dict[str, list[torch.Tensor | None]], store: ParameterStore
+    run: BlockRun,
+    operator: Operator,
+    place: OperatorShare,
+    cotangents: dict[str, list[torch.Tensor | None]],
+    store: ParameterStore,
 ) -> Gradients:
-    """Cotangents of all extents that an operator wrote, zeros where nobody read; of a loss, the factor of each token."""
+    """Cotangents of all extents that an operator wrote, zeros where nobody read; of a loss, the
+    factor of each token.
+    """
     if is_routed(operator) or (operator.kind is OperatorKind.ROUTE and len(operator.writes) == 1):
         return tuple(cotangents.get(operator.name, ()))
     shape = (_count(place.samples), _count(place.positions))
@@ -360,7 +478,9 @@ def _output_grads(
     found = []
     for index, (low, high) in enumerate(place.writes):
         value = known[index] if index < len(known) else None
-        found.append(torch.zeros((*shape, high - low), dtype=dtype, device=on) if value is None else value)
+        found.append(
+            torch.zeros((*shape, high - low), dtype=dtype, device=on) if value is None else value
+        )
     return tuple(found)
 
 
@@ -377,7 +497,9 @@ def run_weights(run: BlockRun, state: LayerState, store: ParameterStore) -> Task
         place = place_of(run.site, operator)
         assert place is not None
         weights = _weights(run, operator, place, store)
-        found = yield from scoped(numerics_of(operator).weight_grad(place, ran.saved, ran.grads, weights), (*run.key, "W"))
+        found = yield from scoped(
+            numerics_of(operator).weight_grad(place, ran.saved, ran.grads, weights), (*run.key, "W")
+        )
         for parameter in operator.parameters:
             if parameter.trainable and parameter.name in found:
                 box = place.parameters[parameter.name]

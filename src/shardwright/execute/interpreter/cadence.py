@@ -1,4 +1,6 @@
-"""When sharded parameters are whole, and when gradients are summed: beside the work of the layers before and behind."""
+"""When sharded parameters are whole, and when gradients are summed: beside the work of the layers
+before and behind.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Around:
     """Whether it does anything."""
 
     def begin(self, node: Node, kind: TaskKind, *, then: Node | None = None) -> Task[None]:
-        """Before a pass of a layer; `kind`: of the action; `then`: the layer whose pass is next in it."""
+        """Before a pass of a layer; `kind`: of the action; `then`: the layer whose pass is next in
+        it.
+        """
         yield from ()
 
     def end(self, node: Node, *, weights: bool) -> Task[None]:
@@ -42,17 +46,25 @@ NOTHING = Around()
 
 @dataclass(slots=True)
 class Cadenced(Around):
-    """Parameters are gathered for each pass of a layer and dropped after it; gradients are summed after each microbatch's, or the last.
+    """Parameters are gathered for each pass of a layer and dropped after it; gradients are summed
+    after each microbatch's, or the last.
 
-    Only of buckets that all devices of a party work on together; others are gathered and summed once a step. A backward needs the weights
-    of what has one (`model.gradients`), and of what is made again for it; weight gradients those of what is trained. While a layer is at
-    work the parameters of the next are gathered, and the gradients of the one before are summed (`Begin`): no more than these two.
+    Only of buckets that all devices of a party work on together; others are gathered and summed
+    once a step. A backward needs the weights of what has one (`model.gradients`), and of what is
+    made again for it; weight gradients those of what is trained. While a layer is at work the
+    parameters of the next are gathered, and the gradients of the one before are summed (`Begin`):
+    no more than these two.
 
     Args:
-        buckets: of the device. pieces: of those whose parameters are sharded. uses, sums: gather at each use; sum after each microbatch.
-        passes: by bucket, how many passes of a layer in a step make gradients of it; its sum over devices may begin behind the last.
-        total: by bucket, the device's piece of the gradient of the microbatches so far. whole: its piece of the step's gradient, where the
-            sum was begun behind the last pass. ahead: gathers that were begun for the next layer. summing: sums that were begun.
+        buckets: of the device.
+        pieces: of those whose parameters are sharded.
+        uses, sums: gather at each use; sum after each microbatch.
+        passes: by bucket, how many passes of a layer in a step make gradients of it; its sum over
+            devices may begin behind the last.
+        total: by bucket, the device's piece of the gradient of the microbatches so far.
+        whole: its piece of the step's gradient, where the sum was begun behind the last pass.
+        ahead: gathers that were begun for the next layer.
+        summing: sums that were begun.
     """
 
     device: int
@@ -67,7 +79,9 @@ class Cadenced(Around):
     whole: dict[int, torch.Tensor] = field(default_factory=dict)
     ahead: dict[int, Beside[torch.Tensor]] = field(default_factory=dict)
     summing: dict[int, Beside[torch.Tensor]] = field(default_factory=dict)
-    _known: dict[tuple[int, TaskKind], tuple[Node, tuple[Bucket, ...]]] = field(default_factory=dict)
+    _known: dict[tuple[int, TaskKind], tuple[Node, tuple[Bucket, ...]]] = field(
+        default_factory=dict
+    )
     _done: Counter[int] = field(default_factory=Counter)
 
     @property
@@ -80,14 +94,20 @@ class Cadenced(Around):
         return self.uses and self.device in bucket.together and bucket.number in self.pieces
 
     def adds(self, bucket: Bucket) -> bool:
-        """Its gradients are summed after each microbatch: of several parties by those that keep pieces of them."""
+        """Its gradients are summed after each microbatch: of several parties by those that keep
+        pieces of them.
+        """
         if not (self.sums and self.device in bucket.together and bucket.trainable):
             return False
         sharers = bucket.sharing(self.device)
-        return not sharers.parties or (bucket.in_parties and sharers.party(self.device).degrees[1] > 1)
+        return not sharers.parties or (
+            bucket.in_parties and sharers.party(self.device).degrees[1] > 1
+        )
 
     def closes(self, bucket: Bucket) -> bool:
-        """Its gradients are summed once a step, as soon as all of them are there: by devices that are then at the same layer."""
+        """Its gradients are summed once a step, as soon as all of them are there: by devices that
+        are then at the same layer.
+        """
         alike = bucket.together.issuperset(bucket.devices) and not bucket.in_parties
         return bucket.trainable and not self.adds(bucket) and alike and not bucket.copies
 
@@ -96,7 +116,9 @@ class Cadenced(Around):
         now = {bucket.number: bucket for bucket in self._of(node, kind) if self.gathers(bucket)}
         for number, bucket in now.items():
             ahead = self.ahead.pop(number, None)
-            self.views[number].show((yield from self._gathered(bucket) if ahead is None else ended(ahead)))
+            self.views[number].show(
+                (yield from self._gathered(bucket) if ahead is None else ended(ahead))
+            )
         for bucket in () if then is None else filter(self.gathers, self._of(then, kind)):
             # What is whole now is dropped before the next layer.
             if bucket.number not in now:
@@ -112,7 +134,9 @@ class Cadenced(Around):
             self._done[bucket.number] += 1
             if self.adds(bucket):
                 adding.append(bucket)
-            elif self.closes(bucket) and self._done[bucket.number] == self.passes.get(bucket.number):
+            elif self.closes(bucket) and self._done[bucket.number] == self.passes.get(
+                bucket.number
+            ):
                 closing.append(bucket)
         if adding or closing:
             yield from self.settled()
@@ -123,7 +147,9 @@ class Cadenced(Around):
             else:
                 self.summing[bucket.number] = yield from begun(task)
         for bucket in closing:
-            self.summing[bucket.number] = yield from begun(owned(self.device, bucket, self._own(bucket), precision=precision))
+            self.summing[bucket.number] = yield from begun(
+                owned(self.device, bucket, self._own(bucket), precision=precision)
+            )
         forgotten({b.number for b in adding}, self.views)
         dropped({b.number for b in self._of(node, TaskKind.F) if self.gathers(b)}, self.views)
 
@@ -151,8 +177,15 @@ class Cadenced(Around):
         """Buckets on the device of the parameters that a pass of a layer needs."""
         if (id(node), kind) not in self._known:
             run, model = node.segment.run, self.store.model
-            keys = {origin(model, run, node.layer, o, p).key for o in needed(node, kind) for p in o.parameters}
-            self._known[id(node), kind] = node, tuple(b for b in self.buckets if any(key in keys for key, _ in b.boxes))
+            keys = {
+                origin(model, run, node.layer, o, p).key
+                for o in needed(node, kind)
+                for p in o.parameters
+            }
+            self._known[id(node), kind] = (
+                node,
+                tuple(b for b in self.buckets if any(key in keys for key, _ in b.boxes)),
+            )
         return self._known[id(node), kind][1]
 
 
@@ -190,7 +223,9 @@ def dropped(numbers: set[int], views: Views) -> None:
 
 
 def forgotten(numbers: set[int], views: Views) -> None:
-    """Drop the gradients of buckets that have been summed: a part that lies in other buckets too has zeros in their place."""
+    """Drop the gradients of buckets that have been summed: a part that lies in other buckets too
+    has zeros in their place.
+    """
     keep = _elsewhere(numbers, views)
     for part in (part for number in numbers for part in views[number].parts):
         if id(part.held) not in keep:
@@ -201,4 +236,13 @@ def forgotten(numbers: set[int], views: Views) -> None:
 
 def _elsewhere(numbers: set[int], views: Views) -> set[int]:
     """Identities of the parts that lie in other buckets than these."""
-    return {id(part.held) for number, view in views.items() if number not in numbers for part in view.parts} if numbers else set()
+    return (
+        {
+            id(part.held)
+            for number, view in views.items()
+            if number not in numbers
+            for part in view.parts
+        }
+        if numbers
+        else set()
+    )

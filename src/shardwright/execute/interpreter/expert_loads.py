@@ -16,10 +16,13 @@ from shardwright.program.layout.cells import token_box
 from shardwright.program.stages.parts import Segment
 
 Routed = dict[str, tuple[torch.Tensor, torch.Tensor]]
-"""By router: (.., experts) logits, and (.., topk) numbers of the experts that it chose, of the device's tokens."""
+"""By router: (.., experts) logits, and (.., topk) numbers of the experts that it chose, of the
+device's tokens."""
 
 
-def first_holders(segment: Segment, operator: Operator, *, length: int, base: int) -> frozenset[int]:
+def first_holders(
+    segment: Segment, operator: Operator, *, length: int, base: int
+) -> frozenset[int]:
     """The first of the devices that have the same tokens of an operator."""
     first: dict[object, int] = {}
     for device, cell in segment.cells.cells.get(operator.klass, {}).items():
@@ -33,8 +36,9 @@ class ExpertLoads:
     """A device's counts of a step, of routers with a bias of the choice.
 
     Args:
-        length: positions of the text. counts: by the bias, tokens that chose each expert, in float64, which adds them exactly. holders: by
-            (lane, chunk, node, operator), whether the device counts its tokens.
+        length: positions of the text.
+        counts: by the bias, tokens that chose each expert, in float64, which adds them exactly.
+        holders: by (lane, chunk, node, operator), whether the device counts its tokens.
     """
 
     device: int
@@ -50,15 +54,22 @@ class ExpertLoads:
             if bias is None:
                 continue
             if key not in self.holders:
-                self.holders[key] = self.device in first_holders(node.segment, operator, length=self.length, base=base)
+                self.holders[key] = self.device in first_holders(
+                    node.segment, operator, length=self.length, base=base
+                )
             if self.holders[key]:
                 own = (node.segment.run, node.layer, operator.name, bias.name)
-                counts, known = chosen_counts(routed[operator.name][1], experts=bias.size), self.counts.get(own)
+                counts, known = (
+                    chosen_counts(routed[operator.name][1], experts=bias.size),
+                    self.counts.get(own),
+                )
                 self.counts[own] = counts if known is None else known + counts
 
 
 def chosen_counts(chosen: torch.Tensor, *, experts: int) -> torch.Tensor:
-    """(experts,) in float64: how often each number is among those chosen. Not `bincount`, which waits for the accelerator."""
+    """(experts,) in float64: how often each number is among those chosen. Not `bincount`, which
+    waits for the accelerator.
+    """
     numbers = chosen.flatten()
     counts = torch.zeros(experts, dtype=torch.float64, device=chosen.device)
     return counts.index_add_(0, numbers, torch.ones_like(numbers, dtype=torch.float64))

@@ -1,4 +1,6 @@
-"""What a device does in a step, from its row of the order: actions, and the layers that each passes through."""
+"""What a device does in a step, from its row of the order: actions, and the layers that each passes
+through.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,18 @@ def actions(device: int, rows: ActionRows) -> Iterator[tuple[TaskKind, Turn]]:
     """(kind, place) of each action of a device, in order."""
     row = next(i for i, devices in enumerate(rows.devices) if device in devices)
     for action in range(int(rows.row_start[row]), int(rows.row_start[row + 1])):
-        place = (int(rows.lane[action]), int(rows.chunk[action]), int(rows.microbatch[action]), int(rows.slice[action]))
+        place = (
+            int(rows.lane[action]),
+            int(rows.chunk[action]),
+            int(rows.microbatch[action]),
+            int(rows.slice[action]),
+        )
         yield TaskKind(int(rows.kind[action])), place
 
 
-def weight_passes(device: int, rows: ActionRows, stages: tuple[tuple[StageParts, ...], ...], model: Model) -> Iterator[Node]:
+def weight_passes(
+    device: int, rows: ActionRows, stages: tuple[tuple[StageParts, ...], ...], model: Model
+) -> Iterator[Node]:
     """The layer of every pass of a step that makes weight gradients on a device."""
     for kind, (lane, chunk, *_) in actions(device, rows):
         if kind in (TaskKind.B, TaskKind.W):

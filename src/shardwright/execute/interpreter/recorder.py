@@ -1,4 +1,6 @@
-"""What really happened, and when: a recorder that tasks of devices tell what they do, and that sees what they ask."""
+"""What really happened, and when: a recorder that tasks of devices tell what they do, and that sees
+what they ask.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,28 @@ from typing import Any
 import torch.distributed as dist
 
 from shardwright.execute.transport.record import moved
-from shardwright.execute.transport.requests import Answer, Begin, End, Post, Request, T, Take, Task, answered
+from shardwright.execute.transport.requests import (
+    Answer,
+    Begin,
+    End,
+    Post,
+    Request,
+    T,
+    Take,
+    Task,
+    answered,
+)
 from shardwright.program.instances import TaskKind
-from shardwright.program.step_trace import Origin, Sample, Span, StepTrace, TracedDevice, Track, merged, sorted_spans
+from shardwright.program.step_trace import (
+    Origin,
+    Sample,
+    Span,
+    StepTrace,
+    TracedDevice,
+    Track,
+    merged,
+    sorted_spans,
+)
 
 Tell = Callable[[TaskKind | None, tuple[int, int, int, int]], None]
 """Told what a device begins: its kind and (lane, chunk, microbatch, slice); None: nothing more."""
@@ -30,13 +51,15 @@ class Recorder:
     """Spans of the last step that its devices took.
 
     Args:
-        clock: seconds that only grow. settle: called before each reading, such as ``torch.cuda.synchronize``, so that an accelerator's work
-            counts where it was asked for; overlap of kernels is lost by that. held: bytes that the rank's accelerator holds now, such as
-            ``torch.cuda.memory_allocated``; None = not known. seconds: of a reading of a `clock` that gives none, asked once the step is
-            over. restart: called before a step.
+        clock: seconds that only grow. settle: called before each reading, such as
+            ``torch.cuda.synchronize``, so that an accelerator's work counts where it was asked for;
+            overlap of kernels is lost by that. held: bytes that the rank's accelerator holds now,
+            such as ``torch.cuda.memory_allocated``; None = not known. seconds: of a reading of a
+            `clock` that gives none, asked once the step is over. restart: called before a step.
 
-    Times are by `clock`, set once by the computer's time: ranks of one machine agree as well as its clock is read, machines as well as
-    theirs are kept together; `merged` takes out what contradicts the order of events.
+    Times are by `clock`, set once by the computer's time: ranks of one machine agree as well as its
+    clock is read, machines as well as theirs are kept together; `merged` takes out what contradicts
+    the order of events.
     """
 
     def __init__(
@@ -48,7 +71,13 @@ class Recorder:
         seconds: Callable[[float], float] | None = None,
         restart: Callable[[], None] | None = None,
     ) -> None:
-        self._clock, self._settle, self._held, self._seconds, self._restart = clock, settle, held, seconds, restart
+        self._clock, self._settle, self._held, self._seconds, self._restart = (
+            clock,
+            settle,
+            held,
+            seconds,
+            restart,
+        )
         self._offset = time.time() - self._read(clock())
         self._devices: tuple[int, ...] = ()
         self._spans: list[Span] = []
@@ -56,7 +85,9 @@ class Recorder:
         self._doing: dict[int, tuple[TaskKind, tuple[int, int, int, int], float]] = {}
 
     def watched(self, tasks: Mapping[int, Task[T]]) -> dict[int, Task[T]]:
-        """The same tasks of a step, by device, and what they ask is recorded; what was recorded before is forgotten."""
+        """The same tasks of a step, by device, and what they ask is recorded; what was recorded
+        before is forgotten.
+        """
         self.begin(tasks)
         return {device: self._watched(device, task) for device, task in tasks.items()}
 
@@ -73,16 +104,26 @@ class Recorder:
 
     @contextmanager
     def asking(
-        self, device: int, kind: str, *, track: Track, size: int = 0, place: tuple[int, int, int, int] | None = None
+        self,
+        device: int,
+        kind: str,
+        *,
+        track: Track,
+        size: int = 0,
+        place: tuple[int, int, int, int] | None = None,
     ) -> Iterator[None]:
         """What runs inside asks something of others, and has the answer at its end.
 
         Args:
-            kind: as a span has it. size: bytes that it moves. place: (lane, chunk, microbatch, slice); None: of what the device is doing.
+            kind: as a span has it.
+            size: bytes that it moves.
+            place: (lane, chunk, microbatch, slice); None: of what the device is doing.
         """
         start = self._now()
         yield
-        self._spans.append(self._asked(device, kind, track, size=size, place=place, start=start, end=self._now()))
+        self._spans.append(
+            self._asked(device, kind, track, size=size, place=place, start=start, end=self._now())
+        )
 
     def tell(self, device: int) -> Tell:
         """What the task of `device` calls when it begins something."""
@@ -95,7 +136,9 @@ class Recorder:
                 self._spans.append(
                     Span(
                         device=device,
-                        track=Track.SYNC if done in (TaskKind.GATHER, TaskKind.REDUCE) else Track.COMPUTE,
+                        track=Track.SYNC
+                        if done in (TaskKind.GATHER, TaskKind.REDUCE)
+                        else Track.COMPUTE,
                         kind=done.name,
                         start_s=start,
                         end_s=now,
@@ -113,8 +156,13 @@ class Recorder:
         return begins
 
     def trace(self, *, plan: str) -> StepTrace:
-        """The last step of this rank's devices, from its first span on; see `collected` for the other ranks' too."""
-        spans = [replace(span, start_s=self._read(span.start_s), end_s=self._read(span.end_s)) for span in self._spans]
+        """The last step of this rank's devices, from its first span on; see `collected` for the
+        other ranks' too.
+        """
+        spans = [
+            replace(span, start_s=self._read(span.start_s), end_s=self._read(span.end_s))
+            for span in self._spans
+        ]
         zero = min((span.start_s for span in spans), default=0.0)
         part = StepTrace(
             plan=plan,
@@ -146,8 +194,18 @@ class Recorder:
             end, what = self._now(), moved(device, request)
             track = Track.MESSAGES if isinstance(request, Post | Take) else Track.COLLECTIVES
             size = (what.sent + what.received) * what.element
-            peer = request.to if isinstance(request, Post) else request.source if isinstance(request, Take) else -1
-            self._spans.append(self._asked(device, what.kind, track, size=size, place=None, start=start, end=end, peer=peer))
+            peer = (
+                request.to
+                if isinstance(request, Post)
+                else request.source
+                if isinstance(request, Take)
+                else -1
+            )
+            self._spans.append(
+                self._asked(
+                    device, what.kind, track, size=size, place=None, start=start, end=end, peer=peer
+                )
+            )
             return answer
 
         return answered(task, by)
@@ -183,7 +241,8 @@ class Recorder:
 
 
 def collected(part: StepTrace | None) -> StepTrace:
-    """The parts of all ranks as one trace. All ranks of the process group call it; a rank without devices gives None.
+    """The parts of all ranks as one trace. All ranks of the process group call it; a rank without
+    devices gives None.
 
     Raises:
         DataError: as `merged`.

@@ -26,9 +26,15 @@ class Node:
     """One layer (or one operator of a cut block) of a stage.
 
     Args:
-        number: in the stage. segment: of which it is a layer. layer: of its run. block: what it runs.
-        reads: (name in the block, whose latest output it is). makes: its output. recomputed: only its inputs are kept.
-        again: operators that run again before backward. dropped: those of them whose output nobody keeps.
+        number: in the stage.
+        segment: of which it is a layer.
+        layer: of its run.
+        block: what it runs.
+        reads: (name in the block, whose latest output it is).
+        makes: its output.
+        recomputed: only its inputs are kept.
+        again: operators that run again before backward.
+        dropped: those of them whose output nobody keeps.
         hosted: percent of what is kept of an operator that waits on the host.
     """
 
@@ -48,7 +54,9 @@ class Node:
 def _nodes(key: _Key) -> tuple[Node, ...]:
     found: list[Node] = []
     for segment in key.stage.segments:
-        names = {name for keep in segment.keeps if keep.how is How.RECOMPUTE for name in keep.operators}
+        names = {
+            name for keep in segment.keeps if keep.how is How.RECOMPUTE for name in keep.operators
+        }
         again, dropped = _recomputed(segment)
         hosted = _hosted(segment)
         whole = key.model.blocks[key.model.runs[segment.run].block]
@@ -73,14 +81,20 @@ def _nodes(key: _Key) -> tuple[Node, ...]:
 
 
 def _recomputed(segment: Segment) -> tuple[frozenset[str], frozenset[str]]:
-    """(operators that run again, those whose output is not kept): cores alone keep what the projection behind them reads, as lowered."""
+    """(operators that run again, those whose output is not kept): cores alone keep what the
+    projection behind them reads, as lowered.
+    """
     again: set[str] = set()
     dropped: set[str] = set()
     keeps = [keep for keep in segment.keeps if keep.how is How.RECOMPUTE]
     for keep in keeps if all("full" not in k.operators for k in keeps) else ():
         found = named(segment.block.operators, keep.operators)
         if set(keep.operators) == {"core"}:
-            again |= {o.name for o in segment.block.operators if o.name in found and o.attention is not None}
+            again |= {
+                o.name
+                for o in segment.block.operators
+                if o.name in found and o.attention is not None
+            }
         else:
             again, dropped = again | found, dropped | found
     constant = without_gradient(segment.block)
@@ -115,7 +129,9 @@ def stage_nodes(stage: StageParts, model: Model) -> tuple[Node, ...]:
     return _nodes(_Key(stage, model))
 
 
-def _reads(model: Model, segment: Segment, layer: int, whole: Block) -> tuple[tuple[str, Output], ...]:
+def _reads(
+    model: Model, segment: Segment, layer: int, whole: Block
+) -> tuple[tuple[str, Output], ...]:
     """The outputs that a layer, or an operator of it, reads."""
     names = {other.name: i for i, other in enumerate(model.runs)}
     inputs = [names[name] for name in model.runs[segment.run].inputs]
@@ -128,7 +144,9 @@ def _reads(model: Model, segment: Segment, layer: int, whole: Block) -> tuple[tu
     if operator.kind is OperatorKind.EMBEDDING:
         return ()
     found = ((name, outside.get(name, segment.run)) for name in dict.fromkeys(operator.inputs))
-    return tuple((name, (run, "" if name in outside else name)) for name, run in found if run is not None)
+    return tuple(
+        (name, (run, "" if name in outside else name)) for name, run in found if run is not None
+    )
 
 
 def output_extents(model: Model, output: Output, *, width: int) -> tuple[Extent, ...]:
@@ -136,7 +154,9 @@ def output_extents(model: Model, output: Output, *, width: int) -> tuple[Extent,
     run, name = output
     if not name:
         return (Extent(dim=Dim.HIDDEN, size=width),)
-    return crossing(next(o for o in model.blocks[model.runs[run].block].operators if o.name == name))
+    return crossing(
+        next(o for o in model.blocks[model.runs[run].block].operators if o.name == name)
+    )
 
 
 def output_sequence(model: Model, output: Output) -> str:

@@ -26,7 +26,10 @@ def own_device(text: str, environment: Mapping[str, str]) -> torch.device:
     if text == "cuda" and not here:
         raise UsageError("there is no CUDA device here", hint="--on cpu")
     if text not in ("", "cpu", "cuda"):
-        raise UsageError(f"--on {text[:40]!r} is no device that runs plans", hint="cpu or cuda: ranks take a host's GPUs in turn")
+        raise UsageError(
+            f"--on {text[:40]!r} is no device that runs plans",
+            hint="cpu or cuda: ranks take a host's GPUs in turn",
+        )
     if text == "cpu" or not here:
         return torch.device("cpu")
     found = torch.device("cuda", int(environment.get("LOCAL_RANK", "0")) % here)
@@ -35,10 +38,12 @@ def own_device(text: str, environment: Mapping[str, str]) -> torch.device:
 
 
 def backend_of(transport: str, on: torch.device, environment: Mapping[str, str]) -> str:
-    """The backend of torch.distributed whose communicators carry tensors between ranks; empty = messages by the host.
+    """The backend of torch.distributed whose communicators carry tensors between ranks; empty =
+    messages by the host.
 
     Args:
-        transport: one of `TRANSPORTS`. By itself it is NCCL where each rank has a GPU of its own, and gloo on a processor.
+        transport: one of `TRANSPORTS`. By itself it is NCCL where each rank has a GPU of its own,
+            and gloo on a processor.
 
     Raises:
         UsageError: ranks that share a GPU cannot be a group of NCCL.
@@ -49,5 +54,8 @@ def backend_of(transport: str, on: torch.device, environment: Mapping[str, str])
     if transport == MESSAGES or (transport == AUTO and shared):
         return ""
     if shared:
-        raise UsageError("ranks that share a GPU cannot meet in NCCL", hint=f"--transport {MESSAGES}, or a GPU for each rank")
+        raise UsageError(
+            "ranks that share a GPU cannot meet in NCCL",
+            hint=f"--transport {MESSAGES}, or a GPU for each rank",
+        )
     return NCCL

@@ -1,4 +1,6 @@
-"""Ranks end with the process that started them, however it ends: they hold the reading end of a pipe that it alone writes to."""
+"""Ranks end with the process that started them, however it ends: they hold the reading end of a
+pipe that it alone writes to.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def ending() -> tuple[signal.Signals, ...]:
 
 @contextmanager
 def lifeline() -> Iterator[int]:
-    """A descriptor for ranks to inherit, which reads as ended once this process is gone or has left the context."""
+    """A descriptor for ranks to inherit, which reads as ended once this process is gone or has left
+    the context.
+    """
     reading, writing = os.pipe()  # neither is inherited unless it is passed on
     try:
         yield reading
@@ -31,10 +35,14 @@ def lifeline() -> Iterator[int]:
         os.close(reading)
 
 
-def end_with_launcher(environment: Mapping[str, str], *, end: Callable[[int], object] = os._exit) -> threading.Thread | None:
-    """Watch, in a thread, the process that started this rank; None where it was not started by `launch`.
+def end_with_launcher(
+    environment: Mapping[str, str], *, end: Callable[[int], object] = os._exit
+) -> threading.Thread | None:
+    """Watch, in a thread, the process that started this rank; None where it was not started by
+    `launch`.
 
-    What is under way is not finished: a checkpoint that is being made has no name yet, and the one before is whole.
+    What is under way is not finished: a checkpoint that is being made has no name yet, and the one
+    before is whole.
     """
     number = environment.get(VARIABLE, "")
     if not number.isdigit():

@@ -1,4 +1,6 @@
-"""What a run is asked, checked before any rank is started. Needs no PyTorch, which takes each rank seconds to load."""
+"""What a run is asked, checked before any rank is started. Needs no PyTorch, which takes each rank
+seconds to load.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,15 @@ from collections.abc import Iterable
 
 from shardwright.errors import StrategyError, UsageError, nearest
 from shardwright.execute.launch.metrics import require_appendable
-from shardwright.execute.launch.run_report import BACKENDS, FORMATS, NATIVE, NOISES, OWN, TRANSPORTS, RunOptions
+from shardwright.execute.launch.run_report import (
+    BACKENDS,
+    FORMATS,
+    NATIVE,
+    NOISES,
+    OWN,
+    TRANSPORTS,
+    RunOptions,
+)
 from shardwright.execute.launch.tensorboard import require_tensorboard
 from shardwright.execute.state.folders import latest, step_of
 from shardwright.execute.training.rate import CURVES
@@ -19,21 +29,28 @@ from shardwright.program.problem import Problem
 
 
 def run_settings(problem: Problem, options: RunOptions) -> Settings:
-    """The numbers that a run computes with: of the model, or of the folder of weights, and what the run says of routers.
+    """The numbers that a run computes with: of the model, or of the folder of weights, and what the
+    run says of routers.
 
     Raises:
         DataError: as `settings_of`.
     """
-    own = problem.model.settings if options.weights is None else settings_of(options.weights, model=problem.model)
+    own = (
+        problem.model.settings
+        if options.weights is None
+        else settings_of(options.weights, model=problem.model)
+    )
     return options.trained_settings(own)
 
 
 def require_runnable(problem: Problem, options: RunOptions) -> None:
-    """Raise for what no rank could use: words, files of tokens (but for each token), the configuration of weights, steps left to do.
+    """Raise for what no rank could use: words, files of tokens (but for each token), the
+    configuration of weights, steps left to do.
 
     Raises:
-        UsageError: an unknown word; nothing is left to do. DataError: as `open_rows` and `settings_of`. OutputError: no metrics can be
-            written. StrategyError: as `require_trainable` and `require_biases`.
+        UsageError: an unknown word; nothing is left to do. DataError: as `open_rows` and
+            `settings_of`. OutputError: no metrics can be written. StrategyError: as
+            `require_trainable` and `require_biases`.
     """
     words: list[tuple[str, str, Iterable[str]]] = [
         ("backend", options.backend, BACKENDS),
@@ -53,15 +70,21 @@ def require_runnable(problem: Problem, options: RunOptions) -> None:
     for files in filter(None, (options.data, options.eval_data)):
         open_rows(dict(files), model=problem.model, job=problem.job, share=None)
     if (options.eval_every or options.eval_batches) and not options.eval_data:
-        raise UsageError("--eval-every and --eval-batches need data that are not learnt", hint="--eval-data FILE")
+        raise UsageError(
+            "--eval-every and --eval-batches need data that are not learnt", hint="--eval-data FILE"
+        )
     require_trainable(problem.model, run_settings(problem, options))
     require_biases(problem.model, options.router_bias_update)
     if options.router_bias_update is not None and options.backend == NATIVE:
         raise StrategyError(
-            f"--router-bias-update {options.router_bias_update:g}: PyTorch's engine does not move biases of routers",
+            f"--router-bias-update {options.router_bias_update:g}: PyTorch's engine does not move"
+            " biases of routers",
             hint=f"--backend {OWN}",
             rule="native.bias",
         )
     newest = latest(options.checkpoints) if options.checkpoints is not None else None
     if newest is not None and step_of(newest.name) >= options.steps:
-        raise UsageError(f"{newest} has all {options.steps} steps", hint="more --steps, or another --checkpoints folder")
+        raise UsageError(
+            f"{newest} has all {options.steps} steps",
+            hint="more --steps, or another --checkpoints folder",
+        )

@@ -1,4 +1,6 @@
-"""What a run holds at most: tensors on an accelerator; on a processor what its programs have asked of memory and not given back."""
+"""What a run holds at most: tensors on an accelerator; on a processor what its programs have asked
+of memory and not given back.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,25 @@ class _Mallinfo2(ctypes.Structure):
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
-        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
     )
 
 
 @dataclass(slots=True)
 class Held:
-    """Bytes since a run began. most: held at once. grown: by which the process is larger than before: what the C library keeps of what was
-    freed is in it; on an accelerator as `most`.
+    """Bytes since a run began. most: held at once. grown: by which the process is larger than
+    before: what the C library keeps of what was freed is in it; on an accelerator as `most`.
     """
 
     most: int = 0
@@ -39,7 +52,8 @@ class Held:
 def watched(on: torch.device) -> Iterator[Held]:
     """What this process holds while the context lasts; known behind it.
 
-    Where the C library does not say what is in use (it is not glibc's, 2.33 or later) both numbers are what the process grew by.
+    Where the C library does not say what is in use (it is not glibc's, 2.33 or later) both numbers
+    are what the process grew by.
     """
     found = Held()
     if on.type == "cuda":
@@ -56,7 +70,11 @@ def watched(on: torch.device) -> Iterator[Held]:
         while not ended.wait(EVERY_S):
             found.most = max(found.most, look() - first)
 
-    thread = Thread(target=watch, args=(look,), daemon=True, name="held-memory") if look is not None else None
+    thread = (
+        Thread(target=watch, args=(look,), daemon=True, name="held-memory")
+        if look is not None
+        else None
+    )
     if thread is not None:
         thread.start()
     try:
@@ -88,4 +106,6 @@ def _in_use() -> Callable[[], int] | None:
 
 def _largest() -> int:
     """Bytes: the most that this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )

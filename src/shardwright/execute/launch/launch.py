@@ -1,4 +1,6 @@
-"""Ranks of a run on this machine, as processes of their own: started, watched, stopped together. Needs no PyTorch."""
+"""Ranks of a run on this machine, as processes of their own: started, watched, stopped together.
+Needs no PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +39,19 @@ def is_rank(environment: Mapping[str, str]) -> bool:
 def launch(words: Sequence[str], *, ranks: int) -> int:
     """Start ``shardwright words`` as so many ranks, and wait for all; the exit code of the run.
 
-    Rank 0 writes to this process's output. An interrupt (Ctrl-C), or the end of the terminal, is passed on: ranks end after the step that
-    they are in, a second one ends them at once. When a rank fails the others are given `GRACE_S` seconds; when this process is killed, all
-    ranks end.
+    Rank 0 writes to this process's output. An interrupt (Ctrl-C), or the end of the terminal, is
+    passed on: ranks end after the step that they are in, a second one ends them at once. When a
+    rank fails the others are given `GRACE_S` seconds; when this process is killed, all ranks end.
 
     Raises:
         ShardwrightError: the first rank's own error; run.peer if a rank was killed.
     """
     with TemporaryDirectory(prefix="shardwright-") as name, lifeline() as alive:
         folder, port = Path(name), _free_port()
-        processes = [_start(words, rank=rank, ranks=ranks, port=port, folder=folder, alive=alive) for rank in range(ranks)]
+        processes = [
+            _start(words, rank=rank, ranks=ranks, port=port, folder=folder, alive=alive)
+            for rank in range(ranks)
+        ]
         try:
             with _passed_on(processes):
                 failed = _wait(processes)
@@ -60,7 +65,9 @@ def launch(words: Sequence[str], *, ranks: int) -> int:
         return max(process.returncode for process in processes)
 
 
-def _start(words: Sequence[str], *, rank: int, ranks: int, port: int, folder: Path, alive: int) -> subprocess.Popen[bytes]:
+def _start(
+    words: Sequence[str], *, rank: int, ranks: int, port: int, folder: Path, alive: int
+) -> subprocess.Popen[bytes]:
     here = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -72,9 +79,15 @@ def _start(words: Sequence[str], *, rank: int, ranks: int, port: int, folder: Pa
     }
     # Threads of ranks that share cores would wait for each other.
     threads = {"OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // ranks, 1))}
-    environment = {**threads, **os.environ, **{key: str(value) for key, value in here.items()}, FOLDER: str(folder)}
+    environment = {
+        **threads,
+        **os.environ,
+        **{key: str(value) for key, value in here.items()},
+        FOLDER: str(folder),
+    }
     with _said_by(folder, rank).open("wb") as said:
-        # Of its own session: an interrupt of the terminal reaches this process alone, which passes it on once.
+        # Of its own session: an interrupt of the terminal reaches this process alone, which passes
+        # it on once.
         return subprocess.Popen(
             [sys.executable, "-m", "shardwright", *words],
             env=environment,
@@ -127,18 +140,37 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> list[int]:
         if time.monotonic() > deadline:
             break
         time.sleep(POLL_S)
-    return failed + [r for r, p in enumerate(processes) if r not in failed and p.poll() not in (None, 0, INTERRUPTED)]
+    return failed + [
+        r
+        for r, p in enumerate(processes)
+        if r not in failed and p.poll() not in (None, 0, INTERRUPTED)
+    ]
 
 
-def _cause(failed: Sequence[int], processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> ShardwrightError:
+def _cause(
+    failed: Sequence[int], processes: Sequence[subprocess.Popen[bytes]], folder: Path
+) -> ShardwrightError:
     """Why the run ended: a killed rank, else the first error that is not about another rank."""
     said = {rank: read_error(folder, rank) for rank in failed}
     for rank in failed:
         code = processes[rank].returncode
         if said[rank] is None:
-            last = _said_by(folder, rank).read_text(errors="replace").strip().rpartition("\n")[2][:LAST]
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}{last and f': {last}'}"
-            return StrategyError(f"rank {rank} {how}", hint="run again: it goes on from the last checkpoint", rule=PEER)
+            last = (
+                _said_by(folder, rank)
+                .read_text(errors="replace")
+                .strip()
+                .rpartition("\n")[2][:LAST]
+            )
+            how = (
+                f"was killed by {signal.Signals(-code).name}"
+                if code < 0
+                else f"ended with exit code {code}{last and f': {last}'}"
+            )
+            return StrategyError(
+                f"rank {rank} {how}",
+                hint="run again: it goes on from the last checkpoint",
+                rule=PEER,
+            )
     errors = [error for error in said.values() if error is not None]
     return next((e for e in errors if PEER not in e.message), errors[0])
 

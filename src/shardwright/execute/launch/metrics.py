@@ -20,18 +20,28 @@ def require_appendable(path: Path) -> None:
     try:
         path.open("a").close()
     except OSError as error:
-        raise OutputError(f"{path}: {error.strerror}", hint="--metrics takes a file that can be written") from None
+        raise OutputError(
+            f"{path}: {error.strerror}", hint="--metrics takes a file that can be written"
+        ) from None
 
 
-def line_of(one: RunStep | RunEvaluation, *, tokens: int, rate: float) -> dict[str, float | int | None]:
-    """What is noted of a step: number, loss, norm, seconds, tokens a second, learning rate; of an evaluation: step, loss, seconds.
+def line_of(
+    one: RunStep | RunEvaluation, *, tokens: int, rate: float
+) -> dict[str, float | int | None]:
+    """What is noted of a step: number, loss, norm, seconds, tokens a second, learning rate; of an
+    evaluation: step, loss, seconds.
 
     Args:
-        tokens: of a step. rate: of learning.
+        tokens: of a step.
+        rate: of learning.
     """
     if isinstance(one, RunEvaluation):
         return {"step": one.step, "eval_loss": one.loss, "eval_seconds": one.seconds}
-    return {**asdict(one), "tokens_per_s": tokens / one.seconds if one.seconds else None, "rate": rate}
+    return {
+        **asdict(one),
+        "tokens_per_s": tokens / one.seconds if one.seconds else None,
+        "rate": rate,
+    }
 
 
 def add_line(path: Path, line: Mapping[str, float | int | None]) -> None:
@@ -44,4 +54,6 @@ def add_line(path: Path, line: Mapping[str, float | int | None]) -> None:
         with path.open("a") as file:
             file.write(json.dumps(dict(line)) + "\n")
     except OSError as error:
-        raise OutputError(f"{path}: {error.strerror}", hint="--metrics takes a file that can be written") from None
+        raise OutputError(
+            f"{path}: {error.strerror}", hint="--metrics takes a file that can be written"
+        ) from None

@@ -38,20 +38,32 @@ def run_native_rank(
     recorder: Recorder | None = None,
     evaluation: Evaluation | None = None,
 ) -> None:
-    """Train this rank's part of a grid until step `steps`, from the newest checkpoint if there is one. All ranks call it.
+    """Train this rank's part of a grid until step `steps`, from the newest checkpoint if there is
+    one. All ranks call it.
 
     Args:
-        known: of the grid's plan. form: the grid, and the table of its order, if it has no named one. The rest: see `run_rank`.
+        known: of the grid's plan.
+        form: the grid, and the table of its order, if it has no named one. The rest: see
+            `run_rank`.
 
     Raises:
-        StrategyError: run.world, native.*. DataError: the newest checkpoint is not usable; a loss is no number.
+        StrategyError: run.world, native.*. DataError: the newest checkpoint is not usable; a loss
+        is no number.
     """
-    saving = kept(known, checkpoints, steps=steps, every=every, keep=keep) if checkpoints is not None else None
+    saving = (
+        kept(known, checkpoints, steps=steps, every=every, keep=keep)
+        if checkpoints is not None
+        else None
+    )
     grid, order = form
 
     def after(engine: Engine, one: StepReport) -> None:
-        if evaluation is not None and is_due(one.step, steps=steps, every=evaluation.every, stopped=one.stopped):
-            evaluation.report(one.step, evaluate(engine, map(evaluation.batches, range(evaluation.count))))
+        if evaluation is not None and is_due(
+            one.step, steps=steps, every=evaluation.every, stopped=one.stopped
+        ):
+            evaluation.report(
+                one.step, evaluate(engine, map(evaluation.batches, range(evaluation.count)))
+            )
         if saving is not None:
             saving.after(engine, one)
 

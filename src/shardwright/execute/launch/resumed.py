@@ -1,4 +1,6 @@
-"""What the loss of a run depends on beside its options: kept with its checkpoints, and compared by a run that goes on. Needs no PyTorch."""
+"""What the loss of a run depends on beside its options: kept with its checkpoints, and compared by
+a run that goes on. Needs no PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -61,18 +63,25 @@ def facts_of(problem: Problem, plan: Plan, options: RunOptions) -> dict[str, Any
         "seq-len": {one.name: one.tokens for one in job.sequences},
         "global-batch": job.global_batch,
         "number-formats": formats if options.formats == "job" else None,
-        "microbatch": sorted({lane.samples // lane.microbatches for lane in plan.lanes}) if balanced else None,
+        "microbatch": (
+            sorted({lane.samples // lane.microbatches for lane in plan.lanes}) if balanced else None
+        ),
     }
 
 
 def digest_of(path: Path) -> str:
-    """Shape, format and digest of an array on disk: of all of its bytes, of those of a large file in evenly spread pieces.
+    """Shape, format and digest of an array on disk: of all of its bytes, of those of a large file
+    in evenly spread pieces.
 
     Raises:
         DataError: as `mapped`.
     """
     array = mapped(path, what="tokens", hint="make one of a text: shardwright tokenise")
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.nbytes <= WHOLE_BYTES else _spread(array)
+    flat = (
+        np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        if array.nbytes <= WHOLE_BYTES
+        else _spread(array)
+    )
     found = blake2b(flat.tobytes(), digest_size=16).hexdigest()
     return f"{'x'.join(map(str, array.shape))} {array.dtype.name} {found}"
 
@@ -85,7 +94,9 @@ def _spread(array: np.ndarray) -> np.ndarray:
 
 
 def known_facts(folder: Path) -> dict[str, Any]:
-    """Facts of the run whose checkpoints a folder has; empty where none are known (a folder of an earlier version)."""
+    """Facts of the run whose checkpoints a folder has; empty where none are known (a folder of an
+    earlier version).
+    """
     try:
         found = json.loads((folder / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -93,7 +104,11 @@ def known_facts(folder: Path) -> dict[str, Any]:
     facts = found.get(FACTS) if isinstance(found, dict) else None
     if not isinstance(facts, dict):
         return {}
-    return {word: facts[word] for word, kind in KINDS.items() if word in facts and isinstance(facts[word], kind)}
+    return {
+        word: facts[word]
+        for word, kind in KINDS.items()
+        if word in facts and isinstance(facts[word], kind)
+    }
 
 
 def require_words(accepted: Collection[str]) -> None:
@@ -107,7 +122,9 @@ def require_words(accepted: Collection[str]) -> None:
             raise UsageError(f"--accept {word[:40]!r} is unknown", hint=nearest(word, WORDS))
 
 
-def compared(before: Mapping[str, Any], now: Mapping[str, Any], *, accepted: Collection[str], folder: Path) -> tuple[str, ...]:
+def compared(
+    before: Mapping[str, Any], now: Mapping[str, Any], *, accepted: Collection[str], folder: Path
+) -> tuple[str, ...]:
     """One line for each fact that differs and is meant to, or that is not known of the run before.
 
     Raises:
@@ -121,15 +138,23 @@ def compared(before: Mapping[str, Any], now: Mapping[str, Any], *, accepted: Col
         if before[word] is None or now[word] is None or before[word] == now[word]:
             continue
         if word not in accepted:
-            raise DataError(_refused(word, before[word], now[word], folder), hint=f"--accept {word} goes on with it; or use another folder")
+            raise DataError(
+                _refused(word, before[word], now[word], folder),
+                hint=f"--accept {word} goes on with it; or use another folder",
+            )
         lines.append(_accepted(word, before[word], now[word]))
     return tuple(lines)
 
 
 def _refused(word: str, before: Any, now: Any, folder: Path) -> str:
     if word == "data":
-        return f"--data has other tokens of {_sequences(before, now)} than the checkpoints of {folder} were made with"
-    return f"{word} is {_value(now)}, and the checkpoints of {folder} were made with {_value(before)}"
+        return (
+            f"--data has other tokens of {_sequences(before, now)} than the checkpoints of {folder}"
+            " were made with"
+        )
+    return (
+        f"{word} is {_value(now)}, and the checkpoints of {folder} were made with {_value(before)}"
+    )
 
 
 def _accepted(word: str, before: Any, now: Any) -> str:
@@ -140,7 +165,9 @@ def _accepted(word: str, before: Any, now: Any) -> str:
 
 def _sequences(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Names of sequences whose tokens differ."""
-    return " and ".join(sorted(name for name in {*before, *now} if before.get(name) != now.get(name)))
+    return " and ".join(
+        sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    )
 
 
 def _value(value: Any) -> str:

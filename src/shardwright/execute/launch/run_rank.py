@@ -22,7 +22,8 @@ class Evaluation:
     """What is evaluated while a run trains.
 
     Args:
-        batches: by number, the first `count` of which are taken each time. every: steps between; the last step is evaluated, too.
+        batches: by number, the first `count` of which are taken each time.
+        every: steps between; the last step is evaluated, too.
         report: is told the step and the mean loss behind its update.
     """
 
@@ -40,7 +41,9 @@ def ranks_of(known: Training, *, ranks: int) -> Mapping[int, int]:
     """
     if ranks != len(known.devices):
         raise StrategyError(
-            f"the plan has {len(known.devices)} devices, {ranks} ranks run", hint=f"start {len(known.devices)} ranks", rule="run.world"
+            f"the plan has {len(known.devices)} devices, {ranks} ranks run",
+            hint=f"start {len(known.devices)} ranks",
+            rule="run.world",
         )
     return {device: rank for rank, device in enumerate(known.devices)}
 
@@ -74,16 +77,23 @@ def run_rank(
     recorder: Recorder | None = None,
     evaluation: Evaluation | None = None,
 ) -> list[StepReport]:
-    """Train this rank's device until step `steps`, from the newest checkpoint if there is one. All ranks call it.
+    """Train this rank's device until step `steps`, from the newest checkpoint if there is one. All
+    ranks call it.
 
     Args:
-        source: first values of parameters. checkpoints: folder of this run, seen by all ranks. every: steps between checkpoints; 0 = one at
-            the end. keep: newest checkpoints that are kept; 0 = all. backend: see `Network`. report: is told of every step.
-        stop: asked in every step; once it is true on a rank, all stop after that step, and save. recorder: has the last step.
+        source: first values of parameters.
+        checkpoints: folder of this run, seen by all ranks.
+        every: steps between checkpoints; 0 = one at the end.
+        keep: newest checkpoints that are kept; 0 = all.
+        backend: see `Network`.
+        report: is told of every step.
+        stop: asked in every step; once it is true on a rank, all stop after that step, and save.
+        recorder: has the last step.
         evaluation: of batches that are not learnt.
 
     Raises:
-        StrategyError: run.world; errors of `Network`. DataError: the newest checkpoint is not usable; a loss is no number.
+        StrategyError: run.world; errors of `Network`. DataError: the newest checkpoint is not
+        usable; a loss is no number.
     """
     with process_group(timeout_s=timeout_s, alone=len(known.devices) == 1) as (rank, ranks):
         placed = ranks_of(known, ranks=ranks)
@@ -98,14 +108,33 @@ def run_rank(
         done = next(iter(members.values())).steps
         reports = []
         with Network(placed, timeout_s=timeout_s, on=known.on, backend=backend) as network:
-            for one in train_rank(network, members, known, (batches(step) for step in range(done, steps)), stop=stop, recorder=recorder):
+            for one in train_rank(
+                network,
+                members,
+                known,
+                (batches(step) for step in range(done, steps)),
+                stop=stop,
+                recorder=recorder,
+            ):
                 reports.append(one)
                 if report is not None:
                     report(one)
                 require_finite(one)
-                if evaluation is not None and is_due(one.step, steps=steps, every=evaluation.every, stopped=one.stopped):
-                    evaluation.report(one.step, evaluate_rank(network, members, known, map(evaluation.batches, range(evaluation.count))))
-                if checkpoints is not None and is_due(one.step, steps=steps, every=every, stopped=one.stopped):
+                if evaluation is not None and is_due(
+                    one.step, steps=steps, every=evaluation.every, stopped=one.stopped
+                ):
+                    evaluation.report(
+                        one.step,
+                        evaluate_rank(
+                            network,
+                            members,
+                            known,
+                            map(evaluation.batches, range(evaluation.count)),
+                        ),
+                    )
+                if checkpoints is not None and is_due(
+                    one.step, steps=steps, every=every, stopped=one.stopped
+                ):
                     save_rank(members, known, checkpoints, rank=rank)
                     if rank == 0:
                         keep_last(checkpoints, keep)

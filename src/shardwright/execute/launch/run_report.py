@@ -14,11 +14,21 @@ from shardwright.program.step_trace import StepTrace
 TEXT = "text"
 OWN = "shardwright"
 NATIVE = "torch-native"
-FORMATS = {"job": "the data types of the job", "fp32": "float32 throughout", "fp64": "float64 throughout"}
-BACKENDS = {OWN: "its own interpreter, for every plan", NATIVE: "PyTorch's own DTensor, FSDP2 and pipelining, for grids only"}
+FORMATS = {
+    "job": "the data types of the job",
+    "fp32": "float32 throughout",
+    "fp64": "float64 throughout",
+}
+BACKENDS = {
+    OWN: "its own interpreter, for every plan",
+    NATIVE: "PyTorch's own DTensor, FSDP2 and pipelining, for grids only",
+}
 
 CONFIGURED, OFF = "config", "off"
-NOISES = {CONFIGURED: "as the configuration says, which is refused unless it is 0", OFF: "none, whatever the configuration says"}
+NOISES = {
+    CONFIGURED: "as the configuration says, which is refused unless it is 0",
+    OFF: "none, whatever the configuration says",
+}
 """Random factors on what routers read (``router_jitter_noise``)."""
 
 AUTO, MESSAGES, GROUPS = "auto", "messages", "groups"
@@ -34,22 +44,37 @@ class RunOptions:
     """What a run is asked beside its plan.
 
     Args:
-        data: (sequence, file of tokens) of each. steps: to be done in all, those of the checkpoint included. weights: folder of Hugging
-            Face safetensors to begin from; None = drawn from `seed`. checkpoints: folder of this run's checkpoints, from the newest of
-            which it goes on; None = none. every: steps between checkpoints; 0 = one at the end.
-        rate, decay, clip: of AdamW (clip 0 = no limit). seed: of first parameters, and of the order of windows. shuffle: windows in an
-            order drawn for each pass, not as they stand. on: ``cpu``, ``cuda``, or empty = an accelerator if there is one.
-        betas, eps: of AdamW; no_decay: words of what weight decay spares (`training.spared`). curve, warmup, least: of the learning rate
-            over the steps (`training.rate`). curve_steps: steps that the curve is made for; 0 = `steps`.
-        keep: newest checkpoints that are kept; 0 = all. metrics: file that gets a line of JSON a step; None = none.
-        eval_data: files of tokens that are evaluated, not learnt, after every `eval_every` steps (0 = after the last) and after the last:
-            the first `eval_batches` batches (0 = all). tensorboard: folder of event files; None = none.
-        load_balancing: coefficient of the load-balancing loss of experts (0 = none); None = as the model's configuration says.
-        router_bias_update: by which a step moves the bias of a router's choice of experts, towards equal loads; 0: biases are kept as they
-            are; None: as frozen parameters, which no checkpoint has.
-        router_noise: one of `NOISES`: what becomes of random factors on what routers read that the configuration asks for.
-        backend: one of `BACKENDS`. transport: one of `TRANSPORTS`, of the interpreter. formats: one of `FORMATS`. trace: record the last
-            step. timeout_s: longest wait for another rank in seconds.
+        data: (sequence, file of tokens) of each.
+        steps: to be done in all, those of the checkpoint included.
+        weights: folder of Hugging Face safetensors to begin from; None = drawn from `seed`.
+        checkpoints: folder of this run's checkpoints, from the newest of which it goes on; None =
+            none.
+        every: steps between checkpoints; 0 = one at the end.
+        rate, decay, clip: of AdamW (clip 0 = no limit).
+        seed: of first parameters, and of the order of windows.
+        shuffle: windows in an order drawn for each pass, not as they stand.
+        on: ``cpu``, ``cuda``, or empty = an accelerator if there is one.
+        betas, eps: of AdamW;
+        no_decay: words of what weight decay spares (`training.spared`).
+        curve, warmup, least: of the learning rate over the steps (`training.rate`).
+        curve_steps: steps that the curve is made for; 0 = `steps`.
+        keep: newest checkpoints that are kept; 0 = all.
+        metrics: file that gets a line of JSON a step; None = none.
+        eval_data: files of tokens that are evaluated, not learnt, after every `eval_every` steps (0
+            = after the last) and after the last: the first `eval_batches` batches (0 = all).
+        tensorboard: folder of event files; None = none.
+        load_balancing: coefficient of the load-balancing loss of experts (0 = none); None = as the
+            model's configuration says.
+        router_bias_update: by which a step moves the bias of a router's choice of experts, towards
+            equal loads; 0: biases are kept as they are; None: as frozen parameters, which no
+            checkpoint has.
+        router_noise: one of `NOISES`: what becomes of random factors on what routers read that the
+            configuration asks for.
+        backend: one of `BACKENDS`.
+        transport: one of `TRANSPORTS`, of the interpreter.
+        formats: one of `FORMATS`.
+        trace: record the last step.
+        timeout_s: longest wait for another rank in seconds.
     """
 
     data: tuple[tuple[str, Path], ...]
@@ -87,18 +112,31 @@ class RunOptions:
 
     def trained_settings(self, settings: Settings) -> Settings:
         """The numbers that a model computes with, with what a run says of its routers."""
-        coefficient = settings.load_balancing if self.load_balancing is None else self.load_balancing
-        return replace(settings, load_balancing=coefficient, router_noise=0.0 if self.router_noise == OFF else settings.router_noise)
+        coefficient = (
+            settings.load_balancing if self.load_balancing is None else self.load_balancing
+        )
+        return replace(
+            settings,
+            load_balancing=coefficient,
+            router_noise=0.0 if self.router_noise == OFF else settings.router_noise,
+        )
 
     @property
     def rates(self) -> RateCurve:
         """What each step has of `rate`."""
-        return RateCurve(name=self.curve, warmup=self.warmup, steps=self.curve_steps or self.steps, least=self.least)
+        return RateCurve(
+            name=self.curve,
+            warmup=self.warmup,
+            steps=self.curve_steps or self.steps,
+            least=self.least,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStep:
-    """A step that was done: number (1 for the first), mean loss before the update, norm of the gradient, seconds."""
+    """A step that was done: number (1 for the first), mean loss before the update, norm of the
+    gradient, seconds.
+    """
 
     step: int
     loss: float
@@ -120,9 +158,13 @@ class RunMemory:
     """Peak of a class of devices in bytes.
 
     Args:
-        devices: of the class. holds: text such as ``embed + 7 layers``. predicted: what is allocated at the peak. measured: largest of the
-            class, allocated on the device; on a CPU, what the process asked for and had not given back. grown: by which the process became
-            larger: what its allocator keeps of what was freed is in it.
+        devices: of the class.
+        holds: text such as ``embed + 7 layers``.
+        predicted: what is allocated at the peak.
+        measured: largest of the class, allocated on the device; on a CPU, what the process asked
+            for and had not given back.
+        grown: by which the process became larger: what its allocator keeps of what was freed is in
+            it.
     """
 
     devices: tuple[int, ...]
@@ -137,10 +179,17 @@ class RunReport:
     """What a run found.
 
     Args:
-        steps: done in this run. tokens: of a step. predicted_s: seconds a step that were predicted. memory: by class of devices.
-        on: type of the devices that computed. first: steps that a checkpoint had. stopped: asked to stop before its end.
-        checkpoint: folder of the last one that was saved; None = none. trace: of the last step.
-        remarks: what the engine does otherwise than the plan says, with the same losses. evaluations: of data that were not learnt.
+        steps: done in this run.
+        tokens: of a step.
+        predicted_s: seconds a step that were predicted.
+        memory: by class of devices.
+        on: type of the devices that computed.
+        first: steps that a checkpoint had.
+        stopped: asked to stop before its end.
+        checkpoint: folder of the last one that was saved; None = none.
+        trace: of the last step.
+        remarks: what the engine does otherwise than the plan says, with the same losses.
+        evaluations: of data that were not learnt.
     """
 
     steps: tuple[RunStep, ...]

@@ -1,4 +1,6 @@
-"""A run on this process's devices, from a file of tokens to a report: what every rank does, and one process alone."""
+"""A run on this process's devices, from a file of tokens to a report: what every rank does, and one
+process alone.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,15 @@ from shardwright.execute.launch.checked import run_settings
 from shardwright.execute.launch.held import watched
 from shardwright.execute.launch.launch import FOLDER
 from shardwright.execute.launch.run_rank import Evaluation, ranks_of, run_rank
-from shardwright.execute.launch.run_report import NATIVE, OWN, RunEvaluation, RunMemory, RunOptions, RunReport, RunStep
+from shardwright.execute.launch.run_report import (
+    NATIVE,
+    OWN,
+    RunEvaluation,
+    RunMemory,
+    RunOptions,
+    RunReport,
+    RunStep,
+)
 from shardwright.execute.native.rules import remarks, require_expressible
 from shardwright.execute.numerics.precision import Precision, precision_of, uniform
 from shardwright.execute.shares.parameters import Source
@@ -50,7 +60,9 @@ Watch = Callable[[RunStep | RunEvaluation], None]
 
 @dataclass(slots=True)
 class Stop:
-    """Whether this rank was asked to stop; ranks tell each other in the sum of a step's losses, so that all stop after the same one."""
+    """Whether this rank was asked to stop; ranks tell each other in the sum of a step's losses, so
+    that all stop after the same one.
+    """
 
     asked: bool = False
 
@@ -72,7 +84,9 @@ class _Log:
     def add(self, one: StepReport) -> None:
         """A step has ended."""
         now = time.monotonic()
-        self.steps.append(RunStep(step=one.step, loss=one.loss, norm=one.norm, seconds=now - self.clock))
+        self.steps.append(
+            RunStep(step=one.step, loss=one.loss, norm=one.norm, seconds=now - self.clock)
+        )
         self.clock, self.stopped = now, one.stopped
         if self.watch is not None:
             self.watch(self.steps[-1])
@@ -97,25 +111,32 @@ def run_plan(
     watch: Watch | None = None,
     begun: Callable[[], None] | None = None,
 ) -> RunReport:
-    """Train under `plan` as this rank (as torchrun's environment says), or alone where the plan has one device.
+    """Train under `plan` as this rank (as torchrun's environment says), or alone where the plan has
+    one device.
 
     Everything that can be checked is checked before the first step.
 
     Args:
-        name: of the plan. predicted_s, memory: what was predicted, by class of
-            devices. watch: is told of every step and evaluation; on rank 0 only. begun: is called when the folder of checkpoints is this
-            run's, before its first step.
+        name: of the plan.
+        predicted_s, memory: what was predicted, by class of devices.
+        watch: is told of every step and evaluation; on rank 0 only.
+        begun: is called when the folder of checkpoints is this run's, before its first step.
 
     Raises:
-        StrategyError: the plan breaks a rule or holds what is not executed; run.world, run.peer, run.timeout. DataError: tokens, weights or
-            the newest checkpoint cannot be used; a loss is no number. UsageError: there is no such device; nothing is left to do; another
-            run writes to the folder of checkpoints. OutputError: it cannot be written to.
+        StrategyError: the plan breaks a rule or holds what is not executed; run.world, run.peer,
+            run.timeout. DataError: tokens, weights or the newest checkpoint cannot be used; a loss
+            is no number. UsageError: there is no such device; nothing is left to do; another run
+            writes to the folder of checkpoints. OutputError: it cannot be written to.
     """
     on = own_device(options.on, os.environ)
     backend = backend_of(options.transport, on, os.environ)
     model, job = problem.model, problem.job
     rule = update_rule(options)
-    precision, settings, source = _precision(problem, options), run_settings(problem, options), first_values(problem, options)
+    precision, settings, source = (
+        _precision(problem, options),
+        run_settings(problem, options),
+        first_values(problem, options),
+    )
     known = training(
         model,
         job,
@@ -130,9 +151,19 @@ def run_plan(
     world = int(os.environ.get("WORLD_SIZE", "1"))
     ranks_of(known, ranks=world)
     share = (int(os.environ.get("RANK", "0")), world)
-    tokens = open_tokens(dict(options.data), model=model, job=job, seed=options.seed if options.shuffle else None, share=share)
+    tokens = open_tokens(
+        dict(options.data),
+        model=model,
+        job=job,
+        seed=options.seed if options.shuffle else None,
+        share=share,
+    )
     unlearnt = _unlearnt(problem, options, share)
-    native = _native(problem, plan, options, settings=settings, on=on, backend=backend) if options.backend == NATIVE else None
+    native = (
+        _native(problem, plan, options, settings=settings, on=on, backend=backend)
+        if options.backend == NATIVE
+        else None
+    )
     group = process_group(
         timeout_s=options.timeout_s,
         accelerated=bool(on.type == "cuda" and backend),
@@ -230,7 +261,9 @@ def first_values(problem: Problem, options: RunOptions) -> Source:
     """
     if options.weights is None:
         return InitialValues(model=problem.model, seed=options.seed, dtype=torch.float32)
-    return open_weights(options.weights, model=problem.model, dtype=torch.float32, seed=options.seed)
+    return open_weights(
+        options.weights, model=problem.model, dtype=torch.float32, seed=options.seed
+    )
 
 
 def _unlearnt(problem: Problem, options: RunOptions, share: tuple[int, int]) -> Evaluation | None:
@@ -248,17 +281,33 @@ def _unlearnt(problem: Problem, options: RunOptions, share: tuple[int, int]) -> 
 
 
 def _otherwise(model: Model) -> tuple[str, ...]:
-    """What the published class of the model's configuration computes otherwise: weights of that class were refused for it."""
-    return (f"{model.architecture} is computed but for: {'; '.join(model.differs)}",) if model.differs else ()
+    """What the published class of the model's configuration computes otherwise: weights of that
+    class were refused for it.
+    """
+    return (
+        (f"{model.architecture} is computed but for: {'; '.join(model.differs)}",)
+        if model.differs
+        else ()
+    )
 
 
 def _unapplied(settings: Settings) -> tuple[str, ...]:
-    """Dropout of the published class, and losses of routers that it does not add, which are not applied."""
+    """Dropout of the published class, and losses of routers that it does not add, which are not
+    applied.
+    """
     kinds = (
         ("trained without dropout (config.json: {})", settings.dropout),
-        ("trained without a loss of routers that Transformers does not add either (config.json: {})", settings.other_losses),
+        (
+            (
+                "trained without a loss of routers that Transformers does not add either"
+                " (config.json: {})"
+            ),
+            settings.other_losses,
+        ),
     )
-    named = ((text, ", ".join(f"{name} {value:g}" for name, value in found)) for text, found in kinds)
+    named = (
+        (text, ", ".join(f"{name} {value:g}" for name, value in found)) for text, found in kinds
+    )
     return tuple(text.format(values) for text, values in named if values)
 
 
@@ -280,33 +329,51 @@ def _recorder(on: torch.device) -> Recorder:
 
 
 def _native(
-    problem: Problem, plan: Plan, options: RunOptions, *, settings: Settings, on: torch.device, backend: str
+    problem: Problem,
+    plan: Plan,
+    options: RunOptions,
+    *,
+    settings: Settings,
+    on: torch.device,
+    backend: str,
 ) -> tuple[Grid, Table | None]:
     """The grid that PyTorch's own engine runs, and the table of its order, if it has no named one.
 
     Raises:
-        StrategyError: native.grid if no grid says the plan; others of `native.rules`. UsageError: a trace would have other actions than the
-            plan; ranks share a GPU.
+        StrategyError: native.grid if no grid says the plan; others of `native.rules`. UsageError: a
+            trace would have other actions than the plan; ranks share a GPU.
     """
     found = grid_form(plan, model=problem.model)
     if found is None:
         raise StrategyError(
-            "no grid says this plan, and PyTorch's engine runs grids", hint=f"--backend {OWN} runs any plan", rule="native.grid"
+            "no grid says this plan, and PyTorch's engine runs grids",
+            hint=f"--backend {OWN} runs any plan",
+            rule="native.grid",
         )
-    if options.trace and found[0].pp == 1 and any(KINDS[kind] in "IW" for kind in action_rows(plan).kind):
+    if (
+        options.trace
+        and found[0].pp == 1
+        and any(KINDS[kind] in "IW" for kind in action_rows(plan).kind)
+    ):
         # Its trace would not have the plan's actions.
         raise UsageError(
-            f"--backend {NATIVE} runs whole backwards without pp, {found[0].schedule} has them in halves",
+            f"--backend {NATIVE} runs whole backwards without pp, {found[0].schedule} has them in"
+            " halves",
             hint=f"schedule=1f1b, or --backend {OWN}",
         )
     if on.type == "cuda" and not backend:
-        raise UsageError(f"--backend {NATIVE} needs a GPU for each rank", hint="--on cpu, or fewer ranks on this host")
+        raise UsageError(
+            f"--backend {NATIVE} needs a GPU for each rank",
+            hint="--on cpu, or fewer ranks on this host",
+        )
     require_expressible(replace(problem.model, settings=settings), found[0], job=problem.job)
     return found
 
 
 def _kept(checkpoints: Path | None) -> AbstractContextManager[None]:
-    """The folder of checkpoints is this run's: on its first rank, unless the process that started the ranks has it."""
+    """The folder of checkpoints is this run's: on its first rank, unless the process that started
+    the ranks has it.
+    """
     first = os.environ.get("RANK", "0") == "0" and FOLDER not in os.environ
     return held(checkpoints) if checkpoints is not None and first else nullcontext()
 
@@ -321,7 +388,11 @@ def _all_held(own: tuple[int, int], *, ranks: int) -> list[tuple[int, int]]:
 
 
 def _largest(memory: RunMemory, found: list[tuple[int, int]]) -> RunMemory:
-    return replace(memory, measured=max((most for most, _ in found), default=0), grown=max((grown for _, grown in found), default=0))
+    return replace(
+        memory,
+        measured=max((most for most, _ in found), default=0),
+        grown=max((grown for _, grown in found), default=0),
+    )
 
 
 @contextmanager

@@ -18,7 +18,10 @@ def require_tensorboard() -> None:
         UsageError: it is not.
     """
     if find_spec("tensorboard") is None:
-        raise UsageError("--tensorboard needs TensorBoard", hint="pip install tensorboard, or --metrics FILE for lines of JSON")
+        raise UsageError(
+            "--tensorboard needs TensorBoard",
+            hint="pip install tensorboard, or --metrics FILE for lines of JSON",
+        )
 
 
 def writer(folder: Path) -> Write:
@@ -30,7 +33,11 @@ def writer(folder: Path) -> Write:
     def write(line: Mapping[str, float | int | None]) -> None:
         for name, value in line.items():
             if name != "step" and value is not None:
-                tag = f"eval/{name.removeprefix('eval_')}" if name.startswith("eval_") else f"train/{name}"
+                tag = (
+                    f"eval/{name.removeprefix('eval_')}"
+                    if name.startswith("eval_")
+                    else f"train/{name}"
+                )
                 events.add_scalar(tag, value, line["step"])
         events.flush()
 

@@ -1,4 +1,6 @@
-"""The load-balancing loss on PyTorch's own engine, without pipeline stages: counts are added over all ranks after a forward pass."""
+"""The load-balancing loss on PyTorch's own engine, without pipeline stages: counts are added over
+all ranks after a forward pass.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class NativeBalance:
     """The loss of a rank's microbatches.
 
     Args:
-        routes: the choices of experts of this rank. factor: of a microbatch's loss in the step's. copies: ranks that count the same tokens.
+        routes: the choices of experts of this rank.
+        factor: of a microbatch's loss in the step's.
+        copies: ranks that count the same tokens.
         parts: ranks among which the value that is reported is divided.
     """
 
@@ -35,7 +39,9 @@ class NativeBalance:
             route.seen = []
 
     def loss(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(what this rank's own tokens have of the loss, for its gradient; this rank's part of the value). All ranks call it."""
+        """(what this rank's own tokens have of the loss, for its gradient; this rank's part of the
+        value). All ranks call it.
+        """
         logits = [one for route in self.routes for one in route.seen or ()]
         for route in self.routes:
             route.seen = None
@@ -43,14 +49,23 @@ class NativeBalance:
         total = torch.stack([tally(one, shape=shape) for one in logits]).sum(0)
         dist.all_reduce(total)
         total = total / self.copies
-        own = torch.stack([loss_part(fine(one), total, shape=shape) for one in logits]).sum() * self.factor
+        own = (
+            torch.stack([loss_part(fine(one), total, shape=shape) for one in logits]).sum()
+            * self.factor
+        )
         return own, balance_loss(total, shape=shape) * (self.factor / self.parts)
 
 
-def native_balance(stages: Iterable[Stage], grid: Grid, *, coefficient: float, microbatches: int) -> NativeBalance | None:
+def native_balance(
+    stages: Iterable[Stage], grid: Grid, *, coefficient: float, microbatches: int
+) -> NativeBalance | None:
     """The loss of a rank's stages; None where none is computed."""
-    routes = tuple(module for stage in stages for module in stage.modules() if isinstance(module, Route))
+    routes = tuple(
+        module for stage in stages for module in stage.modules() if isinstance(module, Route)
+    )
     if not coefficient or not routes:
         return None
     copies = 1 if grid.sp else grid.tp
-    return NativeBalance(routes=routes, factor=coefficient / microbatches, copies=copies, parts=grid.dp * grid.cp)
+    return NativeBalance(
+        routes=routes, factor=coefficient / microbatches, copies=copies, parts=grid.dp * grid.cp
+    )

@@ -1,6 +1,8 @@
-"""Checkpoints of PyTorch's engine in the interpreter's names and format: each goes on from the other's.
+"""Checkpoints of PyTorch's engine in the interpreter's names and format: each goes on from the
+other's.
 
-Every rank writes the elements that it has, those that several have by one of them, and reads its own.
+Every rank writes the elements that it has, those that several have by one of them, and reads its
+own.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from shardwright.execute.native.decoder import Lying
 from shardwright.execute.native.engine import Engine
 from shardwright.execute.native.torch_private import own_intervals
 from shardwright.execute.shares.parameters import Key, Source, whole_shape
-from shardwright.execute.state.checkpoint import VALUE, Saved, SavedSource, read, tensor_name, write_files
+from shardwright.execute.state.checkpoint import (
+    VALUE,
+    Saved,
+    SavedSource,
+    read,
+    tensor_name,
+    write_files,
+)
 from shardwright.execute.state.checkpoint_planners import Piece
 from shardwright.execute.state.checkpoint_ranks import save_files, together
 from shardwright.execute.state.folders import latest
@@ -33,7 +42,9 @@ class NativeCheckpoints:
     """Checkpoints of a run.
 
     Args:
-        root: their folder. every: steps between them; 0 = one at the end, step `steps`. keep: newest that are kept; 0 = all.
+        root: their folder.
+        every: steps between them; 0 = one at the end, step `steps`.
+        keep: newest that are kept; 0 = all.
         saved: what the run goes on from; None = it begins.
     """
 
@@ -45,8 +56,14 @@ class NativeCheckpoints:
     saved: Saved | None
 
     def source(self, first: Source) -> Source:
-        """Values that the run begins with: before they were rounded, where the checkpoint has them so; `first` where it has none."""
-        return first if self.saved is None else SavedSource(saved=self.saved, frozen=first, state="master")
+        """Values that the run begins with: before they were rounded, where the checkpoint has them
+        so; `first` where it has none.
+        """
+        return (
+            first
+            if self.saved is None
+            else SavedSource(saved=self.saved, frozen=first, state="master")
+        )
 
     def begun(self, engine: Engine) -> None:
         """Give the optimizer the states of the checkpoint."""
@@ -55,8 +72,13 @@ class NativeCheckpoints:
         engine.steps = self.saved.step
         for key, parameter, piece, turn in _trained(engine):
             box = tuple((interval,) for interval in turn.intervals(own_intervals(parameter)))
-            read = {ours: self.saved.part(key, box, ours) if piece.numel() else piece.new_empty(0) for ours in MOMENTS}
-            states = {ours: turn.to_module(values).reshape(piece.shape) for ours, values in read.items()}
+            read = {
+                ours: self.saved.part(key, box, ours) if piece.numel() else piece.new_empty(0)
+                for ours in MOMENTS
+            }
+            states = {
+                ours: turn.to_module(values).reshape(piece.shape) for ours, values in read.items()
+            }
             engine.optimizer.state[piece] = {
                 "step": torch.tensor(float(engine.steps)),
                 **{theirs: states[ours].to(piece).contiguous() for ours, theirs in MOMENTS.items()},
@@ -72,13 +94,20 @@ class NativeCheckpoints:
             return
         rank, model = dist.get_rank(), self.known.work.model
         pieces = list(_pieces(engine, model))
-        save_files(lambda folder: [write_files(pieces, folder, device=rank)], self.known, self.root, step=engine.steps, rank=rank)
+        save_files(
+            lambda folder: [write_files(pieces, folder, device=rank)],
+            self.known,
+            self.root,
+            step=engine.steps,
+            rank=rank,
+        )
         if rank == 0:
             keep_last(self.root, self.keep)
 
 
 def kept(known: Training, root: Path, *, steps: int, every: int, keep: int) -> NativeCheckpoints:
-    """The checkpoints of a folder, of which the newest is what a run goes on from. All ranks call it, and divide its verification.
+    """The checkpoints of a folder, of which the newest is what a run goes on from. All ranks call
+    it, and divide its verification.
 
     Raises:
         DataError: the newest checkpoint is not usable.
@@ -87,13 +116,29 @@ def kept(known: Training, root: Path, *, steps: int, every: int, keep: int) -> N
     newest = together(lambda: latest(root) if rank == 0 else None)[0]
     found: list[Saved] = []
     if newest is not None:
-        together(lambda: found.append(read(newest, model=known.work.model, settings=known.settings, share=(rank, ranks))))
-    return NativeCheckpoints(known=known, root=root, steps=steps, every=every, keep=keep, saved=found[0] if found else None)
+        together(
+            lambda: found.append(
+                read(newest, model=known.work.model, settings=known.settings, share=(rank, ranks))
+            )
+        )
+    return NativeCheckpoints(
+        known=known,
+        root=root,
+        steps=steps,
+        every=every,
+        keep=keep,
+        saved=found[0] if found else None,
+    )
 
 
 def _trained(engine: Engine) -> Iterator[tuple[Key, torch.nn.Parameter, torch.Tensor, Lying]]:
-    """(key, parameter, this rank's elements of it, how it lies in its module) of every trained parameter of the rank, each once."""
-    pieces = {id(parameter): piece for parameter, piece in zip(engine.parameters, engine.pieces, strict=True)}
+    """(key, parameter, this rank's elements of it, how it lies in its module) of every trained
+    parameter of the rank, each once.
+    """
+    pieces = {
+        id(parameter): piece
+        for parameter, piece in zip(engine.parameters, engine.pieces, strict=True)
+    }
     for stage in engine.stages:
         for name, key, turn in stage.keyed():
             parameter = stage.get_parameter(name)
@@ -105,7 +150,10 @@ def _pieces(engine: Engine, model: Model) -> Iterator[Piece]:
     """What this rank writes."""
     for number, (key, parameter, piece, turn) in enumerate(_trained(engine)):
         shape, states = whole_shape(model, key), engine.optimizer.state[piece]
-        tensors = {VALUE: piece, **{ours: states[theirs] for ours, theirs in MOMENTS.items() if theirs in states}}
+        tensors = {
+            VALUE: piece,
+            **{ours: states[theirs] for ours, theirs in MOMENTS.items() if theirs in states},
+        }
         if not piece.numel() or not engine.writes(parameter, number):
             continue
         box = turn.intervals(own_intervals(parameter))

@@ -26,19 +26,27 @@ class Tokens:
 
     def of(self, batch: torch.Tensor) -> torch.Tensor:
         """(samples, positions) of the rank, by microbatch, of all samples and positions of a step."""
-        samples, positions = (numbers(taken, like=batch) for taken in (self.samples, self.positions))
-        return batch.unflatten(0, (self.microbatches, -1))[:, samples][:, :, positions].flatten(0, 1)
+        samples, positions = (
+            numbers(taken, like=batch) for taken in (self.samples, self.positions)
+        )
+        return batch.unflatten(0, (self.microbatches, -1))[:, samples][:, :, positions].flatten(
+            0, 1
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """Positions of a rank's tokens and of those that its attention sees. By default a sequence is whole on every rank.
+    """Positions of a rank's tokens and of those that its attention sees. By default a sequence is
+    whole on every rank.
 
     Args:
-        own: positions of the rank's tokens, in order; empty where it has all. length: of the sequence.
-        traders: ranks that give heads for positions, None without such; queries: positions of the queries behind that, in order.
-        givers: ranks whose keys are gathered, None without such; ring: ranks that keys are passed round, with their positions, None
-            without such. keys: positions of all keys that come, in order.
+        own: positions of the rank's tokens, in order; empty where it has all.
+        length: of the sequence.
+        traders: ranks that give heads for positions, None without such;
+        queries: positions of the queries behind that, in order.
+        givers: ranks whose keys are gathered, None without such;
+        ring: ranks that keys are passed round, with their positions, None without such.
+        keys: positions of all keys that come, in order.
     """
 
     own: Indices = ()
@@ -67,8 +75,11 @@ def tokens_of(part: StageParts, *, rank: int, microbatches: int, length: int) ->
     return Tokens(microbatches=microbatches, samples=samples, positions=positions)
 
 
-def context_of(part: StageParts, mesh: DeviceMesh | None, *, rank: int, length: int, gather: bool) -> Context:
-    """The context of a rank of a stage, from the mesh's ``ring`` and ``ulysses``; None: sequences are whole.
+def context_of(
+    part: StageParts, mesh: DeviceMesh | None, *, rank: int, length: int, gather: bool
+) -> Context:
+    """The context of a rank of a stage, from the mesh's ``ring`` and ``ulysses``; None: sequences
+    are whole.
 
     Args:
         gather: ranks of the ring gather all keys, instead of passing them round.
@@ -79,7 +90,11 @@ def context_of(part: StageParts, mesh: DeviceMesh | None, *, rank: int, length: 
 
     def traded(giver: int) -> Indices:
         """Positions of a rank of the ring once heads were traded."""
-        return tuple(i for trader in _ranks(ulysses, rank) for i in _box(part, trader - rank + giver, length)[1])
+        return tuple(
+            i
+            for trader in _ranks(ulysses, rank)
+            for i in _box(part, trader - rank + giver, length)[1]
+        )
 
     dealt = tuple(traded(giver) for giver in _ranks(ring, rank))
     return Context(

@@ -1,4 +1,6 @@
-"""A stage of a decoder as plain `torch.nn`: the model graph's operators in order, each a small module whose weights carry our keys."""
+"""A stage of a decoder as plain `torch.nn`: the model graph's operators in order, each a small
+module whose weights carry our keys.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,12 @@ from shardwright.strategy.plan.stages import How
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lying:
-    """How a whole parameter of the model lies in its module: dims in another order, a weight turned to (out, in).
+    """How a whole parameter of the model lies in its module: dims in another order, a weight turned
+    to (out, in).
 
     Args:
-        back: dims of the model's in the operator's order. linear: of a projection.
+        back: dims of the model's in the operator's order.
+        linear: of a projection.
     """
 
     back: tuple[int, ...]
@@ -65,15 +69,22 @@ class Projection(nn.Module):  # type: ignore[misc]
         width = operator.parameters[0].size // operator.writes[0].size
         biased = len(operator.parameters) > count
         self.factors = operator.factors or (1.0,) * count
-        self.parts = nn.ModuleList(nn.Linear(width, e.size, bias=biased, device="meta") for e in operator.writes)
+        self.parts = nn.ModuleList(
+            nn.Linear(width, e.size, bias=biased, device="meta") for e in operator.writes
+        )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One tensor an extent."""
-        return tuple(part(x) if f == 1.0 else part(x) * f for part, f in zip(self.parts, self.factors, strict=True))
+        return tuple(
+            part(x) if f == 1.0 else part(x) * f
+            for part, f in zip(self.parts, self.factors, strict=True)
+        )
 
 
 class NativeNorm(nn.Module):  # type: ignore[misc]
-    """RMSNorm or LayerNorm of the whole width, or of every head of queries and keys; what follows them passes through."""
+    """RMSNorm or LayerNorm of the whole width, or of every head of queries and keys; what follows
+    them passes through.
+    """
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
@@ -83,19 +94,35 @@ class NativeNorm(nn.Module):  # type: ignore[misc]
         biased = len(operator.reads) == 1 and len(operator.parameters) == 2
         for i, extent in enumerate(operator.reads):
             gain = i < len(operator.parameters)
-            width = operator.parameters[i].size if gain else extent.quantum if extent.quantum > 1 else extent.size
+            width = (
+                operator.parameters[i].size
+                if gain
+                else extent.quantum
+                if extent.quantum > 1
+                else extent.size
+            )
             self.whole.append(width == extent.size)
             if biased or (settings.norms_centred and operator.klass is not OperatorClass.ATTN):
-                self.parts.append(nn.LayerNorm(width, eps=eps, elementwise_affine=gain, bias=biased, device="meta"))
+                self.parts.append(
+                    nn.LayerNorm(
+                        width, eps=eps, elementwise_affine=gain, bias=biased, device="meta"
+                    )
+                )
             else:
-                self.parts.append(nn.RMSNorm(width, eps=eps, elementwise_affine=gain, device="meta"))
+                self.parts.append(
+                    nn.RMSNorm(width, eps=eps, elementwise_affine=gain, device="meta")
+                )
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One tensor an extent."""
         normed = []
         given = (*values, *values[-1:] * (len(self.parts) - len(values)))  # shared keys and values
         for part, whole, x in zip(self.parts, self.whole, given, strict=False):
-            normed.append(part(x) if whole else part(x.unflatten(-1, (-1, part.normalized_shape[0]))).flatten(-2))
+            normed.append(
+                part(x)
+                if whole
+                else part(x.unflatten(-1, (-1, part.normalized_shape[0]))).flatten(-2)
+            )
         return (*normed, *values[len(normed) :])
 
 
@@ -125,7 +152,9 @@ class Gate(nn.Module):  # type: ignore[misc]
 
 
 class NativeResidual(nn.Module):  # type: ignore[misc]
-    """The sum of its inputs, of which the first may have a factor, times the operator's own factor where it has one."""
+    """The sum of its inputs, of which the first may have a factor, times the operator's own factor
+    where it has one.
+    """
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
@@ -139,7 +168,8 @@ class NativeResidual(nn.Module):  # type: ignore[misc]
 
 
 class TokenTable(nn.Embedding):  # type: ignore[misc]
-    """A table whose padding row gets no gradient from lookup, also where its rows are cut over ranks.
+    """A table whose padding row gets no gradient from lookup, also where its rows are cut over
+    ranks.
 
     PyTorch's own ``padding_idx`` counts rows of a rank's part.
     """
@@ -162,10 +192,17 @@ class Lookup(nn.Module):  # type: ignore[misc]
 
     def __init__(self, operator: Operator, *, settings: Settings, context: Context) -> None:
         super().__init__()
-        self.factor, self.first, self.context = settings.embed_factor, settings.first_position, context
+        self.factor, self.first, self.context = (
+            settings.embed_factor,
+            settings.first_position,
+            context,
+        )
         sizes = [[e.size for e in p.extents] for p in operator.parameters]
         padded = [settings.padding_row, *(None for _ in sizes[1:])]
-        self.tables = nn.ModuleList(TokenTable(rows, width, padding_row=row) for (rows, width), row in zip(sizes, padded, strict=True))
+        self.tables = nn.ModuleList(
+            TokenTable(rows, width, padding_row=row)
+            for (rows, width), row in zip(sizes, padded, strict=True)
+        )
 
     def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor]:
         """One tensor."""
@@ -197,7 +234,11 @@ def _step(operator: Operator, *, settings: Settings, context: Context, again: bo
         case OperatorKind.ROUTE:
             return Route(operator, settings=settings)
         case OperatorKind.PERMUTE:
-            return NativeUnpermute(operator) if operator.name.endswith("unpermute") else NativePermute(operator)
+            return (
+                NativeUnpermute(operator)
+                if operator.name.endswith("unpermute")
+                else NativePermute(operator)
+            )
         case OperatorKind.GROUPED_LINEAR:
             return Products(operator)
     raise AssertionError(operator.kind)
@@ -211,13 +252,19 @@ def _names(operator: Operator) -> list[str]:
         return [f"own.{p.name.rpartition('.')[2]}" for p in operator.parameters]
     if operator.kind is OperatorKind.GROUPED_LINEAR:
         count = len(operator.writes)
-        return [f"weights.{i}" if i < count else f"biases.{i - count}" for i in range(len(operator.parameters))]
+        return [
+            f"weights.{i}" if i < count else f"biases.{i - count}"
+            for i in range(len(operator.parameters))
+        ]
     if operator.kind is OperatorKind.RESIDUAL:
         return ["weight"][: len(operator.parameters)]
     if operator.kind is OperatorKind.NORM and len(operator.reads) == 1:
         return ["parts.0.weight", "parts.0.bias"][: len(operator.parameters)]
     count = len(operator.reads) if operator.kind is OperatorKind.NORM else len(operator.writes)
-    return [f"parts.{i % count}.{'bias' if i >= count else 'weight'}" for i in range(len(operator.parameters))]
+    return [
+        f"parts.{i % count}.{'bias' if i >= count else 'weight'}"
+        for i in range(len(operator.parameters))
+    ]
 
 
 def step_path(operator: Operator) -> str:
@@ -233,15 +280,25 @@ class Layer(nn.Module):  # type: ignore[misc]
     """One layer of a stage: its operators in order, without the loss.
 
     Args:
-        operators: those that run. keyed: its parameters' keys. again: only its input is kept for backward.
+        operators: those that run. keyed: its parameters' keys. again: only its input is kept for
+            backward.
     """
 
     def __init__(self, node: Node, *, model: Model, settings: Settings, context: Context) -> None:
         super().__init__()
-        again = {n for keep in node.segment.keeps if keep.how is How.RECOMPUTE for n in keep.operators}
+        again = {
+            n for keep in node.segment.keeps if keep.how is How.RECOMPUTE for n in keep.operators
+        }
         self.again = node.recomputed
-        self.operators = tuple(o for o in node.segment.block.operators if o.kind is not OperatorKind.LOSS)
-        self.steps = nn.ModuleDict({_slot(o): _step(o, settings=settings, context=context, again=o.name in again) for o in self.operators})
+        self.operators = tuple(
+            o for o in node.segment.block.operators if o.kind is not OperatorKind.LOSS
+        )
+        self.steps = nn.ModuleDict(
+            {
+                _slot(o): _step(o, settings=settings, context=context, again=o.name in again)
+                for o in self.operators
+            }
+        )
         keyed: dict[str, tuple[Key, Lying]] = {}
         for operator in self.operators:
             for name, parameter in zip(_names(operator), operator.parameters, strict=True):
@@ -249,7 +306,9 @@ class Layer(nn.Module):  # type: ignore[misc]
                 back = tuple(found.order.index(i) for i in range(len(found.order)))
                 turn = Lying(back=back, linear=operator.kind is OperatorKind.LINEAR)
                 keyed[f"{step_path(operator)}.{name}"] = (found.key, turn)
-                self.get_parameter(f"{step_path(operator)}.{name}").requires_grad_(parameter.trainable)
+                self.get_parameter(f"{step_path(operator)}.{name}").requires_grad_(
+                    parameter.trainable
+                )
         self.keyed: Keyed = keyed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -262,18 +321,26 @@ class Layer(nn.Module):  # type: ignore[misc]
         values: dict[str, tuple[torch.Tensor, ...]] = {INPUT: (x,)}
         for operator in self.operators:
             one = operator.kind in (OperatorKind.LINEAR, OperatorKind.RESIDUAL)
-            inputs = [value for name in operator.inputs for value in values[name][: 1 if one else None]]
+            inputs = [
+                value for name in operator.inputs for value in values[name][: 1 if one else None]
+            ]
             values[operator.name] = self.steps[_slot(operator)](*inputs)
         return values[self.operators[-1].name][0]
 
 
 class Stage(nn.Module):  # type: ignore[misc]
-    """The layers of a chunk: token ids or a stream in, a stream or logits out; `context`: where the tokens are in their sequences."""
+    """The layers of a chunk: token ids or a stream in, a stream or logits out; `context`: where the
+    tokens are in their sequences.
+    """
 
-    def __init__(self, stage: StageParts, *, model: Model, settings: Settings, context: Context = WHOLE) -> None:
+    def __init__(
+        self, stage: StageParts, *, model: Model, settings: Settings, context: Context = WHOLE
+    ) -> None:
         super().__init__()
         nodes = stage_nodes(stage, model)
-        self.layers = nn.ModuleList(Layer(node, model=model, settings=settings, context=context) for node in nodes)
+        self.layers = nn.ModuleList(
+            Layer(node, model=model, settings=settings, context=context) for node in nodes
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """All layers in order."""

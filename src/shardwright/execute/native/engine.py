@@ -1,4 +1,6 @@
-"""What a rank of PyTorch's own engine holds: DTensor, FSDP2 and pipelining, with our order and our weights."""
+"""What a rank of PyTorch's own engine holds: DTensor, FSDP2 and pipelining, with our order and our
+weights.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +53,17 @@ class Engine:
     """What a rank has of a run.
 
     Args:
-        plan: of the grid. tokens: of a batch. stages: its chunks; places: their numbers among all `chunks`. runtime: of the pipeline; None
-            without one.
-        loss: (logits, labels) -> sum over tokens / the step's tokens. balance: the load-balancing loss; None: there is none.
-        pieces: this rank's elements of each of `parameters`; optimizer: of those. microbatches: of a replica. shared: parameters of which
-            another stage has a copy.
+        plan: of the grid.
+        tokens: of a batch.
+        stages: its chunks;
+        places: their numbers among all `chunks`.
+        runtime: of the pipeline; None without one.
+        loss: (logits, labels) -> sum over tokens / the step's tokens.
+        balance: the load-balancing loss; None: there is none.
+        pieces: this rank's elements of each of `parameters`;
+        optimizer: of those.
+        microbatches: of a replica.
+        shared: parameters of which another stage has a copy.
     """
 
     grid: Grid
@@ -78,33 +86,50 @@ class Engine:
 
     def given(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """The rank's tokens of a step's, and their labels."""
-        tokens, labels = (self.tokens.of(batch[name]).to(self.device) for name in ("text", "labels"))
+        tokens, labels = (
+            self.tokens.of(batch[name]).to(self.device) for name in ("text", "labels")
+        )
         return tokens, labels
 
     @contextmanager
     def computing(self) -> Iterator[None]:
         """What logits and losses of this rank are computed in."""
-        shards: AbstractContextManager[object] = loss_parallel() if self.grid.tp > 1 else nullcontext()
+        shards: AbstractContextManager[object] = (
+            loss_parallel() if self.grid.tp > 1 else nullcontext()
+        )
         with shards, warnings.catch_warnings():
             # Logits are a view of a DTensor's local part; nothing here writes into them.
-            warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+            warnings.filterwarnings(
+                "ignore", message="FSDP2-wrapped module .* returned a view tensor"
+            )
             yield
 
     def pipeline(self) -> Any:
         """A runtime of the plan's order over this rank's stages."""
         group, on = self.meshes.dense["pp"].get_group(), torch.device(self.device)
-        held = [PipelineStage(stage, place, self.chunks, on, group=group) for stage, place in zip(self.stages, self.places, strict=True)]
-        return pipeline(held, csv=schedule_csv(self.plan), microbatches=self.microbatches, loss=self.loss)
+        held = [
+            PipelineStage(stage, place, self.chunks, on, group=group)
+            for stage, place in zip(self.stages, self.places, strict=True)
+        ]
+        return pipeline(
+            held, csv=schedule_csv(self.plan), microbatches=self.microbatches, loss=self.loss
+        )
 
     def writes(self, parameter: torch.nn.Parameter, number: int) -> bool:
-        """Whether this rank is the one that keeps these elements of a parameter, among those that have them; they take turns by number."""
+        """Whether this rank is the one that keeps these elements of a parameter, among those that
+        have them; they take turns by number.
+        """
         if any(parameter is copy.last for copy in self.shared):
             return False
         mesh, cut = self.meshes.dense, set()
         if isinstance(parameter, DTensor):
             names = parameter.device_mesh.mesh_dim_names or ()
             mesh = self.meshes.of(names)
-            cut = {name for name, placement in zip(names, parameter.placements, strict=True) if not isinstance(placement, Replicate)}
+            cut = {
+                name
+                for name, placement in zip(names, parameter.placements, strict=True)
+                if not isinstance(placement, Replicate)
+            }
         own, ranks = 0, 1
         for name in mesh.mesh_dim_names or ():
             if name != "pp" and name not in cut:
@@ -132,9 +157,15 @@ def _trained(stages: list[Stage]) -> list[torch.nn.Parameter]:
     return list(dict.fromkeys(p for stage in stages for p in stage.parameters() if p.requires_grad))
 
 
-def _by_decay(stages: list[Stage], pieces: list[torch.Tensor], rule: AdamW, *, model: Model) -> list[dict[str, Any]]:
-    """Groups for PyTorch's optimizer of the pieces of all trained parameters: those with weight decay, and those that it spares."""
-    keys = {id(stage.get_parameter(name)): key for stage in stages for name, key, _ in stage.keyed()}
+def _by_decay(
+    stages: list[Stage], pieces: list[torch.Tensor], rule: AdamW, *, model: Model
+) -> list[dict[str, Any]]:
+    """Groups for PyTorch's optimizer of the pieces of all trained parameters: those with weight
+    decay, and those that it spares.
+    """
+    keys = {
+        id(stage.get_parameter(name)): key for stage in stages for name, key, _ in stage.keyed()
+    }
     spared = [is_spared(parameter_of(model, keys[id(p)]), rule.spared) for p in _trained(stages)]
     groups = ((False, rule.decay), (True, 0.0))
     return [
@@ -144,8 +175,12 @@ def _by_decay(stages: list[Stage], pieces: list[torch.Tensor], rule: AdamW, *, m
     ]
 
 
-def _loss(grid: Grid, meshes: Meshes, *, settings: Settings, scale: float) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Cross-entropy of logits whose vocabulary is cut by tp, summed over tokens; negative labels have none."""
+def _loss(
+    grid: Grid, meshes: Meshes, *, settings: Settings, scale: float
+) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Cross-entropy of logits whose vocabulary is cut by tp, summed over tokens; negative labels
+    have none.
+    """
 
     def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         wanted = torch.where(labels < 0, IGNORED, labels).flatten()
@@ -157,7 +192,8 @@ def _loss(grid: Grid, meshes: Meshes, *, settings: Settings, scale: float) -> Ca
             flat = DTensor.from_local(flat, meshes.dense["tp"], [Shard(-1)], run_check=False)
             wanted = DTensor.from_local(wanted, meshes.dense["tp"], [Replicate()], run_check=False)
         found = functional.cross_entropy(flat, wanted, reduction="sum", ignore_index=IGNORED)
-        # Scaled last: the pipeline detaches a loss in place, which a view of a DTensor does not allow.
+        # Scaled last: the pipeline detaches a loss in place, which a view of a DTensor does not
+        # allow.
         return (found.to_local() if isinstance(found, DTensor) else found) * scale
 
     return loss
@@ -179,19 +215,26 @@ def engine(
     """This rank's part of `grid`, ready for its first step. All ranks of the process group call it.
 
     Args:
-        dtype: of parameters, gradients and states between steps. compute: of products and activations; None = `dtype`.
-        order: of the stages' actions instead of the grid's schedule, which then only says where they are.
+        dtype: of parameters, gradients and states between steps.
+        compute: of products and activations; None = `dtype`.
+        order: of the stages' actions instead of the grid's schedule, which then only says where
+            they are.
 
     Raises:
-        StrategyError: ``run.world``: another number of ranks than the grid's devices; rules ``native.*``, ``grid.*`` and of plans.
+        StrategyError: ``run.world``: another number of ranks than the grid's devices; rules
+        ``native.*``, ``grid.*`` and of plans.
     """
     chosen_settings = settings or model.settings
     require_expressible(replace(model, settings=chosen_settings), grid, job=job)
-    facts = grid_facts(model, devices=grid.devices, global_batch=job.global_batch, seq_len=job.sequence_length)
+    facts = grid_facts(
+        model, devices=grid.devices, global_batch=job.global_batch, seq_len=job.sequence_length
+    )
     require_legal(grid, facts=facts, general=True)
     if dist.get_world_size() != grid.devices:
         raise StrategyError(
-            f"the grid has {grid.devices} devices, {dist.get_world_size()} ranks run", hint=f"start {grid.devices} ranks", rule="run.world"
+            f"the grid has {grid.devices} devices, {dist.get_world_size()} ranks run",
+            hint=f"start {grid.devices} ranks",
+            rule="run.world",
         )
     plan = plan_of(grid, model=model, global_batch=job.global_batch)
     if order is not None:
@@ -201,12 +244,17 @@ def engine(
     (parts,) = plan_stages(plan, model=model)
     rank = dist.get_rank()
     mine = [part for part in parts if rank in part.devices]
-    context = context_of(mine[0], meshes.context, rank=rank, length=job.sequence_length, gather=grid.gather)
+    context = context_of(
+        mine[0], meshes.context, rank=rank, length=job.sequence_length, gather=grid.gather
+    )
     stages = [Stage(part, model=model, settings=chosen_settings, context=context) for part in mine]
     place(stages, meshes, grid, source=source, dtypes=(dtype, compute or dtype), device=device)
-    loss = _loss(grid, meshes, settings=chosen_settings, scale=1.0 / (job.global_batch * job.sequence_length))
+    loss = _loss(
+        grid, meshes, settings=chosen_settings, scale=1.0 / (job.global_batch * job.sequence_length)
+    )
     microbatches = plan.lanes[0].microbatches
-    # The update is element by element: of a DTensor it would work out anew how each of its products is cut.
+    # The update is element by element: of a DTensor it would work out anew how each of its products
+    # is cut.
     pieces = [local(p.detach()) for p in _trained(stages)]
     optimizer = torch.optim.AdamW(
         _by_decay(stages, pieces, chosen, model=model),
@@ -231,7 +279,9 @@ def engine(
         microbatches=microbatches,
         device=device,
         shared=copies(model, stages, mine, parts, rank=rank),
-        balance=native_balance(stages, grid, coefficient=chosen_settings.load_balancing, microbatches=microbatches),
+        balance=native_balance(
+            stages, grid, coefficient=chosen_settings.load_balancing, microbatches=microbatches
+        ),
     )
     if grid.pp > 1:
         own.runtime = own.pipeline()

@@ -16,17 +16,23 @@ from shardwright.execute.native.torch_private import around_actions, drop_output
 
 
 def evaluate(engine: Engine, batches: Iterable[Batch]) -> float:
-    """Mean loss of all batches with the parameters as they are, the same number on every rank. All ranks call it.
+    """Mean loss of all batches with the parameters as they are, the same number on every rank. All
+    ranks call it.
 
-    Of a pipeline the forward actions of the plan's order run, by a runtime of their own that is gone afterwards, and its buffers with it.
-    Parameters that are sharded between steps are gathered as in a step, and dropped again.
+    Of a pipeline the forward actions of the plan's order run, by a runtime of their own that is
+    gone afterwards, and its buffers with it. Parameters that are sharded between steps are gathered
+    as in a step, and dropped again.
     """
     runtime = forward_only(engine.pipeline()) if engine.runtime is not None else None
     losses = []
     for batch in batches:
         tokens, labels = engine.given(batch)
         with torch.no_grad(), engine.computing():
-            total = _piped(engine, runtime, tokens, labels) if runtime is not None else _alone(engine, tokens, labels)
+            total = (
+                _piped(engine, runtime, tokens, labels)
+                if runtime is not None
+                else _alone(engine, tokens, labels)
+            )
         total = total.double() / engine.grid.tp
         dist.all_reduce(total)
         losses.append(float(total))
@@ -36,7 +42,9 @@ def evaluate(engine: Engine, batches: Iterable[Batch]) -> float:
     return sum(losses) / len(losses)
 
 
-def _piped(engine: Engine, runtime: Any, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def _piped(
+    engine: Engine, runtime: Any, tokens: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
     """The loss of this replica where the rank has the last chunk, else zero."""
     losses: list[torch.Tensor] = []
     inputs = (tokens,) if engine.first else ()
@@ -47,7 +55,9 @@ def _piped(engine: Engine, runtime: Any, tokens: torch.Tensor, labels: torch.Ten
         drop_output(runtime, word, chunk, microbatch)
 
     around_actions(runtime, forgetting)
-    runtime.eval(*inputs, target=labels if engine.last else None, losses=losses, return_outputs=False)
+    runtime.eval(
+        *inputs, target=labels if engine.last else None, losses=losses, return_outputs=False
+    )
     return torch.stack(losses).sum() if losses else torch.zeros((), device=engine.device)
 
 

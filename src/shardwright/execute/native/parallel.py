@@ -1,4 +1,6 @@
-"""A stage on its devices: tensor parallelism by DTensor, replicas and shards by FSDP2, experts on ranks of their own."""
+"""A stage on its devices: tensor parallelism by DTensor, replicas and shards by FSDP2, experts on
+ranks of their own.
+"""
 
 from __future__ import annotations
 
@@ -35,22 +37,37 @@ CUT = (Dim.HEADS, Dim.FFN, Dim.VOCAB)
 def _style(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle]:
     """How the modules of one operator are cut, by name inside its step.
 
-    An operator that writes a cut dim from the stream is cut by columns, one that reads it by rows; the stream between them is whole on
-    every rank, or cut by positions.
+    An operator that writes a cut dim from the stream is cut by columns, one that reads it by rows;
+    the stream between them is whole on every rank, or cut by positions.
     """
     stream = Shard(1) if sp else Replicate()
     if operator.kind is OperatorKind.EMBEDDING:
-        return {f"tables.{i}": RowwiseParallel(input_layouts=Replicate(), output_layouts=stream) for i in range(len(operator.parameters))}
+        return {
+            f"tables.{i}": RowwiseParallel(input_layouts=Replicate(), output_layouts=stream)
+            for i in range(len(operator.parameters))
+        }
     if operator.kind is OperatorKind.NORM and operator.reads[0].dim is Dim.HEADS:
-        # Heads of queries and keys are cut: the same gain for all of them, a part of its gradient on each rank.
-        return {f"parts.{i}": SequenceParallel(sequence_dim=2, use_local_output=True) for i in range(len(operator.reads))}
+        # Heads of queries and keys are cut: the same gain for all of them, a part of its gradient
+        # on each rank.
+        return {
+            f"parts.{i}": SequenceParallel(sequence_dim=2, use_local_output=True)
+            for i in range(len(operator.reads))
+        }
     if operator.kind is OperatorKind.NORM:
         return {"parts.0": SequenceParallel(use_local_output=True)} if sp else {}
     if operator.kind is not OperatorKind.LINEAR:
         return {}
     if operator.reads[0].dim not in CUT and operator.writes[0].dim not in CUT:
-        # Scores of a router, latents: each rank of tp has those of its own positions, so a part of the gradient.
-        return {f"parts.{i}": SequenceParallel(use_local_output=True) for i in range(len(operator.writes))} if sp else {}
+        # Scores of a router, latents: each rank of tp has those of its own positions, so a part of
+        # the gradient.
+        return (
+            {
+                f"parts.{i}": SequenceParallel(use_local_output=True)
+                for i in range(len(operator.writes))
+            }
+            if sp
+            else {}
+        )
     if operator.reads[0].dim in CUT:
         return {"parts.0": RowwiseParallel(output_layouts=stream)}
     whole = PrepareModuleInput(input_layouts=stream, desired_input_layouts=Replicate())
@@ -74,7 +91,9 @@ def cut_layer(layer: Layer, mesh: DeviceMesh, *, sp: bool) -> None:
 
 
 def tie(stages: list[Stage]) -> None:
-    """Give parameters of one key, such as a head's and the embedding's, the same tensor, where one rank has both in one stage."""
+    """Give parameters of one key, such as a head's and the embedding's, the same tensor, where one
+    rank has both in one stage.
+    """
     for stage in stages:
         first: dict[object, nn.Parameter] = {}
         for name, key, _ in list(stage.keyed()):
@@ -84,12 +103,14 @@ def tie(stages: list[Stage]) -> None:
 
 
 def shard_stage(stage: Stage, meshes: Meshes, grid: Grid, *, policy: MixedPrecisionPolicy) -> None:
-    """FSDP2 over ``replicate`` x ``shard``: every layer with recurring blocks is a unit, what is left is the stage's own.
+    """FSDP2 over ``replicate`` x ``shard``: every layer with recurring blocks is a unit, what is
+    left is the stage's own.
 
     Experts that lie otherwise than the rest are units before, over meshes of their own.
 
-    zero 0: shards of one rank, gradients all-reduced. zero 1 and 2: parameters stay gathered from forward to backward. zero 3: they are
-    gathered again in backward. Under a pipeline its runtime decides when they are gathered.
+    zero 0: shards of one rank, gradients all-reduced. zero 1 and 2: parameters stay gathered from
+    forward to backward. zero 3: they are gathered again in backward. Under a pipeline its runtime
+    decides when they are gathered.
     """
     over = holders(meshes.dense, "replicate", "shard")
     again = grid.zero == 3 and grid.pp == 1
@@ -100,7 +121,13 @@ def shard_stage(stage: Stage, meshes: Meshes, grid: Grid, *, policy: MixedPrecis
             if products:
                 mesh = holders(meshes.experts, "expert_replicate", "expert_shard")
                 placed = partial(_even, ranks=meshes.experts["expert_shard"].size())
-                fully_shard(list(products), mesh=mesh, reshard_after_forward=again, mp_policy=policy, shard_placement_fn=placed)
+                fully_shard(
+                    list(products),
+                    mesh=mesh,
+                    reshard_after_forward=again,
+                    mp_policy=policy,
+                    shard_placement_fn=placed,
+                )
         if not any(o.klass in (OperatorClass.EMBED, OperatorClass.HEAD) for o in layer.operators):
             fully_shard(layer, mesh=over, reshard_after_forward=again, mp_policy=policy)
     fully_shard(stage, mesh=over, reshard_after_forward=again, mp_policy=policy)
@@ -112,8 +139,12 @@ def shard_stage(stage: Stage, meshes: Meshes, grid: Grid, *, policy: MixedPrecis
 
 
 def _even(experts: nn.Parameter, *, ranks: int) -> Shard:
-    """The first dim of this rank's experts that so many ranks cut evenly: FSDP2 cuts no other where one dim is cut twice."""
-    return Shard(next((dim for dim, size in enumerate(local(experts).shape) if size % ranks == 0), 0))
+    """The first dim of this rank's experts that so many ranks cut evenly: FSDP2 cuts no other where
+    one dim is cut twice.
+    """
+    return Shard(
+        next((dim for dim, size in enumerate(local(experts).shape) if size % ranks == 0), 0)
+    )
 
 
 def fill(stage: Stage, *, source: Source, dtype: torch.dtype, device: str) -> None:
@@ -140,8 +171,8 @@ def place(
     """Cut, tie, shard and fill the stages of this rank.
 
     Args:
-        dtypes: of parameters between steps (their gradients are summed in it), and of computing; FSDP2 casts, so where they differ a
-            single replica is under it too.
+        dtypes: of parameters between steps (their gradients are summed in it), and of computing;
+            FSDP2 casts, so where they differ a single replica is under it too.
     """
     kept, compute = dtypes
     if grid.tp > 1:
@@ -149,7 +180,11 @@ def place(
             for layer in stage.layers:
                 cut_layer(layer, meshes.dense["tp"], sp=grid.sp)
     tie(stages)
-    policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=kept) if compute is not kept else MixedPrecisionPolicy()
+    policy = (
+        MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=kept)
+        if compute is not kept
+        else MixedPrecisionPolicy()
+    )
     for stage in stages:
         if grid.dp * grid.cp > 1 or meshes.experts is not None or compute is not kept:
             shard_stage(stage, meshes, grid, policy=policy)

@@ -1,4 +1,6 @@
-"""Attention of a rank's queries to keys and values that the ranks of a ring pass round, as a function of autograd."""
+"""Attention of a rank's queries to keys and values that the ranks of a ring pass round, as a
+function of autograd.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class Ring:
     """Ranks that pass their keys and values to the next one.
 
     Args:
-        ranks: in order. dealt: positions of the keys of each.
+        ranks: in order.
+        dealt: positions of the keys of each.
     """
 
     ranks: dist.ProcessGroup
@@ -32,12 +35,17 @@ class Ring:
         return self.dealt[(self.ranks.rank() - step) % len(self.dealt)]
 
     def passed(self, tensor: torch.Tensor, *, positions: Indices) -> _Passing:
-        """Begin to send a tensor (samples, positions, ..) to the rank behind, and to receive one of `positions` from the rank before."""
+        """Begin to send a tensor (samples, positions, ..) to the rank behind, and to receive one of
+        `positions` from the rank before.
+        """
         own, size = self.ranks.rank(), len(self.dealt)
         behind, before = (dist.get_global_rank(self.ranks, (own + way) % size) for way in (1, -1))
         given = tensor.contiguous()
         came = given.new_empty((given.shape[0], count(positions), *given.shape[2:]))
-        both = [dist.P2POp(dist.isend, given, behind, self.ranks), dist.P2POp(dist.irecv, came, before, self.ranks)]
+        both = [
+            dist.P2POp(dist.isend, given, behind, self.ranks),
+            dist.P2POp(dist.irecv, came, before, self.ranks),
+        ]
         return _Passing(works=dist.batch_isend_irecv(both), given=given, came=came)
 
 
@@ -56,15 +64,20 @@ class _Passing:
         return self.came
 
 
-def passed_round(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, place: OperatorShare, ring: Ring) -> torch.Tensor:
-    """The output (samples, positions, heads x width of values) of a rank's queries over the keys of all ranks.
+def passed_round(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, place: OperatorShare, ring: Ring
+) -> torch.Tensor:
+    """The output (samples, positions, heads x width of values) of a rank's queries over the keys of
+    all ranks.
 
-    Each block of keys is met as it comes (`numerics.core`), while the next one is on its way. For backward the output and the logarithms
-    of its denominators are kept beside what the rank itself had: keys pass by again, and their gradients travel with them, to which
-    each rank adds what its queries give.
+    Each block of keys is met as it comes (`numerics.core`), while the next one is on its way. For
+    backward the output and the logarithms of its denominators are kept beside what the rank itself
+    had: keys pass by again, and their gradients travel with them, to which each rank adds what its
+    queries give.
 
     Args:
-        query, key, value: (samples, positions, heads x width). place: what heads of which positions they are.
+        query, key, value: (samples, positions, heads x width).
+        place: what heads of which positions they are.
 
     Source: Liu et al. 2023 (arXiv 2310.01889).
     """
@@ -74,7 +87,14 @@ def passed_round(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *,
 
 class _Round(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, place: OperatorShare, ring: Ring) -> torch.Tensor:
+    def forward(
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        place: OperatorShare,
+        ring: Ring,
+    ) -> torch.Tensor:
         held, widths, made = torch.cat([key, value], dim=-1), (key.shape[-1], value.shape[-1]), None
         for step in range(len(ring.dealt)):
             coming = _next(ring, held, step)

@@ -1,4 +1,6 @@
-"""A head whose weight is the embedding's, in another stage: both keep it, and each step adds up the gradients of the two."""
+"""A head whose weight is the embedding's, in another stage: both keep it, and each step adds up the
+gradients of the two.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class Copies:
     """This rank's copies of a parameter that the first stage and the last have.
 
     Args:
-        first, last: None where the rank has not that stage. elsewhere: the rank of the pipeline that has the other, where this has one.
+        first, last: None where the rank has not that stage.
+        elsewhere: the rank of the pipeline that has the other, where this has one.
     """
 
     first: nn.Parameter | None
@@ -46,12 +49,18 @@ def tied_keys(model: Model) -> frozenset[Key]:
 
 
 def copies(
-    model: Model, stages: Sequence[Stage], mine: Sequence[StageParts], parts: Sequence[StageParts], *, rank: int
+    model: Model,
+    stages: Sequence[Stage],
+    mine: Sequence[StageParts],
+    parts: Sequence[StageParts],
+    *,
+    rank: int,
 ) -> tuple[Copies, ...]:
     """The copies that this rank's stages have of parameters of both ends of a pipeline.
 
     Args:
-        mine: of `stages`. parts: of all stages, in order.
+        mine: of `stages`.
+        parts: of all stages, in order.
     """
     ends = parts[0], parts[-1]
     if len(parts) == 1:
@@ -63,11 +72,15 @@ def copies(
             continue
         own, other = ends if first is not None else reversed(ends)
         # Ranks of both stages with one place in tp and dp have the same elements.
-        found.append(Copies(first=first, last=last, elsewhere=other.devices[own.devices.index(rank)]))
+        found.append(
+            Copies(first=first, last=last, elsewhere=other.devices[own.devices.index(rank)])
+        )
     return tuple(found)
 
 
-def _of(key: Key, stages: Sequence[Stage], mine: Sequence[StageParts], end: StageParts) -> Iterator[nn.Parameter]:
+def _of(
+    key: Key, stages: Sequence[Stage], mine: Sequence[StageParts], end: StageParts
+) -> Iterator[nn.Parameter]:
     for stage, part in zip(stages, mine, strict=True):
         if part.chunk == end.chunk:
             yield from (stage.get_parameter(name) for name, own, _ in stage.keyed() if own == key)
@@ -87,7 +100,10 @@ def add_up(shared: Sequence[Copies], settled: Mapping[int, torch.Tensor]) -> Non
             (own,) = gradients
             came = torch.empty_like(own)
             works = dist.batch_isend_irecv(
-                [dist.P2POp(dist.isend, own.contiguous(), one.elsewhere), dist.P2POp(dist.irecv, came, one.elsewhere)]
+                [
+                    dist.P2POp(dist.isend, own.contiguous(), one.elsewhere),
+                    dist.P2POp(dist.irecv, came, one.elsewhere),
+                ]
             )
             for work in works:
                 work.wait()

@@ -13,7 +13,13 @@ import torch
 
 from shardwright.collectives.algorithm import Collective
 from shardwright.execute.interpreter.recorder import Recorder, Tell, silent
-from shardwright.execute.native.torch_private import around_actions, around_shards, around_wait, is_sharded, message_size
+from shardwright.execute.native.torch_private import (
+    around_actions,
+    around_shards,
+    around_wait,
+    is_sharded,
+    message_size,
+)
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.instances import TaskKind
 from shardwright.program.step_trace import ACTIONS, Track
@@ -26,7 +32,9 @@ SENDS, RECEIVES = ("SEND_F", "SEND_B"), ("RECV_F", "RECV_B")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """What a rank tells: `tell` what it begins, `asking` what it asks of others while that runs (see `Recorder`)."""
+    """What a rank tells: `tell` what it begins, `asking` what it asks of others while that runs
+    (see `Recorder`).
+    """
 
     tell: Tell
     asking: Callable[..., AbstractContextManager[None]]
@@ -54,10 +62,14 @@ def tell_actions(runtime: Any, listener: Listener) -> None:
 
 
 @contextmanager
-def _told(runtime: Any, listener: Listener, word: str, chunk: int, microbatch: int) -> Iterator[None]:
+def _told(
+    runtime: Any, listener: Listener, word: str, chunk: int, microbatch: int
+) -> Iterator[None]:
     place = (0, chunk, microbatch, 0)
     if word in SENDS:
-        with listener.asking("send", track=Track.MESSAGES, size=message_size(runtime, word, chunk), place=place):
+        with listener.asking(
+            "send", track=Track.MESSAGES, size=message_size(runtime, word, chunk), place=place
+        ):
             yield
     elif word in ACTIONS or (word in SYNC and is_sharded(runtime, chunk)):
         listener.tell(TaskKind[word] if word in ACTIONS else SYNC[word], place)
@@ -67,14 +79,24 @@ def _told(runtime: Any, listener: Listener, word: str, chunk: int, microbatch: i
         yield
     if word in RECEIVES:
         size = message_size(runtime, word, chunk)
-        around_wait(runtime, word, chunk, microbatch, partial(listener.asking, "receive", track=Track.MESSAGES, size=size))
+        around_wait(
+            runtime,
+            word,
+            chunk,
+            microbatch,
+            partial(listener.asking, "receive", track=Track.MESSAGES, size=size),
+        )
 
 
 def tell_shards(stages: Iterable[torch.nn.Module], recorder: Recorder, *, device: int) -> None:
     """From now on FSDP2 tells what it asks of others inside what a step tells."""
 
     def around(kind: Collective) -> AbstractContextManager[None]:
-        return recorder.asking(device, kind, track=Track.COLLECTIVES) if recorder.listens(device) else nullcontext()
+        return (
+            recorder.asking(device, kind, track=Track.COLLECTIVES)
+            if recorder.listens(device)
+            else nullcontext()
+        )
 
     for stage in stages:
         around_shards(stage, around)
@@ -82,10 +104,13 @@ def tell_shards(stages: Iterable[torch.nn.Module], recorder: Recorder, *, device
 
 @dataclass(slots=True)
 class Events:
-    """A clock of an accelerator's stream: a reading is the number of an event, which the stream reaches when what was asked before is done.
+    """A clock of an accelerator's stream: a reading is the number of an event, which the stream
+    reaches when what was asked before is done.
 
     Args:
-        event: makes one. settle: waits for all of them. clock: seconds of the host.
+        event: makes one.
+        settle: waits for all of them.
+        clock: seconds of the host.
     """
 
     event: Callable[[], Any]
@@ -121,4 +146,9 @@ def native_recorder(on: torch.device) -> Recorder:
         return Recorder()
     events = Events(partial(torch.cuda.Event, enable_timing=True), torch.cuda.synchronize)
     events.restart()
-    return Recorder(clock=events.read, seconds=events.seconds, restart=events.restart, held=torch.cuda.memory_allocated)
+    return Recorder(
+        clock=events.read,
+        seconds=events.seconds,
+        restart=events.restart,
+        held=torch.cuda.memory_allocated,
+    )

@@ -29,20 +29,31 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.order import Table
 
 
-def _run(engine: Engine, tokens: torch.Tensor, labels: torch.Tensor, *, listener: Listener) -> torch.Tensor:
-    """Forward and backward of all microbatches of this replica: the loss, zero where the rank has not the last chunk."""
+def _run(
+    engine: Engine, tokens: torch.Tensor, labels: torch.Tensor, *, listener: Listener
+) -> torch.Tensor:
+    """Forward and backward of all microbatches of this replica: the loss, zero where the rank has
+    not the last chunk.
+    """
     if engine.runtime is not None:
         losses: list[torch.Tensor] = []
         inputs = (tokens,) if engine.first else ()
         tell_actions(engine.runtime, listener)
-        engine.runtime.step(*inputs, target=labels if engine.last else None, losses=losses, return_outputs=False)
-        return torch.stack([loss.detach() for loss in losses]).sum() if losses else torch.zeros((), device=engine.device)
+        engine.runtime.step(
+            *inputs, target=labels if engine.last else None, losses=losses, return_outputs=False
+        )
+        return (
+            torch.stack([loss.detach() for loss in losses]).sum()
+            if losses
+            else torch.zeros((), device=engine.device)
+        )
     (stage,) = engine.stages
     total = torch.zeros((), device=engine.device)
     pairs = zip(tokens.chunk(engine.microbatches), labels.chunk(engine.microbatches), strict=True)
     for number, (some, wanted) in enumerate(pairs):
         if isinstance(stage, FSDPModule):
-            # zero 0 and 1 keep whole gradients until the last microbatch, 2 and 3 reduce them after every one.
+            # zero 0 and 1 keep whole gradients until the last microbatch, 2 and 3 reduce them after
+            # every one.
             last = number == engine.microbatches - 1
             stage.set_requires_gradient_sync(engine.grid.zero >= 2 or last)
             stage.set_is_last_backward(last)
@@ -62,24 +73,40 @@ def _run(engine: Engine, tokens: torch.Tensor, labels: torch.Tensor, *, listener
 
 
 def _settled(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """The gradient as the parameter lies: of one that all ranks of tp have whole, the sum of their parts."""
+    """The gradient as the parameter lies: of one that all ranks of tp have whole, the sum of their
+    parts.
+    """
     gradient, there = parameter.grad, parameter
-    if isinstance(gradient, DTensor) and isinstance(there, DTensor) and gradient.placements != there.placements:
+    if (
+        isinstance(gradient, DTensor)
+        and isinstance(there, DTensor)
+        and gradient.placements != there.placements
+    ):
         gradient = gradient.redistribute(placements=there.placements)
     assert gradient is not None
     return gradient
 
 
 def _square(engine: Engine, gradient: torch.Tensor) -> torch.Tensor:
-    """Sum of squares of this rank's elements over the number of ranks of the stage that have them too."""
+    """Sum of squares of this rank's elements over the number of ranks of the stage that have them
+    too.
+    """
     parts = 1
     if isinstance(gradient, DTensor):
         for dim, placement in enumerate(gradient.placements):
             parts *= 1 if isinstance(placement, Replicate) else gradient.device_mesh.size(dim)
-    return local(gradient).double().square().sum() * (parts / (engine.grid.tp * engine.grid.cp * engine.grid.dp))
+    return local(gradient).double().square().sum() * (
+        parts / (engine.grid.tp * engine.grid.cp * engine.grid.dp)
+    )
 
 
-def step(engine: Engine, batch: Batch, *, stop: Callable[[], bool] | None = None, recorder: Recorder | None = None) -> StepReport:
+def step(
+    engine: Engine,
+    batch: Batch,
+    *,
+    stop: Callable[[], bool] | None = None,
+    recorder: Recorder | None = None,
+) -> StepReport:
     """One step: the replica's samples forward and backward, clip by the global norm, update.
 
     Args:
@@ -93,10 +120,16 @@ def step(engine: Engine, batch: Batch, *, stop: Callable[[], bool] | None = None
     settled = {id(p): _settled(p) for p in engine.parameters if p.grad is not None}
     add_up(engine.shared, settled)
     listener.tell(TaskKind.STEP, STEP_LEVEL)
-    trained = [(piece, settled[id(p)]) for piece, p in zip(engine.pieces, engine.parameters, strict=True) if id(p) in settled]
+    trained = [
+        (piece, settled[id(p)])
+        for piece, p in zip(engine.pieces, engine.parameters, strict=True)
+        if id(p) in settled
+    ]
     again = {id(copy.last) for copy in engine.shared}
     none = torch.zeros((), dtype=torch.float64, device=engine.device)
-    squares = sum((_square(engine, grad) for number, grad in settled.items() if number not in again), none)
+    squares = sum(
+        (_square(engine, grad) for number, grad in settled.items() if number not in again), none
+    )
     asked = torch.full_like(squares, float(stop is not None and stop()))
     sums = torch.stack([loss.double() / engine.grid.tp, squares, asked])
     with listener.asking(Collective.ALL_REDUCE, track=Track.COLLECTIVES):
@@ -113,7 +146,9 @@ def step(engine: Engine, batch: Batch, *, stop: Callable[[], bool] | None = None
         stage.zero_grad()
     engine.steps += 1
     listener.tell(None, STEP_LEVEL)
-    return StepReport(step=engine.steps, loss=float(sums[0]), norm=float(norm), stopped=bool(sums[2] > 0))
+    return StepReport(
+        step=engine.steps, loss=float(sums[0]), norm=float(norm), stopped=bool(sums[2] > 0)
+    )
 
 
 def train_native(
@@ -139,8 +174,11 @@ def train_native(
     """Steps of `grid` on this rank, the last where `stop` was true on any; all ranks call it.
 
     Args:
-        source: first values of parameters. batches: the whole batch of a step, counted from 0. dtype, compute, order: see `engine`.
-        begun: is given what the rank has before the first step, which may set how many were done. after: and behind every step.
+        source: first values of parameters.
+        batches: the whole batch of a step, counted from 0.
+        dtype, compute, order: see `engine`.
+        begun: is given what the rank has before the first step, which may set how many were done.
+        after: and behind every step.
         recorder: has the last step.
 
     Raises:
@@ -148,7 +186,16 @@ def train_native(
     """
     with process_group(timeout_s=timeout_s):
         own = engine(
-            model, job, grid, source=source, rule=rule, settings=settings, dtype=dtype, compute=compute, order=order, device=device
+            model,
+            job,
+            grid,
+            source=source,
+            rule=rule,
+            settings=settings,
+            dtype=dtype,
+            compute=compute,
+            order=order,
+            device=device,
         )
         if recorder is not None:
             tell_shards(own.stages, recorder, device=dist.get_rank())

@@ -17,16 +17,18 @@ from shardwright.model.ir.operator import OperatorClass
 GATE_EXTENT = {1: 0, 2: 1, 4: 3, 5: 0, 6: 3}
 """Which extent of a fused projection is the gate, by how many it writes.
 
-2: x z (Mamba-1). 4: q k v gate (gated attention). 5: z x B C dt (Mamba-2). 6: q k v z b a (delta net). 1: a projection of its own.
+2: x z (Mamba-1). 4: q k v gate (gated attention). 5: z x B C dt (Mamba-2). 6: q k v z b a (delta
+net). 1: a projection of its own.
 """
 
 
 def activation(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Values:
-    """f of one extent; f(first) x second of two (GELU in its tanh form and silu, unless the settings have another); or, with two
-    inputs, first x act(gate).
+    """f of one extent; f(first) x second of two (GELU in its tanh form and silu, unless the
+    settings have another); or, with two inputs, first x act(gate).
 
-    The gate's act is silu behind a scan and sigmoid elsewhere; one narrower than what it scales holds one score a head (or a token). What
-    follows the extents (counts of routed rows) passes through.
+    The gate's act is silu behind a scan and sigmoid elsewhere; one narrower than what it scales
+    holds one score a head (or a token). What follows the extents (counts of routed rows) passes
+    through.
     """
     operator = place.operator
     if len(inputs) == 1:
@@ -46,9 +48,13 @@ LOCAL = Local(function=activation)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointwiseActivation:
-    """`activation`, with explicit gradients where it has one input that is not clamped; else torch's."""
+    """`activation`, with explicit gradients where it has one input that is not clamped; else
+    torch's.
+    """
 
-    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
+    def forward(
+        self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         return (yield from LOCAL.forward(place, inputs, weights))
 
@@ -63,9 +69,15 @@ class PointwiseActivation:
         name = curve_of(place.settings, gated=place.operator.gated)
         if not place.operator.gated:
             return (returned(values, {0: curve_gradient(name, grad, x)}),)
-        return (returned(values, {0: curve_gradient(name, grad * values[1], x), 1: curve(name, x).mul_(grad)}),)
+        return (
+            returned(
+                values, {0: curve_gradient(name, grad * values[1], x), 1: curve(name, x).mul_(grad)}
+            ),
+        )
 
-    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         return {}

@@ -19,15 +19,28 @@ ROWS: Final = 32
 
 
 class Kernel(Protocol):
-    """softmax(scale Q K^T) V block by block of keys (arXiv 2205.14135); key heads are read by equally many query heads in turn."""
+    """softmax(scale Q K^T) V block by block of keys (arXiv 2205.14135); key heads are read by
+    equally many query heads in turn.
+    """
 
     def fits(self, parts: Heads) -> bool:
         """Whether it computes tensors of this device, format and width."""
 
-    def forward(self, parts: Heads, *, causal: bool, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, parts: Heads, *, causal: bool, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """(output, logarithm of the softmax's denominator by sample, head and query)."""
 
-    def backward(self, grad: torch.Tensor, parts: Heads, out: torch.Tensor, normal: torch.Tensor, *, causal: bool, scale: float) -> Heads:
+    def backward(
+        self,
+        grad: torch.Tensor,
+        parts: Heads,
+        out: torch.Tensor,
+        normal: torch.Tensor,
+        *,
+        causal: bool,
+        scale: float,
+    ) -> Heads:
         """Gradients of queries, keys and values, from what forward gave."""
 
 
@@ -38,12 +51,25 @@ class ProcessorFlash:
         """See `Kernel`."""
         return bool(parts[0].device.type == "cpu")
 
-    def forward(self, parts: Heads, *, causal: bool, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, parts: Heads, *, causal: bool, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Kernel`."""
-        out, normal = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(*parts, 0.0, causal, scale=scale)
+        out, normal = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default(
+            *parts, 0.0, causal, scale=scale
+        )
         return out, normal
 
-    def backward(self, grad: torch.Tensor, parts: Heads, out: torch.Tensor, normal: torch.Tensor, *, causal: bool, scale: float) -> Heads:
+    def backward(
+        self,
+        grad: torch.Tensor,
+        parts: Heads,
+        out: torch.Tensor,
+        normal: torch.Tensor,
+        *,
+        causal: bool,
+        scale: float,
+    ) -> Heads:
         """See `Kernel`."""
         found: Heads = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
             grad, *parts, out, normal, 0.0, causal, scale=scale
@@ -57,46 +83,103 @@ class Flash:
     def fits(self, parts: Heads) -> bool:
         """See `Kernel`."""
         query, width = parts[0], parts[0].shape[-1]
-        return width % ALIGNED == 0 and width <= WIDEST and _halves(query) and _generation(query.device) >= 8
+        return (
+            width % ALIGNED == 0
+            and width <= WIDEST
+            and _halves(query)
+            and _generation(query.device) >= 8
+        )
 
-    def forward(self, parts: Heads, *, causal: bool, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, parts: Heads, *, causal: bool, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Kernel`."""
-        out, normal, *_ = torch.ops.aten._scaled_dot_product_flash_attention.default(*parts, 0.0, causal, False, scale=scale)
+        out, normal, *_ = torch.ops.aten._scaled_dot_product_flash_attention.default(
+            *parts, 0.0, causal, False, scale=scale
+        )
         return out, normal
 
-    def backward(self, grad: torch.Tensor, parts: Heads, out: torch.Tensor, normal: torch.Tensor, *, causal: bool, scale: float) -> Heads:
+    def backward(
+        self,
+        grad: torch.Tensor,
+        parts: Heads,
+        out: torch.Tensor,
+        normal: torch.Tensor,
+        *,
+        causal: bool,
+        scale: float,
+    ) -> Heads:
         """See `Kernel`."""
         query, key, _ = parts
         sizes = (query.shape[-2], key.shape[-2])
-        # Undefined lengths say that all samples are alike; without dropout nobody looks at the state of a generator.
+        # Undefined lengths say that all samples are alike; without dropout nobody looks at the
+        # state of a generator.
         found: Heads = torch.ops.aten._scaled_dot_product_flash_attention_backward.default(
-            grad, *parts, out, normal, None, None, *sizes, 0.0, causal, *_no_dropout(query.device), scale=scale
+            grad,
+            *parts,
+            out,
+            normal,
+            None,
+            None,
+            *sizes,
+            0.0,
+            causal,
+            *_no_dropout(query.device),
+            scale=scale,
         )
         return found
 
 
 class Efficient:
-    """The memory-efficient kernel (CUTLASS) of CUDA devices, in float32; key heads are repeated for it."""
+    """The memory-efficient kernel (CUTLASS) of CUDA devices, in float32; key heads are repeated for
+    it.
+    """
 
     def fits(self, parts: Heads) -> bool:
         """See `Kernel`."""
         query = parts[0]
-        return query.device.type == "cuda" and query.dtype is torch.float32 and query.shape[-1] % ALIGNED == 0
+        return (
+            query.device.type == "cuda"
+            and query.dtype is torch.float32
+            and query.shape[-1] % ALIGNED == 0
+        )
 
-    def forward(self, parts: Heads, *, causal: bool, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, parts: Heads, *, causal: bool, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Kernel`."""
         query, key, value = parts
         whole = (query, _repeated(key, query), _repeated(value, query))
-        out, normal, *_ = torch.ops.aten._scaled_dot_product_efficient_attention.default(*whole, None, True, 0.0, causal, scale=scale)
+        out, normal, *_ = torch.ops.aten._scaled_dot_product_efficient_attention.default(
+            *whole, None, True, 0.0, causal, scale=scale
+        )
         return out, normal[..., : query.shape[-2]]
 
-    def backward(self, grad: torch.Tensor, parts: Heads, out: torch.Tensor, normal: torch.Tensor, *, causal: bool, scale: float) -> Heads:
+    def backward(
+        self,
+        grad: torch.Tensor,
+        parts: Heads,
+        out: torch.Tensor,
+        normal: torch.Tensor,
+        *,
+        causal: bool,
+        scale: float,
+    ) -> Heads:
         """See `Kernel`."""
         query, key, value = parts
         whole = (query, _repeated(key, query), _repeated(value, query))
         rows = functional.pad(normal, (0, -normal.shape[-1] % ROWS), value=torch.inf)
         dq, dk, dv, _ = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default(
-            grad, *whole, None, out, rows, *_no_dropout(query.device), 0.0, [True, True, True, False], causal, scale=scale
+            grad,
+            *whole,
+            None,
+            out,
+            rows,
+            *_no_dropout(query.device),
+            0.0,
+            [True, True, True, False],
+            causal,
+            scale=scale,
         )
         return dq, _summed(dk, key), _summed(dv, value)
 
@@ -121,7 +204,9 @@ def _generation(device: torch.device) -> int:
 @cache
 def _no_dropout(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """A generator's seed and offset that nobody draws from."""
-    return torch.empty(2, dtype=torch.int64, device=device), torch.empty((), dtype=torch.int64, device=device)
+    return torch.empty(2, dtype=torch.int64, device=device), torch.empty(
+        (), dtype=torch.int64, device=device
+    )
 
 
 def _repeated(key: torch.Tensor, query: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,6 @@
-"""Small pieces that all operators share: index lists as tensors, stand-ins, gradients of what is not read."""
+"""Small pieces that all operators share: index lists as tensors, stand-ins, gradients of what is
+not read.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ def numbers(indices: Indices, *, like: torch.Tensor) -> torch.Tensor:
 
 
 def hollow(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of zeros of the same shape that takes no memory: says the shape of what backward does not read."""
+    """A tensor of zeros of the same shape that takes no memory: says the shape of what backward
+    does not read.
+    """
     return tensor.new_zeros(()).expand(tensor.shape)
 
 
@@ -32,7 +36,9 @@ def only(values: Values, *kept: int) -> Values:
 def returned(values: Values, grads: dict[int, torch.Tensor]) -> Gradients:
     """A gradient for each of the values: those given, zeros for others, None for integers."""
     zeros = (
-        torch.zeros(v.shape, dtype=v.dtype, device=v.device) if v.is_floating_point() and i not in grads else None
+        torch.zeros(v.shape, dtype=v.dtype, device=v.device)
+        if v.is_floating_point() and i not in grads
+        else None
         for i, v in enumerate(values)
     )
     return tuple(grads.get(i, zero) for i, zero in enumerate(zeros))

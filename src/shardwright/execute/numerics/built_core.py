@@ -1,4 +1,6 @@
-"""softmax(Q K^T) V from the scores themselves, a tile at a time, with every mask and bias of the catalog: what no fused kernel computes."""
+"""softmax(Q K^T) V from the scores themselves, a tile at a time, with every mask and bias of the
+catalog: what no fused kernel computes.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,10 @@ class ScoreInputs:
     """What a core depends on beside queries, keys and their positions.
 
     Args:
-        table: of biases by distance, (rows, local heads), where there is one. sinks: of every local head the logarithm of what its
-            denominators begin with, where there are some. runs: of image tokens, (samples, all positions), or None.
+        table: of biases by distance, (rows, local heads), where there is one.
+        sinks: of every local head the logarithm of what its denominators begin with, where there
+            are some.
+        runs: of image tokens, (samples, all positions), or None.
         chosen: keys that an indexer selected (`selection_of`), where one does.
     """
 
@@ -40,7 +44,11 @@ class ScoreInputs:
 
     def of(self, rows: slice) -> ScoreInputs:
         """Of these rows of queries."""
-        return replace(self, chosen=tuple(one[:, rows] for one in self.chosen)) if self.chosen else self
+        return (
+            replace(self, chosen=tuple(one[:, rows] for one in self.chosen))
+            if self.chosen
+            else self
+        )
 
 
 def shape_of(place: OperatorShare) -> AttentionShape:
@@ -49,29 +57,56 @@ def shape_of(place: OperatorShare) -> AttentionShape:
     return place.operator.attention
 
 
-def built(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made | None, beside: ScoreInputs, *, scale: float) -> Made:
-    """What is made once a block of keys has joined; fine (`boxes.fine`). Scores are held a tile at a time (`tiles`).
+def built(
+    place: OperatorShare,
+    query: torch.Tensor,
+    keys: Keys,
+    before: Made | None,
+    beside: ScoreInputs,
+    *,
+    scale: float,
+) -> Made:
+    """What is made once a block of keys has joined; fine (`boxes.fine`). Scores are held a tile at
+    a time (`tiles`).
 
     Args:
-        query: (samples, positions, heads x width). before: None: no block has. scale: of the products of queries with keys.
+        query: (samples, positions, heads x width).
+        before: None: no block has.
+        scale: of the products of queries with keys.
     """
     out, normal = _begun(place, query, beside) if before is None else before
     parts = []
     for some, others in _tiles(place, query, keys, beside):
         rows = some.taken
-        made, here, own = (out[:, :, rows], normal[:, :, rows]), replace(place, positions=some.positions), beside.of(rows)
+        made, here, own = (
+            (out[:, :, rows], normal[:, :, rows]),
+            replace(place, positions=some.positions),
+            beside.of(rows),
+        )
         for other in others:
             made = _joined(here, query[:, rows], keys.of(other), made, own, scale=scale)
         parts.append(made)
     if len(parts) == 1:
         return parts[0]
-    return (torch.cat([o for o, _ in parts], dim=2), torch.cat([n for _, n in parts], dim=2)) if parts else (out, normal)
+    return (
+        (torch.cat([o for o, _ in parts], dim=2), torch.cat([n for _, n in parts], dim=2))
+        if parts
+        else (out, normal)
+    )
 
 
 def built_back(
-    place: OperatorShare, query: torch.Tensor, keys: Keys, made: Made, grad: torch.Tensor, beside: ScoreInputs, *, scale: float
+    place: OperatorShare,
+    query: torch.Tensor,
+    keys: Keys,
+    made: Made,
+    grad: torch.Tensor,
+    beside: ScoreInputs,
+    *,
+    scale: float,
 ) -> tuple[torch.Tensor, Keys, *tuple[torch.Tensor, ...]]:
-    """Gradients of queries, of a block of keys and values, and of the table, from what forward made of all blocks.
+    """Gradients of queries, of a block of keys and values, and of the table, from what forward made
+    of all blocks.
 
     Args:
         grad: of the output, (samples, heads, queries, width).
@@ -83,23 +118,52 @@ def built_back(
         return dq, Keys(key=dk, value=dv, positions=keys.positions), *more
     dq, dk, dv, *more = (torch.zeros_like(fine(one)) for one in leaves)
     for some, others in held:
-        rows, here, own = some.taken, replace(place, positions=some.positions), beside.of(some.taken)
+        rows, here, own = (
+            some.taken,
+            replace(place, positions=some.positions),
+            beside.of(some.taken),
+        )
         known = made[0][:, :, rows], made[1][:, :, rows]
         for other in others:
             columns = other.taken
-            found = _gradients(here, query[:, rows], keys.of(other), known, grad[:, :, rows], own, scale=scale)
-            for whole, part in zip((dq[:, rows], dk[:, columns], dv[:, columns], *more), found, strict=True):
+            found = _gradients(
+                here, query[:, rows], keys.of(other), known, grad[:, :, rows], own, scale=scale
+            )
+            for whole, part in zip(
+                (dq[:, rows], dk[:, columns], dv[:, columns], *more), found, strict=True
+            ):
                 whole += part
-    return dq, Keys(key=dk.to(keys.key.dtype), value=dv.to(keys.value.dtype), positions=keys.positions), *more
+    return (
+        dq,
+        Keys(key=dk.to(keys.key.dtype), value=dv.to(keys.value.dtype), positions=keys.positions),
+        *more,
+    )
 
 
-def _tiles(place: OperatorShare, query: torch.Tensor, keys: Keys, beside: ScoreInputs) -> Iterator[tuple[TileRows, tuple[TileRows, ...]]]:
+def _tiles(
+    place: OperatorShare, query: torch.Tensor, keys: Keys, beside: ScoreInputs
+) -> Iterator[tuple[TileRows, tuple[TileRows, ...]]]:
     each = query.shape[0] * (place.heads[1] - place.heads[0])
     there, accelerated = beside.runs is not None, query.device.type != "cpu"
-    return tiles(shape_of(place), place.positions, keys.positions, each=each, images=there, accelerated=accelerated)
+    return tiles(
+        shape_of(place),
+        place.positions,
+        keys.positions,
+        each=each,
+        images=there,
+        accelerated=accelerated,
+    )
 
 
-def _joined(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made, beside: ScoreInputs, *, scale: float) -> Made:
+def _joined(
+    place: OperatorShare,
+    query: torch.Tensor,
+    keys: Keys,
+    before: Made,
+    beside: ScoreInputs,
+    *,
+    scale: float,
+) -> Made:
     """`built` of one tile."""
     out, normal = before
     scores = _scores(place, query, keys, beside, scale=scale)
@@ -109,7 +173,14 @@ def _joined(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made,
 
 
 def _gradients(
-    place: OperatorShare, query: torch.Tensor, keys: Keys, made: Made, grad: torch.Tensor, beside: ScoreInputs, *, scale: float
+    place: OperatorShare,
+    query: torch.Tensor,
+    keys: Keys,
+    made: Made,
+    grad: torch.Tensor,
+    beside: ScoreInputs,
+    *,
+    scale: float,
 ) -> list[torch.Tensor]:
     """Of queries, keys, values and the table through one tile."""
     out, normal = made
@@ -117,8 +188,11 @@ def _gradients(
     with torch.enable_grad():
         leaves = [detached(one) for one in (query, keys.key, keys.value, *beside.table)]
         own = Keys(key=leaves[1], value=leaves[2], positions=keys.positions)
-        scores = _scores(place, leaves[0], own, replace(beside, table=tuple(leaves[3:])), scale=scale)
-        # d scores = p (<gradient, value> - <gradient, output>): the denominator is held fixed and its share taken off.
+        scores = _scores(
+            place, leaves[0], own, replace(beside, table=tuple(leaves[3:])), scale=scale
+        )
+        # d scores = p (<gradient, value> - <gradient, output>): the denominator is held fixed and
+        # its share taken off.
         return gradients(_weighed(place, scores, normal, leaves[2]), leaves, (grad, -products))
 
 
@@ -132,7 +206,9 @@ def _begun(place: OperatorShare, query: torch.Tensor, beside: ScoreInputs) -> Ma
     return exact.new_zeros((*sizes, shape_of(place).value_dim)), normal
 
 
-def _scores(place: OperatorShare, query: torch.Tensor, keys: Keys, beside: ScoreInputs, *, scale: float) -> torch.Tensor:
+def _scores(
+    place: OperatorShare, query: torch.Tensor, keys: Keys, beside: ScoreInputs, *, scale: float
+) -> torch.Tensor:
     """(samples, heads, queries, keys), -inf where a query does not see a key."""
     shape, positions = shape_of(place), numbers(keys.positions, like=query)
     low, high = place.heads
@@ -145,10 +221,14 @@ def _scores(place: OperatorShare, query: torch.Tensor, keys: Keys, beside: Score
     if shape.alibi:
         scores = scores - slopes(shape.heads)[low:high].to(scores).view(-1, 1, 1) * distance.abs()
     for rows in beside.table:
-        scores = scores + biases(fine(rows), distance, mask=shape.mask, reach=place.settings.bias_reach)
+        scores = scores + biases(
+            fine(rows), distance, mask=shape.mask, reach=place.settings.bias_reach
+        )
     seen = visible(shape, distance, positions)
     if beside.runs is not None:
-        seen = (seen | in_one_image(place, beside.runs, positions, window=shape.window)).unsqueeze(1)
+        seen = (seen | in_one_image(place, beside.runs, positions, window=shape.window)).unsqueeze(
+            1
+        )
     for blocks in beside.chosen:
         seen = seen & selected(place, blocks, positions)
     return scores.masked_fill(~seen, -torch.inf)
@@ -161,9 +241,15 @@ def _reads(place: OperatorShare, like: torch.Tensor) -> torch.Tensor:
     return heads * shape.kv_heads // shape.heads - place.kv_heads[0]
 
 
-def _weighed(place: OperatorShare, scores: torch.Tensor, normal: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(exp(scores - normal) V, sum of exp(scores - normal)) by (samples, heads, queries); a query that has seen no key has zeros."""
-    v = value.unflatten(-1, (-1, shape_of(place).value_dim)).transpose(1, 2)[:, _reads(place, value)]
+def _weighed(
+    place: OperatorShare, scores: torch.Tensor, normal: torch.Tensor, value: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(exp(scores - normal) V, sum of exp(scores - normal)) by (samples, heads, queries); a query
+    that has seen no key has zeros.
+    """
+    v = value.unflatten(-1, (-1, shape_of(place).value_dim)).transpose(1, 2)[
+        :, _reads(place, value)
+    ]
     p = (scores - _finite(normal).unsqueeze(-1)).exp()
     return p.to(v.dtype) @ v, p.sum(-1)
 
@@ -173,10 +259,14 @@ def _finite(normal: torch.Tensor) -> torch.Tensor:
 
 
 def slopes(heads: int) -> torch.Tensor:
-    """ALiBi's slope of every head (Press et al. 2021, arXiv 2108.12409): a geometric sequence, filled up from the next power of two."""
+    """ALiBi's slope of every head (Press et al. 2021, arXiv 2108.12409): a geometric sequence,
+    filled up from the next power of two.
+    """
 
     def of(count: int) -> torch.Tensor:
         return 2.0 ** (-8.0 * torch.arange(1, count + 1, dtype=torch.float64) / count)
 
     power = 1 << int(log2(heads))
-    return of(power) if power == heads else torch.cat([of(power), of(2 * power)[::2][: heads - power]])
+    return (
+        of(power) if power == heads else torch.cat([of(power), of(2 * power)[::2][: heads - power]])
+    )

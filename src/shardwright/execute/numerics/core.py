@@ -1,4 +1,6 @@
-"""Attention of a device's queries to one block of keys after another, by a fused kernel where one computes it."""
+"""Attention of a device's queries to one block of keys after another, by a fused kernel where one
+computes it.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,31 @@ ALONE = ScoreInputs()
 
 
 def score_scale(shape: AttentionShape, settings: Settings) -> float:
-    """The settings' factor over the root of a key head's width; the factor alone where scores are plain."""
-    return float(settings.score_factor if settings.plain_scores else shape.head_dim**-0.5 * settings.score_factor)
+    """The settings' factor over the root of a key head's width; the factor alone where scores are
+    plain.
+    """
+    return float(
+        settings.score_factor
+        if settings.plain_scores
+        else shape.head_dim**-0.5 * settings.score_factor
+    )
 
 
-def met(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made | None = None, beside: ScoreInputs = ALONE) -> Made:
+def met(
+    place: OperatorShare,
+    query: torch.Tensor,
+    keys: Keys,
+    before: Made | None = None,
+    beside: ScoreInputs = ALONE,
+) -> Made:
     """What is made of all keys that queries have met, once a block of keys has joined.
 
     Args:
-        query: (samples, positions, heads x width), of `place.positions`. before: of the blocks before, which may be overwritten; None: this
-            is the first.
+        query: (samples, positions, heads x width), of `place.positions`.
+        before: of the blocks before, which may be overwritten; None: this is the first.
 
-    Source: Dao et al. 2022 (arXiv 2205.14135), section 3.1; of keys that come from other devices Liu et al. 2023 (arXiv 2310.01889).
+    Source: Dao et al. 2022 (arXiv 2205.14135), section 3.1; of keys that come from other devices
+    Liu et al. 2023 (arXiv 2310.01889).
     """
     scale = score_scale(shape_of(place), place.settings)
     if is_fused(place, (query, keys.key, keys.value)):
@@ -36,12 +51,18 @@ def met(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made | No
 
 
 def met_back(
-    place: OperatorShare, query: torch.Tensor, keys: Keys, made: Made, grad: torch.Tensor, beside: ScoreInputs = ALONE
+    place: OperatorShare,
+    query: torch.Tensor,
+    keys: Keys,
+    made: Made,
+    grad: torch.Tensor,
+    beside: ScoreInputs = ALONE,
 ) -> tuple[torch.Tensor, Keys, *tuple[torch.Tensor, ...]]:
     """Gradients of queries, of a block of keys and values, and of what `beside` has of a table.
 
     Args:
-        made: of all blocks, the output in the format of the queries. grad: of that output, by head as it is.
+        made: of all blocks, the output in the format of the queries.
+        grad: of that output, by head as it is.
     """
     scale = score_scale(shape_of(place), place.settings)
     if is_fused(place, (query, keys.key, keys.value)):

@@ -32,7 +32,9 @@ def curve(name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def clamped_gate(x: torch.Tensor, y: torch.Tensor, *, settings: Settings) -> torch.Tensor:
-    """g sigmoid(slope g) (1 + y), with g = min(x, limit) and y between -limit and limit (OpenAI 2025, arXiv 2508.10925, section 2.2)."""
+    """g sigmoid(slope g) (1 + y), with g = min(x, limit) and y between -limit and limit (OpenAI
+    2025, arXiv 2508.10925, section 2.2).
+    """
     limit = settings.gate_limit
     gate = x.clamp(max=limit)
     return gate * torch.sigmoid(settings.gate_slope * gate) * (y.clamp(-limit, limit) + 1)
@@ -44,7 +46,9 @@ def curve_gradient(name: str, grad: torch.Tensor, x: torch.Tensor) -> torch.Tens
         case "silu":
             return torch.ops.aten.silu_backward.default(grad, x)
         case "gelu_tanh" | "gelu":
-            return torch.ops.aten.gelu_backward.default(grad, x, approximate="tanh" if name == "gelu_tanh" else "none")
+            return torch.ops.aten.gelu_backward.default(
+                grad, x, approximate="tanh" if name == "gelu_tanh" else "none"
+            )
         case "quick_gelu":
             share = torch.sigmoid(QUICK * x)
             return grad * share * (1 + QUICK * x * (1 - share))

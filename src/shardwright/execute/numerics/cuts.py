@@ -1,9 +1,11 @@
-"""One operator of a block that a cut lies in, as a block of its own: what it reads comes in the stream's layout, what it makes leaves so.
+"""One operator of a block that a cut lies in, as a block of its own: what it reads comes in the
+stream's layout, what it makes leaves so.
 
-Rows that tokens send to their experts have no layout: between stages they lie with their tokens, those of all choices side by side
-(`slots`), with the experts' numbers behind them. A routed operator of a cut block so stands between two more: ``.scatter`` sends the slots
-of tokens to the chosen experts, ``.gather`` brings what they make back. What moves tokens (``permute``, ``unpermute``) only copies or sums
-slots then.
+Rows that tokens send to their experts have no layout: between stages they lie with their tokens,
+those of all choices side by side (`slots`), with the experts' numbers behind them. A routed
+operator of a cut block so stands between two more: ``.scatter`` sends the slots of tokens to the
+chosen experts, ``.gather`` brings what they make back. What moves tokens (``permute``,
+``unpermute``) only copies or sums slots then.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ SCATTER, GATHER = ".scatter", ".gather"
 
 
 def is_chosen(extent: Extent) -> bool:
-    """The extent is the numbers of the chosen experts: whole numbers without a gradient, which no cut divides."""
+    """The extent is the numbers of the chosen experts: whole numbers without a gradient, which no
+    cut divides.
+    """
     return extent.dim is Dim.REPLICATE
 
 
@@ -31,7 +35,9 @@ def is_stand_in(operator: Operator) -> bool:
 
 
 def crossing(operator: Operator) -> tuple[Extent, ...]:
-    """What an operator of a cut block leaves in the stream's layout, per token: all that it writes; of rows at experts their slots."""
+    """What an operator of a cut block leaves in the stream's layout, per token: all that it writes;
+    of rows at experts their slots.
+    """
     if operator.experts is None or not (is_routed(operator) or operator.kind is OperatorKind.ROUTE):
         return operator.writes
     chosen = Extent(dim=Dim.REPLICATE, size=operator.experts.topk, quantum=operator.experts.topk)
@@ -64,7 +70,12 @@ def operator_block(block: Block, name: str) -> Block:
         for o in read
     )
     constant = () if asks_inputs(operator, without_gradient(block)) else (INPUT, MEMORY)
-    return replace(block, name=f"{block.name}.{name}", operators=(*stands, *_parts(replace(operator, keeps=()))), constant=constant)
+    return replace(
+        block,
+        name=f"{block.name}.{name}",
+        operators=(*stands, *_parts(replace(operator, keeps=()))),
+        constant=constant,
+    )
 
 
 def _parts(operator: Operator) -> tuple[Operator, ...]:
@@ -79,7 +90,19 @@ def _parts(operator: Operator) -> tuple[Operator, ...]:
     slots = crossing(replace(operator, writes=operator.reads))
     move = replace(operator, kind=OperatorKind.PERMUTE, parameters=(), gated=False)
     return (
-        replace(move, name=f"{operator.name}{SCATTER}", inputs=(rows,), reads=slots, writes=operator.reads),
+        replace(
+            move,
+            name=f"{operator.name}{SCATTER}",
+            inputs=(rows,),
+            reads=slots,
+            writes=operator.reads,
+        ),
         replace(operator, inputs=(f"{operator.name}{SCATTER}",)),
-        replace(move, name=f"{operator.name}{GATHER}", inputs=(operator.name, rows), reads=operator.writes, writes=crossing(operator)),
+        replace(
+            move,
+            name=f"{operator.name}{GATHER}",
+            inputs=(operator.name, rows),
+            reads=operator.writes,
+            writes=crossing(operator),
+        ),
     )

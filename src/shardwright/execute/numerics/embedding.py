@@ -13,14 +13,18 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embedding:
-    """y = table[id] (+ positions[position] + types[0]): zero for rows that the device lacks; rows times the settings' factor.
+    """y = table[id] (+ positions[position] + types[0]): zero for rows that the device lacks; rows
+    times the settings' factor.
 
-    The padding row (`Settings.padding_row`) is looked up as others are, but its lookups give it no gradient. A head that is tied to the
-    table gives it one. The device of the first rows adds positions and types. The table of relative position biases that a T5 stores
-    here is not used by its attention (no operator reads it): its gradient is zero.
+    The padding row (`Settings.padding_row`) is looked up as others are, but its lookups give it no
+    gradient. A head that is tied to the table gives it one. The device of the first rows adds
+    positions and types. The table of relative position biases that a T5 stores here is not used by
+    its attention (no operator reads it): its gradient is zero.
     """
 
-    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
+    def forward(
+        self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         yield from ()
         ids = column(inputs[0][0])[..., 0]
@@ -41,17 +45,31 @@ class Embedding:
         yield from ()
         return (None,) * len(saved.inputs)
 
-    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         grad = fine(given(grads[0]))
         ids = column(saved.inputs[0][0])[..., 0]
         rows, inside = _rows(place, ids)
-        found = {p.name: torch.zeros_like(fine(weights[p.name])) for p in place.operator.parameters if p.trainable}
+        found = {
+            p.name: torch.zeros_like(fine(weights[p.name]))
+            for p in place.operator.parameters
+            if p.trainable
+        }
         table = place.operator.parameters[0].name
         if table in found:
-            learned = inside if place.settings.padding_row is None else inside & (ids != place.settings.padding_row)
-            found[table].index_add_(0, rows.flatten(), (grad * _counted(place, learned, like=weights[table])).flatten(0, 1))
+            learned = (
+                inside
+                if place.settings.padding_row is None
+                else inside & (ids != place.settings.padding_row)
+            )
+            found[table].index_add_(
+                0,
+                rows.flatten(),
+                (grad * _counted(place, learned, like=weights[table])).flatten(0, 1),
+            )
         for name, kind in _others(place):
             if name in found and kind == "positions" and _first(place):
                 found[name].index_add_(0, _learned(place, like=ids), grad.sum(0))
@@ -68,7 +86,9 @@ def _rows(place: OperatorShare, ids: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 
 def _counted(place: OperatorShare, inside: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
-    """What a row counts: the factor of embeddings, in the numbers of `like` as published classes round it, or nothing."""
+    """What a row counts: the factor of embeddings, in the numbers of `like` as published classes
+    round it, or nothing.
+    """
     return inside.unsqueeze(-1) * like.new_tensor(place.settings.embed_factor)
 
 

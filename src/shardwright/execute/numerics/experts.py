@@ -1,8 +1,10 @@
-"""Mixture of experts: the choice of experts, the way of tokens to them and back, and their products.
+"""Mixture of experts: the choice of experts, the way of tokens to them and back, and their
+products.
 
-Between ``permute`` and ``unpermute`` a value is (1, rows, elements) for each extent, one row for each token that visits a local expert,
-and behind the extents one tensor of integers ``routes`` (2, rows): local number of the expert, and number of the token
-(sample x length + position). Rows are sorted by expert, then token, whoever sent them. No capacity: no token is dropped.
+Between ``permute`` and ``unpermute`` a value is (1, rows, elements) for each extent, one row for
+each token that visits a local expert, and behind the extents one tensor of integers ``routes`` (2,
+rows): local number of the expert, and number of the token (sample x length + position). Rows are
+sorted by expert, then token, whoever sent them. No capacity: no token is dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ def route(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) ->
     logits = inputs[0][0]
     if logits.shape[-1] != operator.experts.experts:
         raise StrategyError(
-            f"{operator.name} sees the scores of only {logits.shape[-1]} of {operator.experts.experts} experts",
+            f"{operator.name} sees the scores of only {logits.shape[-1]} of"
+            f" {operator.experts.experts} experts",
             hint="do not cut the router by experts",
             rule="execute.scores",
         )
@@ -42,12 +45,15 @@ def route(place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permute:
-    """Rows of tokens, copied to every expert that they chose, as they are or times what it counts (`Operator.weighed`).
+    """Rows of tokens, copied to every expert that they chose, as they are or times what it counts
+    (`Operator.weighed`).
 
     Inputs: x and ``route``'s (probabilities, numbers), of the same tokens.
     """
 
-    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
+    def forward(
+        self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         x, (probabilities, chosen) = inputs[0][0], inputs[1]
         flat, shares, weighed = x.flatten(0, 1), probabilities.flatten(0, 1), place.operator.weighed
@@ -55,7 +61,9 @@ class Permute:
         def rows_of(tokens: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
             return flat[tokens] * shares[tokens, slots].unsqueeze(-1) if weighed else flat[tokens]
 
-        routes, rows = yield from dispatched(place, chosen, rows_of, width=x.shape[-1], like=x, what="rows")
+        routes, rows = yield from dispatched(
+            place, chosen, rows_of, width=x.shape[-1], like=x, what="rows"
+        )
         kept = (x, probabilities) if weighed else (hollow(x), hollow(probabilities))
         saved = SavedTensors(inputs=((kept[0],), (kept[1], chosen)), own=(routes,))
         return (rows.unsqueeze(0), routes), saved
@@ -63,9 +71,13 @@ class Permute:
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`: gradients of all copies of a token, added where it is held. Probabilities have theirs where they count."""
+        """See `Numerics`: gradients of all copies of a token, added where it is held. Probabilities
+        have theirs where they count.
+        """
         (x,), (probabilities, chosen) = saved.inputs
-        rows = given(grads[0]).squeeze(0) if grads else x.new_zeros((0, x.shape[-1]))  # nobody returns rows of experts that are not here
+        rows = (
+            given(grads[0]).squeeze(0) if grads else x.new_zeros((0, x.shape[-1]))
+        )  # nobody returns rows of experts that are not here
         came = yield from collected(place, chosen, saved.own[0], rows, what="gradients")
         dx = torch.zeros(x.shape, dtype=x.dtype, device=x.device)
         flat, shares = x.flatten(0, 1), probabilities.flatten(0, 1)
@@ -74,10 +86,14 @@ class Permute:
             own = part * shares[tokens, slots].unsqueeze(-1) if place.operator.weighed else part
             dx.view(-1, x.shape[-1]).index_add_(0, tokens, own)
             if place.operator.weighed:
-                counts.flatten(0, 1).index_put_((tokens, slots), (part * flat[tokens]).sum(-1), accumulate=True)
+                counts.flatten(0, 1).index_put_(
+                    (tokens, slots), (part * flat[tokens]).sum(-1), accumulate=True
+                )
         return (dx,), returned(saved.inputs[1], {0: counts} if place.operator.weighed else {})
 
-    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         return {}
@@ -90,7 +106,9 @@ class Unpermute:
     Inputs: the experts' rows and ``route``'s values where the tokens are held.
     """
 
-    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
+    def forward(
+        self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         (rows, routes), (probabilities, chosen) = inputs
         answers = yield from collected(place, chosen, routes, rows.squeeze(0), what="rows")
@@ -100,7 +118,9 @@ class Unpermute:
             each.index_put_((tokens, slots), part, accumulate=True)
         each = each.unflatten(0, chosen.shape[:2])
         if place.operator.weighed:
-            return (each.sum(-2),), SavedTensors(inputs=((hollow(rows), routes), inputs[1]), own=(hollow(each),))
+            return (each.sum(-2),), SavedTensors(
+                inputs=((hollow(rows), routes), inputs[1]), own=(hollow(each),)
+            )
         y = (probabilities.unsqueeze(-1) * each).sum(-2)
         return (y,), SavedTensors(inputs=((hollow(rows), routes), inputs[1]), own=(each,))
 
@@ -110,21 +130,33 @@ class Unpermute:
         """See `Numerics`."""
         (_, _), (probabilities, chosen) = saved.inputs
         each = saved.own[0]
-        grad = grads[0] if grads and grads[0] is not None else each.new_zeros((*each.shape[:2], each.shape[-1]))  # no tokens are held here
+        grad = (
+            grads[0]
+            if grads and grads[0] is not None
+            else each.new_zeros((*each.shape[:2], each.shape[-1]))
+        )  # no tokens are held here
         weighed = place.operator.weighed
-        products = torch.zeros_like(probabilities) if weighed else (saved.own[0] * grad.unsqueeze(-2)).sum(-1)
+        products = (
+            torch.zeros_like(probabilities)
+            if weighed
+            else (saved.own[0] * grad.unsqueeze(-2)).sum(-1)
+        )
         flat, shares = grad.flatten(0, 1), probabilities.flatten(0, 1)
         _, rows = yield from dispatched(
             place,
             chosen,
-            lambda tokens, slots: flat[tokens] if weighed else flat[tokens] * shares[tokens, slots].unsqueeze(-1),
+            lambda tokens, slots: (
+                flat[tokens] if weighed else flat[tokens] * shares[tokens, slots].unsqueeze(-1)
+            ),
             width=grad.shape[-1],
             like=grad,
             what="gradients",
         )
         return (rows.unsqueeze(0), None), (products, None)
 
-    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         return {}
@@ -134,10 +166,13 @@ class Unpermute:
 class GroupedLinear:
     """y_e = x_e W_e (+ b_e) for the rows of every local expert, with explicit gradients.
 
-    Where the contracted width is cut, y is a part of a sum, and the device of the first part adds the bias.
+    Where the contracted width is cut, y is a part of a sum, and the device of the first part adds
+    the bias.
     """
 
-    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
+    def forward(
+        self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         yield from ()
         x, routes = inputs[0][0].squeeze(0), inputs[0][-1]
@@ -145,8 +180,12 @@ class GroupedLinear:
         matrices, biases = names(place)
         outputs = [products(x, weights[name], ends) for name in matrices]
         if biases and _first(place):
-            outputs = [y + weights[name][routes[0]] for y, name in zip(outputs, biases, strict=True)]
-        saved = SavedTensors(inputs=((inputs[0][0], *(hollow(v) for v in inputs[0][1:-1]), routes),))
+            outputs = [
+                y + weights[name][routes[0]] for y, name in zip(outputs, biases, strict=True)
+            ]
+        saved = SavedTensors(
+            inputs=((inputs[0][0], *(hollow(v) for v in inputs[0][1:-1]), routes),)
+        )
         return (*(y.unsqueeze(0) for y in outputs), routes), saved
 
     def input_grad(
@@ -156,16 +195,26 @@ class GroupedLinear:
         yield from ()
         ends = _ends(place, saved.inputs[0][-1])
         pairs = zip(grads, names(place)[0], strict=False)
-        dx = sum_of([products(given(g).squeeze(0), weights[name].transpose(1, 2), ends) for g, name in pairs])
+        dx = sum_of(
+            [
+                products(given(g).squeeze(0), weights[name].transpose(1, 2), ends)
+                for g, name in pairs
+            ]
+        )
         return (returned(saved.inputs[0], {0: dx.unsqueeze(0)}),)
 
-    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         x, routes = saved.inputs[0][0].squeeze(0), saved.inputs[0][-1]
         ends = _ends(place, routes)
         matrices, biases = names(place)
-        found = {name: outer_products(x, given(g).squeeze(0), ends) for name, g in zip(matrices, grads, strict=False)}
+        found = {
+            name: outer_products(x, given(g).squeeze(0), ends)
+            for name, g in zip(matrices, grads, strict=False)
+        }
         for name, g in zip(biases, grads, strict=False):
             found[name] = torch.zeros_like(fine(weights[name]))
             if _first(place):

@@ -16,18 +16,27 @@ Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def is_fused(place: OperatorShare, parts: Parts) -> bool:
-    """A kernel computes this core: of heads as wide as their values, each key head read by equally many query heads in turn, seeing all
-    keys or those at and before their own position.
+    """A kernel computes this core: of heads as wide as their values, each key head read by equally
+    many query heads in turn, seeing all keys or those at and before their own position.
 
     Left out: sinks, soft caps, biases by distance, windows, images in a text, selected keys.
     """
     shape = place.operator.attention
     assert shape is not None
-    if any(part.device != parts[0].device or part.dtype != parts[0].dtype or not part.numel() for part in parts):
+    if any(
+        part.device != parts[0].device or part.dtype != parts[0].dtype or not part.numel()
+        for part in parts
+    ):
         return False
     if place.operator.parameters or place.operator.sees_images:
         return False
-    if shape.soft_cap or shape.alibi or shape.window or shape.selected or shape.head_dim != shape.value_dim:
+    if (
+        shape.soft_cap
+        or shape.alibi
+        or shape.window
+        or shape.selected
+        or shape.head_dim != shape.value_dim
+    ):
         return False
     return _grouped(place, shape) and kernel_of(_heads(place, parts)) is not None
 
@@ -36,23 +45,36 @@ def _grouped(place: OperatorShare, shape: AttentionShape) -> bool:
     """Local query heads read local key heads in turn, equally many each."""
     (low, high), (first, last) = place.heads, place.kv_heads
     each, rest = divmod(high - low, max(last - first, 1))
-    return not rest and all(h * shape.kv_heads // shape.heads - first == (h - low) // each for h in range(low, high))
+    return not rest and all(
+        h * shape.kv_heads // shape.heads - first == (h - low) // each for h in range(low, high)
+    )
 
 
-def fused(place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made | None, *, scale: float) -> Made:
+def fused(
+    place: OperatorShare, query: torch.Tensor, keys: Keys, before: Made | None, *, scale: float
+) -> Made:
     """What is made once a block of keys has joined, where `is_fused` (see `kernel_calls.joined`).
 
     Args:
-        query: (samples, positions, heads x width). before: None: no block has. scale: of the products of queries with keys.
+        query: (samples, positions, heads x width).
+        before: None: no block has.
+        scale: of the products of queries with keys.
     """
     heads = _heads(place, (query, keys.key, keys.value))
     return joined(_kernel(heads), heads, _calls(place, keys), before, scale=scale)
 
 
 def fused_back(
-    place: OperatorShare, query: torch.Tensor, keys: Keys, made: Made, grad: torch.Tensor, *, scale: float
+    place: OperatorShare,
+    query: torch.Tensor,
+    keys: Keys,
+    made: Made,
+    grad: torch.Tensor,
+    *,
+    scale: float,
 ) -> tuple[torch.Tensor, Keys]:
-    """Gradients of queries and of a block of keys and values, from what forward made of all blocks: no forward runs again.
+    """Gradients of queries and of a block of keys and values, from what forward made of all blocks:
+    no forward runs again.
 
     Args:
         grad: of the output, (samples, heads, positions, width).
@@ -65,7 +87,9 @@ def fused_back(
 
 def _calls(place: OperatorShare, keys: Keys) -> tuple[Call, ...]:
     assert place.operator.attention is not None
-    return calls(place.positions, keys.positions, causal=place.operator.attention.mask is Mask.CAUSAL)
+    return calls(
+        place.positions, keys.positions, causal=place.operator.attention.mask is Mask.CAUSAL
+    )
 
 
 def _kernel(heads: Heads) -> Kernel:

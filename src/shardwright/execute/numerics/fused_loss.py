@@ -16,10 +16,12 @@ def is_fused(place: OperatorShare, logits: torch.Tensor) -> bool:
 
 
 def fused(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(-log softmax(logits)[label], logarithm of the softmax's denominator), each (samples, positions, 1), in float32 or finer.
+    """(-log softmax(logits)[label], logarithm of the softmax's denominator), each (samples,
+    positions, 1), in float32 or finer.
 
     Args:
-        labels: (samples, positions, 1), negative where there is nothing to predict: the first is 0 there.
+        labels: (samples, positions, 1), negative where there is nothing to predict: the first is 0
+            there.
     """
     rows = labels.clamp(min=0)
     found = torch.log_softmax(logits, -1, dtype=fine(logits[:0]).dtype).gather(-1, rows)
@@ -27,11 +29,15 @@ def fused(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, tor
     return torch.where(labels >= 0, -found, 0), normal
 
 
-def fused_grad(logits: torch.Tensor, labels: torch.Tensor, normal: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """(softmax - one) x scale, in the logits' format; where the label is, the difference is taken before it is rounded.
+def fused_grad(
+    logits: torch.Tensor, labels: torch.Tensor, normal: torch.Tensor, scale: torch.Tensor
+) -> torch.Tensor:
+    """(softmax - one) x scale, in the logits' format; where the label is, the difference is taken
+    before it is rounded.
 
     Args:
-        normal: of `fused`. scale: (samples, positions, 1), 0 where there is nothing to predict.
+        normal: of `fused`.
+        scale: (samples, positions, 1), 0 where there is nothing to predict.
     """
     rows = labels.clamp(min=0)
     chosen = (logits.gather(-1, rows).to(normal.dtype) - normal).expm1() * scale

@@ -1,4 +1,6 @@
-"""Norms of whole blocks by PyTorch's fused kernels of accelerators: one pass forward, and one for each gradient."""
+"""Norms of whole blocks by PyTorch's fused kernels of accelerators: one pass forward, and one for
+each gradient.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def is_fused(part: NormPart, x: torch.Tensor, weights: Weights) -> bool:
     Left out: blocks that are cut, groups in a block; processors, whose kernels are no faster.
     """
     alike = all(weights[name].dtype == x.dtype for name in (part.gain, part.bias) if name)
-    return bool(x.device.type == "cuda" and x.numel() and alike and not part.split and part.groups == 1)
+    return bool(
+        x.device.type == "cuda" and x.numel() and alike and not part.split and part.groups == 1
+    )
 
 
 def fused(part: NormPart, x: torch.Tensor, weights: Weights, *, eps: float) -> Kept:
@@ -37,19 +41,33 @@ def fused(part: NormPart, x: torch.Tensor, weights: Weights, *, eps: float) -> K
     return y, mean, scale
 
 
-def fused_input_grad(part: NormPart, x: torch.Tensor, grad: torch.Tensor, kept: Kept, weights: Weights) -> torch.Tensor:
+def fused_input_grad(
+    part: NormPart, x: torch.Tensor, grad: torch.Tensor, kept: Kept, weights: Weights
+) -> torch.Tensor:
     """Of blocks, in the form of their gradient."""
     return _back(part, x, grad, kept, weights, of_input=True)[0].reshape(grad.shape)
 
 
-def fused_weight_grad(part: NormPart, x: torch.Tensor, grad: torch.Tensor, kept: Kept, weights: Weights) -> dict[str, torch.Tensor]:
+def fused_weight_grad(
+    part: NormPart, x: torch.Tensor, grad: torch.Tensor, kept: Kept, weights: Weights
+) -> dict[str, torch.Tensor]:
     """Of gain and bias, by name."""
     _, gain, bias = _back(part, x, grad, kept, weights, of_input=False)
-    return {name: found for name, found in ((part.gain, gain), (part.bias, bias)) if name and found is not None}
+    return {
+        name: found
+        for name, found in ((part.gain, gain), (part.bias, bias))
+        if name and found is not None
+    }
 
 
 def _back(
-    part: NormPart, x: torch.Tensor, grad: torch.Tensor, kept: Kept, weights: Weights, *, of_input: bool
+    part: NormPart,
+    x: torch.Tensor,
+    grad: torch.Tensor,
+    kept: Kept,
+    weights: Weights,
+    *,
+    of_input: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
     (gain, bias), (mean, scale, _) = _affine(part, weights), kept
     g, block = grad.to(x.dtype).reshape(x.shape), [part.block]
@@ -57,8 +75,10 @@ def _back(
     if not part.centred:
         dx, dgain = RMS_BACKWARD(g, x, block, scale, gain, [of_input, of_gain])
         return dx, dgain, None
-    found: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None] = torch.ops.aten.native_layer_norm_backward.default(
-        g, x, block, mean, scale, gain, bias, [of_input, of_gain, of_bias]
+    found: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None] = (
+        torch.ops.aten.native_layer_norm_backward.default(
+            g, x, block, mean, scale, gain, bias, [of_input, of_gain, of_bias]
+        )
     )
     return found
 

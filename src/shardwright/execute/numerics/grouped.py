@@ -1,4 +1,6 @@
-"""Products of rows that stand in groups, each with a matrix of its own, by a kernel that leaves the ends of the groups on the device."""
+"""Products of rows that stand in groups, each with a matrix of its own, by a kernel that leaves the
+ends of the groups on the device.
+"""
 
 from __future__ import annotations
 
@@ -16,41 +18,54 @@ def ends_of(groups: torch.Tensor, count: int) -> torch.Tensor:
     """Where the rows of each group end: int32, on the device.
 
     Args:
-        groups: of each row, in order. count: of groups, some of which may have no row.
+        groups: of each row, in order.
+        count: of groups, some of which may have no row.
 
     Example: rows of groups 0, 0, 2 end at 2, 2, 3.
     """
-    return torch.searchsorted(groups.contiguous(), torch.arange(count, device=groups.device), right=True).to(torch.int32)
+    return torch.searchsorted(
+        groups.contiguous(), torch.arange(count, device=groups.device), right=True
+    ).to(torch.int32)
 
 
 def products(rows: torch.Tensor, matrices: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """Each group's rows times its matrix.
 
     Args:
-        rows: (rows, k), group by group. matrices: (groups, k, n). ends: of `ends_of`.
+        rows: (rows, k), group by group.
+        matrices: (groups, k, n).
+        ends: of `ends_of`.
     """
     if not len(matrices) or not len(rows):
         return rows.new_zeros((len(rows), matrices.shape[-1]))
     if _fits(rows, matrices):
         return functional.grouped_mm(rows, matrices, offs=ends)
-    return torch.cat([part @ matrix for part, matrix in zip(_parts(rows, ends), matrices, strict=True)])
+    return torch.cat(
+        [part @ matrix for part, matrix in zip(_parts(rows, ends), matrices, strict=True)]
+    )
 
 
 def outer_products(rows: torch.Tensor, others: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     """Of each group, its rows transposed times its other rows: (groups, k, n).
 
     Args:
-        rows: (rows, k). others: (rows, n). ends: of `ends_of`.
+        rows: (rows, k).
+        others: (rows, n).
+        ends: of `ends_of`.
     """
     if not len(ends) or not len(rows):
         return rows.new_zeros((len(ends), rows.shape[-1], others.shape[-1]))
     if _fits(rows, others):
         return functional.grouped_mm(rows.t(), others, offs=ends)
-    return torch.stack([a.T @ b for a, b in zip(_parts(rows, ends), _parts(others, ends), strict=True)])
+    return torch.stack(
+        [a.T @ b for a, b in zip(_parts(rows, ends), _parts(others, ends), strict=True)]
+    )
 
 
 def _fits(*tensors: torch.Tensor) -> bool:
-    """Whether the kernel reads them: one of its formats, and the dim that is contiguous is a multiple of what it reads at once."""
+    """Whether the kernel reads them: one of its formats, and the dim that is contiguous is a
+    multiple of what it reads at once.
+    """
     return all(
         one.dtype in FORMATS
         and min(one.stride()[-2:]) == 1
@@ -62,5 +77,7 @@ def _fits(*tensors: torch.Tensor) -> bool:
 
 def _parts(rows: torch.Tensor, ends: torch.Tensor) -> Sequence[torch.Tensor]:
     found: list[int] = ends.tolist()
-    parts: Sequence[torch.Tensor] = torch.split(rows, [b - a for a, b in zip([0, *found], found, strict=False)])
+    parts: Sequence[torch.Tensor] = torch.split(
+        rows, [b - a for a, b in zip([0, *found], found, strict=False)]
+    )
     return parts

@@ -18,17 +18,25 @@ def members(place: OperatorShare, name: str) -> tuple[int, ...]:
 
 
 def reduced(
-    place: OperatorShare, group: str, tensor: torch.Tensor, *, what: str, reduction: Reduction = Reduction.SUM
+    place: OperatorShare,
+    group: str,
+    tensor: torch.Tensor,
+    *,
+    what: str,
+    reduction: Reduction = Reduction.SUM,
 ) -> Task[torch.Tensor]:
     """The reduction of all members' tensors; the tensor itself where nothing is split.
 
     Args:
-        what: which one of the operator's reductions it is; the request's key is (operator's name, what).
+        what: which one of the operator's reductions it is; the request's key is (operator's name,
+            what).
     """
     devices = members(place, group)
     if not devices:
         return tensor
-    answer = yield Reduce(group=devices, tensor=tensor, key=(place.operator.name, what), reduction=reduction)
+    answer = yield Reduce(
+        group=devices, tensor=tensor, key=(place.operator.name, what), reduction=reduction
+    )
     assert isinstance(answer, torch.Tensor)
     return answer
 
@@ -43,12 +51,24 @@ def exchanged(
     kind: str,
     elements: int | None = None,
 ) -> Task[dict[int, torch.Tensor]]:
-    """What the others of `group` give to this device. Neither `gives` nor `receives` names the device itself.
+    """What the others of `group` give to this device. Neither `gives` nor `receives` names the
+    device itself.
 
     Args:
         elements: full buffer, for the trace; None = what this device gives and receives.
     """
-    total = sum(t.numel() for t in gives.values()) + sum(map(prod, receives.values())) if elements is None else elements
-    answer = yield Exchange(group=group, gives=gives, receives=dict(receives), key=(place.operator.name, what), kind=kind, elements=total)
+    total = (
+        sum(t.numel() for t in gives.values()) + sum(map(prod, receives.values()))
+        if elements is None
+        else elements
+    )
+    answer = yield Exchange(
+        group=group,
+        gives=gives,
+        receives=dict(receives),
+        key=(place.operator.name, what),
+        kind=kind,
+        elements=total,
+    )
     assert isinstance(answer, dict)
     return {device: tensor for device, tensor in answer.items() if device != place.device}

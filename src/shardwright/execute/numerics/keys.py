@@ -14,7 +14,9 @@ from shardwright.program.layout.layout import Indices, count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """A block of keys and values, or their gradients: (samples, keys, elements), and the keys' global positions in the order of rows."""
+    """A block of keys and values, or their gradients: (samples, keys, elements), and the keys'
+    global positions in the order of rows.
+    """
 
     key: torch.Tensor
     value: torch.Tensor
@@ -22,11 +24,15 @@ class Keys:
 
     def of(self, rows: TileRows) -> Keys:
         """Some of them."""
-        return Keys(key=self.key[:, rows.taken], value=self.value[:, rows.taken], positions=rows.positions)
+        return Keys(
+            key=self.key[:, rows.taken], value=self.value[:, rows.taken], positions=rows.positions
+        )
 
     def plus(self, other: Keys) -> Keys:
         """The sum of two gradients of one block."""
-        return Keys(key=self.key + other.key, value=self.value + other.value, positions=self.positions)
+        return Keys(
+            key=self.key + other.key, value=self.value + other.value, positions=self.positions
+        )
 
 
 def own_positions(place: OperatorShare) -> Indices:
@@ -42,7 +48,9 @@ def _positions(place: OperatorShare, device: int) -> Indices:
 
 
 def passed(place: OperatorShare, keys: Keys, step: int, *, what: str) -> Task[Keys]:
-    """What the device before holds, given what this one holds to the device behind; blocks have travelled `step` hops then."""
+    """What the device before holds, given what this one holds to the device behind; blocks have
+    travelled `step` hops then.
+    """
     group = members(place, "ring")
     index = group.index(place.device)
     behind, before = group[(index + 1) % len(group)], group[index - 1]
@@ -50,21 +58,41 @@ def passed(place: OperatorShare, keys: Keys, step: int, *, what: str) -> Task[Ke
     positions = _positions(place, owner)
     sent = torch.cat([keys.key, keys.value], dim=-1)
     receives = {before: (sent.shape[0], count(positions), sent.shape[2])}
-    came = yield from exchanged(place, group, {behind: sent}, receives, what=f"{what} {step}", kind="send", elements=sent.numel())
+    came = yield from exchanged(
+        place,
+        group,
+        {behind: sent},
+        receives,
+        what=f"{what} {step}",
+        kind="send",
+        elements=sent.numel(),
+    )
     key, value = came[before].split([keys.key.shape[-1], keys.value.shape[-1]], dim=-1)
     return Keys(key=key, value=value, positions=positions)
 
 
 def gathered(place: OperatorShare, keys: Keys, *, what: str) -> Task[Keys]:
-    """Keys of all members of ``gather``, in the order of the members; the device's own where there is no such group."""
+    """Keys of all members of ``gather``, in the order of the members; the device's own where there
+    is no such group.
+    """
     group = members(place, "gather")
     if not group:
         return keys
     sent = torch.cat([keys.key, keys.value], dim=-1)
     others = {d: _positions(place, d) for d in group if d != place.device}
-    receives = {d: (sent.shape[0], count(positions), sent.shape[2]) for d, positions in others.items()}
+    receives = {
+        d: (sent.shape[0], count(positions), sent.shape[2]) for d, positions in others.items()
+    }
     total = sent.numel() + sum(a * b * c for a, b, c in receives.values())
-    came = yield from exchanged(place, group, dict.fromkeys(others, sent), receives, what=what, kind="all_gather", elements=total)
+    came = yield from exchanged(
+        place,
+        group,
+        dict.fromkeys(others, sent),
+        receives,
+        what=what,
+        kind="all_gather",
+        elements=total,
+    )
     key, value = torch.cat([sent if d == place.device else came[d] for d in group], dim=1).split(
         [keys.key.shape[-1], keys.value.shape[-1]], dim=-1
     )
@@ -72,21 +100,32 @@ def gathered(place: OperatorShare, keys: Keys, *, what: str) -> Task[Keys]:
     return Keys(key=key, value=value, positions=positions)
 
 
-def sent_back(place: OperatorShare, grads: Keys, own_count: int) -> Task[tuple[torch.Tensor, torch.Tensor]]:
+def sent_back(
+    place: OperatorShare, grads: Keys, own_count: int
+) -> Task[tuple[torch.Tensor, torch.Tensor]]:
     """The gradients of the device's own keys and values, summed over the members of ``gather``.
 
     Args:
-        grads: of the gathered keys. own_count: how many of them are the device's own.
+        grads: of the gathered keys.
+        own_count: how many of them are the device's own.
     """
     group = members(place, "gather")
     if not group:
         return grads.key, grads.value
     lengths = [count(_positions(place, d)) if d != place.device else own_count for d in group]
-    pieces = dict(zip(group, torch.cat([grads.key, grads.value], dim=-1).split(lengths, dim=1), strict=True))
+    pieces = dict(
+        zip(group, torch.cat([grads.key, grads.value], dim=-1).split(lengths, dim=1), strict=True)
+    )
     own = pieces.pop(place.device)
     total = own[:, :1].numel() * sum(lengths)
     came = yield from exchanged(
-        place, group, pieces, dict.fromkeys(pieces, tuple(own.shape)), what="key gradients", kind="reduce_scatter", elements=total
+        place,
+        group,
+        pieces,
+        dict.fromkeys(pieces, tuple(own.shape)),
+        what="key gradients",
+        kind="reduce_scatter",
+        elements=total,
     )
     for device in sorted(came):
         own = own + came[device]

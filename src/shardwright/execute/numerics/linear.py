@@ -14,27 +14,31 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """y_i = f_i (x W_i (+ b_i)) for every extent written (f_i: `Operator.factors`); x: the first extent of every input, side by side.
+    """y_i = f_i (x W_i (+ b_i)) for every extent written (f_i: `Operator.factors`); x: the first
+    extent of every input, side by side.
 
-    Where the contracted dim is cut, y is a part of a sum, and the device of the first part adds the bias (and has its gradient).
-    Adapters A, B_i add (x A) B_i to each. Another parameter beside weights and biases (tables of `Patches`) is not used; its gradient is
-    zero.
+    Where the contracted dim is cut, y is a part of a sum, and the device of the first part adds the
+    bias (and has its gradient). Adapters A, B_i add (x A) B_i to each. Another parameter beside
+    weights and biases (tables of `Patches`) is not used; its gradient is zero.
     """
 
-    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
+    def forward(
+        self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`.
 
         Raises:
-            StrategyError: the input is not as wide as the weight (towers of which only the sizes are known), rule ``execute.width``; the
-                operator reads and writes one dim, and it is cut, so that a device would have only a part of its own part,
-                ``execute.diagonal``.
+            StrategyError: the input is not as wide as the weight (towers of which only the sizes
+                are known), rule ``execute.width``; the operator reads and writes one dim, and it is
+                cut, so that a device would have only a part of its own part, ``execute.diagonal``.
         """
         yield from ()
         x = _joined(inputs)
         matrices, biases = names(place)
         if x.shape[-1] != weights[matrices[0]].shape[0]:
             raise StrategyError(
-                f"{place.operator.name} reads {x.shape[-1]} elements with a weight of {weights[matrices[0]].shape[0]} rows",
+                f"{place.operator.name} reads {x.shape[-1]} elements with a weight of"
+                f" {weights[matrices[0]].shape[0]} rows",
                 hint="a tower of which only the sizes are known cannot be executed yet",
                 rule="execute.width",
             )
@@ -44,11 +48,14 @@ class Linear:
         for down, *ups in adapters(place):
             made = x @ weights[down]
             outputs = [y + made @ weights[up] for y, up in zip(outputs, ups, strict=True)]
-            # Room for the cotangent of `made`: the input gradient leaves it for the weight gradient.
+            # Room for the cotangent of `made`: the input gradient leaves it for the weight
+            # gradient.
             own = (made, torch.zeros_like(made))
         if biases and first_part(place):
             outputs = [y + weights[name] for y, name in zip(outputs, biases, strict=True)]
-        return tuple(scaled(place, outputs)), SavedTensors(inputs=tuple(only(values, 0) for values in inputs), own=own)
+        return tuple(scaled(place, outputs)), SavedTensors(
+            inputs=tuple(only(values, 0) for values in inputs), own=own
+        )
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
@@ -64,16 +71,24 @@ class Linear:
             terms.append(cotangent @ weights[down].T)
         dx = sum_of(terms)
         pieces = torch.split(dx, [values[0].shape[-1] for values in saved.inputs], dim=-1)
-        return tuple(returned(values, {0: piece}) for values, piece in zip(saved.inputs, pieces, strict=True))
+        return tuple(
+            returned(values, {0: piece}) for values, piece in zip(saved.inputs, pieces, strict=True)
+        )
 
-    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         x = _joined(saved.inputs).flatten(0, 1)
         matrices, biases = names(place)
         own = scaled(place, [given(g) for g in grads])
         frozen = {p.name for p in place.operator.parameters if not p.trainable}
-        found = {name: x.T @ g.flatten(0, 1) for name, g in zip(matrices, own, strict=True) if name not in frozen}
+        found = {
+            name: x.T @ g.flatten(0, 1)
+            for name, g in zip(matrices, own, strict=True)
+            if name not in frozen
+        }
         for down, *ups in adapters(place):
             made, cotangent = (one.flatten(0, 1) for one in saved.own)
             found |= {down: x.T @ cotangent}
@@ -90,7 +105,11 @@ class Linear:
 def scaled(place: OperatorShare, values: list[torch.Tensor]) -> list[torch.Tensor]:
     """What an operator writes, or the gradients of it, times its factors."""
     factors = place.operator.factors
-    return [one if f == 1.0 else one * f for one, f in zip(values, factors, strict=True)] if factors else values
+    return (
+        [one if f == 1.0 else one * f for one, f in zip(values, factors, strict=True)]
+        if factors
+        else values
+    )
 
 
 def names(place: OperatorShare) -> tuple[list[str], list[str]]:
@@ -118,7 +137,9 @@ def _check_whole(place: OperatorShare) -> None:
 
 
 def first_part(place: OperatorShare) -> bool:
-    """The device has the first part of what the operator contracts (all of it, where it is not cut)."""
+    """The device has the first part of what the operator contracts (all of it, where it is not
+    cut).
+    """
     low, high = place.reads[0]
     return low == 0 and high > low
 

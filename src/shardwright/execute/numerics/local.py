@@ -21,12 +21,17 @@ def detached(tensor: torch.Tensor) -> torch.Tensor:
 
 def gradients(outputs: Values, leaves: list[torch.Tensor], grads: Gradients) -> list[torch.Tensor]:
     """Gradients of the leaves; zeros for those that the outputs do not depend on."""
-    pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o.requires_grad]
+    pairs = [
+        (o, g) for o, g in zip(outputs, grads, strict=True) if g is not None and o.requires_grad
+    ]
     if not leaves or not pairs:
         return [torch.zeros_like(leaf) for leaf in leaves]
-    # A sum, whose gradient needs no value: torch loads its symbolic shapes, for seconds, to look at one that is given.
+    # A sum, whose gradient needs no value: torch loads its symbolic shapes, for seconds, to look at
+    # one that is given.
     found = torch.autograd.grad([(o * g).sum() for o, g in pairs], leaves, allow_unused=True)
-    return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
+    return [
+        torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, found, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +44,9 @@ class Local:
 
     function: Function
 
-    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
+    def forward(
+        self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         yield from ()
         with torch.no_grad():
@@ -56,9 +63,13 @@ class Local:
             outputs = self.function(place, inputs, weights)
             leaves = [v for values in inputs for v in values if v.requires_grad]
             found = iter(gradients(outputs, leaves, grads))
-        return tuple(tuple(next(found) if v.requires_grad else None for v in values) for values in inputs)
+        return tuple(
+            tuple(next(found) if v.requires_grad else None for v in values) for values in inputs
+        )
 
-    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         names = [p.name for p in place.operator.parameters if p.trainable]

@@ -16,19 +16,27 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """-log softmax(logits)[label] of every token, not divided: (samples, positions, 1); zero where the label is negative.
+    """-log softmax(logits)[label] of every token, not divided: (samples, positions, 1); zero where
+    the label is negative.
 
-    Cut by vocabulary (`groups["vocab"]`), the maxima, sums and labels' logits are reduced: every device of the group has the whole value.
+    Cut by vocabulary (`groups["vocab"]`), the maxima, sums and labels' logits are reduced: every
+    device of the group has the whole value.
     """
 
-    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
+    def forward(
+        self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         labels = column(inputs[-1][0])
         if is_fused(place, inputs[0][0]):
             value, normal = fused(inputs[0][0], labels)
             return (value,), SavedTensors(inputs=inputs, own=(normal,))
         logits = logits_of(fine(inputs[0][0]), place.settings)
-        top = logits.amax(-1, keepdim=True) if logits.shape[-1] else logits.new_full((*logits.shape[:-1], 1), -torch.inf)
+        top = (
+            logits.amax(-1, keepdim=True)
+            if logits.shape[-1]
+            else logits.new_full((*logits.shape[:-1], 1), -torch.inf)
+        )
         top = yield from reduced(place, "vocab", top, what="max", reduction=Reduction.MAX)
         rows, inside = _target(place, labels)
         chosen = torch.where(inside, _chosen(logits, rows), 0)
@@ -42,7 +50,9 @@ class Loss:
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
     ) -> Task[tuple[Gradients | None, ...]]:
-        """See `Numerics`: (softmax - one) x gradient; every device of the vocabulary's group is given the gradient of the whole value."""
+        """See `Numerics`: (softmax - one) x gradient; every device of the vocabulary's group is
+        given the gradient of the whole value.
+        """
         yield from ()
         labels = column(saved.inputs[-1][0])
         scale = torch.where(labels >= 0, given(grads[0]), 0)
@@ -55,7 +65,9 @@ class Loss:
             dx.scatter_add_(-1, rows, torch.where(inside, -scale, 0))
         return (products_grad(dx, logits, place.settings).to(saved.inputs[0][0].dtype),), None
 
-    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         return {}

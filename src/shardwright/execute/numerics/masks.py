@@ -9,8 +9,12 @@ from shardwright.program.layout.layout import Indices, Interval
 
 
 def visible(shape: AttentionShape, distance: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Which keys a query sees: (queries, keys), from query minus key positions and the keys' positions."""
-    seen = distance >= 0 if shape.mask is Mask.CAUSAL else torch.ones_like(distance, dtype=torch.bool)
+    """Which keys a query sees: (queries, keys), from query minus key positions and the keys'
+    positions.
+    """
+    seen = (
+        distance >= 0 if shape.mask is Mask.CAUSAL else torch.ones_like(distance, dtype=torch.bool)
+    )
     if not shape.window:
         return seen
     if shape.chunked:
@@ -19,10 +23,12 @@ def visible(shape: AttentionShape, distance: torch.Tensor, positions: torch.Tens
 
 
 def meet(shape: AttentionShape, queries: Indices, keys: Indices, *, images: bool) -> bool:
-    """Whether some query may see some key, from their positions on the host; False: `visible` is False for all of them.
+    """Whether some query may see some key, from their positions on the host; False: `visible` is
+    False for all of them.
 
     Args:
-        images: tokens of one image see each other whatever their order, as far as a window lets them (`one_image`).
+        images: tokens of one image see each other whatever their order, as far as a window lets
+            them (`one_image`).
     """
     return any(_meet(shape, asking, asked, images=images) for asking in queries for asked in keys)
 

@@ -1,4 +1,6 @@
-"""RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) and LayerNorm (Ba et al. 2016, arXiv 1607.06450), whole, by head, or split."""
+"""RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) and LayerNorm (Ba et al. 2016, arXiv
+1607.06450), whole, by head, or split.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,12 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.boxes import fine, given, only, returned
-from shardwright.execute.numerics.fused_norm import fused, fused_input_grad, fused_weight_grad, is_fused
+from shardwright.execute.numerics.fused_norm import (
+    fused,
+    fused_input_grad,
+    fused_weight_grad,
+    is_fused,
+)
 from shardwright.execute.numerics.groups import members, reduced
 from shardwright.execute.numerics.norm_part import NormPart
 from shardwright.execute.numerics.protocol import Gradients, SavedTensors, Values, Weights
@@ -18,15 +25,19 @@ from shardwright.model.ir.operator import OperatorClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Norm:
-    """y = (x - mean) / sqrt(var + eps) x gain + bias; without a bias mean is 0, unless the settings centre norms of the stream.
+    """y = (x - mean) / sqrt(var + eps) x gain + bias; without a bias mean is 0, unless the settings
+    centre norms of the stream.
 
-    The first `reads` extents are normed, each over blocks as wide as its gain (without a gain: one head), or in so many equal parts as the
-    operator has groups, and those that follow pass through. A value that the input lacks, normed or not, is the last extent that it has
-    (shared keys and values). Where a block is cut over `groups["hidden"]`, its sums are reduced, forward and backward; a head that several
-    devices hold counts once.
+    The first `reads` extents are normed, each over blocks as wide as its gain (without a gain: one
+    head), or in so many equal parts as the operator has groups, and those that follow pass through.
+    A value that the input lacks, normed or not, is the last extent that it has (shared keys and
+    values). Where a block is cut over `groups["hidden"]`, its sums are reduced, forward and
+    backward; a head that several devices hold counts once.
     """
 
-    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
+    def forward(
+        self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         (values,) = inputs
         outputs, own = [], []
@@ -45,7 +56,9 @@ class Norm:
             outputs.append(_affine(y, part, weights).reshape(whole.shape).to(whole.dtype))
             own += [mean, scale, copies if copies is not None else x.new_ones(1)]
         passed = [values[_source(i, values)] for i in range(len(parts), len(place.operator.writes))]
-        return (*outputs, *passed), SavedTensors(inputs=(only(values, *(_source(p.index, values) for p in parts)),), own=tuple(own))
+        return (*outputs, *passed), SavedTensors(
+            inputs=(only(values, *(_source(p.index, values) for p in parts)),), own=tuple(own)
+        )
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
@@ -58,7 +71,17 @@ class Norm:
             source = _source(part.index, values)
             x = values[source]
             if is_fused(part, x, weights):
-                _added(found, source, fused_input_grad(part, _blocks(x, part), given(grads[part.index]), _kept(part, saved), weights))
+                _added(
+                    found,
+                    source,
+                    fused_input_grad(
+                        part,
+                        _blocks(x, part),
+                        given(grads[part.index]),
+                        _kept(part, saved),
+                        weights,
+                    ),
+                )
                 continue
             y, scale, copies = _normed(part, saved)
             g = fine(given(grads[part.index])).reshape(y.shape)
@@ -77,14 +100,18 @@ class Norm:
             _added(found, _source(i, values), given(grads[i]))
         return (returned(values, found),)
 
-    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         found: dict[str, torch.Tensor] = {}
         for part in _parts(place):
             x = saved.inputs[0][_source(part.index, saved.inputs[0])]
             if is_fused(part, x, weights):
-                found |= fused_weight_grad(part, _blocks(x, part), given(grads[part.index]), _kept(part, saved), weights)
+                found |= fused_weight_grad(
+                    part, _blocks(x, part), given(grads[part.index]), _kept(part, saved), weights
+                )
                 continue
             y, _, _ = _normed(part, saved)
             g = fine(given(grads[part.index])).reshape(y.shape)
@@ -111,7 +138,13 @@ def _parts(place: OperatorShare) -> list[NormPart]:
     parts = []
     for i, extent in enumerate(operator.reads):
         gain = operator.parameters[i] if i < len(operator.parameters) else None
-        block = gain.extents[0].size if gain is not None else extent.quantum if extent.quantum > 1 else extent.size
+        block = (
+            gain.extents[0].size
+            if gain is not None
+            else extent.quantum
+            if extent.quantum > 1
+            else extent.size
+        )
         low, high = place.reads[i]
         # A group may have a member with all of the block: it takes part like the others.
         split = block == extent.size and extent.runs > 1 and bool(members(place, "hidden"))
@@ -132,7 +165,8 @@ def _parts(place: OperatorShare) -> list[NormPart]:
                 split=split,
                 gain=name,
                 bias=bias,
-                centred=bool(bias) or (place.settings.norms_centred and operator.klass is not OperatorClass.ATTN),
+                centred=bool(bias)
+                or (place.settings.norms_centred and operator.klass is not OperatorClass.ATTN),
                 first=low if split else 0,
                 groups=groups,
             )
@@ -141,7 +175,9 @@ def _parts(place: OperatorShare) -> list[NormPart]:
 
 
 def _copies(place: OperatorShare, part: NormPart, x: torch.Tensor) -> Task[torch.Tensor | None]:
-    """How many devices of the group hold each local element; None where no run can have copies (or nothing is split)."""
+    """How many devices of the group hold each local element; None where no run can have copies (or
+    nothing is split).
+    """
     extent = place.operator.reads[part.index]
     if not part.split or extent.quantum == 1:
         return None
@@ -159,9 +195,16 @@ def _statistics(
     eps = place.settings.eps
     if not part.split:
         mean = part.spread(part.summed(x)) / part.size if part.centred else x.new_zeros(1)
-        return mean, part.spread((part.summed(_centred(x, mean, part).square()) / part.size + eps).rsqrt())
+        return mean, part.spread(
+            (part.summed(_centred(x, mean, part).square()) / part.size + eps).rsqrt()
+        )
     counted = x if copies is None else x / copies
-    sums = torch.cat((part.summed(x * counted), part.summed(counted)) if part.centred else (part.summed(x * counted),), dim=-1)
+    sums = torch.cat(
+        (part.summed(x * counted), part.summed(counted))
+        if part.centred
+        else (part.summed(x * counted),),
+        dim=-1,
+    )
     sums = yield from reduced(place, "hidden", sums, what=f"forward.{part.index}")
     mean = sums[..., part.groups :] / part.size if part.centred else x.new_zeros(1)
     scale = (sums[..., : part.groups] / part.size - mean.square() + eps).rsqrt()

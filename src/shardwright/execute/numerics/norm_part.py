@@ -12,9 +12,14 @@ class NormPart:
     """How one extent is normed.
 
     Args:
-        index: of the extent. block: local elements that are normed together. size: elements over all devices that share a mean square.
-        split: other devices have parts of the block. gain, bias: names of parameters, empty = none. centred: the mean is taken away.
-        first, groups: the block's first element in the whole, of which so many equal parts have mean squares of their own.
+        index: of the extent.
+        block: local elements that are normed together.
+        size: elements over all devices that share a mean square.
+        split: other devices have parts of the block.
+        gain, bias: names of parameters, empty = none.
+        centred: the mean is taken away.
+        first, groups: the block's first element in the whole, of which so many equal parts have
+            mean squares of their own.
     """
 
     index: int

@@ -20,14 +20,18 @@ LINEAR = Linear()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patches:
-    """y = x W (+ b) + positions[position], and + class at position 0, whose patch is zeros; as `Linear` otherwise.
+    """y = x W (+ b) + positions[position], and + class at position 0, whose patch is zeros; as
+    `Linear` otherwise.
 
-    A table that is a grid is stretched over the image's (`Settings.stretched`): what a patch gets is a fixed sum of its rows, and a row's
-    gradient the transposed one; of two tables by axis it is a row of each. The device of the first part of what is contracted adds the
-    tables, and has their gradients.
+    A table that is a grid is stretched over the image's (`Settings.stretched`): what a patch gets
+    is a fixed sum of its rows, and a row's gradient the transposed one; of two tables by axis it is
+    a row of each. The device of the first part of what is contracted adds the tables, and has their
+    gradients.
     """
 
-    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
+    def forward(
+        self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`.
 
         Raises:
@@ -36,7 +40,11 @@ class Patches:
         (y,), saved = yield from LINEAR.forward(place, inputs, weights)
         for name, kind in _learned(place):
             at = numbers(place.positions, like=y)
-            y = y + (_rows(place, at, weights[name]) if kind == "positions" else (at == 0).to(y.dtype).unsqueeze(-1) * weights[name])
+            y = y + (
+                _rows(place, at, weights[name])
+                if kind == "positions"
+                else (at == 0).to(y.dtype).unsqueeze(-1) * weights[name]
+            )
         return (y,), saved
 
     def input_grad(
@@ -46,7 +54,9 @@ class Patches:
         yield from ()
         return (None,) * len(saved.inputs)
 
-    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         found = yield from LINEAR.weight_grad(place, saved, grads, weights)
         summed = given(grads[0]).sum(0)
@@ -70,7 +80,9 @@ def _rows(place: OperatorShare, at: torch.Tensor, table: torch.Tensor) -> torch.
     return found
 
 
-def _rows_back(place: OperatorShare, at: torch.Tensor, grad: torch.Tensor, *, like: torch.Tensor) -> torch.Tensor:
+def _rows_back(
+    place: OperatorShare, at: torch.Tensor, grad: torch.Tensor, *, like: torch.Tensor
+) -> torch.Tensor:
     """A table's gradient, from (positions, elements)."""
     found = torch.zeros_like(like)
     if place.settings.stretched is None:
@@ -80,7 +92,9 @@ def _rows_back(place: OperatorShare, at: torch.Tensor, grad: torch.Tensor, *, li
     return found
 
 
-def _stretched(place: OperatorShare, at: torch.Tensor, *, like: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _stretched(
+    place: OperatorShare, at: torch.Tensor, *, like: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """((positions,) rows of the table, (positions, 1) what they count for), one after another."""
     image, table = place.settings.image, place.settings.stretched
     assert image is not None, "only of towers whose numbers are known"
@@ -97,4 +111,8 @@ def _stretched(place: OperatorShare, at: torch.Tensor, *, like: torch.Tensor) ->
 def _learned(place: OperatorShare) -> list[tuple[str, str]]:
     """(name, last word of it) of the tables, where the device adds them."""
     named = [(p.name, p.name.rpartition(".")[2]) for p in place.operator.parameters]
-    return [(name, kind) for name, kind in named if kind in ("positions", "class")] if first_part(place) else []
+    return (
+        [(name, kind) for name, kind in named if kind in ("positions", "class")]
+        if first_part(place)
+        else []
+    )

@@ -10,7 +10,8 @@ from shardwright.job.training import TrainingJob
 from shardwright.lazy_dataclass import dataclass
 
 FORMATS = {Dtype.FP32: torch.float32, Dtype.TF32: torch.float32, Dtype.BF16: torch.bfloat16}
-"""Formats that are executed. TF32 is one of products inside the accelerator; tensors have float32."""
+"""Formats that are executed. TF32 is one of products inside the accelerator; tensors have float32.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +19,11 @@ class Precision:
     """What each kind of number is kept in.
 
     Args:
-        compute: activations, their gradients (and both on the wire), and weights in products. parameter: the working copy.
-        gradient: sums of weight gradients over microbatches. wire: gradients between devices. states: first and second moment.
+        compute: activations, their gradients (and both on the wire), and weights in products.
+        parameter: the working copy.
+        gradient: sums of weight gradients over microbatches.
+        wire: gradients between devices.
+        states: first and second moment.
         master: the optimizer's copy of parameters; None = it updates the working copy.
     """
 
@@ -38,7 +42,9 @@ class Precision:
 
 def uniform(dtype: torch.dtype) -> Precision:
     """One format for everything, and no master copy."""
-    return Precision(compute=dtype, parameter=dtype, gradient=dtype, wire=dtype, states=(dtype, dtype))
+    return Precision(
+        compute=dtype, parameter=dtype, gradient=dtype, wire=dtype, states=(dtype, dtype)
+    )
 
 
 EXACT = uniform(torch.float64)
@@ -52,10 +58,11 @@ def precision_of(job: TrainingJob, *, gradient: Dtype = Dtype.FP32) -> Precision
         gradient: in which gradients are added over microbatches: a runtime's `gradient_dtype`.
 
     Raises:
-        StrategyError: execute.precision for a format that is not executed: FP8 and FP4, FP16 (its loss needs scaling), or products in
-            another format than the activations.
+        StrategyError: execute.precision for a format that is not executed: FP8 and FP4, FP16 (its
+            loss needs scaling), or products in another format than the activations.
 
-    Leaves out: a parameter's own format in products; weights are cast to that of the activations where they differ.
+    Leaves out: a parameter's own format in products; weights are cast to that of the activations
+    where they differ.
     """
     wanted = {
         "compute": job.compute,
@@ -70,7 +77,10 @@ def precision_of(job: TrainingJob, *, gradient: Dtype = Dtype.FP32) -> Precision
         if dtype not in FORMATS:
             raise _refused(f"{name} in {dtype.value}", "choose bf16 or fp32 for the run")
     if FORMATS[job.compute] != FORMATS[job.activation]:
-        raise _refused(f"compute in {job.compute.value} over activations in {job.activation.value}", "choose one format for both")
+        raise _refused(
+            f"compute in {job.compute.value} over activations in {job.activation.value}",
+            "choose one format for both",
+        )
     first, second = (*job.optimizer.states, *job.optimizer.states)[:2] or (Dtype.FP32, Dtype.FP32)
     return Precision(
         compute=FORMATS[job.compute],

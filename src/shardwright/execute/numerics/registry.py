@@ -57,7 +57,8 @@ def numerics_of(operator: Operator) -> Numerics:
     """How an operator computes.
 
     Raises:
-        StrategyError: no numerics for its kind (rule ``execute.operator``), or for adapters of it (``execute.adapters``).
+        StrategyError: no numerics for its kind (rule ``execute.operator``), or for adapters of it
+        (``execute.adapters``).
     """
     if operator.adapted and operator.kind is not OperatorKind.LINEAR:
         raise StrategyError(

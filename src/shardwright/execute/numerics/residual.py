@@ -1,4 +1,6 @@
-"""Sums of streams (Granite's factor of what joins one: IBM 2024, ``residual_multiplier`` of its configurations; Gemma 4's of the sum)."""
+"""Sums of streams (Granite's factor of what joins one: IBM 2024, ``residual_multiplier`` of its
+configurations; Gemma 4's of the sum).
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,23 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """y = the sum of the inputs' first extents (no dropout: it would not be equal to another plan's).
+    """y = the sum of the inputs' first extents (no dropout: it would not be equal to another
+    plan's).
 
-    The first of two that join a layer's stream counts `Settings.residual_factor`: 0.22 x 5 + 3 = 4.1. A parameter of one element, which
-    nobody trains, is a factor of the sum.
+    The first of two that join a layer's stream counts `Settings.residual_factor`: 0.22 x 5 + 3 =
+    4.1. A parameter of one element, which nobody trains, is a factor of the sum.
     """
 
-    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
+    def forward(
+        self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[tuple[Values, SavedTensors]]:
         """See `Numerics`."""
         yield from ()
         factor, (first, *others) = _factor(place, len(inputs)), [values[0] for values in inputs]
         total = sum_of([first if factor == 1.0 else factor * first, *others])
-        return (_scaled(place, total, weights),), SavedTensors(inputs=tuple(only(values) for values in inputs))
+        return (_scaled(place, total, weights),), SavedTensors(
+            inputs=tuple(only(values) for values in inputs)
+        )
 
     def input_grad(
         self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
@@ -34,9 +41,14 @@ class Residual:
         yield from ()
         grad, factor = _scaled(place, given(grads[0]), weights), _factor(place, len(saved.inputs))
         first, *others = saved.inputs
-        return (returned(first, {0: grad if factor == 1.0 else factor * grad}), *(returned(values, {0: grad}) for values in others))
+        return (
+            returned(first, {0: grad if factor == 1.0 else factor * grad}),
+            *(returned(values, {0: grad}) for values in others),
+        )
 
-    def weight_grad(self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights) -> Task[dict[str, torch.Tensor]]:
+    def weight_grad(
+        self, place: OperatorShare, saved: SavedTensors, grads: Gradients, weights: Weights
+    ) -> Task[dict[str, torch.Tensor]]:
         """See `Numerics`."""
         yield from ()
         return {}

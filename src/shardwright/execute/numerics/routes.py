@@ -1,7 +1,8 @@
 """The way of rows from where tokens are held to their experts, and back.
 
-A pair (token, choice) goes to every device that serves the token with the chosen expert: all parts of its width. The device itself gives
-it if it holds the token, else the lowest device that holds it. What experts answer goes to every device that holds the token.
+A pair (token, choice) goes to every device that serves the token with the chosen expert: all parts
+of its width. The device itself gives it if it holds the token, else the lowest device that holds
+it. What experts answer goes to every device that holds the token.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def dispatched(
     """(routes, rows) of the device's own experts, sorted by (expert, token).
 
     Args:
-        chosen: (samples, positions, topk) experts of the tokens held here. rows_of: of pairs' (tokens, choices), (pairs, `width`).
+        chosen: (samples, positions, topk) experts of the tokens held here.
+        rows_of: of pairs' (tokens, choices), (pairs, `width`).
     """
     routing, me = _routing(place), place.device
     held = _tokens(place, routing[me].home, like=chosen)
@@ -48,13 +50,30 @@ def dispatched(
     if others:
         group = tuple(sorted(routing))
         sizes = {d: outgoing[d][0].new_tensor([outgoing[d][0].shape[1]]) for d in others}
-        told = yield from exchanged(place, group, sizes, dict.fromkeys(others, (1,)), what=f"{what} sizes", kind="all_to_all")
+        told = yield from exchanged(
+            place,
+            group,
+            sizes,
+            dict.fromkeys(others, (1,)),
+            what=f"{what} sizes",
+            kind="all_to_all",
+        )
         counts = {d: int(told[d]) for d in others}
         came = yield from exchanged(
-            place, group, {d: outgoing[d][0] for d in others}, {d: (2, counts[d]) for d in others}, what=f"{what} routes", kind="all_to_all"
+            place,
+            group,
+            {d: outgoing[d][0] for d in others},
+            {d: (2, counts[d]) for d in others},
+            what=f"{what} routes",
+            kind="all_to_all",
         )
         brought = yield from exchanged(
-            place, group, {d: outgoing[d][1] for d in others}, {d: (counts[d], width) for d in others}, what=what, kind="all_to_all"
+            place,
+            group,
+            {d: outgoing[d][1] for d in others},
+            {d: (counts[d], width) for d in others},
+            what=what,
+            kind="all_to_all",
         )
         routes += [came[d] for d in others]
         rows += [brought[d] for d in others]
@@ -64,9 +83,15 @@ def dispatched(
 
 
 def collected(
-    place: OperatorShare, chosen: torch.Tensor, routes: torch.Tensor, rows: torch.Tensor, *, what: str
+    place: OperatorShare,
+    chosen: torch.Tensor,
+    routes: torch.Tensor,
+    rows: torch.Tensor,
+    *,
+    what: str,
 ) -> Task[list[tuple[Pairs, torch.Tensor]]]:
-    """What every device with experts answers for the tokens held here: (pairs, their rows), by device.
+    """What every device with experts answers for the tokens held here: (pairs, their rows), by
+    device.
 
     Args:
         routes, rows: of the device's own experts.
@@ -74,13 +99,18 @@ def collected(
     routing, me = _routing(place), place.device
     held = _tokens(place, routing[me].home, like=chosen)
     expected = {d: _pairs(place, chosen, held, to) for d, to in routing.items() if not to.copy}
-    answered = {d: rows[torch.isin(routes[1], _tokens(place, to.home, like=chosen))] for d, to in routing.items()}
+    answered = {
+        d: rows[torch.isin(routes[1], _tokens(place, to.home, like=chosen))]
+        for d, to in routing.items()
+    }
     came: dict[int, torch.Tensor] = {}
     others = tuple(d for d in routing if d != me)
     if others:
         gives = {} if routing[me].copy else {d: answered[d] for d in others}
         receives = {d: (len(expected[d][0]), rows.shape[-1]) for d in others if d in expected}
-        came = yield from exchanged(place, tuple(sorted(routing)), gives, receives, what=f"{what} back", kind="all_to_all")
+        came = yield from exchanged(
+            place, tuple(sorted(routing)), gives, receives, what=f"{what} back", kind="all_to_all"
+        )
     if me in expected:
         came[me] = answered[me]
     return [(expected[d], came[d]) for d in sorted(expected)]
@@ -112,7 +142,9 @@ def _pairs(place: OperatorShare, chosen: torch.Tensor, held: torch.Tensor, to: R
     return tokens[order], slots[order]
 
 
-def _giver(place: OperatorShare, routing: dict[int, Routed], to: int, tokens: torch.Tensor) -> torch.Tensor:
+def _giver(
+    place: OperatorShare, routing: dict[int, Routed], to: int, tokens: torch.Tensor
+) -> torch.Tensor:
     """Which device gives each of the tokens to the device `to`."""
     giver = torch.full_like(tokens, -1)
     for device in (to, *routing):

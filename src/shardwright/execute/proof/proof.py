@@ -13,12 +13,17 @@ TOLERANCE = 1e-10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What a step of a plan gave beside that of the unsplit model, both in float64 on a model of the same structure.
+    """What a step of a plan gave beside that of the unsplit model, both in float64 on a model of
+    the same structure.
 
     Args:
-        model: the small one. devices: virtual ones. tokens: positions of each sequence.
-        loss: mean over the step's tokens. loss_difference: from the unsplit model's. gradients: by parameter, the largest difference on any
-            device, in units of the parameter's largest gradient (of a thousandth of the model's largest, where that is more).
+        model: the small one.
+        devices: virtual ones.
+        tokens: positions of each sequence.
+        loss: mean over the step's tokens.
+        loss_difference: from the unsplit model's.
+        gradients: by parameter, the largest difference on any device, in units of the parameter's
+            largest gradient (of a thousandth of the model's largest, where that is more).
         moved: by kind of communication, (requests, elements given to other devices) of all devices.
     """
 

@@ -1,4 +1,6 @@
-"""Proof that a plan trains: on a small model of the same structure, its loss and every gradient are those of the unsplit model."""
+"""Proof that a plan trains: on a small model of the same structure, its loss and every gradient are
+those of the unsplit model.
+"""
 
 from __future__ import annotations
 
@@ -36,18 +38,29 @@ SHORT_OPERATORS = 20_000
 """Operators that a step is shortened to where its plan allows: about half a minute."""
 
 
-def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0, progress: Callable[[str, int, int], None] | None = None) -> Proof:
-    """Run a step of `plan` and of the unsplit model on virtual devices, with the same parameters and tokens.
+def prove(
+    model: Model,
+    job: TrainingJob,
+    plan: Plan,
+    *,
+    seed: int = 0,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Proof:
+    """Run a step of `plan` and of the unsplit model on virtual devices, with the same parameters
+    and tokens.
 
-    The model keeps its heads and experts, its widths are divided (`shrink_for`); sequences are as short as the plan's cuts allow, and
-    windows and chunks of scans that ended within the long ones end within those too (`reach`). A step of more than SHORT_OPERATORS has
-    fewer layers and microbatches (`shorten.shortened`). Leaves out: number formats below float64, and time.
+    The model keeps its heads and experts, its widths are divided (`shrink_for`); sequences are as
+    short as the plan's cuts allow, and windows and chunks of scans that ended within the long ones
+    end within those too (`reach`). A step of more than SHORT_OPERATORS has fewer layers and
+    microbatches (`shorten.shortened`). Leaves out: number formats below float64, and time.
 
     Args:
-        seed: of parameters and tokens. progress: told of each phase.
+        seed: of parameters and tokens.
+        progress: told of each phase.
 
     Raises:
-        StrategyError: the plan breaks a rule, holds what is not executed (execute.*), or is too large for one process (execute.size).
+        StrategyError: the plan breaks a rule, holds what is not executed (execute.*), or is too
+        large for one process (execute.size).
     """
     require_valid(plan, model=model, global_batch=job.global_batch)
     tell = progress or (lambda phase, done, total: None)
@@ -59,12 +72,16 @@ def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0, progress
     count = num_operators((small, job, plan), stages)
     if count > MOST_OPERATORS:
         raise StrategyError(
-            f"a step runs {count} operators on {plan.devices} devices, more than {MOST_OPERATORS} in one process",
+            f"a step runs {count} operators on {plan.devices} devices, more than {MOST_OPERATORS}"
+            " in one process",
             hint="prove the same plan with fewer replicas, microbatches or layers",
             rule="execute.size",
         )
     short = _short(job, plan, stages, small)
-    reaches = {one.name: reach_of(other.tokens, whole=one.tokens) for one, other in zip(job.sequences, short.sequences, strict=True)}
+    reaches = {
+        one.name: reach_of(other.tokens, whole=one.tokens)
+        for one, other in zip(job.sequences, short.sequences, strict=True)
+    }
     small = short_reach(small, reaches)
     batch = made_batch(small, short, seed=seed)
     source, trace = seeded(small, seed=seed), Trace()
@@ -87,9 +104,11 @@ def prove(model: Model, job: TrainingJob, plan: Plan, *, seed: int = 0, progress
 
 
 def made_batch(model: Model, job: TrainingJob, *, seed: int) -> dict[str, torch.Tensor]:
-    """Random token ids of every sequence of the job, and labels of the text; one label in eight is left out of the loss.
+    """Random token ids of every sequence of the job, and labels of the text; one label in eight is
+    left out of the loss.
 
-    Of images random patches, behind a class token's zeros where the model has one; their tokens' places in the text are drawn too.
+    Of images random patches, behind a class token's zeros where the model has one; their tokens'
+    places in the text are drawn too.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -102,7 +121,9 @@ def made_batch(model: Model, job: TrainingJob, *, seed: int) -> dict[str, torch.
     return _with_images(model, job, batch, generator) | {"labels": labels.masked_fill(left_out, -1)}
 
 
-def _with_images(model: Model, job: TrainingJob, batch: dict[str, torch.Tensor], generator: torch.Generator) -> dict[str, torch.Tensor]:
+def _with_images(
+    model: Model, job: TrainingJob, batch: dict[str, torch.Tensor], generator: torch.Generator
+) -> dict[str, torch.Tensor]:
     """A batch with places in its texts and patches, of a model that reads images."""
     image = model.settings.image
     first = patch_operator(model)
@@ -110,26 +131,40 @@ def _with_images(model: Model, job: TrainingJob, batch: dict[str, torch.Tensor],
         return batch
     tokens = batch[IMAGE].shape[1]
     text = batch[TEXT].masked_fill(batch[TEXT] == image.token, (image.token + 1) % model.vocab)
-    places = _places(text, image.written(tokens), generator, in_row=isinstance(model.settings.turns, TextRotary))
-    patches = torch.randn((job.global_batch, tokens, first.reads[0].size), generator=generator, dtype=torch.float64)
+    places = _places(
+        text, image.written(tokens), generator, in_row=isinstance(model.settings.turns, TextRotary)
+    )
+    patches = torch.randn(
+        (job.global_batch, tokens, first.reads[0].size), generator=generator, dtype=torch.float64
+    )
     if has_class_token(first):
         patches[:, 0] = 0.0
     return batch | {TEXT: text.masked_fill(places, image.token), IMAGE: patches}
 
 
-def _places(text: torch.Tensor, count: int, generator: torch.Generator, *, in_row: bool) -> torch.Tensor:
-    """Which positions of the texts are places of an image's tokens: anywhere, or in one row, none where that is longer than a text."""
+def _places(
+    text: torch.Tensor, count: int, generator: torch.Generator, *, in_row: bool
+) -> torch.Tensor:
+    """Which positions of the texts are places of an image's tokens: anywhere, or in one row, none
+    where that is longer than a text.
+    """
     samples, length = text.shape
     if not in_row:
         return torch.rand(text.shape, generator=generator).argsort(1).argsort(1) < count
     if count > length:
         return torch.zeros_like(text, dtype=torch.bool)
-    number = torch.arange(length) - torch.randint(0, length - count + 1, (samples, 1), generator=generator)
+    number = torch.arange(length) - torch.randint(
+        0, length - count + 1, (samples, 1), generator=generator
+    )
     return (number >= 0) & (number < count)
 
 
-def _short(job: TrainingJob, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], model: Model) -> TrainingJob:
-    """The job with sequences as short as the plan's cuts allow; a text that turns by its image's rows has room for the image, if it had."""
+def _short(
+    job: TrainingJob, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], model: Model
+) -> TrainingJob:
+    """The job with sequences as short as the plan's cuts allow; a text that turns by its image's
+    rows has room for the image, if it had.
+    """
     lengths = {s.name: _fewest(s, plan, stages, model) for s in job.sequences}
     image = model.settings.image
     if image is not None and isinstance(model.settings.turns, TextRotary):
@@ -138,9 +173,11 @@ def _short(job: TrainingJob, plan: Plan, stages: tuple[tuple[StageParts, ...], .
     return replace(job, sequences=tuple(replace(s, tokens=lengths[s.name]) for s in job.sequences))
 
 
-def _fewest(sequence: SequenceLength, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], model: Model) -> int:
-    """The least power of two of positions that leaves no device, and no slice, without any; of an image with rows and columns the least
-    square, of whole blocks, whose parts are.
+def _fewest(
+    sequence: SequenceLength, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], model: Model
+) -> int:
+    """The least power of two of positions that leaves no device, and no slice, without any; of an
+    image with rows and columns the least square, of whole blocks, whose parts are.
     """
     ways = {
         (lane.slices, cell.way(Dim.SEQUENCE))
@@ -153,8 +190,14 @@ def _fewest(sequence: SequenceLength, plan: Plan, stages: tuple[tuple[StageParts
     image = model.settings.image if sequence.name == IMAGE and has_grid(model) else None
     size = 1 if image is None else image.block[0] * image.block[1]
     for length in _lengths(sequence.tokens, image):
-        parts = (indices(w, part) for slices, w in ways for part in (largest_remainder(length, slices) if slices else (length,)))
-        if all(found and not any(end % size for stretch in found for end in stretch) for found in parts):
+        parts = (
+            indices(w, part)
+            for slices, w in ways
+            for part in (largest_remainder(length, slices) if slices else (length,))
+        )
+        if all(
+            found and not any(end % size for stretch in found for end in stretch) for found in parts
+        ):
             return length
     return sequence.tokens
 
@@ -165,13 +208,19 @@ def _lengths(most: int, image: ImageInput | None) -> Iterator[int]:
         yield from (FEWEST << i for i in range(most.bit_length()) if FEWEST << i < most)
         return
     side = lcm(*image.block)
-    yield from ((k * side) ** 2 for k in range(1, isqrt(most) // side + 1) if FEWEST <= (k * side) ** 2 < most)
+    yield from (
+        (k * side) ** 2
+        for k in range(1, isqrt(most) // side + 1)
+        if FEWEST <= (k * side) ** 2 < most
+    )
 
 
 def _gradients(model: Model, parts: StepResult, whole: StepResult) -> dict[str, float]:
     """By parameter: difference in units of what it is compared with."""
     (store,) = whole.stores.values()
-    largest = {key: _largest(held.gradient) for key, boxes in store.held.items() for held in boxes.values()}
+    largest = {
+        key: _largest(held.gradient) for key, boxes in store.held.items() for held in boxes.values()
+    }
     floor = 1e-3 * max(largest.values())
     found: dict[str, float] = {}
     for key, _, difference in differences(parts, whole):

@@ -1,4 +1,6 @@
-"""A small model of the same structure: every width divided, every count (layers, heads, experts) kept."""
+"""A small model of the same structure: every width divided, every count (layers, heads, experts)
+kept.
+"""
 
 from __future__ import annotations
 
@@ -22,30 +24,45 @@ VOCAB = 64
 
 
 def shrink(model: Model, *, most: int = 0, vocab: int = VOCAB) -> Model:
-    """`model` with hidden, feed-forward, head and latent widths divided by one number, and a small vocabulary.
+    """`model` with hidden, feed-forward, head and latent widths divided by one number, and a small
+    vocabulary.
 
-    The number is the largest power of two that divides all of them and leaves heads of at least SMALLEST elements. Chunks of scans keep
-    their length. A plan of the model is one of the small model too where the widths that are left have enough runs for its cuts; heads and
-    experts keep their number.
+    The number is the largest power of two that divides all of them and leaves heads of at least
+    SMALLEST elements. Chunks of scans keep their length. A plan of the model is one of the small
+    model too where the widths that are left have enough runs for its cuts; heads and experts keep
+    their number.
 
     Args:
-        most: largest number to divide by; 0 = any. vocab: most rows of the vocabulary.
+        most: largest number to divide by; 0 = any.
+        vocab: most rows of the vocabulary.
     """
     divisor = min(largest_divisor(model), most or largest_divisor(model))
     blocks = tuple(_block(b, divisor, vocab) for b in model.blocks)
     settings = _settings(model, divisor, vocab=min(model.vocab, vocab))
-    return replace(model, blocks=blocks, hidden=model.hidden // divisor, vocab=min(model.vocab, vocab), settings=settings)
+    return replace(
+        model,
+        blocks=blocks,
+        hidden=model.hidden // divisor,
+        vocab=min(model.vocab, vocab),
+        settings=settings,
+    )
 
 
 def shrink_for(plan: Plan, *, model: Model) -> Model:
-    """The smallest such model in which every part that `plan` cuts a width into still has a run of its own.
+    """The smallest such model in which every part that `plan` cuts a width into still has a run of
+    its own.
 
-    Without that the small model's devices would hold copies, or nothing, where the real one's hold parts.
+    Without that the small model's devices would hold copies, or nothing, where the real one's hold
+    parts.
     """
     most, vocab = largest_divisor(model), VOCAB
     while True:
         small = shrink(model, most=most, vocab=vocab)
-        lacking = {dim for dim in (Dim.HIDDEN, Dim.FFN, Dim.VOCAB) if not _enough(plan, dim, model=model, small=small)}
+        lacking = {
+            dim
+            for dim in (Dim.HIDDEN, Dim.FFN, Dim.VOCAB)
+            if not _enough(plan, dim, model=model, small=small)
+        }
         if Dim.VOCAB in lacking:
             vocab *= 2
         elif lacking:
@@ -79,10 +96,14 @@ def _widths_of(operator: Operator, parameter: Parameter) -> tuple[Extent, ...]:
 
 
 def _rounds_up(operator: Operator) -> bool:
-    """What it writes of a token lies unevenly over neighbours: its width follows from that of its weights."""
+    """What it writes of a token lies unevenly over neighbours: its width follows from that of its
+    weights.
+    """
     made = zip(operator.writes, operator.parameters, strict=False)
     return (
-        operator.kind is OperatorKind.LINEAR and operator.folds > 1 and any(e.size * operator.folds != p.extents[-1].size for e, p in made)
+        operator.kind is OperatorKind.LINEAR
+        and operator.folds > 1
+        and any(e.size * operator.folds != p.extents[-1].size for e, p in made)
     )
 
 
@@ -90,7 +111,11 @@ def _widths(model: Model) -> list[int]:
     found = [model.hidden]
     for operator in (o for b in model.blocks for o in b.operators):
         written = () if _rounds_up(operator) else operator.writes
-        extents = [*operator.reads, *written, *(e for p in operator.parameters for e in _widths_of(operator, p))]
+        extents = [
+            *operator.reads,
+            *written,
+            *(e for p in operator.parameters for e in _widths_of(operator, p)),
+        ]
         found += [e.quantum for e in extents if e.dim is Dim.HEADS and e.quantum > 1]
         found += [e.size for e in extents if e.dim in (Dim.HIDDEN, Dim.FFN) and e.size > 1]
         if operator.attention is not None:
@@ -101,7 +126,9 @@ def _widths(model: Model) -> list[int]:
 
 
 def largest_divisor(model: Model) -> int:
-    """The largest power of two that divides all widths and leaves at least SMALLEST elements of each."""
+    """The largest power of two that divides all widths and leaves at least SMALLEST elements of
+    each.
+    """
     widths = _widths(model)
     common = gcd(*widths)
     divisor = 1
@@ -111,15 +138,20 @@ def largest_divisor(model: Model) -> int:
 
 
 def _settings(model: Model, divisor: int, *, vocab: int) -> Settings:
-    """Numbers of the small model: where every pair of turned elements has a factor, those of the pairs that are left; the image's token
-    is in the small vocabulary.
+    """Numbers of the small model: where every pair of turned elements has a factor, those of the
+    pairs that are left; the image's token is in the small vocabulary.
     """
     known = model.settings
     if known.image is not None:
         known = replace(known, image=replace(known.image, token=min(known.image.token, vocab - 1)))
     if not isinstance(known.longer, LongRotary):
         return known
-    widths = {o.reads[0].quantum // divisor for b in model.blocks for o in b.operators if o.kind is OperatorKind.ROTARY}
+    widths = {
+        o.reads[0].quantum // divisor
+        for b in model.blocks
+        for o in b.operators
+        if o.kind is OperatorKind.ROTARY
+    }
     most = min((int(width * known.rope_share) // 2 for width in widths), default=0)
     short, long = (factors[::divisor][:most] for factors in (known.longer.short, known.longer.long))
     return replace(known, longer=replace(known.longer, short=short, long=long))
@@ -137,13 +169,20 @@ def _extent(extent: Extent, divisor: int, vocab: int) -> Extent:
 
 def _parameter(operator: Operator, parameter: Parameter, divisor: int, vocab: int) -> Parameter:
     widths = _widths_of(operator, parameter)
-    return replace(parameter, extents=(*(_extent(e, divisor, vocab) for e in widths), *parameter.extents[len(widths) :]))
+    return replace(
+        parameter,
+        extents=(*(_extent(e, divisor, vocab) for e in widths), *parameter.extents[len(widths) :]),
+    )
 
 
 def _operator(operator: Operator, divisor: int, vocab: int) -> Operator:
     attention, scan = operator.attention, operator.scan
     if attention is not None:
-        attention = replace(attention, head_dim=attention.head_dim // divisor, value_dim=attention.value_dim // divisor)
+        attention = replace(
+            attention,
+            head_dim=attention.head_dim // divisor,
+            value_dim=attention.value_dim // divisor,
+        )
     if scan is not None:
         scan = replace(
             scan,

@@ -1,7 +1,8 @@
-"""What one device does in a transition, as slices and ranges found once: a step that runs again costs no geometry.
+"""What one device does in a transition, as slices and ranges found once: a step that runs again
+costs no geometry.
 
-The device keeps the boxes that its steps touch one after another in a flat buffer (its ranges); steps give ranges to other devices and
-land what comes from them.
+The device keeps the boxes that its steps touch one after another in a flat buffer (its ranges);
+steps give ranges to other devices and land what comes from them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from functools import lru_cache
 from shardwright.execute.redistribution.regions import Overlap, overlap
 from shardwright.hardware.graph import Units
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.layout.layout import Box, Holding, Layout, difference, intersection, normal, volume
+from shardwright.program.layout.layout import (
+    Box,
+    Holding,
+    Layout,
+    difference,
+    intersection,
+    normal,
+    volume,
+)
 from shardwright.program.transition.pieces import Component, Group, PlacedPiece
 from shardwright.program.transition.steps import Flow, StepKind
 from shardwright.program.transition.transition import solve, transition
@@ -27,7 +36,10 @@ class Fill:
     """Elements of a tensor of the device to a box in the buffer, or to a wanted tensor.
 
     Args:
-        holding: which of the device's holdings. box: which of `Moves.boxes`, or which wanted holding. places: where. add: to what is there.
+        holding: which of the device's holdings.
+        box: which of `Moves.boxes`, or which wanted holding.
+        places: where.
+        add: to what is there.
     """
 
     holding: int
@@ -53,8 +65,12 @@ class Turn:
     """The device's part in one step.
 
     Args:
-        number: of the step. group: sorted devices; empty for messages. elements: the full buffer, as lowering counts it.
-        gives: ranges for each other device. receives: elements from each other device. landings: in any order.
+        number: of the step.
+        group: sorted devices; empty for messages.
+        elements: the full buffer, as lowering counts it.
+        gives: ranges for each other device.
+        receives: elements from each other device.
+        landings: in any order.
         late: a collective that runs with the receiver's side of an edge, not with the sender's.
     """
 
@@ -81,10 +97,14 @@ class Moves:
     """All that one device does.
 
     Args:
-        size: elements of the buffer. boxes: of the buffer. sources, wanted: boxes of the device's holdings in both layouts.
-        fills: what the buffer starts with. kept: what wanted tensors take from the device's own. results: what they take from the
-            buffer (`holding`: wanted holding, `box`: of the buffer). same: for each wanted holding, the own holding that it equals,
-            where no step is taken and all equal one.
+        size: elements of the buffer.
+        boxes: of the buffer.
+        sources, wanted: boxes of the device's holdings in both layouts.
+        fills: what the buffer starts with.
+        kept: what wanted tensors take from the device's own.
+        results: what they take from the buffer (`holding`: wanted holding, `box`: of the buffer).
+        same: for each wanted holding, the own holding that it equals, where no step is taken and
+            all equal one.
     """
 
     size: int
@@ -99,8 +119,17 @@ class Moves:
 
 
 @lru_cache(maxsize=16384)
-def moves(source: Layout, wanted: Layout, *, device: int, across: bool, collectives: bool, islands: Units | None) -> Moves:
-    """What `device` does to bring a tensor from one layout to another; see `program.transition.transition`.
+def moves(
+    source: Layout,
+    wanted: Layout,
+    *,
+    device: int,
+    across: bool,
+    collectives: bool,
+    islands: Units | None,
+) -> Moves:
+    """What `device` does to bring a tensor from one layout to another; see
+    `program.transition.transition`.
 
     Raises:
         StrategyError: as `transition`.
@@ -115,12 +144,24 @@ def moves(source: Layout, wanted: Layout, *, device: int, across: bool, collecti
     flows = [own.get(me, ()) for own in flows_by_device(one.component)]
     buffer = _buffer(one, flows)
     turns = tuple(_turns(one, flows, me, buffer))
-    lacking = frozenset(number for number, piece in enumerate(one.component.pieces) if me in piece.lacking)
-    return _moves(tuple(buffer.values()), turns, own, boxes, frozenset(box for n in lacking for box in one.boxes[n]))
+    lacking = frozenset(
+        number for number, piece in enumerate(one.component.pieces) if me in piece.lacking
+    )
+    return _moves(
+        tuple(buffer.values()),
+        turns,
+        own,
+        boxes,
+        frozenset(box for n in lacking for box in one.boxes[n]),
+    )
 
 
 def _moves(
-    boxed: tuple[Boxed, ...], turns: tuple[Turn, ...], own: tuple[Holding, ...], wanted: tuple[Box, ...], got: frozenset[Box]
+    boxed: tuple[Boxed, ...],
+    turns: tuple[Turn, ...],
+    own: tuple[Holding, ...],
+    wanted: tuple[Box, ...],
+    got: frozenset[Box],
 ) -> Moves:
     terms = tuple(_terms(own))
     buffer = tuple(b.box for b in boxed)
@@ -128,8 +169,13 @@ def _moves(
     kept: list[Fill] = []
     results: list[Fill] = []
     for number, box in enumerate(wanted):
-        taken = [(n, shared) for n, other in new if (shared := intersection(box, other)) is not None]
-        results += [Fill(holding=number, box=n, places=overlap(buffer[n], box, buffer[n]), add=False) for n, _ in taken]
+        taken = [
+            (n, shared) for n, other in new if (shared := intersection(box, other)) is not None
+        ]
+        results += [
+            Fill(holding=number, box=n, places=overlap(buffer[n], box, buffer[n]), add=False)
+            for n, _ in taken
+        ]
         if sum(volume(shared) for _, shared in taken) < volume(box):
             kept += _fills(terms, own, (box,), first=number)
     same = None
@@ -149,7 +195,13 @@ def _moves(
     )
 
 
-def _fills(terms: Sequence[tuple[int, Box, bool]], own: Sequence[Holding], boxes: Sequence[Box], *, first: int = 0) -> list[Fill]:
+def _fills(
+    terms: Sequence[tuple[int, Box, bool]],
+    own: Sequence[Holding],
+    boxes: Sequence[Box],
+    *,
+    first: int = 0,
+) -> list[Fill]:
     return [
         Fill(holding=holding, box=first + number, places=places, add=add)
         for number, box in enumerate(boxes)
@@ -159,12 +211,16 @@ def _fills(terms: Sequence[tuple[int, Box, bool]], own: Sequence[Holding], boxes
 
 
 def _terms(own: Sequence[Holding]) -> list[tuple[int, Box, bool]]:
-    """(holding, box, whether it is added): what the device holds at an index is the sum of the boxes there.
+    """(holding, box, whether it is added): what the device holds at an index is the sum of the
+    boxes there.
 
     Full values stand alone; of parts of a sum, equal ones count once.
     """
     result: list[tuple[int, Box, bool]] = []
-    tags = sorted({h.part for h in own}, key=lambda part: (part is not None, [h.part for h in own].index(part)))
+    tags = sorted(
+        {h.part for h in own},
+        key=lambda part: (part is not None, [h.part for h in own].index(part)),
+    )
     covered: list[Box] = []
     full: list[Box] = []
     for place, tag in enumerate(tags):
@@ -211,7 +267,9 @@ def _buffer(one: PlacedPiece, flows: Sequence[Sequence[Flow]]) -> dict[int, Boxe
     return result
 
 
-def _turns(one: PlacedPiece, flows: Sequence[Sequence[Flow]], me: int, buffer: dict[int, Boxed]) -> Iterator[Turn]:
+def _turns(
+    one: PlacedPiece, flows: Sequence[Sequence[Flow]], me: int, buffer: dict[int, Boxed]
+) -> Iterator[Turn]:
     """The steps in which the device takes part."""
     starts = sorted(buffer)
 
@@ -255,8 +313,9 @@ def _turns(one: PlacedPiece, flows: Sequence[Sequence[Flow]], me: int, buffer: d
 
 @lru_cache(maxsize=4096)
 def late_groups(component: Component) -> frozenset[tuple[int, Group]]:
-    """(step, group) of the component's collectives that run with the receiver's side of an edge between two stages: those with a device
-    that is only there, and those that need what such a step or a message brings.
+    """(step, group) of the component's collectives that run with the receiver's side of an edge
+    between two stages: those with a device that is only there, and those that need what such a step
+    or a message brings.
     """
     if component.sides is None:
         return frozenset()
@@ -265,18 +324,26 @@ def late_groups(component: Component) -> frozenset[tuple[int, Group]]:
     late = set()
 
     def needs(flow: Flow) -> bool:
-        return any(a < flow.high and flow.low < b for device in flow.sources for a, b in brought.get(device, ()))
+        return any(
+            a < flow.high and flow.low < b
+            for device in flow.sources
+            for a, b in brought.get(device, ())
+        )
 
     for number, act in enumerate(solve(component)):
         after: list[Flow] = []
         if not act.step.groups:
-            assert not any(map(needs, act.flows)), "a message never carries what the receiver's side made"
+            assert not any(map(needs, act.flows)), (
+                "a message never carries what the receiver's side made"
+            )
             after += act.flows
         for group in act.step.groups:
             own = [flow for flow in act.flows if flow.sources[0] in group]
             if givers.issuperset(group) and not any(map(needs, own)):
                 continue
-            assert takers.issuperset(group), "a sender's side never needs what the receiver's side makes"
+            assert takers.issuperset(group), (
+                "a sender's side never needs what the receiver's side makes"
+            )
             late.add((number, group))
             after += own
         for flow in after:

@@ -1,4 +1,6 @@
-"""How a tensor gets from the operator that makes it to one that reads it, and its cotangent back: layouts by extent."""
+"""How a tensor gets from the operator that makes it to one that reads it, and its cotangent back:
+layouts by extent.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,19 @@ from shardwright.program.block.placement import is_routed
 from shardwright.program.block.shared_keys import Back, shared_backs
 from shardwright.program.layout.cells import StageCells, indices
 from shardwright.program.layout.layout import Layout
-from shardwright.program.layout.stage_layouts import cotangent_layout, made_layout, stream_operator, wanted_layout
+from shardwright.program.layout.stage_layouts import (
+    cotangent_layout,
+    made_layout,
+    stream_operator,
+    wanted_layout,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """One extent between a producer and a reader: number of the extent, layouts made and wanted, and how its cotangent returns."""
+    """One extent between a producer and a reader: number of the extent, layouts made and wanted,
+    and how its cotangent returns.
+    """
 
     name: str
     index: int
@@ -42,14 +51,22 @@ def at(layout: Layout, base: int) -> Layout:
 
 
 def is_passed(block: Block, reader: Operator, name: str) -> bool:
-    """The value stays as it is on the device: between an expert's operators, and from the choice of experts to what moves tokens."""
+    """The value stays as it is on the device: between an expert's operators, and from the choice of
+    experts to what moves tokens.
+    """
     maker = next((o for o in block.operators if o.name == name), None)
-    return maker is not None and is_routed(reader) and (is_routed(maker) or maker.kind is OperatorKind.ROUTE)
+    return (
+        maker is not None
+        and is_routed(reader)
+        and (is_routed(maker) or maker.kind is OperatorKind.ROUTE)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """Where the last operator leaves an extent, where the stream wants it, and how its cotangent returns."""
+    """Where the last operator leaves an extent, where the stream wants it, and how its cotangent
+    returns.
+    """
 
     extent: Extent
     made: Layout
@@ -64,27 +81,48 @@ def exits(cells: StageCells, last: Operator, *, base: int, length: int) -> tuple
     for extent in last.writes:
         made, stream = _layout(cells, last, extent, length, "made"), stream_operator((extent,))
         streamed = made_layout(cells, stream, extent, length)
-        back = () if is_chosen(extent) else shared_backs(cells, last, stream, extent, made=made, returned=streamed)
+        back = (
+            ()
+            if is_chosen(extent)
+            else shared_backs(cells, last, stream, extent, made=made, returned=streamed)
+        )
         shifted = tuple(_back_at(way, base) for way in back)
-        found.append(Exit(extent=extent, made=at(made, base), streamed=at(streamed, base), back=shifted))
+        found.append(
+            Exit(extent=extent, made=at(made, base), streamed=at(streamed, base), back=shifted)
+        )
     return tuple(found)
 
 
 def stream_layout(cells: StageCells, extent: Extent, *, base: int, length: int) -> Layout:
-    """Where an extent of the stream lies, or of a tensor that a cut inside a block leaves in the stream's layout."""
+    """Where an extent of the stream lies, or of a tensor that a cut inside a block leaves in the
+    stream's layout.
+    """
     return at(made_layout(cells, stream_operator((extent,)), extent, length), base)
 
 
 @lru_cache(maxsize=65536)
-def edges(cells: StageCells, block: Block, reader: Operator, name: str, *, base: int, length: int, memory_length: int) -> tuple[Edge, ...]:
+def edges(
+    cells: StageCells,
+    block: Block,
+    reader: Operator,
+    name: str,
+    *,
+    base: int,
+    length: int,
+    memory_length: int,
+) -> tuple[Edge, ...]:
     """How an input reaches `reader`, extent by extent.
 
     Args:
-        base: of the stage. length: positions of the block's sequence, or of the slice at work. memory_length: of its memory.
+        base: of the stage.
+        length: positions of the block's sequence, or of the slice at work.
+        memory_length: of its memory.
     """
     maker = _maker(block, name, reader)
     tensor_length = memory_length if name == MEMORY or maker.inputs == (MEMORY,) else length
-    before = sum(len(_maker(block, n, reader).writes) for n in reader.inputs[: reader.inputs.index(name)])
+    before = sum(
+        len(_maker(block, n, reader).writes) for n in reader.inputs[: reader.inputs.index(name)]
+    )
     spread = is_spread(cells, reader, length=length, memory_length=memory_length)
     found, writes = [], maker.writes
     for index, extent in enumerate(writes):
@@ -94,10 +132,26 @@ def edges(cells: StageCells, block: Block, reader: Operator, name: str, *, base:
         wanted = _layout(cells, reader, extent, tensor_length, "wanted")
         returned = _layout(cells, reader, extent, tensor_length, "returned")
         if spread and looks_around(reader, before + index):
-            wanted, returned = (_whole(part, tensor_length) for part in (wanted, _by_queries(cells, reader, returned, length)))
-        back = () if is_chosen(extent) else shared_backs(cells, maker, reader, extent, made=made, returned=returned)
+            wanted, returned = (
+                _whole(part, tensor_length)
+                for part in (wanted, _by_queries(cells, reader, returned, length))
+            )
+        back = (
+            ()
+            if is_chosen(extent)
+            else shared_backs(cells, maker, reader, extent, made=made, returned=returned)
+        )
         shifted = tuple(_back_at(way, base) for way in back)
-        found.append(Edge(name=name, index=index, extent=extent, made=at(made, base), wanted=at(wanted, base), back=shifted))
+        found.append(
+            Edge(
+                name=name,
+                index=index,
+                extent=extent,
+                made=at(made, base),
+                wanted=at(wanted, base),
+                back=shifted,
+            )
+        )
     return tuple(found)
 
 
@@ -114,7 +168,10 @@ def _whole(layout: Layout, length: int) -> Layout:
 def _by_queries(cells: StageCells, reader: Operator, returned: Layout, length: int) -> Layout:
     """Cotangents as parts of a sum over the readers' own positions."""
     own = cells.cells[reader.klass]
-    return tuple(h._replace(part=(h.part, indices(own[h.device].way(Dim.SEQUENCE), length))) for h in returned)
+    return tuple(
+        h._replace(part=(h.part, indices(own[h.device].way(Dim.SEQUENCE), length)))
+        for h in returned
+    )
 
 
 def _maker(block: Block, name: str, reader: Operator) -> Operator:
@@ -127,20 +184,38 @@ def _stream_extents(block: Block, reader: Operator, name: str) -> tuple[Extent, 
     """The block's input is one tensor: hidden wide, or as its only operator reads it."""
     if len(block.operators) == 1 and name == INPUT:
         return reader.reads[:1]
-    hidden = next((e for o in block.operators for e in (*o.reads, *o.writes) if e.dim is Dim.HIDDEN and e.size > 1), reader.reads[0])
+    hidden = next(
+        (
+            e
+            for o in block.operators
+            for e in (*o.reads, *o.writes)
+            if e.dim is Dim.HIDDEN and e.size > 1
+        ),
+        reader.reads[0],
+    )
     if name == MEMORY and reader.merges:
         return (replace(reader.reads[0], size=reader.memory_width),)
     if name == MEMORY or not any(e.dim is Dim.HIDDEN for e in reader.reads):
         return reader.reads[:1]
-    return (hidden,) if all(e.size != hidden.size for e in reader.reads) else (next(e for e in reader.reads if e.size == hidden.size),)
+    return (
+        (hidden,)
+        if all(e.size != hidden.size for e in reader.reads)
+        else (next(e for e in reader.reads if e.size == hidden.size),)
+    )
 
 
-def _layout(cells: StageCells, operator: Operator, extent: Extent, length: int, kind: str) -> Layout:
-    """Where an operator makes, wants or returns an extent; what moves tokens to experts (and back) does so where tokens are routed."""
+def _layout(
+    cells: StageCells, operator: Operator, extent: Extent, length: int, kind: str
+) -> Layout:
+    """Where an operator makes, wants or returns an extent; what moves tokens to experts (and back)
+    does so where tokens are routed.
+    """
     if is_routed(operator):
         held = replace(stream_operator((extent,)), klass=OperatorClass.ROUTER)
         return made_layout(cells, held, extent, length)
-    return {"made": made_layout, "wanted": wanted_layout, "returned": cotangent_layout}[kind](cells, operator, extent, length)
+    return {"made": made_layout, "wanted": wanted_layout, "returned": cotangent_layout}[kind](
+        cells, operator, extent, length
+    )
 
 
 def given_back(
@@ -155,14 +230,19 @@ def given_back(
     """The device's part of a cotangent where its tensor was made; None where it was not.
 
     Args:
-        value: what the device's readers return. dtype, on: as in `moved`.
+        value: what the device's readers return.
+        dtype, on: as in `moved`.
     """
     result: torch.Tensor | None = None
     for number, way in enumerate(back):
-        gives, gets = (any(h.device == device for h in layout) for layout in (way.source, way.wanted))
+        gives, gets = (
+            any(h.device == device for h in layout) for layout in (way.source, way.wanted)
+        )
         if not gives and not gets:
             continue
-        found = yield from moved(value, way.source, way.wanted, device=device, key=(*key, number), dtype=dtype, on=on)
+        found = yield from moved(
+            value, way.source, way.wanted, device=device, key=(*key, number), dtype=dtype, on=on
+        )
         if gets:
             result = found
             for _, box, inside in (one for one in way.answered if one[0] == device):

@@ -1,4 +1,6 @@
-"""Copies between tensors that hold boxes of one global tensor: which slices of one are which slices of the other."""
+"""Copies between tensors that hold boxes of one global tensor: which slices of one are which slices
+of the other.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,20 @@ def shape(box: Box) -> tuple[int, ...]:
 
 @lru_cache(maxsize=65536)
 def overlap(first: Box, second: Box, within: Box) -> Overlap:
-    """Where two tensors hold the indices that their boxes and `within` share; dims are in index order in both."""
+    """Where two tensors hold the indices that their boxes and `within` share; dims are in index
+    order in both.
+    """
     dims = [_runs(a, b, w) for a, b, w in zip(first, second, within, strict=True)]
-    return tuple((tuple(slice(a, a + n) for a, _, n in runs), tuple(slice(b, b + n) for _, b, n in runs)) for runs in product(*dims))
+    return tuple(
+        (tuple(slice(a, a + n) for a, _, n in runs), tuple(slice(b, b + n) for _, b, n in runs))
+        for runs in product(*dims)
+    )
 
 
 def _runs(first: Indices, second: Indices, within: Indices) -> list[tuple[int, int, int]]:
-    """(start in the first list, start in the second, length) of each run of shared indices that is contiguous in both."""
+    """(start in the first list, start in the second, length) of each run of shared indices that is
+    contiguous in both.
+    """
     result: list[tuple[int, int, int]] = []
     for low, high in common(common(first, second), within):
         a, b = _position(first, low), _position(second, low)

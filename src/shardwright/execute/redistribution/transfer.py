@@ -1,4 +1,6 @@
-"""A device's one tensor of a layout, moved to another; and requests with the keys of what they are for."""
+"""A device's one tensor of a layout, moved to another; and requests with the keys of what they are
+for.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def moved(
     on: torch.device | str,
     across: bool = False,
 ) -> Task[torch.Tensor | None]:
-    """The device's tensor in `wanted`; None for a device that neither layout, or only `source`, has.
+    """The device's tensor in `wanted`; None for a device that neither layout, or only `source`,
+    has.
 
     Args:
         dtype, on: of the tensor, and where it is, for a device that `source` has not.
@@ -31,7 +34,9 @@ def moved(
     if source == wanted or not any(h.device == device for h in (*source, *wanted)):
         return value
     given = (value,) if value is not None and any(h.device == device for h in source) else ()
-    found = yield from redistribute(given, source, wanted, device=device, key=key, dtype=dtype, on=on, across=across)
+    found = yield from redistribute(
+        given, source, wanted, device=device, key=key, dtype=dtype, on=on, across=across
+    )
     return found[0] if found else None
 
 

@@ -1,4 +1,6 @@
-"""What an iteration is made of: tokens of requests behind those that are cached, and where they lie as rows of one batch."""
+"""What an iteration is made of: tokens of requests behind those that are cached, and where they lie
+as rows of one batch.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """`tokens` of a request, from position `past` on; all before are cached. A request that decodes has one token."""
+    """`tokens` of a request, from position `past` on; all before are cached. A request that decodes
+    has one token.
+    """
 
     request: int
     tokens: int
@@ -27,10 +31,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """An iteration as rows: each token is a sample of one position. Ranks with attention of their own have equal runs of rows.
+    """An iteration as rows: each token is a sample of one position. Ranks with attention of their
+    own have equal runs of rows.
 
     Args:
-        parts: (first row, part). count: of all rows; those of no part are padding, and whatever they give is dropped.
+        parts: (first row, part).
+        count: of all rows; those of no part are padding, and whatever they give is dropped.
     """
 
     parts: tuple[tuple[int, Part], ...]
@@ -38,10 +44,13 @@ class Rows:
 
 
 def rows_of(ranks: Sequence[Sequence[Part]], *, sizes: Sequence[int] = ()) -> Rows:
-    """Rows of an iteration of ranks in lockstep: each is padded to the busiest one's tokens, and those to the next of `sizes`.
+    """Rows of an iteration of ranks in lockstep: each is padded to the busiest one's tokens, and
+    those to the next of `sizes`.
 
     Args:
-        ranks: parts of each. sizes: rising numbers of tokens a rank, as captured graphs have them; above the last nothing is padded.
+        ranks: parts of each.
+        sizes: rising numbers of tokens a rank, as captured graphs have them; above the last nothing
+            is padded.
     """
     most = max(1, *(sum(part.tokens for part in parts) for parts in ranks)) if ranks else 1
     width = next((size for size in sizes if size >= most), most)

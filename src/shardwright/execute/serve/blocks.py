@@ -1,4 +1,6 @@
-"""Blocks of the cache: a table for each request, a list of free ones; for each reach of attention cores its own."""
+"""Blocks of the cache: a table for each request, a list of free ones; for each reach of attention
+cores its own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from shardwright.model.ir.operator import AttentionShape
 
 
 class Reach(NamedTuple):
-    """How far back a core looks: `window` keys, or to the start of its run of `window` positions (`chunked`); 0 = all."""
+    """How far back a core looks: `window` keys, or to the start of its run of `window` positions
+    (`chunked`); 0 = all.
+    """
 
     window: int = 0
     chunked: bool = False
@@ -32,7 +36,9 @@ def reach_of(shape: AttentionShape) -> Reach:
 
 def reaches(model: Model) -> tuple[Reach, ...]:
     """All that cores of a model have, each once."""
-    shapes = (o.attention for block in model.blocks for o in block.operators if o.attention is not None)
+    shapes = (
+        o.attention for block in model.blocks for o in block.operators if o.attention is not None
+    )
     return tuple(dict.fromkeys(map(reach_of, shapes)))
 
 
@@ -46,10 +52,14 @@ class Table:
 
 @dataclass(slots=True)
 class BlockTables:
-    """Who holds which block, of one rank with a cache of its own. Devices that share its requests hold parts of the same blocks.
+    """Who holds which block, of one rank with a cache of its own. Devices that share its requests
+    hold parts of the same blocks.
 
     Args:
-        reaches: of the model's cores. blocks: of each reach. block_tokens: positions of a block. cached: positions of each request.
+        reaches: of the model's cores.
+        blocks: of each reach.
+        block_tokens: positions of a block.
+        cached: positions of each request.
     """
 
     reaches: tuple[Reach, ...]
@@ -63,23 +73,28 @@ class BlockTables:
         self.free = {reach: list(range(self.blocks))[::-1] for reach in self.reaches}
 
     def extend(self, request: int, *, past: int, end: int) -> dict[Reach, list[int]]:
-        """Room for positions from `past` to `end` of a request; blocks that nobody will look at again are given back.
+        """Room for positions from `past` to `end` of a request; blocks that nobody will look at
+        again are given back.
 
         Answer: those blocks, by reach.
 
         Raises:
-            StrategyError: other positions than those before `past` are cached (rule ``serve.past``), no block is left (``serve.blocks``).
+            StrategyError: other positions than those before `past` are cached (rule
+            ``serve.past``), no block is left (``serve.blocks``).
         """
         if self.cached.get(request, 0) != past:
             raise StrategyError(
-                f"request {request} goes on at {past} where {self.cached.get(request, 0)} positions are cached",
+                f"request {request} goes on at {past} where {self.cached.get(request, 0)} positions"
+                " are cached",
                 hint="begin at 0 what is new or was evicted, and go on where the last part ended",
                 rule="serve.past",
             )
         return self.receive(request, first=past, end=end)
 
     def receive(self, request: int, *, first: int, end: int) -> dict[Reach, list[int]]:
-        """Room for positions up to `end` of a request whose next query is at `first` or behind it; see `extend`."""
+        """Room for positions up to `end` of a request whose next query is at `first` or behind it;
+        see `extend`.
+        """
         left: dict[Reach, list[int]] = {}
         for reach in self.reaches:
             start = reach.first(first) // self.block_tokens
@@ -91,7 +106,8 @@ class BlockTables:
             needed = -(-end // self.block_tokens) - table.first - len(table.blocks)
             if needed > len(self.free[reach]):
                 raise StrategyError(
-                    f"request {request} needs {needed} more blocks of {self.block_tokens} tokens, {len(self.free[reach])} are free",
+                    f"request {request} needs {needed} more blocks of {self.block_tokens} tokens,"
+                    f" {len(self.free[reach])} are free",
                     hint="evict a request first, or give the cache more blocks",
                     rule="serve.blocks",
                 )

@@ -1,4 +1,6 @@
-"""What a device keeps of its requests: pages of keys, values and latents, and states of scans and convolutions."""
+"""What a device keeps of its requests: pages of keys, values and latents, and states of scans and
+convolutions.
+"""
 
 from __future__ import annotations
 
@@ -27,50 +29,69 @@ class DeviceCache:
     Blocks that are given back are filled with NaN: whoever still reads them is found out.
 
     Args:
-        tables: of the rank. pages: by reach and spot, (blocks, tokens of a block, elements here). states: by request and spot.
-        arrived: what came of requests that have no blocks yet, by request: (reach, or None of a state; spot; first position; values).
+        tables: of the rank.
+        pages: by reach and spot, (blocks, tokens of a block, elements here).
+        states: by request and spot.
+        arrived: what came of requests that have no blocks yet, by request: (reach, or None of a
+            state; spot; first position; values).
     """
 
     tables: BlockTables
     pages: dict[tuple[Reach, Spot], torch.Tensor] = field(default_factory=dict)
     states: dict[tuple[int, Spot], torch.Tensor] = field(default_factory=dict)
-    arrived: dict[int, list[tuple[Reach | None, Spot, int, torch.Tensor]]] = field(default_factory=dict)
+    arrived: dict[int, list[tuple[Reach | None, Spot, int, torch.Tensor]]] = field(
+        default_factory=dict
+    )
 
-    def put(self, reach: Reach, spot: Spot, *, request: int, start: int, values: torch.Tensor) -> None:
+    def put(
+        self, reach: Reach, spot: Spot, *, request: int, start: int, values: torch.Tensor
+    ) -> None:
         """Keep (tokens, elements) at positions from `start` on."""
         page = self.pages.get((reach, spot))
         if page is None:
             shape = (self.tables.blocks, self.tables.block_tokens, values.shape[-1])
             page = self.pages[reach, spot] = values.new_full(shape, nan)
-        page.flatten(0, 1)[self._places(reach, request, start, start + len(values), on=values.device)] = values
+        page.flatten(0, 1)[
+            self._places(reach, request, start, start + len(values), on=values.device)
+        ] = values
 
     def get(self, reach: Reach, spot: Spot, *, request: int, end: int) -> torch.Tensor:
         """(1, positions, elements) from `first` up to `end`."""
         page = self.pages[reach, spot]
-        return page.flatten(0, 1)[self._places(reach, request, self.first(reach, request), end, on=page.device)].unsqueeze(0)
+        return page.flatten(0, 1)[
+            self._places(reach, request, self.first(reach, request), end, on=page.device)
+        ].unsqueeze(0)
 
     def first(self, reach: Reach, request: int) -> int:
         """The first position that is still held."""
         return self.tables.held[reach, request].first * self.tables.block_tokens
 
     def land(self, request: int, *, end: int) -> None:
-        """What came of a request goes to its blocks, up to position `end`, and its states are there."""
+        """What came of a request goes to its blocks, up to position `end`, and its states are
+        there.
+        """
         for reach, spot, start, values in self.arrived.pop(request, []):
             if reach is None:
                 self.states[request, spot] = values
                 continue
             low = max(start, self.first(reach, request))
-            self.put(reach, spot, request=request, start=low, values=values[0, low - start : end - start])
+            self.put(
+                reach, spot, request=request, start=low, values=values[0, low - start : end - start]
+            )
 
     def drop(self, blocks: dict[Reach, list[int]], *, request: int | None = None) -> None:
         """Forget blocks, and the states of a request and what came of it."""
         for (reach, _), page in self.pages.items():
             page[blocks.get(reach, [])] = nan
         if request is not None:
-            self.states = {place: state for place, state in self.states.items() if place[0] != request}
+            self.states = {
+                place: state for place, state in self.states.items() if place[0] != request
+            }
             self.arrived.pop(request, None)
 
-    def _places(self, reach: Reach, request: int, low: int, high: int, *, on: torch.device) -> torch.Tensor:
+    def _places(
+        self, reach: Reach, request: int, low: int, high: int, *, on: torch.device
+    ) -> torch.Tensor:
         """Where positions lie among all of the pages' rows."""
         table, size = self.tables.held[reach, request], self.tables.block_tokens
         positions = torch.arange(low, high, device=on)

@@ -1,7 +1,8 @@
-"""Operators over a batch of unlike positions: what looks at positions or keeps something runs part by part, everything else at once.
+"""Operators over a batch of unlike positions: what looks at positions or keeps something runs part
+by part, everything else at once.
 
-The numerics are those of training (`execute.numerics`): a part is one sample of the positions that it has, and what it looks back on
-comes from the cache.
+The numerics are those of training (`execute.numerics`): a part is one sample of the positions that
+it has, and what it looks back on comes from the cache.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from shardwright.model.ir.operator import Operator, OperatorKind
 
 
 class Absorb(StrEnum):
-    """Which tokens meet latents as they are cached, and not keys and values made of them: none, those of one-token parts, all."""
+    """Which tokens meet latents as they are cached, and not keys and values made of them: none,
+    those of one-token parts, all.
+    """
 
     NEVER = "never"
     DECODE = "decode"
@@ -42,8 +45,10 @@ class ServedLayer:
     """A layer of a device in an iteration.
 
     Args:
-        run, number: of the model. logits: gets what a head makes: (first row, rows of all the vocabulary).
-        up: of latent attention, once known: what makes keys and values of latents, and with which weights.
+        run, number: of the model.
+        logits: gets what a head makes: (first row, rows of all the vocabulary).
+        up: of latent attention, once known: what makes keys and values of latents, and with which
+            weights.
     """
 
     run: int
@@ -61,7 +66,9 @@ class ServedLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """A part of the batch that a device has: `at` of its rows, and the operator's share of it as a sequence of its own."""
+    """A part of the batch that a device has: `at` of its rows, and the operator's share of it as a
+    sequence of its own.
+    """
 
     part: Part
     at: slice
@@ -86,12 +93,18 @@ def require_lasting_turns(here: Here) -> None:
     """Raise where keys in the cache would have to be turned again because their sequence has grown.
 
     Raises:
-        StrategyError: a request has more positions than those up to which rotary positions do not differ with length.
+        StrategyError: a request has more positions than those up to which rotary positions do not
+        differ with length.
     """
     most = lengths_differ_above(here.share.settings)
-    if here.share.operator.kind is OperatorKind.ROTARY and most is not None and here.part.end > most:
+    if (
+        here.share.operator.kind is OperatorKind.ROTARY
+        and most is not None
+        and here.part.end > most
+    ):
         raise StrategyError(
-            f"a request of {here.part.end} tokens: beyond {most:g} this model's rotary positions differ with the length of the sequence",
+            f"a request of {here.part.end} tokens: beyond {most:g} this model's rotary positions"
+            " differ with the length of the sequence",
             hint="serve requests up to that length",
             rule="serve.rotary",
         )
@@ -99,16 +112,30 @@ def require_lasting_turns(here: Here) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByPart:
-    """Runs something for each part, and puts what it makes at the part's rows; zeros at rows of no part."""
+    """Runs something for each part, and puts what it makes at the part's rows; zeros at rows of no
+    part.
+    """
 
     layer: ServedLayer
     one: Callable[[Here, tuple[Values, ...], Weights], Task[Values]]
 
-    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
+    def forward(
+        self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[tuple[Values, SavedTensors]]:
         """See `Forward`."""
-        like, rows = next(v for values in inputs for v in values), sum(high - low for low, high in place.samples)
-        dtype = next((w.dtype for w in weights.values()), torch.get_default_dtype()) if not like.is_floating_point() else like.dtype
-        outputs = tuple(torch.zeros((rows, 1, high - low), dtype=dtype, device=like.device) for low, high in place.writes)
+        like, rows = (
+            next(v for values in inputs for v in values),
+            sum(high - low for low, high in place.samples),
+        )
+        dtype = (
+            next((w.dtype for w in weights.values()), torch.get_default_dtype())
+            if not like.is_floating_point()
+            else like.dtype
+        )
+        outputs = tuple(
+            torch.zeros((rows, 1, high - low), dtype=dtype, device=like.device)
+            for low, high in place.writes
+        )
         for here in parts_here(self.layer, place):
             made = yield from self.one(here, here.of(inputs), weights)
             for whole, values in zip(outputs, made, strict=True):
@@ -143,10 +170,14 @@ class CachedCore:
         found = []
         for index, values in enumerate(own):
             spot = self.layer.spot(here.share, index)
-            cache.put(reach, spot, request=here.part.request, start=here.part.past, values=values[0])
+            cache.put(
+                reach, spot, request=here.part.request, start=here.part.past, values=values[0]
+            )
             found.append(cache.get(reach, spot, request=here.part.request, end=here.part.end))
         keys = ((cache.first(reach, here.part.request), here.part.end),)
-        made, _ = yield from Attention().forward(replace(here.share, key_positions=keys), ((query, *found),), weights)
+        made, _ = yield from Attention().forward(
+            replace(here.share, key_positions=keys), ((query, *found),), weights
+        )
         return made
 
 
@@ -167,10 +198,16 @@ class CachedConv:
         for index in range(len(operator.writes)):
             place = request, self.layer.spot(here.share, index)
             if known:
-                values[start + index] = torch.cat([self.layer.cache.states[place], values[start + index]], dim=1)
-            self.layer.cache.states[place] = values[start + index][:, -min(here.part.end, taps - 1) :].clone()
+                values[start + index] = torch.cat(
+                    [self.layer.cache.states[place], values[start + index]], dim=1
+                )
+            self.layer.cache.states[place] = values[start + index][
+                :, -min(here.part.end, taps - 1) :
+            ].clone()
         own, seen = ((known, known + here.part.tokens),), ((0, known + here.part.tokens),)
-        return conv(replace(here.share, positions=own, key_positions=seen), (tuple(values),), weights)
+        return conv(
+            replace(here.share, positions=own, key_positions=seen), (tuple(values),), weights
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +231,9 @@ class Logits:
 
     layer: ServedLayer
 
-    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
+    def forward(
+        self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[tuple[Values, SavedTensors]]:
         """See `Forward`. What it writes is nothing."""
         own, (low, high) = logits_of(inputs[0][0], place.settings), place.reads[0]
         whole = own.new_zeros((*own.shape[:2], place.operator.reads[0].size))
@@ -214,6 +253,8 @@ def cached(layer: ServedLayer, operator: Operator) -> Forward:
         return ByPart(layer=layer, one=CachedConv(layer=layer).one)
     if operator.kind is OperatorKind.SCAN:
         return ByPart(layer=layer, one=CachedScan(layer=layer).one)
-    by_position = operator.kind is OperatorKind.ROTARY or (operator.kind is OperatorKind.EMBEDDING and len(operator.parameters) > 1)
+    by_position = operator.kind is OperatorKind.ROTARY or (
+        operator.kind is OperatorKind.EMBEDDING and len(operator.parameters) > 1
+    )
     inner = numerics_of(operator)
     return ByPart(layer=layer, one=Placed(inner=inner).one) if by_position else inner

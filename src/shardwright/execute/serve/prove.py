@@ -1,4 +1,6 @@
-"""Proof that a worker serves: under a policy and random traffic the logits of a small model are those of the unsplit one."""
+"""Proof that a worker serves: under a policy and random traffic the logits of a small model are
+those of the unsplit one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from shardwright.serving.policy.state import BLOCK_TOKENS, BLOCKS, INPUTS, PREEM
 from shardwright.strategy.plan.plan import Plan
 
 SIZES = (1, 2, 4, 8)
-"""Tokens of a rank that iterations are padded to: fewer kinds of iterations are fewer layouts to derive."""
+"""Tokens of a rank that iterations are padded to: fewer kinds of iterations are fewer layouts to
+derive."""
 MOST_PARAMETERS = 150_000_000
 """Of a small model: each is held in 8 bytes as drawn and once more by the devices."""
 
@@ -34,34 +37,49 @@ def prove_served(
     simulated: Log,
     seed: int = 0,
 ) -> ServedProof:
-    """Serve what `states` describe on virtual devices, greedily, and hold every logit against the unsplit model's.
+    """Serve what `states` describe on virtual devices, greedily, and hold every logit against the
+    unsplit model's.
 
-    Parameters and prompts are drawn from `seed`. Answers do not end before they are as long as they may be.
+    Parameters and prompts are drawn from `seed`. Answers do not end before they are as long as they
+    may be.
 
     Args:
-        plans, states, stages: of one worker, or of one that prefills and one that decodes: see `Scheduled` and `run_split`. States are
-            those of before anything has arrived. arrivals: turn of each request, never falling. turns: of a transfer.
+        plans, states, stages: of one worker, or of one that prefills and one that decodes: see
+            `Scheduled` and `run_split`. States are those of before anything has arrived.
+        arrivals: turn of each request, never falling.
+        turns: of a transfer.
         simulated: log of the simulation of the same, worker by worker.
 
     Raises:
-        StrategyError: the model is too large for one process (rule ``execute.size``); others of `server` and `Scheduled`.
+        StrategyError: the model is too large for one process (rule ``execute.size``); others of
+        `server` and `Scheduled`.
     """
     if model.num_parameters > MOST_PARAMETERS:
         raise StrategyError(
-            f"the small model still has {model.num_parameters:,} parameters, more than {MOST_PARAMETERS:,} in one process",
+            f"the small model still has {model.num_parameters:,} parameters, more than"
+            f" {MOST_PARAMETERS:,} in one process",
             hint="its widths have no large common divisor: serve another model of the family",
             rule="execute.size",
         )
     generator = torch.Generator().manual_seed(seed)
     lengths = states[0].requests[:, INPUTS].tolist()
-    prompts = {r: torch.randint(0, model.vocab, (n,), generator=generator).tolist() for r, n in enumerate(lengths)}
+    prompts = {
+        r: torch.randint(0, model.vocab, (n,), generator=generator).tolist()
+        for r, n in enumerate(lengths)
+    }
     source = seeded(model, seed=seed)
-    size = CacheSize(blocks=max(int(s.settings[BLOCKS]) for s in states), block_tokens=int(states[0].settings[BLOCK_TOKENS]))
+    size = CacheSize(
+        blocks=max(int(s.settings[BLOCKS]) for s in states),
+        block_tokens=int(states[0].settings[BLOCK_TOKENS]),
+    )
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors are small: threads would wait for each other
     try:
         served = server(model, plans, prompts=prompts, source=source, size=size, sizes=SIZES)
-        workers = [Scheduled(server=served, state=state, worker=w, stages=stages[w]) for w, state in enumerate(states)]
+        workers = [
+            Scheduled(server=served, state=state, worker=w, stages=stages[w])
+            for w, state in enumerate(states)
+        ]
         for request, turn in enumerate(arrivals):
             workers[0].expect(turn, request)
         if len(workers) == 1:
@@ -75,17 +93,23 @@ def prove_served(
     return ServedProof(
         model=model,
         devices=sum(plan.devices for plan in plans),
-        tokens=tuple(() if request in refused else tuple(tokens) for request, tokens in served.tokens.items()),
+        tokens=tuple(
+            () if request in refused else tuple(tokens) for request, tokens in served.tokens.items()
+        ),
         log=tuple(part for worker in workers for part in worker.log),
         simulated=simulated,
         preempted=sum(int(state.requests[:, PREEMPTED].sum()) for state in states),
-        computed=sum(len(times) for by_position in served.logits.values() for times in by_position.values()),
+        computed=sum(
+            len(times) for by_position in served.logits.values() for times in by_position.values()
+        ),
         difference=difference,
     )
 
 
 def largest_difference(served: Server, source: Source) -> float:
-    """Of any logit that a server computed, at any time, from the unsplit model's of the whole sequence."""
+    """Of any logit that a server computed, at any time, from the unsplit model's of the whole
+    sequence.
+    """
     found = 0.0
     for request, by_position in served.logits.items():
         whole = whole_logits(served.workers[0].model, served.tokens[request], source=source)

@@ -1,9 +1,11 @@
-"""A server that does what a scheduling policy says: the same functions on the same arrays as the simulator's loop.
+"""A server that does what a scheduling policy says: the same functions on the same arrays as the
+simulator's loop.
 
-Time is counted in turns: an iteration takes one on each stage of the worker, and the next one begins a turn later. A request that arrives
-at turn n is there when the iteration that begins then is planned, as in a simulation whose iterations take as many seconds as there are
-stages. A worker with nothing to do waits for the next arrival. An iteration is computed where it begins; its tokens are given where it
-ends.
+Time is counted in turns: an iteration takes one on each stage of the worker, and the next one
+begins a turn later. A request that arrives at turn n is there when the iteration that begins then
+is planned, as in a simulation whose iterations take as many seconds as there are stages. A worker
+with nothing to do waits for the next arrival. An iteration is computed where it begins; its tokens
+are given where it ends.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ class Serves(Protocol):
         """A request leaves a worker."""
         ...
 
-    def send(self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)) -> None:
+    def send(
+        self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)
+    ) -> None:
         """What lives of a request goes from one worker to another, where it waits."""
         ...
 
@@ -60,7 +64,9 @@ class _Planned:
     """An iteration that waits for its turn, or is under way.
 
     Args:
-        slot: of the state. ranks: parts of each, in the order of the slot. evicted: (rank, request) of who lost blocks for it.
+        slot: of the state.
+        ranks: parts of each, in the order of the slot.
+        evicted: (rank, request) of who lost blocks for it.
     """
 
     slot: int
@@ -73,12 +79,19 @@ class Scheduled:
     """One worker of a server under a policy.
 
     Args:
-        state: of all requests, by their numbers in the server; has a rank for each of the worker's, and a slot for each stage (two for
-            one where iterations are planned ahead). stages: of the worker's pipeline.
-        log: (turn, request, tokens) of each part, in the order of the batch. refused: requests that can never fit.
-        rank_of: requests go to ranks in turn. coming: (turn, request), never falling. lost: requests that lost their blocks since the last
-            iteration was planned. slots: free ones. under_way: (turn of its end, iteration). begins: turn of the next one, at least.
-            blocked: nothing could be planned, and something has to happen first. sent: requests that come with a cache and have not landed.
+        state: of all requests, by their numbers in the server; has a rank for each of the worker's,
+            and a slot for each stage (two for one where iterations are planned ahead).
+        stages: of the worker's pipeline.
+        log: (turn, request, tokens) of each part, in the order of the batch.
+        refused: requests that can never fit.
+        rank_of: requests go to ranks in turn.
+        coming: (turn, request), never falling.
+        lost: requests that lost their blocks since the last iteration was planned.
+        slots: free ones.
+        under_way: (turn of its end, iteration).
+        begins: turn of the next one, at least.
+        blocked: nothing could be planned, and something has to happen first.
+        sent: requests that come with a cache and have not landed.
     """
 
     server: Serves
@@ -101,7 +114,11 @@ class Scheduled:
         settings = self.state.settings
         for name, column in (("guesses", GUESSES), ("prefix cache", PREFIX_CACHE)):
             if settings[column]:
-                raise StrategyError(f"a {name} cannot be served yet", hint="serve without it, or simulate", rule="serve.policy")
+                raise StrategyError(
+                    f"a {name} cannot be served yet",
+                    hint="serve without it, or simulate",
+                    rule="serve.policy",
+                )
         self.slots = list(range(self.state.batch_size.shape[1]))
 
     def expect(self, turn: int, request: int) -> int | None:
@@ -115,14 +132,19 @@ class Scheduled:
         return rank
 
     def end(self, now: int) -> list[int]:
-        """Iterations that end now give their tokens; requests that are done, whose blocks are still there."""
+        """Iterations that end now give their tokens; requests that are done, whose blocks are still
+        there.
+        """
         done: list[int] = []
         while self.under_way and self.under_way[0][0] <= now:
             _, planned = self.under_way.popleft()
             for rank, parts in enumerate(planned.ranks):
                 before = len(done)
                 for entry, part in enumerate(parts):
-                    if give(self.state, rank, planned.slot, entry, 1) and self.state.requests[part.request, STATUS] == DONE:
+                    if (
+                        give(self.state, rank, planned.slot, entry, 1)
+                        and self.state.requests[part.request, STATUS] == DONE
+                    ):
                         done.append(part.request)
                 if len(done) > before:
                     leave(self.state, rank)
@@ -170,11 +192,16 @@ class Scheduled:
             self.slots.append(slot)
             return None
         evicted, self.lost = tuple((self.rank_of[request], request) for request in self.lost), []
-        return _Planned(slot=slot, ranks=tuple(self._parts(rank, slot) for rank in ranks), evicted=evicted)
+        return _Planned(
+            slot=slot, ranks=tuple(self._parts(rank, slot) for rank in ranks), evicted=evicted
+        )
 
     def _parts(self, rank: int, slot: int) -> tuple[Part, ...]:
         entries = self.state.batch[rank, slot, : self.state.batch_size[rank, slot]].tolist()
-        return tuple(Part(request=entry[ENTRY], tokens=entry[TOKENS], past=entry[BEFORE]) for entry in entries)
+        return tuple(
+            Part(request=entry[ENTRY], tokens=entry[TOKENS], past=entry[BEFORE])
+            for entry in entries
+        )
 
     def _run(self, now: int, planned: _Planned) -> None:
         for rank, request in planned.evicted:
@@ -202,22 +229,32 @@ def run(worker: Scheduled) -> None:
 
 
 def run_split(prefill: Scheduled, decode: Scheduled, *, turns: int) -> None:
-    """Serve what the prefill worker expects: its state is of prompts alone, that of the other worker of answers alone.
+    """Serve what the prefill worker expects: its state is of prompts alone, that of the other
+    worker of answers alone.
 
-    What lives of a request goes over when its first token is there, and is expected at the decode worker `turns` turns later; of several at
-    once the lowest number first. A request of one token does not go, unless the decode worker computes the first token itself (once more).
+    What lives of a request goes over when its first token is there, and is expected at the decode
+    worker `turns` turns later; of several at once the lowest number first. A request of one token
+    does not go, unless the decode worker computes the first token itself (once more).
     """
     now: int | None = 0
     while now is not None:
         for request in sorted(prefill.end(now)):
             source = prefill.rank_of[request]
-            goes = decode.state.settings[ONLY_ANSWERS] == COMPUTES_FIRST or decode.state.requests[request, OUTPUTS] > 1
+            goes = (
+                decode.state.settings[ONLY_ANSWERS] == COMPUTES_FIRST
+                or decode.state.requests[request, OUTPUTS] > 1
+            )
             target = decode.expect(now + turns, request) if goes else None
             if target is None:
                 prefill.release([request])
             else:
-                prefill.server.send(request, source=prefill.worker, target=decode.worker, ranks=(source, target))
+                prefill.server.send(
+                    request, source=prefill.worker, target=decode.worker, ranks=(source, target)
+                )
         decode.release(decode.end(now))
         prefill.begin(now)
         decode.begin(now)
-        now = min((turn for turn in (prefill.next_turn(), decode.next_turn()) if turn is not None), default=None)
+        now = min(
+            (turn for turn in (prefill.next_turn(), decode.next_turn()) if turn is not None),
+            default=None,
+        )

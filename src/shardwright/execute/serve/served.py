@@ -1,4 +1,6 @@
-"""What a tiny server did, and how far its logits are from the unsplit model's; read without PyTorch."""
+"""What a tiny server did, and how far its logits are from the unsplit model's; read without
+PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,14 @@ class ServedProof:
     """A run of the tiny server.
 
     Args:
-        model: the small one. devices: virtual ones. tokens: of each request, prompt and answer; empty where it was refused.
-        log: what ran. simulated: the same of a simulation under the same policy and arrivals. preempted: times that a request lost its
-            cache. computed: positions, each as often as it was computed. difference: the largest of any logit from the unsplit model's.
+        model: the small one.
+        devices: virtual ones.
+        tokens: of each request, prompt and answer; empty where it was refused.
+        log: what ran.
+        simulated: the same of a simulation under the same policy and arrivals.
+        preempted: times that a request lost its cache.
+        computed: positions, each as often as it was computed.
+        difference: the largest of any logit from the unsplit model's.
     """
 
     model: Model
@@ -31,5 +38,7 @@ class ServedProof:
 
     @property
     def equal(self) -> bool:
-        """Logits are the unsplit model's, but for the order of sums, and the log is the simulator's."""
+        """Logits are the unsplit model's, but for the order of sums, and the log is the
+        simulator's.
+        """
         return self.difference <= TOLERANCE and self.log == self.simulated

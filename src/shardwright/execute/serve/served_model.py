@@ -20,26 +20,37 @@ def require_served(model: Model) -> None:
     """Raise for what a server does not run.
 
     Raises:
-        StrategyError: several sequences, several heads, an encoder alone, or keys that an indexer selects (rule ``serve.model``).
+        StrategyError: several sequences, several heads, an encoder alone, or keys that an indexer
+        selects (rule ``serve.model``).
     """
     blocks = [model.blocks[run.block] for run in model.runs]
     heads = sum(o.kind is OperatorKind.LOSS for block in blocks for o in block.operators)
     other = next((block for block in blocks if block.memory or block.sequence != TEXT), None)
     if other is not None or heads != 1:
-        reason = f"block {other.name} reads another sequence than the text" if other is not None else f"the model has {heads} heads"
+        reason = (
+            f"block {other.name} reads another sequence than the text"
+            if other is not None
+            else f"the model has {heads} heads"
+        )
         raise StrategyError(
             f"{reason}: that cannot be served yet",
-            hint="serve a decoder of text alone; `served_model` leaves out modules that predict further tokens",
+            hint=(
+                "serve a decoder of text alone; `served_model` leaves out modules that predict"
+                " further tokens"
+            ),
             rule="serve.model",
         )
     for operator in (o for block in blocks for o in block.operators):
         if operator.kind is OperatorKind.INDEX:
             raise StrategyError(
-                f"{operator.name} selects keys: that cannot be executed yet", hint="serve a model that sees all keys", rule="serve.model"
+                f"{operator.name} selects keys: that cannot be executed yet",
+                hint="serve a model that sees all keys",
+                rule="serve.model",
             )
         if operator.attention is not None and operator.attention.mask is not Mask.CAUSAL:
             raise StrategyError(
-                f"{operator.name} looks ahead, so that no token can be answered before the last is known",
+                f"{operator.name} looks ahead, so that no token can be answered before the last is"
+                " known",
                 hint="serve a causal model",
                 rule="serve.model",
             )

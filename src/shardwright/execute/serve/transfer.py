@@ -1,4 +1,6 @@
-"""What lives of a request, moved from one worker to another of unlike degrees: by the cells' layouts on both sides."""
+"""What lives of a request, moved from one worker to another of unlike degrees: by the cells'
+layouts on both sides.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,12 @@ class Kept:
     """A tensor that an operator keeps of a request.
 
     Args:
-        operator: of which it is; number: which of its tensors; reads: which of the operator's extents says what a device has of it.
-        reach: of the blocks that it lies in; None = a state. last: rows of a state that are kept (inputs of a convolution); 0 = one row of
-            each head. per_head: elements of a state for each head.
+        operator: of which it is;
+        number: which of its tensors;
+        reads: which of the operator's extents says what a device has of it.
+        reach: of the blocks that it lies in; None = a state.
+        last: rows of a state that are kept (inputs of a convolution); 0 = one row of each head.
+        per_head: elements of a state for each head.
     """
 
     operator: Operator
@@ -42,21 +47,35 @@ class Kept:
 
 @lru_cache(maxsize=256)
 def kept_by(block: Block) -> tuple[Kept, ...]:
-    """All that the operators of a block keep, tensor by tensor (`model.living.lives_in` counts them)."""
+    """All that the operators of a block keep, tensor by tensor (`model.living.lives_in` counts
+    them).
+    """
     found: list[Kept] = []
     latent = latent_operators(block)
     for operator in block.operators:
         if latent is not None and operator.name in (latent.up, latent.rotary):
             assert latent.core.attention is not None
-            found.append(Kept(operator=operator, number=0, reads=-1, reach=reach_of(latent.core.attention)))
+            found.append(
+                Kept(operator=operator, number=0, reads=-1, reach=reach_of(latent.core.attention))
+            )
         elif operator.attention is not None and latent is None:
             reach = reach_of(operator.attention)
             found += [Kept(operator=operator, number=i, reads=i + 1, reach=reach) for i in range(2)]
         elif operator.kind is OperatorKind.CONV:
             taps = operator.parameters[0].extents[1].size
-            found += [Kept(operator=operator, number=i, reads=i, last=taps - 1) for i in range(len(operator.writes))]
+            found += [
+                Kept(operator=operator, number=i, reads=i, last=taps - 1)
+                for i in range(len(operator.writes))
+            ]
         elif operator.scan is not None:
-            found.append(Kept(operator=operator, number=0, reads=0, per_head=operator.scan.head_dim * operator.scan.state))
+            found.append(
+                Kept(
+                    operator=operator,
+                    number=0,
+                    reads=0,
+                    per_head=operator.scan.head_dim * operator.scan.state,
+                )
+            )
     return tuple(found)
 
 
@@ -79,25 +98,46 @@ class Side:
 
 
 def transfer_task(device: int, source: Side, target: Side, *, request: int, end: int) -> Task[None]:
-    """A device's part in moving what lives of a request with `end` cached positions. All devices of both sides run it.
+    """A device's part in moving what lives of a request with `end` cached positions. All devices of
+    both sides run it.
 
-    It waits in the target's caches until the request has blocks there (`DeviceCache.land`). Of a window what later queries see moves.
+    It waits in the target's caches until the request has blocks there (`DeviceCache.land`). Of a
+    window what later queries see moves.
     """
     moves = zip(_layers(source.worker), _layers(target.worker), strict=True)
     for (stage, segment, layer), (other_stage, other_segment, _) in moves:
         for kept in kept_by(segment.block):
-            spot = Spot(run=segment.run, layer=layer, operator=kept.operator.name, number=kept.number)
+            spot = Spot(
+                run=segment.run, layer=layer, operator=kept.operator.name, number=kept.number
+            )
             low, high = _positions(source, target, kept, request, end)
             if high > low:
                 lying = _lying(source, stage, segment, kept, rows=high - low)
                 wanted = _lying(target, other_stage, other_segment, kept, rows=high - low)
-                yield from _moved(device, source, target, (lying, wanted), kept, spot, request=request, rows=(low, high))
+                yield from _moved(
+                    device,
+                    source,
+                    target,
+                    (lying, wanted),
+                    kept,
+                    spot,
+                    request=request,
+                    rows=(low, high),
+                )
 
 
 def _layers(worker: ServingWorker) -> Iterator[tuple[StageParts, Segment, int]]:
     """Every layer of the model in its order, with the stage that has it."""
-    places = ((stage, segment) for stage in worker.work(worker.ranks).stages[0] for segment in stage.segments)
-    listed = [(stage, segment, layer) for stage, segment in places for layer in range(segment.first, segment.first + segment.count)]
+    places = (
+        (stage, segment)
+        for stage in worker.work(worker.ranks).stages[0]
+        for segment in stage.segments
+    )
+    listed = [
+        (stage, segment, layer)
+        for stage, segment in places
+        for layer in range(segment.first, segment.first + segment.count)
+    ]
     return iter(sorted(listed, key=lambda one: (one[1].run, one[2])))
 
 
@@ -116,7 +156,9 @@ def _lying(side: Side, stage: StageParts, segment: Segment, kept: Kept, *, rows:
     found = []
     for place in segment.cells.devices:
         device = place + stage.base
-        share = place_of(site_of(segment, stage, device, side.worker.work(side.worker.ranks)), kept.operator)
+        share = place_of(
+            site_of(segment, stage, device, side.worker.work(side.worker.ranks)), kept.operator
+        )
         if share is not None and side.worker.rank_of[device] == side.rank:
             if kept.reads < 0:
                 elements = (0, _shared_width(kept, segment.block))
@@ -154,18 +196,33 @@ def _moved(
     given = (_read(source, device, kept, spot, request=request, rows=rows),) if gives else ()
     store = (target if gets else source).worker.stores[device]
     key = ("moved", *spot, request)
-    found = yield from redistribute(given, lying, wanted, device=device, key=key, dtype=store.precision.compute, on=store.on, across=True)
+    found = yield from redistribute(
+        given,
+        lying,
+        wanted,
+        device=device,
+        key=key,
+        dtype=store.precision.compute,
+        on=store.on,
+        across=True,
+    )
     if gets:
         came = found[0] if kept.reach is not None or kept.last else _state_of(kept, found[0])
-        target.worker.caches[device].arrived.setdefault(request, []).append((kept.reach, spot, rows[0], came))
+        target.worker.caches[device].arrived.setdefault(request, []).append(
+            (kept.reach, spot, rows[0], came)
+        )
 
 
-def _read(side: Side, device: int, kept: Kept, spot: Spot, *, request: int, rows: Interval) -> torch.Tensor:
+def _read(
+    side: Side, device: int, kept: Kept, spot: Spot, *, request: int, rows: Interval
+) -> torch.Tensor:
     cache = side.worker.caches[device]
     if kept.reach is None:
         state = cache.states[request, spot]
         return state if kept.last else state.reshape(1, 1, -1)
-    return cache.get(kept.reach, spot, request=request, end=rows[1])[:, rows[0] - cache.first(kept.reach, request) :]
+    return cache.get(kept.reach, spot, request=request, end=rows[1])[
+        :, rows[0] - cache.first(kept.reach, request) :
+    ]
 
 
 def _state_of(kept: Kept, elements: torch.Tensor) -> torch.Tensor:

@@ -27,8 +27,12 @@ from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.settings import Settings
 
 
-def whole_logits(model: Model, tokens: Sequence[int], *, source: Source, settings: Settings | None = None) -> torch.Tensor:
-    """(positions, vocabulary) of one sequence on one device, in one forward pass: operators, weights and order of training."""
+def whole_logits(
+    model: Model, tokens: Sequence[int], *, source: Source, settings: Settings | None = None
+) -> torch.Tensor:
+    """(positions, vocabulary) of one sequence on one device, in one forward pass: operators,
+    weights and order of training.
+    """
     job = TrainingJob(sequences=(SequenceLength(name=TEXT, tokens=len(tokens)),), global_batch=1)
     work = forward_work(model, unsplit(model, job), length=len(tokens))
     ids = torch.tensor([list(tokens)])
@@ -49,7 +53,9 @@ class _Whole(Walker):
         return replace(super()._run(node, place), forward_of=self._forward_of)
 
     def _forward_of(self, operator: Operator) -> Forward:
-        return _Read(made=self.made) if operator.kind is OperatorKind.LOSS else numerics_of(operator)
+        return (
+            _Read(made=self.made) if operator.kind is OperatorKind.LOSS else numerics_of(operator)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +64,9 @@ class _Read:
 
     made: list[torch.Tensor]
 
-    def forward(self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights) -> Task[tuple[Values, SavedTensors]]:
+    def forward(
+        self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
+    ) -> Task[tuple[Values, SavedTensors]]:
         """See `Forward`."""
         yield from ()
         self.made.append(logits_of(inputs[0][0][0], place.settings))

@@ -1,4 +1,6 @@
-"""A worker: the stages of a plan, its devices with their parameters and caches, and one iteration on each of them."""
+"""A worker: the stages of a plan, its devices with their parameters and caches, and one iteration
+on each of them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ from shardwright.strategy.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSize:
-    """Of each rank with a cache of its own: `blocks` of `block_tokens` positions, for every reach of the model's cores."""
+    """Of each rank with a cache of its own: `blocks` of `block_tokens` positions, for every reach
+    of the model's cores.
+    """
 
     blocks: int = 64
     block_tokens: int = 4
@@ -45,8 +49,11 @@ class ServingWorker:
     """A replica of the model on devices from `base` on.
 
     Args:
-        plan: one lane of whole blocks, whose samples are cut over ranks with attention of their own; its numbers of samples are not read.
-        ranks: of those. tables: of each rank. stores, caches: of the devices of this process.
+        plan: one lane of whole blocks, whose samples are cut over ranks with attention of their
+            own; its numbers of samples are not read.
+        ranks: of those.
+        tables: of each rank.
+        stores, caches: of the devices of this process.
     """
 
     model: Model
@@ -97,7 +104,9 @@ class ServingWorker:
             if self.rank_of[device] == rank:
                 cache.land(request, end=end)
 
-    def drop(self, rank: int, blocks: dict[Reach, list[int]], *, request: int | None = None) -> None:
+    def drop(
+        self, rank: int, blocks: dict[Reach, list[int]], *, request: int | None = None
+    ) -> None:
         """Tell the devices of a rank in this process."""
         for device, cache in self.caches.items():
             if self.rank_of[device] == rank:
@@ -118,15 +127,19 @@ def serving_worker(
     """A worker with an empty cache.
 
     Args:
-        source: of parameters. here: devices of this process; None = all.
+        source: of parameters.
+        here: devices of this process; None = all.
 
     Raises:
-        StrategyError: as `require_served`; the plan has more than one lane, or cuts inside blocks, or positions (rule ``serve.plan``);
-            others of `plan_stages`.
+        StrategyError: as `require_served`; the plan has more than one lane, or cuts inside blocks,
+            or positions (rule ``serve.plan``); others of `plan_stages`.
     """
     require_served(model)
     ranks, rank_of = _ranks(_work(model, plan, base=base, rows=ROWS))
-    tables = tuple(BlockTables(reaches=reaches(model), blocks=size.blocks, block_tokens=size.block_tokens) for _ in range(ranks))
+    tables = tuple(
+        BlockTables(reaches=reaches(model), blocks=size.blocks, block_tokens=size.block_tokens)
+        for _ in range(ranks)
+    )
     own = [d for d in rank_of if here is None or d in here]
     return ServingWorker(
         model=model,
@@ -148,16 +161,28 @@ ROWS = 5040
 
 def _work(model: Model, plan: Plan, *, base: int, rows: int) -> DeviceWork:
     if len(plan.lanes) != 1:
-        raise StrategyError(f"a worker is one lane, not {len(plan.lanes)}", hint="give each replica a worker", rule="serve.plan")
+        raise StrategyError(
+            f"a worker is one lane, not {len(plan.lanes)}",
+            hint="give each replica a worker",
+            rule="serve.plan",
+        )
     (lane,) = plan.lanes
     stages = tuple(replace(stage, base=stage.base + base, keeps=()) for stage in lane.stages)
     work = forward_work(
-        model, replace(plan, devices=plan.devices + base, lanes=(replace(lane, samples=rows, microbatches=1, slices=(), stages=stages),))
+        model,
+        replace(
+            plan,
+            devices=plan.devices + base,
+            lanes=(replace(lane, samples=rows, microbatches=1, slices=(), stages=stages),),
+        ),
     )
     for segment in (s for stage in work.stages[0] for s in stage.segments):
         if segment.operator:
             raise StrategyError(
-                f"a stage ends inside {segment.block.name}", hint="cut stages between blocks", rule="serve.plan", path=segment.operator
+                f"a stage ends inside {segment.block.name}",
+                hint="cut stages between blocks",
+                rule="serve.plan",
+                path=segment.operator,
             )
     return work
 
@@ -167,23 +192,38 @@ def _ranks(work: DeviceWork) -> tuple[int, dict[int, int]]:
     found: dict[int, tuple[int, int]] = {}
     for stage in work.stages[0]:
         for operator, share in _shares(stage, work):
-            if operator.kind in (OperatorKind.ATTENTION, OperatorKind.SCAN, OperatorKind.CONV, OperatorKind.LOSS, OperatorKind.EMBEDDING):
+            if operator.kind in (
+                OperatorKind.ATTENTION,
+                OperatorKind.SCAN,
+                OperatorKind.CONV,
+                OperatorKind.LOSS,
+                OperatorKind.EMBEDDING,
+            ):
                 if share.positions != ((0, 1),) or len(share.samples) != 1:
                     raise StrategyError(
-                        f"{operator.name} has no whole rows on device {share.device}", hint="cut rows by b alone", rule="serve.plan"
+                        f"{operator.name} has no whole rows on device {share.device}",
+                        hint="cut rows by b alone",
+                        rule="serve.plan",
                     )
                 (rows,) = share.samples
                 if found.setdefault(share.device, rows) != rows:
                     raise StrategyError(
-                        f"device {share.device} has rows {found[share.device]} of one operator and {rows} of {operator.name}",
+                        f"device {share.device} has rows {found[share.device]} of one operator and"
+                        f" {rows} of {operator.name}",
                         hint="cut rows of attention, embedding and head alike",
                         rule="serve.plan",
                     )
     runs = sorted(set(found.values()))
-    if [low for low, _ in runs] != [0, *(high for _, high in runs[:-1])] or len({high - low for low, high in runs}) > 1:
-        raise StrategyError("ranks have unequal rows", hint="cut rows by b into equal parts", rule="serve.plan")
+    if [low for low, _ in runs] != [0, *(high for _, high in runs[:-1])] or len(
+        {high - low for low, high in runs}
+    ) > 1:
+        raise StrategyError(
+            "ranks have unequal rows", hint="cut rows by b into equal parts", rule="serve.plan"
+        )
     every = sorted({device for stage in work.stages[0] for device in stage.devices})
-    return len(runs), {device: runs.index(found[device]) if device in found else 0 for device in every}
+    return len(runs), {
+        device: runs.index(found[device]) if device in found else 0 for device in every
+    }
 
 
 def _shares(stage: StageParts, work: DeviceWork) -> Iterator[tuple[Operator, OperatorShare]]:
@@ -198,26 +238,47 @@ def _shares(stage: StageParts, work: DeviceWork) -> Iterator[tuple[Operator, Ope
 def site_of(segment: Segment, stage: StageParts, device: int, work: DeviceWork) -> Site:
     """A device of a stage, for rows of one position."""
     place, length = device - stage.base, work.lengths[TEXT]
-    return Site(cells=segment.cells, device=place, base=stage.base, length=length, memory_length=0, settings=Settings())
+    return Site(
+        cells=segment.cells,
+        device=place,
+        base=stage.base,
+        length=length,
+        memory_length=0,
+        settings=Settings(),
+    )
 
 
 class ServingWalker(Walker):
-    """A device in an iteration: a walker of forward chunks whose operators keep what lives in its cache."""
+    """A device in an iteration: a walker of forward chunks whose operators keep what lives in its
+    cache.
+    """
 
     def __init__(self, device: int, worker: ServingWorker, rows: Rows, ids: torch.Tensor) -> None:
         nothing = torch.zeros_like(ids)
-        super().__init__(device, worker.work(rows.count), {TEXT: ids, "labels": nothing}, worker.stores[device])
+        super().__init__(
+            device, worker.work(rows.count), {TEXT: ids, "labels": nothing}, worker.stores[device]
+        )
         self.cache, self.rows, self.absorb = worker.caches[device], rows, worker.absorb
         self.logits: list[tuple[int, torch.Tensor]] = []
 
     def _run(self, node: Node, place: Turn) -> BlockRun:
         run = super()._run(node, place)
-        layer = ServedLayer(run=run.run, number=run.layer, rows=self.rows, cache=self.cache, absorb=self.absorb, logits=self.logits)
+        layer = ServedLayer(
+            run=run.run,
+            number=run.layer,
+            rows=self.rows,
+            cache=self.cache,
+            absorb=self.absorb,
+            logits=self.logits,
+        )
         return replace(run, forward_of=lambda operator: forward_in(layer, node.block, operator))
 
 
-def iteration_task(device: int, worker: ServingWorker, rows: Rows, ids: torch.Tensor) -> Task[list[tuple[int, torch.Tensor]]]:
-    """One iteration on a device: its stages one after another. Answer: logits that it has, (first row, (rows, vocabulary)).
+def iteration_task(
+    device: int, worker: ServingWorker, rows: Rows, ids: torch.Tensor
+) -> Task[list[tuple[int, torch.Tensor]]]:
+    """One iteration on a device: its stages one after another. Answer: logits that it has, (first
+    row, (rows, vocabulary)).
 
     Args:
         ids: tokens of all rows, (rows, 1).

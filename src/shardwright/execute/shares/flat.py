@@ -11,13 +11,18 @@ import torch
 from shardwright.program.layout.layout import Box, Indices, Interval, count
 
 
-def box_views(flat: torch.Tensor, boxes: tuple[Box, ...], *, low: int = 0) -> Iterator[tuple[tuple[Interval, ...], torch.Tensor]]:
-    """Elements of boxes, cut into boxes without gaps: (interval of each dim, view of `flat` in that shape).
+def box_views(
+    flat: torch.Tensor, boxes: tuple[Box, ...], *, low: int = 0
+) -> Iterator[tuple[tuple[Interval, ...], torch.Tensor]]:
+    """Elements of boxes, cut into boxes without gaps: (interval of each dim, view of `flat` in that
+    shape).
 
     Args:
-        flat: contiguous; elements [low, low + numel) of all boxes one after another, each in the order of its dims.
+        flat: contiguous; elements [low, low + numel) of all boxes one after another, each in the
+            order of its dims.
 
-    A range of an n-dimensional box is at most 2 n - 1 boxes of positions; each is cut again where its indices have gaps.
+    A range of an n-dimensional box is at most 2 n - 1 boxes of positions; each is cut again where
+    its indices have gaps.
     """
     begin, at = 0, 0
     for box in boxes:
@@ -28,8 +33,13 @@ def box_views(flat: torch.Tensor, boxes: tuple[Box, ...], *, low: int = 0) -> It
             size = prod(b - a for a, b in block)
             view = flat[at : at + size].view([b - a for a, b in block])
             at += size
-            for runs in product(*(_runs(indices, positions) for indices, positions in zip(box, block, strict=True))):
-                yield tuple(interval for interval, _ in runs), view[tuple(slice(a, b) for _, (a, b) in runs)]
+            for runs in product(
+                *(_runs(indices, positions) for indices, positions in zip(box, block, strict=True))
+            ):
+                yield (
+                    tuple(interval for interval, _ in runs),
+                    view[tuple(slice(a, b) for _, (a, b) in runs)],
+                )
 
 
 def _blocks(shape: tuple[int, ...], low: int, high: int) -> Iterator[tuple[Interval, ...]]:
@@ -47,17 +57,23 @@ def _blocks(shape: tuple[int, ...], low: int, high: int) -> Iterator[tuple[Inter
     yield from _in_row(shape, last, last * inner, high)
 
 
-def _in_row(shape: tuple[int, ...], row: int, low: int, high: int) -> Iterator[tuple[Interval, ...]]:
+def _in_row(
+    shape: tuple[int, ...], row: int, low: int, high: int
+) -> Iterator[tuple[Interval, ...]]:
     start = row * prod(shape[1:])
     yield from (((row, row + 1), *rest) for rest in _blocks(shape[1:], low - start, high - start))
 
 
 def _runs(indices: Indices, positions: Interval) -> list[tuple[Interval, Interval]]:
-    """(indices, positions counted from the first) of every run without a gap that stands at these positions."""
+    """(indices, positions counted from the first) of every run without a gap that stands at these
+    positions.
+    """
     found, start = [], 0
     for a, b in indices:
         low, high = max(positions[0], start), min(positions[1], start + b - a)
         if low < high:
-            found.append(((a + low - start, a + high - start), (low - positions[0], high - positions[0])))
+            found.append(
+                ((a + low - start, a + high - start), (low - positions[0], high - positions[0]))
+            )
         start += b - a
     return found

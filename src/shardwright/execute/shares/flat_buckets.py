@@ -1,4 +1,6 @@
-"""Parameters of a device as flat buckets: its parts are views of one tensor of values, and of one of gradients."""
+"""Parameters of a device as flat buckets: its parts are views of one tensor of values, and of one
+of gradients.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,14 @@ class Stretch:
 class FlatBucket:
     """The device's elements of a bucket, one behind the other.
 
-    A part that is one box is a view: of the values, and, if it is the first of its box, what is first added to its gradient is written
-    among the gradients. Others (a box with gaps in a larger part) are copied.
+    A part that is one box is a view: of the values, and, if it is the first of its box, what is
+    first added to its gradient is written among the gradients. Others (a box with gaps in a larger
+    part) are copied.
 
     Args:
-        stretches: boxes of the bucket, in its order. values: None: they are sharded and not gathered. gradients: None: each part has its
-            own.
+        stretches: boxes of the bucket, in its order.
+        values: None: they are sharded and not gathered.
+        gradients: None: each part has its own.
     """
 
     stretches: tuple[Stretch, ...]
@@ -61,7 +65,9 @@ class FlatBucket:
         return flat
 
     def show(self, flat: torch.Tensor) -> None:
-        """Give all parts their values: they become views of `flat`, which is the bucket's from now on."""
+        """Give all parts their values: they become views of `flat`, which is the bucket's from now
+        on.
+        """
         self.values = flat
         for stretch, values in self._each(flat):
             for part in stretch.parts:
@@ -83,11 +89,19 @@ class FlatBucket:
                 first.held.room = room
 
     def own_gradients(self, dtype: torch.dtype) -> torch.Tensor:
-        """The device's own gradients, in `dtype`: the sum of those of its uses. They are used up: `gradients` itself is returned."""
+        """The device's own gradients, in `dtype`: the sum of those of its uses. They are used up:
+        `gradients` itself is returned.
+        """
         flat = self._empty(dtype) if self.gradients is None else self.gradients
         for stretch, total in self._each(flat):
-            held = [(part.held, part.rows) for part in stretch.parts if part.held.gradient is not None]
-            more = [own.gradient[rows] for own, rows in held if own.gradient is not None and own.gradient is not own.room]
+            held = [
+                (part.held, part.rows) for part in stretch.parts if part.held.gradient is not None
+            ]
+            more = [
+                own.gradient[rows]
+                for own, rows in held
+                if own.gradient is not None and own.gradient is not own.room
+            ]
             if not held:
                 total.zero_()
             elif len(more) == len(held):
@@ -98,14 +112,20 @@ class FlatBucket:
 
     def _each(self, flat: torch.Tensor) -> Iterator[tuple[Stretch, torch.Tensor]]:
         """Every stretch with its elements of `flat`, a view of its shape."""
-        for stretch, elements in zip(self.stretches, flat.split([prod(s.shape) for s in self.stretches]), strict=True):
+        for stretch, elements in zip(
+            self.stretches, flat.split([prod(s.shape) for s in self.stretches]), strict=True
+        ):
             yield stretch, elements.view(stretch.shape)
 
     def _empty(self, dtype: torch.dtype) -> torch.Tensor:
-        return next(self.parts).held.value.new_empty(sum(prod(s.shape) for s in self.stretches), dtype=dtype)
+        return next(self.parts).held.value.new_empty(
+            sum(prod(s.shape) for s in self.stretches), dtype=dtype
+        )
 
 
-def flat_bucket(boxes: tuple[tuple[Key, tuple[Box, ...]], ...], store: ParameterStore) -> FlatBucket:
+def flat_bucket(
+    boxes: tuple[tuple[Key, tuple[Box, ...]], ...], store: ParameterStore
+) -> FlatBucket:
     """The device's parts behind the boxes of a bucket, in the order of the bucket."""
     found = []
     for key, own in boxes:
@@ -114,7 +134,9 @@ def flat_bucket(boxes: tuple[tuple[Key, tuple[Box, ...]], ...], store: Parameter
             for held in store.held.get(key, {}).values():
                 rows = _rows(box, held.box)
                 if rows is not None:
-                    is_all = all(count(own) == count(whole) for own, whole in zip(box, held.box, strict=True))
+                    is_all = all(
+                        count(own) == count(whole) for own, whole in zip(box, held.box, strict=True)
+                    )
                     parts.append(HeldPart(held=held, rows=rows, is_all=is_all))
             found.append(Stretch(shape=tuple(count(i) for i in box), parts=tuple(parts)))
     return FlatBucket(stretches=tuple(found))
@@ -122,7 +144,9 @@ def flat_bucket(boxes: tuple[tuple[Key, tuple[Box, ...]], ...], store: Parameter
 
 def _broadcast(rows: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Index lists shaped so that they index a box together."""
-    return tuple(row.reshape((1,) * i + (-1,) + (1,) * (len(rows) - 1 - i)) for i, row in enumerate(rows))
+    return tuple(
+        row.reshape((1,) * i + (-1,) + (1,) * (len(rows) - 1 - i)) for i, row in enumerate(rows)
+    )
 
 
 def _rows(inner: Box, outer: Box) -> Rows | None:
@@ -134,7 +158,9 @@ def _rows(inner: Box, outer: Box) -> Rows | None:
             starts.append((low, high, start))
             start += high - low
         for a, b in own:
-            place = next((begin + a - low for low, high, begin in starts if low <= a and b <= high), None)
+            place = next(
+                (begin + a - low for low, high, begin in starts if low <= a and b <= high), None
+            )
             if place is None:
                 return None
             rows.append((place, place + b - a))

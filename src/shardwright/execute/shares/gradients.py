@@ -1,4 +1,6 @@
-"""Sum every parameter's gradient over the devices that contribute to it, by the groups that lowering derives."""
+"""Sum every parameter's gradient over the devices that contribute to it, by the groups that
+lowering derives.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ Groups = Mapping[Key, tuple[SumGroup, ...]]
 
 
 def gradient_groups(
-    stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, islands: Units | None, trainable: bool = True
+    stages: tuple[tuple[StageParts, ...], ...],
+    *,
+    model: Model,
+    length: int,
+    islands: Units | None,
+    trainable: bool = True,
 ) -> Groups:
     """The sum groups of every trainable parameter, boxes in the order of its owner's dims.
 
@@ -32,9 +39,13 @@ def gradient_groups(
     result: dict[Key, tuple[SumGroup, ...]] = {}
     for key, places in parameter_places(stages, model=model).items():
         if places[0].parameter.trainable is trainable:
-            shares = tuple(share for place in places for share in shares_of(place, base=0, length=length))
+            shares = tuple(
+                share for place in places for share in shares_of(place, base=0, length=length)
+            )
             run, layer, operator, name = key
-            result[key] = sum_groups(shares, islands=islands, path=f"{model.runs[run].name}.{layer}.{operator}.{name}")
+            result[key] = sum_groups(
+                shares, islands=islands, path=f"{model.runs[run].name}.{layer}.{operator}.{name}"
+            )
     return result
 
 
@@ -42,7 +53,13 @@ def dims_in_order(model: Model, key: Key) -> tuple[int, ...]:
     """Positions of a parameter's dims as sum groups have them (sorted by name), in its own order."""
     run, _, operator, name = key
     block = model.blocks[model.runs[run].block]
-    extents = next(p.extents for o in block.operators if o.name == operator for p in o.parameters if p.name == name)
+    extents = next(
+        p.extents
+        for o in block.operators
+        if o.name == operator
+        for p in o.parameters
+        if p.name == name
+    )
     return tuple(sorted(range(len(extents)), key=lambda i: extents[i].dim.value))
 
 
@@ -53,7 +70,9 @@ def in_own_order(model: Model, key: Key, box: Box) -> Box:
 
 
 def sum_gradients(device: int, groups: Groups, store: ParameterStore) -> Task[None]:
-    """Sum the gradients of all parameters that `device` holds; afterwards each of its parts has the whole step's gradient."""
+    """Sum the gradients of all parameters that `device` holds; afterwards each of its parts has the
+    whole step's gradient.
+    """
     for key in sorted(groups):
         held = list(store.held.get(key, {}).values())
         order = dims_in_order(store.model, key)
@@ -64,12 +83,19 @@ def sum_gradients(device: int, groups: Groups, store: ParameterStore) -> Task[No
                 continue
             total = _local(held, group.boxes, order, dtype=store.precision.gradient)
             if len(mine) > 1:
-                total = yield Reduce(group=tuple(sorted(mine)), tensor=total, key=("gradient", key, number))
+                total = yield Reduce(
+                    group=tuple(sorted(mine)), tensor=total, key=("gradient", key, number)
+                )
             if sender and sender[0] == device:
                 for other in sender[1:]:
                     yield Post(to=other, tensor=total, key=("copy", key, number, other))
             elif sender:
-                total = yield Take(source=sender[0], shape=tuple(total.shape), key=("copy", key, number, device), dtype=total.dtype)
+                total = yield Take(
+                    source=sender[0],
+                    shape=tuple(total.shape),
+                    key=("copy", key, number, device),
+                    dtype=total.dtype,
+                )
             _write(held, group.boxes, order, total)
 
 
@@ -88,12 +114,23 @@ def _inside(inner: Indices, outer: Indices) -> torch.Tensor | None:
     return torch.cat(rows)
 
 
-def _rows(held: StoredParameter, box: Box, order: tuple[int, ...]) -> tuple[torch.Tensor, ...] | None:
-    found = [_inside(inner, outer) for inner, outer in zip(box, (held.box[i] for i in order), strict=True)]
+def _rows(
+    held: StoredParameter, box: Box, order: tuple[int, ...]
+) -> tuple[torch.Tensor, ...] | None:
+    found = [
+        _inside(inner, outer)
+        for inner, outer in zip(box, (held.box[i] for i in order), strict=True)
+    ]
     return None if any(f is None for f in found) else tuple(f for f in found if f is not None)
 
 
-def _local(held: list[StoredParameter], boxes: tuple[Box, ...], order: tuple[int, ...], *, dtype: torch.dtype) -> torch.Tensor:
+def _local(
+    held: list[StoredParameter],
+    boxes: tuple[Box, ...],
+    order: tuple[int, ...],
+    *,
+    dtype: torch.dtype,
+) -> torch.Tensor:
     """The device's own sum for all boxes, flat: of every part that covers a box."""
     flat = []
     for box in boxes:
@@ -107,7 +144,9 @@ def _local(held: list[StoredParameter], boxes: tuple[Box, ...], order: tuple[int
     return torch.cat(flat)
 
 
-def _write(held: list[StoredParameter], boxes: tuple[Box, ...], order: tuple[int, ...], total: torch.Tensor) -> None:
+def _write(
+    held: list[StoredParameter], boxes: tuple[Box, ...], order: tuple[int, ...], total: torch.Tensor
+) -> None:
     start = 0
     for box in boxes:
         size = prod(count(i) for i in box)

@@ -17,7 +17,8 @@ from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind
 
 Inputs = Mapping[str, Gradients]
-"""What a layer reads, by name, in the stream's layout: every extent on this device, None where it has none."""
+"""What a layer reads, by name, in the stream's layout: every extent on this device, None where it
+has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +26,15 @@ class BlockRun:
     """A layer at work.
 
     Args:
-        run, layer: of the model. data: the microbatch by sequence, and its labels. key: of its communication, the same on all devices.
-        scale: factor of every token's loss. again: operators that run again before backward. dropped: those whose output nobody keeps.
+        run, layer: of the model.
+        data: the microbatch by sequence, and its labels.
+        key: of its communication, the same on all devices.
+        scale: factor of every token's loss.
+        again: operators that run again before backward.
+        dropped: those whose output nobody keeps.
         hosted: percent of what is kept of operators' outputs that waits on the host, by operator.
-        forward_of: how an operator runs forward where a cache is kept; None = as `numerics_of` says.
+        forward_of: how an operator runs forward where a cache is kept; None = as `numerics_of`
+            says.
     """
 
     site: Site
@@ -53,8 +59,10 @@ class Ran:
     """An operator that ran.
 
     Args:
-        saved: for backward. inputs: for running it again, empty where they are to be made again too. lacks: (input, extent) that `saved`
-            is to get back. grads: of its outputs, once known.
+        saved: for backward.
+        inputs: for running it again, empty where they are to be made again too.
+        lacks: (input, extent) that `saved` is to get back.
+        grads: of its outputs, once known.
     """
 
     saved: SavedTensors
@@ -65,10 +73,13 @@ class Ran:
 
 @dataclass(slots=True)
 class LayerState:
-    """What a layer keeps of a microbatch: operators that ran; or only its inputs, if it is recomputed.
+    """What a layer keeps of a microbatch: operators that ran; or only its inputs, if it is
+    recomputed.
 
     Args:
-        sources: whose outputs it read, by name. inputs: kept if `forgotten`. lacking: some operators are to run again.
+        sources: whose outputs it read, by name.
+        inputs: kept if `forgotten`.
+        lacking: some operators are to run again.
         away: what waits on the host, and where it is missing.
     """
 
@@ -89,7 +100,9 @@ def kept(run: BlockRun, operator: Operator, given: tuple[Values, ...], saved: Sa
     """What stays of an operator until backward, without what is made again."""
     names = () if operator.kind is OperatorKind.EMBEDDING else operator.inputs
     if operator.name in run.again:
-        inputs = tuple(() if name in run.dropped else values for name, values in zip_longest(names, given))
+        inputs = tuple(
+            () if name in run.dropped else values for name, values in zip_longest(names, given)
+        )
         return Ran(saved=SavedTensors(inputs=()), inputs=inputs)
     lacks = frozenset(
         (number, index)
@@ -98,14 +111,20 @@ def kept(run: BlockRun, operator: Operator, given: tuple[Values, ...], saved: Sa
         for index, (own, came) in enumerate(zip(saved.inputs[number], given[number], strict=True))
         if own is came and own.is_floating_point()
     )
-    return Ran(saved=changed(saved, {place: hollow(given[place[0]][place[1]]) for place in lacks}), lacks=lacks)
+    return Ran(
+        saved=changed(saved, {place: hollow(given[place[0]][place[1]]) for place in lacks}),
+        lacks=lacks,
+    )
 
 
 def changed(saved: SavedTensors, tensors: Mapping[tuple[int, int], torch.Tensor]) -> SavedTensors:
     """With other tensors at (input, extent)."""
     if not tensors:
         return saved
-    inputs = (tuple(tensors.get((n, i), own) for i, own in enumerate(values)) for n, values in enumerate(saved.inputs))
+    inputs = (
+        tuple(tensors.get((n, i), own) for i, own in enumerate(values))
+        for n, values in enumerate(saved.inputs)
+    )
     return replace(saved, inputs=tuple(inputs))
 
 
@@ -115,15 +134,25 @@ def send_away(run: BlockRun, state: LayerState) -> None:
     for operator in (o for o in run.block.operators if o.name in state.ran and run.hosted):
         ran = state.ran[operator.name]
         percents = [run.hosted.get(name, 0) for name in operator.inputs]
-        named = [("saved", n, ran.saved.inputs[n], p) for n, p in enumerate(percents) if p and n < len(ran.saved.inputs)]
-        named += [("inputs", n, ran.inputs[n], p) for n, p in enumerate(percents) if p and n < len(ran.inputs)]
+        named = [
+            ("saved", n, ran.saved.inputs[n], p)
+            for n, p in enumerate(percents)
+            if p and n < len(ran.saved.inputs)
+        ]
+        named += [
+            ("inputs", n, ran.inputs[n], p)
+            for n, p in enumerate(percents)
+            if p and n < len(ran.inputs)
+        ]
         if operator.name in run.hosted:
             named.append(("own", 0, ran.saved.own, run.hosted[operator.name]))
         for what, number, values, percent in named:
             for index, tensor in enumerate(values):
                 if tensor.is_floating_point() and any(tensor.stride()):
                     place = tensor.data_ptr(), tensor.shape
-                    spots.setdefault(place, (percent, tensor, []))[2].append((operator.name, what, number, index))
+                    spots.setdefault(place, (percent, tensor, []))[2].append(
+                        (operator.name, what, number, index)
+                    )
     for percent, tensor, where in spots.values():
         state.away.append((sent(tensor, percent=percent), where))
         _put(state, where, hollow(tensor))
@@ -142,7 +171,13 @@ def _put(state: LayerState, where: list[_Spot], tensor: torch.Tensor) -> None:
         if what == "saved":
             ran.saved = changed(ran.saved, {(number, index): tensor})
         elif what == "own":
-            ran.saved = replace(ran.saved, own=(*ran.saved.own[:index], tensor, *ran.saved.own[index + 1 :]))
+            ran.saved = replace(
+                ran.saved, own=(*ran.saved.own[:index], tensor, *ran.saved.own[index + 1 :])
+            )
         else:
             values = ran.inputs[number]
-            ran.inputs = (*ran.inputs[:number], (*values[:index], tensor, *values[index + 1 :]), *ran.inputs[number + 1 :])
+            ran.inputs = (
+                *ran.inputs[:number],
+                (*values[:index], tensor, *values[index + 1 :]),
+                *ran.inputs[number + 1 :],
+            )

@@ -1,4 +1,6 @@
-"""Tensors that wait in host memory between forward and backward: a share of their elements, copied out and back."""
+"""Tensors that wait in host memory between forward and backward: a share of their elements, copied
+out and back.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class Away:
     """A tensor of which the first elements lie on the host.
 
     Args:
-        host: those, flat; pinned, where the device is an accelerator. rest: the others, flat, on the device. shape: of the tensor.
+        host: those, flat; pinned, where the device is an accelerator.
+        rest: the others, flat, on the device.
+        shape: of the tensor.
     """
 
     host: torch.Tensor
@@ -27,7 +31,9 @@ class Away:
 
 
 def sent(tensor: torch.Tensor, *, percent: int) -> Away:
-    """Copy so much of a tensor to the host; the caller drops the tensor. On CUDA the copy runs beside the kernels that follow."""
+    """Copy so much of a tensor to the host; the caller drops the tensor. On CUDA the copy runs
+    beside the kernels that follow.
+    """
     flat = tensor.reshape(-1)
     count = flat.numel() * percent // SHARE
     host = host_like(flat[:count])
@@ -48,11 +54,15 @@ def brought(away: Away) -> torch.Tensor:
 
 def host_like(tensor: torch.Tensor, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     """An empty tensor of the shape, in host memory."""
-    return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
+    return torch.empty(
+        tensor.shape, dtype=dtype or tensor.dtype, device="cpu", pin_memory=tensor.is_cuda
+    )
 
 
 def _beside(device: torch.device, copy: Callable[[], object], *, then: bool) -> None:
-    """Copy on a stream of its own, after what has been launched; `then`: what is launched later waits for it."""
+    """Copy on a stream of its own, after what has been launched; `then`: what is launched later
+    waits for it.
+    """
     if device.type != "cuda":
         copy()
         return

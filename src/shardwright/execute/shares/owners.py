@@ -1,4 +1,6 @@
-"""Where several parties sum a bucket for themselves: their pieces to the owners of optimizer states, and new values from those."""
+"""Where several parties sum a bucket for themselves: their pieces to the owners of optimizer
+states, and new values from those.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +16,39 @@ from shardwright.execute.transport.requests import Exchange, Task
 Runs = tuple[tuple[int, ...], ...]
 
 
-def owned(device: int, bucket: Bucket, own: torch.Tensor, *, precision: Precision) -> Task[torch.Tensor]:
-    """The gradient of the step for the device's piece of the optimizer's states, from its own gradients, as `summed` has them."""
+def owned(
+    device: int, bucket: Bucket, own: torch.Tensor, *, precision: Precision
+) -> Task[torch.Tensor]:
+    """The gradient of the step for the device's piece of the optimizer's states, from its own
+    gradients, as `summed` has them.
+    """
     total = yield from summed(device, bucket, own, precision=precision)
     return (yield from _delivered(device, bucket, total, precision)) if bucket.in_parties else total
 
 
-def owned_of_sum(device: int, bucket: Bucket, total: torch.Tensor, *, precision: Precision) -> Task[torch.Tensor]:
+def owned_of_sum(
+    device: int, bucket: Bucket, total: torch.Tensor, *, precision: Precision
+) -> Task[torch.Tensor]:
     """The same from its piece of what has been summed after each microbatch."""
     if bucket.in_parties:
         return (yield from _delivered(device, bucket, total, precision))
-    wide, narrow = (bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1))
+    wide, narrow = (
+        bucket.sharing(device).piece(device, bucket.elements, level) for level in (2, 1)
+    )
     return total[narrow[0] - wide[0] : narrow[1] - wide[0]]
 
 
-def _delivered(device: int, bucket: Bucket, total: torch.Tensor, precision: Precision) -> Task[torch.Tensor]:
+def _delivered(
+    device: int, bucket: Bucket, total: torch.Tensor, precision: Precision
+) -> Task[torch.Tensor]:
     """Of several parties, their sums to the owners."""
     return (yield from _to_owners(device, bucket, total.to(precision.wire))).to(precision.gradient)
 
 
 def renewed(device: int, bucket: Bucket, piece: torch.Tensor, *, want: int) -> Task[torch.Tensor]:
-    """The new values of stage `want` (0: everything), from the pieces of the owners of optimizer states."""
+    """The new values of stage `want` (0: everything), from the pieces of the owners of optimizer
+    states.
+    """
     if bucket.sharing(device).parties:
         piece = yield from _from_owners(device, bucket, piece)
     return (yield from gathered(device, bucket, piece, have=1, want=want, key="new"))
@@ -75,7 +89,9 @@ def _run(sharers: Sharers, number: int) -> tuple[int, ...]:
 
 
 class _Swap(NamedTuple):
-    """Who has, wants and gives which elements: devices, intervals of each, and the runs that each receives everything from."""
+    """Who has, wants and gives which elements: devices, intervals of each, and the runs that each
+    receives everything from.
+    """
 
     group: tuple[int, ...]
     have: Callable[[int], Interval]
@@ -88,17 +104,27 @@ class _Swap(NamedTuple):
         return max(a, low), min(b, high)
 
 
-def _swapped(device: int, swap: _Swap, own: torch.Tensor, *, key: tuple[str, int]) -> Task[list[torch.Tensor]]:
+def _swapped(
+    device: int, swap: _Swap, own: torch.Tensor, *, key: tuple[str, int]
+) -> Task[list[torch.Tensor]]:
     """What the device wants, once of each of its sources: an all_to_all of unequal parts."""
     begin, (low, high) = swap.have(device)[0], swap.want(device)
-    given = {d: swap.passed(device, d) for d in swap.group if any(device in run for run in swap.sources(d))}
+    given = {
+        d: swap.passed(device, d)
+        for d in swap.group
+        if any(device in run for run in swap.sources(d))
+    }
     received = {d: swap.passed(d, device) for run in swap.sources(device) for d in run}
     came = cast(
         dict[int, torch.Tensor],
         (
             yield Exchange(
                 group=swap.group,
-                gives={d: own[a - begin : b - begin] for d, (a, b) in given.items() if d != device and a < b},
+                gives={
+                    d: own[a - begin : b - begin]
+                    for d, (a, b) in given.items()
+                    if d != device and a < b
+                },
                 receives={d: (b - a,) for d, (a, b) in received.items() if d != device and a < b},
                 key=key,
                 kind="all_to_all",

@@ -26,24 +26,30 @@ from shardwright.strategy.plan.plan import Cadence
 Stages = frozenset[tuple[int, int]]
 
 
-def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, model: Model, rules: ShardRules) -> tuple[Bucket, ...]:
+def plan_buckets(
+    stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, model: Model, rules: ShardRules
+) -> tuple[Bucket, ...]:
     """The buckets of a plan.
 
-    A bucket is of one layer where several devices sum it, so that the sum may begin when the layer is done, and where parameters are
-    gathered at each use, or gradients summed after each microbatch. Frozen parameters are in buckets of their own, those apart that no
-    backward needs, and in none where every holder has them whole.
+    A bucket is of one layer where several devices sum it, so that the sum may begin when the layer
+    is done, and where parameters are gathered at each use, or gradients summed after each
+    microbatch. Frozen parameters are in buckets of their own, those apart that no backward needs,
+    and in none where every holder has them whole.
 
     Args:
         groups: of all parameters, trained or not.
 
-    Left out: units ``dim0`` and ``whole`` and shares by memory: a bucket is cut evenly, as one flat tensor.
+    Left out: units ``dim0`` and ``whole`` and shares by memory: a bucket is cut evenly, as one flat
+    tensor.
 
     Raises:
         StrategyError: zero.nested if degrees of a group do not divide each other.
     """
     places = parameter_places(stages, model=model)
     found: dict[tuple[object, ...], list[tuple[Key, tuple[Box, ...], int]]] = {}
-    by_layer = any((rule.gather, rule.reduce) != (Cadence.STEP, Cadence.STEP) for rule in rules.lanes)
+    by_layer = any(
+        (rule.gather, rule.reduce) != (Cadence.STEP, Cadence.STEP) for rule in rules.lanes
+    )
     users = {key: _users(places[key]) for key in sorted(groups)}
     beside = _beside(groups, users)
     for key, used in users.items():
@@ -51,10 +57,23 @@ def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, 
             for number, own in enumerate(group.groups):
                 holders, sharers = _holders(own, group), []
                 for devices in _sharing(holders, used, beside):
-                    sharers.append(_sharers(rules.sharing(used.klass, DeviceList.of(devices)), key, trainable=used.trainable))
-                if not used.trainable and all(p.degrees[2] == 1 for s in sharers for p in (s.parties or (s,))):
+                    sharers.append(
+                        _sharers(
+                            rules.sharing(used.klass, DeviceList.of(devices)),
+                            key,
+                            trainable=used.trainable,
+                        )
+                    )
+                if not used.trainable and all(
+                    p.degrees[2] == 1 for s in sharers for p in (s.parties or (s,))
+                ):
                     continue
-                together = frozenset(d for one in sharers for p in (one.parties or (one,)) for d in _alike(p.devices, holders, one, used))
+                together = frozenset(
+                    d
+                    for one in sharers
+                    for p in (one.parties or (one,))
+                    for d in _alike(p.devices, holders, one, used)
+                )
                 mark = (
                     tuple(sorted(own)),
                     group.copies,
@@ -65,7 +84,13 @@ def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, 
                     used.backward,
                     key[:2] if by_layer or len(own) > 1 else (),
                 )
-                found.setdefault(mark, []).append((key, tuple(in_own_order(model, key, box) for box in group.boxes), group.elements))
+                found.setdefault(mark, []).append(
+                    (
+                        key,
+                        tuple(in_own_order(model, key, box) for box in group.boxes),
+                        group.elements,
+                    )
+                )
     return tuple(
         Bucket(
             number=number,
@@ -78,13 +103,18 @@ def plan_buckets(stages: tuple[tuple[StageParts, ...], ...], groups: Groups, *, 
             together=cast(frozenset[int], together),
             trainable=bool(trainable),
         )
-        for number, ((members, copies, sharers, counted, together, trainable, *_), parts) in enumerate(found.items())
+        for number, (
+            (members, copies, sharers, counted, together, trainable, *_),
+            parts,
+        ) in enumerate(found.items())
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Users:
-    """Devices that use a parameter: the stages that each has it in, and the operator that has it first. `backward`: of some use."""
+    """Devices that use a parameter: the stages that each has it in, and the operator that has it
+    first. `backward`: of some use.
+    """
 
     klass: ParameterClass
     trainable: bool
@@ -98,7 +128,9 @@ class _Users:
         return [tuple(d for d in holders if self.operator[d] == name) for name in names]
 
     def stand(self, device: int) -> tuple[int, Stages, bool]:
-        """What a device's matrices have in common that are in a bucket: they are its own, of the same stages, experts or not."""
+        """What a device's matrices have in common that are in a bucket: they are its own, of the
+        same stages, experts or not.
+        """
         return device, self.stages[device], self.klass is ParameterClass.EXPERTS
 
 
@@ -138,25 +170,40 @@ def _beside(groups: Groups, users: Mapping[Key, _Users]) -> Beside:
 
 
 def _sharing(holders: tuple[int, ...], used: _Users, beside: Beside) -> list[tuple[int, ...]]:
-    """Devices that share states: of a tied parameter those of one operator, of others those of a bucket (`gradient_sums.in_buckets`)."""
+    """Devices that share states: of a tied parameter those of one operator, of others those of a
+    bucket (`gradient_sums.in_buckets`).
+    """
     alike = used.alike(holders)
     if len(alike) > 1:
         return alike
     every = DeviceList.of(holders)
-    parts = sorted({tuple(bucket_of(every, map(DeviceList.of, beside[used.stand(d)]))) for d in holders})
+    parts = sorted(
+        {tuple(bucket_of(every, map(DeviceList.of, beside[used.stand(d)]))) for d in holders}
+    )
     return parts if sum(map(len, parts)) == len(holders) else [holders]
 
 
 def _sharers(sharing: Sharing, key: Key, *, trainable: bool) -> Sharers:
-    """Those of a bucket, with their parties where there are several; of frozen parameters there is the parameter's degree alone."""
+    """Those of a bucket, with their parties where there are several; of frozen parameters there is
+    the parameter's degree alone.
+    """
     if not trainable:
         parties = tuple(_cut(party, (party.parameter,) * 3, key) for party in sharing.parties)
-        return parties[0] if len(parties) == 1 else Sharers(devices=tuple(sharing.devices), degrees=(1, 1, 1), parties=parties)
+        return (
+            parties[0]
+            if len(parties) == 1
+            else Sharers(devices=tuple(sharing.devices), degrees=(1, 1, 1), parties=parties)
+        )
     if len(sharing.parties) == 1:
         (party,) = sharing.parties
         return _cut(party, (sharing.optimizer, party.gradient, party.parameter), key)
-    parties = tuple(_cut(party, (party.reduced, party.gradient, party.parameter), key) for party in sharing.parties)
-    return Sharers(devices=tuple(sharing.devices), degrees=(sharing.optimizer, 1, 1), parties=parties)
+    parties = tuple(
+        _cut(party, (party.reduced, party.gradient, party.parameter), key)
+        for party in sharing.parties
+    )
+    return Sharers(
+        devices=tuple(sharing.devices), degrees=(sharing.optimizer, 1, 1), parties=parties
+    )
 
 
 def _cut(party: Party, cut: tuple[int, int, int], key: Key) -> Sharers:
@@ -164,8 +211,12 @@ def _cut(party: Party, cut: tuple[int, int, int], key: Key) -> Sharers:
     return Sharers(devices=tuple(party.devices), degrees=cut)
 
 
-def _alike(party: tuple[int, ...], holders: tuple[int, ...], sharers: Sharers, used: _Users) -> tuple[int, ...]:
-    """The devices of a party if the same stages of each work on the parameter: of the only one, if those of all holders do."""
+def _alike(
+    party: tuple[int, ...], holders: tuple[int, ...], sharers: Sharers, used: _Users
+) -> tuple[int, ...]:
+    """The devices of a party if the same stages of each work on the parameter: of the only one, if
+    those of all holders do.
+    """
     devices = party if sharers.parties else holders
     return party if len({used.stages[d] for d in devices}) == 1 else ()
 

@@ -1,4 +1,6 @@
-"""ZeRO as the plan says: buckets of parameters whose gradients the same devices sum, and which piece of each a device owns."""
+"""ZeRO as the plan says: buckets of parameters whose gradients the same devices sum, and which
+piece of each a device owns.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,11 @@ class Sharers:
     """Devices, sorted, that share states of a bucket.
 
     Args:
-        degrees: members that share one copy of the optimizer's states, of the gradient and of the parameter; each divides the one before.
-        parties: several that each sum and gather for themselves, together all devices: gradient and parameter are shared in these, and
-            their first degree is of members that share a sum. Empty: all devices are one.
+        degrees: members that share one copy of the optimizer's states, of the gradient and of the
+            parameter; each divides the one before.
+        parties: several that each sum and gather for themselves, together all devices: gradient and
+            parameter are shared in these, and their first degree is of members that share a sum.
+            Empty: all devices are one.
     """
 
     devices: tuple[int, ...]
@@ -45,10 +49,11 @@ class Sharers:
         return bool(self.parties) and self.party(device).degrees[2] > 1
 
     def piece(self, device: int, elements: int, level: int) -> Interval:
-        """[low, high) of so many elements that a device owns of the state that ZeRO stage `level` shards.
+        """[low, high) of so many elements that a device owns of the state that ZeRO stage `level`
+        shards.
 
-        Pieces are nested: of the optimizer's states in that of the gradient, and that in the parameter's; not of several parties. Runs of
-        consecutive members each own everything once.
+        Pieces are nested: of the optimizer's states in that of the gradient, and that in the
+        parameter's; not of several parties. Runs of consecutive members each own everything once.
         """
         if self.parties and level > 1:
             return self.party(device).piece(device, elements, level)
@@ -75,10 +80,14 @@ class Bucket:
     """Elements whose gradient the same devices sum, and whose states the same devices share: flat.
 
     Args:
-        number: of all buckets. boxes: parameters and their boxes, dims in each parameter's own order. members: who sums, sorted. copies:
-            (member, duplicates ..) that are sent the sum. sharers: disjoint; each shares its own copy of the states. counted: no other
-            bucket of duplicates has been counted for the same elements. together: devices that, as all of their party, have the same stages
-            work on it. trainable: they have gradients and states.
+        number: of all buckets.
+        boxes: parameters and their boxes, dims in each parameter's own order.
+        members: who sums, sorted.
+        copies: (member, duplicates ..) that are sent the sum.
+        sharers: disjoint; each shares its own copy of the states.
+        counted: no other bucket of duplicates has been counted for the same elements.
+        together: devices that, as all of their party, have the same stages work on it.
+        trainable: they have gradients and states.
     """
 
     number: int
@@ -111,12 +120,21 @@ class Bucket:
         return not self.copies and any(one.parties for one in self.sharers)
 
     def answers(self, device: int) -> bool:
-        """The device's piece of the states is the one that is counted, of all copies. Frozen parameters have none."""
+        """The device's piece of the states is the one that is counted, of all copies. Frozen
+        parameters have none.
+        """
         first = self.sharers[0]
-        return self.trainable and self.counted and device in first.devices and first.devices.index(device) < first.degrees[0]
+        return (
+            self.trainable
+            and self.counted
+            and device in first.devices
+            and first.devices.index(device) < first.degrees[0]
+        )
 
 
-def hold(device: int, places: Places, keys: Iterable[Key], *, length: int, store: ParameterStore) -> None:
+def hold(
+    device: int, places: Places, keys: Iterable[Key], *, length: int, store: ParameterStore
+) -> None:
     """Make every part of parameters that a device needs, before its first use."""
     for key in dict.fromkeys(keys):
         for place in places[key]:
@@ -132,32 +150,50 @@ def views(device: int, buckets: tuple[Bucket, ...], store: ParameterStore) -> di
     return {b.number: flat_bucket(b.boxes, store) for b in buckets if device in b.devices}
 
 
-def summed(device: int, bucket: Bucket, own: torch.Tensor, *, precision: Precision, level: int = 1) -> Task[torch.Tensor]:
+def summed(
+    device: int, bucket: Bucket, own: torch.Tensor, *, precision: Precision, level: int = 1
+) -> Task[torch.Tensor]:
     """The device's piece of the whole gradient of a bucket.
 
-    Pieces are reduced to their owners: to the members of a run, then the sums over runs. Where other stages' copies or duplicates share the
-    sum, all sum everything and keep their piece. Of several parties it is the device's piece of its party's gradient.
+    Pieces are reduced to their owners: to the members of a run, then the sums over runs. Where
+    other stages' copies or duplicates share the sum, all sum everything and keep their piece. Of
+    several parties it is the device's piece of its party's gradient.
 
     Args:
-        own: the device's own gradients of the bucket, in the format of the wire; they are used up. level: whose piece: 1 = of the
-            optimizer, who reads the step's whole gradient; 2 = of the gradient, kept between microbatches.
+        own: the device's own gradients of the bucket, in the format of the wire; they are used up.
+        level: whose piece: 1 = of the optimizer, who reads the step's whole gradient; 2 = of the
+            gradient, kept between microbatches.
     """
     sharers = bucket.sharing(device)
     if bucket.in_parties:
-        return (yield from _scattered(device, bucket, sharers.party(device), own, level=level)).to(precision.gradient)
+        return (yield from _scattered(device, bucket, sharers.party(device), own, level=level)).to(
+            precision.gradient
+        )
     cut = sharers.degrees[level - 1]
     if cut > 1 and sharers.devices == bucket.members and not bucket.copies:
-        return (yield from _scattered(device, bucket, sharers, own, level=level)).to(precision.gradient)
+        return (yield from _scattered(device, bucket, sharers, own, level=level)).to(
+            precision.gradient
+        )
     total = own
     if device in bucket.members and len(bucket.members) > 1:
-        total = cast(torch.Tensor, (yield Reduce(group=bucket.members, tensor=own, key=("gradient", bucket.number), used_up=True)))
+        total = cast(
+            torch.Tensor,
+            (
+                yield Reduce(
+                    group=bucket.members, tensor=own, key=("gradient", bucket.number), used_up=True
+                )
+            ),
+        )
     for sender, *others in bucket.copies:
         if sender == device:
             for other in others:
                 yield Post(to=other, tensor=total, key=("copy", bucket.number, other))
         elif device in others:
             key = ("copy", bucket.number, device)
-            total = cast(torch.Tensor, (yield Take(source=sender, shape=tuple(own.shape), key=key, dtype=own.dtype)))
+            total = cast(
+                torch.Tensor,
+                (yield Take(source=sender, shape=tuple(own.shape), key=key, dtype=own.dtype)),
+            )
     total = total.to(precision.gradient)
     if cut == 1:
         return total
@@ -165,9 +201,14 @@ def summed(device: int, bucket: Bucket, own: torch.Tensor, *, precision: Precisi
     return total[low:high].clone()
 
 
-def _scattered(device: int, bucket: Bucket, sharers: Sharers, own: torch.Tensor, *, level: int) -> Task[torch.Tensor]:
+def _scattered(
+    device: int, bucket: Bucket, sharers: Sharers, own: torch.Tensor, *, level: int
+) -> Task[torch.Tensor]:
     """Pieces to their owners in the run, summed in the order of devices; then over runs."""
-    run, pieces = sharers.run(device, level), {d: sharers.piece(d, bucket.elements, level) for d in sharers.devices}
+    run, pieces = (
+        sharers.run(device, level),
+        {d: sharers.piece(d, bucket.elements, level) for d in sharers.devices},
+    )
     low, high = pieces[device]
     if len(sharers.devices) == 1:
         return own[low:high].clone()
@@ -189,12 +230,19 @@ def _scattered(device: int, bucket: Bucket, sharers: Sharers, own: torch.Tensor,
     total = sum((came[d] for d in run[1:]), came[run[0]].clone())
     across = sharers.alike(device, level)
     if len(across) > 1:
-        total = cast(torch.Tensor, (yield Reduce(group=across, tensor=total, key=("across", bucket.number), used_up=True)))
+        total = cast(
+            torch.Tensor,
+            (yield Reduce(group=across, tensor=total, key=("across", bucket.number), used_up=True)),
+        )
     return total
 
 
-def gathered(device: int, bucket: Bucket, piece: torch.Tensor, *, have: int, want: int, key: str) -> Task[torch.Tensor]:
-    """The piece of stage `want` (0: everything), from pieces of stage `have` of the members of a run: of the device's party."""
+def gathered(
+    device: int, bucket: Bucket, piece: torch.Tensor, *, have: int, want: int, key: str
+) -> Task[torch.Tensor]:
+    """The piece of stage `want` (0: everything), from pieces of stage `have` of the members of a
+    run: of the device's party.
+    """
     sharers = bucket.sharing(device).party(device)
     run = sharers.run(device, have)
 
@@ -208,7 +256,9 @@ def gathered(device: int, bucket: Bucket, piece: torch.Tensor, *, have: int, wan
         return piece
     result = piece.new_empty(high - low)
     each = piece.numel()
-    in_turn = [pieces[d] for d in group] == [(low + i * each, low + (i + 1) * each) for i in range(len(group))]
+    in_turn = [pieces[d] for d in group] == [
+        (low + i * each, low + (i + 1) * each) for i in range(len(group))
+    ]
     came = cast(
         dict[int, torch.Tensor],
         (

@@ -1,8 +1,9 @@
-"""Checkpoints that any plan can resume: boxes of whole parameters and optimizer states, written by torch.distributed.checkpoint.
+"""Checkpoints that any plan can resume: boxes of whole parameters and optimizer states, written by
+torch.distributed.checkpoint.
 
-A checkpoint is a folder ``step-N`` that any reader of torch.distributed.checkpoint opens, and ``manifest.json``: the step, the keys of the
-parameters, and a digest of every file. It is made beside its place and renamed once all files are on disk, so that what has its name is
-whole.
+A checkpoint is a folder ``step-N`` that any reader of torch.distributed.checkpoint opens, and
+``manifest.json``: the step, the keys of the parameters, and a digest of every file. It is made
+beside its place and renamed once all files are on disk, so that what has its name is whole.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from shardwright.errors import DataError
 from shardwright.execute.shares.flat import box_views
 from shardwright.execute.shares.parameters import Key, Source, parameter_of, part, whole_shape
 from shardwright.execute.shares.shards import Bucket
-from shardwright.execute.state.checkpoint_planners import Piece, Written, read_pieces, volumes, write_metadata, write_pieces
+from shardwright.execute.state.checkpoint_planners import (
+    Piece,
+    Written,
+    read_pieces,
+    volumes,
+    write_metadata,
+    write_pieces,
+)
 from shardwright.execute.state.computed import computed, require_same
 from shardwright.execute.state.folders import MANIFEST
 from shardwright.execute.training.train import Member, Training, member
@@ -40,7 +48,9 @@ EARLIER = "remove its folder to resume from the checkpoint before"
 
 
 def tensor_name(model: Model, key: Key, state: str = VALUE) -> str:
-    """What a parameter, or a state of it, is called in a checkpoint: ``model.layers.0.qkv.weight``, ``optimizer.first.layers.0...``."""
+    """What a parameter, or a state of it, is called in a checkpoint: ``model.layers.0.qkv.weight``,
+    ``optimizer.first.layers.0...``.
+    """
     run, layer, _, name = key
     return f"{'model' if state == VALUE else f'optimizer.{state}'}.{model.runs[run].name}.{layer}.{name}"
 
@@ -79,7 +89,9 @@ def _biases(own: Member, known: Training) -> Iterator[Piece]:
 def write_files(pieces: list[Piece], folder: Path, *, device: int) -> DeviceFiles:
     """Write a device's pieces to files that are named after it."""
     written = write_pieces(pieces, folder, device=device)
-    return DeviceFiles(written=written, files=tuple(_described(folder / name) for name in written.files))
+    return DeviceFiles(
+        written=written, files=tuple(_described(folder / name) for name in written.files)
+    )
 
 
 def _pieces(own: Member, known: Training, bucket: Bucket) -> Iterator[Piece]:
@@ -91,7 +103,9 @@ def _pieces(own: Member, known: Training, bucket: Bucket) -> Iterator[Piece]:
             yield from _of_bucket(known.work.model, bucket, start, tensor, state)
 
 
-def _of_bucket(model: Model, bucket: Bucket, low: int, flat: torch.Tensor, state: str) -> Iterator[Piece]:
+def _of_bucket(
+    model: Model, bucket: Bucket, low: int, flat: torch.Tensor, state: str
+) -> Iterator[Piece]:
     """Pieces that are views of `flat`, elements of a bucket from `low` on."""
     begin = 0
     for (key, boxes), size in zip(bucket.boxes, bucket.sizes, strict=True):
@@ -112,7 +126,9 @@ def _described(path: Path) -> tuple[str, int, str]:
 
 
 def begin(root: Path, step: int) -> Path:
-    """An empty folder for a checkpoint that is being made; what is left of one that was not finished is removed."""
+    """An empty folder for a checkpoint that is being made; what is left of one that was not
+    finished is removed.
+    """
     folder = root / f".step-{step:08d}.unfinished"
     if folder.exists():
         shutil.rmtree(folder)
@@ -121,10 +137,12 @@ def begin(root: Path, step: int) -> Path:
 
 
 def finish(folder: Path, written: list[DeviceFiles], known: Training, *, step: int) -> Path:
-    """Write metadata and manifest, and give the checkpoint its name. A checkpoint of that name is replaced.
+    """Write metadata and manifest, and give the checkpoint its name. A checkpoint of that name is
+    replaced.
 
     Args:
-        folder: of `begin`. written: by `write_device`, of all devices.
+        folder: of `begin`.
+        written: by `write_device`, of all devices.
     """
     model = known.work.model
     write_metadata([w.written for w in written], folder)
@@ -134,7 +152,10 @@ def finish(folder: Path, written: list[DeviceFiles], known: Training, *, step: i
         "step": step,
         "files": [{"file": name, "bytes": size, "digest": digest} for name, size, digest in files],
         "computed": computed(model, known.settings),
-        "parameters": [[list(key), list(whole_shape(model, key))] for key in sorted((*_keys(known), *known.biases))],
+        "parameters": [
+            [list(key), list(whole_shape(model, key))]
+            for key in sorted((*_keys(known), *known.biases))
+        ],
     }
     text = json.dumps(manifest)
     with (folder / MANIFEST).open("w") as file:
@@ -185,10 +206,19 @@ class Saved:
         return tensor_name(self.model, key, state) in self.metadata.state_dict_metadata
 
     def part(self, key: Key, box: Box, state: str = VALUE) -> torch.Tensor:
-        """The part of a parameter, or of a state of it, in a box, dims in the parameter's own order."""
+        """The part of a parameter, or of a state of it, in a box, dims in the parameter's own
+        order.
+        """
         name = tensor_name(self.model, key, state)
-        found = torch.empty([count(i) for i in box], dtype=self.metadata.state_dict_metadata[name].properties.dtype)
-        self.fill([Piece(name=name, shape=self.shapes[key], box=own, values=view) for own, view in box_views(found.view(-1), (box,))])
+        found = torch.empty(
+            [count(i) for i in box], dtype=self.metadata.state_dict_metadata[name].properties.dtype
+        )
+        self.fill(
+            [
+                Piece(name=name, shape=self.shapes[key], box=own, values=view)
+                for own, view in box_views(found.view(-1), (box,))
+            ]
+        )
         return found
 
     def whole(self, key: Key, state: str = VALUE) -> torch.Tensor:
@@ -200,15 +230,19 @@ class Saved:
         read_pieces(pieces, FileSystemReader(self.folder), self.metadata)
 
 
-def read(folder: Path, *, model: Model, settings: Settings | None = None, share: tuple[int, int] = (0, 1)) -> Saved:
+def read(
+    folder: Path, *, model: Model, settings: Settings | None = None, share: tuple[int, int] = (0, 1)
+) -> Saved:
     """A checkpoint with its files verified.
 
     Args:
-        model: that it must be of. settings: that it must compute with; None = the model's own.
+        model: that it must be of.
+        settings: that it must compute with; None = the model's own.
         share: (i, n): verify every n-th file from the i-th on, where n processes divide the work.
 
     Raises:
-        DataError: a file lacks, is truncated or altered, or the checkpoint is of another model; the file is named.
+        DataError: a file lacks, is truncated or altered, or the checkpoint is of another model; the
+        file is named.
     """
     manifest = _manifest(folder)
     entries = {entry["file"]: entry for entry in manifest["files"]}
@@ -227,7 +261,9 @@ def read(folder: Path, *, model: Model, settings: Settings | None = None, share:
     for name, shape, elements in volumes(metadata):
         if elements != prod(shape):
             raise DataError(f"{folder / METADATA}: elements of {name} lack", hint=EARLIER)
-    found = Saved(folder=folder, step=manifest["step"], shapes=shapes, model=model, metadata=metadata)
+    found = Saved(
+        folder=folder, step=manifest["step"], shapes=shapes, model=model, metadata=metadata
+    )
     missing = next((key for key in shapes if not found.has(key, VALUE)), None)
     if missing is not None:
         raise DataError(f"{folder / METADATA}: {tensor_name(model, missing)} lacks", hint=EARLIER)
@@ -235,7 +271,8 @@ def read(folder: Path, *, model: Model, settings: Settings | None = None, share:
 
 
 def has_block(folder: Path, name: str) -> bool:
-    """Whether a checkpoint's model has a block of that name; of those that do not say what they computed it is taken to be so.
+    """Whether a checkpoint's model has a block of that name; of those that do not say what they
+    computed it is taken to be so.
 
     Raises:
         DataError: the manifest is not whole.
@@ -254,7 +291,10 @@ def _manifest(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} is not a whole manifest: {error}", hint=EARLIER) from None
     if manifest.get("format") != FORMAT:
-        raise DataError(f"{path} has format {manifest.get('format')}, not {FORMAT}", hint="use the version that wrote it")
+        raise DataError(
+            f"{path} has format {manifest.get('format')}, not {FORMAT}",
+            hint="use the version that wrote it",
+        )
     return cast(dict[str, Any], manifest)
 
 
@@ -262,7 +302,10 @@ def _verify(path: Path, entry: Mapping[str, Any] | None) -> None:
     if entry is None or not path.is_file():
         raise DataError(f"{path} lacks", hint=EARLIER)
     if path.stat().st_size != entry["bytes"]:
-        raise DataError(f"{path} has {path.stat().st_size} bytes, not {entry['bytes']}", hint=f"it is truncated; {EARLIER}")
+        raise DataError(
+            f"{path} has {path.stat().st_size} bytes, not {entry['bytes']}",
+            hint=f"it is truncated; {EARLIER}",
+        )
     if _described(path)[2] != entry["digest"]:
         raise DataError(f"{path} has been altered: its digest is another", hint=EARLIER)
 
@@ -289,7 +332,8 @@ class SavedSource:
     """Values of a checkpoint; of frozen parameters, which it does not have, another source's.
 
     Args:
-        state: that is read in place of the value where there is it: ``master`` gives values before they were rounded.
+        state: that is read in place of the value where there is it: ``master`` gives values before
+            they were rounded.
     """
 
     saved: Saved
@@ -301,23 +345,35 @@ class SavedSource:
 
     def __call__(self, key: Key) -> torch.Tensor:
         """A whole parameter."""
-        return self.saved.whole(key, self._state(key)) if key in self.saved.shapes else self.frozen(key)
+        return (
+            self.saved.whole(key, self._state(key))
+            if key in self.saved.shapes
+            else self.frozen(key)
+        )
 
     def part(self, key: Key, box: Box) -> torch.Tensor:
         """The part of a parameter in a box."""
-        return self.saved.part(key, box, self._state(key)) if key in self.saved.shapes else part(self.frozen, key, box)
+        return (
+            self.saved.part(key, box, self._state(key))
+            if key in self.saved.shapes
+            else part(self.frozen, key, box)
+        )
 
 
 def require_biases_kept(saved: Saved, known: Training) -> None:
-    """Raise where a checkpoint has biases of routers' choices, which a run that does not keep them would begin anew the next time.
+    """Raise where a checkpoint has biases of routers' choices, which a run that does not keep them
+    would begin anew the next time.
 
     Raises:
         DataError: it has.
     """
-    frozen = next((key for key in saved.shapes if not parameter_of(saved.model, key).trainable), None)
+    frozen = next(
+        (key for key in saved.shapes if not parameter_of(saved.model, key).trainable), None
+    )
     if frozen is not None and known.bias_rate is None:
         raise DataError(
-            f"{saved.folder} has biases of routers that its run moved ({tensor_name(saved.model, frozen)})",
+            f"{saved.folder} has biases of routers that its run moved"
+            f" ({tensor_name(saved.model, frozen)})",
             hint="--router-bias-update with that run's rate, or 0 to keep them as they are",
         )
 
@@ -329,19 +385,29 @@ def resumed(device: int, known: Training, saved: Saved, *, source: Source) -> Me
         source: of frozen parameters, which a checkpoint does not have.
 
     Raises:
-        DataError: the checkpoint lacks a parameter, or has biases of routers that the run would drop.
+        DataError: the checkpoint lacks a parameter, or has biases of routers that the run would
+        drop.
     """
     require_biases_kept(saved, known)
     missing = [key for key in _keys(known) if key not in saved.shapes]
     if missing:
-        raise DataError(f"{saved.folder / MANIFEST}: {'.'.join(map(str, missing[0]))} lacks", hint="resume with the model that was saved")
+        raise DataError(
+            f"{saved.folder / MANIFEST}: {'.'.join(map(str, missing[0]))} lacks",
+            hint="resume with the model that was saved",
+        )
     own = member(device, known, source=SavedSource(saved=saved, frozen=source))
     for bucket in (b for b in known.buckets if device in b.devices):
         for low, _, states in own.shares(bucket):
             for state, tensor in states.tensors.items():
                 # A run that kept no master copy updated the parameter itself.
-                wanted = VALUE if state == "master" and not saved.has(bucket.boxes[0][0], state) else state
+                wanted = (
+                    VALUE
+                    if state == "master" and not saved.has(bucket.boxes[0][0], state)
+                    else state
+                )
                 pieces = _of_bucket(known.work.model, bucket, low, tensor, wanted)
-                saved.fill([piece for piece in pieces if piece.name in saved.metadata.state_dict_metadata])
+                saved.fill(
+                    [piece for piece in pieces if piece.name in saved.metadata.state_dict_metadata]
+                )
     own.steps = saved.step
     return own

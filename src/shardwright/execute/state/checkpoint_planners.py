@@ -1,4 +1,6 @@
-"""What is written and read by torch.distributed.checkpoint: boxes of named tensors, without a plan or a process group."""
+"""What is written and read by torch.distributed.checkpoint: boxes of named tensors, without a plan
+or a process group.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,12 @@ from pathlib import Path
 import torch
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.default_planner import create_default_global_save_plan
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+)
 from torch.distributed.checkpoint.planner import (
     LoadPlan,
     LoadPlanner,
@@ -31,7 +38,9 @@ class Piece:
     """A box of a named tensor, and its values: what is written, or where what is read goes.
 
     Args:
-        shape: of the whole tensor. box: an interval of each dim. values: in the shape of the box.
+        shape: of the whole tensor.
+        box: an interval of each dim.
+        values: in the shape of the box.
     """
 
     name: str
@@ -42,7 +51,9 @@ class Piece:
     @property
     def chunk(self) -> ChunkStorageMetadata:
         """Where the box lies."""
-        return ChunkStorageMetadata(offsets=torch.Size(a for a, _ in self.box), sizes=torch.Size(b - a for a, b in self.box))
+        return ChunkStorageMetadata(
+            offsets=torch.Size(a for a, _ in self.box), sizes=torch.Size(b - a for a, b in self.box)
+        )
 
     @property
     def index(self) -> MetadataIndex:
@@ -51,12 +62,16 @@ class Piece:
 
 
 class PieceWriter(SavePlanner):  # type: ignore[misc]
-    """Plans to write pieces. The plans of all devices are written as they are: no element is in two of them."""
+    """Plans to write pieces. The plans of all devices are written as they are: no element is in two
+    of them.
+    """
 
     def __init__(self, pieces: list[Piece]) -> None:
         self._pieces = {piece.index: piece for piece in pieces}
 
-    def set_up_planner(self, state_dict: object, storage_meta: object = None, is_coordinator: bool = False) -> None:
+    def set_up_planner(
+        self, state_dict: object, storage_meta: object = None, is_coordinator: bool = False
+    ) -> None:
         """Nothing: the pieces are known."""
 
     def create_local_plan(self) -> SavePlan:
@@ -67,7 +82,9 @@ class PieceWriter(SavePlanner):  # type: ignore[misc]
                     index=index,
                     type=WriteItemType.SHARD,
                     tensor_data=TensorWriteData(
-                        chunk=piece.chunk, properties=TensorProperties(dtype=piece.values.dtype), size=torch.Size(piece.shape)
+                        chunk=piece.chunk,
+                        properties=TensorProperties(dtype=piece.values.dtype),
+                        size=torch.Size(piece.shape),
                     ),
                 )
                 for index, piece in self._pieces.items()
@@ -84,8 +101,15 @@ class PieceWriter(SavePlanner):  # type: ignore[misc]
         return new_plan
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor:
-        """The values of a piece, in their own storage (a view would be written with all that it is a view of)."""
-        return self._pieces[write_item.index].values.detach().cpu().clone(memory_format=torch.contiguous_format)
+        """The values of a piece, in their own storage (a view would be written with all that it is
+        a view of).
+        """
+        return (
+            self._pieces[write_item.index]
+            .values.detach()
+            .cpu()
+            .clone(memory_format=torch.contiguous_format)
+        )
 
 
 class PieceReader(LoadPlanner):  # type: ignore[misc]
@@ -95,7 +119,9 @@ class PieceReader(LoadPlanner):  # type: ignore[misc]
         self._pieces = {piece.index: piece for piece in pieces}
         self._metadata = metadata
 
-    def set_up_planner(self, state_dict: object, metadata: Metadata | None = None, is_coordinator: bool = False) -> None:
+    def set_up_planner(
+        self, state_dict: object, metadata: Metadata | None = None, is_coordinator: bool = False
+    ) -> None:
         """Nothing: the pieces are known."""
 
     def create_local_plan(self) -> LoadPlan:
@@ -105,7 +131,11 @@ class PieceReader(LoadPlanner):  # type: ignore[misc]
             by_name.setdefault(piece.name, []).append(piece.chunk)
         written = self._metadata.state_dict_metadata
         return LoadPlan(
-            [item for name, chunks in by_name.items() for item in create_read_items_for_chunk_list(name, written[name], chunks)]
+            [
+                item
+                for name, chunks in by_name.items()
+                for item in create_read_items_for_chunk_list(name, written[name], chunks)
+            ]
         )
 
     def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
@@ -123,7 +153,12 @@ class PieceReader(LoadPlanner):  # type: ignore[misc]
     def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
         """The part of a piece that an item fills."""
         values = self._pieces[read_item.dest_index].values
-        return values[tuple(slice(a, a + n) for a, n in zip(read_item.dest_offsets, read_item.lengths, strict=True))]
+        return values[
+            tuple(
+                slice(a, a + n)
+                for a, n in zip(read_item.dest_offsets, read_item.lengths, strict=True)
+            )
+        ]
 
     def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
         """Nothing: it was filled in place."""
@@ -139,17 +174,24 @@ class Written:
 
 
 def write_pieces(pieces: list[Piece], folder: Path, *, device: int) -> Written:
-    """Write pieces to one file of a device, on disk when this returns; no file where there are none."""
+    """Write pieces to one file of a device, on disk when this returns; no file where there are
+    none.
+    """
     planner = PieceWriter(pieces)
     plan = planner.create_local_plan()
     if not pieces:
         return Written(files=(), plan=plan, results=[])
     writer = FileSystemWriter(folder)
-    # Without collectives a writer names its files after its rank; ours is a device, and the metadata is written for all at the end.
+    # Without collectives a writer names its files after its rank; ours is a device, and the
+    # metadata is written for all at the end.
     writer.set_up_storage_writer(True, rank=device, use_collectives=False)
     plan = writer.prepare_local_plan(plan)
     results = writer.write_data(plan, planner).wait()
-    return Written(files=tuple(sorted({r.storage_data.relative_path for r in results})), plan=plan, results=results)
+    return Written(
+        files=tuple(sorted({r.storage_data.relative_path for r in results})),
+        plan=plan,
+        results=results,
+    )
 
 
 def write_metadata(written: list[Written], folder: Path) -> None:
@@ -170,4 +212,8 @@ def read_pieces(pieces: list[Piece], reader: FileSystemReader, metadata: Metadat
 def volumes(metadata: Metadata) -> Iterator[tuple[str, tuple[int, ...], int]]:
     """(name, shape, elements that were written) of every tensor."""
     for name, entry in metadata.state_dict_metadata.items():
-        yield name, tuple(entry.size), sum(torch.Size(chunk.sizes).numel() for chunk in entry.chunks)
+        yield (
+            name,
+            tuple(entry.size),
+            sum(torch.Size(chunk.sizes).numel() for chunk in entry.chunks),
+        )

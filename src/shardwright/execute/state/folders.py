@@ -1,4 +1,6 @@
-"""Folders of checkpoints: which is the newest. Needs no PyTorch, whose checkpoints take a second to load."""
+"""Folders of checkpoints: which is the newest. Needs no PyTorch, whose checkpoints take a second to
+load.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ _NAMED: Final = re.compile(r"step-\d+")
 def latest(root: Path) -> Path | None:
     """The newest finished checkpoint; None if there is none.
 
-    A process that died while it replaced a checkpoint by one of the same step may have left only the one that was to be replaced.
+    A process that died while it replaced a checkpoint by one of the same step may have left only
+    the one that was to be replaced.
     """
     found = {p.name: p for p in finished(root)}
     for path in root.glob(".step-*.before"):
@@ -25,10 +28,19 @@ def latest(root: Path) -> Path | None:
 def finished(root: Path) -> tuple[Path, ...]:
     """All finished checkpoints under their own names, oldest first."""
     return tuple(
-        sorted((p for p in root.glob("step-*") if _NAMED.fullmatch(p.name) and (p / MANIFEST).exists()), key=lambda p: step_of(p.name))
+        sorted(
+            (
+                p
+                for p in root.glob("step-*")
+                if _NAMED.fullmatch(p.name) and (p / MANIFEST).exists()
+            ),
+            key=lambda p: step_of(p.name),
+        )
     )
 
 
 def step_of(name: str) -> int:
-    """The step of a checkpoint by its folder's name, ``step-00000012`` or ``.step-00000012.before``."""
+    """The step of a checkpoint by its folder's name, ``step-00000012`` or
+    ``.step-00000012.before``.
+    """
     return int(name.removesuffix(".before").rpartition("-")[2])

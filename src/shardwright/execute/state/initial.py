@@ -1,4 +1,6 @@
-"""First values of parameters for training from scratch: each element drawn by its own number, whoever holds it."""
+"""First values of parameters for training from scratch: each element drawn by its own number,
+whoever holds it.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,21 @@ RATES = (1.0, 16.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialValues:
-    """A source of parameters. A device makes what it holds, and the same element is the same number under every plan.
+    """A source of parameters. A device makes what it holds, and the same element is the same number
+    under every plan.
 
-    Weights: normal with standard deviation `std`, those that end a residual branch over the square root of the number of branches (Radford
-    et al. 2019, Language models are unsupervised multitask learners, section 2.3). Gains 1, biases 0, second factors of adapters 0 (Hu et
-    al. 2021, arXiv 2106.09685). A padding row is zeros. State-space models: convolutions as
-    torch has them, steps log-uniform in `STEPS`, rates uniform in `RATES` or 1, 2, .. by state (Gu and Dao 2023, arXiv 2312.00752,
-    section 3.6; Dao and Gu 2024, arXiv 2405.21060). The generator is SplitMix64 (Steele, Lea and Flood 2014, Fast splittable
-    pseudorandom number generators, figure 19).
+    Weights: normal with standard deviation `std`, those that end a residual branch over the square
+    root of the number of branches (Radford et al. 2019, Language models are unsupervised multitask
+    learners, section 2.3). Gains 1, biases 0, second factors of adapters 0 (Hu et al. 2021, arXiv
+    2106.09685). A padding row is zeros. State-space models: convolutions as torch has them, steps
+    log-uniform in `STEPS`, rates uniform in `RATES` or 1, 2, .. by state (Gu and Dao 2023, arXiv
+    2312.00752, section 3.6; Dao and Gu 2024, arXiv 2405.21060). The generator is SplitMix64
+    (Steele, Lea and Flood 2014, Fast splittable pseudorandom number generators, figure 19).
 
     Args:
-        seed: of all numbers. std: of weights. dtype: of what is made.
+        seed: of all numbers.
+        std: of weights.
+        dtype: of what is made.
     """
 
     model: Model
@@ -53,14 +59,22 @@ class InitialValues:
     def part(self, key: Key, box: Box) -> torch.Tensor:
         """The part of a parameter in a box."""
         run, _, name, parameter = key
-        operator = next(o for o in self.model.blocks[self.model.runs[run].block].operators if o.name == name)
+        operator = next(
+            o for o in self.model.blocks[self.model.runs[run].block].operators if o.name == name
+        )
         result = torch.empty([count(i) for i in box], dtype=self.dtype)
         first, inner = _numbers(whole_shape(self.model, key), box)
-        rows, step, threads = result.view(len(first), len(inner)), max(1, AT_ONCE // max(1, len(inner))), torch.get_num_threads()
+        rows, step, threads = (
+            result.view(len(first), len(inner)),
+            max(1, AT_ONCE // max(1, len(inner))),
+            torch.get_num_threads(),
+        )
 
         def make(start: int) -> None:
             numbers = first[start : start + step, None] + inner
-            rows[start : start + step] = torch.from_numpy(self._made(key, operator, parameter, numbers))
+            rows[start : start + step] = torch.from_numpy(
+                self._made(key, operator, parameter, numbers)
+            )
 
         starts = range(0, len(first), step)
         if min(len(starts), threads) <= 1:
@@ -70,9 +84,13 @@ class InitialValues:
                 deque(pool.map(make, starts), maxlen=0)
         return result
 
-    def _made(self, key: Key, operator: Operator, parameter: str, numbers: np.ndarray) -> np.ndarray:
+    def _made(
+        self, key: Key, operator: Operator, parameter: str, numbers: np.ndarray
+    ) -> np.ndarray:
         word = parameter.split(".", 1)[1] if "." in parameter else parameter
-        stepped = parameter.rpartition(".")[2] == "dt_bias" or (operator.name.endswith("dt_proj") and "bias" in word)
+        stepped = parameter.rpartition(".")[2] == "dt_bias" or (
+            operator.name.endswith("dt_proj") and "bias" in word
+        )
         if operator.kind in (OperatorKind.NORM, OperatorKind.RESIDUAL, OperatorKind.ACTIVATION):
             return np.full(numbers.shape, 0.0 if word.endswith(("bias", "shift")) else 1.0)
         if stepped:
@@ -89,7 +107,11 @@ class InitialValues:
             return np.zeros(numbers.shape)
         drawn = np.asarray(self._normal(key, numbers) * (self.std * self._branch(operator)))
         row = self.model.settings.padding_row
-        if operator.kind is not OperatorKind.EMBEDDING or row is None or parameter != operator.parameters[0].name:
+        if (
+            operator.kind is not OperatorKind.EMBEDDING
+            or row is None
+            or parameter != operator.parameters[0].name
+        ):
             return drawn
         width = whole_shape(self.model, key)[1]
         return np.where(numbers // width == row, 0.0, drawn)
@@ -116,13 +138,19 @@ class InitialValues:
         return self._bits(key, numbers)[0]
 
     def _normal(self, key: Key, numbers: np.ndarray) -> np.ndarray:
-        """Box and Muller (1958): two uniform numbers give a normal one, here of at most 6.8 standard deviations."""
+        """Box and Muller (1958): two uniform numbers give a normal one, here of at most 6.8
+        standard deviations.
+        """
         radius, angle = self._bits(key, numbers)
         return np.asarray(np.sqrt(-2.0 * np.log(radius)) * np.cos(2 * pi * angle))
 
     def _bits(self, key: Key, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Two uniform numbers of the stream of SplitMix64 that seed and parameter begin, at the number of the element."""
-        begin = int.from_bytes(blake2b(repr((self.seed, key)).encode(), digest_size=8).digest(), "little")
+        """Two uniform numbers of the stream of SplitMix64 that seed and parameter begin, at the
+        number of the element.
+        """
+        begin = int.from_bytes(
+            blake2b(repr((self.seed, key)).encode(), digest_size=8).digest(), "little"
+        )
         x = numbers.astype(np.uint64)
         x *= np.uint64(0x9E3779B97F4A7C15)
         x += np.uint64(begin)
@@ -134,25 +162,37 @@ class InitialValues:
 
 
 def branches(model: Model) -> int:
-    """Residual branches that are added to the stream: two of a usual layer. What combines experts is within a branch."""
+    """Residual branches that are added to the stream: two of a usual layer. What combines experts
+    is within a branch.
+    """
     return max(
         1,
-        sum(run.count for run in model.runs for o in model.blocks[run.block].operators if o.joins_stream),
+        sum(
+            run.count
+            for run in model.runs
+            for o in model.blocks[run.block].operators
+            if o.joins_stream
+        ),
     )
 
 
 def _numbers(shape: tuple[int, ...], box: Box) -> tuple[np.ndarray, np.ndarray]:
-    """What adds up to the number of every element of a box in the whole parameter: that of its leading dims, and that of its inner ones,
-    of which there are at most `AT_ONCE`.
+    """What adds up to the number of every element of a box in the whole parameter: that of its
+    leading dims, and that of its inner ones, of which there are at most `AT_ONCE`.
 
     Example: of rows 1 and 3 and columns 0 and 1 of a 4 x 2 parameter, 2 and 6, and 0 and 1.
     """
     dims = [
-        np.concatenate([np.arange(a, b) for a, b in indices]) * prod(shape[dim + 1 :]) if indices else np.zeros(0, dtype=np.int64)
+        np.concatenate([np.arange(a, b) for a, b in indices]) * prod(shape[dim + 1 :])
+        if indices
+        else np.zeros(0, dtype=np.int64)
         for dim, indices in enumerate(box)
     ]
     cut = next(dim for dim in range(1, len(dims) + 1) if prod(map(len, dims[dim:])) <= AT_ONCE)
     first, inner = (
-        reduce(lambda one, other: np.add.outer(one, other).ravel(), part, np.zeros(1, dtype=np.int64)) for part in (dims[:cut], dims[cut:])
+        reduce(
+            lambda one, other: np.add.outer(one, other).ravel(), part, np.zeros(1, dtype=np.int64)
+        )
+        for part in (dims[:cut], dims[cut:])
     )
     return first, inner

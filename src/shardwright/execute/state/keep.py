@@ -9,7 +9,8 @@ from shardwright.execute.state.folders import finished
 
 
 def keep_last(root: Path, count: int) -> tuple[Path, ...]:
-    """Remove all finished checkpoints but the newest `count` (0 = keep all); those that were removed, oldest first.
+    """Remove all finished checkpoints but the newest `count` (0 = keep all); those that were
+    removed, oldest first.
 
     A folder is renamed before its files go, so that what has a checkpoint's name is whole.
     """
@@ -23,5 +24,7 @@ def keep_last(root: Path, count: int) -> tuple[Path, ...]:
 
 
 def is_due(step: int, *, steps: int, every: int, stopped: bool) -> bool:
-    """Whether something is done behind a step: the last, one that a run is stopped at, and every so many (0: no others)."""
+    """Whether something is done behind a step: the last, one that a run is stopped at, and every so
+    many (0: no others).
+    """
     return stopped or step == steps or bool(every and step % every == 0)

@@ -1,4 +1,6 @@
-"""A folder of checkpoints is one run's at a time, and is tried before anything is trained. Needs no PyTorch."""
+"""A folder of checkpoints is one run's at a time, and is tried before anything is trained. Needs no
+PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ LOCK = ".lock"
 
 @contextmanager
 def held(root: Path) -> Iterator[None]:
-    """Make the folder if need be, and keep other runs out of it; the lock ends with the process, however it ends.
+    """Make the folder if need be, and keep other runs out of it; the lock ends with the process,
+    however it ends.
 
     Raises:
         OutputError: it cannot be made or written to. UsageError: another run has it.
@@ -23,7 +26,9 @@ def held(root: Path) -> Iterator[None]:
         root.mkdir(parents=True, exist_ok=True)
         file = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise OutputError(f"{root}: {error.strerror}", hint="--checkpoints takes a folder that can be written") from None
+        raise OutputError(
+            f"{root}: {error.strerror}", hint="--checkpoints takes a folder that can be written"
+        ) from None
     try:
         _lock(file, root)
         yield
@@ -39,6 +44,8 @@ def _lock(file: int, root: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UsageError(f"{root}: another run writes its checkpoints there", hint="another --checkpoints folder") from None
+        raise UsageError(
+            f"{root}: another run writes its checkpoints there", hint="another --checkpoints folder"
+        ) from None
     except OSError:  # a file system without locks
         return

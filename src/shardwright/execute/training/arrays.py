@@ -30,7 +30,8 @@ def mapped(path: Path, *, what: str, hint: str) -> np.ndarray:
     """The array of a ``.npy`` file.
 
     Args:
-        what: the file is to be of, for errors. hint: how such a file is made.
+        what: the file is to be of, for errors.
+        hint: how such a file is made.
 
     Raises:
         DataError: no file, a damaged one, or an archive.
@@ -43,5 +44,7 @@ def mapped(path: Path, *, what: str, hint: str) -> np.ndarray:
         said = " ".join(str(error).split())[:200]
         raise DataError(f"{path} is not a whole file of {what}: {said}", hint=hint) from None
     if not isinstance(found, np.ndarray):
-        raise DataError(f"{path} is an archive, not a file of {what}", hint="write it with numpy.save")
+        raise DataError(
+            f"{path} is an archive, not a file of {what}", hint="write it with numpy.save"
+        )
     return found

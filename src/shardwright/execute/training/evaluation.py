@@ -15,7 +15,8 @@ from shardwright.execute.transport.requests import Reduce, Task
 
 
 def evaluation_task(own: Member, known: Training, *, batch: Batch) -> Task[float]:
-    """The mean loss of a batch with a device's parameters as they are: the step's forward actions alone, the same number on every device.
+    """The mean loss of a batch with a device's parameters as they are: the step's forward actions
+    alone, the same number on every device.
 
     Parameters that are sharded between steps are gathered as in a step, and dropped again.
     """
@@ -25,18 +26,26 @@ def evaluation_task(own: Member, known: Training, *, batch: Batch) -> Task[float
     for bucket in mine:
         if bucket.number in own.pieces and not around.gathers(bucket):
             yield from filled(device, bucket, own.views[bucket.number], own.pieces[bucket.number])
-    outcome = yield from forward_task(device, known.work, batch=batch, store=own.store, around=around)
+    outcome = yield from forward_task(
+        device, known.work, batch=batch, store=own.store, around=around
+    )
     total = counted_losses(outcome.losses, device, known)
     if len(known.devices) > 1:
-        total = cast(torch.Tensor, (yield Reduce(group=known.devices, tensor=total, key="evaluation")))
+        total = cast(
+            torch.Tensor, (yield Reduce(group=known.devices, tensor=total, key="evaluation"))
+        )
     dropped(set(own.pieces), own.views)
     return float(total) * known.work.scale
 
 
-def evaluate_rank(network: Network, members: Mapping[int, Member], known: Training, batches: Iterable[Batch]) -> float:
+def evaluate_rank(
+    network: Network, members: Mapping[int, Member], known: Training, batches: Iterable[Batch]
+) -> float:
     """Mean loss of all batches, over the ranks of a network; `members`: devices of this rank."""
     losses = []
     for batch in batches:
-        found = network.drive({d: evaluation_task(own, known, batch=batch) for d, own in members.items()})
+        found = network.drive(
+            {d: evaluation_task(own, known, batch=batch) for d, own in members.items()}
+        )
         losses.append(next(iter(found.values())))
     return sum(losses) / len(losses)

@@ -16,58 +16,90 @@ from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import ImageInput, PositionAxes, TextRotary
 
 FLOATS = ("float16", "float32", "float64")
-HINT = "numpy.save an array of (images, channels, rows, columns) of pixels as the model takes them, or of (images, patches, elements)"
+HINT = (
+    "numpy.save an array of (images, channels, rows, columns) of pixels as the model takes them, or"
+    " of (images, patches, elements)"
+)
 
 
 def open_images(path: Path, *, model: Model, job: TrainingJob) -> np.ndarray:
-    """Open a ``.npy`` file of images: (images, channels, rows, columns), or (images, patches, elements of a patch).
+    """Open a ``.npy`` file of images: (images, channels, rows, columns), or (images, patches,
+    elements of a patch).
 
     Raises:
-        DataError: the model reads none; not such a file; fewer images than a batch has samples; images of another size than the model's or
-            the job's. File, numbers and what to change are said.
+        DataError: the model reads none; not such a file; fewer images than a batch has samples;
+            images of another size than the model's or the job's. File, numbers and what to change
+            are said.
     """
     image, first = model.settings.image, patch_operator(model)
     if image is None or first is None:
         raise DataError(
-            f"{path}: {model.name} reads no images, or of its tower only the sizes are known", hint="give a file of tokens alone"
+            f"{path}: {model.name} reads no images, or of its tower only the sizes are known",
+            hint="give a file of tokens alone",
         )
     found = mapped(path, what="images", hint=HINT)
     if found.dtype.name not in FLOATS or found.ndim not in (3, 4):
-        raise DataError(f"{path} has {found.ndim} dims of {found.dtype}, not images", hint=f"{HINT}; of {', '.join(FLOATS)}")
+        raise DataError(
+            f"{path} has {found.ndim} dims of {found.dtype}, not images",
+            hint=f"{HINT}; of {', '.join(FLOATS)}",
+        )
     channels, height, width = image.patch
     alike = found.shape[2] == prod(image.pixels)
     if found.ndim == 4:
-        alike = found.shape[1] == channels and not found.shape[2] % height and not found.shape[3] % width
+        alike = (
+            found.shape[1] == channels
+            and not found.shape[2] % height
+            and not found.shape[3] % width
+        )
     if not alike:
         raise DataError(
-            f"{path} has images of {list(found.shape[1:])}, not of whole patches of {list(image.pixels)}",
+            f"{path} has images of {list(found.shape[1:])}, not of whole patches of"
+            f" {list(image.pixels)}",
             hint=HINT,
         )
-    sides = (found.shape[2] // height, found.shape[3] // width) if found.ndim == 4 else image.grid(found.shape[1])
-    own = found.shape[1] if found.ndim == 3 else found.shape[2] // height * (found.shape[3] // width)
+    sides = (
+        (found.shape[2] // height, found.shape[3] // width)
+        if found.ndim == 4
+        else image.grid(found.shape[1])
+    )
+    own = (
+        found.shape[1] if found.ndim == 3 else found.shape[2] // height * (found.shape[3] // width)
+    )
     if has_grid(model) and (sides is None or sides != image.grid(own)):
         raise DataError(
-            f"{path} has images of {' x '.join(map(str, sides)) if sides else own} patches, not squares of whole blocks of "
-            f"{image.block[0]} x {image.block[1]}",
-            hint="cut or fill up the images: their patches' rows and columns follow from their number",
+            f"{path} has images of {' x '.join(map(str, sides)) if sides else own} patches, not"
+            f" squares of whole blocks of {image.block[0]} x {image.block[1]}",
+            hint=(
+                "cut or fill up the images: their patches' rows and columns follow from their"
+                " number"
+            ),
         )
     axes = model.settings.of_block("vision_embed").stretched
     if sides is not None and isinstance(axes, PositionAxes) and max(sides) > axes.rows:
         raise DataError(
-            f"{path} has images of {' x '.join(map(str, sides))} patches, of which the model knows {axes.rows} positions along a side",
+            f"{path} has images of {' x '.join(map(str, sides))} patches, of which the model knows"
+            f" {axes.rows} positions along a side",
             hint="cut the images: position_embedding_size says how many it knows",
         )
     tokens = own + has_class_token(first)
-    tables = () if has_grid(model) else tuple(p for p in first.parameters if p.name.endswith(".positions"))
+    tables = (
+        ()
+        if has_grid(model)
+        else tuple(p for p in first.parameters if p.name.endswith(".positions"))
+    )
     rows = next((p.extents[0].size for p in tables), tokens)
     asked = job.tokens(IMAGE)
     if not tokens == rows == asked:
         raise DataError(
-            f"{path} has images of {tokens} tokens (patches, and the model's class token), the model of {rows}, the job of {asked}",
+            f"{path} has images of {tokens} tokens (patches, and the model's class token), the"
+            f" model of {rows}, the job of {asked}",
             hint=f"give images of the model's size, and --image-tokens {rows}",
         )
     if len(found) < job.global_batch:
-        raise DataError(f"{path} has {len(found)} images, a batch needs {job.global_batch}", hint="use more images or a smaller batch")
+        raise DataError(
+            f"{path} has {len(found)} images, a batch needs {job.global_batch}",
+            hint="use more images or a smaller batch",
+        )
     return found
 
 
@@ -85,19 +117,25 @@ def has_grid(model: Model) -> bool:
     """What a patch gets depends on its row and column, or it is merged with its neighbours."""
     settings = [model.settings, *(own for _, own in model.settings.own)]
     blocks = [one.image.block for one in settings if one.image is not None]
-    return any(one.turns is not None or one.stretched is not None for one in settings) or any(block != (1, 1) for block in blocks)
+    return any(one.turns is not None or one.stretched is not None for one in settings) or any(
+        block != (1, 1) for block in blocks
+    )
 
 
 def patches_of(images: np.ndarray, *, model: Model) -> np.ndarray:
-    """What a tower reads of images, (images, tokens, elements): their patches block by block; zeros where its class token is.
+    """What a tower reads of images, (images, tokens, elements): their patches block by block; zeros
+    where its class token is.
 
     Args:
-        images: (images, channels, rows, columns), or (images, patches, elements) in the order of the model's own processor.
+        images: (images, channels, rows, columns), or (images, patches, elements) in the order of
+            the model's own processor.
     """
     image, first = model.settings.image, patch_operator(model)
     assert image is not None, "only of models whose patches are known"
     assert first is not None, "only of models whose patches are known"
-    images = np.asarray(images).astype(images.dtype.newbyteorder("="), copy=False)  # PyTorch reads the machine's own order alone
+    images = np.asarray(images).astype(
+        images.dtype.newbyteorder("="), copy=False
+    )  # PyTorch reads the machine's own order alone
     if images.ndim == 4:
         images = _cut(images, image)
     elif not image.in_blocks:
@@ -109,7 +147,16 @@ def _cut(images: np.ndarray, image: ImageInput) -> np.ndarray:
     """(images, patches, elements) of pixels."""
     count, channels, rows, columns = images.shape
     (_, height, width), (high, wide) = image.patch, image.block
-    cut = images.reshape(count, channels, rows // (height * high), high, height, columns // (width * wide), wide, width)
+    cut = images.reshape(
+        count,
+        channels,
+        rows // (height * high),
+        high,
+        height,
+        columns // (width * wide),
+        wide,
+        width,
+    )
     patches = cut.transpose(0, 2, 5, 3, 6, 1, 4, 7)
     if image.frames:
         patches = np.repeat(patches[..., np.newaxis, :, :], image.frames, axis=-3)
@@ -126,12 +173,21 @@ def _by_blocks(patches: int, image: ImageInput) -> np.ndarray:
     return numbers.transpose(0, 2, 1, 3).reshape(-1)
 
 
-def require_places(path: Path, row: np.ndarray, *, model: Model, job: TrainingJob, share: tuple[int, int], at_once: int) -> None:
-    """Raise for the first window of a text that has not as many places of image tokens as its image has tokens, or has them not in one
-    row where tokens turn by the row and column of their place.
+def require_places(
+    path: Path,
+    row: np.ndarray,
+    *,
+    model: Model,
+    job: TrainingJob,
+    share: tuple[int, int],
+    at_once: int,
+) -> None:
+    """Raise for the first window of a text that has not as many places of image tokens as its image
+    has tokens, or has them not in one row where tokens turn by the row and column of their place.
 
     Args:
-        share: (i, n): look at every n-th piece of the file. at_once: tokens of a piece.
+        share: (i, n): look at every n-th piece of the file.
+        at_once: tokens of a piece.
 
     Raises:
         DataError: the window and its number of places are said.
@@ -149,14 +205,15 @@ def require_places(path: Path, row: np.ndarray, *, model: Model, job: TrainingJo
         if (places != wanted).any():
             at = int(np.argmax(places != wanted))
             raise DataError(
-                f"{path}: window {start + at} of {length} tokens has {int(places[at])} places of image tokens (token {image.token}), "
-                f"its image has {wanted}",
+                f"{path}: window {start + at} of {length} tokens has {int(places[at])} places of"
+                f" image tokens (token {image.token}), its image has {wanted}",
                 hint="one image a window, and as many places for it in the text as it has tokens",
             )
         # In a row are places of which all but the first have another before them.
         apart = (found[:, 1:] & found[:, :-1]).sum(1) != wanted - 1
         if in_row and apart.any():
             raise DataError(
-                f"{path}: places of image tokens (token {image.token}) of window {start + int(np.argmax(apart))} are not one row",
+                f"{path}: places of image tokens (token {image.token}) of window"
+                f" {start + int(np.argmax(apart))} are not one row",
                 hint=f"{model.name} reads an image whose places follow one another",
             )

@@ -17,8 +17,11 @@ from shardwright.program.layout.layout import Indices
 from shardwright.program.stages.parts import StageParts
 
 
-def require_images(model: Model, job: TrainingJob, stages: tuple[tuple[StageParts, ...], ...]) -> None:
-    """Raise for images whose patches have no rows and columns, and for cuts through what becomes one image token.
+def require_images(
+    model: Model, job: TrainingJob, stages: tuple[tuple[StageParts, ...], ...]
+) -> None:
+    """Raise for images whose patches have no rows and columns, and for cuts through what becomes
+    one image token.
 
     Raises:
         StrategyError: rule ``execute.grid`` or ``execute.neighbours``.
@@ -36,8 +39,12 @@ def require_images(model: Model, job: TrainingJob, stages: tuple[tuple[StagePart
             _, positions = token_box(cell, samples=cells.samples, length=length)
             if splits_tokens(positions, count):
                 raise StrategyError(
-                    f"{operator.name} makes one token of {count} patches, of which a device has only some: {_said(positions)} of {length}",
-                    hint=f"cut images into parts of a multiple of {count} patches, or give {operator.klass.value} whole ones (x, not s)",
+                    f"{operator.name} makes one token of {count} patches, of which a device has"
+                    f" only some: {_said(positions)} of {length}",
+                    hint=(
+                        f"cut images into parts of a multiple of {count} patches, or give"
+                        f" {operator.klass.value} whole ones (x, not s)"
+                    ),
                     rule="execute.neighbours",
                 )
 

@@ -27,8 +27,12 @@ class AdamW:
     m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  p <- p (1 - rate decay) - rate m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
 
     Args:
-        rate: learning rate at its peak; curve: what a step has of it. betas: of the moments. decay: of every parameter, but for those
-        that are `spared` (words of `training.spared`). clip: largest norm of the whole gradient; 0 = no limit.
+        rate: learning rate at its peak;
+        curve: what a step has of it.
+        betas: of the moments.
+        decay: of every parameter, but for those
+        that are `spared` (words of `training.spared`).
+        clip: largest norm of the whole gradient; 0 = no limit.
 
     Source: Loshchilov and Hutter, Decoupled weight decay regularization (2019), algorithm 2.
     """
@@ -57,12 +61,18 @@ class Moments:
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
         """By name."""
-        return {"first": self.first, "second": self.second, **({} if self.master is None else {"master": self.master})}
+        return {
+            "first": self.first,
+            "second": self.second,
+            **({} if self.master is None else {"master": self.master}),
+        }
 
     def part(self, elements: slice) -> Moments:
         """Of some elements: views."""
         return Moments(
-            first=self.first[elements], second=self.second[elements], master=None if self.master is None else self.master[elements]
+            first=self.first[elements],
+            second=self.second[elements],
+            master=None if self.master is None else self.master[elements],
         )
 
 
@@ -73,7 +83,11 @@ def moments(piece: torch.Tensor, *, precision: Precision, host: bool = False) ->
         return host_like(piece, dtype=dtype) if host else torch.empty_like(piece, dtype=dtype)
 
     first, second = (like(dtype).zero_() for dtype in precision.states)
-    return Moments(first=first, second=second, master=None if precision.master is None else like(precision.master).copy_(piece))
+    return Moments(
+        first=first,
+        second=second,
+        master=None if precision.master is None else like(precision.master).copy_(piece),
+    )
 
 
 def require_adamw(optimizer: Optimizer) -> None:
@@ -83,7 +97,9 @@ def require_adamw(optimizer: Optimizer) -> None:
         StrategyError: run.optimizer for another family than AdamW.
     """
     if optimizer.family is not OptimizerFamily.ADAMW:
-        raise StrategyError(f"optimizer {optimizer.family} is not executed", hint="use adamw", rule="run.optimizer")
+        raise StrategyError(
+            f"optimizer {optimizer.family} is not executed", hint="use adamw", rule="run.optimizer"
+        )
 
 
 def clip_factor(norm: torch.Tensor, rule: AdamW) -> torch.Tensor:
@@ -93,13 +109,24 @@ def clip_factor(norm: torch.Tensor, rule: AdamW) -> torch.Tensor:
     return torch.clamp(rule.clip / (norm + SMALL), max=1.0)
 
 
-def update(piece: torch.Tensor, gradient: torch.Tensor, states: Moments, *, step: int, rule: AdamW, factor: torch.Tensor) -> None:
+def update(
+    piece: torch.Tensor,
+    gradient: torch.Tensor,
+    states: Moments,
+    *,
+    step: int,
+    rule: AdamW,
+    factor: torch.Tensor,
+) -> None:
     """Update a piece and its states in place.
 
     Args:
-        piece, gradient: flat, of equal shape, on any device; the gradient is used up. step: 1 for the first. factor: of the gradient.
+        piece, gradient: flat, of equal shape, on any device; the gradient is used up.
+        step: 1 for the first.
+        factor: of the gradient.
 
-    The update is made where the states lie, in the finest of the formats, by PyTorch's fused kernel: in one pass over all four.
+    The update is made where the states lie, in the finest of the formats, by PyTorch's fused
+    kernel: in one pass over all four.
     """
     there = states.first.device
     gradient, factor = gradient.to(there), factor.to(there)
@@ -116,11 +143,16 @@ def update(piece: torch.Tensor, gradient: torch.Tensor, states: Moments, *, step
 def _adamw(tensors: tuple[torch.Tensor, ...], *, step: int, rule: AdamW) -> None:
     """PyTorch's fused kernel on values, gradients, first and second moments, which change in place.
 
-    The kernel rounds a tensor's last elements, too few for a vector of the processor, in another way than the others. They are made a whole
-    block, so that an element's numbers are the same wherever its piece is cut.
+    The kernel rounds a tensor's last elements, too few for a vector of the processor, in another
+    way than the others. They are made a whole block, so that an element's numbers are the same
+    wherever its piece is cut.
     """
     whole = tensors[0].numel() // VECTOR * VECTOR
-    rest = [functional.pad(t[whole:], (0, VECTOR - t.numel() + whole)) for t in tensors if t.numel() > whole]
+    rest = [
+        functional.pad(t[whole:], (0, VECTOR - t.numel() + whole))
+        for t in tensors
+        if t.numel() > whole
+    ]
     counted = torch.full((), float(step), dtype=torch.float32, device=tensors[0].device)
     first, second = rule.betas
     torch._fused_adamw_(
@@ -140,8 +172,8 @@ def _adamw(tensors: tuple[torch.Tensor, ...], *, step: int, rule: AdamW) -> None
 
 
 def square_sum(flat: torch.Tensor) -> torch.Tensor:
-    """The sum of the squares of a flat tensor, in float64: on an accelerator in one pass; on a processor of a few elements at a time, which
-    stay in its cache.
+    """The sum of the squares of a flat tensor, in float64: on an accelerator in one pass; on a
+    processor of a few elements at a time, which stay in its cache.
     """
     if flat.device.type != "cpu":
         return torch.linalg.vector_norm(flat, dtype=torch.float64).square()

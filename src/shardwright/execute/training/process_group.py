@@ -16,14 +16,17 @@ from shardwright.errors import StrategyError
 def process_group(
     *, timeout_s: float = 300.0, alone: bool = False, meets: bool = False, accelerated: bool = False
 ) -> Iterator[tuple[int, int]]:
-    """(rank, ranks) of a process group, over gloo for what lies on the host: one that runs already, or that of torchrun's environment.
+    """(rank, ranks) of a process group, over gloo for what lies on the host: one that runs already,
+    or that of torchrun's environment.
 
     Args:
-        alone: without such an environment this process is the only rank, and needs no group, unless it `meets` itself. accelerated: tensors
-            of a GPU go over NCCL.
+        alone: without such an environment this process is the only rank, and needs no group, unless
+            it `meets` itself.
+        accelerated: tensors of a GPU go over NCCL.
 
     Raises:
-        StrategyError: run.world if the environment has no RANK and WORLD_SIZE; run.meet if ranks do not find each other there.
+        StrategyError: run.world if the environment has no RANK and WORLD_SIZE; run.meet if ranks do
+        not find each other there.
     """
     if dist.is_initialized():
         yield dist.get_rank(), dist.get_world_size()
@@ -34,15 +37,24 @@ def process_group(
             yield 0, 1
         return
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
-        raise StrategyError("RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT is not set", hint="start with torchrun", rule="run.world")
+        raise StrategyError(
+            "RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT is not set",
+            hint="start with torchrun",
+            rule="run.world",
+        )
     try:
         dist.init_process_group(backend, timeout=timeout)
     except (RuntimeError, ValueError) as error:
         place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         used = "EADDRINUSE" in str(error)
         raise StrategyError(
-            f"rank {os.environ['RANK']}: ranks do not meet at {place}: {'that port is used' if used else str(error).splitlines()[0][:300]}",
-            hint="another MASTER_PORT" if used else "all ranks need the same MASTER_ADDR and MASTER_PORT, of the first rank's host",
+            f"rank {os.environ['RANK']}: ranks do not meet at {place}:"
+            f" {'that port is used' if used else str(error).splitlines()[0][:300]}",
+            hint=(
+                "another MASTER_PORT"
+                if used
+                else "all ranks need the same MASTER_ADDR and MASTER_PORT, of the first rank's host"
+            ),
             rule="run.meet",
         ) from error
     try:

@@ -16,7 +16,8 @@ CURVES: Final[Mapping[str, Callable[[float], float]]] = MappingProxyType(
         "cosine": lambda done: 0.5 * (1.0 + cos(pi * done)),
     }
 )
-"""Share of the way from the least to the peak, by the share of steps behind the warm-up that are done."""
+"""Share of the way from the least to the peak, by the share of steps behind the warm-up that are
+done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +25,13 @@ class RateCurve:
     """How much of the peak a step's rate is.
 
     Args:
-        name: one of `CURVES`. warmup: steps on a line up to the peak, which the last of them has. steps: after which the least is reached.
+        name: one of `CURVES`.
+        warmup: steps on a line up to the peak, which the last of them has.
+        steps: after which the least is reached.
         least: share of the peak that is kept.
 
-    With a warm-up of 10 of 110 steps, a cosine and a least of 0.1, steps 1, 10, 60 and 110 have 0.1, 1, 0.55 and 0.1 of the peak.
+    With a warm-up of 10 of 110 steps, a cosine and a least of 0.1, steps 1, 10, 60 and 110 have
+    0.1, 1, 0.55 and 0.1 of the peak.
     """
 
     name: str = "constant"

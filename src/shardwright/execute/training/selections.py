@@ -1,4 +1,6 @@
-"""Which cuts of layers whose keys an indexer selects no step can run with, said before any device begins."""
+"""Which cuts of layers whose keys an indexer selects no step can run with, said before any device
+begins.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,15 @@ from shardwright.program.layout.cells import StageCells, token_box
 from shardwright.program.stages.parts import StageParts
 
 
-def require_selections(stages: tuple[tuple[StageParts, ...], ...], *, slices: Sequence[int], length: int) -> None:
-    """Raise where single keys are selected, or a device has not all keys that an indexer scores, or a core not what it selected.
+def require_selections(
+    stages: tuple[tuple[StageParts, ...], ...], *, slices: Sequence[int], length: int
+) -> None:
+    """Raise where single keys are selected, or a device has not all keys that an indexer scores, or
+    a core not what it selected.
 
     Args:
-        slices: of each lane's samples. length: of the text.
+        slices: of each lane's samples.
+        length: of the text.
 
     Raises:
         StrategyError: rule ``execute.selected``.
@@ -24,7 +30,8 @@ def require_selections(stages: tuple[tuple[StageParts, ...], ...], *, slices: Se
         for cells, core, index in _selecting(lane):
             if core.choice is None:
                 raise StrategyError(
-                    f"{core.name} attends to single keys that an indexer selects: that cannot be executed yet",
+                    f"{core.name} attends to single keys that an indexer selects: that cannot be"
+                    " executed yet",
                     hint="choose a model without such layers, or simulate the plan instead",
                     rule=RULE,
                 )
@@ -35,19 +42,30 @@ def require_selections(stages: tuple[tuple[StageParts, ...], ...], *, slices: Se
                     rule=RULE,
                 )
             boxes = [
-                {device: token_box(cell, samples=cells.samples, length=length) for device, cell in cells.cells.get(one.klass, {}).items()}
+                {
+                    device: token_box(cell, samples=cells.samples, length=length)
+                    for device, cell in cells.cells.get(one.klass, {}).items()
+                }
                 for one in (core, index)
             ]
-            cut = count > 1 or any(positions != ((0, length),) for _, positions in boxes[1].values())
+            cut = count > 1 or any(
+                positions != ((0, length),) for _, positions in boxes[1].values()
+            )
             if cut or any(boxes[1].get(device) != box for device, box in boxes[0].items()):
                 raise StrategyError(
-                    f"{index.name} scores all keys of a text for {core.name}, and a device has a part of them, or of other samples",
-                    hint="give attn and core of layers that select keys one cut, of heads or samples, not of positions: t or b, not s",
+                    f"{index.name} scores all keys of a text for {core.name}, and a device has a"
+                    " part of them, or of other samples",
+                    hint=(
+                        "give attn and core of layers that select keys one cut, of heads or"
+                        " samples, not of positions: t or b, not s"
+                    ),
                     rule=RULE,
                 )
 
 
-def _selecting(lane: tuple[StageParts, ...]) -> Iterator[tuple[StageCells, Operator, Operator | None]]:
+def _selecting(
+    lane: tuple[StageParts, ...],
+) -> Iterator[tuple[StageCells, Operator, Operator | None]]:
     """(cells, core, indexer in the same block) of cores over selected keys."""
     for segment in (segment for stage in lane for segment in stage.segments):
         index = next((o for o in segment.block.operators if o.kind is OperatorKind.INDEX), None)

@@ -16,8 +16,13 @@ SPARED: Final = {
 
 
 def is_spared(parameter: Parameter, spared: tuple[str, ...]) -> bool:
-    """Weight decay leaves a parameter alone; an expert's bias has one dimension, however many experts there are."""
+    """Weight decay leaves a parameter alone; an expert's bias has one dimension, however many
+    experts there are.
+    """
     if EMBEDDINGS in spared and parameter.klass is ParameterClass.EMBED:
         return True
     of_experts = parameter.klass is ParameterClass.EXPERTS
-    return VECTORS in spared and sum(not (of_experts and extent.dim is Dim.EXPERTS) for extent in parameter.extents) <= 1
+    return (
+        VECTORS in spared
+        and sum(not (of_experts and extent.dim is Dim.EXPERTS) for extent in parameter.extents) <= 1
+    )

@@ -1,4 +1,6 @@
-"""One step of a plan on virtual devices in this process: loss and gradients, to be compared with the unsplit model's."""
+"""One step of a plan on virtual devices in this process: loss and gradients, to be compared with
+the unsplit model's.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,17 @@ class StepResult:
     """What a step gave.
 
     Args:
-        loss: mean over the step's tokens. stores: by device, its parameters with their gradients.
+        loss: mean over the step's tokens.
+        stores: by device, its parameters with their gradients.
     """
 
     loss: torch.Tensor
     stores: Mapping[int, ParameterStore]
 
 
-def prepare(model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None = None) -> tuple[DeviceWork, Groups]:
+def prepare(
+    model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None = None
+) -> tuple[DeviceWork, Groups]:
     """What all devices know of a step of `plan`.
 
     Raises:
@@ -58,7 +63,9 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None
     _require_executable(model)
     stages = plan_stages(plan, model=model, unfolded=True)
     require_images(model, job, stages)
-    require_selections(stages, slices=[len(lane.slices) for lane in plan.lanes], length=job.sequence_length)
+    require_selections(
+        stages, slices=[len(lane.slices) for lane in plan.lanes], length=job.sequence_length
+    )
     lengths = {s.name: s.tokens for s in job.sequences} | {TEACHER: job.tokens(TEACHER)}
     first, begins = 0, []
     for lane in plan.lanes:
@@ -68,7 +75,10 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None
     work = DeviceWork(
         model=model,
         lanes=plan.lanes,
-        slices=tuple(largest_remainder(length, lane.slices) if lane.slices else (length,) for lane in plan.lanes),
+        slices=tuple(
+            largest_remainder(length, lane.slices) if lane.slices else (length,)
+            for lane in plan.lanes
+        ),
         stages=stages,
         rows=action_rows(plan),
         edges=tuple(stage_edges(lane, model=model) for lane in stages),
@@ -83,7 +93,8 @@ def prepare(model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None
 
 
 def forward_work(model: Model, plan: Plan, *, length: int = 1) -> DeviceWork:
-    """What all devices know of a forward pass of `plan` alone, over sequences of `length` positions.
+    """What all devices know of a forward pass of `plan` alone, over sequences of `length`
+    positions.
 
     Raises:
         StrategyError: the plan breaks a rule, or holds what is not executed.
@@ -107,21 +118,35 @@ def forward_work(model: Model, plan: Plan, *, length: int = 1) -> DeviceWork:
 
 
 def _require_executable(model: Model) -> None:
-    """Raise for what no device could compute: towers of which only sizes are known, and blocks that read several streams."""
+    """Raise for what no device could compute: towers of which only sizes are known, and blocks that
+    read several streams.
+    """
     numbers = {run.name: i for i, run in enumerate(model.runs)}
     for number, one in enumerate(model.runs):
         block = model.blocks[one.block]
         first = block.operators[0]
         streams = [name for name in one.inputs if not model.is_memory(number, numbers[name])]
         reason = ""
-        if not one.inputs and first.kind is not OperatorKind.EMBEDDING and model.settings.image is None:
-            reason = f"{one.name}.{first.name} reads features of {block.sequence}, and of this tower only the sizes are known"
-        elif len(streams) > 1 or (streams and first.kind is OperatorKind.EMBEDDING and first.inputs):
+        if (
+            not one.inputs
+            and first.kind is not OperatorKind.EMBEDDING
+            and model.settings.image is None
+        ):
+            reason = (
+                f"{one.name}.{first.name} reads features of {block.sequence}, and of this tower"
+                " only the sizes are known"
+            )
+        elif len(streams) > 1 or (
+            streams and first.kind is OperatorKind.EMBEDDING and first.inputs
+        ):
             reason = f"{one.name}.{first.name} merges {' and '.join(streams)}"
         if reason:
             raise StrategyError(
                 f"{reason}: that cannot be executed yet",
-                hint="choose a model of text alone, a LLaVA, Kimi-K2.5, MiniMax-M3, Qwen3-VL or Gemma 4, or simulate the plan instead",
+                hint=(
+                    "choose a model of text alone, a LLaVA, Kimi-K2.5, MiniMax-M3, Qwen3-VL or"
+                    " Gemma 4, or simulate the plan instead"
+                ),
                 rule="execute.operator",
                 path=one.name,
             )
@@ -144,7 +169,8 @@ def run_step(
     """Run one step of `plan` on virtual devices.
 
     Args:
-        batch: token ids of every sequence, (samples, positions), and ``labels`` of the text. trace: gets a record of each request.
+        batch: token ids of every sequence, (samples, positions), and ``labels`` of the text.
+        trace: gets a record of each request.
 
     Raises:
         StrategyError: as `prepare`; run.* if devices do not agree on what they exchange.
@@ -152,21 +178,31 @@ def run_step(
     chosen = settings or model.settings
     require_trainable(model, chosen)
     work, groups = prepare(model, job, plan)
-    stores = {d: ParameterStore(model=model, source=source, settings=chosen) for devices in work.rows.devices for d in devices}
+    stores = {
+        d: ParameterStore(model=model, source=source, settings=chosen)
+        for devices in work.rows.devices
+        for d in devices
+    }
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # tensors are small: threads would wait for each other
     try:
-        outcomes = run({d: _whole(d, work, groups, batch, store) for d, store in stores.items()}, trace=trace)
+        outcomes = run(
+            {d: _whole(d, work, groups, batch, store) for d, store in stores.items()}, trace=trace
+        )
     finally:
         torch.set_num_threads(threads)
     losses: dict[object, torch.Tensor] = {}
     for outcome in outcomes.values():
         losses |= outcome.losses
     balances = [outcome.balance for outcome in outcomes.values() if outcome.balance is not None]
-    return StepResult(loss=torch.stack(list(losses.values())).sum() * work.scale + sum(balances), stores=stores)
+    return StepResult(
+        loss=torch.stack(list(losses.values())).sum() * work.scale + sum(balances), stores=stores
+    )
 
 
-def _whole(device: int, work: DeviceWork, groups: Groups, batch: Batch, store: ParameterStore) -> Task[Outcome]:
+def _whole(
+    device: int, work: DeviceWork, groups: Groups, batch: Batch, store: ParameterStore
+) -> Task[Outcome]:
     outcome = yield from device_task(device, work, batch=batch, store=store)
     yield from sum_gradients(device, groups, store)
     return outcome
@@ -174,24 +210,29 @@ def _whole(device: int, work: DeviceWork, groups: Groups, batch: Batch, store: P
 
 def unsplit(model: Model, job: TrainingJob, *, microbatches: int = 1) -> Plan:
     """The plan of one device that runs everything."""
-    items = tuple(Item(name=run.name, count=run.count if run.count > 1 else 0) for run in model.runs)
+    items = tuple(
+        Item(name=run.name, count=run.count if run.count > 1 else 0) for run in model.runs
+    )
     stage = Stage(items=items, base=0, placements=(Placement(select=Selector(), split=None),))
     lane = Lane(name="main", samples=job.global_batch, microbatches=microbatches, stages=(stage,))
     return Plan(devices=1, lanes=(lane,), orders=(Named(schedule="gpipe", lanes=("main",)),))
 
 
 def reference_plan(model: Model, job: TrainingJob, plan: Plan) -> Plan:
-    """The unsplit model whose step a plan's must equal: with the plan's microbatches where the loss is of microbatches, else with one.
+    """The unsplit model whose step a plan's must equal: with the plan's microbatches where the loss
+    is of microbatches, else with one.
 
     Raises:
-        StrategyError: execute.balance: the loss is of microbatches, and lanes have some of unlike sizes.
+        StrategyError: execute.balance: the loss is of microbatches, and lanes have some of unlike
+        sizes.
     """
     if not model.settings.load_balancing:
         return unsplit(model, job)
     sizes = {lane.samples // lane.microbatches for lane in plan.lanes}
     if len(sizes) > 1:
         raise StrategyError(
-            f"the load-balancing loss is of microbatches, and lanes have some of {' and '.join(map(str, sorted(sizes)))} samples",
+            "the load-balancing loss is of microbatches, and lanes have some of"
+            f" {' and '.join(map(str, sorted(sizes)))} samples",
             hint="prove a plan whose lanes have microbatches of one size",
             rule="execute.balance",
         )
@@ -199,10 +240,12 @@ def reference_plan(model: Model, job: TrainingJob, plan: Plan) -> Plan:
 
 
 def differences(one: StepResult, other: StepResult) -> Iterator[tuple[Key, int, float]]:
-    """(parameter, device, largest difference of its gradient) of every part that a device of `one` holds, against the unsplit `other`.
+    """(parameter, device, largest difference of its gradient) of every part that a device of `one`
+    holds, against the unsplit `other`.
 
-    A part without a gradient has zeros; so has a parameter that no token reached. One that no device of `one` holds differs by infinity
-    (device -1), and so does one of which no device holds some element.
+    A part without a gradient has zeros; so has a parameter that no token reached. One that no
+    device of `one` holds differs by infinity (device -1), and so does one of which no device holds
+    some element.
     """
     (whole,) = other.stores.values()
     covered: dict[Key, torch.Tensor] = {}
@@ -211,9 +254,16 @@ def differences(one: StepResult, other: StepResult) -> Iterator[tuple[Key, int, 
             (reference,) = whole.held[key].values()
             assert tuple(reference.value.shape) == whole_shape(store.model, key)
             seen = covered.setdefault(key, torch.zeros(reference.value.shape, dtype=torch.bool))
-            wanted = reference.gradient if reference.gradient is not None else torch.zeros_like(reference.value)
+            wanted = (
+                reference.gradient
+                if reference.gradient is not None
+                else torch.zeros_like(reference.value)
+            )
             for held in boxes.values():
-                place = torch.meshgrid(*(torch.cat([torch.arange(a, b) for a, b in dim]) for dim in held.box), indexing="ij")
+                place = torch.meshgrid(
+                    *(torch.cat([torch.arange(a, b) for a, b in dim]) for dim in held.box),
+                    indexing="ij",
+                )
                 seen[place] = True
                 got = held.gradient if held.gradient is not None else torch.zeros_like(held.value)
                 difference = float((got - wanted[place]).abs().max()) if got.numel() else 0.0

@@ -22,32 +22,47 @@ TEXT = "text"
 
 
 def open_rows(
-    files: Path | Mapping[str, Path], *, model: Model, job: TrainingJob, share: tuple[int, int] | None = (0, 1)
+    files: Path | Mapping[str, Path],
+    *,
+    model: Model,
+    job: TrainingJob,
+    share: tuple[int, int] | None = (0, 1),
 ) -> dict[str, np.ndarray]:
-    """Open a ``.npy`` file of one row of integers for each sequence, of images one of an image a row, and refuse what no step could use.
+    """Open a ``.npy`` file of one row of integers for each sequence, of images one of an image a
+    row, and refuse what no step could use.
 
     Args:
-        files: of every sequence, or of the text alone. share: (i, n): look at every n-th piece of a file for tokens outside the
-            vocabulary, where n processes divide the work; None = do not look.
+        files: of every sequence, or of the text alone.
+        share: (i, n): look at every n-th piece of a file for tokens outside the vocabulary, where n
+            processes divide the work; None = do not look.
 
     Raises:
-        DataError: no file, or another sequence than the job's; not such a file; another dtype than its description says; shorter than a
-            batch; a token outside the vocabulary; images that do not fit (`image_files`). File, number and what to change are said.
+        DataError: no file, or another sequence than the job's; not such a file; another dtype than
+            its description says; shorter than a batch; a token outside the vocabulary; images that
+            do not fit (`image_files`). File, number and what to change are said.
     """
     given = {TEXT: files} if isinstance(files, Path) else dict(files)
     lengths = {s.name: s.tokens for s in job.sequences}
     for name in [*(n for n in lengths if n not in given), *(n for n in given if n not in lengths)]:
         shown = ", ".join(str(path) for path in given.values())
         wanted = "no file has the" if name in lengths else "the job has no"
-        raise DataError(f"{shown}: {wanted} sequence {name}", hint=f"give one file for each of {', '.join(lengths)}")
+        raise DataError(
+            f"{shown}: {wanted} sequence {name}",
+            hint=f"give one file for each of {', '.join(lengths)}",
+        )
     rows = {name: _row(path) for name, path in given.items() if name != IMAGE}
-    images = {name: open_images(path, model=model, job=job) for name, path in given.items() if name == IMAGE}
+    images = {
+        name: open_images(path, model=model, job=job)
+        for name, path in given.items()
+        if name == IMAGE
+    }
     for name, row in rows.items():
         _require_described(given[name], row, vocab=model.vocab)
         wanted_tokens = job.global_batch * lengths[name] + (name == TEXT)
         if len(row) < wanted_tokens:
             raise DataError(
-                f"{given[name]} has {len(row)} tokens, a batch needs {wanted_tokens} ({job.global_batch} x {lengths[name]} of {name})",
+                f"{given[name]} has {len(row)} tokens, a batch needs {wanted_tokens}"
+                f" ({job.global_batch} x {lengths[name]} of {name})",
                 hint="use more text, a smaller batch or shorter sequences",
             )
     if share is not None:
@@ -60,7 +75,10 @@ def open_rows(
 def _row(path: Path) -> np.ndarray:
     tokens = mapped(path, what="tokens", hint="make one of a text: shardwright tokenise")
     if tokens.ndim != 1 or tokens.dtype.name not in KINDS:
-        raise DataError(f"{path} has {tokens.ndim} dims of {tokens.dtype}", hint=f"one row of {', '.join(KINDS)}")
+        raise DataError(
+            f"{path} has {tokens.ndim} dims of {tokens.dtype}",
+            hint=f"one row of {', '.join(KINDS)}",
+        )
     return tokens
 
 
@@ -70,7 +88,9 @@ def description_of(path: Path) -> Path:
 
 
 def _require_described(path: Path, row: np.ndarray, *, vocab: int) -> None:
-    """Raise where the description beside a file says something else than the file, or a larger vocabulary than the model's."""
+    """Raise where the description beside a file says something else than the file, or a larger
+    vocabulary than the model's.
+    """
     said = description_of(path)
     if not said.is_file():
         return
@@ -79,10 +99,15 @@ def _require_described(path: Path, row: np.ndarray, *, vocab: int) -> None:
         wanted = (str(description["dtype"]), int(description["tokens"]))
         vocabulary = int(description["vocabulary"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{said} does not describe a file of tokens: {error!r}", hint="remove it, or make both again") from None
+        raise DataError(
+            f"{said} does not describe a file of tokens: {error!r}",
+            hint="remove it, or make both again",
+        ) from None
     if wanted != (row.dtype.name, len(row)):
         raise DataError(
-            f"{path} has {len(row)} tokens of {row.dtype.name}, {said.name} says {wanted[1]} of {wanted[0]}", hint="make both again"
+            f"{path} has {len(row)} tokens of {row.dtype.name}, {said.name} says {wanted[1]} of"
+            f" {wanted[0]}",
+            hint="make both again",
         )
     if vocabulary > vocab:
         raise DataError(
@@ -107,17 +132,25 @@ def _require_inside(path: Path, row: np.ndarray, *, vocab: int, share: tuple[int
 
 
 def write_tokens(path: Path, tokens: np.ndarray, *, vocabulary: int, tokenizer: str = "") -> None:
-    """A file of tokens in the smallest dtype that holds the vocabulary, and its description beside it.
+    """A file of tokens in the smallest dtype that holds the vocabulary, and its description beside
+    it.
 
     Raises:
         DataError: a token is outside the vocabulary; the file cannot be written.
     """
     kind = next(k for k in ("uint8", "uint16", "uint32") if vocabulary - 1 <= np.iinfo(k).max)
     _require_inside(path, tokens, vocab=vocabulary, share=(0, 1))
-    description = {"tokenizer": tokenizer, "vocabulary": vocabulary, "dtype": kind, "tokens": len(tokens)}
+    description = {
+        "tokenizer": tokenizer,
+        "vocabulary": vocabulary,
+        "dtype": kind,
+        "tokens": len(tokens),
+    }
     try:
         with path.open("wb") as file:
             np.save(file, tokens.astype(kind))
         description_of(path).write_text(json.dumps(description) + "\n")
     except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror}", hint="give a path in a folder with room") from None
+        raise DataError(
+            f"{path} cannot be written: {error.strerror}", hint="give a path in a folder with room"
+        ) from None

@@ -1,4 +1,6 @@
-"""A tokenizer that needs no file: the bytes of a text; and the text that is shipped for a first run."""
+"""A tokenizer that needs no file: the bytes of a text; and the text that is shipped for a first
+run.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ NAME = "bytes"
 def encode(text: str | bytes) -> np.ndarray:
     """Tokens of a document: `BEGIN`, its bytes in UTF-8, `END`."""
     content = text.encode() if isinstance(text, str) else text
-    return np.concatenate([[BEGIN], np.frombuffer(content, dtype=np.uint8), [END]]).astype(np.uint16)
+    return np.concatenate([[BEGIN], np.frombuffer(content, dtype=np.uint8), [END]]).astype(
+        np.uint16
+    )
 
 
 def tokenise(texts: Path | Sequence[Path], tokens: Path) -> int:
@@ -39,7 +43,9 @@ def tokenise(texts: Path | Sequence[Path], tokens: Path) -> int:
             raise DataError(f"{path} is empty", hint="give a file of text")
         documents.append(encode(content))
     if not documents:
-        raise DataError(f"{tokens}: no text to make tokens of", hint="give at least one file of text")
+        raise DataError(
+            f"{tokens}: no text to make tokens of", hint="give at least one file of text"
+        )
     row = np.concatenate(documents)
     write_tokens(tokens, row, vocabulary=VOCABULARY, tokenizer=NAME)
     return len(row)

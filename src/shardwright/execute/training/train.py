@@ -1,4 +1,6 @@
-"""Train under a plan: every device keeps its parts and its piece of the optimizer's states between steps."""
+"""Train under a plan: every device keeps its parts and its piece of the optimizer's states between
+steps.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,25 @@ from shardwright.execute.shares.flat_buckets import FlatBucket
 from shardwright.execute.shares.gradients import gradient_groups
 from shardwright.execute.shares.offload import SHARE
 from shardwright.execute.shares.owners import owned, owned_of_sum, renewed
-from shardwright.execute.shares.parameters import Key, ParameterStore, Source, parameter_of, whole_shape
+from shardwright.execute.shares.parameters import (
+    Key,
+    ParameterStore,
+    Source,
+    parameter_of,
+    whole_shape,
+)
 from shardwright.execute.shares.plan_buckets import plan_buckets
 from shardwright.execute.shares.shards import Bucket, Places, hold, views
 from shardwright.execute.training.choice_biases import move_biases
-from shardwright.execute.training.optimizer import AdamW, Moments, clip_factor, moments, require_adamw, square_sum, update
+from shardwright.execute.training.optimizer import (
+    AdamW,
+    Moments,
+    clip_factor,
+    moments,
+    require_adamw,
+    square_sum,
+    update,
+)
 from shardwright.execute.training.routers import require_biases, require_trainable
 from shardwright.execute.training.spared import is_spared
 from shardwright.execute.training.step import prepare
@@ -52,9 +68,13 @@ class Training:
     """What all devices know of a run.
 
     Args:
-        places: uses of every parameter. counts: (lane, device) whose losses are counted; others have copies. precision: of all numbers.
-        on: where the devices of this process keep and compute them. shards: ZeRO of each lane. bias_rate: by which a step moves the bias of
-            a router's choice; None: biases are as frozen parameters, and no checkpoint has them.
+        places: uses of every parameter.
+        counts: (lane, device) whose losses are counted; others have copies.
+        precision: of all numbers.
+        on: where the devices of this process keep and compute them.
+        shards: ZeRO of each lane.
+        bias_rate: by which a step moves the bias of a router's choice; None: biases are as frozen
+            parameters, and no checkpoint has them.
     """
 
     work: DeviceWork
@@ -88,12 +108,18 @@ class Training:
 
 @dataclass(slots=True)
 class Member:
-    """A device between steps: its parts of parameters, and by bucket its pieces. What is not sharded has its values in `views`.
+    """A device between steps: its parts of parameters, and by bucket its pieces. What is not
+    sharded has its values in `views`.
 
     Args:
-        states: of its pieces; of those whose first elements' states are in host memory, of the rest. host: of those.
-        pieces: of parameters that are sharded between steps. values: of the pieces of states whose elements are not among those, where
-            there is no master copy. steps: done so far. passes: by bucket, how many passes of a layer in a step make gradients of it.
+        states: of its pieces; of those whose first elements' states are in host memory, of the
+            rest.
+        host: of those.
+        pieces: of parameters that are sharded between steps.
+        values: of the pieces of states whose elements are not among those, where there is no master
+            copy.
+        steps: done so far.
+        passes: by bucket, how many passes of a layer in a step make gradients of it.
     """
 
     device: int
@@ -116,7 +142,9 @@ class Member:
                 low += states.first.numel()
 
     def owned(self, bucket: Bucket) -> torch.Tensor:
-        """The values of the device's piece of the optimizer's states of a bucket, in the parameters' format."""
+        """The values of the device's piece of the optimizer's states of a bucket, in the
+        parameters' format.
+        """
         sharers = bucket.sharing(self.device)
         low, high = sharers.piece(self.device, bucket.elements, 1)
         whole = self.views[bucket.number].values
@@ -127,7 +155,11 @@ class Member:
             return self.values[bucket.number]
         if sharers.is_apart(self.device):
             like = self.pieces[bucket.number]
-            masters = [states.master.to(like) for *_, states in self.shares(bucket) if states.master is not None]
+            masters = [
+                states.master.to(like)
+                for *_, states in self.shares(bucket)
+                if states.master is not None
+            ]
             return torch.cat(masters) if masters else like[:0]
         outer = sharers.piece(self.device, bucket.elements, 3)[0]
         return self.pieces[bucket.number][low - outer : high - outer]
@@ -135,7 +167,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What a step gave: number (1 for the first), mean loss before the update, norm of the gradient before clipping; whether to stop."""
+    """What a step gave: number (1 for the first), mean loss before the update, norm of the gradient
+    before clipping; whether to stop.
+    """
 
     step: int
     loss: float
@@ -159,8 +193,11 @@ def training(
     """Everything about a run that does not change.
 
     Args:
-        dtype: of everything, where no `precision` is given. precision: see `precision_of`. on: torch device of this process.
-        islands: that devices lie in; None: no islands. bias_rate: see `Training`.
+        dtype: of everything, where no `precision` is given.
+        precision: see `precision_of`.
+        on: torch device of this process.
+        islands: that devices lie in; None: no islands.
+        bias_rate: see `Training`.
 
     Raises:
         StrategyError: the plan breaks a rule, or holds what is not executed.
@@ -171,7 +208,9 @@ def training(
     _require_executed_host(plan)
     shards = shard_rules(plan)
     work, groups = prepare(model, job, plan, islands=islands)
-    frozen = gradient_groups(work.stages, model=model, length=job.sequence_length, islands=islands, trainable=False)
+    frozen = gradient_groups(
+        work.stages, model=model, length=job.sequence_length, islands=islands, trainable=False
+    )
     if bias_rate is not None:
         # Every holder has its biases whole, whatever ZeRO shards.
         moving = set(choice_biases(model))
@@ -193,9 +232,16 @@ def training(
 
 def _require_executed_host(plan: Plan) -> None:
     """Raise where a plan keeps something else than the optimizer's states on the host."""
-    for state in (s for rule in plan.shards for s, percent in rule.host if percent and s is not State.OPTIMIZER):
+    for state in (
+        s
+        for rule in plan.shards
+        for s, percent in rule.host
+        if percent and s is not State.OPTIMIZER
+    ):
         raise StrategyError(
-            f"the host share of {state.value} is not executed", hint="keep the optimizer's states there alone", rule="execute.host"
+            f"the host share of {state.value} is not executed",
+            hint="keep the optimizer's states there alone",
+            rule="execute.host",
         )
 
 
@@ -218,7 +264,12 @@ def member(device: int, known: Training, *, source: Source) -> Member:
     """A device before its first step."""
     kept = frozenset(known.biases)
     store = ParameterStore(
-        model=known.work.model, source=source, settings=known.settings, precision=known.precision, on=known.on, fine=kept
+        model=known.work.model,
+        source=source,
+        settings=known.settings,
+        precision=known.precision,
+        on=known.on,
+        fine=kept,
     )
     bucketed = (key for bucket in _own(known, device) for key, _ in bucket.boxes)
     hold(device, known.places, (*bucketed, *known.biases), length=known.length, store=store)
@@ -231,7 +282,9 @@ def member(device: int, known: Training, *, source: Source) -> Member:
             low, high = sharers.piece(device, bucket.elements, 1)
             middle = low + (high - low) * known.shards.of(device).offload // SHARE
             if middle > low:
-                own.host[bucket.number] = moments(values[low:middle], precision=known.precision, host=True)
+                own.host[bucket.number] = moments(
+                    values[low:middle], precision=known.precision, host=True
+                )
             own.states[bucket.number] = moments(values[middle:high], precision=known.precision)
             if sharers.is_apart(device) and known.precision.master is None:
                 own.values[bucket.number] = values[low:high].clone()
@@ -249,14 +302,21 @@ def _own(known: Training, device: int) -> Iterator[Bucket]:
 
 
 def step_task(
-    own: Member, known: Training, *, batch: Batch, stop: Callable[[], bool] | None = None, recorder: Recorder | None = None
+    own: Member,
+    known: Training,
+    *,
+    batch: Batch,
+    stop: Callable[[], bool] | None = None,
+    recorder: Recorder | None = None,
 ) -> Task[StepReport]:
     """One training step of a device: gather, run, sum, clip, update, gather.
 
     Args:
-        stop: asked once; where any device's is true, all reports say so. recorder: is told what begins.
+        stop: asked once; where any device's is true, all reports say so.
+        recorder: is told what begins.
 
-    Parameters that the plan gathers at every use, and gradients that it sums after every microbatch, are `Cadenced`.
+    Parameters that the plan gathers at every use, and gradients that it sums after every
+    microbatch, are `Cadenced`.
     """
     device = own.device
     mine = list(_own(known, device))
@@ -272,12 +332,16 @@ def step_task(
         if not around.adds(bucket):
             own.views[bucket.number].make_room(known.precision.gradient)
     loads = ExpertLoads(device=device, length=known.length) if known.bias_rate else None
-    outcome = yield from device_task(device, known.work, batch=batch, store=own.store, tell=tell, around=around, loads=loads)
+    outcome = yield from device_task(
+        device, known.work, batch=batch, store=own.store, tell=tell, around=around, loads=loads
+    )
     tell(TaskKind.REDUCE, STEP_LEVEL)
     yield from around.settled()
     gradients = {}
     for bucket in trained:
-        gradients[bucket.number] = yield from _gradient(own, bucket, around, precision=known.precision)
+        gradients[bucket.number] = yield from _gradient(
+            own, bucket, around, precision=known.precision
+        )
     tell(TaskKind.STEP, STEP_LEVEL)
     squares = [square_sum(gradients[b.number]) for b in trained if b.answers(device)]
     asked = torch.tensor(float(stop is not None and stop()), device=known.on)
@@ -292,46 +356,93 @@ def step_task(
     renewing: list[tuple[Bucket, Beside[torch.Tensor]]] = []
     for bucket in trained:
         piece = _updated(own, bucket, gradients.pop(bucket.number), known=known, factor=factor)
-        renewing.append((bucket, (yield from begun(renewed(device, bucket, piece, want=3 if bucket.number in own.pieces else 0)))))
+        renewing.append(
+            (
+                bucket,
+                (
+                    yield from begun(
+                        renewed(device, bucket, piece, want=3 if bucket.number in own.pieces else 0)
+                    )
+                ),
+            )
+        )
         if len(renewing) > 1:
             yield from _renewed(own, *renewing.pop(0))
     for one in renewing:
         yield from _renewed(own, *one)
     if loads is not None and known.bias_rate:
         sizes = {key: whole_shape(known.work.model, key)[0] for key in known.biases}
-        yield from move_biases(known.devices, own.store, loads.counts, sizes=sizes, rate=known.bias_rate)
+        yield from move_biases(
+            known.devices, own.store, loads.counts, sizes=sizes, rate=known.bias_rate
+        )
     for boxes in own.store.held.values():
         for held in boxes.values():
             held.gradient = None
     dropped(set(own.pieces), own.views)
     tell(None, STEP_LEVEL)
-    return StepReport(step=own.steps, loss=float(sums[0]) * known.work.scale, norm=float(norm), stopped=bool(sums[2] > 0))
+    return StepReport(
+        step=own.steps,
+        loss=float(sums[0]) * known.work.scale,
+        norm=float(norm),
+        stopped=bool(sums[2] > 0),
+    )
 
 
-def counted_losses(losses: Mapping[object, torch.Tensor], device: int, known: Training) -> torch.Tensor:
+def counted_losses(
+    losses: Mapping[object, torch.Tensor], device: int, known: Training
+) -> torch.Tensor:
     """The sum of a device's losses, but for those that another device counts."""
-    return _sum_of([loss for key, loss in losses.items() if (cast(tuple[int, int], key)[0], device) in known.counts], known)
+    return _sum_of(
+        [
+            loss
+            for key, loss in losses.items()
+            if (cast(tuple[int, int], key)[0], device) in known.counts
+        ],
+        known,
+    )
 
 
 def _sum_of(terms: Sequence[torch.Tensor], known: Training) -> torch.Tensor:
     """In float64; of none it is 0."""
-    return torch.stack([torch.zeros((), dtype=torch.float64, device=known.on), *(t.double() for t in terms)]).sum()
+    return torch.stack(
+        [torch.zeros((), dtype=torch.float64, device=known.on), *(t.double() for t in terms)]
+    ).sum()
 
 
 def cadenced(own: Member, buckets: tuple[Bucket, ...], rule: ShardRule) -> Cadenced:
     """What a device does around a layer's work, of its buckets."""
     uses, sums = rule.gather is not Cadence.STEP, rule.reduce is not Cadence.STEP
-    return Cadenced(own.device, own.store, buckets, own.views, own.pieces, uses=uses, sums=sums, passes=own.passes)
+    return Cadenced(
+        own.device,
+        own.store,
+        buckets,
+        own.views,
+        own.pieces,
+        uses=uses,
+        sums=sums,
+        passes=own.passes,
+    )
 
 
-def _gradient(own: Member, bucket: Bucket, around: Cadenced, *, precision: Precision) -> Task[torch.Tensor]:
-    """The step's gradient for the device's piece of the optimizer's states of a bucket, summed where that has not been done."""
+def _gradient(
+    own: Member, bucket: Bucket, around: Cadenced, *, precision: Precision
+) -> Task[torch.Tensor]:
+    """The step's gradient for the device's piece of the optimizer's states of a bucket, summed
+    where that has not been done.
+    """
     if bucket.number in around.whole:
         return around.whole[bucket.number]
     total = around.total.get(bucket.number)
     if total is not None:
         return (yield from owned_of_sum(own.device, bucket, total, precision=precision))
-    return (yield from owned(own.device, bucket, own_gradients(own.views[bucket.number], precision), precision=precision))
+    return (
+        yield from owned(
+            own.device,
+            bucket,
+            own_gradients(own.views[bucket.number], precision),
+            precision=precision,
+        )
+    )
 
 
 def _renewed(own: Member, bucket: Bucket, beside: Beside[torch.Tensor]) -> Task[None]:
@@ -343,19 +454,32 @@ def _renewed(own: Member, bucket: Bucket, beside: Beside[torch.Tensor]) -> Task[
         own.views[bucket.number].show(values)
 
 
-def _updated(own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Training, factor: torch.Tensor) -> torch.Tensor:
+def _updated(
+    own: Member, bucket: Bucket, gradient: torch.Tensor, *, known: Training, factor: torch.Tensor
+) -> torch.Tensor:
     """The values of the device's piece of the optimizer's states, updated."""
     low, _ = bucket.sharing(own.device).piece(own.device, bucket.elements, 1)
     piece = own.owned(bucket)
     for a, b, states in own.shares(bucket):
         for first, end, rule in _rules(bucket, a, b, known=known):
             here, there = slice(first - low, end - low), slice(first - a, end - a)
-            update(piece[here], gradient[here], states.part(there), step=own.steps, rule=rule, factor=factor)
+            update(
+                piece[here],
+                gradient[here],
+                states.part(there),
+                step=own.steps,
+                rule=rule,
+                factor=factor,
+            )
     return piece
 
 
-def _rules(bucket: Bucket, low: int, high: int, *, known: Training) -> Iterator[tuple[int, int, AdamW]]:
-    """(first element, end, rule) of the elements of a bucket from `low` to `high`: those that weight decay spares have a rule without."""
+def _rules(
+    bucket: Bucket, low: int, high: int, *, known: Training
+) -> Iterator[tuple[int, int, AdamW]]:
+    """(first element, end, rule) of the elements of a bucket from `low` to `high`: those that
+    weight decay spares have a rule without.
+    """
     rule, model = known.rule, known.work.model
     if not rule.spared or not rule.decay:
         yield low, high, rule
@@ -364,7 +488,13 @@ def _rules(bucket: Bucket, low: int, high: int, *, known: Training) -> Iterator[
     for (key, _), size in zip(bucket.boxes, bucket.sizes, strict=True):
         first, end = max(low, begin), min(high, begin + size)
         if first < end:
-            yield first, end, replace(rule, decay=0.0) if is_spared(parameter_of(model, key), rule.spared) else rule
+            yield (
+                first,
+                end,
+                replace(rule, decay=0.0)
+                if is_spared(parameter_of(model, key), rule.spared)
+                else rule,
+            )
         begin += size
 
 
@@ -378,8 +508,13 @@ def train_rank(
     stop: Callable[[], bool] | None = None,
     recorder: Recorder | None = None,
 ) -> Iterator[StepReport]:
-    """One step for every batch, over the ranks of a network; `members`: devices of this rank; `recorder` has the last step taken."""
+    """One step for every batch, over the ranks of a network; `members`: devices of this rank;
+    `recorder` has the last step taken.
+    """
     for batch in batches:
-        tasks = {d: step_task(own, known, batch=batch, stop=stop, recorder=recorder) for d, own in members.items()}
+        tasks = {
+            d: step_task(own, known, batch=batch, stop=stop, recorder=recorder)
+            for d, own in members.items()
+        }
         found = network.drive(tasks if recorder is None else recorder.watched(tasks), trace=trace)
         yield next(iter(found.values()))

@@ -1,4 +1,6 @@
-"""What a device begins beside its own task: on a stream of its accelerator, or in a thread of its host."""
+"""What a device begins beside its own task: on a stream of its accelerator, or in a thread of its
+host.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def drained(task: Task[Any], answers: Answers) -> tuple[Any, list[Request]]:
             request = task.send(answer)
         except StopIteration as end:
             return end.value, asked
-        assert isinstance(request, Reduce | Exchange), "messages between two devices have no communicator beside the others"
+        assert isinstance(request, Reduce | Exchange), (
+            "messages between two devices have no communicator beside the others"
+        )
         asked.append(request)
         answer = answers(request)
 
@@ -50,9 +54,11 @@ class _Streamed(Beside[Any]):
 
 
 class StreamAsides:
-    """On a stream of an accelerator. The host never waits: the stream waits for what was asked before, and who ends for the stream.
+    """On a stream of an accelerator. The host never waits: the stream waits for what was asked
+    before, and who ends for the stream.
 
-    What a task asked is kept until it is ended, so that no tensor that the stream reads is given to others.
+    What a task asked is kept until it is ended, so that no tensor that the stream reads is given to
+    others.
     """
 
     def __init__(self, on: torch.device) -> None:
@@ -88,7 +94,9 @@ class _Threaded(Beside[Any]):
 
 
 class ThreadAsides:
-    """In a thread of the host, which waits for other ranks while the device computes. Waits end when the backend's limit is over."""
+    """In a thread of the host, which waits for other ranks while the device computes. Waits end
+    when the backend's limit is over.
+    """
 
     def __init__(self, *, name: str) -> None:
         self._name = name

@@ -1,9 +1,11 @@
-"""Requests of groups as collectives of torch.distributed, and messages as its point-to-point: tensors stay on the device. NCCL, or gloo.
+"""Requests of groups as collectives of torch.distributed, and messages as its point-to-point:
+tensors stay on the device. NCCL, or gloo.
 
-Headers of messages go over the host (`distributed.Network`), which gives both ends of a pair one order that nobody agrees on beforehand;
-the tensors behind them go over communicators of their own, one for each direction, by threads with streams of their own. So a post never
-waits, what comes is taken off the wire before anyone asks for it, and two ranks may send to each other at once. No call here waits for an
-accelerator: a stream waits for another stream.
+Headers of messages go over the host (`distributed.Network`), which gives both ends of a pair one
+order that nobody agrees on beforehand; the tensors behind them go over communicators of their own,
+one for each direction, by threads with streams of their own. So a post never waits, what comes is
+taken off the wire before anyone asks for it, and two ranks may send to each other at once. No call
+here waits for an accelerator: a stream waits for another stream.
 """
 
 from __future__ import annotations
@@ -42,27 +44,34 @@ T = TypeVar("T")
 NCCL, GLOO = "nccl", "gloo"
 # torch 2.13 renamed it; older releases have the old name only.
 _ALL_GATHER: Final = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_MADE: dict[tuple[int, str, tuple[int, ...], bool], tuple[dist.ProcessGroup, dist.ProcessGroup]] = {}
-"""(world, group) by world, backend, ranks and whether it is for what runs beside, for the next network of this process: torch.distributed
-makes no group of a name twice.
+_MADE: dict[
+    tuple[int, str, tuple[int, ...], bool], tuple[dist.ProcessGroup, dist.ProcessGroup]
+] = {}
+"""(world, group) by world, backend, ranks and whether it is for what runs beside, for the next
+network of this process: torch.distributed makes no group of a name twice.
 """
 OPERATIONS = {Reduction.SUM: dist.ReduceOp.SUM, Reduction.MAX: dist.ReduceOp.MAX}
 
 
 @dataclass(slots=True)
 class Communicators:
-    """A communicator for each group that this rank is of, made when the group first meets, and two of all ranks for messages.
+    """A communicator for each group that this rank is of, made when the group first meets, and two
+    of all ranks for messages.
 
-    One device a rank. Communicators of groups stay with the process until they are broken off. Members of a group meet in one order, as a
-    device does one thing after another; what it begins beside that runs one behind another on communicators of its own.
+    One device a rank. Communicators of groups stay with the process until they are broken off.
+    Members of a group meet in one order, as a device does one thing after another; what it begins
+    beside that runs one behind another on communicators of its own.
 
     Args:
-        backend: of torch.distributed, ``nccl`` or ``gloo``. on: this rank's device. rank_of_device: where devices run. timeout_s: longest
-            wait for another rank, in seconds.
+        backend: of torch.distributed, ``nccl`` or ``gloo``.
+        on: this rank's device.
+        rank_of_device: where devices run.
+        timeout_s: longest wait for another rank, in seconds.
 
-    Leaves out: one order of additions. A sum is the same on all members, but not to the last bit that of messages, whose order is that of
-    the devices. What was sent under which key: members of a group that disagree are found by their shapes, if at all. A rank that ends
-    before a group has met once: its other members wait for `timeout_s`, unless whoever started them ends them.
+    Leaves out: one order of additions. A sum is the same on all members, but not to the last bit
+    that of messages, whose order is that of the devices. What was sent under which key: members of
+    a group that disagree are found by their shapes, if at all. A rank that ends before a group has
+    met once: its other members wait for `timeout_s`, unless whoever started them ends them.
     """
 
     backend: str
@@ -75,7 +84,9 @@ class Communicators:
 
     def connect(self) -> None:
         """Make the communicators of messages. All ranks call it."""
-        self._directions = [dist.new_group(backend=self.backend, timeout=self._timeout) for _ in range(2)]
+        self._directions = [
+            dist.new_group(backend=self.backend, timeout=self._timeout) for _ in range(2)
+        ]
 
     def close(self) -> None:
         """Give the communicators of messages back."""
@@ -105,14 +116,19 @@ class Communicators:
     def _beside(self) -> Asides:
         """What runs the tasks that the device begins."""
         if self._asides is None:
-            self._asides = StreamAsides(self.on) if self.on.type == "cuda" else ThreadAsides(name=f"beside-{self.rank}")
+            self._asides = (
+                StreamAsides(self.on)
+                if self.on.type == "cuda"
+                else ThreadAsides(name=f"beside-{self.rank}")
+            )
         return self._asides
 
     def in_groups(self, task: Task[T], *, device: int, trace: Trace | None = None) -> Task[T]:
         """The same task, asking only `Post` and `Take`: requests of groups are answered here.
 
         Args:
-            device: that runs the task. trace: gets a record of each request of the task.
+            device: that runs the task.
+            trace: gets a record of each request of the task.
         """
 
         def traced(request: Moving) -> None:
@@ -129,7 +145,9 @@ class Communicators:
             if isinstance(request, End):
                 return self._beside().end(request.begun)
             traced(request)
-            return (yield request) if isinstance(request, Post | Take) else self.meet(request, device)
+            return (
+                (yield request) if isinstance(request, Post | Take) else self.meet(request, device)
+            )
 
         return answered(task, by)
 
@@ -146,18 +164,41 @@ class Communicators:
             total = total.clone(memory_format=torch.contiguous_format)
         if len(request.group) > 1 and total.numel():
             with self._meeting(request):
-                dist.all_reduce(total, op=OPERATIONS[request.reduction], group=self._group(request.group, beside))
+                dist.all_reduce(
+                    total,
+                    op=OPERATIONS[request.reduction],
+                    group=self._group(request.group, beside),
+                )
         return total
 
-    def exchange(self, request: Exchange, device: int, *, beside: bool = False) -> dict[int, torch.Tensor]:
-        """What each member gives this one: an all-gather where all give the same shape to all, else an all-to-all of what each gives."""
+    def exchange(
+        self, request: Exchange, device: int, *, beside: bool = False
+    ) -> dict[int, torch.Tensor]:
+        """What each member gives this one: an all-gather where all give the same shape to all, else
+        an all-to-all of what each gives.
+        """
         members = request.group
-        dtype = request.dtype or next((tensor.dtype for tensor in request.gives.values()), torch.get_default_dtype())
+        dtype = request.dtype or next(
+            (tensor.dtype for tensor in request.gives.values()), torch.get_default_dtype()
+        )
         if gathers(request, device):
-            own = next(tensor for other, tensor in request.gives.items() if other != device).detach().contiguous()
+            own = (
+                next(tensor for other, tensor in request.gives.items() if other != device)
+                .detach()
+                .contiguous()
+            )
             room = request.into
-            fits = room is not None and room.is_contiguous() and room.numel() == len(members) * own.numel() and room.dtype == own.dtype
-            whole = room.view(len(members), *own.shape) if room is not None and fits else own.new_empty((len(members), *own.shape))
+            fits = (
+                room is not None
+                and room.is_contiguous()
+                and room.numel() == len(members) * own.numel()
+                and room.dtype == own.dtype
+            )
+            whole = (
+                room.view(len(members), *own.shape)
+                if room is not None and fits
+                else own.new_empty((len(members), *own.shape))
+            )
             with self._meeting(request):
                 _ALL_GATHER(whole.view(-1), own.view(-1), group=self._group(members, beside))
             found = dict(zip(members, whole.unbind(), strict=True))
@@ -168,18 +209,40 @@ class Communicators:
             came[device] = request.gives[device].clone()
         return came
 
-    def _dealt(self, request: Exchange, device: int, dtype: torch.dtype, beside: bool) -> dict[int, torch.Tensor]:
+    def _dealt(
+        self, request: Exchange, device: int, dtype: torch.dtype, beside: bool
+    ) -> dict[int, torch.Tensor]:
         others = [other for other in request.group if other != device]
-        gives = {other: request.gives[other].detach().reshape(-1) for other in others if other in request.gives}
+        gives = {
+            other: request.gives[other].detach().reshape(-1)
+            for other in others
+            if other in request.gives
+        }
         out = [gives[other].numel() if other in gives else 0 for other in request.group]
-        back = [prod(request.receives[other]) if other != device and other in request.receives else 0 for other in request.group]
-        sent = torch.cat(list(gives.values())) if gives else torch.empty(0, dtype=dtype, device=self.on)
+        back = [
+            prod(request.receives[other]) if other != device and other in request.receives else 0
+            for other in request.group
+        ]
+        sent = (
+            torch.cat(list(gives.values()))
+            if gives
+            else torch.empty(0, dtype=dtype, device=self.on)
+        )
         came = torch.empty(sum(back), dtype=dtype, device=self.on)
         sizes = [[dtype.itemsize * n for n in one] for one in (back, out)]
         with self._meeting(request):
-            dist.all_to_all_single(came.view(torch.uint8), sent.view(torch.uint8), *sizes, group=self._group(request.group, beside))
+            dist.all_to_all_single(
+                came.view(torch.uint8),
+                sent.view(torch.uint8),
+                *sizes,
+                group=self._group(request.group, beside),
+            )
         parts = dict(zip(request.group, came.split(back), strict=True))
-        return {other: parts[other].reshape(request.receives[other]) for other in others if other in request.receives}
+        return {
+            other: parts[other].reshape(request.receives[other])
+            for other in others
+            if other in request.receives
+        }
 
     @contextmanager
     def _meeting(self, request: Reduce | Exchange) -> Iterator[None]:
@@ -187,7 +250,8 @@ class Communicators:
             yield
         except RuntimeError as error:
             raise StrategyError(
-                f"rank {self.rank}: {request.key!r} of devices {request.group[:8]}: {one_line(error)}",
+                f"rank {self.rank}: {request.key!r} of devices {request.group[:8]}:"
+                f" {one_line(error)}",
                 hint="see the other ranks' own errors; resume from the last checkpoint",
                 rule="run.peer",
             ) from error
@@ -200,12 +264,20 @@ class Communicators:
         key = id(world), self.backend, ranks, beside
         if key not in _MADE:
             # Members alone meet: others are at other work, and may never hear of this group.
-            name = f"shardwright {self.backend} {'beside ' if beside else ''}{' '.join(map(str, ranks))}"
-            _MADE[key] = world, named_group(name, ranks, backend=self.backend, timeout=self._timeout)
+            name = (
+                f"shardwright {self.backend}"
+                f" {'beside ' if beside else ''}{' '.join(map(str, ranks))}"
+            )
+            _MADE[key] = (
+                world,
+                named_group(name, ranks, backend=self.backend, timeout=self._timeout),
+            )
         return _MADE[key][1]
 
     def ready(self) -> torch.cuda.Event | None:
-        """What a thread that sends has to wait for: all that this one has asked of the device; None on the host."""
+        """What a thread that sends has to wait for: all that this one has asked of the device; None
+        on the host.
+        """
         if self.on.type != "cuda":
             return None
         event = torch.cuda.Event()
@@ -236,15 +308,20 @@ class Communicators:
 
 
 def gathers(request: Exchange, device: int) -> bool:
-    """Whether an exchange is an all-gather of parts of one shape, by what one member knows of it; all members find the same.
+    """Whether an exchange is an all-gather of parts of one shape, by what one member knows of it;
+    all members find the same.
 
     Else parts differ in size, or some member gives or gets nothing: an all-to-all carries that.
     """
     others = set(request.group) - {device}
-    given = {other: tuple(tensor.shape) for other, tensor in request.gives.items() if other != device}
+    given = {
+        other: tuple(tensor.shape) for other, tensor in request.gives.items() if other != device
+    }
     received = {other: tuple(shape) for other, shape in request.receives.items() if other != device}
     whole = bool(others) and given.keys() == others == received.keys()
-    return request.kind == "all_gather" and whole and len({*given.values(), *received.values()}) == 1
+    return (
+        request.kind == "all_gather" and whole and len({*given.values(), *received.values()}) == 1
+    )
 
 
 def one_line(error: RuntimeError) -> str:

@@ -1,8 +1,10 @@
-"""Devices on the ranks of torch.distributed: what tasks ask goes as messages over gloo, or, with a backend, as its collectives.
+"""Devices on the ranks of torch.distributed: what tasks ask goes as messages over gloo, or, with a
+backend, as its collectives.
 
-A message is a header (who, to whom, a digest of the key, dtype, bytes) and its bytes. A thread for each rank that is listened to takes
-messages as they come, so posts never wait, receives need no agreement on order, and data arrives while the devices compute. Without a
-backend tensors of an accelerator pass through host memory; with one (`communicators`) only headers do.
+A message is a header (who, to whom, a digest of the key, dtype, bytes) and its bytes. A thread for
+each rank that is listened to takes messages as they come, so posts never wait, receives need no
+agreement on order, and data arrives while the devices compute. Without a backend tensors of an
+accelerator pass through host memory; with one (`communicators`) only headers do.
 """
 
 from __future__ import annotations
@@ -34,12 +36,20 @@ Place = tuple[int, int, int, int]
 """(from, to, digest of the key in two words)."""
 
 DTYPES = (
-    *(torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2),
+    *(
+        torch.float64,
+        torch.float32,
+        torch.bfloat16,
+        torch.float16,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+    ),
     *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
 )
 FOREVER = timedelta(days=365)
 CONNECTING_S = 60.0
-"""Least seconds that ranks have to connect, however short a wait for a message is to be: they start at different times."""
+"""Least seconds that ranks have to connect, however short a wait for a message is to be: they start
+at different times."""
 MESSAGE, GOODBYE = 1, 0
 
 
@@ -54,7 +64,9 @@ class _Parcel:
 
 @dataclass(frozen=True, slots=True)
 class _Going:
-    """What is being sent, kept until it has gone. work: None = it is still to be begun, behind `ready`, on the backend."""
+    """What is being sent, kept until it has gone. work: None = it is still to be begun, behind
+    `ready`, on the backend.
+    """
 
     tensor: torch.Tensor
     work: dist.Work | None = None
@@ -63,7 +75,9 @@ class _Going:
 
 @dataclass(slots=True)
 class _Inbox:
-    """What has come. failed: why a rank is no longer heard. left: ranks that said goodbye. `changed` tells of all changes."""
+    """What has come. failed: why a rank is no longer heard. left: ranks that said goodbye.
+    `changed` tells of all changes.
+    """
 
     messages: dict[Place, deque[_Parcel]] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
@@ -87,21 +101,29 @@ class _Inbox:
 
 
 class Network:
-    """Messages between the devices of all ranks; a context manager, to be entered and left by all ranks together.
+    """Messages between the devices of all ranks; a context manager, to be entered and left by all
+    ranks together.
 
     Args:
-        rank_of_device: where each device of the plan runs; several may share a rank. timeout_s: longest wait for a message in seconds.
-        on: where answers are, on this rank. backend: of torch.distributed, ``nccl`` or ``gloo``, whose communicators carry tensors and
-            answer requests of groups, with one device a rank; empty = all goes as messages, by the host.
+        rank_of_device: where each device of the plan runs; several may share a rank. timeout_s:
+        longest wait for a message in seconds. on: where answers are, on this rank. backend: of
+        torch.distributed, ``nccl`` or ``gloo``, whose communicators carry tensors and answer
+        requests of groups, with one device a rank; empty = all goes as messages, by the host.
 
     Raises:
-        StrategyError: run.world if the process group has fewer ranks than the devices need, or a backend's ranks have several devices.
+        StrategyError: run.world if the process group has fewer ranks than the devices need, or a
+        backend's ranks have several devices.
 
     Leaves out: a bound on what waits to be taken: it is what other ranks have posted.
     """
 
     def __init__(
-        self, rank_of_device: Mapping[int, int], *, timeout_s: float = 300.0, on: torch.device | str = "cpu", backend: str = ""
+        self,
+        rank_of_device: Mapping[int, int],
+        *,
+        timeout_s: float = 300.0,
+        on: torch.device | str = "cpu",
+        backend: str = "",
     ) -> None:
         started = dist.is_available() and dist.is_initialized()
         self.rank: int = dist.get_rank() if started else 0
@@ -111,15 +133,30 @@ class Network:
         self.on = torch.device(on)
         needed = max(self.rank_of_device.values(), default=0) + 1
         if needed > ranks:
-            raise StrategyError(f"the plan's devices need {needed} ranks, {ranks} run", hint=f"start {needed} ranks", rule="run.world")
+            raise StrategyError(
+                f"the plan's devices need {needed} ranks, {ranks} run",
+                hint=f"start {needed} ranks",
+                rule="run.world",
+            )
         if backend and len(set(self.rank_of_device.values())) < len(self.rank_of_device):
-            raise StrategyError("devices of a rank cannot meet in a communicator", hint="one rank a device", rule="run.world")
+            raise StrategyError(
+                "devices of a rank cannot meet in a communicator",
+                hint="one rank a device",
+                rule="run.world",
+            )
         self._communicators = (
-            Communicators(backend=backend, on=self.on, rank_of_device=self.rank_of_device, timeout_s=timeout_s, rank=self.rank)
+            Communicators(
+                backend=backend,
+                on=self.on,
+                rank_of_device=self.rank_of_device,
+                timeout_s=timeout_s,
+                rank=self.rank,
+            )
             if backend
             else None
         )
-        # A connection for each direction between two ranks: gloo's receiver says that it is ready, which else waits behind what it sends.
+        # A connection for each direction between two ranks: gloo's receiver says that it is ready,
+        # which else waits behind what it sends.
         self._groups = self._connected() if ranks > 1 else []
         self._inbox = _Inbox()
         self._listeners: dict[int, Thread] = {}
@@ -129,10 +166,13 @@ class Network:
     def _connected(self) -> list[dist.ProcessGroup]:
         limit = max(self.timeout_s, CONNECTING_S)
         try:
-            groups = [dist.new_group(backend="gloo", timeout=timedelta(seconds=limit)) for _ in range(2)]
+            groups = [
+                dist.new_group(backend="gloo", timeout=timedelta(seconds=limit)) for _ in range(2)
+            ]
             if self._communicators is not None:
                 self._communicators.connect()
-            # A rank that has connected may have nothing to send and leave: others that still connect would take its end for a failure.
+            # A rank that has connected may have nothing to send and leave: others that still
+            # connect would take its end for a failure.
             dist.barrier(group=groups[-1])
             return groups
         except RuntimeError as error:
@@ -143,23 +183,30 @@ class Network:
             ) from error
 
     def drive(self, tasks: Mapping[int, Task[T]], *, trace: Trace | None = None) -> dict[int, T]:
-        """What the tasks of this rank's devices return. All ranks call it, each with its own devices.
+        """What the tasks of this rank's devices return. All ranks call it, each with its own
+        devices.
 
         Args:
-            tasks: by device. trace: gets a record of each request of these devices.
+            tasks: by device.
+            trace: gets a record of each request of these devices.
 
         Raises:
-            StrategyError: run.peer if another rank is gone; run.timeout if a message does not come in time; run.deadlock if devices of this
-                rank wait only for each other; run.mismatch if a message has not the shape or dtype that is expected; run.place if a task's
+            StrategyError: run.peer if another rank is gone; run.timeout if a message does not come
+                in time; run.deadlock if devices of this rank wait only for each other; run.mismatch
+                if a message has not the shape or dtype that is expected; run.place if a task's
                 device is not of this rank. Errors of a task pass, with its device in a note.
         """
         strangers = [device for device in tasks if self.rank_of_device.get(device) != self.rank]
         if strangers:
             raise StrategyError(
-                f"device {strangers[0]} does not run on rank {self.rank}", hint="give each rank its devices", rule="run.place"
+                f"device {strangers[0]} does not run on rank {self.rank}",
+                hint="give each rank its devices",
+                rule="run.place",
             )
         messages = as_messages if self._communicators is None else self._communicators.in_groups
-        running = {device: messages(tasks[device], device=device, trace=trace) for device in sorted(tasks)}
+        running = {
+            device: messages(tasks[device], device=device, trace=trace) for device in sorted(tasks)
+        }
         returned: dict[int, T] = {}
         waiting: dict[int, Take] = {}
         ready: list[tuple[int, Answer]] = [(device, None) for device in running]
@@ -186,8 +233,8 @@ class Network:
         """Wait until all that was posted has come, and say goodbye. All ranks call it.
 
         Raises:
-            StrategyError: run.peer if a rank is gone or does not take what was posted to it; run.untaken if a message that came was not
-                taken.
+            StrategyError: run.peer if a rank is gone or does not take what was posted to it;
+                run.untaken if a message that came was not taken.
         """
         try:
             self._raise_failure()
@@ -207,7 +254,8 @@ class Network:
         left = [place for place, messages in self._inbox.messages.items() if messages]
         if left:
             raise StrategyError(
-                f"{len(left)} messages are never taken, the first from device {left[0][0]} to {left[0][1]}",
+                f"{len(left)} messages are never taken, the first from device {left[0][0]} to"
+                f" {left[0][1]}",
                 hint="each post has its take",
                 rule="run.untaken",
             )
@@ -220,7 +268,8 @@ class Network:
             for _ in range(100):
                 if not thread.is_alive():
                     break
-                # A wait that times out closes the connection, which ends the thread's own wait; gloo has no other way.
+                # A wait that times out closes the connection, which ends the thread's own wait;
+                # gloo has no other way.
                 with suppress(RuntimeError, KeyError):
                     self._pending[thread].wait(timedelta(milliseconds=1))
                 thread.join(0.05)
@@ -232,12 +281,19 @@ class Network:
             dist.destroy_process_group(self._groups.pop())
 
     def _threads(self) -> list[tuple[int, Thread]]:
-        return [(rank, thread) for rank, (thread, _) in self._sent.items()] + list(self._listeners.items())
+        return [(rank, thread) for rank, (thread, _) in self._sent.items()] + list(
+            self._listeners.items()
+        )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if kind is None:
             self.close()
         else:
@@ -256,38 +312,58 @@ class Network:
 
     def _await(self, waiting: Mapping[int, Take]) -> list[tuple[int, Answer]]:
         """Devices whose message has come, with the message."""
-        places = {device: (take.source, device, *_digest(take.key)) for device, take in waiting.items()}
+        places = {
+            device: (take.source, device, *_digest(take.key)) for device, take in waiting.items()
+        }
         inbox = self._inbox
 
         def come() -> bool:
-            over = inbox.failed or any(self.rank_of_device[take.source] in inbox.left for take in waiting.values())
+            over = inbox.failed or any(
+                self.rank_of_device[take.source] in inbox.left for take in waiting.values()
+            )
             return bool(over) or any(inbox.messages.get(place) for place in places.values())
 
         with inbox.changed:
-            if not come() and all(self.rank_of_device[take.source] == self.rank for take in waiting.values()):
-                raise StrategyError(f"nobody can go on: {_waits(waiting)}", hint="orders of devices must agree", rule="run.deadlock")
+            if not come() and all(
+                self.rank_of_device[take.source] == self.rank for take in waiting.values()
+            ):
+                raise StrategyError(
+                    f"nobody can go on: {_waits(waiting)}",
+                    hint="orders of devices must agree",
+                    rule="run.deadlock",
+                )
             if not inbox.changed.wait_for(come, self.timeout_s):
                 raise StrategyError(
                     f"rank {self.rank}: nothing came in {self.timeout_s:g} s: {_waits(waiting)}",
                     hint="another rank hangs, or orders of devices do not agree",
                     rule="run.timeout",
                 )
-            found = {device: inbox.messages[place].popleft() for device, place in places.items() if inbox.messages.get(place)}
+            found = {
+                device: inbox.messages[place].popleft()
+                for device, place in places.items()
+                if inbox.messages.get(place)
+            }
             for place in [place for place, messages in inbox.messages.items() if not messages]:
                 del inbox.messages[place]
         if not found:
             for take in waiting.values():
                 if self.rank_of_device[take.source] in inbox.left:
-                    inbox.fail(self.rank_of_device[take.source], f"it ended before {_waits(waiting)}")
+                    inbox.fail(
+                        self.rank_of_device[take.source], f"it ended before {_waits(waiting)}"
+                    )
             self._raise_failure()
-        return [(device, self._opened(parcel, waiting[device], device)) for device, parcel in sorted(found.items())]
+        return [
+            (device, self._opened(parcel, waiting[device], device))
+            for device, parcel in sorted(found.items())
+        ]
 
     def _opened(self, parcel: _Parcel, take: Take, device: int) -> torch.Tensor:
         tensor, dtype = parcel.octets.view(parcel.dtype), parcel.dtype
         wanted = take.dtype or dtype
         if tensor.numel() != prod(take.shape) or dtype != wanted:
             raise StrategyError(
-                f"{take.key!r} from device {take.source} to {device}: {tensor.numel()} of {dtype} came, {take.shape} of {wanted} expected",
+                f"{take.key!r} from device {take.source} to {device}: {tensor.numel()} of {dtype}"
+                f" came, {take.shape} of {wanted} expected",
                 hint="both sides derive shapes from the same layouts",
                 rule="run.mismatch",
             )
@@ -299,7 +375,11 @@ class Network:
 
     def _raise_failure(self) -> None:
         for rank, why in sorted(self._inbox.failed.items()):
-            devices = ", ".join(str(device) for device, other in sorted(self.rank_of_device.items()) if other == rank)
+            devices = ", ".join(
+                str(device)
+                for device, other in sorted(self.rank_of_device.items())
+                if other == rank
+            )
             raise StrategyError(
                 f"rank {rank} (devices {devices}) is gone: {why}",
                 hint="see that rank's own error; resume from the last checkpoint",
@@ -311,12 +391,23 @@ class Network:
         place = (device, request.to, *_digest(request.key))
         rank = self.rank_of_device[request.to]
         if rank == self.rank:
-            self._inbox.put(place, _Parcel(tensor.dtype, tensor.reshape(-1).clone().view(torch.uint8)))
+            self._inbox.put(
+                place, _Parcel(tensor.dtype, tensor.reshape(-1).clone().view(torch.uint8))
+            )
             return
-        octets = torch.empty(tensor.numel(), dtype=tensor.dtype, device="cpu" if self._communicators is None else self.on)
+        octets = torch.empty(
+            tensor.numel(),
+            dtype=tensor.dtype,
+            device="cpu" if self._communicators is None else self.on,
+        )
         octets.copy_(tensor.reshape(-1))
         octets = octets.view(torch.uint8)
-        self._send(rank, torch.tensor([MESSAGE, *place[:2], *place[2:], DTYPES.index(tensor.dtype), octets.numel()]))
+        self._send(
+            rank,
+            torch.tensor(
+                [MESSAGE, *place[:2], *place[2:], DTYPES.index(tensor.dtype), octets.numel()]
+            ),
+        )
         if octets.numel() and self._communicators is None:
             self._send(rank, octets)
         elif octets.numel():
@@ -327,7 +418,9 @@ class Network:
         """Begin to send; the tensor is kept until it has gone."""
         if rank not in self._sent:
             queue: SimpleQueue[_Going | None] = SimpleQueue()
-            thread = Thread(target=self._keep, args=(rank, queue), daemon=True, name=f"sent-to-{rank}")
+            thread = Thread(
+                target=self._keep, args=(rank, queue), daemon=True, name=f"sent-to-{rank}"
+            )
             self._sent[rank] = thread, queue
             thread.start()
         try:
@@ -355,17 +448,23 @@ class Network:
         rank = self.rank_of_device[device]
         if rank == self.rank or rank in self._listeners:
             return
-        self._listeners[rank] = Thread(target=self._hear, args=(rank,), daemon=True, name=f"hears-{rank}")
+        self._listeners[rank] = Thread(
+            target=self._hear, args=(rank,), daemon=True, name=f"hears-{rank}"
+        )
         self._listeners[rank].start()
 
     def _hear(self, rank: int) -> None:
         try:
             with self._aside():
                 while True:
-                    kind, source, target, first, second, dtype, size = self._receive(rank, 7, torch.int64).tolist()
+                    kind, source, target, first, second, dtype, size = self._receive(
+                        rank, 7, torch.int64
+                    ).tolist()
                     if kind == GOODBYE:
                         return self._inbox.leave(rank)
-                    self._inbox.put((source, target, first, second), self._parcel(rank, size, DTYPES[dtype]))
+                    self._inbox.put(
+                        (source, target, first, second), self._parcel(rank, size, DTYPES[dtype])
+                    )
         except RuntimeError as error:
             self._inbox.fail(rank, one_line(error))
 
@@ -402,9 +501,14 @@ class Network:
 
 
 def _waits(waiting: Mapping[int, Take]) -> str:
-    return "; ".join(f"device {device} for message {take.key!r} from device {take.source}" for device, take in sorted(waiting.items())[:8])
+    return "; ".join(
+        f"device {device} for message {take.key!r} from device {take.source}"
+        for device, take in sorted(waiting.items())[:8]
+    )
 
 
 def _digest(key: Hashable) -> tuple[int, int]:
     octets = blake2b(repr(key).encode(), digest_size=16).digest()
-    return int.from_bytes(octets[:8], "big", signed=True), int.from_bytes(octets[8:], "big", signed=True)
+    return int.from_bytes(octets[:8], "big", signed=True), int.from_bytes(
+        octets[8:], "big", signed=True
+    )

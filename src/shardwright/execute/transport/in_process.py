@@ -1,4 +1,6 @@
-"""All devices of a plan in one process: a scheduler that matches what they ask of each other. It proves, and it finds deadlocks."""
+"""All devices of a plan in one process: a scheduler that matches what they ask of each other. It
+proves, and it finds deadlocks.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,17 @@ from shardwright.errors import StrategyError
 from shardwright.execute.transport.messages import reduced
 from shardwright.execute.transport.one_by_one import one_by_one
 from shardwright.execute.transport.record import Trace
-from shardwright.execute.transport.requests import Answer, Begin, End, Exchange, Moving, Post, Reduce, Take, Task
+from shardwright.execute.transport.requests import (
+    Answer,
+    Begin,
+    End,
+    Exchange,
+    Moving,
+    Post,
+    Reduce,
+    Take,
+    Task,
+)
 
 T = TypeVar("T")
 Meeting = tuple[type, tuple[int, ...], Hashable]
@@ -21,16 +33,21 @@ Meeting = tuple[type, tuple[int, ...], Hashable]
 
 
 def run(tasks: Mapping[int, Task[T]], *, trace: Trace | None = None) -> dict[int, T]:
-    """What each device's task returns, once all are done. Deterministic: devices go on in their order, each as far as it can.
+    """What each device's task returns, once all are done. Deterministic: devices go on in their
+    order, each as far as it can.
 
     Args:
-        tasks: by device; all devices that they ask anything of are among them. trace: gets a record of each request.
+        tasks: by device; all devices that they ask anything of are among them.
+        trace: gets a record of each request.
 
     Raises:
-        StrategyError: run.deadlock if nobody can go on, with what each device waits for; run.mismatch if two sides disagree on a shape, a
-            dtype or a group; run.untaken if a message is never taken. Errors of a task pass, with its device in a note.
+        StrategyError: run.deadlock if nobody can go on, with what each device waits for;
+            run.mismatch if two sides disagree on a shape, a dtype or a group; run.untaken if a
+            message is never taken. Errors of a task pass, with its device in a note.
     """
-    state = _State[T](tasks={device: one_by_one(task) for device, task in sorted(tasks.items())}, trace=trace)
+    state = _State[T](
+        tasks={device: one_by_one(task) for device, task in sorted(tasks.items())}, trace=trace
+    )
     try:
         while state.tasks:
             if not state.ready:
@@ -41,10 +58,16 @@ def run(tasks: Mapping[int, Task[T]], *, trace: Trace | None = None) -> dict[int
     finally:
         for task in state.tasks.values():
             task.close()
-    left = [f"{key!r} from device {source} to {to}" for (source, to, key), messages in state.posted.items() if messages]
+    left = [
+        f"{key!r} from device {source} to {to}"
+        for (source, to, key), messages in state.posted.items()
+        if messages
+    ]
     if left:
         raise StrategyError(
-            f"{len(left)} messages are never taken: {'; '.join(left[:4])}", hint="each post has its take", rule="run.untaken"
+            f"{len(left)} messages are never taken: {'; '.join(left[:4])}",
+            hint="each post has its take",
+            rule="run.untaken",
         )
     return state.returned
 
@@ -113,7 +136,9 @@ class _State(Generic[T]):
     def _meet(self, device: int, request: Reduce | Exchange) -> None:
         if device not in request.group or list(request.group) != sorted(set(request.group)):
             raise StrategyError(
-                f"device {device} asks in a group {request.group}", hint="a group is sorted and has who asks", rule="run.mismatch"
+                f"device {device} asks in a group {request.group}",
+                hint="a group is sorted and has who asks",
+                rule="run.mismatch",
             )
         meeting = type(request), request.group, request.key
         members = self.meetings.setdefault(meeting, {})
@@ -122,7 +147,9 @@ class _State(Generic[T]):
             return
         del self.meetings[meeting]
         given = {member: members[member] for member in request.group}
-        for member, answer in (_reduced if isinstance(request, Reduce) else _exchanged)(given).items():
+        for member, answer in (_reduced if isinstance(request, Reduce) else _exchanged)(
+            given
+        ).items():
             self.answer(member, answer)
 
 
@@ -130,27 +157,45 @@ def _reduced(members: Mapping[int, Reduce | Exchange]) -> dict[int, Answer]:
     asked = {device: request for device, request in members.items() if isinstance(request, Reduce)}
     first = next(iter(asked.values()))
     for device, request in asked.items():
-        _agree(request.tensor, tuple(first.tensor.shape), first.tensor.dtype, what=f"{request.key!r} of device {device}")
+        _agree(
+            request.tensor,
+            tuple(first.tensor.shape),
+            first.tensor.dtype,
+            what=f"{request.key!r} of device {device}",
+        )
         if request.reduction is not first.reduction:
-            raise StrategyError(f"{request.key!r}: {request.reduction} on device {device}, not {first.reduction}", rule="run.mismatch")
+            raise StrategyError(
+                f"{request.key!r}: {request.reduction} on device {device}, not {first.reduction}",
+                rule="run.mismatch",
+            )
     total = reduced({device: request.tensor for device, request in asked.items()}, first.reduction)
     return {device: total.clone() for device in asked}
 
 
 def _exchanged(members: Mapping[int, Reduce | Exchange]) -> dict[int, Answer]:
-    asked = {device: request for device, request in members.items() if isinstance(request, Exchange)}
+    asked = {
+        device: request for device, request in members.items() if isinstance(request, Exchange)
+    }
     for device, request in asked.items():
         for other in request.gives:
             if other not in asked or device not in asked[other].receives:
-                raise StrategyError(f"{request.key!r}: device {device} gives what device {other} does not receive", rule="run.mismatch")
+                raise StrategyError(
+                    f"{request.key!r}: device {device} gives what device {other} does not receive",
+                    rule="run.mismatch",
+                )
     result: dict[int, Answer] = {}
     for device, request in asked.items():
         came: dict[int, torch.Tensor] = {}
         for other, shape in request.receives.items():
             if other not in asked or device not in asked[other].gives:
-                raise StrategyError(f"{request.key!r}: device {device} receives what device {other} does not give", rule="run.mismatch")
+                raise StrategyError(
+                    f"{request.key!r}: device {device} receives what device {other} does not give",
+                    rule="run.mismatch",
+                )
             tensor = asked[other].gives[device]
-            dtype = request.dtype or next((own.dtype for own in request.gives.values()), tensor.dtype)
+            dtype = request.dtype or next(
+                (own.dtype for own in request.gives.values()), tensor.dtype
+            )
             _agree(tensor, shape, dtype, what=f"{request.key!r} from device {other} to {device}")
             came[other] = tensor.clone()
         result[device] = came
@@ -160,7 +205,8 @@ def _exchanged(members: Mapping[int, Reduce | Exchange]) -> dict[int, Answer]:
 def _agree(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, *, what: str) -> None:
     if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype:
         raise StrategyError(
-            f"{what}: {tuple(tensor.shape)} {tensor.dtype} is given, {tuple(shape)} {dtype} expected",
+            f"{what}: {tuple(tensor.shape)} {tensor.dtype} is given, {tuple(shape)} {dtype}"
+            " expected",
             hint="both sides derive shapes from the same layouts",
             rule="run.mismatch",
         )
@@ -171,14 +217,22 @@ def _deadlock(waiting: Mapping[int, Moving]) -> StrategyError:
     lines = []
     for device, request in sorted(waiting.items()):
         if isinstance(request, Take):
-            lines.append(f"device {device} for message {request.key!r} from device {request.source}")
+            lines.append(
+                f"device {device} for message {request.key!r} from device {request.source}"
+            )
             continue
         assert not isinstance(request, Post), "a post never waits"
-        here = [d for d, o in waiting.items() if isinstance(o, type(request)) and (o.group, o.key) == (request.group, request.key)]
+        here = [
+            d
+            for d, o in waiting.items()
+            if isinstance(o, type(request)) and (o.group, o.key) == (request.group, request.key)
+        ]
         missing = ", ".join(str(d) for d in request.group if d not in here)
         what = request.kind if isinstance(request, Exchange) else "all_reduce"
         lines.append(f"device {device} for {missing} in {what} {request.key!r}")
     more = f"; and {len(lines) - 8} more" if len(lines) > 8 else ""
     return StrategyError(
-        f"nobody can go on: {'; '.join(lines[:8])}{more}", hint="orders of devices must agree on what they exchange", rule="run.deadlock"
+        f"nobody can go on: {'; '.join(lines[:8])}{more}",
+        hint="orders of devices must agree on what they exchange",
+        rule="run.deadlock",
     )

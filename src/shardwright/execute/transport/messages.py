@@ -1,5 +1,6 @@
-"""Requests of groups as messages between two devices, for transports that know nothing else. No subgroups, and every copy of a sum is equal
-to the last bit, because one member makes each part of it, in the order of the devices.
+"""Requests of groups as messages between two devices, for transports that know nothing else. No
+subgroups, and every copy of a sum is equal to the last bit, because one member makes each part of
+it, in the order of the devices.
 """
 
 from __future__ import annotations
@@ -11,7 +12,19 @@ import torch
 
 from shardwright.execute.transport.one_by_one import one_by_one
 from shardwright.execute.transport.record import Trace
-from shardwright.execute.transport.requests import Answer, Begin, End, Exchange, Post, Reduce, Reduction, Request, Take, Task, answered
+from shardwright.execute.transport.requests import (
+    Answer,
+    Begin,
+    End,
+    Exchange,
+    Post,
+    Reduce,
+    Reduction,
+    Request,
+    Take,
+    Task,
+    answered,
+)
 from shardwright.program.transition.steps import even
 
 T = TypeVar("T")
@@ -21,7 +34,8 @@ def as_messages(task: Task[T], *, device: int, trace: Trace | None = None) -> Ta
     """The same task, asking only `Post` and `Take`.
 
     Args:
-        device: that runs the task. trace: gets a record of each request of the task.
+        device: that runs the task.
+        trace: gets a record of each request of the task.
     """
 
     def by(request: Request) -> Generator[Request, Answer, Answer]:
@@ -42,43 +56,67 @@ def reduced(parts: Mapping[int, torch.Tensor], reduction: Reduction) -> torch.Te
     devices = sorted(parts)
     total = parts[devices[0]].clone()
     for device in devices[1:]:
-        total = total + parts[device] if reduction is Reduction.SUM else torch.maximum(total, parts[device])
+        total = (
+            total + parts[device]
+            if reduction is Reduction.SUM
+            else torch.maximum(total, parts[device])
+        )
     return total
 
 
 def _reduced(request: Reduce, device: int) -> Generator[Request, Answer, torch.Tensor]:
-    """Each member reduces an even share and gives it to all: 2 (n - 1) / n of the tensor out and in, in two rounds."""
+    """Each member reduces an even share and gives it to all: 2 (n - 1) / n of the tensor out and
+    in, in two rounds.
+    """
     flat = request.tensor.reshape(-1)
     shares = dict(zip(request.group, even(0, flat.numel(), len(request.group)), strict=True))
     low, high = shares[device]
     given = {other: flat[a:b] for other, (a, b) in shares.items() if other != device and a < b}
-    asked = {other: (high - low,) for other in request.group if other != device} if low < high else {}
-    parts = yield from _swapped(given, asked, key=("parts", request.group, request.key), dtype=flat.dtype)
+    asked = (
+        {other: (high - low,) for other in request.group if other != device} if low < high else {}
+    )
+    parts = yield from _swapped(
+        given, asked, key=("parts", request.group, request.key), dtype=flat.dtype
+    )
     own = reduced({device: flat[low:high], **parts}, request.reduction)
     given = {other: own for other in request.group if other != device} if low < high else {}
     asked = {other: (b - a,) for other, (a, b) in shares.items() if other != device and a < b}
-    sums = yield from _swapped(given, asked, key=("sums", request.group, request.key), dtype=flat.dtype)
+    sums = yield from _swapped(
+        given, asked, key=("sums", request.group, request.key), dtype=flat.dtype
+    )
     sums[device] = own
-    return torch.cat([sums[other] for other in request.group if other in sums]).reshape(request.tensor.shape)
+    return torch.cat([sums[other] for other in request.group if other in sums]).reshape(
+        request.tensor.shape
+    )
 
 
-def _exchanged(request: Exchange, device: int) -> Generator[Request, Answer, dict[int, torch.Tensor]]:
+def _exchanged(
+    request: Exchange, device: int
+) -> Generator[Request, Answer, dict[int, torch.Tensor]]:
     dtype = request.dtype or next((tensor.dtype for tensor in request.gives.values()), None)
     given = {other: tensor for other, tensor in request.gives.items() if other != device}
     asked = {other: shape for other, shape in request.receives.items() if other != device}
-    came = yield from _swapped(given, asked, key=(request.kind, request.group, request.key), dtype=dtype)
+    came = yield from _swapped(
+        given, asked, key=(request.kind, request.group, request.key), dtype=dtype
+    )
     if device in request.receives:
         came[device] = request.gives[device].clone()
     return came
 
 
 def _swapped(
-    given: Mapping[int, torch.Tensor], asked: Mapping[int, tuple[int, ...]], *, key: Hashable, dtype: torch.dtype | None
+    given: Mapping[int, torch.Tensor],
+    asked: Mapping[int, tuple[int, ...]],
+    *,
+    key: Hashable,
+    dtype: torch.dtype | None,
 ) -> Generator[Request, Answer, dict[int, torch.Tensor]]:
     """All messages out, then all in."""
     for other, tensor in given.items():
         yield Post(to=other, tensor=tensor, key=key)
     came: dict[int, torch.Tensor] = {}
     for other, shape in asked.items():
-        came[other] = cast(torch.Tensor, (yield Take(source=other, shape=shape, key=key, dtype=dtype)))
+        came[other] = cast(
+            torch.Tensor, (yield Take(source=other, shape=shape, key=key, dtype=dtype))
+        )
     return came

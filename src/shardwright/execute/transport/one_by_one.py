@@ -1,11 +1,22 @@
-"""Tasks that a device begins beside its own, run one behind another: for transports that answer one request of a device at a time."""
+"""Tasks that a device begins beside its own, run one behind another: for transports that answer one
+request of a device at a time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from typing import Any
 
-from shardwright.execute.transport.requests import Answer, Begin, Beside, End, Request, T, Task, answered
+from shardwright.execute.transport.requests import (
+    Answer,
+    Begin,
+    Beside,
+    End,
+    Request,
+    T,
+    Task,
+    answered,
+)
 
 
 class _Waiting(Beside[Any]):
@@ -26,7 +37,9 @@ class _Waiting(Beside[Any]):
 
 
 def one_by_one(task: Task[T]) -> Task[T]:
-    """The same task, asking neither `Begin` nor `End`: what it begins runs at once, or where it waits for it (`Begin.late`)."""
+    """The same task, asking neither `Begin` nor `End`: what it begins runs at once, or where it
+    waits for it (`Begin.late`).
+    """
 
     def by(request: Request) -> Generator[Request, Answer, Answer]:
         if isinstance(request, Begin):

@@ -15,10 +15,14 @@ class SentElements:
     """One device's part in one communication.
 
     Args:
-        kind: words of `Collective`; ``send`` and ``receive`` for messages, ``all_reduce`` for a `Reduce`.
-        group: sorted devices; of a message its two ends. elements: the full buffer, as `Collective` counts it.
-        sent, received: elements that the device gave to others and got from them, by the tensors' sizes; of a reduce those of the
-            textbook's share-out and gather, 2 (n - 1) / n of the buffer, rounded up. element: bytes of one.
+        kind: words of `Collective`; ``send`` and ``receive`` for messages, ``all_reduce`` for a
+            `Reduce`.
+        group: sorted devices; of a message its two ends.
+        elements: the full buffer, as `Collective` counts it.
+        sent, received: elements that the device gave to others and got from them, by the tensors'
+            sizes; of a reduce those of the textbook's share-out and gather, 2 (n - 1) / n of the
+            buffer, rounded up.
+        element: bytes of one.
         action: what the device was doing; empty if nobody said.
     """
 
@@ -35,7 +39,9 @@ class SentElements:
 
 @dataclass(slots=True)
 class Trace:
-    """Records in the order of the answers. `doing`: what each device does now; its interpreter says so, and its records carry it."""
+    """Records in the order of the answers. `doing`: what each device does now; its interpreter says
+    so, and its records carry it.
+    """
 
     records: list[SentElements] = field(default_factory=list)
     doing: dict[int, str] = field(default_factory=dict)
@@ -58,19 +64,40 @@ def moved(device: int, request: Moving, *, action: str = "") -> SentElements:
     if isinstance(request, Reduce):
         n, elements = len(request.group), request.tensor.numel()
         sent = -(-2 * (n - 1) * elements // n)
-        kind, group, received, element = "all_reduce", request.group, sent, request.tensor.element_size()
+        kind, group, received, element = (
+            "all_reduce",
+            request.group,
+            sent,
+            request.tensor.element_size(),
+        )
     elif isinstance(request, Exchange):
         sent = sum(tensor.numel() for other, tensor in request.gives.items() if other != device)
         received = sum(prod(shape) for other, shape in request.receives.items() if other != device)
         given = next(iter(request.gives.values()), None)
-        element = given.element_size() if given is not None else request.dtype.itemsize if request.dtype is not None else 0
+        element = (
+            given.element_size()
+            if given is not None
+            else request.dtype.itemsize
+            if request.dtype is not None
+            else 0
+        )
         kind, group, elements = request.kind, request.group, request.elements
     elif isinstance(request, Post):
         elements = sent = request.tensor.numel()
-        kind, group, received, element = "send", _pair(device, request.to), 0, request.tensor.element_size()
+        kind, group, received, element = (
+            "send",
+            _pair(device, request.to),
+            0,
+            request.tensor.element_size(),
+        )
     else:
         elements = received = prod(request.shape)
-        kind, group, sent, element = "receive", _pair(device, request.source), 0, request.dtype.itemsize if request.dtype is not None else 0
+        kind, group, sent, element = (
+            "receive",
+            _pair(device, request.source),
+            0,
+            request.dtype.itemsize if request.dtype is not None else 0,
+        )
     return SentElements(
         device=device,
         kind=kind,

@@ -1,7 +1,8 @@
 """What a device asks of its transport: it yields a request and is sent the answer.
 
-Keys are made of strings, integers and tuples of them, so that they are the same on all ranks. Messages between two devices under one key
-come in the order in which they were posted. A posted tensor may be changed once the post is answered; an answer belongs to who asked.
+Keys are made of strings, integers and tuples of them, so that they are the same on all ranks.
+Messages between two devices under one key come in the order in which they were posted. A posted
+tensor may be changed once the post is answered; an answer belongs to who asked.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Reduce:
     """All members give a tensor of one shape and get their reduction. Answer: a tensor.
 
     Args:
-        group: sorted devices. key: the same on all members, different from what else they may ask at that point.
+        group: sorted devices.
+        key: the same on all members, different from what else they may ask at that point.
         used_up: nobody reads the tensor again: a transport may write the answer over it.
     """
 
@@ -42,16 +44,18 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """Each member gives one tensor (or none) for each member of the group and gets one from each. Answer: {device: tensor}.
+    """Each member gives one tensor (or none) for each member of the group and gets one from each.
+    Answer: {device: tensor}.
 
-    An all_gather gives everyone the same tensor, an all_to_all each its own. `receives`: shape of what comes from each device; shapes are
-    known on both sides, so nothing is negotiated.
+    An all_gather gives everyone the same tensor, an all_to_all each its own. `receives`: shape of
+    what comes from each device; shapes are known on both sides, so nothing is negotiated.
 
     Args:
         dtype: of what comes; None: that of what is given.
-        into: room for what all members give, one behind the other in the order of the group: a transport may write there, its own part
-            too, and answers with views of it.
-        kind: words of `Collective`, for the trace. elements: full buffer as in `Collective`, for the trace.
+        into: room for what all members give, one behind the other in the order of the group: a
+            transport may write there, its own part too, and answers with views of it.
+        kind: words of `Collective`, for the trace.
+        elements: full buffer as in `Collective`, for the trace.
     """
 
     group: tuple[int, ...]
@@ -75,7 +79,9 @@ class Post:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
-    """Receive what another device posts under the same key. Answer: a tensor. dtype: None: torch's default."""
+    """Receive what another device posts under the same key. Answer: a tensor. dtype: None: torch's
+    default.
+    """
 
     source: int
     shape: tuple[int, ...]
@@ -84,7 +90,9 @@ class Take:
 
 
 class Beside(Generic[T]):
-    """A task that was begun beside its device's own and returns a T. What it is made of is its transport's."""
+    """A task that was begun beside its device's own and returns a T. What it is made of is its
+    transport's.
+    """
 
     __slots__ = ()
 
@@ -93,12 +101,13 @@ class Beside(Generic[T]):
 class Begin:
     """Run a task of requests of groups beside what the device does next. Answer: its `Beside`.
 
-    Tasks that a device begins run one behind another. Members of a group begin those that meet in it in one order. Tensors that a task
-    reads are not changed before it has ended.
+    Tasks that a device begins run one behind another. Members of a group begin those that meet in
+    it in one order. Tensors that a task reads are not changed before it has ended.
 
     Args:
-        late: where everything runs one behind another (`one_by_one`), the task runs when it is waited for; else at once. That is its place
-            in the order of all devices, which must be one without these requests.
+        late: where everything runs one behind another (`one_by_one`), the task runs when it is
+            waited for; else at once. That is its place in the order of all devices, which must be
+            one without these requests.
     """
 
     task: Task[Any]

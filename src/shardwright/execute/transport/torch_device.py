@@ -15,9 +15,12 @@ class Routed:
     """What a device is to routed tokens.
 
     Args:
-        home: samples and positions whose tokens it holds with their probabilities; () = none. Devices may hold the same tokens.
-        serves: samples and positions whose tokens its experts work on; () = none. experts: which.
-        copy: another device has the same experts, the same part of their width and the same tokens, and answers for both.
+        home: samples and positions whose tokens it holds with their probabilities; () = none.
+            Devices may hold the same tokens.
+        serves: samples and positions whose tokens its experts work on; () = none.
+        experts: which.
+        copy: another device has the same experts, the same part of their width and the same tokens,
+            and answers for both.
     """
 
     home: Box
@@ -31,17 +34,25 @@ class OperatorShare:
     """One operator on one device.
 
     Args:
-        operator: what runs. samples, positions: the device's share of the microbatch and of the sequence (rows of its tensors, in order).
-        length: positions of the whole sequence. memory_positions, memory_length: of its memory sequence (cross-attention).
-        reads, writes: elements of each extent that the device has. parameters: by name, indices of each dim (in the order of its extents).
-        heads, kv_heads: query heads, and key heads that they read. experts: local experts. vocabulary: rows of the table or logits.
-        groups: devices for communication inside the operator, this one among them: ``vocab`` (other parts of the logits), ``hidden`` (other
-            parts of a norm's width, or of its heads where its gain spans them), ``ring`` or ``gather`` (other positions of the same heads,
-            whose keys are passed round or gathered); absent where nothing is split.
-        ring_positions: of every device of the ring or gather: positions of its keys (of its memory, in cross-attention).
-        key_positions: of the device's own keys where they are not its queries' (those of earlier slices too); empty = as the queries', or
-            as the memory's in cross-attention.
-        routing: of every device that routed tokens of this one may meet, this one among them; empty = nothing is split.
+        operator: what runs.
+        samples, positions: the device's share of the microbatch and of the sequence (rows of its
+            tensors, in order).
+        length: positions of the whole sequence.
+        memory_positions, memory_length: of its memory sequence (cross-attention).
+        reads, writes: elements of each extent that the device has.
+        parameters: by name, indices of each dim (in the order of its extents).
+        heads, kv_heads: query heads, and key heads that they read.
+        experts: local experts. vocabulary: rows of the table or logits.
+        groups: devices for communication inside the operator, this one among them: ``vocab`` (other
+            parts of the logits), ``hidden`` (other parts of a norm's width, or of its heads where
+            its gain spans them), ``ring`` or ``gather`` (other positions of the same heads, whose
+            keys are passed round or gathered); absent where nothing is split.
+        ring_positions: of every device of the ring or gather: positions of its keys (of its memory,
+            in cross-attention).
+        key_positions: of the device's own keys where they are not its queries' (those of earlier
+            slices too); empty = as the queries', or as the memory's in cross-attention.
+        routing: of every device that routed tokens of this one may meet, this one among them; empty
+            = nothing is split.
         device: number of this device.
     """
 

@@ -10,14 +10,18 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 
-def named_group(name: str, ranks: Sequence[int], *, backend: str, timeout: timedelta) -> dist.ProcessGroup:
+def named_group(
+    name: str, ranks: Sequence[int], *, backend: str, timeout: timedelta
+) -> dist.ProcessGroup:
     """A group of some ranks, made by its members alone, under a name that all of them give.
 
-    ``torch.distributed.new_group`` numbers its groups: where only members take part, it finds one name on all of them only if each has been
-    of equally many groups. The store is asked over a connection of the group's own, as threads wait for each other on one.
+    ``torch.distributed.new_group`` numbers its groups: where only members take part, it finds one
+    name on all of them only if each has been of equally many groups. The store is asked over a
+    connection of the group's own, as threads wait for each other on one.
 
     Args:
-        name: no other group of the world's has it. ranks: sorted; the caller's is among them.
+        name: no other group of the world's has it.
+        ranks: sorted; the caller's is among them.
     """
     world = dist.group.WORLD
     assert world is not None, "ranks have met"

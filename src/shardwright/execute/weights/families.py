@@ -1,6 +1,7 @@
 """Where the parameters of each family of models stand in a Hugging Face checkpoint, as data.
 
-Names are those that the families' classes in Transformers save. A family that has no table here is refused by name.
+Names are those that the families' classes in Transformers save. A family that has no table here is
+refused by name.
 """
 
 from __future__ import annotations
@@ -66,17 +67,31 @@ FAMILIES: Final[Mapping[str, Family]] = {
         architecture: Family(name=architecture, outer=OUTER, layers=LLAMA)
         for architecture in (
             *("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"),
-            *("SmolLM3ForCausalLM", "SeedOssForCausalLM", "GraniteForCausalLM", "StableLmForCausalLM"),
+            *(
+                "SmolLM3ForCausalLM",
+                "SeedOssForCausalLM",
+                "GraniteForCausalLM",
+                "StableLmForCausalLM",
+            ),
         )
     },
     **{
         architecture: Family(name=architecture, outer=OUTER, layers=in_pairs(LLAMA))
-        for architecture in ("HeliumForCausalLM", "Ernie4_5ForCausalLM", "CohereForCausalLM", "Cohere2ForCausalLM")
+        for architecture in (
+            "HeliumForCausalLM",
+            "Ernie4_5ForCausalLM",
+            "CohereForCausalLM",
+            "Cohere2ForCausalLM",
+        )
     },
     "ArceeForCausalLM": Family(name="ArceeForCausalLM", outer=OUTER, layers=UNGATED),
-    "NemotronForCausalLM": Family(name="NemotronForCausalLM", outer=one_more(OUTER), layers=one_more(UNGATED)),
+    "NemotronForCausalLM": Family(
+        name="NemotronForCausalLM", outer=one_more(OUTER), layers=one_more(UNGATED)
+    ),
     "Starcoder2ForCausalLM": Family(
-        name="Starcoder2ForCausalLM", outer=OUTER, layers={**NORMS, **SELF, **linear("up", "mlp.c_fc"), **linear("down", "mlp.c_proj")}
+        name="Starcoder2ForCausalLM",
+        outer=OUTER,
+        layers={**NORMS, **SELF, **linear("up", "mlp.c_fc"), **linear("down", "mlp.c_proj")},
     ),
     "GlmForCausalLM": Family(name="GlmForCausalLM", outer=OUTER, layers=in_pairs(FUSED_GATE)),
     "Glm4ForCausalLM": Family(
@@ -100,7 +115,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
         },
         predictors=PREDICTOR,
     ),
-    "PhiForCausalLM": Family(name="PhiForCausalLM", outer={**OUTER, **norm("norm", "model.final_layernorm")}, layers=PHI),
+    "PhiForCausalLM": Family(
+        name="PhiForCausalLM", outer={**OUTER, **norm("norm", "model.final_layernorm")}, layers=PHI
+    ),
     "GPTNeoXForCausalLM": Family(
         name="GPTNeoXForCausalLM",
         outer={
@@ -115,7 +132,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "OPTForCausalLM": Family(
         name="OPTForCausalLM",
         outer={
-            **plain(embed__weight="model.decoder.embed_tokens.weight", embed__positions="model.decoder.embed_positions.weight"),
+            **plain(
+                embed__weight="model.decoder.embed_tokens.weight",
+                embed__positions="model.decoder.embed_positions.weight",
+            ),
             **norm("norm", "model.decoder.final_layer_norm"),
             **linear("logits", "lm_head"),
         },
@@ -136,7 +156,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
     ),
     "GPTJForCausalLM": Family(
         name="GPTJForCausalLM",
-        outer={**plain(embed__weight="transformer.wte.weight"), **norm("norm", "transformer.ln_f"), **linear("logits", "lm_head")},
+        outer={
+            **plain(embed__weight="transformer.wte.weight"),
+            **norm("norm", "transformer.ln_f"),
+            **linear("logits", "lm_head"),
+        },
         layers=in_pairs(GPTJ),
         stem="transformer.h.{layer}.",
         base="transformer.",
@@ -144,7 +168,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "GPTBigCodeForCausalLM": Family(
         name="GPTBigCodeForCausalLM",
         outer={
-            **plain(embed__weight="transformer.wte.weight", embed__positions="transformer.wpe.weight"),
+            **plain(
+                embed__weight="transformer.wte.weight", embed__positions="transformer.wpe.weight"
+            ),
             **norm("norm", "transformer.ln_f"),
             **linear("logits", "lm_head"),
         },
@@ -152,7 +178,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
         stem="transformer.h.{layer}.",
         base="transformer.",
     ),
-    "OlmoeForCausalLM": Family(name="OlmoeForCausalLM", outer=OUTER, layers={**LLAMA, **EXPERTS, **linear("router", "mlp.gate")}),
+    "OlmoeForCausalLM": Family(
+        name="OlmoeForCausalLM",
+        outer=OUTER,
+        layers={**LLAMA, **EXPERTS, **linear("router", "mlp.gate")},
+    ),
     **{
         architecture: Family(name=architecture, outer=OUTER, layers={**SELF, **MLP, **POST_NORMS})
         for architecture in ("Olmo2ForCausalLM", "Olmo3ForCausalLM", "Exaone4ForCausalLM")
@@ -216,7 +246,14 @@ FAMILIES: Final[Mapping[str, Family]] = {
             **norm("norm2", "pre_ff_layernorm"),
             **SELF,
             **renamed(MLP, "mlp.", "feed_forward."),
-            **beneath("ssm.", renamed({**MIXER, **fused("in_proj", "mixer.in_proj", parts=5), **convolved(3)}, "mixer.", "mamba.")),
+            **beneath(
+                "ssm.",
+                renamed(
+                    {**MIXER, **fused("in_proj", "mixer.in_proj", parts=5), **convolved(3)},
+                    "mixer.",
+                    "mamba.",
+                ),
+            ),
         },
     ),
     "Qwen3NextForCausalLM": Family(
@@ -227,10 +264,21 @@ FAMILIES: Final[Mapping[str, Family]] = {
             **linear("router", "mlp.gate"),
             **linear("shared.gate", "mlp.shared_expert_gate"),
             **in_heads(("qkv.weight", "qkv.weight.3"), "self_attn.q_proj"),
-            **in_heads(tuple(f"in_proj.weight{i}" for i in ("", ".1", ".2", ".3")), "linear_attn.in_proj_qkvz"),
-            **in_heads(("in_proj.weight.4", "in_proj.weight.5"), "linear_attn.in_proj_ba", heads="in_proj.weight"),
+            **in_heads(
+                tuple(f"in_proj.weight{i}" for i in ("", ".1", ".2", ".3")),
+                "linear_attn.in_proj_qkvz",
+            ),
+            **in_heads(
+                ("in_proj.weight.4", "in_proj.weight.5"),
+                "linear_attn.in_proj_ba",
+                heads="in_proj.weight",
+            ),
             **renamed(convolved(3), "mixer.", "linear_attn."),
-            **plain(scan__a_log="linear_attn.A_log", scan__dt_bias="linear_attn.dt_bias", gate_norm__weight="linear_attn.norm.weight"),
+            **plain(
+                scan__a_log="linear_attn.A_log",
+                scan__dt_bias="linear_attn.dt_bias",
+                gate_norm__weight="linear_attn.norm.weight",
+            ),
             **linear("out_proj", "linear_attn.out_proj"),
         },
     ),
@@ -242,7 +290,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
             **norm("norm2", "pre_ff_layernorm"),
             **SELF,
             **renamed(MAMBA1, "mixer.", "mamba."),
-            **plain(x_norm__dt="mamba.dt_layernorm.weight", x_norm__b="mamba.b_layernorm.weight", x_norm__c="mamba.c_layernorm.weight"),
+            **plain(
+                x_norm__dt="mamba.dt_layernorm.weight",
+                x_norm__b="mamba.b_layernorm.weight",
+                x_norm__c="mamba.c_layernorm.weight",
+            ),
             **renamed({**MLP, **EXPERTS}, "mlp.", "feed_forward."),
             **linear("router", "feed_forward.router"),
         },
@@ -277,10 +329,18 @@ FAMILIES: Final[Mapping[str, Family]] = {
             **linear("shared.gate", "mlp.shared_expert_gate"),
         },
     ),
-    "Qwen3MoeForCausalLM": Family(name="Qwen3MoeForCausalLM", outer=OUTER, layers={**LLAMA, **EXPERTS, **linear("router", "mlp.gate")}),
+    "Qwen3MoeForCausalLM": Family(
+        name="Qwen3MoeForCausalLM",
+        outer=OUTER,
+        layers={**LLAMA, **EXPERTS, **linear("router", "mlp.gate")},
+    ),
     "DeepseekV2ForCausalLM": Family(name="DeepseekV2ForCausalLM", outer=OUTER, layers=LATENT),
-    "DeepseekV3ForCausalLM": Family(name="DeepseekV3ForCausalLM", outer=OUTER, layers=LATENT, predictors=PREDICTOR),
-    "GemmaForCausalLM": Family(name="GemmaForCausalLM", outer=one_more(OUTER), layers=one_more(LLAMA)),
+    "DeepseekV3ForCausalLM": Family(
+        name="DeepseekV3ForCausalLM", outer=OUTER, layers=LATENT, predictors=PREDICTOR
+    ),
+    "GemmaForCausalLM": Family(
+        name="GemmaForCausalLM", outer=one_more(OUTER), layers=one_more(LLAMA)
+    ),
     **{
         architecture: Family(name=architecture, outer=one_more(OUTER), layers=one_more(GEMMA2))
         for architecture in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
@@ -301,13 +361,21 @@ FAMILIES: Final[Mapping[str, Family]] = {
                 "decoder": Stack(rules={**t5_layer(2), **T5_CROSS}, stem="decoder.block.{layer}."),
             },
         )
-        for architecture in ("T5ForConditionalGeneration", "MT5ForConditionalGeneration", "UMT5ForConditionalGeneration")
+        for architecture in (
+            "T5ForConditionalGeneration",
+            "MT5ForConditionalGeneration",
+            "UMT5ForConditionalGeneration",
+        )
     },
-    "MiniMaxM3ForCausalLM": Family(name="MiniMaxM3ForCausalLM", outer=one_more(OUTER), layers=one_more(M3_ALONE)),
+    "MiniMaxM3ForCausalLM": Family(
+        name="MiniMaxM3ForCausalLM", outer=one_more(OUTER), layers=one_more(M3_ALONE)
+    ),
     "GPT2LMHeadModel": Family(
         name="GPT2LMHeadModel",
         outer={
-            **plain(embed__weight="transformer.wte.weight", embed__positions="transformer.wpe.weight"),
+            **plain(
+                embed__weight="transformer.wte.weight", embed__positions="transformer.wpe.weight"
+            ),
             **norm("norm", "transformer.ln_f"),
             **linear("logits", "lm_head"),
         },
@@ -352,7 +420,8 @@ def family_of(architecture: str) -> Family:
     found = FAMILIES.get(architecture)
     if found is None:
         raise DataError(
-            f"weights of {architecture} cannot be read or written: where its parameters stand is not known",
+            f"weights of {architecture} cannot be read or written: where its parameters stand is"
+            " not known",
             hint=f"families that can: {', '.join(sorted(FAMILIES))}",
         )
     return found

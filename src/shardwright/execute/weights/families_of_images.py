@@ -1,4 +1,6 @@
-"""Where parameters of families that read images stand in a Hugging Face checkpoint: a tower, a projector and a text, each by name."""
+"""Where parameters of families that read images stand in a Hugging Face checkpoint: a tower, a
+projector and a text, each by name.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,10 @@ OF_IMAGES: Final[Mapping[str, Family]] = {
         stacks={
             "vision_embed": Stack(rules=CLIP_EMBED, stem="vision_tower.vision_model."),
             "vision": Stack(rules=CLIP, stem="vision_tower.vision_model.encoder.layers.{layer}."),
-            "projector": Stack(rules={**linear("up", "linear_1"), **linear("down", "linear_2")}, stem="multi_modal_projector."),
+            "projector": Stack(
+                rules={**linear("up", "linear_1"), **linear("down", "linear_2")},
+                stem="multi_modal_projector.",
+            ),
         },
     ),
     "KimiK25ForConditionalGeneration": Family(
@@ -90,13 +95,18 @@ OF_IMAGES: Final[Mapping[str, Family]] = {
             stacks={
                 "vision_embed": Stack(rules=QWEN_EMBED, stem="model.visual."),
                 "vision": Stack(rules=QWEN_VISION, stem="model.visual.blocks.{layer}."),
-                "deep": Stack(rules=QWEN_MERGER, stem="model.visual.deepstack_merger_list.{layer}."),
+                "deep": Stack(
+                    rules=QWEN_MERGER, stem="model.visual.deepstack_merger_list.{layer}."
+                ),
                 "projector": Stack(rules=QWEN_MERGER, stem="model.visual.merger."),
             },
         )
         for architecture, layers in (
             ("Qwen3VLForConditionalGeneration", LLAMA),
-            ("Qwen3VLMoeForConditionalGeneration", {**LLAMA, **QWEN_EXPERTS, **linear("router", "mlp.gate")}),
+            (
+                "Qwen3VLMoeForConditionalGeneration",
+                {**LLAMA, **QWEN_EXPERTS, **linear("router", "mlp.gate")},
+            ),
         )
     },
     "MiniMaxM3SparseForConditionalGeneration": Family(

@@ -38,8 +38,17 @@ MLP = {
     **linear("down", "mlp.down_proj"),
 }
 NORMS = {**norm("norm1", "input_layernorm"), **norm("norm2", "post_attention_layernorm")}
-POST_NORMS = {**norm("post_norm1", "post_attention_layernorm"), **norm("post_norm2", "post_feedforward_layernorm")}
-EXPERTS = experts_of(("mlp.experts.{expert}.gate_proj", "mlp.experts.{expert}.up_proj", "mlp.experts.{expert}.down_proj"))
+POST_NORMS = {
+    **norm("post_norm1", "post_attention_layernorm"),
+    **norm("post_norm2", "post_feedforward_layernorm"),
+}
+EXPERTS = experts_of(
+    (
+        "mlp.experts.{expert}.gate_proj",
+        "mlp.experts.{expert}.up_proj",
+        "mlp.experts.{expert}.down_proj",
+    )
+)
 LLAMA = {**NORMS, **SELF, **MLP}
 LATENT = {
     **NORMS,
@@ -57,7 +66,10 @@ LATENT = {
     **fused("kv_up", "self_attn.kv_b_proj", parts=2, grouped=True),
     **linear("proj", "self_attn.o_proj"),
 }
-LATENT |= {f"kv_down.{k}.1": replace(LATENT[f"kv_down.{k}.1"], rotary="kv_down.weight.1") for k in ("weight", "bias")}
+LATENT |= {
+    f"kv_down.{k}.1": replace(LATENT[f"kv_down.{k}.1"], rotary="kv_down.weight.1")
+    for k in ("weight", "bias")
+}
 PREDICTOR = {
     **norm("embed_norm", "enorm"),
     **norm("hidden_norm", "hnorm"),
@@ -115,10 +127,19 @@ PHI = {
 }
 MIXER = {
     **norm("norm", "norm"),
-    **plain(scan__a_log="mixer.A_log", scan__d="mixer.D", scan__dt_bias="mixer.dt_bias", gate_norm__weight="mixer.norm.weight"),
+    **plain(
+        scan__a_log="mixer.A_log",
+        scan__d="mixer.D",
+        scan__dt_bias="mixer.dt_bias",
+        gate_norm__weight="mixer.norm.weight",
+    ),
     **linear("out_proj", "mixer.out_proj"),
 }
-MAMBA_OUTER = {**plain(embed__weight="backbone.embeddings.weight"), **norm("norm", "backbone.norm_f"), **linear("logits", "lm_head")}
+MAMBA_OUTER = {
+    **plain(embed__weight="backbone.embeddings.weight"),
+    **norm("norm", "backbone.norm_f"),
+    **linear("logits", "lm_head"),
+}
 MAMBA1 = {
     **MIXER,
     **fused("in_proj", "mixer.in_proj", parts=2),
@@ -129,7 +150,9 @@ MAMBA1 = {
 
 
 def t5_layer(last: int) -> dict[str, Rule]:
-    """A layer of a T5's encoder, or of its decoder without what reads the encoder; `last`: number of the feed-forward's part."""
+    """A layer of a T5's encoder, or of its decoder without what reads the encoder; `last`: number
+    of the feed-forward's part.
+    """
     own, feed = "layer.0.SelfAttention", f"layer.{last}.DenseReluDense"
     return {
         **norm("norm1", "layer.0.layer_norm"),
@@ -150,7 +173,11 @@ GEMMA4 = {
     **GEMMA2,
     **linear("qk", "self_attn.q_proj"),
     **linear("qk:1", "self_attn.k_proj"),
-    **plain(residual2__weight="layer_scalar", router_norm__weight="router.scale", route__expert_scale="router.per_expert_scale"),
+    **plain(
+        residual2__weight="layer_scalar",
+        router_norm__weight="router.scale",
+        route__expert_scale="router.per_expert_scale",
+    ),
     **linear("router", "router.proj"),
     **norm("mlp_norm", "post_feedforward_layernorm_1"),
     **norm("expert_norm", "pre_feedforward_layernorm_2"),
@@ -159,7 +186,9 @@ GEMMA4 = {
     "experts.down.weight": Rule(tensor="experts.down_proj", turned=True),
 }
 GEMMA4_TOWER = {
-    name: replace(rule, tensor=rule.tensor.replace("_proj.", "_proj.linear.")) for name, rule in GEMMA2.items() if "bias" not in name
+    name: replace(rule, tensor=rule.tensor.replace("_proj.", "_proj.linear."))
+    for name, rule in GEMMA2.items()
+    if "bias" not in name
 }
 GEMMA4_PROJECTOR = {
     **plain(pool__shift="vision_tower.std_bias", pool__scale="vision_tower.std_scale"),
@@ -175,7 +204,10 @@ CLIP = {
 }
 CLIP_EMBED = {
     "patch.weight": Rule(tensor="embeddings.patch_embedding.weight", turned=True, folded=True),
-    **plain(patch__class="embeddings.class_embedding", patch__positions="embeddings.position_embedding.weight"),
+    **plain(
+        patch__class="embeddings.class_embedding",
+        patch__positions="embeddings.position_embedding.weight",
+    ),
     **norm("norm", "pre_layrnorm"),
 }
 MOON = {
@@ -205,7 +237,10 @@ QWEN_EMBED = {
 }
 QWEN_MERGER = {**norm("norm", "norm"), **linear("up", "linear_fc1"), **linear("down", "linear_fc2")}
 QWEN_EXPERTS = either_way(
-    {**side_by_side("experts.up.weight", "mlp.experts.gate_up_proj"), **plain(experts__down__weight="mlp.experts.down_proj")}
+    {
+        **side_by_side("experts.up.weight", "mlp.experts.gate_up_proj"),
+        **plain(experts__down__weight="mlp.experts.down_proj"),
+    }
 )
 """As published ones are; Transformers writes them (out, in)."""
 M3 = {

@@ -34,9 +34,12 @@ class Stored:
 
     Args:
         tensor: name, with ``{expert}`` where each element of our first dim has a tensor of its own.
-        dims: which of our dims each dim of the tensor is, the first `first` being one, and all dims from the last on; -1 = of one element.
+        dims: which of our dims each dim of the tensor is, the first `first` being one, and all dims
+            from the last on; -1 = of one element.
         shape: of the tensor.
-        rows: for each of our dims. add: our value less the stored one. either: some files have the last two dims in the other order.
+        rows: for each of our dims.
+        add: our value less the stored one.
+        either: some files have the last two dims in the other order.
     """
 
     tensor: str
@@ -50,7 +53,11 @@ class Stored:
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         """Those that the tensor of a file may have."""
-        return (self.shape, (*self.shape[:-2], self.shape[-1], self.shape[-2])) if self.either else (self.shape,)
+        return (
+            (self.shape, (*self.shape[:-2], self.shape[-1], self.shape[-2]))
+            if self.either
+            else (self.shape,)
+        )
 
     @property
     def flat(self) -> tuple[int, ...]:
@@ -65,8 +72,10 @@ class Patch:
     """A box of a tensor, and what of it goes where.
 
     Args:
-        box: of the tensor in the shape `Stored.flat`. pick: of each dim of what was read, the indices to take (None = all). dims: as in
-            `Stored`. into: where it goes in our box, counted from its first element, a dim each.
+        box: of the tensor in the shape `Stored.flat`.
+        pick: of each dim of what was read, the indices to take (None = all).
+        dims: as in `Stored`.
+        into: where it goes in our box, counted from its first element, a dim each.
     """
 
     tensor: str
@@ -90,7 +99,12 @@ def owned(model: Model) -> Iterator[tuple[Key, Parameter]]:
 def adapters(model: Model) -> frozenset[Key]:
     """Parameters that were added to the model, which no checkpoint of it has."""
     layers = ((n, layer, run) for n, run in enumerate(model.runs) for layer in range(run.count))
-    return frozenset((n, layer, o.name, p.name) for n, layer, run in layers for o in model.blocks[run.block].operators for p in o.adapters)
+    return frozenset(
+        (n, layer, o.name, p.name)
+        for n, layer, run in layers
+        for o in model.blocks[run.block].operators
+        for p in o.adapters
+    )
 
 
 def stored(model: Model, family: Family, key: Key) -> Stored:
@@ -102,7 +116,15 @@ def stored(model: Model, family: Family, key: Key) -> Stored:
     run, layer, _, name = key
     rule, tensor = _rule(model, family, run, layer, name)
     dims, shape, rows = _placed(model, model.runs[run].block, rule, name)
-    return Stored(tensor=tensor, dims=dims, shape=shape, rows=rows, add=rule.add, first=2 if rule.gridded else 1, either=rule.either)
+    return Stored(
+        tensor=tensor,
+        dims=dims,
+        shape=shape,
+        rows=rows,
+        add=rule.add,
+        first=2 if rule.gridded else 1,
+        either=rule.either,
+    )
 
 
 def _rule(model: Model, family: Family, run: int, layer: int, name: str) -> tuple[Rule, str]:
@@ -111,10 +133,17 @@ def _rule(model: Model, family: Family, run: int, layer: int, name: str) -> tupl
     rules = family.outer
     stem = ""
     if (stack := family.stacks.get(own.partition(".")[0])) is not None:
-        before = sum(r.count for r in model.runs[:run] if r.name.partition(".")[0] == own.partition(".")[0])
+        before = sum(
+            r.count for r in model.runs[:run] if r.name.partition(".")[0] == own.partition(".")[0]
+        )
         rules, stem = stack.rules, stack.stem.replace("{layer}", str(layer + before))
     elif own.startswith("layers"):
-        rules, stem = family.layers, family.stem.replace("{layer}", str(layer + sum(r.count for r in model.runs[:run] if r in layers)))
+        rules, stem = (
+            family.layers,
+            family.stem.replace(
+                "{layer}", str(layer + sum(r.count for r in model.runs[:run] if r in layers))
+            ),
+        )
     elif own.startswith(MODULE):
         depth = own.rpartition(".")[2]
         number = sum(r.count for r in layers) + (int(depth) if depth.isdigit() else 0)
@@ -122,16 +151,26 @@ def _rule(model: Model, family: Family, run: int, layer: int, name: str) -> tupl
         stem = family.stem.replace("{layer}", str(number))
     if name not in rules:
         hint = (
-            f"plan the model without: --train {LEFT_OUT}" if own.startswith(MODULE) else "train a model of this family from random weights"
+            f"plan the model without: --train {LEFT_OUT}"
+            if own.startswith(MODULE)
+            else "train a model of this family from random weights"
         )
-        raise DataError(f"weights of {family.name}: where {own}.{name} stands is not known", hint=hint)
+        raise DataError(
+            f"weights of {family.name}: where {own}.{name} stands is not known", hint=hint
+        )
     rule = rules[name]
-    alone = rule.alone and all(p.name != f"{name}.1" for o in model.blocks[model.runs[run].block].operators for p in o.parameters)
+    alone = rule.alone and all(
+        p.name != f"{name}.1"
+        for o in model.blocks[model.runs[run].block].operators
+        for p in o.parameters
+    )
     return rule, stem + (rule.alone if alone else rule.tensor)
 
 
 @lru_cache(maxsize=4096)
-def _placed(model: Model, block: int, rule: Rule, name: str) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Rows, ...]]:
+def _placed(
+    model: Model, block: int, rule: Rule, name: str
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[Rows, ...]]:
     """(dims, shape, rows) of `Stored`."""
     operators = model.blocks[block].operators
     parameter = _find(operators, name)
@@ -160,14 +199,25 @@ def _find(operators: tuple[Operator, ...], name: str) -> Parameter:
     return next(p for o in operators for p in o.parameters if p.name == name)
 
 
-def _rows(operators: tuple[Operator, ...], rule: Rule, parameter: Parameter, out: int, *, settings: Settings) -> tuple[Rows, int]:
+def _rows(
+    operators: tuple[Operator, ...],
+    rule: Rule,
+    parameter: Parameter,
+    out: int,
+    *,
+    settings: Settings,
+) -> tuple[Rows, int]:
     """(rows of our output dim, elements of the tensor's)."""
     extent = parameter.extents[out]
     own = np.arange(extent.size)
     paired = rule.pairs or (bool(rule.rotary) and settings.rope_pairs)
     if paired:
         width = extent.quantum if extent.quantum > 1 else extent.size
-        rope = 2 * turned_pairs(settings, width) if rule.pairs else _find(operators, rule.rotary).extents[-1].size
+        rope = (
+            2 * turned_pairs(settings, width)
+            if rule.pairs
+            else _find(operators, rule.rotary).extents[-1].size
+        )
         own = _paired(own, width=width, rope=rope, start=0 if rule.pairs else width - rope)
     if not rule.beside:
         return (own if paired else None), extent.size
@@ -176,13 +226,19 @@ def _rows(operators: tuple[Operator, ...], rule: Rule, parameter: Parameter, out
     total = sum(e.size for e in extents)
     if not rule.grouped:
         return own + sum(e.size for e in extents[:number]), total
-    groups = min(e.runs for e in (*extents, *((_find(operators, rule.heads).extents[out],) if rule.heads else ())))
+    groups = min(
+        e.runs
+        for e in (*extents, *((_find(operators, rule.heads).extents[out],) if rule.heads else ()))
+    )
     share = [e.size // groups for e in extents]
-    return own // share[number] * (total // groups) + own % share[number] + sum(share[:number]), total
+    return own // share[number] * (total // groups) + own % share[number] + sum(
+        share[:number]
+    ), total
 
 
 def _paired(own: np.ndarray, *, width: int, rope: int, start: int) -> np.ndarray:
-    """Of heads of `width` whose `rope` elements from `start` on are halves: where each stands if they are pairs.
+    """Of heads of `width` whose `rope` elements from `start` on are halves: where each stands if
+    they are pairs.
 
     Of a head of 6 whose first 4 turn, 0 1 2 3 4 5 stand at 0 2 1 3 4 5.
     """
@@ -198,7 +254,9 @@ def patches(found: Stored, box: Box) -> Iterator[Patch]:
     names = [(found.tensor, (0, 0))]
     if experts:
         numbers = [i for a, b in box[0] for i in range(a, b)]
-        names = [(found.tensor.replace("{expert}", str(n)), (at, at + 1)) for at, n in enumerate(numbers)]
+        names = [
+            (found.tensor.replace("{expert}", str(n)), (at, at + 1)) for at, n in enumerate(numbers)
+        ]
     cuts = [_cuts(indices, rows) for indices, rows in zip(box, found.rows, strict=True)]
     for name, first in names:
         for chosen in product(*(cuts[1:] if experts else cuts)):
@@ -221,7 +279,9 @@ def _cuts(indices: tuple[Interval, ...], rows: Rows) -> list[tuple[Interval, Row
             found.append(((a, b), None, (at, at + b - a)))
             at += b - a
         return found
-    wanted = np.concatenate([rows[a:b] for a, b in indices]) if indices else np.zeros(0, dtype=np.int64)
+    wanted = (
+        np.concatenate([rows[a:b] for a, b in indices]) if indices else np.zeros(0, dtype=np.int64)
+    )
     if not len(wanted):
         return []
     breaks = [0, *(np.flatnonzero(np.diff(wanted) != 1) + 1).tolist(), len(wanted)]

@@ -22,17 +22,24 @@ MASTER = "master"
 def written_weights(
     checkpoint: Path, *, model: Model, config: Path, folder: Path, dtype: str, base: Path | None
 ) -> tuple[tuple[Path, ...], int, str]:
-    """Write a checkpoint's parameters to a new folder: (files of tensors, step, dtype as safetensors calls it).
+    """Write a checkpoint's parameters to a new folder: (files of tensors, step, dtype as
+    safetensors calls it).
 
     Args:
-        model: that a configuration describes; the checkpoint's may be without prediction modules. dtype: a key of `FLOATS`; empty = of the
-            parameters in the checkpoint. base: folder of what was not trained.
+        model: that a configuration describes; the checkpoint's may be without prediction modules.
+        dtype: a key of `FLOATS`; empty = of the parameters in the checkpoint.
+        base: folder of what was not trained.
 
     Raises:
-        DataError: as `read`, `open_weights` and `save_weights`; parameters were not trained and there is no `base`.
+        DataError: as `read`, `open_weights` and `save_weights`; parameters were not trained and
+        there is no `base`.
     """
     model = model if has_block(checkpoint, MODULE) else without_predictors(model)
-    saved = read(checkpoint, model=model, settings=settings_of(base, model=model, strict=False) if base is not None else None)
+    saved = read(
+        checkpoint,
+        model=model,
+        settings=settings_of(base, model=model, strict=False) if base is not None else None,
+    )
     missing = next((key for key, _ in owned(model) if key not in saved.shapes), None)
     if missing is not None and base is None:
         raise DataError(

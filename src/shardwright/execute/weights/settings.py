@@ -19,7 +19,8 @@ def settings_of(folder: Path, *, model: Model, strict: bool = True) -> Settings:
         strict: refuse a configuration under which the published model computes what ours does not.
 
     Raises:
-        DataError: no such file; a number that is none; a family whose weights are not read; with `strict`, every difference by name.
+        DataError: no such file; a number that is none; a family whose weights are not read; with
+        `strict`, every difference by name.
     """
     path = folder / CONFIG
     family_of(model.architecture)
@@ -27,13 +28,16 @@ def settings_of(folder: Path, *, model: Model, strict: bool = True) -> Settings:
         config = language_config(parse_config(path.read_bytes(), source=str(path)))
         settings = settings_of_fields(config, model=model, source=str(path))
     except OSError as error:
-        raise DataError(f"{path}: {error.strerror}", hint="give a folder with a config.json") from None
+        raise DataError(
+            f"{path}: {error.strerror}", hint="give a folder with a config.json"
+        ) from None
     except ModelError as error:
         raise DataError(error.message, hint=error.hint) from None
     found = differences(config, model=model)
     if strict and found:
         raise DataError(
-            f"{path}: with these weights the published model computes what ours does not: {'; '.join(found)}",
+            f"{path}: with these weights the published model computes what ours does not:"
+            f" {'; '.join(found)}",
             hint="use a model without them; weights can be converted all the same",
         )
     return settings

@@ -1,7 +1,8 @@
-"""Write parameters as Hugging Face safetensors, tensor by tensor: shards, their index and the configuration.
+"""Write parameters as Hugging Face safetensors, tensor by tensor: shards, their index and the
+configuration.
 
-Where each parameter stands is the table that reading uses. A file is eight bytes with the length of a JSON header, the header, and the
-tensors one after another (safetensors, format).
+Where each parameter stands is the table that reading uses. A file is eight bytes with the length of
+a JSON header, the header, and the tensors one after another (safetensors, format).
 """
 
 from __future__ import annotations
@@ -47,14 +48,23 @@ class _Tensor:
 
 
 def save_weights(
-    source: Source, *, model: Model, config: Path, folder: Path, dtype: torch.dtype, shard_bytes: int = SHARD_BYTES
+    source: Source,
+    *,
+    model: Model,
+    config: Path,
+    folder: Path,
+    dtype: torch.dtype,
+    shard_bytes: int = SHARD_BYTES,
 ) -> tuple[Path, ...]:
-    """Write all parameters of a model to a new folder as its family's class in Transformers would; the files of tensors.
+    """Write all parameters of a model to a new folder as its family's class in Transformers would;
+    the files of tensors.
 
     Args:
-        source: of a checkpoint: `SavedSource`. config: ``config.json`` of the model, which is copied with the dtype of the files.
-        dtype: of the files; biases of routers' choices have float32 at least, as in Transformers. shard_bytes: most bytes of tensors in a
-            file, but for a larger one. One tensor is in memory at a time.
+        source: of a checkpoint: `SavedSource`.
+        config: ``config.json`` of the model, which is copied with the dtype of the files.
+        dtype: of the files; biases of routers' choices have float32 at least, as in Transformers.
+        shard_bytes: most bytes of tensors in a file, but for a larger one. One tensor is in memory
+            at a time.
 
     Raises:
         DataError: the family has no table; the folder exists; a file cannot be written.
@@ -70,7 +80,11 @@ def save_weights(
         if shards[-1] and sum(sizes[n] for n in shards[-1]) + sizes[name] > shard_bytes:
             shards.append([])
         shards[-1].append(name)
-    files = [SINGLE] if len(shards) == 1 else [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
+    files = (
+        [SINGLE]
+        if len(shards) == 1
+        else [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
+    )
     made = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(made, ignore_errors=True)
     try:
@@ -79,12 +93,16 @@ def save_weights(
         for file, names in zip(files, shards, strict=True):
             _write(made / file, {name: planned[name] for name in names}, parts)
         if len(files) > 1:
-            listed = {name: file for file, names in zip(files, shards, strict=True) for name in names}
+            listed = {
+                name: file for file, names in zip(files, shards, strict=True) for name in names
+            }
             index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": listed}
             (made / INDEX).write_text(json.dumps(index, indent=2, sort_keys=True) + "\n")
         os.rename(made, folder)
     except OSError as error:
-        raise DataError(f"{folder} cannot be written: {error}", hint="give a folder with room for the weights") from None
+        raise DataError(
+            f"{folder} cannot be written: {error}", hint="give a folder with room for the weights"
+        ) from None
     return tuple(folder / file for file in files)
 
 
@@ -94,9 +112,14 @@ def _planned(model: Model, dtype: torch.dtype) -> dict[str, _Tensor]:
     found: dict[str, _Tensor] = {}
     biases = set(choice_biases(model))
     for key, _ in owned(model):
-        place, own = stored(model, family, key), torch.promote_types(dtype, torch.float32) if key in biases else dtype
+        place, own = (
+            stored(model, family, key),
+            torch.promote_types(dtype, torch.float32) if key in biases else dtype,
+        )
         for patch in patches(place, tuple(((0, n),) for n in whole_shape(model, key))):
-            found.setdefault(patch.tensor, _Tensor(shape=place.shape, dtype=own, parts=[])).parts.append((key, place, patch))
+            found.setdefault(
+                patch.tensor, _Tensor(shape=place.shape, dtype=own, parts=[])
+            ).parts.append((key, place, patch))
     return found
 
 
@@ -126,7 +149,9 @@ def _assembled(tensor: _Tensor, source: Source) -> torch.Tensor:
 
 
 def _configured(config: Path, dtype: torch.dtype, model: Model) -> str:
-    """The text of a configuration that says which dtype the files have, and that there are no prediction modules where there are none."""
+    """The text of a configuration that says which dtype the files have, and that there are no
+    prediction modules where there are none.
+    """
     found = parse_config(config.read_bytes(), source=str(config))
     found["dtype" if "dtype" in found else "torch_dtype"] = str(dtype).removeprefix("torch.")
     if not predictors_of(model):
@@ -140,7 +165,11 @@ def _write(path: Path, tensors: Mapping[str, _Tensor], source: Source) -> None:
     begin = 0
     for name, tensor in tensors.items():
         end = begin + tensor.bytes
-        header[name] = {"dtype": WORDS[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        header[name] = {
+            "dtype": WORDS[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
         begin = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)

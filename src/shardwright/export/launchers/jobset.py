@@ -1,7 +1,8 @@
-"""JobSet: one indexed job for each run of nodes that are alike, a pod a node, and the headless service that JobSet makes for them.
+"""JobSet: one indexed job for each run of nodes that are alike, a pod a node, and the headless
+service that JobSet makes for them.
 
-Source: kubernetes-sigs/jobset, jobset.x-k8s.io/v1alpha2 (pods are reached as JOBSET-JOB-0-INDEX.JOBSET); a pod of an indexed job knows its
-``JOB_COMPLETION_INDEX``.
+Source: kubernetes-sigs/jobset, jobset.x-k8s.io/v1alpha2 (pods are reached as
+JOBSET-JOB-0-INDEX.JOBSET); a pod of an indexed job knows its ``JOB_COMPLETION_INDEX``.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class JobSet:
             "spec": {
                 "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
                 "failurePolicy": {"maxRestarts": 0},
-                "replicatedJobs": [_job(launch, number, first, nodes) for number, (first, nodes, _) in enumerate(jobs)],
+                "replicatedJobs": [
+                    _job(launch, number, first, nodes)
+                    for number, (first, nodes, _) in enumerate(jobs)
+                ],
             },
         }
         notes = (
@@ -51,7 +55,9 @@ class JobSet:
             f"kubectl apply -f {FILE}: a pod a node, rank 0 in {_pod(launch, 0)}.",
             pods.NOTE,
         )
-        return ExportFile(name=FILE, text=yaml_text(pods.file_map(launch), document, comments=notes))
+        return ExportFile(
+            name=FILE, text=yaml_text(pods.file_map(launch), document, comments=notes)
+        )
 
 
 JOBSET: Final = JobSet()
@@ -72,7 +78,9 @@ def _job(launch: Launch, number: int, first: int, nodes: tuple[Node, ...]) -> di
         "name": CONTAINER,
         "image": launch.image or pods.IMAGE,
         "command": ["bash", "-euc", _script(launch), launch.start.name],
-        "env": pods.variables({NODES: len(launch.placement.nodes), GPUS: nodes[0].ranks, "FIRST": first}),
+        "env": pods.variables(
+            {NODES: len(launch.placement.nodes), GPUS: nodes[0].ranks, "FIRST": first}
+        ),
         "resources": {"limits": pods.devices(nodes[0])},
         "volumeMounts": pods.volume_mounts(),
     }
@@ -83,11 +91,24 @@ def _job(launch: Launch, number: int, first: int, nodes: tuple[Node, ...]) -> di
         "volumes": pods.volumes(launch),
     }
     count = len(nodes)
-    indexed = {"completionMode": "Indexed", "completions": count, "parallelism": count, "backoffLimit": 0}
-    return {"name": _name(number), "replicas": 1, "template": {"spec": {**indexed, "template": {"spec": pod}}}}
+    indexed = {
+        "completionMode": "Indexed",
+        "completions": count,
+        "parallelism": count,
+        "backoffLimit": 0,
+    }
+    return {
+        "name": _name(number),
+        "replicas": 1,
+        "template": {"spec": {**indexed, "template": {"spec": pod}}},
+    }
 
 
 def _script(launch: Launch) -> str:
     # Kubernetes replaces $(NAME) of a variable before the shell sees it: there is none in here.
-    said = node_variables(node="$((FIRST + JOB_COMPLETION_INDEX))", master=_pod(launch, 0), port=str(DEFAULT_PORT))
-    return "".join(f"{line}\n" for line in (*said, f'exec bash {pods.MOUNT}/{launch.start.name} "$@"'))
+    said = node_variables(
+        node="$((FIRST + JOB_COMPLETION_INDEX))", master=_pod(launch, 0), port=str(DEFAULT_PORT)
+    )
+    return "".join(
+        f"{line}\n" for line in (*said, f'exec bash {pods.MOUNT}/{launch.start.name} "$@"')
+    )

@@ -1,4 +1,6 @@
-"""What a launcher is: it starts an export's start script on every node of the plan's cluster, with the node's number and its ranks."""
+"""What a launcher is: it starts an export's start script on every node of the plan's cluster, with
+the node's number and its ranks.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Launch:
     """What is launched.
 
     Args:
-        placement: of the ranks. files: that the target reads; start: the one of them that every node runs.
+        placement: of the ranks.
+        files: that the target reads;
+        start: the one of them that every node runs.
         image: of containers; empty = not said.
     """
 
@@ -52,7 +56,9 @@ class Launcher(Protocol):
 
 
 def job_name(given: Given) -> str:
-    """A name of the job, which is a DNS label that starts with a letter: the model's, as far as its letters go."""
+    """A name of the job, which is a DNS label that starts with a letter: the model's, as far as its
+    letters go.
+    """
     found = label(given.problem.model.name)
     return found if found[:1].isalpha() else label(f"plan-{found}")
 
@@ -62,7 +68,9 @@ def label(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text[:4096].lower()).strip("-")[:_LABEL].strip("-")
 
 
-def runs(nodes: Sequence[Node], key: Callable[[Node], Key]) -> Iterator[tuple[int, tuple[Node, ...], Key]]:
+def runs(
+    nodes: Sequence[Node], key: Callable[[Node], Key]
+) -> Iterator[tuple[int, tuple[Node, ...], Key]]:
     """Nodes in a row that are alike: the number of the first, the nodes, and what they share."""
     first = 0
     for shared, same in groupby(nodes, key=key):
@@ -74,7 +82,10 @@ def runs(nodes: Sequence[Node], key: Callable[[Node], Key]) -> Iterator[tuple[in
 def ranks_by_node(nodes: Sequence[Node]) -> list[str]:
     """Lines of shell that set `GPUS` to the ranks of the node whose number is in `NODE`."""
     (_, _, ranks), *others = runs(nodes, lambda node: node.ranks)
-    return [f"export {GPUS}={ranks}", *(f'[ "${NODE}" -lt {first} ] || export {GPUS}={ranks}' for first, _, ranks in others)]
+    return [
+        f"export {GPUS}={ranks}",
+        *(f'[ "${NODE}" -lt {first} ] || export {GPUS}={ranks}' for first, _, ranks in others),
+    ]
 
 
 def kinds(nodes: Sequence[Node]) -> tuple[str, ...]:

@@ -1,4 +1,6 @@
-"""What the launchers of Kubernetes share: the export's files as a ConfigMap, and what is in the pods that run them."""
+"""What the launchers of Kubernetes share: the export's files as a ConfigMap, and what is in the
+pods that run them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ MOUNT: Final = "/shardwright"
 IMAGE: Final = "example.invalid/training:latest"
 """A placeholder that no registry has."""
 NOTE: Final = (
-    "The image has the framework, in the folder where the training runs. To be added: args of the container, storage, the site's network."
+    "The image has the framework, in the folder where the training runs. To be added: args of the"
+    " container, storage, the site's network."
 )
 """For people, at the head of a file."""
 RESOURCES: Final = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu"}
@@ -26,7 +29,11 @@ def refused_pods(launch: Launch) -> str:
     if vendors:
         return f"no resource of Kubernetes is known for devices of {', '.join(sorted(vendors))}"
     size = sum(len(file.text.encode()) for file in launch.files)
-    return f"its files are {size:,} bytes and a ConfigMap holds {MOST_BYTES:,}" if size > MOST_BYTES else ""
+    return (
+        f"its files are {size:,} bytes and a ConfigMap holds {MOST_BYTES:,}"
+        if size > MOST_BYTES
+        else ""
+    )
 
 
 def file_map(launch: Launch) -> dict[str, Any]:
@@ -49,7 +56,10 @@ def volumes(launch: Launch) -> list[dict[str, Any]]:
 
 def volume_mounts() -> list[dict[str, Any]]:
     """Where a container has them."""
-    return [{"name": "plan", "mountPath": MOUNT}, {"name": "shared-memory", "mountPath": "/dev/shm"}]
+    return [
+        {"name": "plan", "mountPath": MOUNT},
+        {"name": "shared-memory", "mountPath": "/dev/shm"},
+    ]
 
 
 def devices(node: Node) -> dict[str, int]:
@@ -63,7 +73,9 @@ def variables(values: dict[str, object]) -> list[dict[str, str]]:
 
 
 def selector(launch: Launch, node: Node) -> dict[str, Any]:
-    """Which nodes a pod may be on, where the plan's are of several kinds: those with the label ``accelerator``."""
+    """Which nodes a pod may be on, where the plan's are of several kinds: those with the label
+    ``accelerator``.
+    """
     if len(kinds(launch.placement.nodes)) == 1:
         return {}
     return {"nodeSelector": {"accelerator": label(node.kind.accelerator.name)}}

@@ -11,4 +11,6 @@ from shardwright.export.launchers.skypilot import SKYPILOT
 from shardwright.export.launchers.slurm import SLURM
 from shardwright.export.launchers.trainjob import TRAINJOB
 
-LAUNCHERS: Final[Mapping[str, Launcher]] = {launcher.name: launcher for launcher in (SLURM, TRAINJOB, JOBSET, SKYPILOT)}
+LAUNCHERS: Final[Mapping[str, Launcher]] = {
+    launcher.name: launcher for launcher in (SLURM, TRAINJOB, JOBSET, SKYPILOT)
+}

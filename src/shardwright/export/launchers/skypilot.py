@@ -1,7 +1,7 @@
 """SkyPilot: a task of so many nodes of one accelerator.
 
-Source: SkyPilot's YAML specification and its page on distributed jobs (``SKYPILOT_NODE_RANK``, ``SKYPILOT_NODE_IPS``); names of
-accelerators as they stand in its catalogs, skypilot 0.14.1.
+Source: SkyPilot's YAML specification and its page on distributed jobs (``SKYPILOT_NODE_RANK``,
+``SKYPILOT_NODE_IPS``); names of accelerators as they stand in its catalogs, skypilot 0.14.1.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ class SkyPilot:
         nodes = launch.placement.nodes
         found = dict.fromkeys((node.kind.accelerator.name, node.kind.num_devices) for node in nodes)
         if len(found) > 1:
-            return f"its nodes are all of one kind, and the plan's are {' and '.join(f'{size} {name}' for name, size in found)}"
+            return (
+                "its nodes are all of one kind, and the plan's are"
+                f" {' and '.join(f'{size} {name}' for name, size in found)}"
+            )
         unknown = [name for name in kinds(nodes) if name not in ACCELERATORS]
         return f"no name of SkyPilot's is known for {unknown[0]}" if unknown else ""
 
@@ -75,7 +78,10 @@ class SkyPilot:
         }
         notes = (
             f"{title(launch.given)}. Made by Shardwright.",
-            f"sky launch {FILE} in this folder, which is copied to every node; a setup section installs the framework.",
+            (
+                f"sky launch {FILE} in this folder, which is copied to every node; a setup section"
+                " installs the framework."
+            ),
             "SkyPilot numbers the nodes: those that it has close together are the cloud's choice.",
         )
         return ExportFile(name=FILE, text=yaml_text(document, comments=notes))

@@ -1,4 +1,5 @@
-"""Kubeflow Trainer: a TrainJob on the runtime ``torch-distributed``, which numbers its nodes and says so to torchrun (``PET_..``).
+"""Kubeflow Trainer: a TrainJob on the runtime ``torch-distributed``, which numbers its nodes and
+says so to torchrun (``PET_..``).
 
 Source: kubeflow/trainer, trainer.kubeflow.org/v1alpha1, at 8c0f505 (Kubeflow Trainer 2.3).
 """
@@ -33,21 +34,31 @@ class TrainJob:
         """See `Launcher`."""
         alike = list(runs(launch.placement.nodes, lambda node: (node.kind, node.ranks)))
         if len(alike) > 1:
-            said = ", then ".join(f"{len(nodes)} of {nodes[0].ranks} {nodes[0].kind.accelerator.name}" for _, nodes, _ in alike[:4])
+            said = ", then ".join(
+                f"{len(nodes)} of {nodes[0].ranks} {nodes[0].kind.accelerator.name}"
+                for _, nodes, _ in alike[:4]
+            )
             return f"its nodes are all alike, and the plan's are {said}"
         return pods.refused_pods(launch)
 
     def file(self, launch: Launch) -> ExportFile:
         """See `Launcher`."""
         nodes = launch.placement.nodes
-        pod = {"volumes": pods.volumes(launch), "containers": [{"name": CONTAINER, "volumeMounts": pods.volume_mounts()}]}
+        pod = {
+            "volumes": pods.volumes(launch),
+            "containers": [{"name": CONTAINER, "volumeMounts": pods.volume_mounts()}],
+        }
         job = {"name": CONTAINER, "template": {"spec": {"template": {"spec": pod}}}}
         document = {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": "TrainJob",
             "metadata": {"name": job_name(launch.given)},
             "spec": {
-                "runtimeRef": {"apiGroup": GROUP, "kind": "ClusterTrainingRuntime", "name": RUNTIME},
+                "runtimeRef": {
+                    "apiGroup": GROUP,
+                    "kind": "ClusterTrainingRuntime",
+                    "name": RUNTIME,
+                },
                 "trainer": {
                     "image": launch.image or pods.IMAGE,
                     "command": ["bash", "-euc", _script(launch), launch.start.name],
@@ -57,16 +68,24 @@ class TrainJob:
                     "resourcesPerNode": {"limits": pods.devices(nodes[0])},
                 },
                 "runtimePatches": [
-                    {"manager": "shardwright.dev/export", "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}}}
+                    {
+                        "manager": "shardwright.dev/export",
+                        "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [job]}}},
+                    }
                 ],
             },
         }
         notes = (
             f"{title(launch.given)}. Made by Shardwright.",
-            f"kubectl apply -f {FILE}: a pod a node of the runtime {RUNTIME}, whose PET_ variables number them.",
+            (
+                f"kubectl apply -f {FILE}: a pod a node of the runtime {RUNTIME}, whose PET_"
+                " variables number them."
+            ),
             pods.NOTE,
         )
-        return ExportFile(name=FILE, text=yaml_text(pods.file_map(launch), document, comments=notes))
+        return ExportFile(
+            name=FILE, text=yaml_text(pods.file_map(launch), document, comments=notes)
+        )
 
 
 TRAINJOB: Final = TrainJob()
@@ -74,4 +93,6 @@ TRAINJOB: Final = TrainJob()
 
 def _script(launch: Launch) -> str:
     said = node_variables(node="$PET_NODE_RANK", master="$PET_MASTER_ADDR", port="$PET_MASTER_PORT")
-    return "".join(f"{line}\n" for line in (*said, f'exec bash {pods.MOUNT}/{launch.start.name} "$@"'))
+    return "".join(
+        f"{line}\n" for line in (*said, f'exec bash {pods.MOUNT}/{launch.start.name} "$@"')
+    )

@@ -17,7 +17,9 @@ ACCELERATORS: Final[tuple[Accelerator, ...]] = NVIDIA + NVIDIA_SMALL + AMD + GOO
 
 
 def name_key(name: str) -> str:
-    """A name without case, hyphens, underscores, dots, brackets and spaces: what names are compared by."""
+    """A name without case, hyphens, underscores, dots, brackets and spaces: what names are compared
+    by.
+    """
     return re.sub(r"[-_.\s()]+", "", name.casefold())
 
 
@@ -30,7 +32,22 @@ def _index() -> Mapping[str, Accelerator]:
 _BY_KEY: Final = _index()
 MAX_NAME: Final = 200
 _VENDORS: Final = frozenset(
-    ["nvidia", "tesla", "geforce", "amd", "instinct", "intel", "google", "cloud", "huawei", "ascend", "gpu", "accelerator", "oam", "mega"]
+    [
+        "nvidia",
+        "tesla",
+        "geforce",
+        "amd",
+        "instinct",
+        "intel",
+        "google",
+        "cloud",
+        "huawei",
+        "ascend",
+        "gpu",
+        "accelerator",
+        "oam",
+        "mega",
+    ]
 )
 _MEMORY: Final = re.compile(r"hbm[0-9]?e?")
 _SOCKET: Final = re.compile(r"^sxm[2-6]$")
@@ -42,18 +59,22 @@ def accelerator_names() -> tuple[str, ...]:
 
 
 def find_accelerator(name: str) -> Accelerator | None:
-    """The accelerator called `name` (or an alias; case and ``_`` do not matter), also as its driver calls it: ``NVIDIA A100-SXM4-80GB``,
-    ``NVIDIA H100 80GB HBM3``; None if there is none.
+    """The accelerator called `name` (or an alias; case and ``_`` do not matter), also as its driver
+    calls it: ``NVIDIA A100-SXM4-80GB``, ``NVIDIA H100 80GB HBM3``; None if there is none.
     """
     return _BY_KEY.get(name_key(name)) or _BY_KEY.get(name_key(" ".join(driver_words(name))))
 
 
 def driver_words(name: str) -> list[str]:
-    """The words of a driver's name that tell devices apart: without vendors, kinds of memory and the form OAM, and sockets without
-    their generation.
+    """The words of a driver's name that tell devices apart: without vendors, kinds of memory and
+    the form OAM, and sockets without their generation.
     """
     words = re.split(r"[-_\s()]+", name.casefold()[:MAX_NAME])
-    return [_SOCKET.sub("sxm", word) for word in words if word not in _VENDORS and not _MEMORY.fullmatch(word)]
+    return [
+        _SOCKET.sub("sxm", word)
+        for word in words
+        if word not in _VENDORS and not _MEMORY.fullmatch(word)
+    ]
 
 
 def accelerator(name: str) -> Accelerator:
@@ -61,5 +82,7 @@ def accelerator(name: str) -> Accelerator:
     found = find_accelerator(name)
     if found is None:
         shown = name if len(name) <= 60 else f"{name[:60]}..."
-        raise ClusterError(f"unknown accelerator {shown!r}", hint=nearest(shown, accelerator_names()))
+        raise ClusterError(
+            f"unknown accelerator {shown!r}", hint=nearest(shown, accelerator_names())
+        )
     return found

@@ -1,7 +1,9 @@
-"""The fitted constants: few, each owned by an accelerator family, a fabric or a generation of kernels; none by a framework or a source.
+"""The fitted constants: few, each owned by an accelerator family, a fabric or a generation of
+kernels; none by a framework or a source.
 
-Values come from `validation.fit` over published runs (docs/accuracy.md lists rows and confidence). A declaration says what the constant is
-before any run was seen (its prior) and how far physics lets it go; a fit that no row informs returns the prior.
+Values come from `validation.fit` over published runs (docs/accuracy.md lists rows and confidence).
+A declaration says what the constant is before any run was seen (its prior) and how far physics lets
+it go; a fit that no row informs returns the prior.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """Values of all fitted constants, as shipped unless replaced. See `DECLARED` for meaning, owner and prior of each."""
+    """Values of all fitted constants, as shipped unless replaced. See `DECLARED` for meaning, owner
+    and prior of each.
+    """
 
     clock_ampere: float = 1.088
     clock_hopper: float = 1.2401
@@ -41,9 +45,13 @@ class Declared:
     """What a constant is before any run was seen.
 
     Args:
-        name: field of `Constants`. owner: accelerator family, fabric or kernel generation it belongs to.
-        prior: value without any run; spread: standard deviation of its logarithm. low, high: what physics allows.
-        meaning: what it multiplies. source: where prior and spread come from.
+        name: field of `Constants`.
+        owner: accelerator family, fabric or kernel generation it belongs to.
+        prior: value without any run;
+        spread: standard deviation of its logarithm.
+        low, high: what physics allows.
+        meaning: what it multiplies.
+        source: where prior and spread come from.
     """
 
     name: str
@@ -56,24 +64,41 @@ class Declared:
     source: str
 
 
-_POWER: Final = "power physics: a short kernel runs at boost clock, a long run at the power limit; 700 W H100: 783 TFLOP/s, then 600 to 670"
+_POWER: Final = (
+    "power physics: a short kernel runs at boost clock, a long run at the power limit; 700 W H100:"
+    " 783 TFLOP/s, then 600 to 670"
+)
 _CLOCK: Final = "seconds of matrix products in long runs over short measurements"
 
 
 def _clock(name: str, owner: str, prior: float, source: str = _POWER) -> Declared:
-    return Declared(name=name, owner=owner, prior=prior, spread=0.07, low=1.0, high=1.8, meaning=_CLOCK, source=source)
+    return Declared(
+        name=name,
+        owner=owner,
+        prior=prior,
+        spread=0.07,
+        low=1.0,
+        high=1.8,
+        meaning=_CLOCK,
+        source=source,
+    )
 
 
 DECLARED: Final = (
     _clock("clock_ampere", "accelerator: A100 and its siblings, 16 bits", 1.05),
     _clock("clock_hopper", "accelerator: H100 and its siblings, 16 bits", 1.2),
-    _clock("clock_hopper_fp8", "accelerator: H100 and its siblings, 8 bits", 1.1, f"{_POWER}; the table's 8-bit kernels include casts"),
+    _clock(
+        "clock_hopper_fp8",
+        "accelerator: H100 and its siblings, 8 bits",
+        1.1,
+        f"{_POWER}; the table's 8-bit kernels include casts",
+    ),
     _clock(
         "clock_blackwell",
         "accelerator: B200 and its siblings, 16 bits",
         1.5,
-        f"{_POWER}; products in a row on 8 B200: 0.49 of peak forward, 0.455 for weight gradients (MooreThreads/SimuMax, "
-        "configs/system/b200_bf16_ceperm.json) against 0.714 in the table",
+        f"{_POWER}; products in a row on 8 B200: 0.49 of peak forward, 0.455 for weight gradients"
+        " (MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json) against 0.714 in the table",
     ),
     _clock("clock_blackwell_fp8", "accelerator: B200 and its siblings, 8 and 4 bits", 1.15),
     Declared(
@@ -93,8 +118,14 @@ DECLARED: Final = (
         spread=0.1,
         low=1.0,
         high=1.6,
-        meaning="traffic of chains of eager kernels over the bytes that they move by count (program/eager.py)",
-        source="the count is of tensors read and written once; sums over rows and tokens run in two passes, below the bandwidth of copies",
+        meaning=(
+            "traffic of chains of eager kernels over the bytes that they move by count"
+            " (program/eager.py)"
+        ),
+        source=(
+            "the count is of tensors read and written once; sums over rows and tokens run in two"
+            " passes, below the bandwidth of copies"
+        ),
     ),
     Declared(
         name="passes_native",
@@ -103,8 +134,14 @@ DECLARED: Final = (
         spread=0.15,
         low=1.0,
         high=2.5,
-        meaning="traffic of element-wise operators that are one kernel in eager PyTorch over the minimal bytes",
-        source="between fused kernels and chains of eager ones: each reads and writes its tensor once; casts and layout copies come on top",
+        meaning=(
+            "traffic of element-wise operators that are one kernel in eager PyTorch over the"
+            " minimal bytes"
+        ),
+        source=(
+            "between fused kernels and chains of eager ones: each reads and writes its tensor once;"
+            " casts and layout copies come on top"
+        ),
     ),
     Declared(
         name="attention_triton",
@@ -114,7 +151,10 @@ DECLARED: Final = (
         low=0.7,
         high=1.5,
         meaning="seconds of the kernel, forward and backward, over the rates that its curve states",
-        source="curve from the FlashAttention-2 paper's figures, read from memory; carried to Hopper by multiprocessors x clock",
+        source=(
+            "curve from the FlashAttention-2 paper's figures, read from memory; carried to Hopper"
+            " by multiprocessors x clock"
+        ),
     ),
     Declared(
         name="overlap_slowdown",
@@ -124,8 +164,10 @@ DECLARED: Final = (
         low=1.0,
         high=2.0,
         meaning="seconds of compute kernels beside a collective over their seconds alone",
-        source="16 to 24 channels of 108 to 132 multiprocessors, twice the bus bandwidth of memory traffic; arXiv 2507.03114: 1.19 over "
-        "whole steps, up to 1.4",
+        source=(
+            "16 to 24 channels of 108 to 132 multiprocessors, twice the bus bandwidth of memory"
+            " traffic; arXiv 2507.03114: 1.19 over whole steps, up to 1.4"
+        ),
     ),
     Declared(
         name="jitter",
@@ -144,8 +186,14 @@ DECLARED: Final = (
         spread=0.5,
         low=5e-6,
         high=1e-4,
-        meaning="seconds of the host for each kernel that no captured graph replays: modules, autograd, tensor wrappers and the launch",
-        source="5 to 10 us for an operator of PyTorch under autograd, 100 us and more for a module of several kernels with quantisers",
+        meaning=(
+            "seconds of the host for each kernel that no captured graph replays: modules, autograd,"
+            " tensor wrappers and the launch"
+        ),
+        source=(
+            "5 to 10 us for an operator of PyTorch under autograd, 100 us and more for a module of"
+            " several kernels with quantisers"
+        ),
     ),
     Declared(
         name="collective_wait_s",
@@ -154,10 +202,16 @@ DECLARED: Final = (
         spread=0.4,
         low=2e-6,
         high=80e-6,
-        meaning="seconds that a blocking collective between a step's kernels takes beyond a test's, for each doubling of members",
-        source="between kernels it waits for the last member and for the events of two streams, which a test in a closed loop hides; "
-        "32, 51 and 87 us for 2, 4 and 8 B200 (MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json: all_gather) against 9, 12 and "
-        "18 us in aiconfigurator-core's table",
+        meaning=(
+            "seconds that a blocking collective between a step's kernels takes beyond a test's, for"
+            " each doubling of members"
+        ),
+        source=(
+            "between kernels it waits for the last member and for the events of two streams, which"
+            " a test in a closed loop hides; 32, 51 and 87 us for 2, 4 and 8 B200"
+            " (MooreThreads/SimuMax, configs/system/b200_bf16_ceperm.json: all_gather) against 9,"
+            " 12 and 18 us in aiconfigurator-core's table"
+        ),
     ),
 )
 
@@ -174,7 +228,9 @@ _FAMILIES: Final = {
 
 
 def slowdown_beside(constants: Constants, *, factor: float) -> float:
-    """Factor >= 1 on kernels beside a collective under `constants`; `factor`: of the device's catalog entry (with the shipped constant)."""
+    """Factor >= 1 on kernels beside a collective under `constants`; `factor`: of the device's
+    catalog entry (with the shipped constant).
+    """
     return max(factor * constants.overlap_slowdown / SHIPPED.overlap_slowdown, 1.0)
 
 
@@ -185,12 +241,16 @@ def names() -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def family_of(accelerator: str) -> str:
-    """Family of `accelerator` (a catalog name): ``ampere``, ``hopper``, ``blackwell``; empty for any other."""
+    """Family of `accelerator` (a catalog name): ``ampere``, ``hopper``, ``blackwell``; empty for
+    any other.
+    """
     return next((f for f, prefixes in _FAMILIES.items() if accelerator.startswith(prefixes)), "")
 
 
 def clock_name(accelerator: str, *, dtype: Dtype) -> str:
-    """The constant that is the sustained clock of `accelerator` (a catalog name) in `dtype`; empty if none is fitted for its family."""
+    """The constant that is the sustained clock of `accelerator` (a catalog name) in `dtype`; empty
+    if none is fitted for its family.
+    """
     family = family_of(accelerator)
     if not family:
         return ""
@@ -199,6 +259,8 @@ def clock_name(accelerator: str, *, dtype: Dtype) -> str:
 
 
 def clock_ratio(constants: Constants, *, accelerator: str, dtype: Dtype) -> float:
-    """Factor on the catalog's sustained clock (which has the shipped constant in it) under `constants`."""
+    """Factor on the catalog's sustained clock (which has the shipped constant in it) under
+    `constants`.
+    """
     name = clock_name(accelerator, dtype=dtype)
     return float(getattr(constants, name) / getattr(SHIPPED, name)) if name else 1.0

@@ -1,4 +1,6 @@
-"""Generations of accelerators, as engines choose kernels and defaults by them: the major number of NVIDIA's compute capability."""
+"""Generations of accelerators, as engines choose kernels and defaults by them: the major number of
+NVIDIA's compute capability.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ _BEGINS: Final = MappingProxyType(
 
 
 def generation_of(device: Accelerator) -> int:
-    """9 for Hopper, 10 for Blackwell of data centres, 12 for Blackwell's other cards; 0 where it is not known (other vendors, a user's
-    own).
+    """9 for Hopper, 10 for Blackwell of data centres, 12 for Blackwell's other cards; 0 where it is
+    not known (other vendors, a user's own).
     """
     if device.vendor != "NVIDIA":
         return 0

@@ -1,6 +1,7 @@
 """Cloud instances as nodes: ``aws-p5.48xlarge``, ``azure-nd96isr-h100-v5``, ``gcp-a3-megagpu-8g``.
 
-Network totals and card counts are from the clouds' own pages and lists; scale-up links and hosts are those of the accelerator's usual node.
+Network totals and card counts are from the clouds' own pages and lists; scale-up links and hosts
+are those of the accelerator's usual node.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from shardwright.hardware.device import Evidence, Origin
 
 
 class InstanceRow(NamedTuple):
-    """An instance: accelerator, devices, island (0 = all its devices), cards, Gb/s of all cards, where from, scale-up GB/s.
+    """An instance: accelerator, devices, island (0 = all its devices), cards, Gb/s of all cards,
+    where from, scale-up GB/s.
 
     Scale-up 0 is the accelerator's usual link.
     """
@@ -47,8 +49,12 @@ _ROWS: Final[dict[str, InstanceRow]] = {
     "aws-p5e.48xlarge": InstanceRow("h200-sxm", 8, 8, 32, 3200, _AWS),
     "aws-p5en.48xlarge": InstanceRow("h200-sxm", 8, 8, 16, 3200, _AWS),
     "aws-p6-b200.48xlarge": InstanceRow("b200-sxm", 8, 8, 8, 3200, _AWS),
-    "aws-p6-b300.48xlarge": InstanceRow("b300-sxm", 8, 8, 16, 6400, f"{_AWS} (17 cards; one taken as front end)"),
-    "aws-p6e-gb200.36xlarge": InstanceRow("gb200-nvl72", 4, 72, 4, 3200, f"{_AWS}; devices and cards from memory"),
+    "aws-p6-b300.48xlarge": InstanceRow(
+        "b300-sxm", 8, 8, 16, 6400, f"{_AWS} (17 cards; one taken as front end)"
+    ),
+    "aws-p6e-gb200.36xlarge": InstanceRow(
+        "gb200-nvl72", 4, 72, 4, 3200, f"{_AWS}; devices and cards from memory"
+    ),
     "aws-g4dn.12xlarge": InstanceRow("t4", 4, 4, 1, 50, "AWS instance page, from memory"),
     "aws-g5.48xlarge": InstanceRow("a10g", 8, 0, 1, 100, _AWS),
     "aws-g6.48xlarge": InstanceRow("l4", 8, 0, 1, 100, _AWS),
@@ -62,20 +68,28 @@ _ROWS: Final[dict[str, InstanceRow]] = {
     "azure-nd96amsr-a100-v4": InstanceRow("a100-sxm-80gb", 8, 8, 8, 1600, _AZURE),
     "azure-nd96isr-h100-v5": InstanceRow("h100-sxm", 8, 8, 8, 3200, _AZURE),
     "azure-nd96isr-h200-v5": InstanceRow("h200-sxm", 8, 8, 8, 3200, _AZURE_MEMORY),
-    "azure-nd96isr-mi300x-v5": InstanceRow("mi300x", 8, 8, 8, 3200, "MicrosoftDocs/azure-docs nd-mi300x-v5-series"),
+    "azure-nd96isr-mi300x-v5": InstanceRow(
+        "mi300x", 8, 8, 8, 3200, "MicrosoftDocs/azure-docs nd-mi300x-v5-series"
+    ),
     "azure-nd128isr-ndr-gb200-v6": InstanceRow("gb200-nvl72", 4, 72, 4, 1600, _AZURE),
     "azure-nc80adis-h100-v5": InstanceRow("h100-nvl", 2, 2, 1, 80, _AZURE_MEMORY),
-    "azure-nc96ads-a100-v4": InstanceRow("a100-pcie-80gb", 4, 2, 1, 80, f"{_AZURE_MEMORY}; NVLink bridges join pairs", 300),
+    "azure-nc96ads-a100-v4": InstanceRow(
+        "a100-pcie-80gb", 4, 2, 1, 80, f"{_AZURE_MEMORY}; NVLink bridges join pairs", 300
+    ),
     "gcp-a2-highgpu-8g": InstanceRow("a100-sxm-40gb", 8, 8, 1, 100, _GCP),
     "gcp-a2-ultragpu-8g": InstanceRow("a100-sxm-80gb", 8, 8, 1, 100, _GCP),
     "gcp-a2-megagpu-16g": InstanceRow("a100-sxm-40gb", 16, 16, 1, 100, _GCP),
-    "gcp-a3-edgegpu-8g": InstanceRow("h100-sxm", 8, 8, 4, 600, f"{_GCP} (excerpts disagree: 600 or 800 Gb/s)"),
+    "gcp-a3-edgegpu-8g": InstanceRow(
+        "h100-sxm", 8, 8, 4, 600, f"{_GCP} (excerpts disagree: 600 or 800 Gb/s)"
+    ),
     "gcp-a3-highgpu-8g": InstanceRow("h100-sxm", 8, 8, 4, 800, _GCP),
     "gcp-a3-megagpu-8g": InstanceRow("h100-sxm", 8, 8, 8, 1600, _GCP),
     "gcp-a3-ultragpu-8g": InstanceRow("h200-sxm", 8, 8, 8, 3200, _GCP),
     "gcp-a4-highgpu-8g": InstanceRow("b200-sxm", 8, 8, 8, 3200, _GCP),
     "gcp-a4x-highgpu-4g": InstanceRow("gb200-nvl72", 4, 72, 4, 1600, _GCP),
-    "gcp-a4x-maxgpu-4g-metal": InstanceRow("gb300-nvl72", 4, 72, 4, 3200, f"{_GCP}; name from memory"),
+    "gcp-a4x-maxgpu-4g-metal": InstanceRow(
+        "gb300-nvl72", 4, 72, 4, 3200, f"{_GCP}; name from memory"
+    ),
     "gcp-g2-standard-96": InstanceRow("l4", 8, 0, 1, 100, _GCP),
 }
 
@@ -110,7 +124,10 @@ def find_instance(name: str) -> NodeKind | None:
 def _instance(name: str) -> NodeKind:
     row = _ROWS[name]
     usual = node_of(accelerator(row.accelerator))
-    origin = Origin(evidence=Evidence.PUBLISHED, reference=f"{row.source}; 0.8 of the line rate and 10 us assumed")
+    origin = Origin(
+        evidence=Evidence.PUBLISHED,
+        reference=f"{row.source}; 0.8 of the line rate and 10 us assumed",
+    )
     scale_up = usual.scale_up
     if row.scale_up_gb_per_s:
         scale_up = nvlink_bridge(gb_per_s=row.scale_up_gb_per_s, latency_s=scale_up.latency_s)

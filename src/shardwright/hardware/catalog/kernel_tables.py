@@ -1,8 +1,10 @@
-"""Measured kernel and collective tables that ship with the package: what they hold, how they are read and looked up.
+"""Measured kernel and collective tables that ship with the package: what they hold, how they are
+read and looked up.
 
-One compressed file an accelerator, written by ``tools/kernel_tables.py``, read when an accelerator that has one is priced first.
-Every entry is a ratio (measured seconds over a formula, a fraction of peak), or comes with the link that it was measured on, so a price
-that uses it rescales with the device. Source: aiconfigurator-core 0.12.0 (Apache-2.0), see ``hardware/tables/ATTRIBUTION.txt``.
+One compressed file an accelerator, written by ``tools/kernel_tables.py``, read when an accelerator
+that has one is priced first. Every entry is a ratio (measured seconds over a formula, a fraction of
+peak), or comes with the link that it was measured on, so a price that uses it rescales with the
+device. Source: aiconfigurator-core 0.12.0 (Apache-2.0), see ``hardware/tables/ATTRIBUTION.txt``.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ Arrays = dict[str, npt.NDArray[np.generic]]
 STEPS_PER_OCTAVE: Final = 48
 """Logarithms of ratios are stored in 48ths of an octave (1.5 %)."""
 
-TABLE_ORIGIN: Final = Origin(evidence=Evidence.MEASURED, reference="kernel tables of aiconfigurator-core 0.12.0")
+TABLE_ORIGIN: Final = Origin(
+    evidence=Evidence.MEASURED, reference="kernel tables of aiconfigurator-core 0.12.0"
+)
 
 TABLES: Final = (
     "a100-sxm-80gb",
@@ -52,7 +56,8 @@ SAME_DIE: Final = {
     "h800-sxm": "h100-sxm",
     "gh200-96gb": "h100-sxm",
 }
-"""Parts with as many multiprocessors of the same kind, whose kernels have the same shape effects; clocks are in the rates."""
+"""Parts with as many multiprocessors of the same kind, whose kernels have the same shape effects;
+clocks are in the rates."""
 
 SAME_LINKS: Final = {"a100-sxm-40gb": "a100-sxm-80gb", "h100-sxm-96gb-500w": "h100-sxm"}
 """Parts on the same board of links and switches."""
@@ -63,7 +68,8 @@ class GemmGrid:
     """Measured seconds over the four-number roofline (with its overhead), on a grid of (m, n, k).
 
     Args:
-        m, n, k: grid points as log2, rising. octaves: log2 of the ratio, shape (m, n, k).
+        m, n, k: grid points as log2, rising.
+        octaves: log2 of the ratio, shape (m, n, k).
         measured: which points are measurements; the others repeat the nearest one.
         compute_efficiency, memory_efficiency, exponent: the roofline that the ratio is over.
     """
@@ -79,7 +85,9 @@ class GemmGrid:
     exponent: float
 
     def corrects(self, rates: GemmRates) -> bool:
-        """Whether `rates` are the roofline that the ratios are over; others (a profile, a file of the user's) are not corrected."""
+        """Whether `rates` are the roofline that the ratios are over; others (a profile, a file of
+        the user's) are not corrected.
+        """
         own = (self.compute_efficiency, self.memory_efficiency, self.exponent)
         theirs = (rates.compute_efficiency, rates.memory_efficiency, rates.exponent)
         return all(map(partial(isclose, rel_tol=1e-6), own, theirs))
@@ -87,10 +95,14 @@ class GemmGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AttentionTable:
-    """Fraction of peak of causal attention, forward, by length and by sequences x query heads; only scores under the mask count.
+    """Fraction of peak of causal attention, forward, by length and by sequences x query heads; only
+    scores under the mask count.
 
     Args:
-        generation: of the kernel. head_dim, value_dim: of a head. length, heads: grid points as log2. fraction: shape (length, heads).
+        generation: of the kernel.
+        head_dim, value_dim: of a head.
+        length, heads: grid points as log2.
+        fraction: shape (length, heads).
     """
 
     generation: str
@@ -103,10 +115,12 @@ class AttentionTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupedTable:
-    """Seconds of an expert's GEMMs over their roofline, by tokens an expert and by the smaller side of an expert's matrix.
+    """Seconds of an expert's GEMMs over their roofline, by tokens an expert and by the smaller side
+    of an expert's matrix.
 
     Args:
-        tokens, width: grid points as log2. octaves: log2 of the ratio, shape (tokens, width).
+        tokens, width: grid points as log2.
+        octaves: log2 of the ratio, shape (tokens, width).
     """
 
     dtype: Dtype
@@ -117,11 +131,15 @@ class GroupedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CollectiveCurve:
-    """Seconds of one collective over `num_devices` devices of an island, at volumes of the full buffer; never falling.
+    """Seconds of one collective over `num_devices` devices of an island, at volumes of the full
+    buffer; never falling.
 
     Args:
-        collective: such as ``all_reduce``. log_volume: log2 of bytes, rising. log_seconds: log2, of the same shape.
-        bandwidth, latency_s: achieved bytes/s and hop latency of the catalog's link, which the curve stands for.
+        collective: such as ``all_reduce``.
+        log_volume: log2 of bytes, rising.
+        log_seconds: log2, of the same shape.
+        bandwidth, latency_s: achieved bytes/s and hop latency of the catalog's link, which the
+            curve stands for.
         efficiency, in_network_reduction: of that link and its switch.
     """
 
@@ -156,17 +174,25 @@ class KernelTables:
         return next((g for g in self.grouped if g.dtype is wanted), None)
 
     def attention_table(self, *, head_dim: int, value_dim: int) -> AttentionTable | None:
-        """The table of that head; of heads with equal dims the nearest dim, by log2, for one that was not measured."""
-        exact = next((a for a in self.attention if (a.head_dim, a.value_dim) == (head_dim, value_dim)), None)
+        """The table of that head; of heads with equal dims the nearest dim, by log2, for one that
+        was not measured.
+        """
+        exact = next(
+            (a for a in self.attention if (a.head_dim, a.value_dim) == (head_dim, value_dim)), None
+        )
         if exact is not None or not self.attention:
             return exact
         square = [a for a in self.attention if a.head_dim == a.value_dim]
         mean = np.log2((head_dim + value_dim) / 2)
-        return min(square, key=lambda a: abs(float(np.log2(a.head_dim)) - float(mean)), default=None)
+        return min(
+            square, key=lambda a: abs(float(np.log2(a.head_dim)) - float(mean)), default=None
+        )
 
 
 def gemm_correction(grid: GemmGrid, *, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
-    """Measured over roofline seconds at each (m, n, k): trilinear in log2, held at the grid's edge beyond it."""
+    """Measured over roofline seconds at each (m, n, k): trilinear in log2, held at the grid's edge
+    beyond it.
+    """
     if not m.shape == n.shape == k.shape:
         m, n, k = (np.ascontiguousarray(side) for side in np.broadcast_arrays(m, n, k))
     result = np.empty(m.size)
@@ -221,26 +247,46 @@ def inside_grid(grid: GemmGrid, *, m: FloatArray, n: FloatArray, k: FloatArray) 
     return np.asarray(inside & grid.measured[places[0], places[1], places[2]], dtype=np.bool_)
 
 
-def attention_fraction(table: AttentionTable, *, length: FloatArray, heads: FloatArray) -> FloatArray:
-    """Fraction of peak at each length and number of heads x sequences: bilinear in log2, held at the edges."""
+def attention_fraction(
+    table: AttentionTable, *, length: FloatArray, heads: FloatArray
+) -> FloatArray:
+    """Fraction of peak at each length and number of heads x sequences: bilinear in log2, held at
+    the edges.
+    """
     return _bilinear(table.length, table.heads, table.fraction, length, heads)
 
 
 def grouped_correction(table: GroupedTable, *, tokens: FloatArray, width: FloatArray) -> FloatArray:
     """Measured over roofline seconds of an expert's GEMMs: bilinear in log2, held at the edges."""
-    return np.asarray(np.exp2(_bilinear(table.tokens, table.width, table.octaves, tokens, width)), dtype=np.float64)
+    return np.asarray(
+        np.exp2(_bilinear(table.tokens, table.width, table.octaves, tokens, width)),
+        dtype=np.float64,
+    )
 
 
-def curve_seconds(curve: CollectiveCurve, *, volume: FloatArray, bandwidth: FloatArray, latency_s: FloatArray) -> FloatArray:
-    """Seconds for `volume` bytes on a link of that achieved bandwidth and hop latency; never falls with volume.
+def curve_seconds(
+    curve: CollectiveCurve, *, volume: FloatArray, bandwidth: FloatArray, latency_s: FloatArray
+) -> FloatArray:
+    """Seconds for `volume` bytes on a link of that achieved bandwidth and hop latency; never falls
+    with volume.
 
         t = s f(volume B / (s b)),   s = latency / L,  B and L those of the curve's link, b the link's
 
-    the only form in which seconds and bytes rescale; f is the curve itself where the link is the catalog's. f is linear in logarithms
-    between points, flat below the first, and goes on with the bandwidth of the last two points beyond the last.
+    the only form in which seconds and bytes rescale; f is the curve itself where the link is the
+    catalog's. f is linear in logarithms between points, flat below the first, and goes on with the
+    bandwidth of the last two points beyond the last.
     """
     result = np.empty(volume.size)
-    _along(curve.log_volume, curve.log_seconds, curve.bandwidth, curve.latency_s, volume, bandwidth, latency_s, result)
+    _along(
+        curve.log_volume,
+        curve.log_seconds,
+        curve.bandwidth,
+        curve.latency_s,
+        volume,
+        bandwidth,
+        latency_s,
+        result,
+    )
     return result
 
 
@@ -280,7 +326,9 @@ def _place(axis: FloatArray, value: FloatArray) -> tuple[IntArray, FloatArray]:
     return low, np.minimum(np.maximum(share, 0.0), 1.0)
 
 
-def _bilinear(first: FloatArray, second: FloatArray, table: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
+def _bilinear(
+    first: FloatArray, second: FloatArray, table: FloatArray, x: FloatArray, y: FloatArray
+) -> FloatArray:
     i, f = _place(first, x)
     j, g = _place(second, y)
     low = table[i, j] + g * (table[i, j + 1] - table[i, j])
@@ -290,7 +338,9 @@ def _bilinear(first: FloatArray, second: FloatArray, table: FloatArray, x: Float
 
 @lru_cache(maxsize=64)
 def kernel_tables(accelerator: str) -> KernelTables | None:
-    """Tables for the kernels of the accelerator of that catalog name, its own or those of the same die; None where there are none."""
+    """Tables for the kernels of the accelerator of that catalog name, its own or those of the same
+    die; None where there are none.
+    """
     name = SAME_DIE.get(accelerator, accelerator)
     return _read(name) if name in TABLES else None
 
@@ -299,8 +349,9 @@ def kernel_tables(accelerator: str) -> KernelTables | None:
 def collective_curves(node: NodeKind) -> tuple[CollectiveCurve, ...]:
     """Measured collectives in an island of that kind of node; empty where there are none.
 
-    They stand for the catalog's link and any that has its latency and bandwidth rescaled. A link of another efficiency, without latency, or
-    of a switch that reduces where the catalog's does not (or the other way round), is described by its own numbers alone.
+    They stand for the catalog's link and any that has its latency and bandwidth rescaled. A link of
+    another efficiency, without latency, or of a switch that reduces where the catalog's does not
+    (or the other way round), is described by its own numbers alone.
     """
     name = SAME_LINKS.get(node.accelerator.name, node.accelerator.name)
     if name not in TABLES or node.scale_up.latency_s <= 0.0:
@@ -314,14 +365,21 @@ def _read(name: str) -> KernelTables:
     file = Path(tables.__file__).with_name(f"{name}.npz")
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
         arrays: Arrays = {key: archive[key] for key in archive.files}
-    by_kind: dict[str, dict[str, Arrays]] = {"gemm": {}, "attention": {}, "grouped": {}, "curve": {}}
+    by_kind: dict[str, dict[str, Arrays]] = {
+        "gemm": {},
+        "attention": {},
+        "grouped": {},
+        "curve": {},
+    }
     for key, array in arrays.items():
         kind, entry, field = key.split("|")
         by_kind[kind].setdefault(entry, {})[field] = array
     return KernelTables(
         accelerator=name,
         gemm=tuple(_gemm(entry, fields) for entry, fields in by_kind["gemm"].items()),
-        attention=tuple(_attention(entry, fields) for entry, fields in by_kind["attention"].items()),
+        attention=tuple(
+            _attention(entry, fields) for entry, fields in by_kind["attention"].items()
+        ),
         grouped=tuple(_grouped(entry, fields) for entry, fields in by_kind["grouped"].items()),
         curves=tuple(_curve(entry, fields) for entry, fields in by_kind["curve"].items()),
     )
@@ -339,7 +397,9 @@ def _log2(array: npt.NDArray[np.generic]) -> FloatArray:
 
 def _gemm(entry: str, fields: Arrays) -> GemmGrid:
     shape = tuple(len(fields[axis]) for axis in ("m", "n", "k"))
-    bits = np.unpackbits(np.asarray(fields["measured"], dtype=np.uint8))[: shape[0] * shape[1] * shape[2]]
+    bits = np.unpackbits(np.asarray(fields["measured"], dtype=np.uint8))[
+        : shape[0] * shape[1] * shape[2]
+    ]
     roofline = _floats(fields["roofline"])
     return GemmGrid(
         dtype=Dtype(entry),

@@ -1,6 +1,8 @@
-"""NVIDIA accelerators of the data centre. Peaks are dense; memory is what a program may allocate, not the marketing figure.
+"""NVIDIA accelerators of the data centre. Peaks are dense; memory is what a program may allocate,
+not the marketing figure.
 
-nvidia-smi's total less 0.6 GiB is what the driver leaves to a program (81,559 MiB and 79.11 GiB on an H100).
+nvidia-smi's total less 0.6 GiB is what the driver leaves to a program (81,559 MiB and 79.11 GiB on
+an H100).
 """
 
 from __future__ import annotations
@@ -21,63 +23,127 @@ from shardwright.hardware.catalog.rates import (
     hopper_attention,
     like_gemm,
 )
-from shardwright.hardware.catalog.sheet import AMPERE_FAILURES, HOPPER_FAILURES, listed, tensor_cores
+from shardwright.hardware.catalog.sheet import (
+    AMPERE_FAILURES,
+    HOPPER_FAILURES,
+    listed,
+    tensor_cores,
+)
 from shardwright.hardware.device import GemmRates
 
 _TABLES: Final = "aiconfigurator-core 0.12.0 system file"
 _SHEET: Final = "NVIDIA data sheet, from memory"
 
 
-def _both(*, efficiency: tuple[float, float], overhead_us: float, exponent: float, sustained: float, p90: float) -> tuple[GemmRates, ...]:
+def _both(
+    *,
+    efficiency: tuple[float, float],
+    overhead_us: float,
+    exponent: float,
+    sustained: float,
+    p90: float,
+) -> tuple[GemmRates, ...]:
     return tuple(
-        fitted_gemm(dtype, efficiency=efficiency, overhead_us=overhead_us, exponent=exponent, sustained=sustained, p90=p90)
+        fitted_gemm(
+            dtype,
+            efficiency=efficiency,
+            overhead_us=overhead_us,
+            exponent=exponent,
+            sustained=sustained,
+            p90=p90,
+        )
         for dtype in (Dtype.BF16, Dtype.FP16)
     )
 
 
-A100_GEMM: Final = _both(efficiency=(0.849, 0.758), overhead_us=5.6, exponent=1.6, sustained=SUSTAINED_A100, p90=0.19)
+A100_GEMM: Final = _both(
+    efficiency=(0.849, 0.758), overhead_us=5.6, exponent=1.6, sustained=SUSTAINED_A100, p90=0.19
+)
 _HOPPER_FP8: Final = fitted_gemm(
-    Dtype.FP8, efficiency=(0.588, 0.841), overhead_us=13.3, exponent=1.9, sustained=SUSTAINED_H100_FP8, p90=0.24
+    Dtype.FP8,
+    efficiency=(0.588, 0.841),
+    overhead_us=13.3,
+    exponent=1.9,
+    sustained=SUSTAINED_H100_FP8,
+    p90=0.24,
 )
 H100_GEMM: Final = (
-    *_both(efficiency=(0.779, 0.830), overhead_us=3.4, exponent=2.9, sustained=SUSTAINED_H100, p90=0.15),
+    *_both(
+        efficiency=(0.779, 0.830), overhead_us=3.4, exponent=2.9, sustained=SUSTAINED_H100, p90=0.15
+    ),
     _HOPPER_FP8,
 )
 _H200_GEMM: Final = (
-    *_both(efficiency=(0.804, 0.835), overhead_us=3.8, exponent=3.2, sustained=SUSTAINED_H100, p90=0.17),
+    *_both(
+        efficiency=(0.804, 0.835), overhead_us=3.8, exponent=3.2, sustained=SUSTAINED_H100, p90=0.17
+    ),
     like_gemm(_HOPPER_FP8, name="h100-sxm", error=0.19),
 )
 # The fit took 8 TB/s as the peak; the efficiency here is against the 7.7 TB/s of the sheet.
 _B200_GEMM: Final = (
-    *_both(efficiency=(0.714, 0.775 * 8.0 / 7.7), overhead_us=3.3, exponent=2.6, sustained=SUSTAINED_B200, p90=0.25),
-    fitted_gemm(Dtype.FP8, efficiency=(0.546, 0.772 * 8.0 / 7.7), overhead_us=15.7, exponent=1.4, sustained=SUSTAINED_B200_FP8, p90=0.25),
-    fitted_gemm(Dtype.FP4, efficiency=(0.384, 0.514 * 8.0 / 7.7), overhead_us=10.6, exponent=2.8, sustained=SUSTAINED_B200_FP8, p90=0.50),
+    *_both(
+        efficiency=(0.714, 0.775 * 8.0 / 7.7),
+        overhead_us=3.3,
+        exponent=2.6,
+        sustained=SUSTAINED_B200,
+        p90=0.25,
+    ),
+    fitted_gemm(
+        Dtype.FP8,
+        efficiency=(0.546, 0.772 * 8.0 / 7.7),
+        overhead_us=15.7,
+        exponent=1.4,
+        sustained=SUSTAINED_B200_FP8,
+        p90=0.25,
+    ),
+    fitted_gemm(
+        Dtype.FP4,
+        efficiency=(0.384, 0.514 * 8.0 / 7.7),
+        overhead_us=10.6,
+        exponent=2.8,
+        sustained=SUSTAINED_B200_FP8,
+        p90=0.50,
+    ),
 )
 
 
 _FIXED_POWER: Final = 0.17
-"""Share of a device's power limit that no clock of the matrix units changes: leakage and idle units (70 W of 700 on an idle H100), and HBM
-under a matrix product, about a third of 150 W at full traffic (5 to 6 pJ a bit); from memory.
+"""Share of a device's power limit that no clock of the matrix units changes: leakage and idle units
+(70 W of 700 on an idle H100), and HBM under a matrix product, about a third of 150 W at full
+traffic (5 to 6 pJ a bit); from memory.
 """
 
 
 def _siblings(
-    rates: tuple[GemmRates, ...], *, name: str, power: float = 1.0, peak: float = 1.0, error: float = 0.25
+    rates: tuple[GemmRates, ...],
+    *,
+    name: str,
+    power: float = 1.0,
+    peak: float = 1.0,
+    error: float = 0.25,
 ) -> tuple[GemmRates, ...]:
-    """Rates of a sibling with `power` times the power limit and `peak` times the FLOP/s at one clock.
+    """Rates of a sibling with `power` times the power limit and `peak` times the FLOP/s at one
+    clock.
 
-    sustained x ((1 - s) peak / (power - s))^(1/3): what is left of the limit beside the fixed share s goes into units whose power grows
-    with the cube of their clock.
+    sustained x ((1 - s) peak / (power - s))^(1/3): what is left of the limit beside the fixed share
+    s goes into units whose power grows with the cube of their clock.
     """
     slower = ((1.0 - _FIXED_POWER) * peak / (power - _FIXED_POWER)) ** (1 / 3)
-    return tuple(like_gemm(g, name=name, sustained=max(g.sustained * slower, 1.0), error=error) for g in rates)
+    return tuple(
+        like_gemm(g, name=name, sustained=max(g.sustained * slower, 1.0), error=error)
+        for g in rates
+    )
 
 
 _nvidia: Final = partial(listed, vendor="NVIDIA")
 _ampere: Final = partial(_nvidia, attention=ampere_attention())
-_a100: Final = partial(_ampere, peaks=tensor_cores(bf16=312, fp16=312, tf32=156, fp32=19.5), failures=AMPERE_FAILURES)
+_a100: Final = partial(
+    _ampere, peaks=tensor_cores(bf16=312, fp16=312, tf32=156, fp32=19.5), failures=AMPERE_FAILURES
+)
 _hopper: Final = partial(_nvidia, attention=hopper_attention(), failures=HOPPER_FAILURES)
-_h100: Final = partial(_hopper, peaks=tensor_cores(bf16=989, fp16=989, fp8=1979, tf32=494.5, fp32=67))
+_h100: Final = partial(
+    _hopper, peaks=tensor_cores(bf16=989, fp16=989, fp8=1979, tf32=494.5, fp32=67)
+)
 _blackwell: Final = partial(_nvidia, attention=blackwell_attention())
 
 AMPERE: Final = (
@@ -132,14 +198,20 @@ HOPPER: Final = (
         "h100-sxm h100 h100-80gb h100-sxm5 h100-sxm-80gb h100-sxm5-80gb",
         memory_gib=79.11,
         bandwidth=3350,
-        reference=f"{_TABLES} h100_sxm; 79.11 GiB allocatable as PyTorch reports (vllm-project/vllm#27508)",
+        reference=(
+            f"{_TABLES} h100_sxm; 79.11 GiB allocatable as PyTorch reports"
+            " (vllm-project/vllm#27508)"
+        ),
         gemm=H100_GEMM,
     ),
     _h100(
         "h100-sxm-96gb-500w h100-96gb-hbm2e-500w h100-96gb",
         memory_gib=95.04,
         bandwidth=2400,
-        reference="H100 with 96 GB of HBM2e and a 500 W limit, as in torchtitan's benchmarks; bandwidth and 95.04 GiB from memory",
+        reference=(
+            "H100 with 96 GB of HBM2e and a 500 W limit, as in torchtitan's benchmarks; bandwidth"
+            " and 95.04 GiB from memory"
+        ),
         gemm=_siblings(H100_GEMM, name="h100-sxm", power=500 / 700),
     ),
     _hopper(

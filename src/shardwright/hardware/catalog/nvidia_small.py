@@ -1,6 +1,8 @@
-"""NVIDIA accelerators without a switch between them: Volta, Turing, inference cards and consumer cards.
+"""NVIDIA accelerators without a switch between them: Volta, Turing, inference cards and consumer
+cards.
 
-Consumer cards halve the rate of fp16 and fp8 units when they accumulate in fp32, which training needs: the peaks here are those.
+Consumer cards halve the rate of fp16 and fp8 units when they accumulate in fp32, which training
+needs: the peaks here are those.
 """
 
 from __future__ import annotations
@@ -36,15 +38,19 @@ NVIDIA_SMALL: Final = (
         kernels=BEFORE_AMPERE,
         reference=f"{_SHEET}; no bf16 units",
     ),
-    # 70 W against 65 TFLOP/s of peak: the mean of 100 products of 4096^3 is 24 TFLOP/s, under the power limit (forums.developer.nvidia.com,
-    # "About GPU peak performance", 264462): 0.7 x 65 / 1.9.
+    # 70 W against 65 TFLOP/s of peak: the mean of 100 products of 4096^3 is 24 TFLOP/s, under the
+    # power limit (forums.developer.nvidia.com, "About GPU peak performance", 264462): 0.7 x 65 /
+    # 1.9.
     _card(
         "t4 t4-16gb",
         memory_gib=14.75,
         bandwidth=320,
         peaks=tensor_cores(fp16=65, fp32=8.1),
         kernels=BEFORE_AMPERE,
-        reference=f"{_SHEET}; no bf16 units; 14.75 GiB allocatable as PyTorch reports (hpcaitech/Open-Sora#697)",
+        reference=(
+            f"{_SHEET}; no bf16 units; 14.75 GiB allocatable as PyTorch reports"
+            " (hpcaitech/Open-Sora#697)"
+        ),
         sustained=1.9,
     ),
     _card(
@@ -98,10 +104,13 @@ NVIDIA_SMALL: Final = (
         reference="NVIDIA RTX Blackwell white paper, fp32 accumulation, from memory",
     ),
     _ampere(
-        "rtx-pro-6000 rtx-pro-6000-server rtx-pro-6000-blackwell rtx-pro-6000-blackwell-server-edition",
+        "rtx-pro-6000 rtx-pro-6000-server rtx-pro-6000-blackwell"
+        " rtx-pro-6000-blackwell-server-edition",
         memory_gib=94.97,
         bandwidth=1597,
         peaks=tensor_cores(bf16=467.8, fp16=467.8, fp8=935.6, fp4=1871.2, tf32=233.9, fp32=117),
-        reference=f"{_TABLES} rtx_pro_6000_server (FLOP/s at 2,430 MHz); bandwidth and memory from memory",
+        reference=(
+            f"{_TABLES} rtx_pro_6000_server (FLOP/s at 2,430 MHz); bandwidth and memory from memory"
+        ),
     ),
 )

@@ -1,4 +1,6 @@
-"""Accelerators of AMD, Google, Intel, Huawei and AWS. None has kernel tables here: rates are stated defaults with a wide error."""
+"""Accelerators of AMD, Google, Intel, Huawei and AWS. None has kernel tables here: rates are stated
+defaults with a wide error.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from typing import Final
 from shardwright.hardware.catalog.sheet import listed, tensor_cores
 from shardwright.hardware.device import Evidence
 
-# Large GEMMs on these parts reach a smaller share of peak than on NVIDIA's (a common finding; no table here).
+# Large GEMMs on these parts reach a smaller share of peak than on NVIDIA's (a common finding; no
+# table here).
 _amd: Final = partial(listed, vendor="AMD", compute=0.55)
 
 AMD: Final = (
@@ -17,7 +20,10 @@ AMD: Final = (
         memory_gib=63.98,
         bandwidth=1638,
         peaks=tensor_cores(bf16=191.5, fp16=191.5, fp32=23.9),
-        reference="AMD MI250X data sheet, from memory; one of the two dies of a package, which programs see as a device",
+        reference=(
+            "AMD MI250X data sheet, from memory; one of the two dies of a package, which programs"
+            " see as a device"
+        ),
     ),
     _amd(
         "mi300x mi300x-192gb mi300",
@@ -42,7 +48,8 @@ AMD: Final = (
     ),
 )
 
-# Systolic arrays with a compiler that knows all shapes: an assumed 0.8 of peak for large GEMMs, no clock loss.
+# Systolic arrays with a compiler that knows all shapes: an assumed 0.8 of peak for large GEMMs, no
+# clock loss.
 _tpu: Final = partial(listed, vendor="Google", compute=0.8, sustained=1.05)
 
 GOOGLE: Final = (
@@ -114,7 +121,10 @@ OTHERS: Final = (
         memory_gib=61.0,
         bandwidth=1600,
         peaks=tensor_cores(bf16=320, fp16=320),
-        reference="assumed: sources conflict (a web page says 320 TFLOP/s and 400 GB/s of memory; 1.6 TB/s is commonly quoted)",
+        reference=(
+            "assumed: sources conflict (a web page says 320 TFLOP/s and 400 GB/s of memory; 1.6"
+            " TB/s is commonly quoted)"
+        ),
     ),
     _ascend(
         "ascend-910c 910c ascend910c",

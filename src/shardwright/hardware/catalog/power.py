@@ -1,4 +1,6 @@
-"""Power limits of accelerators, as their makers print them: the most that a board draws for longer than an instant."""
+"""Power limits of accelerators, as their makers print them: the most that a board draws for longer
+than an instant.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from typing import Final
 from shardwright.hardware.device import Accelerator, Evidence, Origin
 from shardwright.lazy_dataclass import dataclass
 
-_SHEET: Final = Origin(evidence=Evidence.PUBLISHED, reference="NVIDIA data sheet (thermal design power), from memory")
+_SHEET: Final = Origin(
+    evidence=Evidence.PUBLISHED, reference="NVIDIA data sheet (thermal design power), from memory"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

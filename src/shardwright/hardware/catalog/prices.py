@@ -1,6 +1,8 @@
-"""Public list prices, on demand: what a device costs an hour, as clouds ask it in public, before any discount.
+"""Public list prices, on demand: what a device costs an hour, as clouds ask it in public, before
+any discount.
 
-Facts of their day: AWS's are those after its cut of June 2025. A device by itself has the price of the cheapest entry that has it.
+Facts of their day: AWS's are those after its cut of June 2025. A device by itself has the price of
+the cheapest entry that has it.
 """
 
 from __future__ import annotations
@@ -18,13 +20,19 @@ from shardwright.hardware.device import Evidence, Origin
 from shardwright.lazy_dataclass import dataclass
 
 _CATALOG: Final = "skypilot-org/skypilot-catalog, catalogs/v8"
-_AWS: Final = f"AWS us-east-1 on demand, Linux: {_CATALOG}/aws/vms.csv, commit 00148f2, after June 2025"
+_AWS: Final = (
+    f"AWS us-east-1 on demand, Linux: {_CATALOG}/aws/vms.csv, commit 00148f2, after June 2025"
+)
 _GCP: Final = f"Google Cloud on demand: {_CATALOG}/gcp/vms.csv, commit 006059e"
 _LAMBDA: Final = f"Lambda on demand, 8 devices: {_CATALOG}/lambda/vms.csv, commit 0f40703"
 _NEBIUS: Final = f"Nebius on demand, 8 devices: {_CATALOG}/nebius/vms.csv, commit 0082b04"
-_NEBIUS_4: Final = f"Nebius on demand, 4 devices: {_CATALOG}/nebius/vms.csv, commit 0082b04, eu-north1"
+_NEBIUS_4: Final = (
+    f"Nebius on demand, 4 devices: {_CATALOG}/nebius/vms.csv, commit 0082b04, eu-north1"
+)
 _OCI: Final = f"Oracle Cloud on demand, bare metal: {_CATALOG}/oci/vms.csv, commit 0588751, 2026"
-_HYPERSTACK: Final = f"Hyperstack on demand, 8 devices: {_CATALOG}/hyperstack/vms.csv, commit fdc9d90"
+_HYPERSTACK: Final = (
+    f"Hyperstack on demand, 8 devices: {_CATALOG}/hyperstack/vms.csv, commit fdc9d90"
+)
 _VERDA: Final = f"Verda on demand: {_CATALOG}/verda/vms.csv, commit 000c1d0, 2026"
 _RUNPOD: Final = "RunPod, secure cloud, on demand"
 _AWS_MEMORY: Final = "AWS us-east-1 on demand, Linux, 2025, from memory"
@@ -37,7 +45,9 @@ class ListPrice:
     """What one device costs an hour.
 
     Args:
-        of: whose price it is. usd_per_hour: of a device, in US dollars. source: who asks it, where that stands, and as of when.
+        of: whose price it is.
+        usd_per_hour: of a device, in US dollars.
+        source: who asks it, where that stands, and as of when.
     """
 
     of: str
@@ -67,7 +77,12 @@ INSTANCE_PRICES: Final[Mapping[str, ListPrice]] = MappingProxyType(
             _instance("aws-g6e.48xlarge", 30.13118, 8, _AWS_MEMORY),
             _instance("aws-trn1.32xlarge", 21.5, 16, _AWS_MEMORY),
             _instance("aws-trn1n.32xlarge", 24.78, 16, _AWS_MEMORY),
-            _instance("aws-trn2.48xlarge", 35.7608, 16, "AWS capacity blocks, us-east-2, 2025, from memory"),
+            _instance(
+                "aws-trn2.48xlarge",
+                35.7608,
+                16,
+                "AWS capacity blocks, us-east-2, 2025, from memory",
+            ),
             _instance("azure-nd40rs-v2", 22.032, 8, _AZURE_MEMORY),
             _instance("azure-nc96ads-a100-v4", 14.692, 4, _AZURE_MEMORY),
             _instance("azure-nc80adis-h100-v5", 13.962, 2, _AZURE_MEMORY),
@@ -88,9 +103,20 @@ DEVICE_PRICES: Final[tuple[tuple[str, ListPrice], ...]] = (
     ("b200-sxm", _instance("nebius gpu-b200-sxm", 44.0, 8, f"{_NEBIUS}, us-central1")),
     ("b200-sxm", _instance("lambda gpu_8x_b200_sxm6", 53.52, 8, _LAMBDA)),
     ("a100-pcie-80gb", _instance("hyperstack n3-A100x8", 10.8, 8, _HYPERSTACK)),
-    ("a100-pcie-40gb", _instance("lambda gpu_1x_a100", 1.29, 1, "Lambda on demand, 2025, from memory")),
+    (
+        "a100-pcie-40gb",
+        _instance("lambda gpu_1x_a100", 1.29, 1, "Lambda on demand, 2025, from memory"),
+    ),
     ("h100-pcie", _instance("hyperstack n3-H100x8", 15.2, 8, _HYPERSTACK)),
-    ("gh200-96gb", _instance("lambda gpu_1x_gh200", 2.29, 1, f"Lambda on demand: {_CATALOG}/lambda/vms.csv, commit 0f40703")),
+    (
+        "gh200-96gb",
+        _instance(
+            "lambda gpu_1x_gh200",
+            2.29,
+            1,
+            f"Lambda on demand: {_CATALOG}/lambda/vms.csv, commit 0f40703",
+        ),
+    ),
     ("b300-sxm", _instance("oracle BM.GPU.B300.8", 120.0, 8, _OCI)),
     ("b300-sxm", _instance("verda 4B300.120V", 27.96, 4, _VERDA)),
     ("gb200-nvl72", _instance("oracle BM.GPU.GB200.4", 64.0, 4, _OCI)),
@@ -100,16 +126,46 @@ DEVICE_PRICES: Final[tuple[tuple[str, ListPrice], ...]] = (
     ("l4", _instance("runpod L4", 0.44, 1, f"{_RUNPOD}, as SkyPilot listed it in 2025")),
     ("a10", _instance("oracle BM.GPU.A10.4", 8.0, 4, _OCI)),
     ("rtx-3090", _instance("runpod RTX 3090", 0.46, 1, f"{_RUNPOD}, 2025, from memory")),
-    ("rtx-4090", _instance("runpod RTX 4090", 0.69, 1, f"{_RUNPOD}, as SkyPilot listed it in June 2026")),
+    (
+        "rtx-4090",
+        _instance("runpod RTX 4090", 0.69, 1, f"{_RUNPOD}, as SkyPilot listed it in June 2026"),
+    ),
     ("rtx-5090", _instance("runpod RTX 5090", 0.94, 1, f"{_RUNPOD}, 2025, from memory")),
     ("rtx-pro-6000", _instance("oracle BM.GPU.RTXPRO.8", 36.0, 8, _OCI)),
     ("rtx-pro-6000", _instance("verda 4RTXPRO6000.120V", 6.76, 4, _VERDA)),
     ("mi300x", _instance("oracle BM.GPU.MI300X.8", 48.0, 8, _OCI)),
-    ("mi300x", _instance("vultr MI300X", 1.85, 1, "Vultr on demand, as comparisons of prices listed it in May 2026")),
-    ("mi325x", _instance("tensorwave MI325X", 1.95, 1, "TensorWave on demand, as comparisons of prices listed it in May 2026")),
+    (
+        "mi300x",
+        _instance(
+            "vultr MI300X",
+            1.85,
+            1,
+            "Vultr on demand, as comparisons of prices listed it in May 2026",
+        ),
+    ),
+    (
+        "mi325x",
+        _instance(
+            "tensorwave MI325X",
+            1.95,
+            1,
+            "TensorWave on demand, as comparisons of prices listed it in May 2026",
+        ),
+    ),
     ("mi355x", _instance("oracle BM.GPU.MI355X.8", 68.8, 8, _OCI)),
-    ("gaudi-2", _instance("intel developer cloud Gaudi 2", 10.42, 8, "Intel Developer Cloud on demand, January 2024, from memory")),
-    ("gaudi-3", _instance("ibm gx3d-160x1792x8gaudi3", 60.0, 8, "IBM Cloud on demand, 2025, from memory")),
+    (
+        "gaudi-2",
+        _instance(
+            "intel developer cloud Gaudi 2",
+            10.42,
+            8,
+            "Intel Developer Cloud on demand, January 2024, from memory",
+        ),
+    ),
+    (
+        "gaudi-3",
+        _instance("ibm gx3d-160x1792x8gaudi3", 60.0, 8, "IBM Cloud on demand, 2025, from memory"),
+    ),
     ("tpu-v3", _instance("tpu-v3", 2.2, 1, _GCP_MEMORY)),
     ("tpu-v4", _instance("tpu-v4", 3.22, 1, _GCP_MEMORY)),
     ("tpu-v5e", _instance("tpu-v5e", 1.2, 1, _GCP_MEMORY)),
@@ -121,7 +177,9 @@ DEVICE_PRICES: Final[tuple[tuple[str, ListPrice], ...]] = (
 
 
 def list_price(kind: NodeKind) -> ListPrice | None:
-    """The list price of a device of a node: an instance's own, else the lowest that is known of the accelerator; None if none is."""
+    """The list price of a device of a node: an instance's own, else the lowest that is known of the
+    accelerator; None if none is.
+    """
     if find_instance(kind.name) is not None:
         return INSTANCE_PRICES.get(kind.name)
     device = kind.accelerator.name
@@ -134,15 +192,28 @@ def list_price(kind: NodeKind) -> ListPrice | None:
 
 
 NOT_RENTED: Final = frozenset(
-    ["a30", "a800-sxm-80gb", "h800-sxm", "h20", "h100-sxm-96gb-500w", "mi250x", "ascend-910b", "ascend-910c", "trainium-3"]
+    [
+        "a30",
+        "a800-sxm-80gb",
+        "h800-sxm",
+        "h20",
+        "h100-sxm-96gb-500w",
+        "mi250x",
+        "ascend-910b",
+        "ascend-910c",
+        "trainium-3",
+    ]
 )
-"""Accelerators without a public price an hour in dollars: of one laboratory, of one country, or sold by reservation alone."""
+"""Accelerators without a public price an hour in dollars: of one laboratory, of one country, or
+sold by reservation alone."""
 GIVE_A_PRICE: Final = "dollars_per_device_hour: 2.5 in a cluster file"
 """How a price is given where no public one is known."""
 
 
 def with_prices(cluster: Cluster) -> Cluster:
-    """The cluster with a price for every node group: what the cluster says, else the list price; a group without either stays without."""
+    """The cluster with a price for every node group: what the cluster says, else the list price; a
+    group without either stays without.
+    """
     groups = tuple(_priced(group) for group in cluster.groups)
     return cluster if groups == cluster.groups else replace(cluster, groups=groups)
 
@@ -151,7 +222,9 @@ def _priced(group: NodeGroup) -> NodeGroup:
     found = None if group.price else list_price(group.kind)
     if found is None:
         return group
-    origin = Origin(evidence=Evidence.ASSUMED, reference=f"list price of {found.of}: {found.source}")
+    origin = Origin(
+        evidence=Evidence.ASSUMED, reference=f"list price of {found.of}: {found.source}"
+    )
     return replace(group, price=found.usd_per_hour, price_origin=origin)
 
 
@@ -164,7 +237,8 @@ def price_name(name: str) -> str:
     instance, device = find_instance(name), find_accelerator(name)
     if instance is None and device is None:
         raise UsageError(
-            f"--price: unknown accelerator or instance {name[:60]!r}", hint=nearest(name[:60], (*accelerator_names(), *instance_names()))
+            f"--price: unknown accelerator or instance {name[:60]!r}",
+            hint=nearest(name[:60], (*accelerator_names(), *instance_names())),
         )
     return instance.name if instance is not None else device.name if device is not None else name
 
@@ -173,16 +247,23 @@ def cluster_prices(cluster: Cluster, given: Mapping[str, float]) -> tuple[ListPr
     """A price for every kind of node of a cluster; () where one has none.
 
     Args:
-        given: dollars a device-hour by `price_name`, or under the empty name of all: they stand before what the cluster itself says, and
-            that before list prices.
+        given: dollars a device-hour by `price_name`, or under the empty name of all: they stand
+            before what the cluster itself says, and that before list prices.
     """
     found: list[ListPrice] = []
     for group in cluster.groups:
         names = (group.kind.name, group.kind.accelerator.name, "")
         own, source = next((given[name] for name in names if name in given), None), "as given"
         if own is None and group.price:
-            own, source = group.price, f"as the cluster says{f', in {group.zone}' if group.zone else ''}"
-        price = ListPrice(of=group.kind.name, usd_per_hour=own, source=source) if own is not None else list_price(group.kind)
+            own, source = (
+                group.price,
+                f"as the cluster says{f', in {group.zone}' if group.zone else ''}",
+            )
+        price = (
+            ListPrice(of=group.kind.name, usd_per_hour=own, source=source)
+            if own is not None
+            else list_price(group.kind)
+        )
         if price is None:
             return ()
         found.append(price)

@@ -1,4 +1,6 @@
-"""Published training clusters with their switch tiers: ``meta-24k-roce:16384``, ``dgx-superpod-h100``."""
+"""Published training clusters with their switch tiers: ``meta-24k-roce:16384``,
+``dgx-superpod-h100``.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ class PublishedCluster:
     """A cluster that a paper or a reference architecture describes.
 
     Args:
-        num_devices: its full size. network_gbit_per_s: of one device; 0.0 = as the accelerator's usual node.
-        fabric: its switch tiers, from the nodes upward. source: where it is described.
+        num_devices: its full size.
+        network_gbit_per_s: of one device; 0.0 = as the accelerator's usual node.
+        fabric: its switch tiers, from the nodes upward.
+        source: where it is described.
     """
 
     name: str
@@ -34,7 +38,9 @@ class PublishedCluster:
 
 
 def _tier(name: str, devices: int, *, over: float = 1.0, rails: bool = False) -> FabricTier:
-    return FabricTier(name=name, num_devices=devices, oversubscription=over, latency_s=0.0, rails=rails)
+    return FabricTier(
+        name=name, num_devices=devices, oversubscription=over, latency_s=0.0, rails=rails
+    )
 
 
 PUBLISHED: Final = (
@@ -44,7 +50,10 @@ PUBLISHED: Final = (
         num_devices=24576,
         network_gbit_per_s=400,
         fabric=(_tier("rack", 16), _tier("pod", 3072), _tier("aggregation", 0, over=7.0)),
-        source="Llama 3 paper (arXiv 2407.21783): racks of 16, 8 pods of 3,072 with full bisection, 1:7 between pods",
+        source=(
+            "Llama 3 paper (arXiv 2407.21783): racks of 16, 8 pods of 3,072 with full bisection,"
+            " 1:7 between pods"
+        ),
     ),
     PublishedCluster(
         name="dgx-superpod-h100",
@@ -52,7 +61,10 @@ PUBLISHED: Final = (
         num_devices=1016,
         network_gbit_per_s=400,
         fabric=(_tier("leaf", 256, rails=True), _tier("spine", 0)),
-        source="NVIDIA DGX SuperPOD H100 reference architecture RA-11333-001 (4 units, 127 nodes); 1:1 from memory",
+        source=(
+            "NVIDIA DGX SuperPOD H100 reference architecture RA-11333-001 (4 units, 127 nodes); 1:1"
+            " from memory"
+        ),
     ),
     PublishedCluster(
         name="dgx-superpod-b200",
@@ -75,8 +87,15 @@ PUBLISHED: Final = (
         accelerator="h800-sxm",
         num_devices=15360,
         network_gbit_per_s=400,
-        fabric=(_tier("segment", 1024, rails=True), _tier("pod", 15360), _tier("core", 0, over=15.0)),
-        source="Alibaba HPN (SIGCOMM 2024), as quoted on the web; accelerator assumed H800-class, 15:1 core from memory",
+        fabric=(
+            _tier("segment", 1024, rails=True),
+            _tier("pod", 15360),
+            _tier("core", 0, over=15.0),
+        ),
+        source=(
+            "Alibaba HPN (SIGCOMM 2024), as quoted on the web; accelerator assumed H800-class, 15:1"
+            " core from memory"
+        ),
     ),
     PublishedCluster(
         name="fire-flyer-2",
@@ -85,7 +104,10 @@ PUBLISHED: Final = (
         network_gbit_per_s=25,
         nics=1,
         fabric=(_tier("zone", 6400), _tier("inter-zone", 0, over=4.0)),
-        source="Fire-Flyer AI-HPC (arXiv 2408.14158): two zones of 800 nodes, one 200 Gb/s card a node; the limit between zones is assumed",
+        source=(
+            "Fire-Flyer AI-HPC (arXiv 2408.14158): two zones of 800 nodes, one 200 Gb/s card a"
+            " node; the limit between zones is assumed"
+        ),
     ),
     PublishedCluster(
         name="deepseek-v3-h800",
@@ -93,7 +115,9 @@ PUBLISHED: Final = (
         num_devices=2048,
         network_gbit_per_s=400,
         fabric=(_tier("leaf", 256, rails=True), _tier("spine", 0)),
-        source="DeepSeek-V3 papers: 2,048 H800, 8 planes of a two-layer fat tree; leaf size assumed",
+        source=(
+            "DeepSeek-V3 papers: 2,048 H800, 8 planes of a two-layer fat tree; leaf size assumed"
+        ),
     ),
     PublishedCluster(
         name="azure-gb200-rack",
@@ -128,7 +152,9 @@ PUBLISHED: Final = (
     ),
 )
 
-_BY_KEY: Final[Mapping[str, PublishedCluster]] = MappingProxyType({name_key(c.name): c for c in PUBLISHED})
+_BY_KEY: Final[Mapping[str, PublishedCluster]] = MappingProxyType(
+    {name_key(c.name): c for c in PUBLISHED}
+)
 
 
 def published_names() -> tuple[str, ...]:
@@ -150,13 +176,16 @@ def _node(cluster: PublishedCluster) -> NodeKind:
     return replace(kind, nics=nics, nic=nic, island=cluster.island or kind.island)
 
 
-def published_cluster(cluster: PublishedCluster, *, num_devices: int | None) -> tuple[NodeGroup, tuple[FabricTier, ...]]:
+def published_cluster(
+    cluster: PublishedCluster, *, num_devices: int | None
+) -> tuple[NodeGroup, tuple[FabricTier, ...]]:
     """`num_devices` of a published cluster (None = all) and its switch tiers; no more than it has."""
     kind = _node(cluster)
     count = cluster.num_devices if num_devices is None else num_devices
     if count > cluster.num_devices:
         raise ClusterError(
-            f"{cluster.name} has {cluster.num_devices} devices, not {count}", hint=f"write {cluster.name}:{cluster.num_devices}"
+            f"{cluster.name} has {cluster.num_devices} devices, not {count}",
+            hint=f"write {cluster.name}:{cluster.num_devices}",
         )
     if count < kind.num_devices:
         return NodeGroup(kind=smaller_node(kind, num_devices=count), count=1), cluster.fabric

@@ -1,8 +1,8 @@
-"""Constants of serving that no kernel table gives: few, each of a host, a fabric or an accelerator family; none of a model, an engine or a
-version.
+"""Constants of serving that no kernel table gives: few, each of a host, a fabric or an accelerator
+family; none of a model, an engine or a version.
 
-Values come from `validation.serving.fit` over published runs (docs/serving-accuracy.md); `DECLARED_SERVING` says what each is before any
-run was seen, and how far physics lets it go.
+Values come from `validation.serving.fit` over published runs (docs/serving-accuracy.md);
+`DECLARED_SERVING` says what each is before any run was seen, and how far physics lets it go.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingConstants:
-    """Seconds of hosts and of captured graphs, and what kernels take in a running engine over what they take alone.
+    """Seconds of hosts and of captured graphs, and what kernels take in a running engine over what
+    they take alone.
 
     `DECLARED_SERVING` has meaning, owner and prior of each.
     """
@@ -38,30 +39,50 @@ class ServingConstants:
     prompts: float = 1.2574
 
     def in_place(self, kernels: str, accelerator: str) -> float:
-        """Seconds of `kernels` (products, experts, answers, sums, prompts) in a running engine over those alone, on an accelerator of the
-        catalog; 1 where nothing was fitted.
+        """Seconds of `kernels` (products, experts, answers, sums, prompts) in a running engine over
+        those alone, on an accelerator of the catalog; 1 where nothing was fitted.
         """
-        return float(getattr(self, f"{kernels}_{family_of(accelerator)}", getattr(self, kernels, 1.0)))
+        return float(
+            getattr(self, f"{kernels}_{family_of(accelerator)}", getattr(self, kernels, 1.0))
+        )
 
 
 SERVING: Final = ServingConstants()
 
 _ALONE: Final = (
-    "tables time one kernel again and again: its weights partly in the cache, its tokens spread evenly over experts, the clock not yet at "
-    "the power limit"
+    "tables time one kernel again and again: its weights partly in the cache, its tokens spread"
+    " evenly over experts, the clock not yet at the power limit"
 )
 _CALLS: Final = "orders of magnitude of Python's and CUDA's calls"
 
 
-def _seconds(name: str, owner: str, prior: float, meaning: str, source: str = _CALLS, *, spread: float = 0.5) -> Declared:
+def _seconds(
+    name: str, owner: str, prior: float, meaning: str, source: str = _CALLS, *, spread: float = 0.5
+) -> Declared:
     return Declared(
-        name=name, owner=owner, prior=prior, spread=spread, low=prior / 4, high=prior * 4, meaning=f"seconds of {meaning}", source=source
+        name=name,
+        owner=owner,
+        prior=prior,
+        spread=spread,
+        low=prior / 4,
+        high=prior * 4,
+        meaning=f"seconds of {meaning}",
+        source=source,
     )
 
 
-def _factor(name: str, owner: str, meaning: str, *, source: str = _ALONE, spread: float = 0.05) -> Declared:
+def _factor(
+    name: str, owner: str, meaning: str, *, source: str = _ALONE, spread: float = 0.05
+) -> Declared:
     return Declared(
-        name=name, owner=owner, prior=1.0, spread=spread, low=0.7, high=1.6, meaning=f"{meaning} over their seconds alone", source=source
+        name=name,
+        owner=owner,
+        prior=1.0,
+        spread=spread,
+        low=0.7,
+        high=1.6,
+        meaning=f"{meaning} over their seconds alone",
+        source=source,
     )
 
 
@@ -71,7 +92,8 @@ DECLARED_SERVING: Final = (
         "captured graphs",
         2e-6,
         "a small kernel in a captured graph beside the bytes that it moves",
-        "the smallest kernels of the tables of casts take two microseconds in the median (docs/serving-kernels.md)",
+        "the smallest kernels of the tables of casts take two microseconds in the median"
+        " (docs/serving-kernels.md)",
     ),
     _seconds(
         "host_launch_s",
@@ -80,35 +102,87 @@ DECLARED_SERVING: Final = (
         "the host for each kernel that it launches from Python, one after another",
         "what training's runs gave for the same work (`Constants.host_launch`)",
     ),
-    _seconds("compiled_launch_s", "host: compiled code", 10e-6, "the host for each kernel that compiled code launches"),
+    _seconds(
+        "compiled_launch_s",
+        "host: compiled code",
+        10e-6,
+        "the host for each kernel that compiled code launches",
+    ),
     _seconds(
         "host_piece_s",
         "host: one thread of Python",
         80e-6,
-        "the host for each piece of compiled code, or of a captured graph, and the attention core behind it",
+        "the host for each piece of compiled code, or of a captured graph, and the attention core"
+        " behind it",
     ),
-    _seconds("host_iteration_s", "host: one thread of Python", 1.5e-3, "the host for an iteration: scheduling, inputs, handing out tokens"),
-    _seconds("host_sequence_s", "host: one thread of Python", 20e-6, "it for each request of the iteration: some twenty calls"),
+    _seconds(
+        "host_iteration_s",
+        "host: one thread of Python",
+        1.5e-3,
+        "the host for an iteration: scheduling, inputs, handing out tokens",
+    ),
+    _seconds(
+        "host_sequence_s",
+        "host: one thread of Python",
+        20e-6,
+        "it for each request of the iteration: some twenty calls",
+    ),
     _seconds(
         "request_s",
         "host: processes beside the engine's",
         10e-3,
-        "a request from its client to the queue and of its first token back: HTTP, tokenising, a process between",
+        "a request from its client to the queue and of its first token back: HTTP, tokenising, a"
+        " process between",
     ),
-    _factor("products_hopper", "accelerator: H100 and its siblings", "seconds of dense products in a running engine"),
-    _factor("products_blackwell", "accelerator: B200 and its siblings", "seconds of dense products in a running engine"),
-    _factor("experts_hopper", "accelerator: H100 and its siblings", "seconds of routed experts in a running engine", spread=0.08),
-    _factor("experts_blackwell", "accelerator: B200 and its siblings", "seconds of routed experts in a running engine", spread=0.08),
-    _factor("answers_hopper", "accelerator: H100 and its siblings", "seconds of attention of answers in a running engine", spread=0.06),
-    _factor("answers_blackwell", "accelerator: B200 and its siblings", "seconds of attention of answers in a running engine", spread=0.06),
+    _factor(
+        "products_hopper",
+        "accelerator: H100 and its siblings",
+        "seconds of dense products in a running engine",
+    ),
+    _factor(
+        "products_blackwell",
+        "accelerator: B200 and its siblings",
+        "seconds of dense products in a running engine",
+    ),
+    _factor(
+        "experts_hopper",
+        "accelerator: H100 and its siblings",
+        "seconds of routed experts in a running engine",
+        spread=0.08,
+    ),
+    _factor(
+        "experts_blackwell",
+        "accelerator: B200 and its siblings",
+        "seconds of routed experts in a running engine",
+        spread=0.08,
+    ),
+    _factor(
+        "answers_hopper",
+        "accelerator: H100 and its siblings",
+        "seconds of attention of answers in a running engine",
+        spread=0.06,
+    ),
+    _factor(
+        "answers_blackwell",
+        "accelerator: B200 and its siblings",
+        "seconds of attention of answers in a running engine",
+        spread=0.06,
+    ),
     _factor(
         "sums",
         "fabric: inside a node",
         "seconds of engines' own sums over ranks in a running engine",
-        source="a test in a closed loop hides what ranks wait for each other; the library's, which large ones are, are bound by bytes",
+        source=(
+            "a test in a closed loop hides what ranks wait for each other; the library's, which"
+            " large ones are, are bound by bytes"
+        ),
         spread=0.1,
     ),
-    _factor("prompts", "kernels: attention of prompts", "seconds of attention of prompts in a running engine"),
+    _factor(
+        "prompts",
+        "kernels: attention of prompts",
+        "seconds of attention of prompts in a running engine",
+    ),
 )
 """Every fitted constant, as it is before any run was seen: no more than twenty."""
 

@@ -1,8 +1,11 @@
-"""Measured tables of serving kernels that ship with the package: decode attention, products, experts, sums, exchanges of tokens.
+"""Measured tables of serving kernels that ship with the package: decode attention, products,
+experts, sums, exchanges of tokens.
 
-One compressed file an accelerator beside its kernel tables, written by ``tools/serving_tables.py``, read when a serving engine is priced on
-it first. Every entry is a ratio over a formula whose numbers are stored with it, or a curve with the link that it was measured on, so a
-price rescales with the device. Source: aiconfigurator-core 0.12.0 (Apache-2.0), see ``hardware/tables/ATTRIBUTION.txt``.
+One compressed file an accelerator beside its kernel tables, written by ``tools/serving_tables.py``,
+read when a serving engine is priced on it first. Every entry is a ratio over a formula whose
+numbers are stored with it, or a curve with the link that it was measured on, so a price rescales
+with the device. Source: aiconfigurator-core 0.12.0 (Apache-2.0), see
+``hardware/tables/ATTRIBUTION.txt``.
 """
 
 from __future__ import annotations
@@ -25,22 +28,28 @@ from shardwright.hardware.cluster import NodeKind
 from shardwright.lazy_dataclass import dataclass
 
 STEPS: Final = 12
-"""Logarithms of ratios are stored in twelfths of an octave (6 %, so 3 % at most beside what was measured)."""
+"""Logarithms of ratios are stored in twelfths of an octave (6 %, so 3 % at most beside what was
+measured)."""
 
 SERVED: Final = TABLES
 """Accelerators with a table of their own."""
 
 LIBRARIES: Final = ("sglang", "vllm", "trtllm")
-"""Engines whose kernels were measured, in the order in which they are asked where the one that is meant has none."""
+"""Engines whose kernels were measured, in the order in which they are asked where the one that is
+meant has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecodeTable:
-    """Decode attention of one kernel: over sequences, key heads of a device, and rows (query heads x tokens of a key head).
+    """Decode attention of one kernel: over sequences, key heads of a device, and rows (query heads
+    x tokens of a key head).
 
     Args:
-        library: engine. cached: bits of a cached element. head_dim, value_dim: of a head, or of a latent.
-        start: seconds without any context over the device's launch. slope: seconds a cached token over reading it at peak bandwidth.
+        library: engine.
+        cached: bits of a cached element.
+        head_dim, value_dim: of a head, or of a latent.
+        start: seconds without any context over the device's launch.
+        slope: seconds a cached token over reading it at peak bandwidth.
     """
 
     library: str
@@ -53,7 +62,9 @@ class DecodeTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FittedForm:
-    """t = launches x launch + ((FLOPs / (ec P))^q + (bytes / (em BW))^q)^(1/q), fitted to one kernel's rows."""
+    """t = launches x launch + ((FLOPs / (ec P))^q + (bytes / (em BW))^q)^(1/q), fitted to one
+    kernel's rows.
+    """
 
     launches: float
     compute_efficiency: float
@@ -66,7 +77,10 @@ class ProductTable:
     """Products of one library in one pair of formats.
 
     Args:
-        weights: format they are stored in. multiplied: units that multiply. form: fitted. grid: measured over it, by m, n and k.
+        weights: format they are stored in.
+        multiplied: units that multiply.
+        form: fitted.
+        grid: measured over it, by m, n and k.
     """
 
     library: str
@@ -81,8 +95,10 @@ class ExpertTable:
     """The operator of routed experts of one kernel in one pair of formats.
 
     Args:
-        kernel: library, a stroke and the kernel's name. form: fitted. grid: measured over it, by tokens an expert, by an expert's width
-            on a device and by experts on a device.
+        kernel: library, a stroke and the kernel's name.
+        form: fitted.
+        grid: measured over it, by tokens an expert, by an expert's width on a device and by experts
+            on a device.
     """
 
     kernel: str
@@ -116,9 +132,13 @@ class ServingTables:
     curves: tuple[CollectiveCurve, ...]
 
     def decode(self, *, shape: tuple[int, int], cached: int, library: str) -> DecodeTable | None:
-        """The library's table for heads of those dims (or of the nearest that is measured, where both are equal) and that cache."""
+        """The library's table for heads of those dims (or of the nearest that is measured, where
+        both are equal) and that cache.
+        """
         latent = shape[0] != shape[1]
-        fitting = [d for d in self.decodes if (d.head_dim != d.value_dim) == latent and d.cached == cached]
+        fitting = [
+            d for d in self.decodes if (d.head_dim != d.value_dim) == latent and d.cached == cached
+        ]
         if latent:
             return _of_library((d for d in fitting if (d.head_dim, d.value_dim) == shape), library)
         if not fitting:
@@ -127,12 +147,18 @@ class ServingTables:
         return _of_library((d for d in fitting if away[d.head_dim] == min(away.values())), library)
 
     def product(self, *, weights: str, multiplied: Dtype, library: str) -> ProductTable | None:
-        """The library's products in those formats; fp16 runs on the units of bf16, groups of any size are one kernel's."""
+        """The library's products in those formats; fp16 runs on the units of bf16, groups of any
+        size are one kernel's.
+        """
         wanted = (_measured(weights), Dtype(_measured(multiplied)))
-        return _of_library((p for p in self.products if (p.weights, p.multiplied) == wanted), library)
+        return _of_library(
+            (p for p in self.products if (p.weights, p.multiplied) == wanted), library
+        )
 
     def expert(self, *, weights: str, multiplied: Dtype, library: str) -> ExpertTable | None:
-        """The experts' operator in those formats: of that kernel (``vllm/triton``), or the first of that library."""
+        """The experts' operator in those formats: of that kernel (``vllm/triton``), or the first of
+        that library.
+        """
         wanted = (_measured(weights), Dtype(_measured(multiplied)))
         fitting = [e for e in self.experts if (e.weights, e.multiplied) == wanted]
         exact = next((e for e in fitting if e.kernel == library), None)
@@ -146,20 +172,25 @@ def _of_library(tables: Iterable[_T], library: str) -> _T | None:
 
 
 def _measured(name: str) -> str:
-    """The format whose kernels were measured: ``int4-group32`` is ``int4`` with more scales to read."""
+    """The format whose kernels were measured: ``int4-group32`` is ``int4`` with more scales to
+    read.
+    """
     return "bf16" if name == "fp16" else str(name).partition("-")[0]
 
 
 @lru_cache(maxsize=64)
 def serving_tables(accelerator: str) -> ServingTables | None:
-    """Tables for the serving kernels of the accelerator of that catalog name, its own or those of the same die; None without any."""
+    """Tables for the serving kernels of the accelerator of that catalog name, its own or those of
+    the same die; None without any.
+    """
     name = SAME_DIE.get(accelerator, accelerator)
     return _read(name) if name in SERVED else None
 
 
 @lru_cache(maxsize=64)
 def engine_curves(node: NodeKind, *, library: str) -> tuple[CollectiveCurve, ...]:
-    """Measured sums of that engine in an island of that kind of node, and exchanges of tokens; empty where there are none.
+    """Measured sums of that engine in an island of that kind of node, and exchanges of tokens;
+    empty where there are none.
 
     They stand for links as `kernel_tables.collective_curves` does.
     """
@@ -168,7 +199,11 @@ def engine_curves(node: NodeKind, *, library: str) -> tuple[CollectiveCurve, ...
         return ()
     own = (node.scale_up.efficiency, node.in_network_reduction)
     curves = [c for c in _read(name).curves if (c.efficiency, c.in_network_reduction) == own]
-    return tuple(replace(c, collective=c.collective.partition("/")[2]) for c in curves if c.collective.startswith(f"{library}/"))
+    return tuple(
+        replace(c, collective=c.collective.partition("/")[2])
+        for c in curves
+        if c.collective.startswith(f"{library}/")
+    )
 
 
 Arrays = dict[str, npt.NDArray[np.generic]]
@@ -185,7 +220,11 @@ def _read(name: str) -> ServingTables:
         kinds.setdefault(kind, {})[field] = array
     return ServingTables(
         accelerator=name,
-        decodes=tuple(table for kind in ("decode", "latent") for table in map(_decode, *_entries(kinds, kind, _DECODE_AXES))),
+        decodes=tuple(
+            table
+            for kind in ("decode", "latent")
+            for table in map(_decode, *_entries(kinds, kind, _DECODE_AXES))
+        ),
         products=tuple(map(_product, *_entries(kinds, "product", ("m", "n", "k")))),
         experts=tuple(map(_expert, *_entries(kinds, "expert", ("tokens", "width", "experts")))),
         curves=_curves(kinds["curve"]) if "curve" in kinds else (),
@@ -196,7 +235,9 @@ _DECODE_AXES: Final = ("sequences", "key_heads", "rows")
 Entry = tuple[list[npt.NDArray[np.generic]], npt.NDArray[np.generic], FloatArray]
 
 
-def _entries(kinds: dict[str, Arrays], kind: str, axes: tuple[str, ...]) -> tuple[list[list[str]], list[Entry]]:
+def _entries(
+    kinds: dict[str, Arrays], kind: str, axes: tuple[str, ...]
+) -> tuple[list[list[str]], list[Entry]]:
     """Words of the names of a kind's tables, and for each its axes, its steps and its form."""
     if kind not in kinds:
         return [], []
@@ -204,7 +245,9 @@ def _entries(kinds: dict[str, Arrays], kind: str, axes: tuple[str, ...]) -> tupl
     names = _names(fields)
     forms = _floats(fields["form"]) if "form" in fields else np.zeros((len(names), 4))
     points = [fields[axis] for axis in axes]
-    return [name.split(" ") for name in names], [(points, steps, form) for steps, form in zip(fields["steps"], forms, strict=True)]
+    return [name.split(" ") for name in names], [
+        (points, steps, form) for steps, form in zip(fields["steps"], forms, strict=True)
+    ]
 
 
 def _names(fields: Arrays) -> list[str]:
@@ -217,9 +260,14 @@ def _floats(array: npt.NDArray[np.generic]) -> FloatArray:
     return result
 
 
-def octave_grid(axes: Iterable[npt.NDArray[np.generic]], steps: npt.NDArray[np.generic]) -> OctaveGrid:
+def octave_grid(
+    axes: Iterable[npt.NDArray[np.generic]], steps: npt.NDArray[np.generic]
+) -> OctaveGrid:
     """A grid as it is stored: points of the axes, and parts of an octave (`STEPS`)."""
-    return OctaveGrid(axes=tuple(_floats(np.log2(_floats(axis))) for axis in axes), octaves=_floats(_floats(steps) / STEPS))
+    return OctaveGrid(
+        axes=tuple(_floats(np.log2(_floats(axis))) for axis in axes),
+        octaves=_floats(_floats(steps) / STEPS),
+    )
 
 
 def _decode(name: list[str], entry: Entry) -> DecodeTable:
@@ -236,24 +284,40 @@ def _decode(name: list[str], entry: Entry) -> DecodeTable:
 
 def _form(form: FloatArray) -> FittedForm:
     launches, compute, memory, exponent = form.tolist()
-    return FittedForm(launches=launches, compute_efficiency=compute, memory_efficiency=memory, exponent=exponent)
+    return FittedForm(
+        launches=launches, compute_efficiency=compute, memory_efficiency=memory, exponent=exponent
+    )
 
 
 def _product(name: list[str], entry: Entry) -> ProductTable:
     axes, steps, form = entry
-    return ProductTable(library=name[0], weights=name[1], multiplied=Dtype(name[2]), form=_form(form), grid=octave_grid(axes, steps))
+    return ProductTable(
+        library=name[0],
+        weights=name[1],
+        multiplied=Dtype(name[2]),
+        form=_form(form),
+        grid=octave_grid(axes, steps),
+    )
 
 
 def _expert(name: list[str], entry: Entry) -> ExpertTable:
     axes, steps, form = entry
-    return ExpertTable(kernel=name[0], weights=name[1], multiplied=Dtype(name[2]), form=_form(form), grid=octave_grid(axes, steps))
+    return ExpertTable(
+        kernel=name[0],
+        weights=name[1],
+        multiplied=Dtype(name[2]),
+        form=_form(form),
+        grid=octave_grid(axes, steps),
+    )
 
 
 def _curves(fields: Arrays) -> tuple[CollectiveCurve, ...]:
     ends = np.cumsum(np.asarray(fields["lengths"], dtype=np.int64))
     bandwidth, latency_s, efficiency, reduces = _floats(fields["link"]).tolist()
     found = []
-    for name, first, last in zip(_names(fields), (0, *ends[:-1].tolist()), ends.tolist(), strict=True):
+    for name, first, last in zip(
+        _names(fields), (0, *ends[:-1].tolist()), ends.tolist(), strict=True
+    ):
         collective, devices = name.split(" ")
         found.append(
             CollectiveCurve(

@@ -1,4 +1,6 @@
-"""From the rows of a data sheet to an Accelerator: units converted, missing rates filled with stated defaults."""
+"""From the rows of a data sheet to an Accelerator: units converted, missing rates filled with
+stated defaults.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from typing import Any, Final
 
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.constants import SHIPPED
-from shardwright.hardware.catalog.rates import ATTENTION_KERNELS, SUSTAINED_ASSUMED, assumed_attention, assumed_gemm
+from shardwright.hardware.catalog.rates import (
+    ATTENTION_KERNELS,
+    SUSTAINED_ASSUMED,
+    assumed_attention,
+    assumed_gemm,
+)
 from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
 from shardwright.units import GIB, GIGA, TERA
 
@@ -17,7 +24,9 @@ OVERLAP_SLOWDOWN: Final = SHIPPED.overlap_slowdown
 
 # 419 unexpected interruptions of 16,384 devices in 54 days.
 LLAMA_3_FAILURES: Final = 419 / (54 * 24 * 16384)
-_LLAMA_3: Final = "Llama 3 paper (arXiv 2407.21783): 419 unexpected interruptions in 54 days on 16,384 H100"
+_LLAMA_3: Final = (
+    "Llama 3 paper (arXiv 2407.21783): 419 unexpected interruptions in 54 days on 16,384 H100"
+)
 _ASSUMED_FIELDS: Final = ("element_efficiency", "launch_s")
 
 
@@ -25,10 +34,25 @@ Peaks = tuple[tuple[Dtype, float], ...]
 
 
 def tensor_cores(
-    *, bf16: float = 0.0, fp16: float = 0.0, fp8: float = 0.0, fp4: float = 0.0, tf32: float = 0.0, fp32: float = 0.0
+    *,
+    bf16: float = 0.0,
+    fp16: float = 0.0,
+    fp8: float = 0.0,
+    fp4: float = 0.0,
+    tf32: float = 0.0,
+    fp32: float = 0.0,
 ) -> Peaks:
-    """Dense TFLOP/s of a data sheet (half of a sheet's sparse figure) as (dtype, FLOP/s) pairs; 0 = no such units."""
-    sheet = ((Dtype.BF16, bf16), (Dtype.FP16, fp16), (Dtype.FP8, fp8), (Dtype.FP4, fp4), (Dtype.TF32, tf32), (Dtype.FP32, fp32))
+    """Dense TFLOP/s of a data sheet (half of a sheet's sparse figure) as (dtype, FLOP/s) pairs; 0 =
+    no such units.
+    """
+    sheet = (
+        (Dtype.BF16, bf16),
+        (Dtype.FP16, fp16),
+        (Dtype.FP8, fp8),
+        (Dtype.FP4, fp4),
+        (Dtype.TF32, tf32),
+        (Dtype.FP32, fp32),
+    )
     return tuple((dtype, value * TERA) for dtype, value in sheet if value > 0)
 
 
@@ -52,19 +76,30 @@ def accelerator_from_sheet(
     """An accelerator from its data sheet.
 
     Args:
-        memory_gib: what a program may allocate, GiB. bandwidth: peak of the memory, 10^9 bytes/s.
-        peaks: see `tensor_cores`. reference: where the sheet's numbers come from.
-        gemm: fitted rates; other dtypes get the assumed default with `compute` of peak and `sustained`.
+        memory_gib: what a program may allocate, GiB.
+        bandwidth: peak of the memory, 10^9 bytes/s.
+        peaks: see `tensor_cores`.
+        reference: where the sheet's numbers come from.
+        gemm: fitted rates; other dtypes get the assumed default with `compute` of peak and
+            `sustained`.
         attention: rates by generation; empty = the assumed curve.
         kernels: fused attention kernels that exist on it; empty = those of its vendor.
-        failures: one entry, reference -> interruptions a device-hour; None = the Llama 3 figure, assumed to carry over.
+        failures: one entry, reference -> interruptions a device-hour; None = the Llama 3 figure,
+            assumed to carry over.
 
-    Element-wise kernels at 0.8 of memory bandwidth and 3 us a launch are the corrections that aiconfigurator-core 0.12.0 ships for all its
-    devices, assumed for all; kernels beside a collective run longer by a fitted constant (multiprocessors and memory serve the network).
+    Element-wise kernels at 0.8 of memory bandwidth and 3 us a launch are the corrections that
+    aiconfigurator-core 0.12.0 ships for all its devices, assumed for all; kernels beside a
+    collective run longer by a fitted constant (multiprocessors and memory serve the network).
     """
     fitted = {g.dtype for g in gemm}
-    defaults = tuple(assumed_gemm(dtype, compute=compute, sustained=sustained) for dtype, _ in peaks if dtype not in fitted)
-    where, rate = next(iter((failures or {f"assumed as for H100: {_LLAMA_3}": LLAMA_3_FAILURES}).items()))
+    defaults = tuple(
+        assumed_gemm(dtype, compute=compute, sustained=sustained)
+        for dtype, _ in peaks
+        if dtype not in fitted
+    )
+    where, rate = next(
+        iter((failures or {f"assumed as for H100: {_LLAMA_3}": LLAMA_3_FAILURES}).items())
+    )
     known = failures is not None
     return Accelerator(
         name=name,
@@ -73,14 +108,17 @@ def accelerator_from_sheet(
         memory_bandwidth=bandwidth * GIGA,
         peak_flops=peaks,
         gemm=(*gemm, *defaults),
-        attention=attention or assumed_attention(kernels or ATTENTION_KERNELS.get(vendor, ("fused",))),
+        attention=attention
+        or assumed_attention(kernels or ATTENTION_KERNELS.get(vendor, ("fused",))),
         element_efficiency=ELEMENT_EFFICIENCY,
         launch_s=LAUNCH_S,
         overlap_slowdown=OVERLAP_SLOWDOWN,
         origin=Origin(evidence=evidence, reference=reference),
         aliases=aliases,
         failures_per_device_hour=rate,
-        failures_origin=Origin(evidence=Evidence.PUBLISHED if known else Evidence.ASSUMED, reference=where),
+        failures_origin=Origin(
+            evidence=Evidence.PUBLISHED if known else Evidence.ASSUMED, reference=where
+        ),
         assumed=_ASSUMED_FIELDS if known else (*_ASSUMED_FIELDS, "failures_per_device_hour"),
     )
 
@@ -94,5 +132,8 @@ def listed(names: str, **facts: Any) -> Accelerator:
 HOPPER_FAILURES: Final[Mapping[str, float]] = {_LLAMA_3: LLAMA_3_FAILURES}
 # 6.5 failures per 1,000 node-days of 8 devices.
 AMPERE_FAILURES: Final[Mapping[str, float]] = {
-    "Meta RSC-1 (arXiv 2410.21680): 6.5 failures per 1,000 node-days; from memory": 6.5 / 1000 / 24 / 8
+    "Meta RSC-1 (arXiv 2410.21680): 6.5 failures per 1,000 node-days; from memory": 6.5
+    / 1000
+    / 24
+    / 8
 }

@@ -1,7 +1,8 @@
 """TPU slices by Google's own names: ``v5p-256``, ``tpu-v6e-16``, ``v5litepod-256``.
 
-The number counts TensorCores on v2 to v5p, of which a chip has two, and chips on v5e and v6e. Source: docs.cloud.google.com/tpu/docs, the
-pages of each version ("AcceleratorType"), from memory. A name that is not in the table is not guessed.
+The number counts TensorCores on v2 to v5p, of which a chip has two, and chips on v5e and v6e.
+Source: docs.cloud.google.com/tpu/docs, the pages of each version ("AcceleratorType"), from memory.
+A name that is not in the table is not guessed.
 """
 
 from __future__ import annotations
@@ -13,13 +14,19 @@ from shardwright.errors import ClusterError
 from shardwright.lazy_dataclass import dataclass
 
 _VERSIONS: Final = {"v3": ("tpu-v3", 2), "v4": ("tpu-v4", 2), "v5p": ("tpu-v5p", 2)}
-_VERSIONS_OF_CHIPS: Final = {"v5e": ("tpu-v5e", 1), "v5litepod": ("tpu-v5e", 1), "v6e": ("tpu-v6e", 1)}
+_VERSIONS_OF_CHIPS: Final = {
+    "v5e": ("tpu-v5e", 1),
+    "v5litepod": ("tpu-v5e", 1),
+    "v6e": ("tpu-v6e", 1),
+}
 _NAME: Final = re.compile(r"(?:tpu[-_]?)?(v[0-9][a-z]*)[-_]([0-9]{1,6})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """A TPU slice: `num_devices` chips of an accelerator, joined by their own network; `note` says how its name counts."""
+    """A TPU slice: `num_devices` chips of an accelerator, joined by their own network; `note` says
+    how its name counts.
+    """
 
     accelerator: str
     num_devices: int
@@ -39,6 +46,13 @@ def find_slice(name: str) -> Slice | None:
     accelerator, cores = version
     number = int(found[2])
     if not number or number % cores:
-        raise ClusterError(f"there is no TPU slice {name[:40]}", hint=f"its number counts TensorCores, {cores} a chip")
+        raise ClusterError(
+            f"there is no TPU slice {name[:40]}",
+            hint=f"its number counts TensorCores, {cores} a chip",
+        )
     counted = f"TensorCores, {cores} a chip" if cores > 1 else "chips"
-    return Slice(accelerator=accelerator, num_devices=number // cores, note=f"{found[1]}-{number} counts {counted}")
+    return Slice(
+        accelerator=accelerator,
+        num_devices=number // cores,
+        note=f"{found[1]}-{number} counts {counted}",
+    )

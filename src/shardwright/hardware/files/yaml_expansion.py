@@ -18,7 +18,9 @@ _ENDS: Final = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 @dataclass(slots=True)
 class _Part:
-    """A collection that is being read: the name of its anchor, its nodes and its levels so far, with aliases written out."""
+    """A collection that is being read: the name of its anchor, its nodes and its levels so far,
+    with aliases written out.
+    """
 
     anchor: str | None
     nodes: int = 1
@@ -28,15 +30,17 @@ class _Part:
 def checked(events: Iterable[yaml.Event], what: str) -> Iterator[yaml.Event]:
     """The events of a text, one after the other, until one is too many.
 
-    A text has at most `MAX_EVENTS` nodes, `MAX_DEPTH` levels and `MAX_ALIASES` aliases, each alias counted as the part that it names.
-    An alias stands for all of its anchor, so ten lines of ten aliases each name ten billion nodes: sizes are added up, nothing is copied.
+    A text has at most `MAX_EVENTS` nodes, `MAX_DEPTH` levels and `MAX_ALIASES` aliases, each alias
+    counted as the part that it names. An alias stands for all of its anchor, so ten lines of ten
+    aliases each name ten billion nodes: sizes are added up, nothing is copied.
 
     Args:
         events: of the text, in order.
         what: the text is, for messages.
 
     Raises:
-        ClusterError: it has more, an alias names a part that it stands in, or an anchor that is not there.
+        ClusterError: it has more, an alias names a part that it stands in, or an anchor that is not
+        there.
     """
     open_parts: list[_Part] = []
     sizes: dict[str, tuple[int, int]] = {}
@@ -56,7 +60,9 @@ def checked(events: Iterable[yaml.Event], what: str) -> Iterator[yaml.Event]:
         yield event
 
 
-def _complete(event: yaml.Event, open_parts: list[_Part], sizes: dict[str, tuple[int, int]], what: str) -> tuple[int, int]:
+def _complete(
+    event: yaml.Event, open_parts: list[_Part], sizes: dict[str, tuple[int, int]], what: str
+) -> tuple[int, int]:
     """Nodes and levels of the part that an event completes; its anchor's are kept in `sizes`."""
     if isinstance(event, yaml.AliasEvent):
         return _named(event.anchor, open_parts, sizes, what)
@@ -70,14 +76,20 @@ def _complete(event: yaml.Event, open_parts: list[_Part], sizes: dict[str, tuple
     return nodes, levels
 
 
-def _named(anchor: str | None, open_parts: list[_Part], sizes: dict[str, tuple[int, int]], what: str) -> tuple[int, int]:
+def _named(
+    anchor: str | None, open_parts: list[_Part], sizes: dict[str, tuple[int, int]], what: str
+) -> tuple[int, int]:
     """Nodes and levels of the part that an alias names."""
     anchor = anchor or ""
     shown = f"{what}: the YAML alias *{anchor[:40]}"
     if any(part.anchor == anchor for part in open_parts):
-        raise ClusterError(f"{shown} names a part that it stands in", hint="an alias of a part that is complete")
+        raise ClusterError(
+            f"{shown} names a part that it stands in", hint="an alias of a part that is complete"
+        )
     if anchor not in sizes:
-        raise ClusterError(f"{shown} names nothing", hint=f"&{anchor[:40]} before the value that it repeats")
+        raise ClusterError(
+            f"{shown} names nothing", hint=f"&{anchor[:40]} before the value that it repeats"
+        )
     return sizes[anchor]
 
 
@@ -90,7 +102,10 @@ def _add(open_parts: list[_Part], nodes: int, levels: int, what: str) -> None:
     around.nodes += nodes
     around.levels = max(around.levels, levels + 1)
     if around.nodes > MAX_EVENTS:
-        raise ClusterError(f"{what} is too long with its YAML aliases written out", hint=f"at most {MAX_EVENTS} values")
+        raise ClusterError(
+            f"{what} is too long with its YAML aliases written out",
+            hint=f"at most {MAX_EVENTS} values",
+        )
 
 
 def _require_levels(levels: int, what: str) -> None:

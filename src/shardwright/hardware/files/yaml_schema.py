@@ -1,4 +1,6 @@
-"""The schema of a cluster file: pydantic models whose keys carry their units. Read and written by `yaml_cluster` only."""
+"""The schema of a cluster file: pydantic models whose keys carry their units. Read and written by
+`yaml_cluster` only.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class OriginRecord(Record):
 
 
 class LinkRecord(Record):
-    """A link; bandwidth in 10^9 bits/s or 10^9 bytes/s, inward only where it differs. What is left out stays as the base node's."""
+    """A link; bandwidth in 10^9 bits/s or 10^9 bytes/s, inward only where it differs. What is left
+    out stays as the base node's.
+    """
 
     latency_us: NotNegative | None = None
     bandwidth_gbps: Positive | None = None
@@ -42,7 +46,9 @@ class LinkRecord(Record):
 
 
 class NodeTierRecord(LinkRecord):
-    """What joins scale-up islands of a node: `devices` below one unit, and the link of all devices of a unit of the level below."""
+    """What joins scale-up islands of a node: `devices` below one unit, and the link of all devices
+    of a unit of the level below.
+    """
 
     name: Word
     devices: Count
@@ -74,18 +80,22 @@ class GemmRecord(Record):
 class AttentionRecord(Record):
     """Attention rates of one kernel generation: context length -> fraction of peak."""
 
-    forward: Annotated[dict[Annotated[int, Field(ge=1, le=2**40)], Fraction], Field(min_length=1, max_length=64)]
+    forward: Annotated[
+        dict[Annotated[int, Field(ge=1, le=2**40)], Fraction], Field(min_length=1, max_length=64)
+    ]
     backward_ratio: Positive
     reach: Fraction = 1.0
     long_run: bool = False
-    backward: Annotated[list[Annotated[list[Positive], Field(min_length=3, max_length=3)]], Field(max_length=64)] = Field(
-        default_factory=list
-    )
+    backward: Annotated[
+        list[Annotated[list[Positive], Field(min_length=3, max_length=3)]], Field(max_length=64)
+    ] = Field(default_factory=list)
     origin: OriginRecord | None = None
 
 
 class AcceleratorRecord(Record):
-    """An accelerator of the file. With `like`, a catalog accelerator with changes; else memory, bandwidth and peaks are needed."""
+    """An accelerator of the file. With `like`, a catalog accelerator with changes; else memory,
+    bandwidth and peaks are needed.
+    """
 
     like: Word | None = None
     vendor: Word | None = None
@@ -94,7 +104,9 @@ class AcceleratorRecord(Record):
     peak_tflops: Annotated[dict[DtypeName, Positive], Field(min_length=1)] | None = None
     sustained: Factor | None = None
     gemm: dict[DtypeName, GemmRecord] | None = None
-    attention: Annotated[dict[Word, AttentionRecord], Field(min_length=1, max_length=16)] | None = None
+    attention: Annotated[dict[Word, AttentionRecord], Field(min_length=1, max_length=16)] | None = (
+        None
+    )
     element_efficiency: Fraction | None = None
     launch_us: NotNegative | None = None
     overlap_slowdown: Factor | None = None
@@ -125,7 +137,9 @@ class NodesRecord(Record):
 
 
 class ZoneLinkRecord(Record):
-    """What one node of a zone sends to nodes of another: of both directions (`between`), or of one (`source`, `target`)."""
+    """What one node of a zone sends to nodes of another: of both directions (`between`), or of one
+    (`source`, `target`).
+    """
 
     between: Annotated[list[Word], Field(min_length=2, max_length=2)] | None = None
     source: Word | None = None
@@ -147,7 +161,9 @@ class TierRecord(Record):
 
 
 class ReliabilityRecord(Record):
-    """Failures, storage and restarts, for goodput; what is left out is assumed. The storage rate is the whole cluster's."""
+    """Failures, storage and restarts, for goodput; what is left out is assumed. The storage rate is
+    the whole cluster's.
+    """
 
     failures_per_device_hour: Annotated[float, Field(ge=0, le=1)] | None = None
     storage_gigabytes_per_s: Positive | None = None

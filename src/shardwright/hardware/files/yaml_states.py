@@ -7,7 +7,8 @@
       - {name: shared network, weight: 0.15, network: 0.5}
       - {name: a throttled node, weight: 0.05, nodes: [{node: 3, devices: 0.7}]}
 
-Of clusters with zones a scenario may have slower links, too: ``links: [{between: [east, west], bandwidth: 0.2, later_ms: 30}]``.
+Of clusters with zones a scenario may have slower links, too: ``links: [{between: [east, west],
+bandwidth: 0.2, later_ms: 30}]``.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ from shardwright.hardware.states import MOST_STATES, LinkState, NodeState, State
 from shardwright.units import scale_decimal
 
 WHAT: Final = "scenario file"
-_FORM: Final = "scenarios: [{name: usual, weight: 0.9}, {name: busy network, weight: 0.1, network: 0.5}]"
+_FORM: Final = (
+    "scenarios: [{name: usual, weight: 0.9}, {name: busy network, weight: 0.1, network: 0.5}]"
+)
 
 
 class NodeStateRecord(Record):
-    """A slower node: its number, from 0, and shares of its devices' speed and of its cards' bandwidth."""
+    """A slower node: its number, from 0, and shares of its devices' speed and of its cards'
+    bandwidth.
+    """
 
     node: Annotated[int, Field(ge=0, lt=4_194_304)]
     devices: Fraction = 1.0
@@ -38,7 +43,9 @@ class NodeStateRecord(Record):
 
 
 class LinkStateRecord(Record):
-    """A slower link: of both directions (`between`), or of one (`source`, `target`); share of the bandwidth, milliseconds more."""
+    """A slower link: of both directions (`between`), or of one (`source`, `target`); share of the
+    bandwidth, milliseconds more.
+    """
 
     between: Annotated[list[Word], Field(min_length=2, max_length=2)] | None = None
     source: Word | None = None
@@ -85,7 +92,10 @@ def states_from_yaml(text: str) -> tuple[State, ...]:
     states = tuple(_state(one, place=place) for place, one in enumerate(record.scenarios))
     names = [one.name for one in states]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise ClusterError(f"two scenarios are called {twice[0][:40]!r}", hint="answers name them: give each a name of its own")
+        raise ClusterError(
+            f"two scenarios are called {twice[0][:40]!r}",
+            hint="answers name them: give each a name of its own",
+        )
     return states
 
 
@@ -95,23 +105,46 @@ def _state(record: StateRecord, *, place: int) -> State:
         weight=record.weight,
         devices=record.devices,
         network=record.network,
-        nodes=tuple(NodeState(node=one.node, devices=one.devices, cards=one.cards) for one in record.nodes),
-        links=tuple(link for number, one in enumerate(record.links) for link in _links(one, where=f"scenarios.{place}.links.{number}")),
+        nodes=tuple(
+            NodeState(node=one.node, devices=one.devices, cards=one.cards) for one in record.nodes
+        ),
+        links=tuple(
+            link
+            for number, one in enumerate(record.links)
+            for link in _links(one, where=f"scenarios.{place}.links.{number}")
+        ),
     )
 
 
 def _links(record: LinkStateRecord, *, where: str) -> Iterator[LinkState]:
     one_way = record.source is not None and record.target is not None
-    if one_way == (record.between is not None) or (record.source is None) != (record.target is None):
-        raise ClusterError(f"{where}: a link is between two zones, or from a source to a target", hint="between: [east, west]")
-    ends = [(record.source, record.target)] if record.between is None else [tuple(record.between), tuple(record.between[::-1])]
+    if one_way == (record.between is not None) or (record.source is None) != (
+        record.target is None
+    ):
+        raise ClusterError(
+            f"{where}: a link is between two zones, or from a source to a target",
+            hint="between: [east, west]",
+        )
+    ends = (
+        [(record.source, record.target)]
+        if record.between is None
+        else [tuple(record.between), tuple(record.between[::-1])]
+    )
     for source, target in ends:
-        yield LinkState(source=str(source), target=str(target), bandwidth=record.bandwidth, later_s=scale_decimal(record.later_ms, -3))
+        yield LinkState(
+            source=str(source),
+            target=str(target),
+            bandwidth=record.bandwidth,
+            later_s=scale_decimal(record.later_ms, -3),
+        )
 
 
 def _keys_at(place: Place) -> list[str]:
     """Keys that are legal where the last of `place` was written."""
-    inner = next((_PARTS[part] for part in reversed(place[:-1]) if isinstance(part, str) and part in _PARTS), StatesRecord)
+    inner = next(
+        (_PARTS[part] for part in reversed(place[:-1]) if isinstance(part, str) and part in _PARTS),
+        StatesRecord,
+    )
     return list(inner.model_fields)
 
 
@@ -121,4 +154,8 @@ def _hint(kind: str, key: str) -> str:
 
 
 _SHARES: Final = ("devices", "network", "cards", "bandwidth")
-_PARTS: Final[Mapping[str, type[Record]]] = {"scenarios": StateRecord, "nodes": NodeStateRecord, "links": LinkStateRecord}
+_PARTS: Final[Mapping[str, type[Record]]] = {
+    "scenarios": StateRecord,
+    "nodes": NodeStateRecord,
+    "links": LinkStateRecord,
+}

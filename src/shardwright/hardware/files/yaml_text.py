@@ -22,20 +22,33 @@ MAX_BITS: Final = 4096
 """Of an integer."""
 CLUSTER_FILE: Final = "cluster file"
 
-# What PyYAML's scanner and constructors let through on hostile text: bad dates, huge integers, odd tags.
-_REFUSED: Final = (yaml.YAMLError, ValueError, OverflowError, TypeError, LookupError, AttributeError, RecursionError)
+# What PyYAML's scanner and constructors let through on hostile text: bad dates, huge integers, odd
+# tags.
+_REFUSED: Final = (
+    yaml.YAMLError,
+    ValueError,
+    OverflowError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+)
 
 
 _LIBYAML: Final[Any] = getattr(yaml, "CBaseLoader", None)
 """The parser in C, some ten times as fast; PyYAML is also built without it."""
 _READ_DIFFERENTLY: Final = re.compile(
-    r"[^\n\r -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]|[?!%&*]|[|>][-+0-9]*#"
+    r"[^\n\r"
+    r" -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]|[?!%&*]|[|>][-+0-9]*#"
 )
-"""In a text that libyaml may accept and PyYAML's own parser refuses, or the two take for other events."""
+"""In a text that libyaml may accept and PyYAML's own parser refuses, or the two take for other
+events."""
 
 
 class _Constructor(Composer, SafeConstructor, Resolver):
-    """SafeLoader on events that are parsed already. It refuses a key given twice, and merges mappings by the rules of YAML's merge key."""
+    """SafeLoader on events that are parsed already. It refuses a key given twice, and merges
+    mappings by the rules of YAML's merge key.
+    """
 
     def __init__(self, events: Iterable[yaml.Event]) -> None:
         Composer.__init__(self)
@@ -54,7 +67,8 @@ class _Constructor(Composer, SafeConstructor, Resolver):
         return self._events.popleft()
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Replace the merge key of `node` by what it names: its own keys come first, then those of the mappings in their order.
+        """Replace the merge key of `node` by what it names: its own keys come first, then those of
+        the mappings in their order.
 
         PyYAML's own method lets a merged mapping's merged keys come before its own ones.
         """
@@ -69,14 +83,22 @@ class _Constructor(Composer, SafeConstructor, Resolver):
         for key, value in merged:
             for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                 if not isinstance(source, yaml.MappingNode):
-                    raise ConstructorError(None, None, f"{key.value} names no mapping", key.start_mark)
+                    raise ConstructorError(
+                        None, None, f"{key.value} names no mapping", key.start_mark
+                    )
                 self.flatten_mapping(source)
-                added = [pair for pair in source.value if not (isinstance(pair[0], yaml.ScalarNode) and pair[0].value in taken)]
+                added = [
+                    pair
+                    for pair in source.value
+                    if not (isinstance(pair[0], yaml.ScalarNode) and pair[0].value in taken)
+                ]
                 node.value = [*added, *node.value]
                 taken |= {key.value for key, _ in added if isinstance(key, yaml.ScalarNode)}
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """As SafeLoader; one that Python would not write out again, as those in base 16 may be, is refused."""
+        """As SafeLoader; one that Python would not write out again, as those in base 16 may be, is
+        refused.
+        """
         value: int = super().construct_yaml_int(node)
         if value.bit_length() > MAX_BITS:
             raise ConstructorError(None, None, "a number is too long", node.start_mark)
@@ -88,7 +110,9 @@ def _require_distinct(node: yaml.MappingNode) -> None:
     for key, _ in node.value:
         if isinstance(key, yaml.ScalarNode):
             if key.value in seen:
-                raise ConstructorError(None, None, f"key {key.value[:60]!r} is given twice", key.start_mark)
+                raise ConstructorError(
+                    None, None, f"key {key.value[:60]!r} is given twice", key.start_mark
+                )
             seen.add(key.value)
 
 
@@ -97,7 +121,8 @@ _register("tag:yaml.org,2002:int", _Constructor.construct_yaml_int)
 
 
 def read_yaml(text: str, *, what: str = CLUSTER_FILE) -> object:
-    """The plain value of `text`: at most 256 KiB, 40,000 nodes and 16 levels with aliases written out, no key twice.
+    """The plain value of `text`: at most 256 KiB, 40,000 nodes and 16 levels with aliases written
+    out, no key twice.
 
     Args:
         what: the text is, for messages.
@@ -109,12 +134,14 @@ def read_yaml(text: str, *, what: str = CLUSTER_FILE) -> object:
     except ClusterError:
         raise
     except _REFUSED as error:
-        raise ClusterError(f"{what} is not YAML: {_problem(error)}", hint="see the example in the documentation") from None
+        raise ClusterError(
+            f"{what} is not YAML: {_problem(error)}", hint="see the example in the documentation"
+        ) from None
 
 
 def _value(text: str, what: str) -> object:
-    """The plain value of `text`. What libyaml refuses, PyYAML's own parser reads again: values and messages are those of the latter,
-    whether there is a libyaml or not.
+    """The plain value of `text`. What libyaml refuses, PyYAML's own parser reads again: values and
+    messages are those of the latter, whether there is a libyaml or not.
     """
     if _LIBYAML and not _READ_DIFFERENTLY.search(text):
         try:
@@ -131,7 +158,11 @@ def read_file(path: Path, *, what: str = CLUSTER_FILE) -> str:
     shown = str(path)[-80:]
     try:
         if not path.is_file():
-            hint = "a cluster is an expression such as h100-sxm:64, or a .yaml file" if what == CLUSTER_FILE else "a .yaml file"
+            hint = (
+                "a cluster is an expression such as h100-sxm:64, or a .yaml file"
+                if what == CLUSTER_FILE
+                else "a .yaml file"
+            )
             raise ClusterError(f"no {what} {shown!r}", hint=hint)
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -143,7 +174,9 @@ def read_file(path: Path, *, what: str = CLUSTER_FILE) -> str:
     except (OSError, ValueError) as error:
         if isinstance(error, ClusterError):
             raise
-        raise ClusterError(f"cannot read {what} {shown!r}", hint="is it a file that you may read?") from None
+        raise ClusterError(
+            f"cannot read {what} {shown!r}", hint="is it a file that you may read?"
+        ) from None
 
 
 def _problem(error: Exception) -> str:

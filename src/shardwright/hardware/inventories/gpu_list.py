@@ -1,6 +1,8 @@
-"""The devices of a node as ``nvidia-smi -L`` lists them: ``GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-..)``.
+"""The devices of a node as ``nvidia-smi -L`` lists them: ``GPU 0: NVIDIA H100 80GB HBM3 (UUID:
+GPU-..)``.
 
-It says what they are and how many, not how they are joined: ``nvidia-smi topo -m`` says that. Source: nvidia-smi's manual page.
+It says what they are and how many, not how they are joined: ``nvidia-smi topo -m`` says that.
+Source: nvidia-smi's manual page.
 """
 
 from __future__ import annotations
@@ -33,17 +35,24 @@ def read_gpu_list(text: str, *, name: str) -> Inventory:
     for where, line in numbered_lines(text, name=name):
         if _PART.match(line):
             raise ClusterError(
-                f"{where}: a part of a device (MIG)", hint="clusters are of whole devices: nvidia-smi -mig 0, or --accelerator NAME"
+                f"{where}: a part of a device (MIG)",
+                hint="clusters are of whole devices: nvidia-smi -mig 0, or --accelerator NAME",
             )
         found = _LINE.fullmatch(line)
         if found is None:
             continue
         if found[1] in models or len(models) >= MAX_DEVICES:
-            raise ClusterError(f"{where}: GPU {found[1]} again, or more than {MAX_DEVICES}", hint="the list of one node")
+            raise ClusterError(
+                f"{where}: GPU {found[1]} again, or more than {MAX_DEVICES}",
+                hint="the list of one node",
+            )
         models[found[1]] = found[2][:MAX_WORD]
         product, first = product or models[found[1]], first or where
         if models[found[1]] != product:
-            raise ClusterError(f"{where}: {models[found[1]][:60]!r} beside {product[:60]!r} in {first}", hint="one model a node")
+            raise ClusterError(
+                f"{where}: {models[found[1]][:60]!r} beside {product[:60]!r} in {first}",
+                hint="one model a node",
+            )
     if not models:
         raise ClusterError(f"{name}: no line of a device", hint="all that nvidia-smi -L prints")
     facts = (Found(What.DEVICES, len(models), first), Found(What.PRODUCT, product, first))

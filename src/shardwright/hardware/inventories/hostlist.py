@@ -23,13 +23,17 @@ def hosts_of(text: str, *, where: str) -> tuple[str, ...]:
     """The names of a list, in its order; zeros in front are kept.
 
     Raises:
-        ClusterError: it is none, or stands for more than 65,536 names. They are counted before any is made.
+        ClusterError: it is none, or stands for more than 65,536 names. They are counted before any
+        is made.
     """
     found: list[str] = []
     for entry in _entries(text, where=where):
         parts = [_pieces(match, where=where) for match in _PART.finditer(entry)]
         if len(found) + prod(map(_count, parts)) > MAX_NAMES:
-            raise ClusterError(f"{where}: {text[:60]!r} stands for more than {MAX_NAMES:,} names", hint="write a smaller list")
+            raise ClusterError(
+                f"{where}: {text[:60]!r} stands for more than {MAX_NAMES:,} names",
+                hint="write a smaller list",
+            )
         found += ["".join(words) for words in product(*(list(_words(part)) for part in parts))]
     if not found or max(map(len, found)) > MAX_WORD:
         raise ClusterError(f"{where}: {text[:60]!r} is no list of names", hint=_HINT)

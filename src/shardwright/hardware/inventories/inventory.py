@@ -1,4 +1,6 @@
-"""What files say of nodes and switches: facts with the place that each stands at, and what had to be assumed beside them."""
+"""What files say of nodes and switches: facts with the place that each stands at, and what had to
+be assumed beside them.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,18 @@ class What(StrEnum):
 
 
 class Links(NamedTuple):
-    """NVLinks, or XGMI links, of a device: to each peer (0 = not the same to all), and of all peers together."""
+    """NVLinks, or XGMI links, of a device: to each peer (0 = not the same to all), and of all peers
+    together.
+    """
 
     peer: int
     total: int
 
 
 class Paths(NamedTuple):
-    """How devices of a node reach each other over PCIe: devices below each PCIe switch, and of each processor, the most first."""
+    """How devices of a node reach each other over PCIe: devices below each PCIe switch, and of each
+    processor, the most first.
+    """
 
     switches: tuple[int, ...]
     processors: tuple[int, ...]
@@ -56,7 +62,9 @@ Value = str | int | float | Links | Paths | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A fact: of what, in SI units where it is a quantity (bytes, bytes/s), and where it stands (file and line, or element)."""
+    """A fact: of what, in SI units where it is a quantity (bytes, bytes/s), and where it stands
+    (file and line, or element).
+    """
 
     what: What
     value: Value
@@ -82,11 +90,15 @@ class SeenNode:
     """A node as a file describes it.
 
     Args:
-        name: empty = any node of its kind, as a file that was written on one node says. facts: at most one of each `What`.
-        guesses: what the file makes likely and does not say: (value, why), by what they are of. They hold where nothing else is found.
-        above: names of the switches over it, the nearest first. where: it stands.
-        away: why no job can be placed on it (down, drained, cordoned, not ready); empty = nothing says so. remark: what else is said of
-            its state.
+        name: empty = any node of its kind, as a file that was written on one node says.
+        facts: at most one of each `What`.
+        guesses: what the file makes likely and does not say: (value, why), by what they are of.
+            They hold where nothing else is found.
+        above: names of the switches over it, the nearest first.
+        where: it stands.
+        away: why no job can be placed on it (down, drained, cordoned, not ready); empty = nothing
+            says so.
+        remark: what else is said of its state.
     """
 
     name: str
@@ -104,7 +116,9 @@ class SeenNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """A switch of a list of switches: names of the nodes, or of the switches, below it. is_block: what Slurm calls a block."""
+    """A switch of a list of switches: names of the nodes, or of the switches, below it. is_block:
+    what Slurm calls a block.
+    """
 
     name: str
     where: str
@@ -115,7 +129,9 @@ class Switch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusRate:
-    """Bus bandwidth, bytes/s, that the largest messages of a collective reached over so many devices."""
+    """Bus bandwidth, bytes/s, that the largest messages of a collective reached over so many
+    devices.
+    """
 
     collective: str
     num_devices: int
@@ -128,8 +144,12 @@ class Inventory:
     """What one file says.
 
     Args:
-        file: its name. samples: nodes without a name. nodes: nodes by name, all those with accelerators.
-        switches: that join nodes. rates: that were measured. notes: facts of the whole.
+        file: its name.
+        samples: nodes without a name.
+        nodes: nodes by name, all those with accelerators.
+        switches: that join nodes.
+        rates: that were measured.
+        notes: facts of the whole.
     """
 
     file: str
@@ -145,9 +165,16 @@ def in_words(what: What, value: Value) -> str:
     if isinstance(value, Links):
         return f"{value.total} links"
     if isinstance(value, Paths):
-        return f"PCIe switches with {_sizes(value.switches)}, processors with {_sizes(value.processors)}"
+        return (
+            f"PCIe switches with {_sizes(value.switches)}, processors with"
+            f" {_sizes(value.processors)}"
+        )
     if isinstance(value, tuple):
-        return f"{len(value)} of {value[0]} devices" if len(set(value)) == 1 else f"of {', '.join(map(str, value))} devices"
+        return (
+            f"{len(value)} of {value[0]} devices"
+            if len(set(value)) == 1
+            else f"of {', '.join(map(str, value))} devices"
+        )
     if what in (What.DEVICE_MEMORY, What.HOST_MEMORY) and not isinstance(value, str):
         return format_bytes(value)
     if what is What.NIC_RATE and not isinstance(value, str):

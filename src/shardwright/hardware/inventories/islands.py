@@ -33,7 +33,8 @@ def parts_of(num_devices: int, pairs: Iterable[tuple[int, int]]) -> tuple[tuple[
 
 
 def unordered(levels: Iterable[tuple[tuple[int, ...], ...]]) -> str:
-    """Words for devices of one part that do not stand side by side: the order in which they would; empty where all do.
+    """Words for devices of one part that do not stand side by side: the order in which they would;
+    empty where all do.
 
     Args:
         levels: parts of a node, the smallest first, each level's within those of the next.
@@ -45,7 +46,9 @@ def unordered(levels: Iterable[tuple[tuple[int, ...], ...]]) -> str:
     order = sorted(first[0], key=lambda device: (*(of[device] for of in first), device))
     said = ",".join(map(str, order))
     variables = f"CUDA_VISIBLE_DEVICES={said} (HIP_VISIBLE_DEVICES on AMD)"
-    return f"devices that share a path are taken to stand side by side: start ranks with {variables}"
+    return (
+        f"devices that share a path are taken to stand side by side: start ranks with {variables}"
+    )
 
 
 def island_sizes(num_devices: int, pairs: Iterable[tuple[int, int]]) -> tuple[int, ...]:
@@ -54,12 +57,19 @@ def island_sizes(num_devices: int, pairs: Iterable[tuple[int, int]]) -> tuple[in
 
 
 def require_all_links(
-    counts: list[int], names: list[str], *, where: str, what: str = "NVLinks", look: str = "nvidia-smi nvlink -s"
+    counts: list[int],
+    names: list[str],
+    *,
+    where: str,
+    what: str = "NVLinks",
+    look: str = "nvidia-smi nvlink -s",
 ) -> None:
     """Raise where some devices have fewer links to the switch than the others of their node.
 
     Args:
-        counts: links of each device. names: of the devices. look: the command that shows each link.
+        counts: links of each device.
+        names: of the devices.
+        look: the command that shows each link.
 
     Raises:
         ClusterError: it names these devices.
@@ -69,9 +79,18 @@ def require_all_links(
     if not fewer:
         return
     said = ", ".join(f"{name} has {count} of {most} {what}" for name, count in fewer[:MOST_NAMED])
-    called = ", ".join(name for name, _ in fewer[:MOST_NAMED]) + (", .." if len(fewer) > MOST_NAMED else "")
-    down = f"a link of {called} is down" if [most - count for _, count in fewer] == [1] else f"links of {called} are down"
+    called = ", ".join(name for name, _ in fewer[:MOST_NAMED]) + (
+        ", .." if len(fewer) > MOST_NAMED else ""
+    )
+    down = (
+        f"a link of {called} is down"
+        if [most - count for _, count in fewer] == [1]
+        else f"links of {called} are down"
+    )
     raise ClusterError(
         f"{where}: {said} to the switch: {down}",
-        hint=f"{look} on that node shows which; reset or drain the node, or write {most} for {fewer[0][0]} to plan for a whole one",
+        hint=(
+            f"{look} on that node shows which; reset or drain the node, or write {most} for"
+            f" {fewer[0][0]} to plan for a whole one"
+        ),
     )

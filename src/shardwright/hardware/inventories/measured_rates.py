@@ -14,7 +14,8 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.units import GIGA
 
 _RING: Final = ("all_gather", "reduce_scatter")
-"""Collectives whose bus bandwidth is what a device's link carries; all_reduce too, where no switch reduces."""
+"""Collectives whose bus bandwidth is what a device's link carries; all_reduce too, where no switch
+reduces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,24 +28,42 @@ class Rated:
 
 
 def rated(kind: NodeKind, rates: Sequence[BusRate]) -> Rated:
-    """Efficiencies of the scale-up link and of the cards, each from the largest group that was measured inside, and beyond, an island.
+    """Efficiencies of the scale-up link and of the cards, each from the largest group that was
+    measured inside, and beyond, an island.
 
     Raises:
         ClusterError: a rate is above the link's peak.
     """
-    useful = [one for one in rates if one.collective in _RING or (one.collective == "all_reduce" and not kind.in_network_reduction)]
+    useful = [
+        one
+        for one in rates
+        if one.collective in _RING
+        or (one.collective == "all_reduce" and not kind.in_network_reduction)
+    ]
     inside = [one for one in useful if one.num_devices <= kind.island]
     beyond = [one for one in useful if one.num_devices > max(kind.island, kind.num_devices)]
     record: dict[str, Any] = {}
     found: list[Found] = []
-    for key, link, some in (("scale_up", kind.scale_up, inside), ("nic", kind.network_per_device, beyond)):
+    for key, link, some in (
+        ("scale_up", kind.scale_up, inside),
+        ("nic", kind.network_per_device, beyond),
+    ):
         if some:
             best = max(some, key=lambda one: (one.num_devices, one.rate))
-            fact = Found(What.BUS_RATE, best.rate, f"{best.where}, {best.collective} over {best.num_devices} devices")
+            fact = Found(
+                What.BUS_RATE,
+                best.rate,
+                f"{best.where}, {best.collective} over {best.num_devices} devices",
+            )
             record[key] = _efficiency(kind, key, link, fact)
             found.append(fact)
     unused = tuple(
-        Assumed(What.BUS_RATE, "not used", f"{one.where}: {one.collective} over {one.num_devices} devices is not what one link carries")
+        Assumed(
+            What.BUS_RATE,
+            "not used",
+            f"{one.where}: {one.collective} over {one.num_devices} devices is not what one link"
+            " carries",
+        )
         for one in rates
         if one not in inside and one not in beyond
     )
@@ -56,6 +75,11 @@ def _efficiency(kind: NodeKind, key: str, link: Link, fact: Found) -> dict[str, 
     peak = min(link.bandwidth, link.reverse_bandwidth or link.bandwidth)
     share = round(float(str(fact.value)) / peak, 4)
     if not 0.0 < share <= 1.0:
-        raise contradiction(replace(fact, value=peak, where=f"the peak of {key} of {kind.name}"), fact)
-    origin = {"evidence": "measured", "reference": f"{fact.words} in {fact.where[:200]}, of {peak / GIGA:.4g} GB/s"}
+        raise contradiction(
+            replace(fact, value=peak, where=f"the peak of {key} of {kind.name}"), fact
+        )
+    origin = {
+        "evidence": "measured",
+        "reference": f"{fact.words} in {fact.where[:200]}, of {peak / GIGA:.4g} GB/s",
+    }
     return {"efficiency": share, "origin": origin}

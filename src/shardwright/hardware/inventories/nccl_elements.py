@@ -1,4 +1,6 @@
-"""Which elements and attributes of NCCL's topology are understood: what is not is refused where it may be a link, and listed elsewhere."""
+"""Which elements and attributes of NCCL's topology are understood: what is not is refused where it
+may be a link, and listed elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ _INSIDE: Final = {
     "gpu": ("nvlink", "xgmi", "c2c"),
     "nic": ("net",),
 }
-"""Elements that each may hold. ``c2c`` joins a device and its processor, ``pcilink`` two PCIe switches."""
+"""Elements that each may hold. ``c2c`` joins a device and its processor, ``pcilink`` two PCIe
+switches."""
 _ATTRIBUTES: Final = {
     "gpu": ("dev", "sm", "rank", "gdr", "gcn", "arch"),
     "nvlink": ("target", "count", "tclass"),
@@ -30,7 +33,8 @@ _MAY_LINK: Final = ("gpu", "pci")
 
 
 def unread(root: Element, *, name: str) -> tuple[Found, ...]:
-    """What of a topology is not understood and is no link, at most 16; links to devices that the file has not are among it.
+    """What of a topology is not understood and is no link, at most 16; links to devices that the
+    file has not are among it.
 
     Raises:
         ClusterError: an element inside a device or a PCI function is not known.
@@ -44,18 +48,26 @@ def unread(root: Element, *, name: str) -> tuple[Found, ...]:
                 continue
             if element.name in _MAY_LINK:
                 hint = (
-                    "it may be a link between devices: take it out where it is none, or write the cluster file by hand (docs/clusters.md)"
+                    "it may be a link between devices: take it out where it is none, or write the"
+                    " cluster file by hand (docs/clusters.md)"
                 )
-                raise ClusterError(f"{name}:{inner.line}: {words} is no element that is read", hint=hint)
+                raise ClusterError(
+                    f"{name}:{inner.line}: {words} is no element that is read", hint=hint
+                )
             found.setdefault(words, Found(What.UNREAD, words, f"{name}:{inner.line}"))
         for key in element.attributes:
             words = f"{key[:40]}= of <{element.name[:40]}>"
             if key not in _ATTRIBUTES.get(element.name, (key,)):
                 found.setdefault(words, Found(What.UNREAD, words, f"{name}:{element.line}"))
-        if element.name in ("nvlink", "xgmi") and element.get("tclass").startswith(("0x03", "0x12")):
+        if element.name in ("nvlink", "xgmi") and element.get("tclass").startswith(
+            ("0x03", "0x12")
+        ):
             target = element.get("target").lower()
             if target not in present:
-                words = f"<{element.name}> to {target[:40] or 'nothing'}, a device that the file has not"
+                words = (
+                    f"<{element.name}> to {target[:40] or 'nothing'}, a device that the file"
+                    " has not"
+                )
                 found.setdefault(words, Found(What.UNREAD, words, f"{name}:{element.line}"))
     return tuple(found.values())[:MAX_LISTED]
 

@@ -1,10 +1,12 @@
 """NCCL's topology, as ``NCCL_TOPO_DUMP_FILE`` writes it and ``NCCL_TOPO_FILE`` reads it.
 
-What is relied on: ``system`` > ``cpu`` > ``pci`` (nested: switches and functions) > ``gpu`` or ``nic`` > ``net``; on a ``gpu`` its compute
-capability (``sm``) and ``nvlink target= count= tclass=``, or ``xgmi`` in the dumps of RCCL; on a ``net`` its ``speed`` in Mb/s; on a
-``pci`` its ``class``, ``vendor``, ``device``, ``link_speed`` and ``link_width``. Files that clouds ship for NCCL_TOPO_FILE have the ``pci``
-alone: functions of the classes 0x03 and 0x02 are devices and cards there. An element inside a ``gpu`` or ``pci`` that is not known may be a
-link: it is refused; what else is not known is listed. Source: NVIDIA/nccl and ROCm/rccl, src/graph/xml.cc and topo.cc.
+What is relied on: ``system`` > ``cpu`` > ``pci`` (nested: switches and functions) > ``gpu`` or
+``nic`` > ``net``; on a ``gpu`` its compute capability (``sm``) and ``nvlink target= count=
+tclass=``, or ``xgmi`` in the dumps of RCCL; on a ``net`` its ``speed`` in Mb/s; on a ``pci`` its
+``class``, ``vendor``, ``device``, ``link_speed`` and ``link_width``. Files that clouds ship for
+NCCL_TOPO_FILE have the ``pci`` alone: functions of the classes 0x03 and 0x02 are devices and cards
+there. An element inside a ``gpu`` or ``pci`` that is not known may be a link: it is refused; what
+else is not known is listed. Source: NVIDIA/nccl and ROCm/rccl, src/graph/xml.cc and topo.cc.
 """
 
 from __future__ import annotations
@@ -17,7 +19,14 @@ from typing import Final
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.catalog.nodes import PCIE_GB_PER_S
-from shardwright.hardware.inventories.inventory import Found, Inventory, Links, Paths, SeenNode, What
+from shardwright.hardware.inventories.inventory import (
+    Found,
+    Inventory,
+    Links,
+    Paths,
+    SeenNode,
+    What,
+)
 from shardwright.hardware.inventories.islands import island_sizes, parts_of, require_all_links
 from shardwright.hardware.inventories.nccl_elements import unread
 from shardwright.hardware.inventories.text import MAX_WORD, whole_number
@@ -41,7 +50,8 @@ _SPEED: Final = re.compile(r"([0-9]{1,3})(?:\.[0-9]+)? ?GT/s.*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Function:
-    """A device or a card: its element, the PCI function that it is, what that hangs from, the processor, and the host.
+    """A device or a card: its element, the PCI function that it is, what that hangs from, the
+    processor, and the host.
 
     Args:
         above: PCIe switches, and those that these have a link to (``pcilink``).
@@ -74,19 +84,31 @@ def read_nccl_xml(text: str, *, name: str) -> Inventory:
     gpus = _once(functions, "gpu") or _of_class(functions, _DEVICES)
     nets = _once(functions, "net") or _of_class(functions, _CARDS)
     if max(len(gpus), len(nets)) > MAX_FUNCTIONS:
-        raise ClusterError(f"{name}: {len(gpus)} devices and {len(nets)} cards", hint=f"at most {MAX_FUNCTIONS} of each")
+        raise ClusterError(
+            f"{name}: {len(gpus)} devices and {len(nets)} cards",
+            hint=f"at most {MAX_FUNCTIONS} of each",
+        )
     counts = Counter(gpu.host for gpu in gpus)
     hosts = list(counts) or [""]
     other = next((host for host in hosts if counts[host] != counts[hosts[0]]), None)
     if other is not None:
         raise ClusterError(
-            f"{name}: {counts[hosts[0]]} devices on host {hosts[0][:40]}, and {counts[other]} on host {other[:40]}",
+            f"{name}: {counts[hosts[0]]} devices on host {hosts[0][:40]}, and {counts[other]} on"
+            f" host {other[:40]}",
             hint="dump the topology of a job that has all devices of each of its nodes",
         )
-    first, cards = [gpu for gpu in gpus if gpu.host == hosts[0]], [net for net in nets if len(hosts) == 1 or net.host == hosts[0]]
+    first, cards = (
+        [gpu for gpu in gpus if gpu.host == hosts[0]],
+        [net for net in nets if len(hosts) == 1 or net.host == hosts[0]],
+    )
     where = f"{name}:{first[0].element.line}" if first else f"{name}:{root.line}"
     islands = _islands(first, len(hosts), name)
-    facts = [*_devices(first, name), *islands, *_paths(first, islands, name), *_cards(first, cards, name)]
+    facts = [
+        *_devices(first, name),
+        *islands,
+        *_paths(first, islands, name),
+        *_cards(first, cards, name),
+    ]
     guesses = () if gpus or nets else _unnamed(functions)
     if len(hosts) > 1:
         guesses = (*guesses, (What.NODES, len(hosts), f"hosts in {name}"))
@@ -94,36 +116,62 @@ def read_nccl_xml(text: str, *, name: str) -> Inventory:
     return Inventory(file=name, samples=(node,), notes=notes)
 
 
-def _functions(element: Element, pci: Element | None, above: tuple[str, ...], cpu: Element) -> Iterator[_Function]:
+def _functions(
+    element: Element, pci: Element | None, above: tuple[str, ...], cpu: Element
+) -> Iterator[_Function]:
     """Everything in an element, with what it hangs from."""
     yield _Function(element=element, pci=pci, above=above, cpu=cpu, host=cpu.get("host_hash"))
     for inner in element.inside:
         down = above
         if inner.name == "pci" and any(one.name == "pci" for one in inner.inside):
-            down = (*above, inner.get("busid"), *(one.get("target") for one in inner.inside if one.name == "pcilink"))
+            down = (
+                *above,
+                inner.get("busid"),
+                *(one.get("target") for one in inner.inside if one.name == "pcilink"),
+            )
         yield from _functions(inner, inner if inner.name == "pci" else pci, down, cpu)
 
 
 def _once(functions: list[_Function], kind: str) -> list[_Function]:
-    """Elements of a kind, each once: a card may be listed under both processors, a device once for each of its partitions."""
+    """Elements of a kind, each once: a card may be listed under both processors, a device once for
+    each of its partitions.
+    """
     found: dict[tuple[str, str], _Function] = {}
     for number, one in enumerate(functions):
         if one.element.name == kind:
-            key = one.element.get("name") if kind == "net" else one.pci.get("busid") if one.pci else ""
+            key = (
+                one.element.get("name")
+                if kind == "net"
+                else one.pci.get("busid")
+                if one.pci
+                else ""
+            )
             found.setdefault((one.host, key or f"number {number}"), one)
     return list(found.values())
 
 
 def _of_class(functions: list[_Function], classes: tuple[str, ...]) -> list[_Function]:
-    return [one for one in functions if one.element.name == "pci" and one.element.get("class").startswith(classes)]
+    return [
+        one
+        for one in functions
+        if one.element.name == "pci" and one.element.get("class").startswith(classes)
+    ]
 
 
 def _unnamed(functions: list[_Function]) -> tuple[tuple[What, int, str], ...]:
-    """Functions without a class in a file that names no device: NCCL finds devices by itself, so what such a file is for are cards."""
+    """Functions without a class in a file that names no device: NCCL finds devices by itself, so
+    what such a file is for are cards.
+    """
     leaves = [one for one in functions if one.element.name == "pci" and not one.element.inside]
     if not leaves or any(one.element.get("class") for one in leaves):
         return ()
-    return ((What.NICS, len(leaves), "PCI functions without a class in a file that names no device are taken as cards"),)
+    return (
+        (
+            What.NICS,
+            len(leaves),
+            "PCI functions without a class in a file that names no device are taken as cards",
+        ),
+    )
 
 
 def _devices(gpus: list[_Function], name: str) -> list[Found]:
@@ -134,10 +182,19 @@ def _devices(gpus: list[_Function], name: str) -> list[Found]:
     found = [Found(What.DEVICES, len(gpus), where)]
     models = {_model(gpu) for gpu in gpus} - {""}
     if len(models) > 1:
-        raise ClusterError(f"{name}: devices of {len(models)} models in a node: {', '.join(sorted(models))[:80]}", hint="one model a node")
+        raise ClusterError(
+            f"{name}: devices of {len(models)} models in a node: {', '.join(sorted(models))[:80]}",
+            hint="one model a node",
+        )
     found += [Found(What.PRODUCT, f"pci {models.pop()}", where)] if models else []
     if element.get("sm"):
-        found.append(Found(What.COMPUTE, whole_number(element.get("sm"), what="sm", where=where, most=1000), where))
+        found.append(
+            Found(
+                What.COMPUTE,
+                whole_number(element.get("sm"), what="sm", where=where, most=1000),
+                where,
+            )
+        )
     rates = [rate for gpu in gpus if gpu.pci is not None and (rate := _pcie(gpu.pci))]
     return found + ([Found(What.PCIE, min(rates), where)] if rates else [])
 
@@ -150,7 +207,9 @@ def _model(gpu: _Function) -> str:
 
 
 def _pcie(pci: Element) -> float:
-    """Bytes/s of a function's slot in one direction; 0.0 where it says none that hardware has. A width that is not said is 16 lanes."""
+    """Bytes/s of a function's slot in one direction; 0.0 where it says none that hardware has. A
+    width that is not said is 16 lanes.
+    """
     speed = _SPEED.fullmatch(pci.get("link_speed"))
     generation = _GENERATIONS.get(speed[1]) if speed else None
     width = {"1": 1, "2": 2, "4": 4, "8": 8, "16": 16, "": 16, "0": 16}.get(pci.get("link_width"))
@@ -158,10 +217,16 @@ def _pcie(pci: Element) -> float:
 
 
 def _islands(gpus: list[_Function], hosts: int, name: str) -> list[Found]:
-    """Islands of a node, and NVLinks or XGMI links of a device; a switch joins all that have a link to it, on all hosts of the dump."""
+    """Islands of a node, and NVLinks or XGMI links of a device; a switch joins all that have a link
+    to it, on all hosts of the dump.
+    """
     if not any(gpu.element.name == "gpu" for gpu in gpus):
         return []
-    places = {gpu.pci.get("busid").lower(): number for number, gpu in enumerate(gpus) if gpu.pci is not None}
+    places = {
+        gpu.pci.get("busid").lower(): number
+        for number, gpu in enumerate(gpus)
+        if gpu.pci is not None
+    }
     pairs, switched, sums, counts = set[tuple[int, int]](), list[int](), list[int](), set[int]()
     where, what = f"{name}:{gpus[0].element.line} <gpu>", What.LINKS
     for number, gpu in enumerate(gpus):
@@ -179,7 +244,9 @@ def _islands(gpus: list[_Function], hosts: int, name: str) -> list[Found]:
             switched += [number] if is_switch and peer is None else []
         sums.append(total)
     if switched:
-        require_all_links(sums, [_device_name(gpu, number) for number, gpu in enumerate(gpus)], where=where)
+        require_all_links(
+            sums, [_device_name(gpu, number) for number, gpu in enumerate(gpus)], where=where
+        )
     found = [Found(What.ISLANDS, island_sizes(len(gpus), (*pairs, *pairwise(switched))), where)]
     if any(sums):
         total = min(some for some in sums if some)
@@ -197,37 +264,73 @@ def _device_name(gpu: _Function, number: int) -> str:
 
 
 def _paths(gpus: list[_Function], islands: list[Found], name: str) -> list[Found]:
-    """Devices below each PCIe switch and of each processor, and which processors these are, where links do not join all devices."""
+    """Devices below each PCIe switch and of each processor, and which processors these are, where
+    links do not join all devices.
+    """
     if not islands or islands[0].value == (len(gpus),):
         return []
-    joined = [(i, j) for (i, one), (j, other) in combinations(enumerate(gpus), 2) if set(one.above) & set(other.above)]
-    together = [(i, j) for (i, one), (j, other) in combinations(enumerate(gpus), 2) if one.cpu is other.cpu]
-    sizes = [tuple(map(len, parts_of(len(gpus), pairs))) for pairs in (joined, (*joined, *together))]
+    joined = [
+        (i, j)
+        for (i, one), (j, other) in combinations(enumerate(gpus), 2)
+        if set(one.above) & set(other.above)
+    ]
+    together = [
+        (i, j) for (i, one), (j, other) in combinations(enumerate(gpus), 2) if one.cpu is other.cpu
+    ]
+    sizes = [
+        tuple(map(len, parts_of(len(gpus), pairs))) for pairs in (joined, (*joined, *together))
+    ]
     cpu = gpus[0].cpu
     found = [Found(What.PATHS, Paths(*sizes), f"{name}:{cpu.line} <{cpu.name}>")]
-    model = " ".join(cpu.get(key)[:MAX_WORD] for key in ("arch", "vendor", "familyid", "modelid")).strip()
-    return [*found, Found(What.PROCESSOR, model, f"{name}:{cpu.line} <{cpu.name}>")] if cpu.get("vendor") and cpu.get("modelid") else found
+    model = " ".join(
+        cpu.get(key)[:MAX_WORD] for key in ("arch", "vendor", "familyid", "modelid")
+    ).strip()
+    return (
+        [*found, Found(What.PROCESSOR, model, f"{name}:{cpu.line} <{cpu.name}>")]
+        if cpu.get("vendor") and cpu.get("modelid")
+        else found
+    )
 
 
 def _cards(gpus: list[_Function], nets: list[_Function], name: str) -> list[Found]:
-    """Cards that count: where some are below a PCIe switch of a device, the others serve storage and hosts."""
-    beside = {id(net): [n for n, gpu in enumerate(gpus) if set(gpu.above) & set(net.above)] for net in nets}
+    """Cards that count: where some are below a PCIe switch of a device, the others serve storage
+    and hosts.
+    """
+    beside = {
+        id(net): [n for n, gpu in enumerate(gpus) if set(gpu.above) & set(net.above)]
+        for net in nets
+    }
     counted = [net for net in nets if beside[id(net)]] or nets
     if not counted:
         return []
     where = f"{name}:{counted[0].element.line} <{counted[0].element.name}>"
     found = [Found(What.NICS, len(counted), where)]
     speeds = [
-        whole_number(net.element.get("speed"), what="speed", where=f"{name}:{net.element.line} <net>", most=MAX_MEGABITS)
+        whole_number(
+            net.element.get("speed"),
+            what="speed",
+            where=f"{name}:{net.element.line} <net>",
+            most=MAX_MEGABITS,
+        )
         for net in counted
         if net.element.get("speed")
     ]
     if len(speeds) == len(counted):
         found.append(Found(What.NIC_RATE, sum(speeds) / len(speeds) * MEGA / BITS_PER_BYTE, where))
-    words = [f"{_called(net)} {'+'.join(f'GPU{n}' for n in beside[id(net)])}" for net in counted if beside[id(net)]]
+    words = [
+        f"{_called(net)} {'+'.join(f'GPU{n}' for n in beside[id(net)])}"
+        for net in counted
+        if beside[id(net)]
+    ]
     far = [_called(net) for net in nets if not beside[id(net)]]
     if words:
-        found.append(Found(What.NEAR, ", ".join(words) + (f"; beside none, not counted: {', '.join(far)}" if far else ""), where))
+        found.append(
+            Found(
+                What.NEAR,
+                ", ".join(words) + (f"; beside none, not counted: {', '.join(far)}" if far else ""),
+                where,
+            )
+        )
     return found
 
 

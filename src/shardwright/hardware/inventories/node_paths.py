@@ -1,4 +1,5 @@
-"""What joins devices of a node over PCIe, as islands and tiers of a cluster file: one switch, one processor, or the link between two.
+"""What joins devices of a node over PCIe, as islands and tiers of a cluster file: one switch, one
+processor, or the link between two.
 
 | path | what carries it | rate |
 |---|---|---|
@@ -6,8 +7,8 @@
 | PHB, NODE | a processor's root ports | 0.3 of a slot for all devices below a port, as the catalog assumes of PCIe nodes |
 | SYS | the link between processors | measured over the whole node where the catalog has that, else NCCL's own figure by processor |
 
-Source of NCCL's figures, GB/s one way: NVIDIA/nccl, src/graph/topo.h (BDW_QPI_BW, SKL_QPI_BW, SRP_QPI_BW, ERP_QPI_BW, AMD_BW, ARM_BW and
-P9_BW) and the processors that topo.cc takes them for.
+Source of NCCL's figures, GB/s one way: NVIDIA/nccl, src/graph/topo.h (BDW_QPI_BW, SKL_QPI_BW,
+SRP_QPI_BW, ERP_QPI_BW, AMD_BW, ARM_BW and P9_BW) and the processors that topo.cc takes them for.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.units import GIGA
 
 PEER_EFFICIENCY: Final = 0.625
-PEER_REFERENCE: Final = "peer to peer below a PCIe switch: L40S, 2 devices, 20 of 32 GB/s (NCCL table of aiconfigurator-core 0.12.0)"
+PEER_REFERENCE: Final = (
+    "peer to peer below a PCIe switch: L40S, 2 devices, 20 of 32 GB/s (NCCL table of"
+    " aiconfigurator-core 0.12.0)"
+)
 LATENCY_US: Final = 1.9
-"""Of a message between devices over PCIe, as RTX PRO 6000 measures over 8 devices (the catalog's PCIe nodes)."""
+"""Of a message between devices over PCIe, as RTX PRO 6000 measures over 8 devices (the catalog's
+PCIe nodes)."""
 _TOPO: Final = "NVIDIA/nccl, src/graph/topo.h"
 _SLOWEST: Final = {3: 6.0, 4: 10.0, 5: 16.0, 6: 16.0}
-"""GB/s between the processors of the slowest kind that a generation of PCIe came with: Broadwell, Skylake and Ice Lake, AMD EPYC."""
+"""GB/s between the processors of the slowest kind that a generation of PCIe came with: Broadwell,
+Skylake and Ice Lake, AMD EPYC."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +53,11 @@ class _Level:
     devices: int
 
 
-def path_record(facts: Mapping[What, Found], *, base: NodeKind, devices: int, island: int) -> PathRecord:
-    """Islands, and tiers between them, of a node whose devices not all reach each other in the same way; empty where they do.
+def path_record(
+    facts: Mapping[What, Found], *, base: NodeKind, devices: int, island: int
+) -> PathRecord:
+    """Islands, and tiers between them, of a node whose devices not all reach each other in the same
+    way; empty where they do.
 
     Args:
         island: devices that NVLinks or XGMI join; 1 = none do, 0 = not found.
@@ -63,26 +72,41 @@ def path_record(facts: Mapping[What, Found], *, base: NodeKind, devices: int, is
     record: dict[str, Any] = {}
     if island == 1:
         inner = levels.pop(0)
-        record = {"island_devices": inner.devices, "scale_up": _island_link(inner, slot, paths), "in_network_reduction": False}
+        record = {
+            "island_devices": inner.devices,
+            "scale_up": _island_link(inner, slot, paths),
+            "in_network_reduction": False,
+        }
     if not levels:
         return PathRecord(record=record, assumed=assumed)
     tiers = [_tier(level, facts, base, slot, paths) for level in levels]
     said = "which processor a card hangs from is not part of a cluster file"
     capped = Assumed("groups across processors and nodes", "the slower of card and path", said)
-    rates = ", ".join(f"{tier['name']} {tier['bandwidth_gigabytes_per_s'] * tier['efficiency']:.3g} GB/s" for tier in tiers)
+    rates = ", ".join(
+        f"{tier['name']} {tier['bandwidth_gigabytes_per_s'] * tier['efficiency']:.3g} GB/s"
+        for tier in tiers
+    )
     why = f"{tiers[-1]['origin']['reference'][:300]}; of all devices of a unit below together"
-    return PathRecord(record=record | {"node_tiers": tiers}, assumed=(*assumed, Assumed("paths inside a node", rates, why), capped))
+    return PathRecord(
+        record=record | {"node_tiers": tiers},
+        assumed=(*assumed, Assumed("paths inside a node", rates, why), capped),
+    )
 
 
 def _levels(paths: Paths, devices: int, island: int) -> tuple[list[_Level], tuple[Assumed, ...]]:
-    """The paths from the fastest to that which joins all. Units that are not equal are taken as joined by the next, slower path."""
+    """The paths from the fastest to that which joins all. Units that are not equal are taken as
+    joined by the next, slower path.
+    """
     levels: list[_Level] = []
     assumed: list[Assumed] = []
     below = island
     for name, sizes in (("switch", paths.switches), ("processor", paths.processors)):
         if len(set(sizes)) > 1 or sizes[0] % below:
             words = ", ".join(map(str, sizes[:8]))
-            why = f"units of {words} devices are not equal, as those of a cluster file are: all take the slower path"
+            why = (
+                f"units of {words} devices are not equal, as those of a cluster file are: all take"
+                " the slower path"
+            )
             assumed.append(Assumed(f"devices of a {name}", "not told apart", why))
         elif sizes[0] > below:
             levels.append(_Level(name, sizes[0]))
@@ -103,18 +127,32 @@ def _slot(facts: Mapping[What, Found], base: NodeKind) -> float:
 def _island_link(level: _Level, slot: float, paths: Found) -> dict[str, Any]:
     """The link of a device to the others below its switch, or of its processor."""
     if level.name == "switch":
-        return _link(slot, PEER_EFFICIENCY, LATENCY_US, f"{PEER_REFERENCE}; switches in {paths.where[:200]}")
+        return _link(
+            slot, PEER_EFFICIENCY, LATENCY_US, f"{PEER_REFERENCE}; switches in {paths.where[:200]}"
+        )
     link = pcie_scale_up(gb_per_s=slot / GIGA)
-    return _link(slot, link.efficiency, link.latency_s * 1e6, f"{link.origin.reference.removeprefix('assumed: ')}; {paths.where[:200]}")
+    return _link(
+        slot,
+        link.efficiency,
+        link.latency_s * 1e6,
+        f"{link.origin.reference.removeprefix('assumed: ')}; {paths.where[:200]}",
+    )
 
 
-def _tier(level: _Level, facts: Mapping[What, Found], base: NodeKind, slot: float, paths: Found) -> dict[str, Any]:
+def _tier(
+    level: _Level, facts: Mapping[What, Found], base: NodeKind, slot: float, paths: Found
+) -> dict[str, Any]:
     """What all devices of a unit below send into a tier together."""
     if level.name == "switch":
         link = _link(slot, PEER_EFFICIENCY, LATENCY_US, PEER_REFERENCE)
     elif level.name == "processor":
         up = pcie_scale_up(gb_per_s=slot / GIGA)
-        link = _link(slot, up.efficiency, LATENCY_US, f"one slot of {slot / GIGA:.4g} GB/s into the processor; {up.origin.reference}")
+        link = _link(
+            slot,
+            up.efficiency,
+            LATENCY_US,
+            f"one slot of {slot / GIGA:.4g} GB/s into the processor; {up.origin.reference}",
+        )
     elif is_over_pcie(base) and base.scale_up.origin.evidence is Evidence.MEASURED:
         reference = f"as measured over all devices of the node: {base.scale_up.origin.reference}"
         link = _link(base.scale_up.achieved, 1.0, LATENCY_US, reference)
@@ -133,7 +171,8 @@ def _between_processors(facts: Mapping[What, Found], slot: float) -> tuple[float
     if vendor == "AuthenticAMD":
         return 16.0, f"{_TOPO}: AMD_BW"
     if vendor == "GenuineIntel" and family == "6" and number >= 0:
-        # Emerald Rapids, Sapphire Rapids, Skylake and later, Broadwell and earlier, in the order of topo.cc.
+        # Emerald Rapids, Sapphire Rapids, Skylake and later, Broadwell and earlier, in the order of
+        # topo.cc.
         if number >= 0xCF:
             return 40.0, f"{_TOPO}: ERP_QPI_BW"
         if number >= 0x8F:
@@ -141,8 +180,17 @@ def _between_processors(facts: Mapping[What, Found], slot: float) -> tuple[float
         return (10.0, f"{_TOPO}: SKL_QPI_BW") if number >= 0x55 else (6.0, f"{_TOPO}: BDW_QPI_BW")
     if arch in ("arm64", "ppc64"):
         return (6.0, f"{_TOPO}: ARM_BW") if arch == "arm64" else (32.0, f"{_TOPO}: P9_BW")
-    generation = max((gen for gen, rate in PCIE_GB_PER_S.items() if rate * GIGA <= slot), default=min(PCIE_GB_PER_S))
-    return _SLOWEST[generation], f"{_TOPO}: the slowest of the processors with PCIe {generation}, as no file says which they are"
+    generation = max(
+        (gen for gen, rate in PCIE_GB_PER_S.items() if rate * GIGA <= slot),
+        default=min(PCIE_GB_PER_S),
+    )
+    return (
+        _SLOWEST[generation],
+        (
+            f"{_TOPO}: the slowest of the processors with PCIe {generation}, as no file says which"
+            " they are"
+        ),
+    )
 
 
 def _link(rate: float, efficiency: float, latency_us: float, reference: str) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""Whether a scheduler can place a job on a node, by the state that it prints: nodes that it cannot are left out and listed.
+"""Whether a scheduler can place a job on a node, by the state that it prints: nodes that it cannot
+are left out and listed.
 
-Source: slurm.schedmd.com/sinfo.html (NODE STATE CODES), kubernetes.io/docs/concepts/architecture/nodes (conditions) and
+Source: slurm.schedmd.com/sinfo.html (NODE STATE CODES),
+kubernetes.io/docs/concepts/architecture/nodes (conditions) and
 kubernetes.io/docs/reference/labels-annotations-taints.
 """
 
@@ -15,25 +17,57 @@ from shardwright.hardware.inventories.text import MAX_WORD
 
 MAX_NAMED: Final = 8
 """Nodes that a remark names."""
-_SAID: Final = frozenset(["RESERVED", "RESV", "CLOUD", "POWERED_DOWN", "POWERING_DOWN", "POW_DN", "POWER_DOWN", "BLOCKED"])
+_SAID: Final = frozenset(
+    [
+        "RESERVED",
+        "RESV",
+        "CLOUD",
+        "POWERED_DOWN",
+        "POWERING_DOWN",
+        "POW_DN",
+        "POWER_DOWN",
+        "BLOCKED",
+    ]
+)
 """States in which a job can be placed, with something that it has to wait for or be allowed to."""
 _RUNS: Final = _SAID | frozenset(
     [
-        *("IDLE", "ALLOCATED", "ALLOC", "MIXED", "MIX", "COMPLETING", "COMP", "PLANNED", "PLND", "POWERING_UP", "POW_UP", "POWER_UP"),
+        *(
+            "IDLE",
+            "ALLOCATED",
+            "ALLOC",
+            "MIXED",
+            "MIX",
+            "COMPLETING",
+            "COMP",
+            "PLANNED",
+            "PLND",
+            "POWERING_UP",
+            "POW_UP",
+            "POWER_UP",
+        ),
         *("POWERED_UP", "DYNAMIC_NORM", "PERFCTRS", "NPC", "EXTERNAL"),
     ]
 )
 """States in which a job can be placed, now or after the jobs that run."""
 _SUFFIXES: Final = "*~#!%$@^+-"
-"""Marks behind a state of sinfo: * does not answer, $ in a maintenance reservation, @ and ^ about to restart."""
-_AWAY_SUFFIXES: Final = {"*": "does not answer", "$": "in maintenance", "@": "about to restart", "^": "about to restart"}
+"""Marks behind a state of sinfo: * does not answer, $ in a maintenance reservation, @ and ^ about
+to restart."""
+_AWAY_SUFFIXES: Final = {
+    "*": "does not answer",
+    "$": "in maintenance",
+    "@": "about to restart",
+    "^": "about to restart",
+}
 _TAINTS: Final = "node.kubernetes.io/"
 _GPU_TAINTS: Final = ("nvidia.com/gpu", "amd.com/gpu")
 """Taints that keep jobs without GPUs away."""
 
 
 def slurm_state(text: str) -> tuple[str, str]:
-    """Why no job can be placed on a node in a state such as ``IDLE+DRAIN`` or ``down*`` (empty = one can), and what else is said of it."""
+    """Why no job can be placed on a node in a state such as ``IDLE+DRAIN`` or ``down*`` (empty =
+    one can), and what else is said of it.
+    """
     marks = {mark for mark in text if mark in _AWAY_SUFFIXES}
     words = [word.strip(_SUFFIXES) for word in text.upper().split("+")]
     away = [word.lower()[:MAX_WORD] for word in words if word and word not in _RUNS]
@@ -44,8 +78,12 @@ def slurm_state(text: str) -> tuple[str, str]:
 
 
 def kubernetes_state(item: Mapping[str, Any]) -> tuple[str, str]:
-    """Why no job can be placed on a Kubernetes node (empty = one can), and which taints a job has to tolerate."""
-    spec, status = (value if isinstance(value := item.get(key), dict) else {} for key in ("spec", "status"))
+    """Why no job can be placed on a Kubernetes node (empty = one can), and which taints a job has
+    to tolerate.
+    """
+    spec, status = (
+        value if isinstance(value := item.get(key), dict) else {} for key in ("spec", "status")
+    )
     away, said = [], []
     for condition in _mappings(status.get("conditions")):
         if condition.get("type") == "Ready" and condition.get("status") != "True":
@@ -67,8 +105,11 @@ def _mappings(value: object) -> list[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def schedulable(nodes: Sequence[SeenNode], *, all_nodes: bool) -> tuple[tuple[SeenNode, ...], tuple[Found, ...]]:
-    """The nodes that a job can be placed on (all, with `all_nodes`), and remarks that name those that are left out or need something.
+def schedulable(
+    nodes: Sequence[SeenNode], *, all_nodes: bool
+) -> tuple[tuple[SeenNode, ...], tuple[Found, ...]]:
+    """The nodes that a job can be placed on (all, with `all_nodes`), and remarks that name those
+    that are left out or need something.
 
     Raises:
         ClusterError: there is none.
@@ -81,13 +122,21 @@ def schedulable(nodes: Sequence[SeenNode], *, all_nodes: bool) -> tuple[tuple[Se
             hint="--all-nodes counts them all the same",
         )
     remarks = (
-        [Found(What.NODES, f"{len(away)} {'counted all the same' if all_nodes else 'left out'}: {named(away)}", away[0].where)]
+        [
+            Found(
+                What.NODES,
+                f"{len(away)} {'counted all the same' if all_nodes else 'left out'}: {named(away)}",
+                away[0].where,
+            )
+        ]
         if away
         else []
     )
     said = [node for node in kept if node.remark]
     if said:
-        remarks.append(Found(What.NODES, f"{len(said)} counted: {named(said, remark=True)}", said[0].where))
+        remarks.append(
+            Found(What.NODES, f"{len(said)} counted: {named(said, remark=True)}", said[0].where)
+        )
     return tuple(kept), tuple(remarks)
 
 
@@ -97,6 +146,7 @@ def named(nodes: Iterable[SeenNode], *, remark: bool = False) -> str:
     for node in nodes:
         by_state.setdefault(node.remark if remark else node.away, []).append(node.name)
     return "; ".join(
-        f"{', '.join(names[:MAX_NAMED])}{f' and {len(names) - MAX_NAMED} more' if len(names) > MAX_NAMED else ''} ({state})"
+        f"{', '.join(names[:MAX_NAMED])}{f' and {len(names) - MAX_NAMED} more' if len(names) > MAX_NAMED else ''}"
+        f" ({state})"
         for state, names in by_state.items()
     )

@@ -1,4 +1,6 @@
-"""Outputs of commands that say less than a cluster needs: which they are, and the command to run instead."""
+"""Outputs of commands that say less than a cluster needs: which they are, and the command to run
+instead.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _BEGIN: Final = 65_536
 
 
 class Other(NamedTuple):
-    """An output: words that it has and others have not, the command that prints it, and what to run instead."""
+    """An output: words that it has and others have not, the command that prints it, and what to run
+    instead.
+    """
 
     words: str
     printed_by: str
@@ -36,18 +40,31 @@ OTHERS: Final = (
     Other(r"^PARTITION +AVAIL |^NODELIST\b", "sinfo", 'sinfo -N -o "%N %G %m %T"'),
     Other(r"^\s*PartitionName=", "scontrol show partition", "scontrol show nodes"),
     Other(r"^ *JOBID +PARTITION ", "squeue", "scontrol show nodes"),
-    Other(r"^(topology|- topology):", "topology.yaml of Slurm", "scontrol show topology, or topology.conf"),
+    Other(
+        r"^(topology|- topology):",
+        "topology.yaml of Slurm",
+        "scontrol show topology, or topology.conf",
+    ),
     Other(r"^([0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] ", "lspci", _TOPO),
     Other(r"^CA '[^'\n]{1,80}'", "ibstat", f"{_TOPO}; --nodes N says how many nodes"),
-    Other(r"^Switch\s+[0-9]+ \"S-|^vendid=0x", "ibnetdiscover", "a topology.conf of Slurm: slurmibtopology prints one"),
+    Other(
+        r"^Switch\s+[0-9]+ \"S-|^vendid=0x",
+        "ibnetdiscover",
+        "a topology.conf of Slurm: slurmibtopology prints one",
+    ),
     Other(r"^Architecture: +\S+\s*\n^ *CPU op-mode", "lscpu", _TOPO),
 )
 
 
 def unread_form(text: str, *, name: str, formats: tuple[str, ...]) -> ClusterError:
-    """The error of a text that has none of the forms that are read: where it is a known command's output, with the command to run."""
+    """The error of a text that has none of the forms that are read: where it is a known command's
+    output, with the command to run.
+    """
     begin = text[:_BEGIN]
     found = next((one for one in OTHERS if re.search(one.words, begin, re.MULTILINE)), None)
     if found is None:
         return ClusterError(f"{name} has no form that is read", hint="; ".join(formats))
-    return ClusterError(f"{name} looks like the output of {found.printed_by}, which does not say enough", hint=f"run {found.instead}")
+    return ClusterError(
+        f"{name} looks like the output of {found.printed_by}, which does not say enough",
+        hint=f"run {found.instead}",
+    )

@@ -1,4 +1,6 @@
-"""What accelerators are called: by drivers, by schedulers, by PCI's numbers; and how fast an NVLink of each is."""
+"""What accelerators are called: by drivers, by schedulers, by PCI's numbers; and how fast an NVLink
+of each is.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,20 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from shardwright.errors import ClusterError, nearest
-from shardwright.hardware.catalog.catalog import ACCELERATORS, accelerator, accelerator_names, driver_words, find_accelerator
+from shardwright.hardware.catalog.catalog import (
+    ACCELERATORS,
+    accelerator,
+    accelerator_names,
+    driver_words,
+    find_accelerator,
+)
 from shardwright.hardware.catalog.instances import find_instance
 from shardwright.hardware.device import Accelerator
 from shardwright.hardware.inventories.inventory import Found, What
 from shardwright.units import GIGA
 
-# Source: lists after the public PCI ID database (pci-ids.ucw.cz), vendors 10de and 1002; 20f3, 2204, 2342, 2b85, 2bb5 and 74a5 from memory.
+# Source: lists after the public PCI ID database (pci-ids.ucw.cz), vendors 10de and 1002; 20f3,
+# 2204, 2342, 2b85, 2bb5 and 74a5 from memory.
 PCI_NUMBERS: Final = {
     "10de:1eb8": "t4",
     "10de:1db1": "v100-sxm-16gb",
@@ -54,14 +63,17 @@ _SHARED: Final = re.compile(r"-shared$", re.IGNORECASE)
 
 
 class NvLink(NamedTuple):
-    """An NVLink, or a link of Infinity Fabric (XGMI), of an accelerator: bytes/s in one direction, and how many links a device has."""
+    """An NVLink, or a link of Infinity Fabric (XGMI), of an accelerator: bytes/s in one direction,
+    and how many links a device has.
+    """
 
     rate: float
     links: int
 
 
-# By the beginning of the name, longest first where one begins another. Source: NVIDIA's data sheets (total over both directions, halved,
-# over the number of links), from memory; NCCL's own figures (src/graph/topo.h) are what is achieved: 20 of 25, 12 of 14 and 40 of 50 GB/s.
+# By the beginning of the name, longest first where one begins another. Source: NVIDIA's data sheets
+# (total over both directions, halved, over the number of links), from memory; NCCL's own figures
+# (src/graph/topo.h) are what is achieved: 20 of 25, 12 of 14 and 40 of 50 GB/s.
 _NVLINKS: Final = (
     ("gb200", NvLink(50 * GIGA, 18)),
     ("gb300", NvLink(50 * GIGA, 18)),
@@ -79,7 +91,8 @@ _NVLINKS: Final = (
     ("a30", NvLink(25 * GIGA, 4)),
     ("v100", NvLink(25 * GIGA, 6)),
     ("rtx-3090", NvLink(14.0625 * GIGA, 4)),
-    # Source: AMD CDNA 3 and 4 white papers, from memory: 7 links of 64 (76.9) GB/s one way to the other devices of a node.
+    # Source: AMD CDNA 3 and 4 white papers, from memory: 7 links of 64 (76.9) GB/s one way to the
+    # other devices of a node.
     ("mi300x", NvLink(64 * GIGA, 7)),
     ("mi325x", NvLink(64 * GIGA, 7)),
     ("mi355x", NvLink(538 * GIGA / 7, 7)),
@@ -92,7 +105,8 @@ def nvlink_of(device: Accelerator) -> NvLink | None:
 
 
 def accelerators_called(word: str) -> tuple[Accelerator, ...]:
-    """What a word may mean, the likeliest first: ``NVIDIA-H100-80GB-HBM3`` is one device, ``h100`` any of its forms; empty = unknown.
+    """What a word may mean, the likeliest first: ``NVIDIA-H100-80GB-HBM3`` is one device, ``h100``
+    any of its forms; empty = unknown.
 
     Args:
         word: a driver's name, a scheduler's type, or ``pci 10de:2330``.
@@ -105,7 +119,11 @@ def accelerators_called(word: str) -> tuple[Accelerator, ...]:
     if found is None:
         return ()
     begin = "-".join(driver_words(plain))
-    others = [device for device in ACCELERATORS if device is not found and device.name.startswith(f"{begin}-")]
+    others = [
+        device
+        for device in ACCELERATORS
+        if device is not found and device.name.startswith(f"{begin}-")
+    ]
     return (found, *others) if found.name.startswith(f"{begin}-") else (found,)
 
 
@@ -115,7 +133,9 @@ def links_found(facts: Mapping[What, Found]) -> Found | None:
 
 
 def devices_meant(facts: Mapping[What, Found]) -> tuple[Accelerator, ...]:
-    """What a node's accelerators may be, by its product or else its instance type, the likeliest first; empty = unknown."""
+    """What a node's accelerators may be, by its product or else its instance type, the likeliest
+    first; empty = unknown.
+    """
     product, instance = facts.get(What.PRODUCT), facts.get(What.INSTANCE)
     called = accelerators_called(str(product.value)) if product is not None else ()
     kind = find_instance(str(instance.value)) if instance is not None else None
@@ -126,8 +146,12 @@ def unknown_product(word: str, *, where: str) -> ClusterError:
     """The error of a word that is no accelerator of the catalog."""
     plain = word.removeprefix("pci ")[:60]
     if _PART.search(word):
-        return ClusterError(f"{where}: {plain!r} is a part of a device (MIG)", hint="clusters are of whole devices: --accelerator NAME")
+        return ClusterError(
+            f"{where}: {plain!r} is a part of a device (MIG)",
+            hint="clusters are of whole devices: --accelerator NAME",
+        )
     told = "-".join(driver_words(plain)) or plain
     return ClusterError(
-        f"{where}: unknown accelerator {plain!r}", hint=f"--accelerator NAME says what it is; {nearest(told, accelerator_names())}"
+        f"{where}: unknown accelerator {plain!r}",
+        hint=f"--accelerator NAME says what it is; {nearest(told, accelerator_names())}",
     )

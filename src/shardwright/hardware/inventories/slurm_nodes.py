@@ -1,8 +1,10 @@
-"""Slurm's nodes: what ``scontrol show nodes`` prints, also with ``-o``, or the ``NodeName`` lines of slurm.conf.
+"""Slurm's nodes: what ``scontrol show nodes`` prints, also with ``-o``, or the ``NodeName`` lines
+of slurm.conf.
 
-What is relied on: a record begins with ``NodeName=``; ``Gres=gpu:TYPE:COUNT(..)`` or, without a type, ``gpu:COUNT``; where there is none
-``CfgTRES=..,gres/gpu:TYPE=COUNT``; ``RealMemory`` in MiB; ``InstanceType`` in releases that know it. Source: scontrol.html and gres.html
-of slurm.schedmd.com. The type is a word that whoever set the cluster up has chosen.
+What is relied on: a record begins with ``NodeName=``; ``Gres=gpu:TYPE:COUNT(..)`` or, without a
+type, ``gpu:COUNT``; where there is none ``CfgTRES=..,gres/gpu:TYPE=COUNT``; ``RealMemory`` in MiB;
+``InstanceType`` in releases that know it. Source: scontrol.html and gres.html of slurm.schedmd.com.
+The type is a word that whoever set the cluster up has chosen.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from shardwright.units import MIB
 MAX_NODES: Final = 131_072
 MAX_DEVICES: Final = 1024
 MAX_MIB: Final = 2**30
-_KEY: Final = re.compile(r"(NodeName|Gres|CfgTRES|RealMemory|State|InstanceType|CPUTot)=(\S*)", re.IGNORECASE)
+_KEY: Final = re.compile(
+    r"(NodeName|Gres|CfgTRES|RealMemory|State|InstanceType|CPUTot)=(\S*)", re.IGNORECASE
+)
 _NOTHING: Final = ("", "(null)", "N/A", "none")
 Fields = dict[str, tuple[str, str]]
 """Key in small letters -> (value, where)."""
@@ -36,7 +40,8 @@ def read_slurm_nodes(text: str, *, name: str) -> Inventory:
     """The nodes that have GPUs.
 
     Raises:
-        ClusterError: a number is none, a node has two records or two kinds of GPU, or there are too many.
+        ClusterError: a number is none, a node has two records or two kinds of GPU, or there are too
+        many.
     """
     nodes: dict[str, SeenNode] = {}
     without, first = 0, f"{name}:1"
@@ -48,15 +53,23 @@ def read_slurm_nodes(text: str, *, name: str) -> Inventory:
         away, remark = _state(fields)
         for host in hosts_of(called, where=where):
             if host in nodes:
-                raise ClusterError(f"{where}: node {host[:60]!r} is listed twice, also in {nodes[host].where}", hint="once each")
+                raise ClusterError(
+                    f"{where}: node {host[:60]!r} is listed twice, also in {nodes[host].where}",
+                    hint="once each",
+                )
             if not facts:
                 without += 1
                 continue
             nodes[host] = SeenNode(name=host, where=where, facts=facts, away=away, remark=remark)
         if len(nodes) > MAX_NODES:
-            raise ClusterError(f"{where}: more than {MAX_NODES:,} nodes", hint="write a smaller file")
+            raise ClusterError(
+                f"{where}: more than {MAX_NODES:,} nodes", hint="write a smaller file"
+            )
     if not nodes:
-        raise ClusterError(f"{name}: none of {without} nodes has a GPU", hint="Gres=gpu:h100:8 says that a node has")
+        raise ClusterError(
+            f"{name}: none of {without} nodes has a GPU",
+            hint="Gres=gpu:h100:8 says that a node has",
+        )
     return Inventory(file=name, nodes=tuple(nodes.values()), notes=left_out(without, first))
 
 
@@ -66,7 +79,9 @@ def left_out(number: int, where: str) -> tuple[Found, ...]:
 
 
 def _records(text: str, *, name: str) -> Iterator[Fields]:
-    """Fields of each record; of a key that is there twice the first, as a reason that somebody wrote comes last."""
+    """Fields of each record; of a key that is there twice the first, as a reason that somebody
+    wrote comes last.
+    """
     fields: Fields = {}
     for where, line in numbered_lines(text, name=name):
         if line.startswith("#"):
@@ -85,8 +100,9 @@ def _records(text: str, *, name: str) -> Iterator[Fields]:
 
 
 def _state(fields: Fields) -> tuple[str, str]:
-    """Why no job can be placed on the node, and what else is said of its state. In slurm.conf ``State=UNKNOWN`` is what nodes start with:
-    scontrol counts their processors (``CPUTot``) beside it.
+    """Why no job can be placed on the node, and what else is said of its state. In slurm.conf
+    ``State=UNKNOWN`` is what nodes start with: scontrol counts their processors (``CPUTot``) beside
+    it.
     """
     state = fields.get("state", ("", ""))[0]
     return ("", "") if state.upper() == "UNKNOWN" and "cputot" not in fields else slurm_state(state)
@@ -100,13 +116,20 @@ def gpu_facts(fields: Fields) -> tuple[Found, ...]:
     types = {kind for kind, _ in gpus if kind}
     if len(types) > 1:
         raise ClusterError(
-            f"{where}: GPUs of {len(types)} types in a node: {', '.join(sorted(types))[:80]}", hint="one type a node, and no parts"
+            f"{where}: GPUs of {len(types)} types in a node: {', '.join(sorted(types))[:80]}",
+            hint="one type a node, and no parts",
         )
     found = [Found(What.DEVICES, sum(count for _, count in gpus), where)]
     found += [Found(What.PRODUCT, types.pop(), where)] if types else []
     memory, at = fields.get("realmemory", ("", ""))
     if memory not in _NOTHING:
-        found.append(Found(What.HOST_MEMORY, whole_number(memory, what="RealMemory", where=at, most=MAX_MIB) * MIB, at))
+        found.append(
+            Found(
+                What.HOST_MEMORY,
+                whole_number(memory, what="RealMemory", where=at, most=MAX_MIB) * MIB,
+                at,
+            )
+        )
     instance, at = fields.get("instancetype", ("", ""))
     if instance not in _NOTHING:
         found.append(Found(What.INSTANCE, instance[:MAX_WORD], at))
@@ -124,7 +147,9 @@ def _gpus(fields: Fields) -> tuple[list[tuple[str, int]], str]:
     for entry in _entries(text):
         key, _, count = entry.partition("=")
         if key == "gres/gpu" or key.startswith("gres/gpu:"):
-            counted[key[9:][:MAX_WORD]] = whole_number(count, what=key[:40], where=where, most=MAX_DEVICES)
+            counted[key[9:][:MAX_WORD]] = whole_number(
+                count, what=key[:40], where=where, most=MAX_DEVICES
+            )
     # `gres/gpu` alone is the sum of those with a type.
     return [(kind, count) for kind, count in counted.items() if kind or len(counted) == 1], where
 
@@ -138,4 +163,6 @@ def _gres(entry: str, *, where: str) -> tuple[str, int]:
     """``gpu:h100:8``, ``gpu:8`` or ``gpu`` as type and count."""
     words = [word for word in entry.split(":")[1:] if word != "no_consume"]
     count = words.pop() if words and words[-1].isdigit() else "1"
-    return ":".join(words)[:MAX_WORD], whole_number(count, what="Gres", where=where, most=MAX_DEVICES)
+    return ":".join(words)[:MAX_WORD], whole_number(
+        count, what="Gres", where=where, most=MAX_DEVICES
+    )

@@ -1,4 +1,6 @@
-"""Text that other programs wrote: read up to a bound, as lines with their numbers, and its numbers up to a bound."""
+"""Text that other programs wrote: read up to a bound, as lines with their numbers, and its numbers
+up to a bound.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ MAX_LINES: Final = 2_000_000
 MAX_LINE: Final = 1024**2
 MAX_WORD: Final = 200
 _HINT: Final = (
-    "nvidia-smi topo -m or -L, rocm-smi --showtopo, an NCCL topology, topology.conf, scontrol show nodes, kubectl get nodes -o json, "
-    "or nccl-tests' output"
+    "nvidia-smi topo -m or -L, rocm-smi --showtopo, an NCCL topology, topology.conf, scontrol show"
+    " nodes, kubectl get nodes -o json, or nccl-tests' output"
 )
 
 
@@ -34,9 +36,14 @@ def read_bounded(path: Path) -> str:
     except (OSError, ValueError) as error:
         if isinstance(error, ClusterError):
             raise
-        raise ClusterError(f"cannot read {name!r}", hint="is it a file that you may read?") from None
+        raise ClusterError(
+            f"cannot read {name!r}", hint="is it a file that you may read?"
+        ) from None
     if len(content) > MAX_BYTES:
-        raise ClusterError(f"{name!r} is larger than {MAX_BYTES} bytes", hint="no more is read; a part of it may do")
+        raise ClusterError(
+            f"{name!r} is larger than {MAX_BYTES} bytes",
+            hint="no more is read; a part of it may do",
+        )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -54,7 +61,9 @@ def checked_text(text: str, *, name: str) -> str:
     if "\0" in text:
         raise ClusterError(f"{name} is binary", hint=_HINT)
     if text.count("\n") > MAX_LINES:
-        raise ClusterError(f"{name} has more than {MAX_LINES} lines", hint="no more are read; a part of it may do")
+        raise ClusterError(
+            f"{name} has more than {MAX_LINES} lines", hint="no more are read; a part of it may do"
+        )
     return text
 
 
@@ -66,7 +75,10 @@ def numbered_lines(text: str, *, name: str) -> Iterator[tuple[str, str]]:
     """
     for number, line in enumerate(StringIO(text), start=1):
         if len(line) > MAX_LINE:
-            raise ClusterError(f"{name}:{number}: a line of {len(line)} characters", hint=f"at most {MAX_LINE} are read")
+            raise ClusterError(
+                f"{name}:{number}: a line of {len(line)} characters",
+                hint=f"at most {MAX_LINE} are read",
+            )
         yield f"{name}:{number}", line.strip()
 
 
@@ -77,5 +89,7 @@ def whole_number(text: str, *, what: str, where: str, most: int) -> int:
         ClusterError: it is none.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= 18 and 1 <= int(text) <= most):
-        raise ClusterError(f"{where}: {what} is {text[:40]!r}", hint=f"a whole number from 1 to {most:,}")
+        raise ClusterError(
+            f"{where}: {what} is {text[:40]!r}", hint=f"a whole number from 1 to {most:,}"
+        )
     return int(text)

@@ -1,4 +1,6 @@
-"""Switches above nodes as the tiers of a cluster file, and the order of nodes in which units of a tier are side by side."""
+"""Switches above nodes as the tiers of a cluster file, and the order of nodes in which units of a
+tier are side by side.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _NAMES: Final = ("leaf", "spine", "core")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A node among all: how many devices it has, of which kind it is, its zone, its scale-up domain, and the switches above it."""
+    """A node among all: how many devices it has, of which kind it is, its zone, its scale-up
+    domain, and the switches above it.
+    """
 
     devices: int
     kind: int
@@ -36,16 +40,20 @@ class Tiers:
 
 
 def full_paths(nodes: Sequence[SeenNode]) -> list[tuple[str, ...]]:
-    """Switches above each node, as many for all, the nearest first: where a node has fewer its nearest one stands for those between.
+    """Switches above each node, as many for all, the nearest first: where a node has fewer its
+    nearest one stands for those between.
 
     Raises:
         ClusterError: some nodes have none and others do, or there are more than 15 tiers.
     """
     depth = max((len(node.above) for node in nodes), default=0)
-    alone, placed = (next((node for node in nodes if bool(node.above) is has), None) for has in (False, True))
+    alone, placed = (
+        next((node for node in nodes if bool(node.above) is has), None) for has in (False, True)
+    )
     if alone is not None and placed is not None:
         raise ClusterError(
-            f"no switch is above node {alone.name[:60]!r} ({alone.where}), and {placed.above[0][:60]!r} is above {placed.name[:60]!r}",
+            f"no switch is above node {alone.name[:60]!r} ({alone.where}), and"
+            f" {placed.above[0][:60]!r} is above {placed.name[:60]!r}",
             hint="all nodes, or none",
         )
     if depth > MAX_TIERS:
@@ -54,15 +62,21 @@ def full_paths(nodes: Sequence[SeenNode]) -> list[tuple[str, ...]]:
 
 
 def in_order(nodes: Sequence[Placed]) -> list[int]:
-    """Places of the nodes so that those of a zone, of a unit of each tier, of a scale-up domain and of a kind are side by side.
+    """Places of the nodes so that those of a zone, of a unit of each tier, of a scale-up domain and
+    of a kind are side by side.
 
-    What is larger comes first: a domain of a rack below a leaf of ten racks is sorted inside the leaf, and a leaf inside a domain that
-    spans several. Units stand in the order in which the files have them.
+    What is larger comes first: a domain of a rack below a leaf of ten racks is sorted inside the
+    leaf, and a leaf inside a domain that spans several. Units stand in the order in which the files
+    have them.
     """
     depth = max((len(node.above) for node in nodes), default=0)
     tiers = [[node.above[tier:] for node in nodes] for tier in range(depth)]
-    domains: list[Sequence[Hashable]] = [[node.domain for node in nodes]] if any(node.domain for node in nodes) else []
-    levels: list[Sequence[Hashable]] = sorted([*tiers[::-1], *domains], key=lambda level: len(set(level)))
+    domains: list[Sequence[Hashable]] = (
+        [[node.domain for node in nodes]] if any(node.domain for node in nodes) else []
+    )
+    levels: list[Sequence[Hashable]] = sorted(
+        [*tiers[::-1], *domains], key=lambda level: len(set(level))
+    )
     keys = [[node.zone for node in nodes], *levels, [node.kind for node in nodes]]
     ranks = [_first_seen(key) for key in keys]
     return sorted(range(len(nodes)), key=lambda place: tuple(rank[place] for rank in ranks))
@@ -74,16 +88,22 @@ def _first_seen(values: Sequence[Hashable]) -> list[int]:
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
-def tiers_of(nodes: Sequence[Placed], *, islands: frozenset[int], is_blocks: bool, where: str) -> Tiers:
+def tiers_of(
+    nodes: Sequence[Placed], *, islands: frozenset[int], is_blocks: bool, where: str
+) -> Tiers:
     """The tiers above nodes. Units that are not equal are taken as the size that most of them have.
 
     Args:
-        islands: devices of the scale-up domains: what joins no more than the smallest is no tier. is_blocks: units are Slurm's blocks.
+        islands: devices of the scale-up domains: what joins no more than the smallest is no tier.
+        is_blocks: units are Slurm's blocks.
         where: they stand.
     """
     depth = len(nodes[0].above)
     zones = len({node.zone for node in nodes})
-    step = lcm(*{node.devices for node in nodes}, *(islands if len(islands) == 1 and max(islands) < sum(n.devices for n in nodes) else ()))
+    step = lcm(
+        *{node.devices for node in nodes},
+        *(islands if len(islands) == 1 and max(islands) < sum(n.devices for n in nodes) else ()),
+    )
     records: list[dict[str, Any]] = []
     found: list[Found] = []
     assumed: list[Assumed] = []
@@ -97,11 +117,21 @@ def tiers_of(nodes: Sequence[Placed], *, islands: frozenset[int], is_blocks: boo
         size = _size(tuple(sizes.values()), step)
         if size <= below and not joined:
             continue
-        words = f"{name}: {len(sizes)} of {size} devices" if not joined or zones > 1 else f"{name}: over all {size} devices"
+        words = (
+            f"{name}: {len(sizes)} of {size} devices"
+            if not joined or zones > 1
+            else f"{name}: over all {size} devices"
+        )
         found.append(Found(What.TIER, words, where))
         if len(set(sizes.values())) > 1 and not joined:
             low, high = min(sizes.values()), max(sizes.values())
-            assumed.append(Assumed(name, f"{size} devices", f"its units have from {low} to {high}; most have about so many"))
+            assumed.append(
+                Assumed(
+                    name,
+                    f"{size} devices",
+                    f"its units have from {low} to {high}; most have about so many",
+                )
+            )
         records.append({"name": name} if joined else {"name": name, "devices": size})
         below = size
         if joined:
@@ -112,11 +142,19 @@ def tiers_of(nodes: Sequence[Placed], *, islands: frozenset[int], is_blocks: boo
         records.append({"name": name})
         assumed.append(Assumed(name, "joins all", "no switch that joins all is listed"))
     if records:
-        assumed.append(Assumed("oversubscription", "none, no rails", "lists of switches do not say what links carry"))
+        assumed.append(
+            Assumed(
+                "oversubscription",
+                "none, no rails",
+                "lists of switches do not say what links carry",
+            )
+        )
     return Tiers(records=tuple(records), found=tuple(found), assumed=tuple(assumed))
 
 
 def _size(sizes: Sequence[int], step: int) -> int:
-    """The size that most units have, the smaller of two that are as frequent, in whole nodes of every kind."""
+    """The size that most units have, the smaller of two that are as frequent, in whole nodes of
+    every kind.
+    """
     size, _ = max(Counter(sizes).items(), key=lambda one: (one[1], -one[0]))
     return -(-size // step) * step

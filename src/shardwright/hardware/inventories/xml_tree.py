@@ -1,4 +1,6 @@
-"""XML as elements with their lines, up to a bound; documents that define entities, or have a DTD at all, are refused."""
+"""XML as elements with their lines, up to a bound; documents that define entities, or have a DTD at
+all, are refused.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class Element:
 
 
 def parse_xml(text: str, *, name: str) -> Element:
-    """The outermost element of an XML text: at most 20,000 elements, 64 levels, 4,096 characters an attribute, and no DTD.
+    """The outermost element of an XML text: at most 20,000 elements, 64 levels, 4,096 characters an
+    attribute, and no DTD.
 
     Raises:
         ClusterError: it is none, or is larger.
@@ -41,16 +44,26 @@ def parse_xml(text: str, *, name: str) -> Element:
     count = 0
 
     def refuse(*_: Any) -> None:
-        raise ClusterError(f"{name}:{parser.CurrentLineNumber}: a document type", hint="entities are not expanded; take the DTD out")
+        raise ClusterError(
+            f"{name}:{parser.CurrentLineNumber}: a document type",
+            hint="entities are not expanded; take the DTD out",
+        )
 
     def start(tag: str, attributes: dict[str, str]) -> None:
         nonlocal count
         count += 1
         where = f"{name}:{parser.CurrentLineNumber}"
         if count > MAX_ELEMENTS or len(open_elements) >= MAX_DEPTH:
-            raise ClusterError(f"{where}: too many elements", hint=f"at most {MAX_ELEMENTS}, {MAX_DEPTH} levels deep")
-        if len(tag) > MAX_ATTRIBUTE or any(len(key) + len(value) > MAX_ATTRIBUTE for key, value in attributes.items()):
-            raise ClusterError(f"{where}: an attribute is too long", hint=f"at most {MAX_ATTRIBUTE} characters")
+            raise ClusterError(
+                f"{where}: too many elements",
+                hint=f"at most {MAX_ELEMENTS}, {MAX_DEPTH} levels deep",
+            )
+        if len(tag) > MAX_ATTRIBUTE or any(
+            len(key) + len(value) > MAX_ATTRIBUTE for key, value in attributes.items()
+        ):
+            raise ClusterError(
+                f"{where}: an attribute is too long", hint=f"at most {MAX_ATTRIBUTE} characters"
+            )
         element = Element(name=tag, attributes=attributes, line=parser.CurrentLineNumber)
         (open_elements[-1].inside if open_elements else roots).append(element)
         open_elements.append(element)
@@ -63,7 +76,9 @@ def parse_xml(text: str, *, name: str) -> Element:
     try:
         parser.Parse(text.encode("utf-8"), True)
     except expat.ExpatError as error:
-        raise ClusterError(f"{name}:{error.lineno}: {expat.ErrorString(error.code)}", hint="an XML file") from None
+        raise ClusterError(
+            f"{name}:{error.lineno}: {expat.ErrorString(error.code)}", hint="an XML file"
+        ) from None
     except (ValueError, LookupError) as error:
         if isinstance(error, ClusterError):
             raise

@@ -1,4 +1,6 @@
-"""YAML that a program printed, as plain values: bounded, without aliases, tags or keys that are given twice."""
+"""YAML that a program printed, as plain values: bounded, without aliases, tags or keys that are
+given twice.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,19 @@ from shardwright.errors import ClusterError
 MAX_EVENTS: Final = 2_000_000
 MAX_DEPTH: Final = 32
 _LOADER: Final = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-_REFUSED: Final = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+_REFUSED: Final = (
+    yaml.YAMLError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    RecursionError,
+)
 
 
 def parse_yaml(text: str, *, name: str, hint: str) -> Any:
-    """Mappings, lists and scalars of one document. Scalars are text, but for the words ``true`` and ``false`` without quotes.
+    """Mappings, lists and scalars of one document. Scalars are text, but for the words ``true`` and
+    ``false`` without quotes.
 
     Raises:
         ClusterError: it is no YAML, has an alias, is too deep or too long.
@@ -31,7 +41,9 @@ def parse_yaml(text: str, *, name: str, hint: str) -> Any:
 
 
 def _value(text: str, *, name: str, hint: str) -> Any:
-    """The value from the events: containers that are open, and the key that waits for its value in each."""
+    """The value from the events: containers that are open, and the key that waits for its value in
+    each.
+    """
     opened: list[Any] = []
     keys: list[str | None] = []
     root: list[Any] = []
@@ -51,14 +63,21 @@ def _value(text: str, *, name: str, hint: str) -> Any:
 
     for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
         if count > MAX_EVENTS or len(opened) > MAX_DEPTH or len(root) > 1:
-            raise ClusterError(f"{name} has too many values", hint=f"at most {MAX_EVENTS:,}, {MAX_DEPTH} levels deep, in one document")
+            raise ClusterError(
+                f"{name} has too many values",
+                hint=f"at most {MAX_EVENTS:,}, {MAX_DEPTH} levels deep, in one document",
+            )
         if isinstance(event, yaml.AliasEvent):
             where = f":{event.start_mark.line + 1}" if event.start_mark else ""
             raise ClusterError(f"{name}{where}: a YAML alias", hint=hint)
         if isinstance(event, yaml.ScalarEvent):
             plain = event.style in (None, "") and event.implicit[0]
             is_key = bool(opened) and isinstance(opened[-1], dict) and keys[-1] is None
-            put({"true": True, "false": False}.get(event.value, event.value) if plain and not is_key else event.value)
+            put(
+                {"true": True, "false": False}.get(event.value, event.value)
+                if plain and not is_key
+                else event.value
+            )
         elif isinstance(event, yaml.CollectionStartEvent):
             value: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
             put(value)

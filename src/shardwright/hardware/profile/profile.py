@@ -1,7 +1,7 @@
 """Measured tables of one accelerator in one kind of node: kernel rates and collective curves.
 
-A profile holds achieved rates (FLOP/s, bytes/s), not shares of a peak: what they are shares of is the accelerator's business, which
-`hardware.profile.apply` brings in.
+A profile holds achieved rates (FLOP/s, bytes/s), not shares of a peak: what they are shares of is
+the accelerator's business, which `hardware.profile.apply` brings in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitError:
-    """How well a form fits the points it was fitted to: relative errors |fit / measured - 1|, their mean and 90th percentile."""
+    """How well a form fits the points it was fitted to: relative errors |fit / measured - 1|, their
+    mean and 90th percentile.
+    """
 
     num_points: int
     mean: float
@@ -38,8 +40,12 @@ class GemmProfile:
         t = ((2mnk / R)^q + (bytes / W)^q)^(1/q) + t0
 
     Args:
-        flops_per_second: R. bytes_per_second: W. overhead_s: t0. exponent: q.
-        sustained: seconds of a GEMM in a run of seconds over its short measurement, >= 1. points: (m, n, k, seconds).
+        flops_per_second: R.
+        bytes_per_second: W.
+        overhead_s: t0.
+        exponent: q.
+        sustained: seconds of a GEMM in a run of seconds over its short measurement, >= 1.
+        points: (m, n, k, seconds).
     """
 
     dtype: Dtype
@@ -53,7 +59,9 @@ class GemmProfile:
 
 
 class AttentionPoint(NamedTuple):
-    """One measured causal attention: seconds of forward and backward of `batch` x `heads` heads of `head_dim` over `length` tokens."""
+    """One measured causal attention: seconds of forward and backward of `batch` x `heads` heads of
+    `head_dim` over `length` tokens.
+    """
 
     batch: int
     heads: int
@@ -64,7 +72,9 @@ class AttentionPoint(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """FLOPs of the forward under the causal mask: 2 x batch x heads x length x (length + 1) / 2 x 2 head_dim."""
+        """FLOPs of the forward under the causal mask: 2 x batch x heads x length x (length + 1) / 2
+        x 2 head_dim.
+        """
         return 2.0 * self.batch * self.heads * self.length * (self.length + 1) * self.head_dim
 
 
@@ -73,7 +83,8 @@ class AttentionProfile:
     """Fused attention of one kernel generation.
 
     Args:
-        generation: ``flash-2``, ``cudnn`` ... as in `AttentionRates`. dtype: in which it was measured.
+        generation: ``flash-2``, ``cudnn`` ... as in `AttentionRates`.
+        dtype: in which it was measured.
         curve: (tokens, FLOP/s of the forward under the causal mask), lengths rising.
         backward_ratio: backward seconds over forward seconds.
         error: of the curve and the ratio against all points, forward and backward.
@@ -90,7 +101,9 @@ class AttentionProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementProfile:
-    """Streaming kernels: t = launch_s + traffic / bytes_per_second; `points` are (bytes of traffic, seconds)."""
+    """Streaming kernels: t = launch_s + traffic / bytes_per_second; `points` are (bytes of traffic,
+    seconds).
+    """
 
     bytes_per_second: float
     launch_s: float
@@ -100,13 +113,14 @@ class ElementProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveFit:
-    """t = latency_s + bus bytes / bus_bandwidth for one collective over `num_devices` devices of an island.
+    """t = latency_s + bus bytes / bus_bandwidth for one collective over `num_devices` devices of an
+    island.
 
     Bus bytes are (n-1)/n of the full buffer, twice that for all_reduce.
 
     Args:
-        latency_s: of a whole collective, not of a hop. bus_bandwidth, large_bandwidth: bytes/s, of the fit and at the largest message
-            measured.
+        latency_s: of a whole collective, not of a hop.
+        bus_bandwidth, large_bandwidth: bytes/s, of the fit and at the largest message measured.
         evidence, reference: how the fit is known, and of what.
         points: (bytes of the full buffer, seconds), rising.
     """
@@ -123,7 +137,8 @@ class CollectiveFit:
 
 
 def bus_share(collective: str, *, num_devices: int) -> float:
-    """Bytes over one device's link a byte of the full buffer: 2 (n-1)/n for all_reduce, 1 for broadcast and send, else (n-1)/n.
+    """Bytes over one device's link a byte of the full buffer: 2 (n-1)/n for all_reduce, 1 for
+    broadcast and send, else (n-1)/n.
 
     Source: nccl-tests, doc/PERFORMANCE.md (bus bandwidth).
     """
@@ -135,7 +150,9 @@ def bus_share(collective: str, *, num_devices: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelShare:
-    """Seconds and number of kernels of one class in a trace: ``gemm``, ``attention``, ``nccl``, ``elementwise``, ``memcpy``, ``other``."""
+    """Seconds and number of kernels of one class in a trace: ``gemm``, ``attention``, ``nccl``,
+    ``elementwise``, ``memcpy``, ``other``.
+    """
 
     kind: str
     seconds: float
@@ -147,7 +164,8 @@ class HostFacts:
     """The machine around the accelerators.
 
     Args:
-        num_devices: accelerators (or ranks that share the processor). num_cores, memory_bytes: of the host.
+        num_devices: accelerators (or ranks that share the processor).
+        num_cores, memory_bytes: of the host.
         to_device, from_device: bytes/s of copies from and to pinned memory; 0.0 = not measured.
     """
 
@@ -163,9 +181,12 @@ class Method:
     """How a profile was measured.
 
     Args:
-        device_name: as the driver or the operating system calls it. date: ISO day, as the caller gave it.
-        libraries: (name, version) pairs, torch first. repetitions, warm_up: runs of each kernel whose median counts, and before them.
-        threads: processor threads of one device; 0 = not a processor. sustained_s: seconds of each long run; 0.0 = none.
+        device_name: as the driver or the operating system calls it.
+        date: ISO day, as the caller gave it.
+        libraries: (name, version) pairs, torch first.
+        repetitions, warm_up: runs of each kernel whose median counts, and before them.
+        threads: processor threads of one device; 0 = not a processor.
+        sustained_s: seconds of each long run; 0.0 = none.
         notes: what could not be measured, and why; files that were imported.
     """
 
@@ -181,7 +202,8 @@ class Method:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Measurements of one accelerator in one kind of node. Whatever was not measured is empty and stays as the catalog has it.
+    """Measurements of one accelerator in one kind of node. Whatever was not measured is empty and
+    stays as the catalog has it.
 
     Args:
         accelerator: a catalog name, or a new one.
@@ -205,5 +227,9 @@ class Profile:
         if self.method is None:
             return f"profile of {self.accelerator}"
         library = " ".join(self.method.libraries[0]) if self.method.libraries else ""
-        parts = (f"profile of {self.accelerator} ({self.method.device_name})", self.method.date, library)
+        parts = (
+            f"profile of {self.accelerator} ({self.method.device_name})",
+            self.method.date,
+            library,
+        )
         return ", ".join(part for part in parts if part)

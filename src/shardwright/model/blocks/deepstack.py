@@ -1,8 +1,11 @@
-"""Deepstack: features of inner layers of an image tower, each through a merger of its own, are added behind the first language layers.
+"""Deepstack: features of inner layers of an image tower, each through a merger of its own, are
+added behind the first language layers.
 
-Meng et al. 2024, DeepStack (arXiv 2406.04334), in the form of Qwen3-VL. The tower ends a run behind every layer whose features are taken;
-mergers ``deep.<i>`` lie before the projector, with which a pipeline keeps them; language layer i reads merger i as its memory. So a run
-may be read by runs that do not follow it: the chain from patches to the loss stays, and some tensors go round parts of it.
+Meng et al. 2024, DeepStack (arXiv 2406.04334), in the form of Qwen3-VL. The tower ends a run behind
+every layer whose features are taken; mergers ``deep.<i>`` lie before the projector, with which a
+pipeline keeps them; language layer i reads merger i as its memory. So a run may be read by runs
+that do not follow it: the chain from patches to the loss stays, and some tensors go round parts of
+it.
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ DEEPSTACK = "deepstack"
 
 
 def with_deepstack(model: Model, *, merger: Sequence[Operator], after: Sequence[int]) -> Model:
-    """`model`, a tower before a language model, whose language layer i takes the features of tower layer ``after[i]`` in.
+    """`model`, a tower before a language model, whose language layer i takes the features of tower
+    layer ``after[i]`` in.
 
     Args:
-        merger: operators from a tower layer's output (`INPUT`) to the width of the language model; those of every merger.
+        merger: operators from a tower layer's output (`INPUT`) to the width of the language model;
+            those of every merger.
         after: numbers of tower layers, which count up; no more than the language model has layers.
     """
     if not after:
@@ -42,7 +47,9 @@ def with_deepstack(model: Model, *, merger: Sequence[Operator], after: Sequence[
 
 
 def _tower(model: Model, after: Sequence[int], *, deep: int) -> list[Run]:
-    """The runs, with the tower's layers in stretches that end where features are taken, and all mergers behind the last."""
+    """The runs, with the tower's layers in stretches that end where features are taken, and all
+    mergers behind the last.
+    """
     found: list[Run] = []
     for run in model.runs:
         if run.name == "vision":
@@ -51,25 +58,48 @@ def _tower(model: Model, after: Sequence[int], *, deep: int) -> list[Run]:
                 before = run.inputs if not first else (found[-1].name,)
                 found.append(replace(run, name=f"vision.{first}", count=end - first, inputs=before))
             sources = {end: f"vision.{first}" for first, end in pairwise(ends)}
-            found += [Run(name=f"{DEEP}.{i}", block=deep, count=1, inputs=(sources[layer + 1],)) for i, layer in enumerate(after)]
+            found += [
+                Run(name=f"{DEEP}.{i}", block=deep, count=1, inputs=(sources[layer + 1],))
+                for i, layer in enumerate(after)
+            ]
             last = sources[run.count]
         else:
-            found.append(replace(run, inputs=tuple(last if name == "vision" else name for name in run.inputs)))
+            found.append(
+                replace(
+                    run, inputs=tuple(last if name == "vision" else name for name in run.inputs)
+                )
+            )
     return found
 
 
-def _with_layer_apart(runs: list[Run], blocks: list[Block], number: int, *, width: int, folds: int) -> list[Run]:
-    """The runs, language layer `number` of which is a run of its own that reads merger `number`; its block joins `blocks`."""
+def _with_layer_apart(
+    runs: list[Run], blocks: list[Block], number: int, *, width: int, folds: int
+) -> list[Run]:
+    """The runs, language layer `number` of which is a run of its own that reads merger `number`;
+    its block joins `blocks`.
+    """
     place, first = _run_of(runs, number)
     run = runs[place]
     block = _adding(blocks[run.block], width=width, folds=folds)
     if block not in blocks:
         blocks.append(block)
-    own = Run(name=f"layers.{number}", block=blocks.index(block), count=1, inputs=(*run.inputs, f"{DEEP}.{number}"))
-    rest = [replace(run, name=f"layers.{number + 1}", count=run.count - 1, inputs=(own.name,))] if run.count > 1 else []
+    own = Run(
+        name=f"layers.{number}",
+        block=blocks.index(block),
+        count=1,
+        inputs=(*run.inputs, f"{DEEP}.{number}"),
+    )
+    rest = (
+        [replace(run, name=f"layers.{number + 1}", count=run.count - 1, inputs=(own.name,))]
+        if run.count > 1
+        else []
+    )
     assert first == number, "layers before it are runs of their own"
     last = (rest or [own])[-1].name
-    behind = [replace(other, inputs=tuple(last if name == run.name else name for name in other.inputs)) for other in runs[place + 1 :]]
+    behind = [
+        replace(other, inputs=tuple(last if name == run.name else name for name in other.inputs))
+        for other in runs[place + 1 :]
+    ]
     return [*runs[:place], own, *rest, *behind]
 
 
@@ -85,7 +115,9 @@ def _run_of(runs: Sequence[Run], number: int) -> tuple[int, int]:
 
 
 def _adding(layer: Block, *, width: int, folds: int) -> Block:
-    """A language layer that ends with the addition of what its memory has for each place of an image token, of `folds` patches each."""
+    """A language layer that ends with the addition of what its memory has for each place of an
+    image token, of `folds` patches each.
+    """
     stream = hidden_extent(width)
     adds = Operator(
         name=DEEPSTACK,
@@ -97,4 +129,6 @@ def _adding(layer: Block, *, width: int, folds: int) -> Block:
         folds=folds,
         adds=True,
     )
-    return replace(layer, name=f"{layer.name}_{DEEP}", operators=(*layer.operators, adds), memory=IMAGE)
+    return replace(
+        layer, name=f"{layer.name}_{DEEP}", operators=(*layer.operators, adds), memory=IMAGE
+    )

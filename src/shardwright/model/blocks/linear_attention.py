@@ -1,7 +1,9 @@
-"""Linear attention with a gated delta rule (Yang et al. 2024, arXiv 2412.06464), and gated softmax attention (Qwen3-Next).
+"""Linear attention with a gated delta rule (Yang et al. 2024, arXiv 2412.06464), and gated softmax
+attention (Qwen3-Next).
 
-Operators: ``in_proj conv scan gate_norm gate out_proj``, all of class ssm; heads are what a split on t cuts. The recurrence is a SCAN
-whose heads are the value heads and whose state is key width x value width a head.
+Operators: ``in_proj conv scan gate_norm gate out_proj``, all of class ssm; heads are what a split
+on t cuts. The recurrence is a SCAN whose heads are the value heads and whose state is key width x
+value width a head.
 """
 
 from __future__ import annotations
@@ -9,10 +11,30 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.blocks.dense import QkNorm, core_operator, head_extents, hidden_extent, linear, qk_norm_operator, rotary_operator
-from shardwright.model.blocks.mamba import MAX_KERNEL, conv_operator, gate_operator, heads_extent, width_norm
+from shardwright.model.blocks.dense import (
+    QkNorm,
+    core_operator,
+    head_extents,
+    hidden_extent,
+    linear,
+    qk_norm_operator,
+    rotary_operator,
+)
+from shardwright.model.blocks.mamba import (
+    MAX_KERNEL,
+    conv_operator,
+    gate_operator,
+    heads_extent,
+    width_norm,
+)
 from shardwright.model.ir.fields import MAX_HEAD_DIM, MAX_HEADS, Fields
-from shardwright.model.ir.operator import AttentionShape, Operator, OperatorClass, OperatorKind, ScanShape
+from shardwright.model.ir.operator import (
+    AttentionShape,
+    Operator,
+    OperatorClass,
+    OperatorKind,
+    ScanShape,
+)
 from shardwright.model.ir.tensor import Parameter
 
 DELTA_CHUNK: Final = 64
@@ -23,8 +45,10 @@ class DeltaShape:
     """Sizes of a gated delta net.
 
     Args:
-        key_heads, value_heads: queries and keys have `key_heads` heads, each serving value_heads / key_heads value heads.
-        key_dim, value_dim: width of a head. kernel: taps of the convolution over q, k and v.
+        key_heads, value_heads: queries and keys have `key_heads` heads, each serving value_heads /
+            key_heads value heads.
+        key_dim, value_dim: width of a head.
+        kernel: taps of the convolution over q, k and v.
     """
 
     key_heads: int
@@ -36,7 +60,12 @@ class DeltaShape:
     def scan(self) -> ScanShape:
         """The recurrence, in chunks of 64 tokens (the chunk of the public kernels)."""
         return ScanShape(
-            heads=self.value_heads, head_dim=self.value_dim, state=self.key_dim, groups=self.key_heads, chunk=DELTA_CHUNK, delta=True
+            heads=self.value_heads,
+            head_dim=self.value_dim,
+            state=self.key_dim,
+            groups=self.key_heads,
+            chunk=DELTA_CHUNK,
+            delta=True,
         )
 
 
@@ -46,7 +75,8 @@ def delta_shape(fields: Fields) -> DeltaShape:
     value_heads = fields.integer("linear_num_value_heads", maximum=MAX_HEADS)
     if value_heads % key_heads:
         fields.fail(
-            f"{fields.path}linear_num_key_heads = {key_heads} does not divide the {value_heads} value heads",
+            f"{fields.path}linear_num_key_heads = {key_heads} does not divide the {value_heads}"
+            " value heads",
             hint="choose a divisor of linear_num_value_heads",
         )
     return DeltaShape(
@@ -61,8 +91,8 @@ def delta_shape(fields: Fields) -> DeltaShape:
 def delta_operators(*, hidden: int, shape: DeltaShape) -> tuple[Operator, ...]:
     """A gated delta net from the normed input (``norm1``) to the projected output.
 
-    ``in_proj`` writes q, k, v, the output gate z, the write strength b and the decay a: one GEMM of the sum of their widths. The norm's
-    gain is one value head wide.
+    ``in_proj`` writes q, k, v, the output gate z, the write strength b and the decay a: one GEMM of
+    the sum of their widths. The norm's gain is one value head wide.
     """
     klass = OperatorClass.SSM
     key = heads_extent(shape.key_heads, width=shape.key_dim)
@@ -70,7 +100,13 @@ def delta_operators(*, hidden: int, shape: DeltaShape) -> tuple[Operator, ...]:
     steps, width = heads_extent(shape.value_heads), hidden_extent(hidden)
     scanned = ("conv", "in_proj")
     return (
-        linear("in_proj", source="norm1", reads=(width,), writes=(key, key, value, value, steps, steps), klass=klass),
+        linear(
+            "in_proj",
+            source="norm1",
+            reads=(width,),
+            writes=(key, key, value, value, steps, steps),
+            klass=klass,
+        ),
         conv_operator(channels=(key, key, value), kernel=shape.kernel, bias=False),
         Operator(
             name="scan",
@@ -79,7 +115,9 @@ def delta_operators(*, hidden: int, shape: DeltaShape) -> tuple[Operator, ...]:
             inputs=scanned,
             reads=(key, key, value, steps, steps),
             writes=(value,),
-            parameters=tuple(Parameter(name=f"scan.{n}", extents=(steps,)) for n in ("a_log", "dt_bias")),
+            parameters=tuple(
+                Parameter(name=f"scan.{n}", extents=(steps,)) for n in ("a_log", "dt_bias")
+            ),
             keeps=scanned,
             scan=shape.scan(),
         ),
@@ -92,10 +130,12 @@ def delta_operators(*, hidden: int, shape: DeltaShape) -> tuple[Operator, ...]:
 def gated_attention_operators(
     *, hidden: int, shape: AttentionShape, bias: bool = False, gate_width: int | None = None
 ) -> tuple[Operator, ...]:
-    """Softmax attention whose output is multiplied by sigmoid(gate): ``qkv qk_norm rotary core gate proj``, from ``norm1``.
+    """Softmax attention whose output is multiplied by sigmoid(gate): ``qkv qk_norm rotary core gate
+    proj``, from ``norm1``.
 
     Args:
-        gate_width: gate elements a head: None = as wide as a value head (Qwen3-Next), 1 = one score a head (Step-3.5).
+        gate_width: gate elements a head: None = as wide as a value head (Qwen3-Next), 1 = one score
+            a head (Step-3.5).
 
     The gate is written by the same GEMM as q, k and v.
     """
@@ -104,7 +144,14 @@ def gated_attention_operators(
     scores = out if gate_width is None else heads_extent(shape.heads, width=gate_width)
     gated = ("core", "qkv")
     return (
-        linear("qkv", source="norm1", reads=(width,), writes=(query, key, value, scores), klass=klass, bias=bias),
+        linear(
+            "qkv",
+            source="norm1",
+            reads=(width,),
+            writes=(query, key, value, scores),
+            klass=klass,
+            bias=bias,
+        ),
         qk_norm_operator(source="qkv", shape=shape, width=QkNorm.HEAD),
         rotary_operator(inputs=("qk_norm",), shape=shape),
         core_operator("core", source="rotary", shape=shape),

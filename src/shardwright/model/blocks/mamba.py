@@ -1,7 +1,9 @@
-"""State-space mixers: Mamba-2 (Dao and Gu 2024, arXiv 2405.21060) and Mamba-1 (Gu and Dao 2023, arXiv 2312.00752), and models made of them.
+"""State-space mixers: Mamba-2 (Dao and Gu 2024, arXiv 2405.21060) and Mamba-1 (Gu and Dao 2023,
+arXiv 2312.00752), and models made of them.
 
-Operators: ``in_proj conv scan gate gate_norm out_proj`` (Mamba-2), ``in_proj conv x_proj dt_proj scan gate out_proj`` (Mamba-1). All
-are of class ssm; heads (Mamba-2) or channels (Mamba-1) are what a split on t cuts, B and C groups fewer than the parts are copied.
+Operators: ``in_proj conv scan gate gate_norm out_proj`` (Mamba-2), ``in_proj conv x_proj dt_proj
+scan gate out_proj`` (Mamba-1). All are of class ssm; heads (Mamba-2) or channels (Mamba-1) are what
+a split on t cuts, B and C groups fewer than the parts are copied.
 """
 
 from __future__ import annotations
@@ -11,7 +13,14 @@ from typing import Final
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.decoder import configured_model
-from shardwright.model.blocks.dense import hidden_extent, linear, norm, residual, split_parameters, step
+from shardwright.model.blocks.dense import (
+    hidden_extent,
+    linear,
+    norm,
+    residual,
+    split_parameters,
+    step,
+)
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.fields import MAX_FFN, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, Fields
 from shardwright.model.ir.graph import Model
@@ -29,13 +38,25 @@ def heads_extent(count: int, *, width: int = 1) -> Extent:
     return Extent(dim=Dim.HEADS, size=count * width, quantum=width)
 
 
-def conv_operator(*, channels: tuple[Extent, ...], kernel: int, bias: bool, prefix: str = "") -> Operator:
-    """``conv``: a depthwise causal convolution of `kernel` taps over `channels` of ``in_proj``, with the activation that follows it."""
+def conv_operator(
+    *, channels: tuple[Extent, ...], kernel: int, bias: bool, prefix: str = ""
+) -> Operator:
+    """``conv``: a depthwise causal convolution of `kernel` taps over `channels` of ``in_proj``,
+    with the activation that follows it.
+    """
     name, source = f"{prefix}conv", f"{prefix}in_proj"
     weights = split_parameters(f"{name}.weight", [(c, hidden_extent(kernel)) for c in channels])
     biases = split_parameters(f"{name}.bias", [(c,) for c in channels]) if bias else ()
     parameters = (*weights, *biases)
-    return step(name, OperatorKind.CONV, OperatorClass.SSM, source=source, reads=channels, writes=channels, parameters=parameters)
+    return step(
+        name,
+        OperatorKind.CONV,
+        OperatorClass.SSM,
+        source=source,
+        reads=channels,
+        writes=channels,
+        parameters=parameters,
+    )
 
 
 def gate_operator(*, inputs: tuple[str, str], width: Extent, prefix: str = "") -> Operator:
@@ -60,7 +81,8 @@ class MambaShape:
         scan: the recurrence; its heads x head_dim is the inner width.
         kernel: taps of the convolution.
         conv_bias, proj_bias: biases of the convolution and of both projections.
-        gate_norm: RMSNorm of the gated output. grouped: over the heads of each group of the scan by themselves.
+        gate_norm: RMSNorm of the gated output.
+        grouped: over the heads of each group of the scan by themselves.
     """
 
     scan: ScanShape
@@ -71,22 +93,36 @@ class MambaShape:
     grouped: bool = True
 
 
-def mamba2_operators(*, hidden: int, shape: MambaShape, prefix: str = "", source: str = "norm1") -> tuple[Operator, ...]:
+def mamba2_operators(
+    *, hidden: int, shape: MambaShape, prefix: str = "", source: str = "norm1"
+) -> tuple[Operator, ...]:
     """A Mamba-2 mixer from the normed input to the projected output.
 
-    ``in_proj`` writes gate z, x, B, C and the step dt: hidden x (2 inner + 2 groups x state + heads). The scan keeps the inputs of its
-    chunks; the states between chunks are recomputed.
+    ``in_proj`` writes gate z, x, B, C and the step dt: hidden x (2 inner + 2 groups x state +
+    heads). The scan keeps the inputs of its chunks; the states between chunks are recomputed.
     """
     scan, klass = shape.scan, OperatorClass.SSM
     inner = heads_extent(scan.heads, width=scan.head_dim)
     shared, steps = heads_extent(scan.groups, width=scan.state), heads_extent(scan.heads)
     width = hidden_extent(hidden)
-    names = {n: f"{prefix}{n}" for n in ("in_proj", "conv", "scan", "gate", "gate_norm", "out_proj")}
+    names = {
+        n: f"{prefix}{n}" for n in ("in_proj", "conv", "scan", "gate", "gate_norm", "out_proj")
+    }
     operators = [
         linear(
-            names["in_proj"], source=source, reads=(width,), writes=(inner, inner, shared, shared, steps), klass=klass, bias=shape.proj_bias
+            names["in_proj"],
+            source=source,
+            reads=(width,),
+            writes=(inner, inner, shared, shared, steps),
+            klass=klass,
+            bias=shape.proj_bias,
         ),
-        conv_operator(channels=(inner, shared, shared), kernel=shape.kernel, bias=shape.conv_bias, prefix=prefix),
+        conv_operator(
+            channels=(inner, shared, shared),
+            kernel=shape.kernel,
+            bias=shape.conv_bias,
+            prefix=prefix,
+        ),
         Operator(
             name=names["scan"],
             kind=OperatorKind.SCAN,
@@ -94,7 +130,10 @@ def mamba2_operators(*, hidden: int, shape: MambaShape, prefix: str = "", source
             inputs=(names["conv"], names["in_proj"]),
             reads=(inner, shared, shared, steps),
             writes=(inner,),
-            parameters=tuple(Parameter(name=f"{names['scan']}.{n}", extents=(steps,)) for n in ("a_log", "d", "dt_bias")),
+            parameters=tuple(
+                Parameter(name=f"{names['scan']}.{n}", extents=(steps,))
+                for n in ("a_log", "d", "dt_bias")
+            ),
             keeps=(names["conv"], names["in_proj"]),
             scan=scan,
         ),
@@ -104,22 +143,38 @@ def mamba2_operators(*, hidden: int, shape: MambaShape, prefix: str = "", source
         norm = width_norm(source=names["gate"], width=inner, gain=inner, prefix=prefix)
         operators.append(replace(norm, groups=scan.groups if shape.grouped else 1))
     operators.append(
-        linear(names["out_proj"], source=operators[-1].name, reads=(inner,), writes=(width,), klass=klass, bias=shape.proj_bias)
+        linear(
+            names["out_proj"],
+            source=operators[-1].name,
+            reads=(inner,),
+            writes=(width,),
+            klass=klass,
+            bias=shape.proj_bias,
+        )
     )
     return tuple(operators)
 
 
 def width_norm(*, source: str, width: Extent, gain: Extent, prefix: str = "") -> Operator:
-    """``gate_norm``: RMSNorm over (groups of) an inner width, with a gain of its own extent (the width, or one head)."""
+    """``gate_norm``: RMSNorm over (groups of) an inner width, with a gain of its own extent (the
+    width, or one head).
+    """
     gains = (Parameter(name=f"{prefix}gate_norm.weight", extents=(gain,)),)
     return step(
-        f"{prefix}gate_norm", OperatorKind.NORM, OperatorClass.SSM, source=source, reads=(width,), writes=(width,), parameters=gains
+        f"{prefix}gate_norm",
+        OperatorKind.NORM,
+        OperatorClass.SSM,
+        source=source,
+        reads=(width,),
+        writes=(width,),
+        parameters=gains,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectiveShape:
-    """Sizes of a Mamba-1 mixer: `inner` channels with a state of `state` each, steps from a latent of `rank`, `kernel` taps.
+    """Sizes of a Mamba-1 mixer: `inner` channels with a state of `state` each, steps from a latent
+    of `rank`, `kernel` taps.
 
     `inner_norms`: RMSNorms of dt, B and C (Jamba).
     """
@@ -133,19 +188,43 @@ class SelectiveShape:
     inner_norms: bool = False
 
 
-def mamba1_operators(*, hidden: int, shape: SelectiveShape, source: str = "norm1") -> tuple[Operator, ...]:
-    """A Mamba-1 mixer: a scan of `inner` heads of width one; B and C are one group, summed over channels by ``x_proj``."""
+def mamba1_operators(
+    *, hidden: int, shape: SelectiveShape, source: str = "norm1"
+) -> tuple[Operator, ...]:
+    """A Mamba-1 mixer: a scan of `inner` heads of width one; B and C are one group, summed over
+    channels by ``x_proj``.
+    """
     klass, state = OperatorClass.SSM, hidden_extent(shape.state)
     inner, rank, width = heads_extent(shape.inner), hidden_extent(shape.rank), hidden_extent(hidden)
     parts = (rank, state, state)
     operators = [
-        linear("in_proj", source=source, reads=(width,), writes=(inner, inner), klass=klass, bias=shape.proj_bias),
+        linear(
+            "in_proj",
+            source=source,
+            reads=(width,),
+            writes=(inner, inner),
+            klass=klass,
+            bias=shape.proj_bias,
+        ),
         conv_operator(channels=(inner,), kernel=shape.kernel, bias=shape.conv_bias),
         linear("x_proj", source="conv", reads=(inner,), writes=parts, klass=klass),
     ]
     if shape.inner_norms:
-        gains = tuple(Parameter(name=f"x_norm.{n}", extents=(e,)) for n, e in zip(("dt", "b", "c"), parts, strict=True))
-        operators.append(step("x_norm", OperatorKind.NORM, klass, source="x_proj", reads=parts, writes=parts, parameters=gains))
+        gains = tuple(
+            Parameter(name=f"x_norm.{n}", extents=(e,))
+            for n, e in zip(("dt", "b", "c"), parts, strict=True)
+        )
+        operators.append(
+            step(
+                "x_norm",
+                OperatorKind.NORM,
+                klass,
+                source="x_proj",
+                reads=parts,
+                writes=parts,
+                parameters=gains,
+            )
+        )
     latent = operators[-1].name
     scanned = ("conv", "dt_proj", latent)
     a_log = Parameter(name="scan.a_log", extents=(inner, state))
@@ -161,11 +240,21 @@ def mamba1_operators(*, hidden: int, shape: SelectiveShape, source: str = "norm1
             writes=(inner,),
             parameters=(a_log, Parameter(name="scan.d", extents=(inner,))),
             keeps=scanned,
-            # Mamba-1 has no chunked form: a chunk of one token leaves the state's update and its reading.
-            scan=ScanShape(heads=shape.inner, head_dim=1, state=shape.state, groups=1, chunk=MAMBA1_CHUNK),
+            # Mamba-1 has no chunked form: a chunk of one token leaves the state's update and its
+            # reading.
+            scan=ScanShape(
+                heads=shape.inner, head_dim=1, state=shape.state, groups=1, chunk=MAMBA1_CHUNK
+            ),
         ),
         gate_operator(inputs=("scan", "in_proj"), width=inner),
-        linear("out_proj", source="gate", reads=(inner,), writes=(width,), klass=klass, bias=shape.proj_bias),
+        linear(
+            "out_proj",
+            source="gate",
+            reads=(inner,),
+            writes=(width,),
+            klass=klass,
+            bias=shape.proj_bias,
+        ),
     )
 
 
@@ -186,7 +275,10 @@ def scan_shape(fields: Fields, *, heads: str, head_dim: str, state: str) -> Scan
     count = fields.integer(heads, maximum=MAX_HEADS)
     shared = fields.integer("n_groups", maximum=MAX_HEADS)
     if count % shared:
-        fields.fail(f"{fields.path}n_groups = {shared} does not divide the {count} state-space heads", hint="choose a divisor of the heads")
+        fields.fail(
+            f"{fields.path}n_groups = {shared} does not divide the {count} state-space heads",
+            hint="choose a divisor of the heads",
+        )
     return ScanShape(
         heads=count,
         head_dim=fields.integer(head_dim, maximum=MAX_HEAD_DIM),
@@ -197,14 +289,17 @@ def scan_shape(fields: Fields, *, heads: str, head_dim: str, state: str) -> Scan
 
 
 def build_mamba2(fields: Fields) -> Model:
-    """Mamba-2 as Transformers writes it (`Mamba2Config`: expand 2, conv bias, no projection bias, untied): layers of one mixer each."""
+    """Mamba-2 as Transformers writes it (`Mamba2Config`: expand 2, conv bias, no projection bias,
+    untied): layers of one mixer each.
+    """
     hidden = fields.hidden()
     scan = scan_shape(fields, heads="num_heads", head_dim="head_dim", state="state_size")
     inner = scan.heads * scan.head_dim
     expand = fields.integer("expand", default=2, maximum=64)
     if inner != expand * hidden:
         fields.fail(
-            f"num_heads x head_dim = {inner} is not expand x hidden_size = {expand * hidden}", hint="the three fields describe one width"
+            f"num_heads x head_dim = {inner} is not expand x hidden_size = {expand * hidden}",
+            hint="the three fields describe one width",
         )
     shape = MambaShape(
         scan=scan,
@@ -212,7 +307,9 @@ def build_mamba2(fields: Fields) -> Model:
         conv_bias=fields.flag("use_conv_bias", default=True),
         proj_bias=fields.flag("use_bias", default=False),
     )
-    block = mixer_block("mamba", hidden=hidden, mixer=mamba2_operators(hidden=hidden, shape=shape, source="norm"))
+    block = mixer_block(
+        "mamba", hidden=hidden, mixer=mamba2_operators(hidden=hidden, shape=shape, source="norm")
+    )
     return configured_model(fields, layers=[block] * fields.layers())
 
 
@@ -221,12 +318,20 @@ def build_mamba(fields: Fields) -> Model:
     hidden = fields.hidden()
     _, rank = fields.find("time_step_rank")
     shape = SelectiveShape(
-        inner=fields.integer("intermediate_size", default=fields.integer("expand", default=2, maximum=64) * hidden, maximum=MAX_FFN),
+        inner=fields.integer(
+            "intermediate_size",
+            default=fields.integer("expand", default=2, maximum=64) * hidden,
+            maximum=MAX_FFN,
+        ),
         state=fields.integer("state_size", maximum=MAX_STATE),
-        rank=-(-hidden // 16) if rank == "auto" else fields.integer("time_step_rank", maximum=MAX_HIDDEN),
+        rank=-(-hidden // 16)
+        if rank == "auto"
+        else fields.integer("time_step_rank", maximum=MAX_HIDDEN),
         kernel=fields.integer("conv_kernel", maximum=MAX_KERNEL),
         conv_bias=fields.flag("use_conv_bias", default=True),
         proj_bias=fields.flag("use_bias", default=False),
     )
-    block = mixer_block("mamba", hidden=hidden, mixer=mamba1_operators(hidden=hidden, shape=shape, source="norm"))
+    block = mixer_block(
+        "mamba", hidden=hidden, mixer=mamba1_operators(hidden=hidden, shape=shape, source="norm")
+    )
     return configured_model(fields, layers=[block] * fields.layers(), tied=True)

@@ -1,7 +1,9 @@
-"""Multi-token prediction: modules after the last layer that predict one token further each (DeepSeek-V3, section 2.2).
+"""Multi-token prediction: modules after the last layer that predict one token further each
+(DeepSeek-V3, section 2.2).
 
-Module k joins the hidden state before it with the embedding of the next token, projects 2 x hidden to hidden and applies one more layer.
-Embedding and output weights are the main model's; the norms are its own.
+Module k joins the hidden state before it with the embedding of the next token, projects 2 x hidden
+to hidden and applies one more layer. Embedding and output weights are the main model's; the norms
+are its own.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def without_predictors(model: Model) -> Model:
     )
 
 
-def predictor_modules(count: int, *, layer: Block, hidden: int, vocab: int, tied: bool) -> tuple[tuple[Block, Block], ...]:
+def predictor_modules(
+    count: int, *, layer: Block, hidden: int, vocab: int, tied: bool
+) -> tuple[tuple[Block, Block], ...]:
     """(module, head) for each of `count`.
 
     Args:
@@ -62,14 +66,19 @@ def predictor_modules(count: int, *, layer: Block, hidden: int, vocab: int, tied
 
 
 def _module(layer: Block, *, hidden: int, vocab: int) -> Block:
-    """``lookup`` of the next tokens, norms of it and of the hidden state, their projection ``join``, then `layer`.
+    """``lookup`` of the next tokens, norms of it and of the hidden state, their projection
+    ``join``, then `layer`.
 
     ``lookup`` reads the job's token ids, so it has no inputs.
     """
     plain = embedding_block(hidden=hidden, vocab=vocab).operators[0]
-    shared = tuple(replace(parameter, tied_to="embed.embed.weight") for parameter in plain.parameters)
+    shared = tuple(
+        replace(parameter, tied_to="embed.embed.weight") for parameter in plain.parameters
+    )
     wide, width = hidden_extent(2 * hidden), hidden_extent(hidden)
-    join = linear("join", source="hidden_norm", reads=(wide,), writes=(width,), klass=OperatorClass.STREAM)
+    join = linear(
+        "join", source="hidden_norm", reads=(wide,), writes=(width,), klass=OperatorClass.STREAM
+    )
     joined = ("embed_norm", "hidden_norm")
     return Block(
         name=MODULE,

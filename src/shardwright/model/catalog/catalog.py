@@ -15,8 +15,15 @@ from shardwright.model.catalog.moe import MOE_ENTRIES
 from shardwright.model.families.huggingface import load_config, model_from_config
 from shardwright.model.ir.graph import Model
 
-ENTRIES: Final[tuple[CatalogEntry, ...]] = (*DENSE_ENTRIES, *GPT_ENTRIES, *MOE_ENTRIES, *EXTRA_ENTRIES)
-_BY_NAME: Final[dict[str, CatalogEntry]] = {name: entry for entry in ENTRIES for name in entry.names}
+ENTRIES: Final[tuple[CatalogEntry, ...]] = (
+    *DENSE_ENTRIES,
+    *GPT_ENTRIES,
+    *MOE_ENTRIES,
+    *EXTRA_ENTRIES,
+)
+_BY_NAME: Final[dict[str, CatalogEntry]] = {
+    name: entry for entry in ENTRIES for name in entry.names
+}
 
 
 def catalog_entry(name: str) -> CatalogEntry:
@@ -28,7 +35,9 @@ def catalog_entry(name: str) -> CatalogEntry:
     entry = _find(name)
     if entry is None:
         hint = nearest(_spelled(name)[:100], _BY_NAME)
-        raise ModelError(f"no model is called {name[:100]!r}", hint=f"{hint} (or give the path of a config.json)")
+        raise ModelError(
+            f"no model is called {name[:100]!r}", hint=f"{hint} (or give the path of a config.json)"
+        )
     return entry
 
 
@@ -66,7 +75,9 @@ def load_model(name_or_path: str) -> Model:
 
 def _find(name: str) -> CatalogEntry | None:
     spelled = _spelled(name)
-    return _BY_NAME.get(spelled) or (_BY_NAME.get(spelled.partition("/")[2]) if spelled.count("/") == 1 else None)
+    return _BY_NAME.get(spelled) or (
+        _BY_NAME.get(spelled.partition("/")[2]) if spelled.count("/") == 1 else None
+    )
 
 
 def _spelled(name: str) -> str:

@@ -18,7 +18,8 @@ class CatalogEntry:
         names: the usual short name, then other spellings (lower case, hyphens).
         config: its hyper-parameters in the form of a Hugging Face configuration.
         parameters: published number of parameters in elements.
-        source: where the hyper-parameters and the count were published, and whether they were written from memory.
+        source: where the hyper-parameters and the count were published, and whether they were
+            written from memory.
     """
 
     names: tuple[str, ...]
@@ -27,12 +28,18 @@ class CatalogEntry:
     source: str
 
 
-def entry(names: str, config: Mapping[str, Any], parameters: float, source: str = CARD) -> CatalogEntry:
+def entry(
+    names: str, config: Mapping[str, Any], parameters: float, source: str = CARD
+) -> CatalogEntry:
     """An entry whose names stand in one text with spaces between."""
-    return CatalogEntry(names=tuple(names.split()), config=config, parameters=round(parameters), source=source)
+    return CatalogEntry(
+        names=tuple(names.split()), config=config, parameters=round(parameters), source=source
+    )
 
 
-def sizes(layers: int, hidden: int, heads: int, kv_heads: int, vocab: int, context: int, **more: Any) -> dict[str, Any]:
+def sizes(
+    layers: int, hidden: int, heads: int, kv_heads: int, vocab: int, context: int, **more: Any
+) -> dict[str, Any]:
     """The sizes of a decoder in Llama's spelling; `more` are further fields as written in the file."""
     return {
         "num_hidden_layers": layers,

@@ -1,4 +1,6 @@
-"""Catalog of the GPT generation and of Megatron's papers: see `catalog_dense` for what ``source`` means."""
+"""Catalog of the GPT generation and of Megatron's papers: see `catalog_dense` for what ``source``
+means.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,24 @@ from typing import Any, Final
 
 from shardwright.model.catalog.entry import CatalogEntry, decoder, entry
 
-_SC21: Final = "Narayanan et al. 2021 (arXiv:2104.04473), table 1: vocabulary 51,200, sequence 2,048, learned positions, tied embedding"
-_KORTHIKANTI: Final = "Korthikanti et al. 2022 (arXiv:2205.05198), table 3: vocabulary 51,200, sequence 2,048; count as named there"
+_SC21: Final = (
+    "Narayanan et al. 2021 (arXiv:2104.04473), table 1: vocabulary 51,200, sequence 2,048, learned"
+    " positions, tied embedding"
+)
+_KORTHIKANTI: Final = (
+    "Korthikanti et al. 2022 (arXiv:2205.05198), table 3: vocabulary 51,200, sequence 2,048; count"
+    " as named there"
+)
 _BROWN: Final = (
-    "Brown et al. 2020 (arXiv:2005.14165), table 2.1, with heads of whole width and Megatron's vocabulary of 51,200; "
-    "count by equation 2 of arXiv:2104.04473"
+    "Brown et al. 2020 (arXiv:2005.14165), table 2.1, with heads of whole width and Megatron's"
+    " vocabulary of 51,200; count by equation 2 of arXiv:2104.04473"
 )
 _CARD: Final = "config.json and weights of the model's repository, from memory"
 
 
-def _gpt2(layers: int, hidden: int, heads: int, vocab: int = 51200, positions: int = 2048) -> dict[str, Any]:
+def _gpt2(
+    layers: int, hidden: int, heads: int, vocab: int = 51200, positions: int = 2048
+) -> dict[str, Any]:
     return {
         "architectures": ["GPT2LMHeadModel"],
         "n_layer": layers,
@@ -94,19 +104,30 @@ def _falcon(layers: int, hidden: int, heads: int, kv_heads: int, *, modern: bool
 
 
 def _nemotron(layers: int, hidden: int, heads: int, ffn: int) -> dict[str, Any]:
-    return decoder("NemotronForCausalLM", layers, hidden, heads, 8, 256000, 4096, intermediate_size=ffn)
+    return decoder(
+        "NemotronForCausalLM", layers, hidden, heads, 8, 256000, 4096, intermediate_size=ffn
+    )
 
 
 _MEGATRON: Final = (
-    entry("megatron-1.7b gpt-1.7b", _gpt2(24, 2304, 24), 1.652e9, f"{_SC21}; count by its equation 2"),
-    entry("megatron-3.6b gpt-3.6b", _gpt2(30, 3072, 32), 3.562e9, f"{_SC21}; count by its equation 2"),
+    entry(
+        "megatron-1.7b gpt-1.7b", _gpt2(24, 2304, 24), 1.652e9, f"{_SC21}; count by its equation 2"
+    ),
+    entry(
+        "megatron-3.6b gpt-3.6b", _gpt2(30, 3072, 32), 3.562e9, f"{_SC21}; count by its equation 2"
+    ),
     entry("megatron-7.5b gpt-7.5b", _gpt2(36, 4096, 32), 7.5e9, _SC21),
     entry("megatron-18b megatron-18.4b gpt-18b", _gpt2(40, 6144, 48), 18.4e9, _SC21),
     entry("megatron-22b gpt-22b", _gpt2(48, 6144, 64), 22e9, _KORTHIKANTI),
     entry("megatron-39b megatron-39.1b gpt-39b", _gpt2(48, 8192, 64), 39.1e9, _SC21),
     entry("megatron-76b megatron-76.1b gpt-76b", _gpt2(60, 10240, 80), 76.1e9, _SC21),
     entry("megatron-145b megatron-145.6b gpt-145b", _gpt2(80, 12288, 96), 145.6e9, _SC21),
-    entry("gpt3-175b gpt-3-175b gpt3 gpt-3 megatron-175b gpt-175b", _gpt2(96, 12288, 96), 174.6e9, _SC21),
+    entry(
+        "gpt3-175b gpt-3-175b gpt3 gpt-3 megatron-175b gpt-175b",
+        _gpt2(96, 12288, 96),
+        174.6e9,
+        _SC21,
+    ),
     entry("megatron-310b gpt-310b", _gpt2(96, 16384, 128), 310.1e9, _SC21),
     entry("megatron-530b gpt-530b mt-nlg-530b turing-530b", _gpt2(105, 20480, 128), 529.6e9, _SC21),
     entry("megatron-1t gpt-1t", _gpt2(128, 25600, 160), 1008e9, _SC21),
@@ -149,8 +170,18 @@ _GPT: Final = (
         179_522_565_120,
         f"{_CARD}; the published count holds only with an untied head",
     ),
-    entry("nemotron-4-15b nemotron4-15b", _nemotron(32, 6144, 48, 24576), 15.6e9, "Parmar et al. 2024 (arXiv:2402.16819), from memory"),
-    entry("nemotron-4-340b nemotron4-340b", _nemotron(96, 18432, 96, 73728), 341e9, "Nemotron-4 340B (arXiv:2406.11704), from memory"),
+    entry(
+        "nemotron-4-15b nemotron4-15b",
+        _nemotron(32, 6144, 48, 24576),
+        15.6e9,
+        "Parmar et al. 2024 (arXiv:2402.16819), from memory",
+    ),
+    entry(
+        "nemotron-4-340b nemotron4-340b",
+        _nemotron(96, 18432, 96, 73728),
+        341e9,
+        "Nemotron-4 340B (arXiv:2406.11704), from memory",
+    ),
 )
 
 GPT_ENTRIES: Final[tuple[CatalogEntry, ...]] = (*_MEGATRON, *_GPT3, *_GPT)

@@ -1,4 +1,6 @@
-"""What the configuration classes of families say where a configuration does not, and which fields they read, as data."""
+"""What the configuration classes of families say where a configuration does not, and which fields
+they read, as data.
+"""
 
 from __future__ import annotations
 
@@ -27,29 +29,49 @@ class ClassSettings:
     """What a family's configuration class says where a configuration does not.
 
     Args:
-        eps: of norms. rope_base: of rotary positions; 0: the family has none. rope_share: it reads which part of a head is turned.
-        usual_share: that part where it is not written. turned: or how many elements, under ``rotary_dim``.
-        local_base: of layers with a window, which are not made longer, where it is not written for them; None: all turn alike.
-        rope: how positions are turned where nothing is written of it. kinds: further kinds of rotary positions that it knows.
-        axes: pairs of a head that turn by time, row and column of a text with images, where ``mrope_section`` is not written; () = none do.
-        first_position: row of the first token's learned position. centred: norms take the mean away without a bias.
-        scores_add_up: those of chosen experts do where ``norm_topk_prob`` is not written; None: not known of this class, and computed so.
-        reads_norm: it reads ``norm_topk_prob``. share_factor: ``routed_scaling_factor`` where that is not written.
+        eps: of norms.
+        rope_base: of rotary positions; 0: the family has none.
+        rope_share: it reads which part of a head is turned.
+        usual_share: that part where it is not written.
+        turned: or how many elements, under ``rotary_dim``.
+        local_base: of layers with a window, which are not made longer, where it is not written for
+            them; None: all turn alike.
+        rope: how positions are turned where nothing is written of it.
+        kinds: further kinds of rotary positions that it knows.
+        axes: pairs of a head that turn by time, row and column of a text with images, where
+            ``mrope_section`` is not written; () = none do.
+        first_position: row of the first token's learned position.
+        centred: norms take the mean away without a bias.
+        scores_add_up: those of chosen experts do where ``norm_topk_prob`` is not written; None: not
+            known of this class, and computed so.
+        reads_norm: it reads ``norm_topk_prob``.
+        share_factor: ``routed_scaling_factor`` where that is not written.
         sigmoid: scores of experts are sigmoids, without a correction of their choice.
-        norms_turned: norms of queries and keys are behind their turns, and take the scale of what is turned away.
-        activation: where none is written; empty: the usual one. legacy: activations that are written and others that are meant.
+        norms_turned: norms of queries and keys are behind their turns, and take the scale of what
+            is turned away.
+        activation: where none is written; empty: the usual one.
+        legacy: activations that are written and others that are meant.
         embed_scaled: the embedding is multiplied by the square root of its width.
-        score_width: ``query_pre_attn_scalar``, the width that scores are divided by the root of; 0: a head's. plain_scores: they are not
-            divided.
-        tied_scaled: what a head that is the embedding reads is divided by the root of its width, unless ``scale_decoder_outputs`` is false.
-        final_cap: ``final_logit_softcapping`` where that is not written. reads_cap: it reads that. reads_slope: it reads ``swiglu_alpha``.
+        score_width: ``query_pre_attn_scalar``, the width that scores are divided by the root of; 0:
+            a head's.
+        plain_scores: they are not divided.
+        tied_scaled: what a head that is the embedding reads is divided by the root of its width,
+            unless ``scale_decoder_outputs`` is false.
+        final_cap: ``final_logit_softcapping`` where that is not written.
+        reads_cap: it reads that.
+        reads_slope: it reads ``swiglu_alpha``.
         factors: names of `FACTORS` that it reads, and their values where they are not written.
         scoring: ``scoring_func`` that it computes, whatever is written.
-        trained: positions of the first training, where they were made longer; 0: what the configuration says of others.
-        least_step: of a scan where ``time_step_min`` is not written, which it reads for that; 0: it reads ``time_step_limit``.
-        reads_interleave: published weights have turned elements as pairs unless ``rope_interleave`` is false.
-        leaves_out: fields that it does not read, though other classes do. fixed: fields that it does not read, and what it computes.
-        differs: how what we compute differs from the published model, whatever the configuration says.
+        trained: positions of the first training, where they were made longer; 0: what the
+            configuration says of others.
+        least_step: of a scan where ``time_step_min`` is not written, which it reads for that; 0: it
+            reads ``time_step_limit``.
+        reads_interleave: published weights have turned elements as pairs unless ``rope_interleave``
+            is false.
+        leaves_out: fields that it does not read, though other classes do.
+        fixed: fields that it does not read, and what it computes.
+        differs: how what we compute differs from the published model, whatever the configuration
+            says.
     """
 
     eps: float = 1e-6
@@ -91,7 +113,12 @@ _PLAIN: Final = ClassSettings()
 UNKNOWN: Final = ClassSettings(rope_share=True)
 _NO_ROTARY: Final = ClassSettings(eps=1e-5, rope_base=0.0)
 _GEMMA: Final = ClassSettings(activation="gelu_pytorch_tanh", embed_scaled=True)
-_OSS: Final = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False}
+_OSS: Final = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "original_max_position_embeddings": 4096,
+    "truncate": False,
+}
 _CORE_CAP: Final = ("attn_logit_softcapping",)
 _GEMMA4_TURNS: Final = {
     "full_attention": {"rope_type": PROPORTIONAL, "partial_rotary_factor": 0.25, "rope_theta": 1e6},
@@ -124,48 +151,96 @@ _M3: Final = {
     "multimodal_projector_bias": True,
 }
 CLASSES: Final[Mapping[str, ClassSettings]] = {
-    **dict.fromkeys(("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"), _PLAIN),
-    **dict.fromkeys(("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"), ClassSettings(scores_add_up=False)),
-    "DeepseekV2ForCausalLM": ClassSettings(scores_add_up=False, reads_norm=False, scoring="softmax"),
+    **dict.fromkeys(
+        ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"), _PLAIN
+    ),
+    **dict.fromkeys(
+        ("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"), ClassSettings(scores_add_up=False)
+    ),
+    "DeepseekV2ForCausalLM": ClassSettings(
+        scores_add_up=False, reads_norm=False, scoring="softmax"
+    ),
     **dict.fromkeys(
         ("DeepseekV3ForCausalLM", "KimiK25ForConditionalGeneration"),
-        ClassSettings(scores_add_up=True, share_factor=2.5, scoring="sigmoid", reads_interleave=True),
+        ClassSettings(
+            scores_add_up=True, share_factor=2.5, scoring="sigmoid", reads_interleave=True
+        ),
     ),
     "Olmo2ForCausalLM": ClassSettings(eps=1e-5),
     "Phi3ForCausalLM": ClassSettings(eps=1e-5, rope_share=True, trained=4096),
-    "MixtralForCausalLM": ClassSettings(eps=1e-5, rope_base=1e6, scores_add_up=True, reads_norm=False),
+    "MixtralForCausalLM": ClassSettings(
+        eps=1e-5, rope_base=1e6, scores_add_up=True, reads_norm=False
+    ),
     "GemmaForCausalLM": replace(_GEMMA, legacy={"gelu": "gelu_pytorch_tanh"}),
     "Gemma2ForCausalLM": replace(_GEMMA, score_width=256.0, final_cap=30.0, reads_cap=True),
-    "Gemma3ForCausalLM": replace(_GEMMA, rope_base=1e6, local_base=10000.0, score_width=256.0, reads_cap=True, leaves_out=_CORE_CAP),
+    "Gemma3ForCausalLM": replace(
+        _GEMMA,
+        rope_base=1e6,
+        local_base=10000.0,
+        score_width=256.0,
+        reads_cap=True,
+        leaves_out=_CORE_CAP,
+    ),
     **dict.fromkeys(("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"), _GEMMA4),
     "Olmo3ForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0, local_base=500000.0),
     "Exaone4ForCausalLM": ClassSettings(eps=1e-5),
-    "GptOssForCausalLM": ClassSettings(eps=1e-5, rope_base=150000.0, scores_add_up=True, reads_norm=False, rope=_OSS),
+    "GptOssForCausalLM": ClassSettings(
+        eps=1e-5, rope_base=150000.0, scores_add_up=True, reads_norm=False, rope=_OSS
+    ),
     "NemotronHForCausalLM": replace(
-        _NO_ROTARY, activation="relu2", scores_add_up=True, scoring="sigmoid", least_step=0.001, leaves_out=("tie_word_embeddings",)
+        _NO_ROTARY,
+        activation="relu2",
+        scores_add_up=True,
+        scoring="sigmoid",
+        least_step=0.001,
+        leaves_out=("tie_word_embeddings",),
     ),
     "Qwen3NextForCausalLM": ClassSettings(rope_share=True, usual_share=0.25, scores_add_up=True),
     "JambaForCausalLM": replace(_NO_ROTARY, eps=1e-6, scores_add_up=False, reads_norm=False),
-    **dict.fromkeys(("GPT2LMHeadModel", "BloomForCausalLM", "MambaForCausalLM", "Mamba2ForCausalLM"), _NO_ROTARY),
+    **dict.fromkeys(
+        ("GPT2LMHeadModel", "BloomForCausalLM", "MambaForCausalLM", "Mamba2ForCausalLM"), _NO_ROTARY
+    ),
     "GPTBigCodeForCausalLM": replace(_NO_ROTARY, activation="gelu_pytorch_tanh"),
     "OPTForCausalLM": replace(_NO_ROTARY, activation="relu", first_position=2),
-    "GPTNeoXForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.25, activation="gelu"),
+    "GPTNeoXForCausalLM": ClassSettings(
+        eps=1e-5, rope_share=True, usual_share=0.25, activation="gelu"
+    ),
     "FalconForCausalLM": ClassSettings(eps=1e-5, activation="gelu"),
-    "NemotronForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.5, activation="relu2"),
+    "NemotronForCausalLM": ClassSettings(
+        eps=1e-5, rope_share=True, usual_share=0.5, activation="relu2"
+    ),
     "Starcoder2ForCausalLM": ClassSettings(eps=1e-5, activation="gelu_pytorch_tanh"),
     "StableLmForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.25),
-    "PhiForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.5, activation="gelu_new"),
+    "PhiForCausalLM": ClassSettings(
+        eps=1e-5, rope_share=True, usual_share=0.5, activation="gelu_new"
+    ),
     "GPTJForCausalLM": ClassSettings(eps=1e-5, rope_share=True, turned=64, activation="gelu_new"),
-    "CohereForCausalLM": ClassSettings(eps=1e-5, rope_base=500000.0, centred=True, factors={"logit_scale": 0.0625}),
+    "CohereForCausalLM": ClassSettings(
+        eps=1e-5, rope_base=500000.0, centred=True, factors={"logit_scale": 0.0625}
+    ),
     "Cohere2ForCausalLM": ClassSettings(eps=1e-5, centred=True, factors={"logit_scale": 0.0625}),
     "GraniteForCausalLM": ClassSettings(
-        factors={"embedding_multiplier": 1.0, "attention_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}
+        factors={
+            "embedding_multiplier": 1.0,
+            "attention_multiplier": 1.0,
+            "residual_multiplier": 1.0,
+            "logits_scaling": 1.0,
+        }
     ),
     **dict.fromkeys(("GlmForCausalLM", "Glm4ForCausalLM"), _GLM),
-    "Glm4MoeForCausalLM": ClassSettings(eps=1e-5, rope_share=True, usual_share=0.5, scores_add_up=True, scoring="sigmoid"),
-    "FalconH1ForCausalLM": ClassSettings(eps=1e-5, factors={"embedding_multiplier": 1.0, "lm_head_multiplier": 1.0}),
+    "Glm4MoeForCausalLM": ClassSettings(
+        eps=1e-5, rope_share=True, usual_share=0.5, scores_add_up=True, scoring="sigmoid"
+    ),
+    "FalconH1ForCausalLM": ClassSettings(
+        eps=1e-5, factors={"embedding_multiplier": 1.0, "lm_head_multiplier": 1.0}
+    ),
     "Llama4ForCausalLM": ClassSettings(
-        eps=1e-5, rope_base=500000.0, scores_add_up=False, reads_norm=False, sigmoid=True, norms_turned=True
+        eps=1e-5,
+        rope_base=500000.0,
+        scores_add_up=False,
+        reads_norm=False,
+        sigmoid=True,
+        norms_turned=True,
     ),
     "OlmoeForCausalLM": ClassSettings(eps=1e-5, scores_add_up=False),
     "SmolLM3ForCausalLM": ClassSettings(rope_base=2e6),
@@ -193,6 +268,9 @@ CLASSES: Final[Mapping[str, ClassSettings]] = {
         ),
     ),
     "Qwen3VLForConditionalGeneration": ClassSettings(rope_base=500000.0, axes=(24, 20, 20)),
-    "Qwen3VLMoeForConditionalGeneration": ClassSettings(rope_base=500000.0, axes=(24, 20, 20), scores_add_up=True, reads_norm=False),
+    "Qwen3VLMoeForConditionalGeneration": ClassSettings(
+        rope_base=500000.0, axes=(24, 20, 20), scores_add_up=True, reads_norm=False
+    ),
 }
-"""By architecture. Values as in the configuration classes of Transformers 5 (github.com/huggingface/transformers)."""
+"""By architecture. Values as in the configuration classes of Transformers 5
+(github.com/huggingface/transformers)."""

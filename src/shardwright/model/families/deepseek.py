@@ -1,4 +1,6 @@
-"""DeepSeek-V2, V3 and models of their form (Kimi-K2): latent attention, shared experts, dense first layers, multi-token prediction."""
+"""DeepSeek-V2, V3 and models of their form (Kimi-K2): latent attention, shared experts, dense first
+layers, multi-token prediction.
+"""
 
 from __future__ import annotations
 
@@ -23,31 +25,56 @@ def expert_shape(fields: Fields, *, groups: tuple[int, int] = (1, 1)) -> ExpertS
 
     `groups`: how many there are, and how many of them a token may visit, where that is not written.
     """
-    experts = fields.integer("n_routed_experts", "num_local_experts", "num_experts", maximum=MAX_EXPERTS)
+    experts = fields.integer(
+        "n_routed_experts", "num_local_experts", "num_experts", maximum=MAX_EXPERTS
+    )
     topk = fields.integer("num_experts_per_tok", "experts_per_token", maximum=MAX_EXPERTS)
     if topk > experts:
-        fields.fail(f"num_experts_per_tok = {topk} exceeds the {experts} experts", hint="a token visits each expert at most once")
-    total = fields.integer("n_group", default=1 if fields.written("n_group") else groups[0], maximum=MAX_EXPERTS)
-    allowed = fields.integer("topk_group", default=total if fields.written("topk_group") else groups[1], maximum=MAX_EXPERTS)
+        fields.fail(
+            f"num_experts_per_tok = {topk} exceeds the {experts} experts",
+            hint="a token visits each expert at most once",
+        )
+    total = fields.integer(
+        "n_group", default=1 if fields.written("n_group") else groups[0], maximum=MAX_EXPERTS
+    )
+    allowed = fields.integer(
+        "topk_group",
+        default=total if fields.written("topk_group") else groups[1],
+        maximum=MAX_EXPERTS,
+    )
     if experts % total or allowed > total:
-        fields.fail(f"n_group = {total} and topk_group = {allowed} do not fit {experts} experts", hint="n_group divides the experts")
+        fields.fail(
+            f"n_group = {total} and topk_group = {allowed} do not fit {experts} experts",
+            hint="n_group divides the experts",
+        )
     limited = allowed < total
     if limited and topk > allowed * (experts // total):
-        fields.fail(f"num_experts_per_tok = {topk} exceeds the experts of {allowed} of {total} groups", hint="raise topk_group")
-    return ExpertShape(experts=experts, topk=topk, groups=allowed if limited else 0, of_groups=total if limited else 0)
+        fields.fail(
+            f"num_experts_per_tok = {topk} exceeds the experts of {allowed} of {total} groups",
+            hint="raise topk_group",
+        )
+    return ExpertShape(
+        experts=experts,
+        topk=topk,
+        groups=allowed if limited else 0,
+        of_groups=total if limited else 0,
+    )
 
 
 def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """Which layers have experts: all from ``first_k_dense_replace`` (class default 0 in V2, 3 in V3: so it must be written),
-    every ``moe_layer_freq``-th.
+    """Which layers have experts: all from ``first_k_dense_replace`` (class default 0 in V2, 3 in
+    V3: so it must be written), every ``moe_layer_freq``-th.
     """
     dense = fields.integer("first_k_dense_replace", minimum=0, maximum=MAX_LAYERS)
     every = fields.integer("moe_layer_freq", default=1, maximum=MAX_LAYERS)
     return tuple(i >= dense and i % every == 0 for i in range(layers))
 
 
-def shared_experts(fields: Fields, *, sparse: bool, correction: bool, groups: tuple[int, int] = (1, 1)) -> tuple[Operator, ...]:
-    """A feed-forward in DeepSeek's spelling: dense, or experts with shared ones (class default 2 in V2, else 1).
+def shared_experts(
+    fields: Fields, *, sparse: bool, correction: bool, groups: tuple[int, int] = (1, 1)
+) -> tuple[Operator, ...]:
+    """A feed-forward in DeepSeek's spelling: dense, or experts with shared ones (class default 2 in
+    V2, else 1).
 
     `groups`: as in `expert_shape`.
     """
@@ -55,21 +82,46 @@ def shared_experts(fields: Fields, *, sparse: bool, correction: bool, groups: tu
     if not sparse:
         return mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
     ffn = fields.ffn("moe_intermediate_size")
-    shared = fields.integer("n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=1 if correction else 2) * ffn
-    return moe_operators(hidden=hidden, ffn=ffn, experts=expert_shape(fields, groups=groups), shared_ffn=shared, correction=correction)
+    shared = (
+        fields.integer(
+            "n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=1 if correction else 2
+        )
+        * ffn
+    )
+    return moe_operators(
+        hidden=hidden,
+        ffn=ffn,
+        experts=expert_shape(fields, groups=groups),
+        shared_ffn=shared,
+        correction=correction,
+    )
 
 
 def latent_layer(fields: Fields, *, latent: LatentShape, sparse: bool, correction: bool) -> Block:
     """One layer with latent attention and either a dense feed-forward or experts with shared ones."""
-    attention = mla_operators(hidden=fields.hidden(), shape=latent, bias=fields.flag("attention_bias", default=False))
-    feed_forward = shared_experts(fields, sparse=sparse, correction=correction, groups=V3_GROUPS if correction else (1, 1))
-    return layer_block("moe" if sparse else "dense", hidden=fields.hidden(), attention=attention, feed_forward=feed_forward)
+    attention = mla_operators(
+        hidden=fields.hidden(), shape=latent, bias=fields.flag("attention_bias", default=False)
+    )
+    feed_forward = shared_experts(
+        fields, sparse=sparse, correction=correction, groups=V3_GROUPS if correction else (1, 1)
+    )
+    return layer_block(
+        "moe" if sparse else "dense",
+        hidden=fields.hidden(),
+        attention=attention,
+        feed_forward=feed_forward,
+    )
 
 
 def _build(fields: Fields, *, correction: bool) -> Model:
     latent, sparse = latent_shape(fields), sparse_layers(fields, layers=fields.layers())
-    layers = blocks_of(zip(sparse), lambda flag: latent_layer(fields, latent=latent, sparse=flag, correction=correction))
-    return configured_model(fields, layers=layers, predicts=num_predictors(fields) if correction else 0)
+    layers = blocks_of(
+        zip(sparse),
+        lambda flag: latent_layer(fields, latent=latent, sparse=flag, correction=correction),
+    )
+    return configured_model(
+        fields, layers=layers, predicts=num_predictors(fields) if correction else 0
+    )
 
 
 def build_v2(fields: Fields) -> Model:
@@ -78,5 +130,7 @@ def build_v2(fields: Fields) -> Model:
 
 
 def build_v3(fields: Fields) -> Model:
-    """DeepSeek-V3, R1, Kimi-K2: the choice of experts uses a stored correction; ``num_nextn_predict_layers`` modules predict further."""
+    """DeepSeek-V3, R1, Kimi-K2: the choice of experts uses a stored correction;
+    ``num_nextn_predict_layers`` modules predict further.
+    """
     return _build(fields, correction=True)

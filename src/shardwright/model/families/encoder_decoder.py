@@ -1,8 +1,9 @@
 """BERT and T5: encoders, and an encoder beside a decoder as a DAG of runs.
 
-Sequences: a BERT runs over ``text``; a T5's encoder runs over ``encoder``, its decoder over ``text`` with ``encoder`` as the memory of
-its cross-attention. The runs of T5 are ``encoder_embed``, ``encoder``, ``encoder_norm``, ``embed``, ``decoder``, ``head``; every
-decoder layer reads the output of ``encoder_norm``.
+Sequences: a BERT runs over ``text``; a T5's encoder runs over ``encoder``, its decoder over
+``text`` with ``encoder`` as the memory of its cross-attention. The runs of T5 are
+``encoder_embed``, ``encoder``, ``encoder_norm``, ``embed``, ``decoder``, ``head``; every decoder
+layer reads the output of ``encoder_norm``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,13 @@ from shardwright.model.blocks.dense import (
 from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.fields import MAX_FFN, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, Fields
 from shardwright.model.ir.graph import Model, Run
-from shardwright.model.ir.operator import AttentionShape, Mask, Operator, OperatorClass, OperatorKind
+from shardwright.model.ir.operator import (
+    AttentionShape,
+    Mask,
+    Operator,
+    OperatorClass,
+    OperatorKind,
+)
 from shardwright.model.ir.tensor import Parameter, ParameterClass
 
 ENCODER = "encoder"
@@ -38,37 +45,56 @@ MAX_BUCKETS = 2**16
 
 
 def build_bert(fields: Fields) -> Model:
-    """BERT with the masked-language-model head (`BertConfig`: tied, norms after the sub-blocks, biases everywhere, 2 segment types).
+    """BERT with the masked-language-model head (`BertConfig`: tied, norms after the sub-blocks,
+    biases everywhere, 2 segment types).
 
     The transform before the logits is part of the head; pooler and next-sentence head are left out.
     """
     hidden, vocab = fields.hidden(), fields.vocab()
-    if fields.flag("is_decoder", default=False) or fields.flag("add_cross_attention", default=False):
+    if fields.flag("is_decoder", default=False) or fields.flag(
+        "add_cross_attention", default=False
+    ):
         fields.unsupported("is_decoder or add_cross_attention in this family")
     if fields.string("position_embedding_type", default="absolute") != "absolute":
         fields.unsupported("position_embedding_type other than absolute")
     head_dim = fields.even_head_dim()
     heads = fields.heads()
-    shape = AttentionShape(heads=heads, kv_heads=heads, head_dim=head_dim, value_dim=head_dim, mask=Mask.FULL)
+    shape = AttentionShape(
+        heads=heads, kv_heads=heads, head_dim=head_dim, value_dim=head_dim, mask=Mask.FULL
+    )
     layer = _post_norm_layer(
-        attention=attention_operators(source=INPUT, hidden=hidden, shape=shape, bias=True, output_bias=True, rotary=False),
-        feed_forward=mlp_operators(source="norm1", hidden=hidden, ffn=fields.ffn(), gated=False, bias=True),
+        attention=attention_operators(
+            source=INPUT, hidden=hidden, shape=shape, bias=True, output_bias=True, rotary=False
+        ),
+        feed_forward=mlp_operators(
+            source="norm1", hidden=hidden, ffn=fields.ffn(), gated=False, bias=True
+        ),
         hidden=hidden,
     )
     positions = fields.integer("max_position_embeddings", maximum=2**24)
-    extents = (hidden_extent(fields.integer("type_vocab_size", default=2, maximum=MAX_TYPES)), hidden_extent(hidden))
+    extents = (
+        hidden_extent(fields.integer("type_vocab_size", default=2, maximum=MAX_TYPES)),
+        hidden_extent(hidden),
+    )
     types = Parameter(name="embed.types", extents=extents, klass=ParameterClass.EMBED)
     return decoder_model(
-        embed=_with_parameters(embedding_block(hidden=hidden, vocab=vocab, positions=positions, norm_after=True), [types]),
+        embed=_with_parameters(
+            embedding_block(hidden=hidden, vocab=vocab, positions=positions, norm_after=True),
+            [types],
+        ),
         layers=[layer] * fields.layers(),
-        head=_masked_head(hidden=hidden, vocab=vocab, tied=fields.flag("tie_word_embeddings", default=True)),
+        head=_masked_head(
+            hidden=hidden, vocab=vocab, tied=fields.flag("tie_word_embeddings", default=True)
+        ),
         hidden=hidden,
         vocab=vocab,
         max_context=positions,
     )
 
 
-def _post_norm_layer(*, attention: tuple[Operator, ...], feed_forward: tuple[Operator, ...], hidden: int) -> Block:
+def _post_norm_layer(
+    *, attention: tuple[Operator, ...], feed_forward: tuple[Operator, ...], hidden: int
+) -> Block:
     """norm(x + attention(x)), then norm(y + feed_forward(y)): the original Transformer's order."""
     return Block(
         name="layer",
@@ -84,20 +110,40 @@ def _post_norm_layer(*, attention: tuple[Operator, ...], feed_forward: tuple[Ope
 
 
 def _masked_head(*, hidden: int, vocab: int, tied: bool) -> Block:
-    """``transform transform_act norm logits loss``: a square layer before the tied logits with their bias."""
+    """``transform transform_act norm logits loss``: a square layer before the tied logits with
+    their bias.
+    """
     width = hidden_extent(hidden)
-    transform = linear("transform", source=INPUT, reads=(width,), writes=(width,), klass=OperatorClass.STREAM, bias=True)
-    act = step("transform_act", OperatorKind.ACTIVATION, OperatorClass.STREAM, source="transform", reads=(width,), writes=(width,))
-    plain = head_block(hidden=hidden, vocab=vocab, tied=tied, bias=True, final_norm=True, norm_bias=True)
+    transform = linear(
+        "transform",
+        source=INPUT,
+        reads=(width,),
+        writes=(width,),
+        klass=OperatorClass.STREAM,
+        bias=True,
+    )
+    act = step(
+        "transform_act",
+        OperatorKind.ACTIVATION,
+        OperatorClass.STREAM,
+        source="transform",
+        reads=(width,),
+        writes=(width,),
+    )
+    plain = head_block(
+        hidden=hidden, vocab=vocab, tied=tied, bias=True, final_norm=True, norm_bias=True
+    )
     last = norm("norm", source="transform_act", hidden=hidden, bias=True)
     return Block(name="head", operators=(transform, act, last, *plain.operators[1:]))
 
 
 def build_t5(fields: Fields) -> Model:
-    """T5, v1.1 and FLAN-T5 (`T5Config`: as many decoder as encoder layers, 32 position buckets, tied input embeddings, ReLU).
+    """T5, v1.1 and FLAN-T5 (`T5Config`: as many decoder as encoder layers, 32 position buckets,
+    tied input embeddings, ReLU).
 
-    Biases of scores by distance are one table for each stack; it is stored by the stack's embedding run, and all its layers read it.
-    ``feed_forward_proj`` ``gated-...`` has two input projections. T5 v1.1 has untied logits (``tie_word_embeddings`` false).
+    Biases of scores by distance are one table for each stack; it is stored by the stack's embedding
+    run, and all its layers read it. ``feed_forward_proj`` ``gated-...`` has two input projections.
+    T5 v1.1 has untied logits (``tie_word_embeddings`` false).
     """
     return _of_shared_tables(fields, feed_forward="relu")
 
@@ -108,7 +154,9 @@ def build_mt5(fields: Fields) -> Model:
 
 
 def build_umt5(fields: Fields) -> Model:
-    """UMT5 (`UMT5Config`): a T5 each of whose layers has a table of its own, gated feed-forwards where nothing is written."""
+    """UMT5 (`UMT5Config`): a T5 each of whose layers has a table of its own, gated feed-forwards
+    where nothing is written.
+    """
     table = distance_table("core.distances", buckets=_buckets(fields), heads=_heads(fields))
     return _two_stacks(fields, tables=[], read=[table, table], feed_forward="gated-gelu")
 
@@ -117,7 +165,10 @@ def _of_shared_tables(fields: Fields, *, feed_forward: str) -> Model:
     heads, buckets = _heads(fields), _buckets(fields)
     tables = [distance_table("position_bias", buckets=buckets, heads=heads)] * 2
     owners = [f"{block}.position_bias" for block in ("encoder_embed", "embed")]
-    read = [distance_table("core.distances", buckets=buckets, heads=heads, tied_to=owner) for owner in owners]
+    read = [
+        distance_table("core.distances", buckets=buckets, heads=heads, tied_to=owner)
+        for owner in owners
+    ]
     return _two_stacks(fields, tables=tables, read=read, feed_forward=feed_forward)
 
 
@@ -126,17 +177,24 @@ def _heads(fields: Fields) -> int:
 
 
 def _buckets(fields: Fields) -> int:
-    """Rows of the tables: a fourth of them are for one distance each, so that there is one, and the last of them is beyond those."""
-    buckets = fields.integer("relative_attention_num_buckets", default=32, minimum=4, maximum=MAX_BUCKETS)
+    """Rows of the tables: a fourth of them are for one distance each, so that there is one, and the
+    last of them is beyond those.
+    """
+    buckets = fields.integer(
+        "relative_attention_num_buckets", default=32, minimum=4, maximum=MAX_BUCKETS
+    )
     fields.integer("relative_attention_max_distance", default=128, minimum=buckets // 2 + 1)
     return buckets
 
 
-def _two_stacks(fields: Fields, *, tables: Sequence[Parameter], read: Sequence[Parameter], feed_forward: str) -> Model:
+def _two_stacks(
+    fields: Fields, *, tables: Sequence[Parameter], read: Sequence[Parameter], feed_forward: str
+) -> Model:
     """An encoder and a decoder whose layers read the encoder's output.
 
     Args:
-        tables: of biases by distance that the embedding runs of encoder and decoder store. read: those that the layers of each read.
+        tables: of biases by distance that the embedding runs of encoder and decoder store.
+        read: those that the layers of each read.
         feed_forward: where none is written.
     """
     hidden, vocab = fields.hidden(), fields.vocab()
@@ -146,8 +204,14 @@ def _two_stacks(fields: Fields, *, tables: Sequence[Parameter], read: Sequence[P
     tied = fields.flag("tie_word_embeddings", default=True)
     fields.aside("scale_decoder_outputs")
     own = AttentionShape(heads=heads, kv_heads=heads, head_dim=head_dim, value_dim=head_dim)
-    feed = mlp_operators(hidden=hidden, ffn=fields.integer("d_ff", maximum=MAX_FFN), gated=_gated(fields, default=feed_forward))
-    seen = attention_operators(hidden=hidden, shape=replace(own, mask=Mask.FULL), rotary=False, distances=read[0])
+    feed = mlp_operators(
+        hidden=hidden,
+        ffn=fields.integer("d_ff", maximum=MAX_FFN),
+        gated=_gated(fields, default=feed_forward),
+    )
+    seen = attention_operators(
+        hidden=hidden, shape=replace(own, mask=Mask.FULL), rotary=False, distances=read[0]
+    )
     encoder = layer_block("encoder", hidden=hidden, attention=seen, feed_forward=feed)
     embed = embedding_block(hidden=hidden, vocab=vocab)
     shared = replace(embed.operators[0].parameters[0], tied_to="embed.embed.weight")
@@ -155,7 +219,11 @@ def _two_stacks(fields: Fields, *, tables: Sequence[Parameter], read: Sequence[P
     blocks = (
         Block(name="encoder_embed", operators=(lookup,), sequence=ENCODER),
         replace(encoder, sequence=ENCODER),
-        Block(name="encoder_norm", operators=(norm("norm", source=INPUT, hidden=hidden),), sequence=ENCODER),
+        Block(
+            name="encoder_norm",
+            operators=(norm("norm", source=INPUT, hidden=hidden),),
+            sequence=ENCODER,
+        ),
         _with_parameters(embed, tables[1:]),
         _cross_layer(hidden=hidden, own=own, feed_forward=feed, distances=read[1]),
         head_block(hidden=hidden, vocab=vocab, tied=tied),
@@ -174,23 +242,39 @@ def _two_stacks(fields: Fields, *, tables: Sequence[Parameter], read: Sequence[P
 def _gated(fields: Fields, *, default: str) -> bool:
     form = fields.string("feed_forward_proj", default=default)
     if form not in ("relu", "gelu", "gated-gelu", "gated-silu", "gated-relu"):
-        fields.fail(f"feed_forward_proj = {form[:40]!r} is not supported", hint="supported: relu, gelu, gated-gelu, gated-silu, gated-relu")
+        fields.fail(
+            f"feed_forward_proj = {form[:40]!r} is not supported",
+            hint="supported: relu, gelu, gated-gelu, gated-silu, gated-relu",
+        )
     gated = form.startswith("gated-")
     if fields.flag("is_gated_act", default=gated) is not gated:
-        fields.fail(f"is_gated_act is {str(not gated).lower()} beside feed_forward_proj = {form!r}", hint="keep the second alone")
+        fields.fail(
+            f"is_gated_act is {str(not gated).lower()} beside feed_forward_proj = {form!r}",
+            hint="keep the second alone",
+        )
     return gated
 
 
 def _with_parameters(block: Block, parameters: Sequence[Parameter]) -> Block:
     first = block.operators[0]
-    return replace(block, operators=(replace(first, parameters=(*first.parameters, *parameters)), *block.operators[1:]))
+    return replace(
+        block,
+        operators=(
+            replace(first, parameters=(*first.parameters, *parameters)),
+            *block.operators[1:],
+        ),
+    )
 
 
 def cross_attention_operators(*, hidden: int, shape: AttentionShape) -> tuple[Operator, ...]:
-    """Queries from ``cross.norm``, keys and values from the block's memory: ``cross.q cross.kv cross.core cross.proj``."""
+    """Queries from ``cross.norm``, keys and values from the block's memory: ``cross.q cross.kv
+    cross.core cross.proj``.
+    """
     query, key, value, out = head_extents(shape)
     width, klass = hidden_extent(hidden), OperatorClass.ATTN
-    core = core_operator("cross.core", source="cross.q", shape=replace(shape, cross=True, mask=Mask.FULL))
+    core = core_operator(
+        "cross.core", source="cross.q", shape=replace(shape, cross=True, mask=Mask.FULL)
+    )
     read = ("cross.q", "cross.kv")
     return (
         linear("cross.q", source="cross.norm", reads=(width,), writes=(query,), klass=klass),
@@ -200,8 +284,12 @@ def cross_attention_operators(*, hidden: int, shape: AttentionShape) -> tuple[Op
     )
 
 
-def _cross_layer(*, hidden: int, own: AttentionShape, feed_forward: tuple[Operator, ...], distances: Parameter) -> Block:
-    """Causal self-attention, attention to the encoder's output, feed-forward, each a pre-norm residual; the first has biases."""
+def _cross_layer(
+    *, hidden: int, own: AttentionShape, feed_forward: tuple[Operator, ...], distances: Parameter
+) -> Block:
+    """Causal self-attention, attention to the encoder's output, feed-forward, each a pre-norm
+    residual; the first has biases.
+    """
     attention = attention_operators(hidden=hidden, shape=own, rotary=False, distances=distances)
     plain = layer_block("decoder", hidden=hidden, attention=attention, feed_forward=feed_forward)
     operators: list[Operator] = []

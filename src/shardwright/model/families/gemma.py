@@ -1,4 +1,6 @@
-"""Gemma 2 and 3, text: windows in a period, norms before and after each sub-block, GeGLU, tied embedding."""
+"""Gemma 2 and 3, text: windows in a period, norms before and after each sub-block, GeGLU, tied
+embedding.
+"""
 
 from __future__ import annotations
 
@@ -21,24 +23,44 @@ def build_gemma(fields: Fields) -> Model:
 
 
 def build_gemma2(fields: Fields) -> Model:
-    """Gemma 2: every second layer sees all keys, scores are soft-capped (`Gemma2Config`: tied, cap 50)."""
+    """Gemma 2: every second layer sees all keys, scores are soft-capped (`Gemma2Config`: tied, cap
+    50).
+    """
     windows = windows_by_period(fields, layers=fields.layers(), period=2)
     # A null cap means none: only an absent field takes the class default.
     default = 0.0 if fields.written("attn_logit_softcapping") else 50.0
     cap = fields.number("attn_logit_softcapping", minimum=0, maximum=MAX_CAP, default=default)
-    return configured_model(fields, layers=blocks_of(zip(windows), partial(_layer, fields, soft_cap=cap)), tied=True)
+    return configured_model(
+        fields, layers=blocks_of(zip(windows), partial(_layer, fields, soft_cap=cap)), tied=True
+    )
 
 
 def build_gemma3(fields: Fields) -> Model:
-    """Gemma 3: every sixth layer sees all keys (`Gemma3TextConfig`: pattern 6, tied), norms of queries and keys."""
-    period = fields.integer("sliding_window_pattern", "_sliding_window_pattern", default=6, maximum=MAX_LAYERS)
+    """Gemma 3: every sixth layer sees all keys (`Gemma3TextConfig`: pattern 6, tied), norms of
+    queries and keys.
+    """
+    period = fields.integer(
+        "sliding_window_pattern", "_sliding_window_pattern", default=6, maximum=MAX_LAYERS
+    )
     windows = windows_by_period(fields, layers=fields.layers(), period=period)
     cap = fields.number("attn_logit_softcapping", minimum=0, maximum=MAX_CAP, default=0.0)
-    return configured_model(fields, layers=blocks_of(zip(windows), partial(_layer, fields, soft_cap=cap, qk_norm=True)), tied=True)
+    return configured_model(
+        fields,
+        layers=blocks_of(zip(windows), partial(_layer, fields, soft_cap=cap, qk_norm=True)),
+        tied=True,
+    )
 
 
-def _layer(fields: Fields, window: int, *, soft_cap: float = 0.0, qk_norm: bool = False, post_norms: bool = True) -> Block:
-    # head_dim is not hidden / heads in this family and its class default differs between releases: it must be written.
+def _layer(
+    fields: Fields,
+    window: int,
+    *,
+    soft_cap: float = 0.0,
+    qk_norm: bool = False,
+    post_norms: bool = True,
+) -> Block:
+    # head_dim is not hidden / heads in this family and its class default differs between releases:
+    # it must be written.
     head_dim = fields.integer("head_dim", maximum=2**16)
     bias = fields.flag("attention_bias", default=False)
     return decoder_block(

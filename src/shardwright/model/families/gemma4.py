@@ -1,4 +1,6 @@
-"""Gemma 4, language model: windows with small heads, full layers with wide heads whose values are their keys; dense or with experts."""
+"""Gemma 4, language model: windows with small heads, full layers with wide heads whose values are
+their keys; dense or with experts.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,15 @@ from shardwright.model.blocks.dense import (
 from shardwright.model.blocks.experts import expert_operators, router_operators
 from shardwright.model.blocks.windows import windows_of
 from shardwright.model.ir.block import Block
-from shardwright.model.ir.fields import MAX_CONTEXT, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, Fields
+from shardwright.model.ir.fields import (
+    MAX_CONTEXT,
+    MAX_EXPERTS,
+    MAX_HEAD_DIM,
+    MAX_HEADS,
+    MAX_HIDDEN,
+    MAX_LAYERS,
+    Fields,
+)
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import AttentionShape, ExpertShape, Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
@@ -33,12 +43,15 @@ from shardwright.model.ir.tensor import Dim, Extent, Parameter
 USUAL_WINDOW: Final = 512
 USUAL_PERIOD: Final = 6
 USUAL_HEAD_DIM: Final = 512
-"""Of `Gemma4TextConfig`: keys that a query sees, layers of which the last sees all, width of a head in those."""
+"""Of `Gemma4TextConfig`: keys that a query sees, layers of which the last sees all, width of a head
+in those."""
 PER_LAYER: Final = "per_layer_config"
 
 
 def build_gemma4(fields: Fields) -> Model:
-    """Gemma 4 (`Gemma4TextConfig`: tied). Per-layer embeddings, layers that share keys and wide feed-forwards (E2B, E4B) are refused."""
+    """Gemma 4 (`Gemma4TextConfig`: tied). Per-layer embeddings, layers that share keys and wide
+    feed-forwards (E2B, E4B) are refused.
+    """
     if fields.integer("hidden_size_per_layer_input", minimum=0, maximum=MAX_HIDDEN):
         fields.unsupported("hidden_size_per_layer_input (per-layer embeddings) other than 0")
     if fields.integer("num_kv_shared_layers", minimum=0, maximum=MAX_LAYERS, default=0):
@@ -50,11 +63,17 @@ def build_gemma4(fields: Fields) -> Model:
         # Tokens of one image see each other; a text alone has none.
         fields.choice("use_bidirectional_attention", allowed=("vision",))
     windows = _windows(fields)
-    return configured_model(fields, layers=blocks_of(zip(windows), partial(_layer, fields, wide=_wide(fields, windows))), tied=True)
+    return configured_model(
+        fields,
+        layers=blocks_of(zip(windows), partial(_layer, fields, wide=_wide(fields, windows))),
+        tied=True,
+    )
 
 
 def seeing_images(language: Model, fields: Fields) -> Model:
-    """The language model, in whose layers with a window tokens of one image see each other where its configuration asks for that."""
+    """The language model, in whose layers with a window tokens of one image see each other where
+    its configuration asks for that.
+    """
     if not fields.present("use_bidirectional_attention"):
         return language
 
@@ -62,7 +81,9 @@ def seeing_images(language: Model, fields: Fields) -> Model:
         local = operator.attention is not None and operator.attention.window
         return replace(operator, sees_images=True) if local else operator
 
-    blocks = (replace(block, operators=tuple(map(seeing, block.operators))) for block in language.blocks)
+    blocks = (
+        replace(block, operators=tuple(map(seeing, block.operators))) for block in language.blocks
+    )
     return replace(language, blocks=tuple(blocks))
 
 
@@ -78,30 +99,51 @@ def _windows(fields: Fields) -> tuple[int, ...]:
 
 
 def _wide(fields: Fields, windows: tuple[int, ...]) -> tuple[int, int]:
-    """(width of a head, key heads) of layers that see all keys: as published files write them, or layer by layer, as Transformers does."""
+    """(width of a head, key heads) of layers that see all keys: as published files write them, or
+    layer by layer, as Transformers does.
+    """
     listed = fields.optional_section(PER_LAYER)
     heads = fields.kv_heads()
     if listed is not None:
-        width, kv_heads = _listed(fields, listed, full=[i for i, window in enumerate(windows) if not window])
+        width, kv_heads = _listed(
+            fields, listed, full=[i for i, window in enumerate(windows) if not window]
+        )
     else:
         shared = fields.flag("attention_k_eq_v", default=False)
         width = fields.integer("global_head_dim", maximum=MAX_HEAD_DIM, default=USUAL_HEAD_DIM)
-        kv_heads = fields.integer("num_global_key_value_heads", maximum=MAX_HEADS, default=heads) if shared else heads
+        kv_heads = (
+            fields.integer("num_global_key_value_heads", maximum=MAX_HEADS, default=heads)
+            if shared
+            else heads
+        )
     if fields.heads() % kv_heads:
-        fields.fail(f"num_global_key_value_heads = {kv_heads} does not divide the {fields.heads()} query heads", hint="choose a divisor")
+        fields.fail(
+            f"num_global_key_value_heads = {kv_heads} does not divide the {fields.heads()} query"
+            " heads",
+            hint="choose a divisor",
+        )
     return width, kv_heads
 
 
 def _listed(fields: Fields, listed: Fields, *, full: Sequence[int]) -> tuple[int, int]:
     """The same of `PER_LAYER`: what an entry has not is as in layers with a window."""
     entries = [listed.mapping.get(str(i), {}) for i in full]
-    if set(listed.mapping) - {str(i) for i in full} or any(entry != entries[0] for entry in entries) or not isinstance(entries[0], Mapping):
-        fields.unsupported(f"{PER_LAYER} by which other layers differ than those that see all keys, or those among each other")
+    if (
+        set(listed.mapping) - {str(i) for i in full}
+        or any(entry != entries[0] for entry in entries)
+        or not isinstance(entries[0], Mapping)
+    ):
+        fields.unsupported(
+            f"{PER_LAYER} by which other layers differ than those that see all keys, or those among"
+            " each other"
+        )
     if set(entries[0]) - {"head_dim", "num_key_value_heads"}:
         fields.unsupported(f"{PER_LAYER} of more than head_dim and num_key_value_heads")
     listed.aside(*listed.mapping)
     entry = fields.inner(entries[0], f"{PER_LAYER}[{full[0]}]")
-    width = entry.optional_integer("head_dim", maximum=MAX_HEAD_DIM) or fields.integer("head_dim", maximum=MAX_HEAD_DIM)
+    width = entry.optional_integer("head_dim", maximum=MAX_HEAD_DIM) or fields.integer(
+        "head_dim", maximum=MAX_HEAD_DIM
+    )
     return width, entry.integer("num_key_value_heads", maximum=MAX_HEADS, default=fields.kv_heads())
 
 
@@ -111,18 +153,28 @@ def _layer(fields: Fields, window: int, *, wide: tuple[int, int]) -> Block:
     if fields.flag("enable_moe_block", default=False):
         feed = (*feed, *_experts_beside(fields))
     name = "layer_window" if window else "layer"
-    return layer_block(name, hidden=hidden, attention=attention, feed_forward=feed, post_norms=True, scaled=True)
+    return layer_block(
+        name, hidden=hidden, attention=attention, feed_forward=feed, post_norms=True, scaled=True
+    )
 
 
 def _attention(fields: Fields, *, window: int, wide: tuple[int, int]) -> tuple[Operator, ...]:
-    """Grouped-query attention; in full layers with ``attention_k_eq_v`` one projection gives keys and values (normed apart)."""
+    """Grouped-query attention; in full layers with ``attention_k_eq_v`` one projection gives keys
+    and values (normed apart).
+    """
     hidden, heads = fields.hidden(), fields.heads()
     bias = fields.flag("attention_bias", default=False)
-    head_dim, kv_heads = (fields.integer("head_dim", maximum=MAX_HEAD_DIM), fields.kv_heads()) if window else wide
+    head_dim, kv_heads = (
+        (fields.integer("head_dim", maximum=MAX_HEAD_DIM), fields.kv_heads()) if window else wide
+    )
     shared = not window and fields.flag("attention_k_eq_v", default=False)
-    shape = AttentionShape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_dim=head_dim, window=window)
+    shape = AttentionShape(
+        heads=heads, kv_heads=kv_heads, head_dim=head_dim, value_dim=head_dim, window=window
+    )
     if not shared:
-        return attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=True, value_norm=True)
+        return attention_operators(
+            hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=True, value_norm=True
+        )
     query, key, _, out = head_extents(shape)
     width, klass = hidden_extent(hidden), OperatorClass.ATTN
     return (
@@ -135,13 +187,17 @@ def _attention(fields: Fields, *, window: int, wide: tuple[int, int]) -> tuple[O
 
 
 def _experts_beside(fields: Fields) -> tuple[Operator, ...]:
-    """Experts that read the layer's stream beside the feed-forward; both outputs are normed and added.
+    """Experts that read the layer's stream beside the feed-forward; both outputs are normed and
+    added.
 
-    The router's input norm has a scale of its own, its scores are divided by the root of the width, and every expert has a factor.
+    The router's input norm has a scale of its own, its scores are divided by the root of the width,
+    and every expert has a factor.
     """
     hidden = fields.hidden()
     count = fields.integer("num_experts", maximum=MAX_EXPERTS)
-    experts = ExpertShape(experts=count, topk=fields.integer("top_k_experts", "num_experts_per_tok", maximum=count))
+    experts = ExpertShape(
+        experts=count, topk=fields.integer("top_k_experts", "num_experts_per_tok", maximum=count)
+    )
     ffn = fields.ffn("moe_intermediate_size", "expert_intermediate_size")
     router, route = router_operators(source="router_norm", hidden=hidden, experts=experts)
     scale = Parameter(name="route.expert_scale", extents=(Extent(dim=Dim.EXPERTS, size=count),))

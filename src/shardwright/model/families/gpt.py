@@ -1,11 +1,20 @@
-"""Decoders of the GPT generation: LayerNorm with bias, multi-head attention, ungated feed-forward, learned or ALiBi positions."""
+"""Decoders of the GPT generation: LayerNorm with bias, multi-head attention, ungated feed-forward,
+learned or ALiBi positions.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 
 from shardwright.model.blocks.decoder import configured_model
-from shardwright.model.blocks.dense import attention_operators, decoder_block, grouped_shape, layer_block, mlp_operators, parallel_block
+from shardwright.model.blocks.dense import (
+    attention_operators,
+    decoder_block,
+    grouped_shape,
+    layer_block,
+    mlp_operators,
+    parallel_block,
+)
 from shardwright.model.blocks.windows import windows_of
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.fields import MAX_CONTEXT, MAX_FFN, Fields
@@ -18,10 +27,14 @@ OPT_POSITION_OFFSET = 2
 
 def _heads(fields: Fields, *, alibi: bool = False, kv_heads: int | None = None) -> AttentionShape:
     heads, width = fields.heads(), fields.even_head_dim()
-    return AttentionShape(heads=heads, kv_heads=kv_heads or heads, head_dim=width, value_dim=width, alibi=alibi)
+    return AttentionShape(
+        heads=heads, kv_heads=kv_heads or heads, head_dim=width, value_dim=width, alibi=alibi
+    )
 
 
-def _biased_layer(fields: Fields, *, ffn: int, shape: AttentionShape, bias: bool = True, norm_bias: bool = True) -> Block:
+def _biased_layer(
+    fields: Fields, *, ffn: int, shape: AttentionShape, bias: bool = True, norm_bias: bool = True
+) -> Block:
     return decoder_block(
         "layer",
         hidden=fields.hidden(),
@@ -37,10 +50,14 @@ def _biased_layer(fields: Fields, *, ffn: int, shape: AttentionShape, bias: bool
 
 
 def _learned(fields: Fields, shape: AttentionShape) -> Model:
-    """GPT-2 with attention of a shape: a table of positions, feed-forwards of n_inner (null = 4 x hidden), tied."""
+    """GPT-2 with attention of a shape: a table of positions, feed-forwards of n_inner (null = 4 x
+    hidden), tied.
+    """
     if fields.flag("add_cross_attention", default=False):
         fields.unsupported("add_cross_attention = true")
-    layer = _biased_layer(fields, ffn=fields.ffn("n_inner", default=4 * fields.hidden()), shape=shape)
+    layer = _biased_layer(
+        fields, ffn=fields.ffn("n_inner", default=4 * fields.hidden()), shape=shape
+    )
     return configured_model(
         fields,
         layers=[layer] * fields.layers(),
@@ -56,33 +73,47 @@ def build_gpt2(fields: Fields) -> Model:
 
 
 def build_gpt_neox(fields: Fields) -> Model:
-    """GPT-NeoX and Pythia (`GPTNeoXConfig`: attention_bias true, use_parallel_residual true, untied): partial rotary positions."""
+    """GPT-NeoX and Pythia (`GPTNeoXConfig`: attention_bias true, use_parallel_residual true,
+    untied): partial rotary positions.
+    """
     hidden = fields.hidden()
     bias = fields.flag("attention_bias", default=True)
-    attention = attention_operators(hidden=hidden, shape=_heads(fields), bias=bias, output_bias=bias)
+    attention = attention_operators(
+        hidden=hidden, shape=_heads(fields), bias=bias, output_bias=bias
+    )
     feed_forward = mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=False, bias=True)
     wrap = parallel_block if fields.flag("use_parallel_residual", default=True) else layer_block
-    layer = wrap("layer", hidden=hidden, attention=attention, feed_forward=feed_forward, norm_bias=True)
+    layer = wrap(
+        "layer", hidden=hidden, attention=attention, feed_forward=feed_forward, norm_bias=True
+    )
     return configured_model(fields, layers=[layer] * fields.layers(), norm_bias=True)
 
 
 def build_opt(fields: Fields) -> Model:
-    """OPT (`OPTConfig`: do_layer_norm_before true, biases, tied); the projected, post-norm form of OPT-350m is refused."""
+    """OPT (`OPTConfig`: do_layer_norm_before true, biases, tied); the projected, post-norm form of
+    OPT-350m is refused.
+    """
     hidden = fields.hidden()
     projected = fields.optional_integer("word_embed_proj_dim")
     if projected is not None and projected != hidden:
-        fields.unsupported(f"word_embed_proj_dim = {projected} next to hidden_size = {hidden} (a projected embedding)")
+        fields.unsupported(
+            f"word_embed_proj_dim = {projected} next to hidden_size = {hidden} (a projected"
+            " embedding)"
+        )
     if not fields.flag("do_layer_norm_before", default=True):
         fields.unsupported("do_layer_norm_before = false (norms after the residual)")
     if not fields.flag("layer_norm_elementwise_affine", default=True):
         fields.unsupported("layer_norm_elementwise_affine = false")
     bias = fields.flag("enable_bias", default=True)
-    layer = _biased_layer(fields, ffn=fields.ffn("ffn_dim", "intermediate_size"), shape=_heads(fields), bias=bias)
+    layer = _biased_layer(
+        fields, ffn=fields.ffn("ffn_dim", "intermediate_size"), shape=_heads(fields), bias=bias
+    )
     return configured_model(
         fields,
         layers=[layer] * fields.layers(),
         tied=True,
-        positions=fields.integer("max_position_embeddings", maximum=MAX_CONTEXT) + OPT_POSITION_OFFSET,
+        positions=fields.integer("max_position_embeddings", maximum=MAX_CONTEXT)
+        + OPT_POSITION_OFFSET,
         norm_bias=True,
     )
 
@@ -104,7 +135,10 @@ def build_mpt(fields: Fields) -> Model:
     attn = fields.optional_section("attn_config")
     if attn is not None and attn.flag("qk_ln", default=False):
         fields.unsupported("attn_config.qk_ln = true")
-    if attn is not None and attn.string("attn_type", default="multihead_attention") != "multihead_attention":
+    if (
+        attn is not None
+        and attn.string("attn_type", default="multihead_attention") != "multihead_attention"
+    ):
         fields.unsupported("attn_config.attn_type other than multihead_attention")
     alibi = attn.flag("alibi", default=True) if attn is not None else True
     learned = 0 if alibi else fields.integer("max_seq_len", maximum=MAX_CONTEXT)
@@ -113,7 +147,9 @@ def build_mpt(fields: Fields) -> Model:
     if ffn > MAX_FFN:
         fields.fail(f"expansion_ratio x d_model = {ffn} is out of range")
     bias = not fields.flag("no_bias", default=True)
-    layer = _biased_layer(fields, ffn=ffn, shape=_heads(fields, alibi=alibi), bias=bias, norm_bias=bias)
+    layer = _biased_layer(
+        fields, ffn=ffn, shape=_heads(fields, alibi=alibi), bias=bias, norm_bias=bias
+    )
     return configured_model(
         fields,
         layers=[layer] * fields.layers(),
@@ -124,29 +160,40 @@ def build_mpt(fields: Fields) -> Model:
 
 
 def build_falcon(fields: Fields) -> Model:
-    """Falcon (`FalconConfig`: multi_query true, parallel_attn true, bias false, tied): grouped or multi-query, parallel residual."""
+    """Falcon (`FalconConfig`: multi_query true, parallel_attn true, bias false, tied): grouped or
+    multi-query, parallel residual.
+    """
     hidden = fields.hidden()
     modern = fields.flag("new_decoder_architecture", default=False)
     parallel = fields.flag("parallel_attn", default=True)
     bias = fields.flag("bias", default=False)
     alibi = fields.flag("alibi", default=False)
     if modern:
-        kv_heads, norms = fields.kv_heads("num_kv_heads", "n_head_kv"), fields.integer("num_ln_in_parallel_attn", default=2, maximum=2)
+        kv_heads, norms = (
+            fields.kv_heads("num_kv_heads", "n_head_kv"),
+            fields.integer("num_ln_in_parallel_attn", default=2, maximum=2),
+        )
     else:
         kv_heads, norms = (1 if fields.flag("multi_query", default=True) else fields.heads()), 1
     shape = _heads(fields, alibi=alibi, kv_heads=kv_heads)
-    attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, rotary=not alibi)
+    attention = attention_operators(
+        hidden=hidden, shape=shape, bias=bias, output_bias=bias, rotary=not alibi
+    )
     ffn = fields.ffn("ffn_hidden_size", default=4 * hidden)
     together = parallel or modern
     source = "norm1" if together and norms == 1 else "norm2"
     feed_forward = mlp_operators(source=source, hidden=hidden, ffn=ffn, gated=False, bias=bias)
     wrap = partial(parallel_block, norms=norms) if together else layer_block
-    layer = wrap("layer", hidden=hidden, attention=attention, feed_forward=feed_forward, norm_bias=True)
+    layer = wrap(
+        "layer", hidden=hidden, attention=attention, feed_forward=feed_forward, norm_bias=True
+    )
     return configured_model(fields, layers=[layer] * fields.layers(), tied=True, norm_bias=True)
 
 
 def build_nemotron(fields: Fields) -> Model:
-    """Nemotron-4 and Minitron (`NemotronConfig`: no biases, untied): LayerNorm with bias, squared ReLU, grouped queries, rotary."""
+    """Nemotron-4 and Minitron (`NemotronConfig`: no biases, untied): LayerNorm with bias, squared
+    ReLU, grouped queries, rotary.
+    """
     width = fields.head_dim()
     bias = fields.flag("attention_bias", default=False)
     layer = decoder_block(
@@ -164,7 +211,9 @@ def build_nemotron(fields: Fields) -> Model:
 
 
 def build_starcoder2(fields: Fields) -> Model:
-    """StarCoder2 (`Starcoder2Config`: 2 kv heads, biases, tied): LayerNorm with bias, ungated, rotary, a window of all layers or none."""
+    """StarCoder2 (`Starcoder2Config`: 2 kv heads, biases, tied): LayerNorm with bias, ungated,
+    rotary, a window of all layers or none.
+    """
     bias = fields.flag("use_bias", default=True)
     (window,) = set(windows_of(fields, layers=fields.layers(), uniform=True))
     layer = decoder_block(
@@ -182,6 +231,10 @@ def build_starcoder2(fields: Fields) -> Model:
 
 
 def build_gpt_bigcode(fields: Fields) -> Model:
-    """SantaCoder and StarCoder (`GPTBigCodeConfig`: multi_query true, n_inner null = 4 x hidden, tied): GPT-2 whose heads share keys."""
+    """SantaCoder and StarCoder (`GPTBigCodeConfig`: multi_query true, n_inner null = 4 x hidden,
+    tied): GPT-2 whose heads share keys.
+    """
     shared = fields.flag("multi_query", default=True)
-    return _learned(fields, _heads(fields, kv_heads=fields.kv_heads(default=1 if shared else fields.heads())))
+    return _learned(
+        fields, _heads(fields, kv_heads=fields.kv_heads(default=1 if shared else fields.heads()))
+    )

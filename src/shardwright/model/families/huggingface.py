@@ -1,4 +1,6 @@
-"""Hugging Face ``config.json`` to a model: the registry of architectures, and the door that nothing but `ModelError` leaves."""
+"""Hugging Face ``config.json`` to a model: the registry of architectures, and the door that nothing
+but `ModelError` leaves.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ from shardwright.model.ir.graph import Model
 
 Builder = Callable[[Fields], Model]
 
-TEXT_ALONE: Final = ("pad_token_id", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise")
+TEXT_ALONE: Final = (
+    "pad_token_id",
+    "output_router_logits",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+)
 """Fields that a language model's class reads in its own section alone."""
 MAX_FILE_BYTES: Final = 2**24
 MAX_PARAMETERS: Final = 10**17
@@ -52,9 +59,13 @@ def _read_object(path: Path) -> dict[str, Any]:
             content = stream.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or "not a readable path"
-        raise ModelError(f"{path}: {reason}", hint="give a catalog name or the path of a config.json") from None
+        raise ModelError(
+            f"{path}: {reason}", hint="give a catalog name or the path of a config.json"
+        ) from None
     if len(content) > MAX_FILE_BYTES:
-        raise ModelError(f"{path}: larger than {MAX_FILE_BYTES} bytes", hint="a config.json has some kilobytes")
+        raise ModelError(
+            f"{path}: larger than {MAX_FILE_BYTES} bytes", hint="a config.json has some kilobytes"
+        )
     return parse_config(content, source=str(path))
 
 
@@ -66,13 +77,27 @@ def parse_config(content: bytes, *, source: str) -> dict[str, Any]:
         raise ModelError(f"{source}: not UTF-8 text", hint="give a config.json") from None
     except json.JSONDecodeError as error:
         cut = error.pos >= len(error.doc.rstrip()) - 1 or error.msg.startswith("Unterminated")
-        what = "the file is empty" if not content.strip() else "the file is cut off" if cut else "not valid JSON"
+        what = (
+            "the file is empty"
+            if not content.strip()
+            else "the file is cut off"
+            if cut
+            else "not valid JSON"
+        )
         place = f"line {error.lineno}, column {error.colno}: {error.msg}"
-        raise ModelError(f"{source}: {what} ({place})", hint="give a complete config.json") from None
+        raise ModelError(
+            f"{source}: {what} ({place})", hint="give a complete config.json"
+        ) from None
     except (ValueError, RecursionError):
-        raise ModelError(f"{source}: not usable JSON (a number too long or nesting too deep)", hint="give a config.json") from None
+        raise ModelError(
+            f"{source}: not usable JSON (a number too long or nesting too deep)",
+            hint="give a config.json",
+        ) from None
     if not isinstance(value, dict):
-        raise ModelError(f"{source}: the top of the file is {shown(value)}, not an object", hint="give a Hugging Face config.json")
+        raise ModelError(
+            f"{source}: the top of the file is {shown(value)}, not an object",
+            hint="give a Hugging Face config.json",
+        )
     return value
 
 
@@ -84,11 +109,12 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = ""
         name: what the model is called.
         source: file it came from, for errors; `name` when empty.
 
-    The builder is found by ``architectures[0]``, or by ``model_type`` when no architecture is written.
+    The builder is found by ``architectures[0]``, or by ``model_type`` when no architecture is
+    written.
 
     Raises:
-        ModelError: unknown architecture, missing or absurd field, unsupported feature, a field of another family or a misspelt one
-            (each named).
+        ModelError: unknown architecture, missing or absurd field, unsupported feature, a field of
+            another family or a misspelt one (each named).
     """
     fields = Fields(mapping, source or name)
     try:
@@ -96,11 +122,17 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = ""
     except ModelError:
         raise
     except (ValueError, OverflowError) as error:
-        # The types verify themselves at birth: a combination of fields that no getter refuses ends here.
+        # The types verify themselves at birth: a combination of fields that no getter refuses ends
+        # here.
         hint = "compare them with the published configuration"
-        raise ModelError(f"{fields.source}: the fields do not fit together: {error}", hint=hint) from None
+        raise ModelError(
+            f"{fields.source}: the fields do not fit together: {error}", hint=hint
+        ) from None
     if model.num_parameters > MAX_PARAMETERS:
-        fields.fail(f"the fields describe {model.num_parameters:.3g} parameters", hint="check layers, hidden size, experts, vocabulary")
+        fields.fail(
+            f"the fields describe {model.num_parameters:.3g} parameters",
+            hint="check layers, hidden size, experts, vocabulary",
+        )
     text = language_config(mapping)
     layers = sum(run.count for run in model.runs if model.blocks[run.block].is_layer)
     return replace(
@@ -114,7 +146,9 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str, source: str = ""
 
 def language_config(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     """The object that says what the layers of the language model compute."""
-    nested: Iterator[dict[str, Any]] = (mapping[name] for name in TEXT_CONFIGS if isinstance(mapping.get(name), dict))
+    nested: Iterator[dict[str, Any]] = (
+        mapping[name] for name in TEXT_CONFIGS if isinstance(mapping.get(name), dict)
+    )
     section = next(nested, None)
     if section is None:
         return mapping

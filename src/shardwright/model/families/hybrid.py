@@ -1,4 +1,6 @@
-"""Hybrids of state-space mixers and attention: Jamba, Falcon-H1, Granite 4, Nemotron-H and Nemotron 3."""
+"""Hybrids of state-space mixers and attention: Jamba, Falcon-H1, Granite 4, Nemotron-H and Nemotron
+3.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from shardwright.model.blocks.dense import (
     mlp_operators,
     residual,
 )
-from shardwright.model.blocks.experts import expert_operators, moe_operators, router_operators, shared_operators
+from shardwright.model.blocks.experts import (
+    expert_operators,
+    moe_operators,
+    router_operators,
+    shared_operators,
+)
 from shardwright.model.blocks.mamba import (
     MAX_CHUNK,
     MAX_KERNEL,
@@ -32,7 +39,14 @@ from shardwright.model.blocks.mamba import (
 from shardwright.model.blocks.predictor import MAX_PREDICTORS
 from shardwright.model.families.deepseek import expert_shape
 from shardwright.model.ir.block import INPUT, Block
-from shardwright.model.ir.fields import MAX_EXPERTS, MAX_FFN, MAX_HEAD_DIM, MAX_HIDDEN, MAX_LAYERS, Fields
+from shardwright.model.ir.fields import (
+    MAX_EXPERTS,
+    MAX_FFN,
+    MAX_HEAD_DIM,
+    MAX_HIDDEN,
+    MAX_LAYERS,
+    Fields,
+)
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import ExpertShape, Operator, OperatorClass, ScanShape
 
@@ -48,7 +62,8 @@ NEMOTRON_WORDS: Final = {
 
 
 def build_jamba(fields: Fields) -> Model:
-    """Jamba (`JambaConfig`): attention every ``attn_layer_period`` layers, Mamba-1 with inner norms elsewhere.
+    """Jamba (`JambaConfig`): attention every ``attn_layer_period`` layers, Mamba-1 with inner norms
+    elsewhere.
 
     Experts follow a period of their own.
     """
@@ -63,14 +78,18 @@ def build_jamba(fields: Fields) -> Model:
     mamba = SelectiveShape(
         inner=fields.integer("mamba_expand", maximum=64) * hidden,
         state=fields.integer("mamba_d_state", maximum=MAX_STATE),
-        rank=-(-hidden // 16) if rank == "auto" else fields.integer("mamba_dt_rank", maximum=MAX_HIDDEN),
+        rank=-(-hidden // 16)
+        if rank == "auto"
+        else fields.integer("mamba_dt_rank", maximum=MAX_HIDDEN),
         kernel=fields.integer("mamba_d_conv", maximum=MAX_KERNEL),
         conv_bias=fields.flag("mamba_conv_bias", default=True),
         proj_bias=fields.flag("mamba_proj_bias", default=False),
         inner_norms=True,
     )
     mixers = {
-        True: attention_operators(hidden=hidden, shape=grouped_shape(fields, head_dim=fields.head_dim()), rotary=False),
+        True: attention_operators(
+            hidden=hidden, shape=grouped_shape(fields, head_dim=fields.head_dim()), rotary=False
+        ),
         False: mamba1_operators(hidden=hidden, shape=mamba),
     }
     feeds = {
@@ -80,7 +99,9 @@ def build_jamba(fields: Fields) -> Model:
 
     def layer(attends: bool, sparse: bool) -> Block:
         label = ("attention" if attends else "mamba") + ("_moe" if sparse else "")
-        return layer_block(label, hidden=hidden, attention=mixers[attends], feed_forward=feeds[sparse])
+        return layer_block(
+            label, hidden=hidden, attention=mixers[attends], feed_forward=feeds[sparse]
+        )
 
     return configured_model(fields, layers=blocks_of(zip(attends, sparse, strict=True), layer))
 
@@ -90,20 +111,33 @@ def _periodic(fields: Fields, stem: str, *, layers: int) -> tuple[bool, ...]:
     period = fields.integer(f"{stem}_period", maximum=MAX_LAYERS)
     offset = fields.integer(f"{stem}_offset", minimum=0, maximum=MAX_LAYERS)
     if offset >= period:
-        fields.fail(f"{stem}_offset = {offset} is not below {stem}_period = {period}", hint="no layer would match")
+        fields.fail(
+            f"{stem}_offset = {offset} is not below {stem}_period = {period}",
+            hint="no layer would match",
+        )
     return tuple(i % period == offset for i in range(layers))
 
 
 def build_falcon_h1(fields: Fields) -> Model:
-    """Falcon-H1 (`FalconH1Config`: no biases but the convolution's, no gate norm): attention and Mamba-2 side by side in every layer.
+    """Falcon-H1 (`FalconH1Config`: no biases but the convolution's, no gate norm): attention and
+    Mamba-2 side by side in every layer.
 
     Its multipliers are factors of what projections write: one before a projection is one behind it.
     """
     hidden = fields.hidden()
-    ssm, mlp = multipliers(fields, "ssm_multipliers", count=5), multipliers(fields, "mlp_multipliers", count=2)
+    ssm, mlp = (
+        multipliers(fields, "ssm_multipliers", count=5),
+        multipliers(fields, "mlp_multipliers", count=2),
+    )
     into, key, out, ssm_into, ssm_out = (
         fields.number(name, minimum=-1e9, maximum=1e9, default=1.0)
-        for name in ("attention_in_multiplier", "key_multiplier", "attention_out_multiplier", "ssm_in_multiplier", "ssm_out_multiplier")
+        for name in (
+            "attention_in_multiplier",
+            "key_multiplier",
+            "attention_out_multiplier",
+            "ssm_in_multiplier",
+            "ssm_out_multiplier",
+        )
     )
     factors = {
         "qkv": (into, into * key, into),
@@ -116,11 +150,19 @@ def build_falcon_h1(fields: Fields) -> Model:
     bias = fields.flag("attention_bias", default=False)
     shape = grouped_shape(fields, head_dim=fields.head_dim())
     attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias)
-    mamba = mamba2_operators(hidden=hidden, shape=_expanded_mamba(fields, inner="mamba_d_ssm"), prefix="ssm.")
+    mamba = mamba2_operators(
+        hidden=hidden, shape=_expanded_mamba(fields, inner="mamba_d_ssm"), prefix="ssm."
+    )
     both = residual("mix", source="proj", skip="ssm.out_proj", hidden=hidden)
-    feed = mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True, bias=fields.flag("mlp_bias", default=False))
-    block = layer_block("layer", hidden=hidden, attention=(*attention, *mamba, both), feed_forward=feed)
-    block = replace(block, operators=tuple(replace(o, factors=factors.get(o.name, ())) for o in block.operators))
+    feed = mlp_operators(
+        hidden=hidden, ffn=fields.ffn(), gated=True, bias=fields.flag("mlp_bias", default=False)
+    )
+    block = layer_block(
+        "layer", hidden=hidden, attention=(*attention, *mamba, both), feed_forward=feed
+    )
+    block = replace(
+        block, operators=tuple(replace(o, factors=factors.get(o.name, ())) for o in block.operators)
+    )
     return configured_model(fields, layers=[block] * fields.layers())
 
 
@@ -136,7 +178,8 @@ def multipliers(fields: Fields, name: str, *, count: int) -> tuple[float, ...]:
 
 
 def _expanded_mamba(fields: Fields, *, inner: str = "") -> MambaShape:
-    """A Mamba-2 mixer in the spelling ``mamba_*``; ``mamba_d_head`` may be ``auto``: the inner width over the heads.
+    """A Mamba-2 mixer in the spelling ``mamba_*``; ``mamba_d_head`` may be ``auto``: the inner
+    width over the heads.
 
     `inner`: field of the inner width where the family has one; else ``mamba_expand`` x hidden.
     """
@@ -144,12 +187,22 @@ def _expanded_mamba(fields: Fields, *, inner: str = "") -> MambaShape:
     if width is None:
         width = fields.integer("mamba_expand", maximum=64) * fields.hidden()
     heads = fields.integer("mamba_n_heads", maximum=MAX_FFN)
-    head_dim = width // heads if fields.find("mamba_d_head")[1] == "auto" else fields.integer("mamba_d_head", maximum=MAX_HEAD_DIM)
+    head_dim = (
+        width // heads
+        if fields.find("mamba_d_head")[1] == "auto"
+        else fields.integer("mamba_d_head", maximum=MAX_HEAD_DIM)
+    )
     if heads * head_dim != width:
-        fields.fail(f"mamba_n_heads x mamba_d_head = {heads} x {head_dim} is not the inner width {width}", hint="compare the three fields")
+        fields.fail(
+            f"mamba_n_heads x mamba_d_head = {heads} x {head_dim} is not the inner width {width}",
+            hint="compare the three fields",
+        )
     groups = fields.integer("mamba_n_groups", maximum=heads)
     if heads % groups:
-        fields.fail(f"mamba_n_groups = {groups} does not divide the {heads} heads", hint="choose a divisor of mamba_n_heads")
+        fields.fail(
+            f"mamba_n_groups = {groups} does not divide the {heads} heads",
+            hint="choose a divisor of mamba_n_heads",
+        )
     bias = fields.flag("mamba_proj_bias", default=False)
     if fields.flag("projectors_bias", default=bias) != bias:
         fields.unsupported("projectors_bias other than mamba_proj_bias")
@@ -170,33 +223,44 @@ def _expanded_mamba(fields: Fields, *, inner: str = "") -> MambaShape:
 
 
 def build_granite_hybrid(fields: Fields) -> Model:
-    """Granite 4 (`GraniteMoeHybridConfig`): Mamba-2 or attention by ``layer_types``, then experts beside a shared feed-forward.
+    """Granite 4 (`GraniteMoeHybridConfig`): Mamba-2 or attention by ``layer_types``, then experts
+    beside a shared feed-forward.
 
-    Without experts (``num_local_experts`` 0) the shared feed-forward is the layer's only one. ``position_embedding_type`` other than
-    rope means none.
+    Without experts (``num_local_experts`` 0) the shared feed-forward is the layer's only one.
+    ``position_embedding_type`` other than rope means none.
     """
     hidden, layers = fields.hidden(), fields.layers()
-    kinds = fields.layer_types(layers=layers, allowed=("mamba", "attention", "full_attention", "linear_attention"))
+    kinds = fields.layer_types(
+        layers=layers, allowed=("mamba", "attention", "full_attention", "linear_attention")
+    )
     if not kinds:
         fields.missing("layer_types")
     bias = fields.flag("attention_bias", default=False)
     shared = fields.ffn("shared_intermediate_size")
     if fields.integer("num_local_experts", minimum=0, maximum=MAX_EXPERTS):
-        feed = moe_operators(hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields), shared_ffn=shared)
+        feed = moe_operators(
+            hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields), shared_ffn=shared
+        )
     else:
         feed = mlp_operators(hidden=hidden, ffn=shared, gated=True)
     shape = grouped_shape(fields, head_dim=fields.even_head_dim(), kv_heads=fields.heads())
     rotary = fields.string("position_embedding_type", default="nope") == "rope"
     mixers = {
-        "attention": attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, rotary=rotary),
+        "attention": attention_operators(
+            hidden=hidden, shape=shape, bias=bias, output_bias=bias, rotary=rotary
+        ),
         "mamba": mamba2_operators(hidden=hidden, shape=_expanded_mamba(fields)),
     }
-    blocks = {n: layer_block(n, hidden=hidden, attention=m, feed_forward=feed) for n, m in mixers.items()}
+    blocks = {
+        n: layer_block(n, hidden=hidden, attention=m, feed_forward=feed) for n, m in mixers.items()
+    }
     return configured_model(fields, layers=[blocks[NEMOTRON_WORDS[kind]] for kind in kinds])
 
 
 def build_nemotron_h(fields: Fields) -> Model:
-    """Nemotron-H and Nemotron 3 (`NemotronHConfig`): layers of one mixer each - Mamba-2, attention without positions, MLP or experts."""
+    """Nemotron-H and Nemotron 3 (`NemotronHConfig`): layers of one mixer each - Mamba-2, attention
+    without positions, MLP or experts.
+    """
     fields.aside("expand")  # the mixer's width is that of its heads
     block = partial(_nemotron_block, fields)
     layers = blocks_of(zip(_nemotron_kinds(fields)), block)
@@ -204,20 +268,30 @@ def build_nemotron_h(fields: Fields) -> Model:
     if not depth:
         return configured_model(fields, layers=layers)
     inside = _kinds_of(fields, words="mtp_layers_block_type", letters="mtp_hybrid_override_pattern")
-    return configured_model(fields, layers=layers, predicts=depth, predictor=chained(map(block, inside)))
+    return configured_model(
+        fields, layers=layers, predicts=depth, predictor=chained(map(block, inside))
+    )
 
 
 def _kinds_of(fields: Fields, *, words: str, letters: str) -> tuple[str, ...]:
-    """The kinds of layers, as a list of words or a string of letters (M mamba, * attention, - MLP, E experts)."""
+    """The kinds of layers, as a list of words or a string of letters (M mamba, * attention, - MLP,
+    E experts).
+    """
     listed = fields.strings(words)
     for kind in listed:
         if kind not in NEMOTRON_WORDS:
-            fields.fail(f"{words} has {kind[:40]!r}, which is not supported", hint=f"supported: {', '.join(NEMOTRON_WORDS)}")
+            fields.fail(
+                f"{words} has {kind[:40]!r}, which is not supported",
+                hint=f"supported: {', '.join(NEMOTRON_WORDS)}",
+            )
     if listed:
         return tuple(NEMOTRON_WORDS[kind] for kind in listed)
     pattern = fields.string(letters)
     if not pattern or set(pattern) - set(NEMOTRON_LETTERS):
-        fields.fail(f"{letters} must be a string of the letters {' '.join(NEMOTRON_LETTERS)}", hint="one letter a layer")
+        fields.fail(
+            f"{letters} must be a string of the letters {' '.join(NEMOTRON_LETTERS)}",
+            hint="one letter a layer",
+        )
     return tuple(NEMOTRON_LETTERS[letter] for letter in pattern)
 
 
@@ -225,7 +299,10 @@ def _nemotron_kinds(fields: Fields) -> tuple[str, ...]:
     kinds = _kinds_of(fields, words="layers_block_type", letters="hybrid_override_pattern")
     layers = fields.optional_integer("num_hidden_layers", maximum=MAX_LAYERS)
     if len(kinds) > MAX_LAYERS or (layers is not None and layers != len(kinds)):
-        fields.fail(f"num_hidden_layers = {layers} but the pattern has {len(kinds)} layers", hint="one entry for each layer")
+        fields.fail(
+            f"num_hidden_layers = {layers} but the pattern has {len(kinds)} layers",
+            hint="one entry for each layer",
+        )
     return kinds
 
 
@@ -233,19 +310,25 @@ def _nemotron_block(fields: Fields, kind: str) -> Block:
     hidden = fields.hidden()
     if kind == "mamba":
         shape = MambaShape(
-            scan=scan_shape(fields, heads="mamba_num_heads", head_dim="mamba_head_dim", state="ssm_state_size"),
+            scan=scan_shape(
+                fields, heads="mamba_num_heads", head_dim="mamba_head_dim", state="ssm_state_size"
+            ),
             kernel=fields.integer("conv_kernel", maximum=MAX_KERNEL),
             conv_bias=fields.flag("use_conv_bias", default=True),
             proj_bias=fields.flag("use_bias", "mamba_proj_bias", default=False),
         )
-        return mixer_block(kind, hidden=hidden, mixer=mamba2_operators(hidden=hidden, shape=shape, source="norm"))
+        return mixer_block(
+            kind, hidden=hidden, mixer=mamba2_operators(hidden=hidden, shape=shape, source="norm")
+        )
     if kind == "attention":
         if fields.present("sliding_window"):
             fields.unsupported("sliding_window in this family")
         bias = fields.flag("attention_bias", default=False)
         head_dim = fields.integer("head_dim", "attention_head_dim", maximum=MAX_HEAD_DIM)
         heads = grouped_shape(fields, head_dim=head_dim)
-        mixer = attention_operators(source="norm", hidden=hidden, shape=heads, bias=bias, output_bias=bias, rotary=False)
+        mixer = attention_operators(
+            source="norm", hidden=hidden, shape=heads, bias=bias, output_bias=bias, rotary=False
+        )
         return mixer_block(kind, hidden=hidden, mixer=mixer)
     bias = fields.flag("mlp_bias", default=False)
     if kind == "mlp":
@@ -257,41 +340,79 @@ def _nemotron_block(fields: Fields, kind: str) -> Block:
 
 
 def _nemotron_experts(fields: Fields, *, hidden: int) -> tuple[Operator, ...]:
-    ffn, shared = fields.ffn("moe_intermediate_size"), fields.ffn("moe_shared_expert_intermediate_size")
+    ffn, shared = (
+        fields.ffn("moe_intermediate_size"),
+        fields.ffn("moe_shared_expert_intermediate_size"),
+    )
     if fields.integer("n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=1) != 1:
         fields.unsupported("n_shared_experts other than 1 in this family")
     experts = expert_shape(fields)
     latent = fields.optional_integer("moe_latent_size", maximum=MAX_HIDDEN)
     if latent is None:
-        return moe_operators(source="norm", hidden=hidden, ffn=ffn, experts=experts, gated=False, shared_ffn=shared, correction=True)
-    return _latent_experts(hidden=hidden, latent=latent, ffn=ffn, experts=experts, shared_ffn=shared)
+        return moe_operators(
+            source="norm",
+            hidden=hidden,
+            ffn=ffn,
+            experts=experts,
+            gated=False,
+            shared_ffn=shared,
+            correction=True,
+        )
+    return _latent_experts(
+        hidden=hidden, latent=latent, ffn=ffn, experts=experts, shared_ffn=shared
+    )
 
 
-def _latent_experts(*, hidden: int, latent: int, ffn: int, experts: ExpertShape, shared_ffn: int) -> tuple[Operator, ...]:
-    """Experts on a narrower stream (Nemotron 3 Super and Ultra): ``latent_down`` before the dispatch, ``latent_up`` behind the combine.
+def _latent_experts(
+    *, hidden: int, latent: int, ffn: int, experts: ExpertShape, shared_ffn: int
+) -> tuple[Operator, ...]:
+    """Experts on a narrower stream (Nemotron 3 Super and Ultra): ``latent_down`` before the
+    dispatch, ``latent_up`` behind the combine.
 
-    Routing and the shared expert read the full width; tokens travel at the latent's width. Experts are not gated.
-    Both projections have no width to cut, so they work on the stream as it lies.
+    Routing and the shared expert read the full width; tokens travel at the latent's width. Experts
+    are not gated. Both projections have no width to cut, so they work on the stream as it lies.
     """
     width, narrow = hidden_extent(hidden), hidden_extent(latent)
     shared = shared_operators(source="norm", hidden=hidden, ffn=shared_ffn, gated=False)
     return (
         *router_operators(source="norm", hidden=hidden, experts=experts, correction=True),
-        linear("latent_down", source="norm", reads=(width,), writes=(narrow,), klass=OperatorClass.STREAM),
-        *expert_operators(source="latent_down", hidden=latent, ffn=ffn, experts=experts, gated=False),
-        linear("latent_up", source="unpermute", reads=(narrow,), writes=(width,), klass=OperatorClass.STREAM),
+        linear(
+            "latent_down",
+            source="norm",
+            reads=(width,),
+            writes=(narrow,),
+            klass=OperatorClass.STREAM,
+        ),
+        *expert_operators(
+            source="latent_down", hidden=latent, ffn=ffn, experts=experts, gated=False
+        ),
+        linear(
+            "latent_up",
+            source="unpermute",
+            reads=(narrow,),
+            writes=(width,),
+            klass=OperatorClass.STREAM,
+        ),
         *shared,
         residual("combine", source="latent_up", skip=shared[-1].name, hidden=hidden),
     )
 
 
 def chained(blocks: Iterable[Block]) -> Block:
-    """One layer of several blocks in a row, for a prediction module; operators and parameters of the i-th get the prefix ``i.``."""
+    """One layer of several blocks in a row, for a prediction module; operators and parameters of
+    the i-th get the prefix ``i.``.
+    """
     operators: list[Operator] = []
     for i, block in enumerate(blocks):
-        names = {o.name: f"{i}.{o.name}" for o in block.operators} | {INPUT: operators[-1].name if operators else INPUT}
+        names = {o.name: f"{i}.{o.name}" for o in block.operators} | {
+            INPUT: operators[-1].name if operators else INPUT
+        }
         operators += [
-            replace(o.reading(names), name=names[o.name], parameters=tuple(replace(p, name=f"{i}.{p.name}") for p in o.parameters))
+            replace(
+                o.reading(names),
+                name=names[o.name],
+                parameters=tuple(replace(p, name=f"{i}.{p.name}") for p in o.parameters),
+            )
             for o in block.operators
         ]
     return Block(name="mtp_layer", operators=tuple(operators))

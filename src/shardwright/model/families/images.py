@@ -1,11 +1,19 @@
-"""What a configuration says of how a tower computes beyond its sizes, and where image tokens go; by family."""
+"""What a configuration says of how a tower computes beyond its sizes, and where image tokens go; by
+family.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families import images_gemma, images_kimi, images_llava, images_minimax, images_qwen
+from shardwright.model.families import (
+    images_gemma,
+    images_kimi,
+    images_llava,
+    images_minimax,
+    images_qwen,
+)
 from shardwright.model.families.tower import Tower
 from shardwright.model.ir.fields import Fields
 from shardwright.model.ir.graph import Model
@@ -15,14 +23,17 @@ TOWERS: Final[Mapping[str, Tower]] = {
     "LlavaForConditionalGeneration": images_llava.TOWER,
     "KimiK25ForConditionalGeneration": images_kimi.TOWER,
     "MiniMaxM3SparseForConditionalGeneration": images_minimax.TOWER,
-    **dict.fromkeys(("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"), images_qwen.TOWER),
+    **dict.fromkeys(
+        ("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"), images_qwen.TOWER
+    ),
     "Gemma4ForConditionalGeneration": images_gemma.TOWER,
 }
 """By architecture; of a tower of another one only the sizes are known."""
 
 
 def image_input(config: Mapping[str, Any], *, model: Model, source: str) -> ImageInput | None:
-    """Where image tokens go, and what a patch is; None of a model without images, or of which only sizes are known.
+    """Where image tokens go, and what a patch is; None of a model without images, or of which only
+    sizes are known.
 
     Raises:
         ModelError: a number is none that it can be.
@@ -31,7 +42,9 @@ def image_input(config: Mapping[str, Any], *, model: Model, source: str) -> Imag
     return None if known is None else known.images(Fields(config, source))
 
 
-def tower_settings(config: Mapping[str, Any], *, model: Model, source: str) -> tuple[tuple[str, Settings], ...]:
+def tower_settings(
+    config: Mapping[str, Any], *, model: Model, source: str
+) -> tuple[tuple[str, Settings], ...]:
     """Settings of the tower's blocks and of the projector, by name of the block.
 
     Raises:
@@ -48,4 +61,6 @@ def image_differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, 
 
 
 def _tower(config: Mapping[str, Any], model: Model) -> Tower | None:
-    return TOWERS.get(model.architecture) if isinstance(config.get("vision_config"), Mapping) else None
+    return (
+        TOWERS.get(model.architecture) if isinstance(config.get("vision_config"), Mapping) else None
+    )

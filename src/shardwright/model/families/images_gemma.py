@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families.tower import MAX_PATCH, PROJECTOR, Tower, activation, turning_base, unknown_activations, unknown_turns
+from shardwright.model.families.tower import (
+    MAX_PATCH,
+    PROJECTOR,
+    Tower,
+    activation,
+    turning_base,
+    unknown_activations,
+    unknown_turns,
+)
 from shardwright.model.ir.fields import MAX_VOCAB, Fields
 from shardwright.model.ir.settings import GridRotary, ImageInput, PositionAxes, Settings
 
@@ -17,7 +25,10 @@ MAX_SIDE: Final = 2**24
 
 def _images(fields: Fields) -> ImageInput:
     vision = fields.section("vision_config")
-    side, pooled = vision.integer("patch_size", maximum=MAX_PATCH), vision.integer("pooling_kernel_size", maximum=64, default=3)
+    side, pooled = (
+        vision.integer("patch_size", maximum=MAX_PATCH),
+        vision.integer("pooling_kernel_size", maximum=64, default=3),
+    )
     return ImageInput(
         token=fields.integer("image_token_id", minimum=0, maximum=MAX_VOCAB, default=258880),
         patch=(3, side, side),
@@ -49,9 +60,15 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
     vision = config["vision_config"]
     return (
-        *unknown_activations({"hidden_activation of vision_config": vision.get("hidden_activation")}),
+        *unknown_activations(
+            {"hidden_activation of vision_config": vision.get("hidden_activation")}
+        ),
         *unknown_turns(vision, known=AXIAL),
-        *(("products between bounds (use_clipped_linears)",) if vision.get("use_clipped_linears") else ()),
+        *(
+            ("products between bounds (use_clipped_linears)",)
+            if vision.get("use_clipped_linears")
+            else ()
+        ),
     )
 
 

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families.tower import MAX_PATCH, PROJECTOR, Tower, activation, turning_base, unknown_activations, unknown_turns
+from shardwright.model.families.tower import (
+    MAX_PATCH,
+    PROJECTOR,
+    Tower,
+    activation,
+    turning_base,
+    unknown_activations,
+    unknown_turns,
+)
 from shardwright.model.ir.fields import MAX_VOCAB, Fields
 from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid, Settings
 
@@ -39,7 +47,9 @@ def table(vision: Fields) -> tuple[int, int]:
     """
     rows, columns = (vision.integer(*names, maximum=MAX_PATCH) for names in TABLE)
     if rows != columns:
-        vision.unsupported(f"a table of {rows} x {columns} positions, which the published class takes for a square")
+        vision.unsupported(
+            f"a table of {rows} x {columns} positions, which the published class takes for a square"
+        )
     return rows, columns
 
 
@@ -47,7 +57,13 @@ def _images(fields: Fields) -> ImageInput:
     vision = fields.section("vision_config")
     side = vision.integer("patch_size", maximum=MAX_PATCH)
     return ImageInput(
-        token=fields.integer("media_placeholder_token_id", "image_token_id", minimum=0, maximum=MAX_VOCAB, default=163605),
+        token=fields.integer(
+            "media_placeholder_token_id",
+            "image_token_id",
+            minimum=0,
+            maximum=MAX_VOCAB,
+            default=163605,
+        ),
         patch=(3, side, side),
         block=sides(vision),
         in_blocks=False,
@@ -60,7 +76,9 @@ def _settings(fields: Fields) -> dict[str, Settings]:
     one = vision if vision.present(PROJECTOR_EPS[0]) else fields
     eps = one.number(*PROJECTOR_EPS, minimum=0.0, maximum=1.0, default=EPS)
     return {
-        "vision_embed": Settings(eps=EPS, image=image, stretched=PositionGrid(rows=rows, columns=columns, cubic=True)),
+        "vision_embed": Settings(
+            eps=EPS, image=image, stretched=PositionGrid(rows=rows, columns=columns, cubic=True)
+        ),
         "vision": Settings(
             eps=EPS,
             image=image,
@@ -68,7 +86,9 @@ def _settings(fields: Fields) -> dict[str, Settings]:
             rope_base=turning_base(vision),
             turns=GridRotary(axes=(1, 0), in_turns=True),
         ),
-        PROJECTOR: Settings(eps=EPS, activation="gelu", own=(("norm", Settings(eps=eps)),) if eps != EPS else ()),
+        PROJECTOR: Settings(
+            eps=EPS, activation="gelu", own=(("norm", Settings(eps=eps)),) if eps != EPS else ()
+        ),
     }
 
 
@@ -77,7 +97,11 @@ def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
     act = vision.get("projector_hidden_act")
     return (
         *unknown_activations({"hidden_act of vision_config": vision.get("hidden_act")}),
-        *((f"projector_hidden_act {str(act)[:40]}, where the published class has gelu",) if act not in (None, "gelu") else ()),
+        *(
+            (f"projector_hidden_act {str(act)[:40]}, where the published class has gelu",)
+            if act not in (None, "gelu")
+            else ()
+        ),
         *unknown_turns(vision),
     )
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from shardwright.model.families.tower import MAX_PATCH, PROJECTOR, Tower, activation, unknown_activations
+from shardwright.model.families.tower import (
+    MAX_PATCH,
+    PROJECTOR,
+    Tower,
+    activation,
+    unknown_activations,
+)
 from shardwright.model.ir.fields import MAX_VOCAB, Fields
 from shardwright.model.ir.settings import ImageInput, Settings
 
@@ -16,9 +22,14 @@ STRATEGIES: Final = ("default", "full")
 def _images(fields: Fields) -> ImageInput:
     vision = fields.section("vision_config")
     side = vision.integer("patch_size", maximum=MAX_PATCH)
-    whole = fields.choice("vision_feature_select_strategy", allowed=STRATEGIES, default=STRATEGIES[0]) == "full"
+    whole = (
+        fields.choice("vision_feature_select_strategy", allowed=STRATEGIES, default=STRATEGIES[0])
+        == "full"
+    )
     return ImageInput(
-        token=fields.integer("image_token_index", "image_token_id", minimum=0, maximum=MAX_VOCAB, default=32000),
+        token=fields.integer(
+            "image_token_index", "image_token_id", minimum=0, maximum=MAX_VOCAB, default=32000
+        ),
         patch=(vision.integer("num_channels", default=3, maximum=64), side, side),
         first=0 if whole else 1,
     )

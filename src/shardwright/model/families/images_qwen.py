@@ -7,7 +7,15 @@ from math import isqrt
 from typing import Any, Final
 
 from shardwright.model.blocks.deepstack import DEEP
-from shardwright.model.families.tower import MAX_PATCH, PROJECTOR, Tower, activation, turning_base, unknown_activations, unknown_turns
+from shardwright.model.families.tower import (
+    MAX_PATCH,
+    PROJECTOR,
+    Tower,
+    activation,
+    turning_base,
+    unknown_activations,
+    unknown_turns,
+)
 from shardwright.model.ir.fields import MAX_HIDDEN, MAX_VOCAB, Fields
 from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid, Settings
 
@@ -18,7 +26,10 @@ MAX_POSITIONS: Final = 2**24
 
 def _images(fields: Fields) -> ImageInput:
     vision = fields.section("vision_config")
-    side, merged = vision.integer("patch_size", maximum=MAX_PATCH), vision.integer("spatial_merge_size", maximum=64)
+    side, merged = (
+        vision.integer("patch_size", maximum=MAX_PATCH),
+        vision.integer("spatial_merge_size", maximum=64),
+    )
     return ImageInput(
         token=fields.integer("image_token_id", minimum=0, maximum=MAX_VOCAB, default=151655),
         patch=(vision.integer("in_channels", maximum=64), side, side),
@@ -32,7 +43,9 @@ def _settings(fields: Fields) -> dict[str, Settings]:
     side = isqrt(vision.integer("num_position_embeddings", maximum=MAX_POSITIONS))
     merger = Settings(eps=EPS, activation="gelu")
     return {
-        "vision_embed": Settings(eps=EPS, image=image, stretched=PositionGrid(rows=side, columns=side, corners=True)),
+        "vision_embed": Settings(
+            eps=EPS, image=image, stretched=PositionGrid(rows=side, columns=side, corners=True)
+        ),
         "vision": Settings(
             eps=EPS,
             image=image,
@@ -48,11 +61,17 @@ def _settings(fields: Fields) -> dict[str, Settings]:
 def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
     vision = config["vision_config"]
     fields = Fields(dict(vision), "vision_config")
-    width = fields.integer("hidden_size", maximum=MAX_HIDDEN) // fields.integer("num_heads", maximum=MAX_HIDDEN)
+    width = fields.integer("hidden_size", maximum=MAX_HIDDEN) // fields.integer(
+        "num_heads", maximum=MAX_HIDDEN
+    )
     return (
         *unknown_activations({"hidden_act of vision_config": vision.get("hidden_act")}),
         *unknown_turns(vision),
-        *((f"rotary positions of two axes in heads of {width} elements of a tower",) if width % 4 else ()),
+        *(
+            (f"rotary positions of two axes in heads of {width} elements of a tower",)
+            if width % 4
+            else ()
+        ),
     )
 
 

@@ -26,7 +26,8 @@ def build_deepseek_v32(fields: Fields) -> Model:
 
 
 def build_glm_moe_dsa(fields: Fields) -> Model:
-    """GLM-5 to 5.3: the same form; in 5.2 and later most layers share the selection of the last layer that has an indexer.
+    """GLM-5 to 5.3: the same form; in 5.2 and later most layers share the selection of the last
+    layer that has an indexer.
 
     ``layer_types`` has one word for all layers.
     """
@@ -35,7 +36,8 @@ def build_glm_moe_dsa(fields: Fields) -> Model:
 
 
 def _indexer_types(fields: Fields) -> tuple[str, ...]:
-    """Which layers run an indexer: ``indexer_types``, ``index_topk_pattern`` (F, S), or every ``index_topk_freq``-th layer.
+    """Which layers run an indexer: ``indexer_types``, ``index_topk_pattern`` (F, S), or every
+    ``index_topk_freq``-th layer.
 
     Source of the last rule and its default offset 2: `GlmMoeDsaConfig` of Transformers 5.
     """
@@ -44,19 +46,29 @@ def _indexer_types(fields: Fields) -> tuple[str, ...]:
     if not kinds and fields.present("index_topk_pattern"):
         pattern = fields.string("index_topk_pattern")
         if len(pattern) != layers or set(pattern) - set(LETTERS):
-            fields.fail(f"index_topk_pattern must be {layers} letters F or S", hint="one letter for each layer")
+            fields.fail(
+                f"index_topk_pattern must be {layers} letters F or S",
+                hint="one letter for each layer",
+            )
         kinds = tuple(LETTERS[letter] for letter in pattern)
     if not kinds:
         every = fields.integer("index_topk_freq", default=1, maximum=MAX_LAYERS)
         offset = fields.integer("index_skip_topk_offset", minimum=0, default=2, maximum=MAX_LAYERS)
-        kinds = tuple(FULL if max(i - offset + 1, 0) % every == 0 else SHARED for i in range(layers))
+        kinds = tuple(
+            FULL if max(i - offset + 1, 0) % every == 0 else SHARED for i in range(layers)
+        )
     if kinds[0] != FULL:
-        fields.fail("the first layer shares a selection that no layer before it makes", hint="make the first indexer full")
+        fields.fail(
+            "the first layer shares a selection that no layer before it makes",
+            hint="make the first indexer full",
+        )
     return kinds
 
 
 def _sparse(fields: Fields) -> tuple[bool, ...]:
-    """Which layers have experts: ``mlp_layer_types`` where it is written, else DeepSeek's fields; both must agree."""
+    """Which layers have experts: ``mlp_layer_types`` where it is written, else DeepSeek's fields;
+    both must agree.
+    """
     layers = fields.layers()
     kinds = fields.layer_types(layers=layers, allowed=(DENSE, SPARSE), name="mlp_layer_types")
     listed = tuple(kind == SPARSE for kind in kinds)
@@ -68,20 +80,31 @@ def _sparse(fields: Fields) -> tuple[bool, ...]:
     return counted
 
 
-def _build_latent(fields: Fields, *, indexers: tuple[str, ...], groups: tuple[int, int] = (1, 1)) -> Model:
-    layers = blocks_of(zip(_sparse(fields), indexers, strict=True), partial(_latent_layer, fields, groups=groups))
+def _build_latent(
+    fields: Fields, *, indexers: tuple[str, ...], groups: tuple[int, int] = (1, 1)
+) -> Model:
+    layers = blocks_of(
+        zip(_sparse(fields), indexers, strict=True), partial(_latent_layer, fields, groups=groups)
+    )
     return configured_model(fields, layers=layers, predicts=num_predictors(fields))
 
 
 def _latent_layer(fields: Fields, sparse: bool, indexer: str, *, groups: tuple[int, int]) -> Block:
-    """Latent attention over selected keys; without an indexer the selection is that of an earlier layer (its transport is left out)."""
+    """Latent attention over selected keys; without an indexer the selection is that of an earlier
+    layer (its transport is left out).
+    """
     if not fields.present("q_lora_rank"):
         fields.missing("q_lora_rank")
     hidden, latent, index = fields.hidden(), latent_shape(fields), index_shape(fields)
-    bias, shape = fields.flag("attention_bias", default=False), replace(latent.attention(), selected=index.topk)
+    bias, shape = (
+        fields.flag("attention_bias", default=False),
+        replace(latent.attention(), selected=index.topk),
+    )
     attention = mla_operators(hidden=hidden, shape=latent, bias=bias, attention=shape)
     if indexer == FULL:
-        scorer = index_operators(query_source="q_norm", hidden=hidden, query_width=latent.q_lora, shape=index)
+        scorer = index_operators(
+            query_source="q_norm", hidden=hidden, query_width=latent.q_lora, shape=index
+        )
         attention = with_selection(attention, indexer=scorer, after="q_up")
     name = ("moe" if sparse else "dense") + ("" if indexer == FULL else "_shared_index")
     feed_forward = shared_experts(fields, sparse=sparse, correction=True, groups=groups)

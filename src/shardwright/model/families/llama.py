@@ -1,4 +1,6 @@
-"""Decoders around Llama: RMSNorm, rotary, grouped queries, SwiGLU; biases, norms, windows and where positions are turned differ."""
+"""Decoders around Llama: RMSNorm, rotary, grouped queries, SwiGLU; biases, norms, windows and where
+positions are turned differ.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import QkNorm, attention_operators, decoder_block, grouped_shape, layer_block, mlp_operators
+from shardwright.model.blocks.dense import (
+    QkNorm,
+    attention_operators,
+    decoder_block,
+    grouped_shape,
+    layer_block,
+    mlp_operators,
+)
 from shardwright.model.blocks.windows import windows_by_period, windows_of
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.fields import MAX_LAYERS, Fields
@@ -27,8 +36,9 @@ def gated_layers(
     gated: bool = True,
     rotary: Sequence[bool] = (),
 ) -> list[Block]:
-    """One layer per entry of `windows` (keys seen, 0 = all), SwiGLU where `gated`; `kv_heads`, `head_dim`: class defaults where there are
-    any. `rotary`: whether a layer turns by positions; empty: all do.
+    """One layer per entry of `windows` (keys seen, 0 = all), SwiGLU where `gated`; `kv_heads`,
+    `head_dim`: class defaults where there are any. `rotary`: whether a layer turns by positions;
+    empty: all do.
     """
     width, mixed = fields.head_dim(default=head_dim), len(set(windows)) > 1
 
@@ -52,18 +62,30 @@ def gated_layers(
 
 def _uniform(fields: Fields, *, tied: bool = False, **more: Any) -> Model:
     """A model whose layers are all alike and see all keys; `more`: of `gated_layers`."""
-    return configured_model(fields, layers=gated_layers(fields, windows=(0,) * fields.layers(), **more), tied=tied)
+    return configured_model(
+        fields, layers=gated_layers(fields, windows=(0,) * fields.layers(), **more), tied=tied
+    )
 
 
 def build(fields: Fields) -> Model:
     """Llama 1, 2, 3.x (`LlamaConfig`: kv heads default to the heads, no biases, untied)."""
     bias = fields.flag("attention_bias", default=False)
-    return _uniform(fields, kv_heads=fields.heads(), attention_bias=bias, output_bias=bias, mlp_bias=fields.flag("mlp_bias", default=False))
+    return _uniform(
+        fields,
+        kv_heads=fields.heads(),
+        attention_bias=bias,
+        output_bias=bias,
+        mlp_bias=fields.flag("mlp_bias", default=False),
+    )
 
 
 def build_mistral(fields: Fields) -> Model:
-    """Mistral and Ministral (`MistralConfig`: no biases, untied, a window of 4,096 keys; a null one sees all)."""
-    layers = gated_layers(fields, windows=windows_of(fields, layers=fields.layers(), uniform=True, usual=4096))
+    """Mistral and Ministral (`MistralConfig`: no biases, untied, a window of 4,096 keys; a null one
+    sees all).
+    """
+    layers = gated_layers(
+        fields, windows=windows_of(fields, layers=fields.layers(), uniform=True, usual=4096)
+    )
     return configured_model(fields, layers=layers)
 
 
@@ -83,30 +105,63 @@ def build_qwen2(fields: Fields) -> Model:
 def build_qwen3(fields: Fields) -> Model:
     """Qwen3 (`Qwen3Config`: head_dim 128, attention_bias false, untied): norms of queries and keys."""
     bias = fields.flag("attention_bias", default=False)
-    layers = gated_layers(fields, windows=qwen_windows(fields), head_dim=128, attention_bias=bias, output_bias=bias, qk_norm=True)
+    layers = gated_layers(
+        fields,
+        windows=qwen_windows(fields),
+        head_dim=128,
+        attention_bias=bias,
+        output_bias=bias,
+        qk_norm=True,
+    )
     return configured_model(fields, layers=layers)
 
 
 def build_glm(fields: Fields) -> Model:
     """GLM-4 of 2024 (`GlmConfig`: attention_bias true, head_dim 128, untied)."""
-    return _uniform(fields, head_dim=128, attention_bias=fields.flag("attention_bias", default=True))
+    return _uniform(
+        fields, head_dim=128, attention_bias=fields.flag("attention_bias", default=True)
+    )
 
 
 def build_glm4(fields: Fields) -> Model:
-    """GLM-4-0414 (`Glm4Config`: attention_bias true, head_dim 128, untied): norms before and after each sub-block."""
+    """GLM-4-0414 (`Glm4Config`: attention_bias true, head_dim 128, untied): norms before and after
+    each sub-block.
+    """
     bias = fields.flag("attention_bias", default=True)
     return _uniform(fields, head_dim=128, attention_bias=bias, post_norms=True)
 
 
 def _post_norm_layer(
-    fields: Fields, name: str, *, window: int, kv_heads: int, qk_norm: QkNorm, bias: bool = False, rotary: bool = True
+    fields: Fields,
+    name: str,
+    *,
+    window: int,
+    kv_heads: int,
+    qk_norm: QkNorm,
+    bias: bool = False,
+    rotary: bool = True,
 ) -> Block:
     """A SwiGLU layer whose norms are of the sub-blocks' outputs."""
     hidden = fields.hidden()
     shape = grouped_shape(fields, head_dim=fields.head_dim(), kv_heads=kv_heads, window=window)
-    attention = attention_operators(source=INPUT, hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=qk_norm, rotary=rotary)
+    attention = attention_operators(
+        source=INPUT,
+        hidden=hidden,
+        shape=shape,
+        bias=bias,
+        output_bias=bias,
+        qk_norm=qk_norm,
+        rotary=rotary,
+    )
     feed_forward = mlp_operators(source="residual1", hidden=hidden, ffn=fields.ffn(), gated=True)
-    return layer_block(name, hidden=hidden, attention=attention, feed_forward=feed_forward, pre_norms=False, post_norms=True)
+    return layer_block(
+        name,
+        hidden=hidden,
+        attention=attention,
+        feed_forward=feed_forward,
+        pre_norms=False,
+        post_norms=True,
+    )
 
 
 def _olmo(fields: Fields, windows: Sequence[int]) -> Model:
@@ -114,13 +169,17 @@ def _olmo(fields: Fields, windows: Sequence[int]) -> Model:
 
     def layer(window: int) -> Block:
         name = "layer_window" if window else "layer"
-        return _post_norm_layer(fields, name, window=window, kv_heads=fields.heads(), qk_norm=QkNorm.WIDTH, bias=bias)
+        return _post_norm_layer(
+            fields, name, window=window, kv_heads=fields.heads(), qk_norm=QkNorm.WIDTH, bias=bias
+        )
 
     return configured_model(fields, layers=blocks_of(zip(windows), layer))
 
 
 def build_olmo2(fields: Fields) -> Model:
-    """OLMo 2 (`Olmo2Config`: kv heads default to the heads, no biases, untied): norms of the outputs, query/key norms over all heads."""
+    """OLMo 2 (`Olmo2Config`: kv heads default to the heads, no biases, untied): norms of the
+    outputs, query/key norms over all heads.
+    """
     return _olmo(fields, (0,) * fields.layers())
 
 
@@ -130,26 +189,44 @@ def build_olmo3(fields: Fields) -> Model:
 
 
 def build_exaone4(fields: Fields) -> Model:
-    """EXAONE 4 (`Exaone4Config`: 32 kv heads, no biases, untied): norms of the outputs; beside windows, whole layers turn none."""
-    layers, kv_heads = fields.layers(), fields.heads() if fields.written("num_key_value_heads") else 32
+    """EXAONE 4 (`Exaone4Config`: 32 kv heads, no biases, untied): norms of the outputs; beside
+    windows, whole layers turn none.
+    """
+    layers, kv_heads = (
+        fields.layers(),
+        fields.heads() if fields.written("num_key_value_heads") else 32,
+    )
     if fields.written("sliding_window") and not fields.present("sliding_window"):
         fields.aside("sliding_window_pattern", "layer_types")
         windows: tuple[int, ...] = (0,) * layers
     else:
         fields.aside("sliding_window_pattern")
         listed = fields.present("layer_types")
-        windows = windows_by_period(fields, layers=layers, period=4 if listed else fields.integer("sliding_window_pattern", default=4))
+        windows = windows_by_period(
+            fields,
+            layers=layers,
+            period=4 if listed else fields.integer("sliding_window_pattern", default=4),
+        )
     mixed = any(windows) or fields.present("sliding_window")
 
     def layer(window: int) -> Block:
         name = "layer_window" if window else "layer"
-        return _post_norm_layer(fields, name, window=window, kv_heads=kv_heads, qk_norm=QkNorm.HEAD, rotary=bool(window) or not mixed)
+        return _post_norm_layer(
+            fields,
+            name,
+            window=window,
+            kv_heads=kv_heads,
+            qk_norm=QkNorm.HEAD,
+            rotary=bool(window) or not mixed,
+        )
 
     return configured_model(fields, layers=blocks_of(zip(windows), layer))
 
 
 def build_smollm3(fields: Fields) -> Model:
-    """SmolLM3 (`SmolLM3Config`: 4 kv heads, no biases, tied): every fourth layer has no positions, unless ``no_rope_layers`` lists them."""
+    """SmolLM3 (`SmolLM3Config`: 4 kv heads, no biases, tied): every fourth layer has no positions,
+    unless ``no_rope_layers`` lists them.
+    """
     layers = fields.layers()
     bias = fields.flag("attention_bias", default=False)
     windows = (0,) * layers
@@ -182,10 +259,17 @@ def build_seed_oss(fields: Fields) -> Model:
 
 
 def build_arcee(fields: Fields) -> Model:
-    """Arcee's AFM (`ArceeConfig`: kv heads default to the heads, no biases, untied): Llama with an ungated feed-forward, squared ReLU."""
+    """Arcee's AFM (`ArceeConfig`: kv heads default to the heads, no biases, untied): Llama with an
+    ungated feed-forward, squared ReLU.
+    """
     bias = fields.flag("attention_bias", default=False)
     return _uniform(
-        fields, kv_heads=fields.heads(), attention_bias=bias, output_bias=bias, mlp_bias=fields.flag("mlp_bias", default=False), gated=False
+        fields,
+        kv_heads=fields.heads(),
+        attention_bias=bias,
+        output_bias=bias,
+        mlp_bias=fields.flag("mlp_bias", default=False),
+        gated=False,
     )
 
 
@@ -203,19 +287,34 @@ def build_helium(fields: Fields) -> Model:
 def build_ernie4_5(fields: Fields) -> Model:
     """ERNIE 4.5, dense (`Ernie4_5Config`: 2 kv heads of 128, no biases, tied)."""
     bias = fields.flag("use_bias", default=False)
-    return _uniform(fields, kv_heads=2, head_dim=128, attention_bias=bias, output_bias=bias, mlp_bias=bias, tied=True)
+    return _uniform(
+        fields,
+        kv_heads=2,
+        head_dim=128,
+        attention_bias=bias,
+        output_bias=bias,
+        mlp_bias=bias,
+        tied=True,
+    )
 
 
 def build_granite(fields: Fields) -> Model:
-    """Granite 3, dense (`GraniteConfig`: kv heads default to the heads, no biases, untied): Llama with factors of streams and scores."""
+    """Granite 3, dense (`GraniteConfig`: kv heads default to the heads, no biases, untied): Llama
+    with factors of streams and scores.
+    """
     return build(fields)
 
 
 def rotary_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
-    """Which layers use rotary positions: ``no_rope_layers`` (1 = rotary), else all but every ``no_rope_layer_interval``-th (default 4)."""
+    """Which layers use rotary positions: ``no_rope_layers`` (1 = rotary), else all but every
+    ``no_rope_layer_interval``-th (default 4).
+    """
     listed = fields.integers("no_rope_layers", maximum=1)
     if listed and len(listed) != layers:
-        fields.fail(f"no_rope_layers lists {len(listed)} layers of {layers}", hint="give one entry for each layer")
+        fields.fail(
+            f"no_rope_layers lists {len(listed)} layers of {layers}",
+            hint="give one entry for each layer",
+        )
     if listed:
         return tuple(bool(entry) for entry in listed)
     interval = fields.integer("no_rope_layer_interval", default=4, maximum=MAX_LAYERS)
@@ -223,7 +322,9 @@ def rotary_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
 
 
 def qwen_windows(fields: Fields) -> tuple[int, ...]:
-    """Windows of Qwen2 and Qwen3: none unless ``use_sliding_window``; then on layers from ``max_window_layers`` on."""
+    """Windows of Qwen2 and Qwen3: none unless ``use_sliding_window``; then on layers from
+    ``max_window_layers`` on.
+    """
     layers = fields.layers()
     if not fields.flag("use_sliding_window", default=False):
         fields.aside("sliding_window", "max_window_layers", "layer_types")

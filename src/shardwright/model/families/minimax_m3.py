@@ -1,4 +1,6 @@
-"""MiniMax-M3's language model, in the spelling of the published configurations and in that which Transformers writes."""
+"""MiniMax-M3's language model, in the spelling of the published configurations and in that which
+Transformers writes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from functools import partial
 from typing import Final
 
 from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import attention_operators, grouped_shape, layer_block, mlp_operators
+from shardwright.model.blocks.dense import (
+    attention_operators,
+    grouped_shape,
+    layer_block,
+    mlp_operators,
+)
 from shardwright.model.blocks.experts import moe_operators
 from shardwright.model.blocks.predictor import num_predictors
 from shardwright.model.blocks.sparse_attention import IndexShape, index_operators, with_selection
@@ -31,13 +38,17 @@ SIZES: Final = {
 
 
 def build_minimax_m3(fields: Fields) -> Model:
-    """Grouped-query attention, in some layers over selected blocks of keys, dense first layers, one shared expert, clamped gates.
+    """Grouped-query attention, in some layers over selected blocks of keys, dense first layers, one
+    shared expert, clamped gates.
 
-    Every key/value head has its own scorer head; a query sees ``index_topk_blocks`` blocks of ``index_block_size`` keys.
-    ``num_nextn_predict_layers`` counts prediction modules; ``num_mtp_modules`` (a number of prediction steps that share one) is not read.
+    Every key/value head has its own scorer head; a query sees ``index_topk_blocks`` blocks of
+    ``index_block_size`` keys. ``num_nextn_predict_layers`` counts prediction modules;
+    ``num_mtp_modules`` (a number of prediction steps that share one) is not read.
     """
     layers = fields.layers()
-    fields.aside("first_k_dense_replace", "moe_intermediate_size")  # what moe_layer_freq and intermediate_size say
+    fields.aside(
+        "first_k_dense_replace", "moe_intermediate_size"
+    )  # what moe_layer_freq and intermediate_size say
     if fields.flag("attention_output_gate", default=False):
         fields.unsupported("attention_output_gate = true in this family")
     kinds = zip(_with_experts(fields, layers), _indexed(fields, layers), strict=True)
@@ -50,8 +61,15 @@ def build_minimax_m3(fields: Fields) -> Model:
 
 def _with_experts(fields: Fields, layers: int) -> tuple[bool, ...]:
     """Which layers have experts: ``mlp_layer_types``, or ``moe_layer_freq``, or all."""
-    listed = tuple(kind == SPARSE for kind in fields.layer_types(layers=layers, allowed=(DENSE, SPARSE), name="mlp_layer_types"))
-    switched = fields.switches("moe_layer_freq", layers=layers) if fields.present("moe_layer_freq") else ()
+    listed = tuple(
+        kind == SPARSE
+        for kind in fields.layer_types(
+            layers=layers, allowed=(DENSE, SPARSE), name="mlp_layer_types"
+        )
+    )
+    switched = (
+        fields.switches("moe_layer_freq", layers=layers) if fields.present("moe_layer_freq") else ()
+    )
     if listed and switched and listed != switched:
         fields.fail("mlp_layer_types and moe_layer_freq disagree", hint="keep one of them")
     return listed or switched or (True,) * layers
@@ -59,7 +77,9 @@ def _with_experts(fields: Fields, layers: int) -> tuple[bool, ...]:
 
 def _indexed(fields: Fields, layers: int) -> tuple[bool, ...]:
     """Which layers have an indexer: ``layer_types``, or its section, or none."""
-    listed = tuple(kind == INDEXED for kind in fields.layer_types(layers=layers, allowed=(FULL, INDEXED)))
+    listed = tuple(
+        kind == INDEXED for kind in fields.layer_types(layers=layers, allowed=(FULL, INDEXED))
+    )
     section = fields.optional_section(SECTION)
     switched: tuple[bool, ...] = ()
     if section is not None:
@@ -71,7 +91,9 @@ def _indexed(fields: Fields, layers: int) -> tuple[bool, ...]:
         if asked or section.present("sparse_attention_freq"):
             switched = section.switches("sparse_attention_freq", layers=layers)
         if any(switched) and not asked:
-            section.unsupported("use_sparse_attention = false beside layers that sparse_attention_freq names")
+            section.unsupported(
+                "use_sparse_attention = false beside layers that sparse_attention_freq names"
+            )
     if listed and switched and listed != switched:
         fields.fail(f"layer_types and {SECTION} disagree", hint="keep one of them")
     return listed or switched or (False,) * layers
@@ -88,33 +110,61 @@ def _size(fields: Fields, name: str) -> int:
 
 def _layer(fields: Fields, moe: bool, indexed: bool) -> Block:
     hidden = fields.hidden()
-    feed = _experts(fields) if moe else mlp_operators(hidden=hidden, ffn=fields.ffn("dense_intermediate_size"), gated=True)
+    feed = (
+        _experts(fields)
+        if moe
+        else mlp_operators(hidden=hidden, ffn=fields.ffn("dense_intermediate_size"), gated=True)
+    )
     clamped = tuple(replace(operator, clamped=operator.gated) for operator in feed)
     name = ("moe" if moe else "dense") + ("_indexed" if indexed else "")
-    return layer_block(name, hidden=hidden, attention=_attention(fields, indexed), feed_forward=clamped)
+    return layer_block(
+        name, hidden=hidden, attention=_attention(fields, indexed), feed_forward=clamped
+    )
 
 
 def _attention(fields: Fields, indexed: bool) -> tuple[Operator, ...]:
     hidden, sizes = fields.hidden(), {name: _size(fields, name) for name in SIZES}
-    selected = min(sizes["index_block_size"] * sizes["index_topk_blocks"], MAX_CONTEXT) if indexed else 0
-    shape = grouped_shape(fields, head_dim=fields.integer("head_dim", maximum=MAX_HEAD_DIM), selected=selected)
+    selected = (
+        min(sizes["index_block_size"] * sizes["index_topk_blocks"], MAX_CONTEXT) if indexed else 0
+    )
+    shape = grouped_shape(
+        fields, head_dim=fields.integer("head_dim", maximum=MAX_HEAD_DIM), selected=selected
+    )
     attention = attention_operators(hidden=hidden, shape=shape, qk_norm=_qk_norm(fields))
     if not indexed:
         return attention
-    index = IndexShape(heads=sizes["index_n_heads"], head_dim=sizes["index_head_dim"], topk=sizes["index_topk_blocks"])
+    index = IndexShape(
+        heads=sizes["index_n_heads"],
+        head_dim=sizes["index_head_dim"],
+        topk=sizes["index_topk_blocks"],
+    )
     blocks = BlockChoice(
-        size=sizes["index_block_size"], count=index.topk, local=sizes["index_local_blocks"], heads=index.heads, width=shape.head_dim
+        size=sizes["index_block_size"],
+        count=index.topk,
+        local=sizes["index_local_blocks"],
+        heads=index.heads,
+        width=shape.head_dim,
     )
     if shape.heads % index.heads:
-        fields.fail(f"{index.heads} heads of the indexer do not divide the {shape.heads} query heads", hint="choose a divisor")
+        fields.fail(
+            f"{index.heads} heads of the indexer do not divide the {shape.heads} query heads",
+            hint="choose a divisor",
+        )
     if blocks.local > blocks.count:
-        fields.fail(f"{blocks.local} local blocks are more than the {blocks.count} that are selected", hint="select as many at least")
-    scorer = index_operators(query_source="norm1", hidden=hidden, query_width=hidden, shape=index, blocks=blocks)
+        fields.fail(
+            f"{blocks.local} local blocks are more than the {blocks.count} that are selected",
+            hint="select as many at least",
+        )
+    scorer = index_operators(
+        query_source="norm1", hidden=hidden, query_width=hidden, shape=index, blocks=blocks
+    )
     return with_selection(attention, indexer=scorer, after="qkv")
 
 
 def _experts(fields: Fields) -> tuple[Operator, ...]:
-    shared = fields.integer("n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=1) * fields.ffn("shared_intermediate_size")
+    shared = fields.integer(
+        "n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=1
+    ) * fields.ffn("shared_intermediate_size")
     return moe_operators(
         hidden=fields.hidden(),
         ffn=fields.ffn(),

@@ -1,4 +1,6 @@
-"""The padding row of a token embedding: the row that no lookup trains (``padding_idx`` of `torch.nn.Embedding`)."""
+"""The padding row of a token embedding: the row that no lookup trains (``padding_idx`` of
+`torch.nn.Embedding`).
+"""
 
 from __future__ import annotations
 
@@ -11,31 +13,98 @@ from shardwright.model.ir.graph import Model
 
 FIELD: Final = "pad_token_id"
 _WITHOUT_DEFAULT: Final = (
-    *("ArceeForCausalLM", "DeciLMForCausalLM", "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM"),
-    *("Exaone4ForCausalLM", "Glm4MoeForCausalLM", "GlmMoeDsaForCausalLM", "GptOssForCausalLM", "GraniteForCausalLM"),
-    *("GraniteMoeHybridForCausalLM", "KimiK25ForConditionalGeneration", "Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
-    *("LlamaForCausalLM", "LlavaForConditionalGeneration", "MiMoForCausalLM", "MiMoV2FlashForCausalLM", "MiniMaxM2ForCausalLM"),
-    *("MiniMaxM3ForCausalLM", "MiniMaxM3SparseForConditionalGeneration", "MistralForCausalLM", "MixtralForCausalLM"),
-    *("NemotronForCausalLM", "PhiForCausalLM", "Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM"),
-    *("Qwen3NextForCausalLM", "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration", "Qwen3_5ForCausalLM"),
-    *("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration", "StableLmForCausalLM"),
+    *(
+        "ArceeForCausalLM",
+        "DeciLMForCausalLM",
+        "DeepseekV2ForCausalLM",
+        "DeepseekV3ForCausalLM",
+        "DeepseekV32ForCausalLM",
+    ),
+    *(
+        "Exaone4ForCausalLM",
+        "Glm4MoeForCausalLM",
+        "GlmMoeDsaForCausalLM",
+        "GptOssForCausalLM",
+        "GraniteForCausalLM",
+    ),
+    *(
+        "GraniteMoeHybridForCausalLM",
+        "KimiK25ForConditionalGeneration",
+        "Llama4ForCausalLM",
+        "Llama4ForConditionalGeneration",
+    ),
+    *(
+        "LlamaForCausalLM",
+        "LlavaForConditionalGeneration",
+        "MiMoForCausalLM",
+        "MiMoV2FlashForCausalLM",
+        "MiniMaxM2ForCausalLM",
+    ),
+    *(
+        "MiniMaxM3ForCausalLM",
+        "MiniMaxM3SparseForConditionalGeneration",
+        "MistralForCausalLM",
+        "MixtralForCausalLM",
+    ),
+    *(
+        "NemotronForCausalLM",
+        "PhiForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen2MoeForCausalLM",
+        "Qwen3ForCausalLM",
+        "Qwen3MoeForCausalLM",
+    ),
+    *(
+        "Qwen3NextForCausalLM",
+        "Qwen3VLForConditionalGeneration",
+        "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3_5ForCausalLM",
+    ),
+    *(
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5MoeForCausalLM",
+        "Qwen3_5MoeForConditionalGeneration",
+        "StableLmForCausalLM",
+    ),
     "Starcoder2ForCausalLM",
 )
 PADDED: Final[Mapping[str, int | None]] = {
     **dict.fromkeys(_WITHOUT_DEFAULT),
-    **dict.fromkeys(("BertForMaskedLM", "CohereForCausalLM", "Cohere2ForCausalLM", "Ernie4_5ForCausalLM", "FalconH1ForCausalLM"), 0),
-    **dict.fromkeys(("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma4ForCausalLM"), 0),
+    **dict.fromkeys(
+        (
+            "BertForMaskedLM",
+            "CohereForCausalLM",
+            "Cohere2ForCausalLM",
+            "Ernie4_5ForCausalLM",
+            "FalconH1ForCausalLM",
+        ),
+        0,
+    ),
+    **dict.fromkeys(
+        ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM", "Gemma4ForCausalLM"), 0
+    ),
     **dict.fromkeys(("Gemma4ForConditionalGeneration", "JambaForCausalLM"), 0),
-    **dict.fromkeys(("OPTForCausalLM", "Olmo2ForCausalLM", "Olmo3ForCausalLM", "OlmoeForCausalLM", "SeedOssForCausalLM"), 1),
+    **dict.fromkeys(
+        (
+            "OPTForCausalLM",
+            "Olmo2ForCausalLM",
+            "Olmo3ForCausalLM",
+            "OlmoeForCausalLM",
+            "SeedOssForCausalLM",
+        ),
+        1,
+    ),
     "HeliumForCausalLM": 3,
     "Phi3ForCausalLM": 32000,
     "SmolLM3ForCausalLM": 128004,
     **dict.fromkeys(("GlmForCausalLM", "Glm4ForCausalLM"), 151329),
 }
-"""Architectures whose class builds its token embedding with ``padding_idx``, and their ``pad_token_id`` where it is not written (None:
-no row). Other classes (GPT-2, T5, Mamba ..) build it without.
+"""Architectures whose class builds its token embedding with ``padding_idx``, and their
+``pad_token_id`` where it is not written (None: no row). Other classes (GPT-2, T5, Mamba ..) build
+it without.
 
-Source: the modelling and configuration classes of Transformers 5.24; `tests.execute.test_padding_classes` compares each with its class.
+Source: the modelling and configuration classes of Transformers 5.24;
+`tests.execute.test_padding_classes` compares each with its class.
 """
 
 
@@ -61,9 +130,16 @@ def padding_row(config: Mapping[str, Any], *, model: Model, source: str) -> int 
 def padding_difference(config: Mapping[str, Any], *, model: Model) -> str:
     """Why the published class does not take the written row; empty if it does."""
     row = config.get(FIELD)
-    if not isinstance(row, int) or _text_architecture(config, model) not in PADDED or not _is_outside(row, model):
+    if (
+        not isinstance(row, int)
+        or _text_architecture(config, model) not in PADDED
+        or not _is_outside(row, model)
+    ):
         return ""
-    return f"{FIELD} {row} outside the vocabulary of {model.vocab}, which the published class does not take"
+    return (
+        f"{FIELD} {row} outside the vocabulary of {model.vocab}, which the published class does not"
+        " take"
+    )
 
 
 def _is_outside(row: int, model: Model) -> bool:
@@ -71,7 +147,9 @@ def _is_outside(row: int, model: Model) -> bool:
 
 
 def _text_architecture(config: Mapping[str, Any], model: Model) -> str:
-    """The architecture of the class that embeds the text: of a model with images, its language model's where that is named."""
+    """The architecture of the class that embeds the text: of a model with images, its language
+    model's where that is named.
+    """
     if not any(name in config for name in TEXT_CONFIGS):
         return model.architecture
     target = REGISTRY.get(str(config.get("model_type", "")))

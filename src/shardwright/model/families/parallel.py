@@ -1,11 +1,19 @@
-"""Decoders whose sub-blocks both read the layer's input, and their neighbours: StableLM, Phi, GPT-J, Cohere."""
+"""Decoders whose sub-blocks both read the layer's input, and their neighbours: StableLM, Phi,
+GPT-J, Cohere.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 
 from shardwright.model.blocks.decoder import blocks_of, configured_model
-from shardwright.model.blocks.dense import attention_operators, grouped_shape, layer_block, mlp_operators, parallel_block
+from shardwright.model.blocks.dense import (
+    attention_operators,
+    grouped_shape,
+    layer_block,
+    mlp_operators,
+    parallel_block,
+)
 from shardwright.model.blocks.windows import windows_by_period
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.fields import MAX_CONTEXT, MAX_LAYERS, Fields
@@ -13,7 +21,9 @@ from shardwright.model.ir.graph import Model
 
 
 def build_stablelm(fields: Fields) -> Model:
-    """StableLM 2 and StableLM 3B (`StableLmConfig`: 32 kv heads, no biases, untied): LayerNorm with bias, SwiGLU, partial rotary."""
+    """StableLM 2 and StableLM 3B (`StableLmConfig`: 32 kv heads, no biases, untied): LayerNorm with
+    bias, SwiGLU, partial rotary.
+    """
     if fields.flag("qk_layernorm", default=False):
         fields.unsupported("qk_layernorm = true (a LayerNorm of each head with its own gain)")
     hidden = fields.hidden()
@@ -23,15 +33,21 @@ def build_stablelm(fields: Fields) -> Model:
     layer = wrap(
         "layer",
         hidden=hidden,
-        attention=attention_operators(hidden=hidden, shape=shape, bias=fields.flag("use_qkv_bias", default=False)),
-        feed_forward=mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True, source="norm1" if together else "norm2"),
+        attention=attention_operators(
+            hidden=hidden, shape=shape, bias=fields.flag("use_qkv_bias", default=False)
+        ),
+        feed_forward=mlp_operators(
+            hidden=hidden, ffn=fields.ffn(), gated=True, source="norm1" if together else "norm2"
+        ),
         norm_bias=True,
     )
     return configured_model(fields, layers=[layer] * fields.layers(), norm_bias=True)
 
 
 def build_phi(fields: Fields) -> Model:
-    """Phi-1, 1.5 and 2 (`PhiConfig`: kv heads default to the heads, untied): one LayerNorm a layer, biases everywhere, partial rotary."""
+    """Phi-1, 1.5 and 2 (`PhiConfig`: kv heads default to the heads, untied): one LayerNorm a layer,
+    biases everywhere, partial rotary.
+    """
     if fields.flag("qk_layernorm", default=False):
         fields.unsupported("qk_layernorm = true (a LayerNorm of each head)")
     hidden = fields.hidden()
@@ -40,15 +56,21 @@ def build_phi(fields: Fields) -> Model:
         "layer",
         hidden=hidden,
         attention=attention_operators(hidden=hidden, shape=shape, bias=True, output_bias=True),
-        feed_forward=mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=False, bias=True, source="norm1"),
+        feed_forward=mlp_operators(
+            hidden=hidden, ffn=fields.ffn(), gated=False, bias=True, source="norm1"
+        ),
         norm_bias=True,
         norms=1,
     )
-    return configured_model(fields, layers=[layer] * fields.layers(), norm_bias=True, head_bias=True)
+    return configured_model(
+        fields, layers=[layer] * fields.layers(), norm_bias=True, head_bias=True
+    )
 
 
 def build_gptj(fields: Fields) -> Model:
-    """GPT-J (`GPTJConfig`: n_inner null = 4 x hidden, untied): one LayerNorm a layer, attention without biases, a head with one."""
+    """GPT-J (`GPTJConfig`: n_inner null = 4 x hidden, untied): one LayerNorm a layer, attention
+    without biases, a head with one.
+    """
     hidden = fields.hidden()
     fields.integer("n_positions", "max_position_embeddings", maximum=MAX_CONTEXT)
     shape = grouped_shape(fields, head_dim=fields.even_head_dim(), kv_heads=fields.heads())
@@ -56,35 +78,57 @@ def build_gptj(fields: Fields) -> Model:
         "layer",
         hidden=hidden,
         attention=attention_operators(hidden=hidden, shape=shape),
-        feed_forward=mlp_operators(hidden=hidden, ffn=fields.ffn("n_inner", default=4 * hidden), gated=False, bias=True, source="norm1"),
+        feed_forward=mlp_operators(
+            hidden=hidden,
+            ffn=fields.ffn("n_inner", default=4 * hidden),
+            gated=False,
+            bias=True,
+            source="norm1",
+        ),
         norm_bias=True,
         norms=1,
     )
-    return configured_model(fields, layers=[layer] * fields.layers(), norm_bias=True, head_bias=True)
+    return configured_model(
+        fields, layers=[layer] * fields.layers(), norm_bias=True, head_bias=True
+    )
 
 
 def build_cohere(fields: Fields) -> Model:
-    """Command R (`CohereConfig`: kv heads default to the heads, no biases, tied): one LayerNorm a layer, without a bias, and SwiGLU."""
+    """Command R (`CohereConfig`: kv heads default to the heads, no biases, tied): one LayerNorm a
+    layer, without a bias, and SwiGLU.
+    """
     if fields.flag("use_qk_norm", default=False):
         fields.unsupported("use_qk_norm = true (a LayerNorm of each head with its own gain)")
-    return configured_model(fields, layers=[_cohere_layer(fields, 0, turned=True)] * fields.layers(), tied=True)
+    return configured_model(
+        fields, layers=[_cohere_layer(fields, 0, turned=True)] * fields.layers(), tied=True
+    )
 
 
 def build_cohere2(fields: Fields) -> Model:
     """Command R7B and A (`Cohere2Config`): every fourth layer sees all keys, without positions."""
-    period = 4 if fields.present("layer_types") else fields.integer("sliding_window_pattern", default=4, maximum=MAX_LAYERS)
+    period = (
+        4
+        if fields.present("layer_types")
+        else fields.integer("sliding_window_pattern", default=4, maximum=MAX_LAYERS)
+    )
     windows = windows_by_period(fields, layers=fields.layers(), period=period)
-    layers = blocks_of(zip(windows), lambda window: _cohere_layer(fields, window, turned=bool(window)))
+    layers = blocks_of(
+        zip(windows), lambda window: _cohere_layer(fields, window, turned=bool(window))
+    )
     return configured_model(fields, layers=layers, tied=True)
 
 
 def _cohere_layer(fields: Fields, window: int, *, turned: bool) -> Block:
     hidden, bias = fields.hidden(), fields.flag("attention_bias", default=False)
-    shape = grouped_shape(fields, head_dim=fields.head_dim(), kv_heads=fields.heads(), window=window)
+    shape = grouped_shape(
+        fields, head_dim=fields.head_dim(), kv_heads=fields.heads(), window=window
+    )
     return parallel_block(
         "layer_window" if window else "layer",
         hidden=hidden,
-        attention=attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias, rotary=turned),
+        attention=attention_operators(
+            hidden=hidden, shape=shape, bias=bias, output_bias=bias, rotary=turned
+        ),
         feed_forward=mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True, source="norm1"),
         norms=1,
     )

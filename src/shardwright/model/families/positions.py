@@ -1,4 +1,6 @@
-"""What a Hugging Face configuration says of rotary positions: share of a head, and how they were made longer."""
+"""What a Hugging Face configuration says of rotary positions: share of a head, and how they were
+made longer.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ from typing import Any, Final
 
 from shardwright.model.blocks.windows import FULL, SLIDING
 from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields
-from shardwright.model.ir.settings import DynamicRotary, Longer, LongerRotary, LongRotary, ProportionalRotary, TextRotary, YarnRotary
+from shardwright.model.ir.settings import (
+    DynamicRotary,
+    Longer,
+    LongerRotary,
+    LongRotary,
+    ProportionalRotary,
+    TextRotary,
+    YarnRotary,
+)
 
 COMPUTED: Final = ("default", "llama3", "linear", "yarn", "dynamic", "longrope")
 """Kinds of rotary positions."""
@@ -20,9 +30,15 @@ MAX_FACTOR: Final = 1e6
 
 
 def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings of rotary positions in either spelling; where they differ by type of layer, of those that see all keys."""
+    """Settings of rotary positions in either spelling; where they differ by type of layer, of those
+    that see all keys.
+    """
     found = _written(config)
-    return _of_layers(found, FULL) if any(isinstance(value, dict) for value in found.values()) else found
+    return (
+        _of_layers(found, FULL)
+        if any(isinstance(value, dict) for value in found.values())
+        else found
+    )
 
 
 def local_rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -47,7 +63,9 @@ def kind_of(rope: Mapping[str, Any]) -> str:
 
 
 def number_of(value: object) -> float | None:
-    """A number that was written, infinite where it is larger than any float; None for none, and for what is no number."""
+    """A number that was written, infinite where it is larger than any float; None for none, and for
+    what is no number.
+    """
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
     try:
@@ -58,7 +76,11 @@ def number_of(value: object) -> float | None:
 
 def share_of(config: Mapping[str, Any], *, usual: float = 1.0) -> float:
     """The part of a head's width that is turned; `usual` where it is not written."""
-    written = (rope_of(config).get("partial_rotary_factor"), config.get("partial_rotary_factor"), config.get("rotary_pct"))
+    written = (
+        rope_of(config).get("partial_rotary_factor"),
+        config.get("partial_rotary_factor"),
+        config.get("rotary_pct"),
+    )
     return next((share for one in written if (share := number_of(one))), usual)
 
 
@@ -78,7 +100,11 @@ def longer_of(config: Mapping[str, Any], *, source: str) -> Longer | None:
         case "dynamic":
             return DynamicRotary(factor=_factor(fields), trained=_context(config, source))
         case "yarn":
-            return _yarn(fields, trained=_trained(config, fields, source), context=number_of(config.get("max_position_embeddings")))
+            return _yarn(
+                fields,
+                trained=_trained(config, fields, source),
+                context=number_of(config.get("max_position_embeddings")),
+            )
         case "proportional":
             share = fields.number("partial_rotary_factor", minimum=0.0, maximum=1.0, default=1.0)
             return ProportionalRotary(share=share, factor=_factor(fields, default=1.0))
@@ -87,8 +113,11 @@ def longer_of(config: Mapping[str, Any], *, source: str) -> Longer | None:
     return None
 
 
-def text_turns(config: Mapping[str, Any], *, usual: tuple[int, ...], source: str) -> TextRotary | None:
-    """How pairs of a text with images turn by time, row and column; `usual` where ``mrope_section`` is not written, () = they do not.
+def text_turns(
+    config: Mapping[str, Any], *, usual: tuple[int, ...], source: str
+) -> TextRotary | None:
+    """How pairs of a text with images turn by time, row and column; `usual` where ``mrope_section``
+    is not written, () = they do not.
 
     Raises:
         ModelError: that is not three numbers.
@@ -96,17 +125,22 @@ def text_turns(config: Mapping[str, Any], *, usual: tuple[int, ...], source: str
     if not usual:
         return None
     fields = Fields(dict(rope_of(config)), f"{source}: rope_scaling")
-    sections = fields.integers("mrope_section", maximum=MAX_HEAD_DIM) if fields.present("mrope_section") else usual
+    sections = (
+        fields.integers("mrope_section", maximum=MAX_HEAD_DIM)
+        if fields.present("mrope_section")
+        else usual
+    )
     if len(sections) != 3:
         fields.fail("mrope_section must list three numbers", hint="for example [24, 20, 20]")
     return TextRotary(rows=sections[1], columns=sections[2])
 
 
 def latent_score_factor(config: Mapping[str, Any], *, longer: Longer | None) -> float:
-    """What scores of latent attention are multiplied with beside one over the root of a head's width.
+    """What scores of latent attention are multiplied with beside one over the root of a head's
+    width.
 
-    (0.1 ``mscale_all_dim`` ln(factor) + 1)^2, as the classes of DeepSeek-V2 and V3 in Transformers apply the temperature of YaRN (Peng et
-    al. 2023, arXiv 2309.00071, section 3.4) to whole heads.
+    (0.1 ``mscale_all_dim`` ln(factor) + 1)^2, as the classes of DeepSeek-V2 and V3 in Transformers
+    apply the temperature of YaRN (Peng et al. 2023, arXiv 2309.00071, section 3.4) to whole heads.
     """
     everywhere = number_of(rope_of(config).get("mscale_all_dim"))
     if not isinstance(longer, YarnRotary) or not everywhere or not config.get("kv_lora_rank"):
@@ -119,7 +153,9 @@ def _factor(fields: Fields, *, default: float | None = None) -> float:
 
 
 def _context(config: Mapping[str, Any], source: str) -> float:
-    return Fields(dict(config), source).number("max_position_embeddings", minimum=1.0, maximum=MAX_TOKENS)
+    return Fields(dict(config), source).number(
+        "max_position_embeddings", minimum=1.0, maximum=MAX_TOKENS
+    )
 
 
 def _trained(config: Mapping[str, Any], fields: Fields, source: str) -> float:
@@ -133,10 +169,16 @@ def _trained(config: Mapping[str, Any], fields: Fields, source: str) -> float:
 
 def _llama3(fields: Fields) -> LongerRotary:
     factor = _factor(fields)
-    low, high = (fields.number(f"{name}_freq_factor", minimum=1e-3, maximum=MAX_FACTOR) for name in ("low", "high"))
+    low, high = (
+        fields.number(f"{name}_freq_factor", minimum=1e-3, maximum=MAX_FACTOR)
+        for name in ("low", "high")
+    )
     trained = fields.number(ORIGINAL, minimum=1.0, maximum=MAX_TOKENS)
     if low >= high:
-        fields.fail(f"low_freq_factor {low:g} is not below high_freq_factor {high:g}", hint="see the published configuration")
+        fields.fail(
+            f"low_freq_factor {low:g} is not below high_freq_factor {high:g}",
+            hint="see the published configuration",
+        )
     return LongerRotary(factor=factor, trained=trained, low=low, high=high)
 
 
@@ -148,21 +190,40 @@ def _longer_by(factor: float, weight: float = 1.0) -> float:
 def _yarn(fields: Fields, *, trained: float, context: float | None) -> YarnRotary:
     factor = _factor(fields, default=max((context or trained) / trained, 1.0))
     of, everywhere = (number_of(fields.mapping.get(name)) for name in ("mscale", "mscale_all_dim"))
-    usual = _longer_by(factor, of) / _longer_by(factor, everywhere) if of and everywhere else _longer_by(factor)
+    usual = (
+        _longer_by(factor, of) / _longer_by(factor, everywhere)
+        if of and everywhere
+        else _longer_by(factor)
+    )
     fast = fields.number("beta_fast", minimum=1e-3, maximum=MAX_FACTOR, default=32.0)
     slow = fields.number("beta_slow", minimum=1e-3, maximum=MAX_FACTOR, default=1.0)
     if slow >= fast:
-        fields.fail(f"beta_slow {slow:g} is not below beta_fast {fast:g}", hint="see the published configuration")
+        fields.fail(
+            f"beta_slow {slow:g} is not below beta_fast {fast:g}",
+            hint="see the published configuration",
+        )
     scale = fields.number("attention_factor", minimum=1e-3, maximum=1e3, default=usual)
-    return YarnRotary(factor=factor, trained=trained, fast=fast, slow=slow, scale=scale, whole=fields.flag("truncate", default=True))
+    return YarnRotary(
+        factor=factor,
+        trained=trained,
+        fast=fast,
+        slow=slow,
+        scale=scale,
+        whole=fields.flag("truncate", default=True),
+    )
 
 
 def _long(fields: Fields, *, trained: float, config: Mapping[str, Any]) -> LongRotary | None:
-    """Factors of every pair, and sqrt(1 + ln(factor) / ln(trained)) as scale where none is written; None: some pair has no factor."""
+    """Factors of every pair, and sqrt(1 + ln(factor) / ln(trained)) as scale where none is written;
+    None: some pair has no factor.
+    """
     short, long = (_factors(fields.mapping.get(f"{name}_factor")) for name in ("short", "long"))
     if not len(short) == len(long) == _pairs(config, fields.source):
         return None
-    factor = _factor(fields, default=max((number_of(config.get("max_position_embeddings")) or trained) / trained, 1.0))
+    factor = _factor(
+        fields,
+        default=max((number_of(config.get("max_position_embeddings")) or trained) / trained, 1.0),
+    )
     usual = sqrt(1 + log(factor) / log(trained)) if factor > 1.0 and trained > 1.0 else 1.0
     scale = fields.number("attention_factor", minimum=1e-3, maximum=1e3, default=usual)
     return LongRotary(short=short, long=long, trained=trained, scale=scale)

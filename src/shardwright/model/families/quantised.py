@@ -1,7 +1,9 @@
-"""Read how a checkpoint's weights are quantised, from ``quantization_config`` or ``hf_quant_config.json``.
+"""Read how a checkpoint's weights are quantised, from ``quantization_config`` or
+``hf_quant_config.json``.
 
-Methods and their fields: Hugging Face Transformers 5.24, ``utils/quantization_config.py``; compressed-tensors 0.11,
-``quantization/quant_config.py`` and ``quant_args.py``; NVIDIA ModelOpt 0.33, ``export/quant_utils.py`` (``hf_quant_config.json``).
+Methods and their fields: Hugging Face Transformers 5.24, ``utils/quantization_config.py``;
+compressed-tensors 0.11, ``quantization/quant_config.py`` and ``quant_args.py``; NVIDIA ModelOpt
+0.33, ``export/quant_utils.py`` (``hf_quant_config.json``).
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from shardwright.model.ir.fields import shown
 from shardwright.model.ir.stored_format import StoredFormat
 
 FIELDS: Final = ("quantization_config", "compression_config")
-"""Names of the object in a ``config.json``; compressed-tensors wrote the second one before release 0.6."""
+"""Names of the object in a ``config.json``; compressed-tensors wrote the second one before release
+0.6."""
 MODELOPT_FILE: Final = "hf_quant_config.json"
 """File beside ``config.json`` in which NVIDIA ModelOpt says how it quantised the weights."""
 
@@ -25,7 +28,8 @@ _SMALL_GROUP: Final = 32
 _MOST_PATTERNS: Final = 20_000
 _LONGEST_PATTERN: Final = 300
 _REPEATED_GROUP: Final = re.compile(r"\)[*+?{]")
-"""A repeated group: such a regular expression may take exponential time, and names of modules need none."""
+"""A repeated group: such a regular expression may take exponential time, and names of modules need
+none."""
 
 _MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "attention": ("self_attn.q_proj", "self_attn.q_a_proj", "self_attn.qkv_proj", "attention.wq"),
@@ -44,14 +48,16 @@ _MODULES: Final[Mapping[str, tuple[str, ...]]] = {
         "mlp.experts.gate_up_proj",
     ),
 }
-"""For each class of layers, names of modules that Transformers' classes give them, behind the layer's own prefix."""
+"""For each class of layers, names of modules that Transformers' classes give them, behind the
+layer's own prefix."""
 _PREFIXES: Final = ("model.layers", "model.language_model.layers", "language_model.model.layers")
 
 _Read = Callable[[Mapping[str, Any]], tuple[str, str]]
 
 
 def stored_format(config: Mapping[str, Any], *, layers: int, source: str) -> StoredFormat | None:
-    """The number format of a checkpoint's weights; None if the configuration does not quantise them.
+    """The number format of a checkpoint's weights; None if the configuration does not quantise
+    them.
 
     Args:
         config: the configuration, with the fields of its language model.
@@ -76,12 +82,19 @@ def stored_format(config: Mapping[str, Any], *, layers: int, source: str) -> Sto
     if not isinstance(method, str) or not method:
         raise ModelError(
             f"{source}: {name} says no quant_method",
-            hint="add it (fp8, awq, gptq, compressed-tensors, ..), or remove the object for weights in 16 bits",
+            hint=(
+                "add it (fp8, awq, gptq, compressed-tensors, ..), or remove the object for weights"
+                " in 16 bits"
+            ),
         )
     method = method.lower()
     weights, activations = _METHODS.get(method, _unpriced)(said)
     quantised = {
-        klass: not _is_excluded(said, klass, layer=layers // 2) and _is_targeted(said, klass, layer=layers // 2) for klass in _MODULES
+        klass: (
+            not _is_excluded(said, klass, layer=layers // 2)
+            and _is_targeted(said, klass, layer=layers // 2)
+        )
+        for klass in _MODULES
     }
     return StoredFormat(
         method=method,
@@ -94,7 +107,9 @@ def stored_format(config: Mapping[str, Any], *, layers: int, source: str) -> Sto
 
 
 def _head_is_quantised(said: Mapping[str, Any]) -> bool:
-    """Methods leave the output layer in 16 bits unless they say otherwise: a group of layers that has it, or GPTQ's ``lm_head``."""
+    """Methods leave the output layer in 16 bits unless they say otherwise: a group of layers that
+    has it, or GPTQ's ``lm_head``.
+    """
     if not _groups(said):
         return said.get("lm_head") is True
     return _is_targeted(said, "head", layer=0) and not _is_excluded(said, "head", layer=0)
@@ -115,23 +130,34 @@ def _fp8(said: Mapping[str, Any]) -> tuple[str, str]:
 
 def _integers(said: Mapping[str, Any]) -> tuple[str, str]:
     """Of AWQ, GPTQ and AutoRound: integer weights, inputs in 16 bits."""
-    return _integer_format(said.get("bits", said.get("w_bit", 4)), said.get("group_size", said.get("q_group_size"))), "bf16"
+    return (
+        _integer_format(
+            said.get("bits", said.get("w_bit", 4)), said.get("group_size", said.get("q_group_size"))
+        ),
+        "bf16",
+    )
 
 
 def _mxfp4(said: Mapping[str, Any]) -> tuple[str, str]:
-    """gpt-oss: MXFP4 weights, bf16 inputs (`checkpoint_formats` makes them fp8 where there are FP4 units)."""
+    """gpt-oss: MXFP4 weights, bf16 inputs (`checkpoint_formats` makes them fp8 where there are FP4
+    units).
+    """
     return "mxfp4", "bf16"
 
 
 def _bitsandbytes(said: Mapping[str, Any]) -> tuple[str, str]:
-    """NF4 has a 32-bit scale for 64 weights, or an 8-bit one where the scales are quantised again; LLM.int8 has rows."""
+    """NF4 has a 32-bit scale for 64 weights, or an 8-bit one where the scales are quantised again;
+    LLM.int8 has rows.
+    """
     if said.get("load_in_8bit"):
         return "int8", "bf16"
     return ("int4" if said.get("bnb_4bit_use_double_quant") else "int4-group32"), "bf16"
 
 
 def _compressed_tensors(said: Mapping[str, Any]) -> tuple[str, str]:
-    """Weight and activation format of the first group with quantised weights; bf16 if it quantises no activations."""
+    """Weight and activation format of the first group with quantised weights; bf16 if it quantises
+    no activations.
+    """
     for group in _groups(said):
         weights = group.get("weights")
         if not isinstance(weights, Mapping):
@@ -216,7 +242,11 @@ def _cache(said: Mapping[str, Any]) -> str:
 def _groups(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The groups of layers that compressed-tensors and ModelOpt give a format each."""
     groups = said.get("config_groups")
-    return [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
+    return (
+        [group for group in groups.values() if isinstance(group, Mapping)]
+        if isinstance(groups, Mapping)
+        else []
+    )
 
 
 def _is_targeted(said: Mapping[str, Any], klass: str, *, layer: int) -> bool:
@@ -229,7 +259,13 @@ def _is_targeted(said: Mapping[str, Any], klass: str, *, layer: int) -> bool:
 
 def _is_excluded(said: Mapping[str, Any], klass: str, *, layer: int) -> bool:
     """Whether the modules of a class are listed among those that stay in 16 bits."""
-    fields = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "llm_int8_skip_modules")
+    fields = (
+        "modules_to_not_convert",
+        "ignored_layers",
+        "ignore",
+        "exclude_modules",
+        "llm_int8_skip_modules",
+    )
     patterns = [pattern for field in fields for pattern in _texts(said, field)]
     return any(_matches(name, pattern) for name in _names(klass, layer) for pattern in patterns)
 
@@ -245,7 +281,9 @@ def _names(klass: str, layer: int) -> Iterator[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a pattern (``re:`` and a regular expression, a shell pattern, or a part of the name) names a module or one that holds it."""
+    """Whether a pattern (``re:`` and a regular expression, a shell pattern, or a part of the name)
+    names a module or one that holds it.
+    """
     if pattern.startswith("re:"):
         expression = pattern.removeprefix("re:")
         if _REPEATED_GROUP.search(expression):
@@ -272,4 +310,8 @@ def _texts(said: Mapping[str, Any], field: str) -> list[str]:
     value = said.get(field)
     if not isinstance(value, list):
         return []
-    return [one for one in value[:_MOST_PATTERNS] if isinstance(one, str) and 0 < len(one) <= _LONGEST_PATTERN]
+    return [
+        one
+        for one in value[:_MOST_PATTERNS]
+        if isinstance(one, str) and 0 < len(one) <= _LONGEST_PATTERN
+    ]

@@ -1,4 +1,6 @@
-"""Qwen3-Next and the language models of Qwen3.5 and 3.6: gated delta nets with a gated softmax attention in every fourth layer."""
+"""Qwen3-Next and the language models of Qwen3.5 and 3.6: gated delta nets with a gated softmax
+attention in every fourth layer.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,11 @@ from functools import partial
 
 from shardwright.model.blocks.decoder import blocks_of, configured_model
 from shardwright.model.blocks.dense import grouped_shape, layer_block, mlp_operators
-from shardwright.model.blocks.linear_attention import delta_operators, delta_shape, gated_attention_operators
+from shardwright.model.blocks.linear_attention import (
+    delta_operators,
+    delta_shape,
+    gated_attention_operators,
+)
 from shardwright.model.families.moe import gated_shared_experts, sparse_by_step
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.fields import MAX_LAYERS, Fields
@@ -16,7 +22,9 @@ LINEAR, FULL = "linear_attention", "full_attention"
 
 
 def build_qwen3_next(fields: Fields) -> Model:
-    """Qwen3-Next (`Qwen3NextConfig`: untied, no biases): experts with a gated shared one in every layer but ``mlp_only_layers``."""
+    """Qwen3-Next (`Qwen3NextConfig`: untied, no biases): experts with a gated shared one in every
+    layer but ``mlp_only_layers``.
+    """
     sparse = sparse_by_step(fields, layers=fields.layers())
     return _build(fields, sparse=sparse)
 
@@ -37,12 +45,17 @@ def _build(fields: Fields, *, sparse: tuple[bool, ...]) -> Model:
         return configured_model(fields, layers=layers)
     if fields.flag("mtp_use_dedicated_embeddings", default=False):
         fields.unsupported("mtp_use_dedicated_embeddings = true")
-    # The prediction module's one layer attends to all keys, whatever the last layer of the model is.
-    return configured_model(fields, layers=layers, predicts=1, predictor=_layer(fields, FULL, sparse[-1]))
+    # The prediction module's one layer attends to all keys, whatever the last layer of the model
+    # is.
+    return configured_model(
+        fields, layers=layers, predicts=1, predictor=_layer(fields, FULL, sparse[-1])
+    )
 
 
 def _kinds(fields: Fields) -> tuple[str, ...]:
-    """Kind of each layer: ``layer_types``, or every ``full_attention_interval``-th layer attends to all keys."""
+    """Kind of each layer: ``layer_types``, or every ``full_attention_interval``-th layer attends to
+    all keys.
+    """
     layers = fields.layers()
     kinds = fields.layer_types(layers=layers, allowed=(LINEAR, FULL))
     if kinds:
@@ -59,7 +72,13 @@ def _layer(fields: Fields, kind: str, sparse: bool) -> Block:
         if not fields.flag("attn_output_gate", default=True):
             fields.unsupported("attn_output_gate = false in this family")
         shape = grouped_shape(fields, head_dim=fields.head_dim(default=256))
-        mixer = gated_attention_operators(hidden=hidden, shape=shape, bias=fields.flag("attention_bias", default=False))
-    feed_forward = gated_shared_experts(fields) if sparse else mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
+        mixer = gated_attention_operators(
+            hidden=hidden, shape=shape, bias=fields.flag("attention_bias", default=False)
+        )
+    feed_forward = (
+        gated_shared_experts(fields)
+        if sparse
+        else mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
+    )
     name = kind.removesuffix("_attention") + ("_moe" if sparse else "")
     return layer_block(name, hidden=hidden, attention=mixer, feed_forward=feed_forward)

@@ -1,4 +1,6 @@
-"""The registry: builders of models and refusals, each with the architecture that it builds and other names that mean the same."""
+"""The registry: builders of models and refusals, each with the architecture that it builds and
+other names that mean the same.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,13 @@ _BUILDERS: Final[dict[str, str]] = {
     "shardwright.model.families.llama:build_seed_oss": "SeedOssForCausalLM seed_oss",
     "shardwright.model.families.llama:build_arcee": "ArceeForCausalLM arcee",
     "shardwright.model.families.llama:build_helium": "HeliumForCausalLM helium",
-    "shardwright.model.families.llama:build_ernie4_5": "Ernie4_5ForCausalLM ernie4_5 Ernie4_5_ForCausalLM",
+    "shardwright.model.families.llama:build_ernie4_5": (
+        "Ernie4_5ForCausalLM ernie4_5 Ernie4_5_ForCausalLM"
+    ),
     "shardwright.model.families.llama:build_granite": "GraniteForCausalLM granite",
-    "shardwright.model.families.parallel:build_stablelm": "StableLmForCausalLM stablelm StableLMEpochForCausalLM",
+    "shardwright.model.families.parallel:build_stablelm": (
+        "StableLmForCausalLM stablelm StableLMEpochForCausalLM"
+    ),
     "shardwright.model.families.parallel:build_cohere": "CohereForCausalLM cohere",
     "shardwright.model.families.parallel:build_cohere2": "Cohere2ForCausalLM cohere2",
     "shardwright.model.families.parallel:build_phi": "PhiForCausalLM phi",
@@ -51,15 +57,19 @@ _BUILDERS: Final[dict[str, str]] = {
     "shardwright.model.blocks.mamba:build_mamba": "MambaForCausalLM mamba",
     "shardwright.model.families.hybrid:build_jamba": "JambaForCausalLM jamba",
     "shardwright.model.families.hybrid:build_falcon_h1": "FalconH1ForCausalLM falcon_h1",
-    "shardwright.model.families.hybrid:build_granite_hybrid": "GraniteMoeHybridForCausalLM granitemoehybrid",
+    "shardwright.model.families.hybrid:build_granite_hybrid": (
+        "GraniteMoeHybridForCausalLM granitemoehybrid"
+    ),
     "shardwright.model.families.hybrid:build_nemotron_h": "NemotronHForCausalLM nemotron_h",
     "shardwright.model.families.qwen:build_qwen3_next": "Qwen3NextForCausalLM qwen3_next",
     "shardwright.model.families.qwen:build_qwen3_5": "Qwen3_5ForCausalLM qwen3_5_text",
     "shardwright.model.families.qwen:build_qwen3_5_moe": "Qwen3_5MoeForCausalLM qwen3_5_moe_text",
     "shardwright.model.families.indexed:build_deepseek_v32": "DeepseekV32ForCausalLM deepseek_v32",
     "shardwright.model.families.indexed:build_glm_moe_dsa": "GlmMoeDsaForCausalLM glm_moe_dsa",
-    "shardwright.model.families.minimax_m3:build_minimax_m3": "MiniMaxM3ForCausalLM MiniMaxM3SparseForCausalLM minimax_m3 "
-    "MiniMaxM3VLForCausalLM minimax_m3_vl_text",
+    "shardwright.model.families.minimax_m3:build_minimax_m3": (
+        "MiniMaxM3ForCausalLM MiniMaxM3SparseForCausalLM minimax_m3 "
+        "MiniMaxM3VLForCausalLM minimax_m3_vl_text"
+    ),
     "shardwright.model.families.minimax:build_minimax_m2": "MiniMaxM2ForCausalLM minimax_m2",
     "shardwright.model.families.minimax:build_mimo": "MiMoForCausalLM mimo",
     "shardwright.model.families.minimax:build_mimo_v2": "MiMoV2FlashForCausalLM mimo_v2_flash",
@@ -74,12 +84,20 @@ _BUILDERS: Final[dict[str, str]] = {
     "shardwright.model.families.encoder_decoder:build_umt5": "UMT5ForConditionalGeneration umt5",
     "shardwright.model.families.vision:build_llava": "LlavaForConditionalGeneration llava",
     "shardwright.model.families.vision:build_qwen3_vl": "Qwen3VLForConditionalGeneration qwen3_vl",
-    "shardwright.model.families.vision:build_qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration qwen3_vl_moe",
+    "shardwright.model.families.vision:build_qwen3_vl_moe": (
+        "Qwen3VLMoeForConditionalGeneration qwen3_vl_moe"
+    ),
     "shardwright.model.families.vision:build_qwen3_5_vl": "Qwen3_5ForConditionalGeneration qwen3_5",
-    "shardwright.model.families.vision:build_qwen3_5_moe_vl": "Qwen3_5MoeForConditionalGeneration qwen3_5_moe",
+    "shardwright.model.families.vision:build_qwen3_5_moe_vl": (
+        "Qwen3_5MoeForConditionalGeneration qwen3_5_moe"
+    ),
     "shardwright.model.families.vision:build_gemma4_vl": "Gemma4ForConditionalGeneration gemma4",
-    "shardwright.model.families.vision:build_kimi_k25": "KimiK25ForConditionalGeneration Kimi_K25ForConditionalGeneration kimi_k25",
-    "shardwright.model.families.vision:build_minimax_m3_vl": "MiniMaxM3SparseForConditionalGeneration minimax_m3_vl",
+    "shardwright.model.families.vision:build_kimi_k25": (
+        "KimiK25ForConditionalGeneration Kimi_K25ForConditionalGeneration kimi_k25"
+    ),
+    "shardwright.model.families.vision:build_minimax_m3_vl": (
+        "MiniMaxM3SparseForConditionalGeneration minimax_m3_vl"
+    ),
     "shardwright.model.families.vision:build_llama4": "Llama4ForConditionalGeneration llama4",
 }
 """Module and function -> ``architectures[0]``, then model types and other spellings."""

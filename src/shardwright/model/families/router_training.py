@@ -1,4 +1,6 @@
-"""What a family's class does with its routers in training alone: the load-balancing loss, and noise on a router's input."""
+"""What a family's class does with its routers in training alone: the load-balancing loss, and noise
+on a router's input.
+"""
 
 from __future__ import annotations
 
@@ -29,21 +31,26 @@ BALANCED: Final[Mapping[str, float]] = {
     "Qwen3_5MoeForCausalLM": 0.001,
     "Qwen3_5MoeForConditionalGeneration": 0.001,
 }
-"""Architectures whose class adds the load-balancing loss where ``output_router_logits`` is true, and their ``router_aux_loss_coef`` where
-it is not written. The classes of DeepSeek, GLM-4.5, Llama 4, Nemotron-H and Gemma 4 add none.
+"""Architectures whose class adds the load-balancing loss where ``output_router_logits`` is true,
+and their ``router_aux_loss_coef`` where it is not written. The classes of DeepSeek, GLM-4.5, Llama
+4, Nemotron-H and Gemma 4 add none.
 
-Source: the modelling and configuration classes of Transformers 5.24; `tests.execute.test_load_balancing` compares each with its class.
+Source: the modelling and configuration classes of Transformers 5.24;
+`tests.execute.test_load_balancing` compares each with its class.
 """
 NOISY: Final = ("MixtralForCausalLM", "MiniMaxM2ForCausalLM")
-"""Architectures whose class multiplies what a router and its experts read by random numbers from 1 - noise to 1 + noise in training."""
+"""Architectures whose class multiplies what a router and its experts read by random numbers from 1
+- noise to 1 + noise in training."""
 OTHER_LOSSES: Final = ("aux_loss_alpha", COEFFICIENT, "router_z_loss_coef")
-"""Coefficients of losses of routers that configuration files name. ``aux_loss_alpha`` is of DeepSeek's own code (its balance loss, of each
-sequence where ``seq_aux`` is true); no class of Transformers 5.24 reads it.
+"""Coefficients of losses of routers that configuration files name. ``aux_loss_alpha`` is of
+DeepSeek's own code (its balance loss, of each sequence where ``seq_aux`` is true); no class of
+Transformers 5.24 reads it.
 """
 
 
 def load_balancing(config: Mapping[str, Any], *, model: Model, source: str) -> float:
-    """Coefficient of the load-balancing loss that the published class adds in training; 0: it adds none.
+    """Coefficient of the load-balancing loss that the published class adds in training; 0: it adds
+    none.
 
     Args:
         config: what describes the language model (`huggingface.language_config`).
@@ -73,9 +80,13 @@ def router_noise(config: Mapping[str, Any], *, model: Model, source: str) -> flo
 
 
 def other_losses(config: Mapping[str, Any], *, model: Model) -> tuple[tuple[str, float], ...]:
-    """(field, coefficient) of losses of routers that a configuration names and its class in Transformers does not add."""
+    """(field, coefficient) of losses of routers that a configuration names and its class in
+    Transformers does not add.
+    """
     if not router_shapes(model):
         return ()
-    names = (name for name in OTHER_LOSSES if name != COEFFICIENT or model.architecture not in BALANCED)
+    names = (
+        name for name in OTHER_LOSSES if name != COEFFICIENT or model.architecture not in BALANCED
+    )
     values = ((name, number_of(config.get(name))) for name in names)
     return tuple((name, value) for name, value in values if value is not None and value > 0)

@@ -20,7 +20,8 @@ class Tower:
     """How a family's configuration says what its tower computes.
 
     Args:
-        images: where image tokens go, and what a patch is. settings: of its blocks and of the projector, by name of the block.
+        images: where image tokens go, and what a patch is.
+        settings: of its blocks and of the projector, by name of the block.
         differences: what is asked for that our operators do not compute, one phrase each.
     """
 
@@ -30,13 +31,19 @@ class Tower:
 
 
 def activation(fields: Fields, name: str, usual: str) -> str:
-    """Our name of an activation; of one that is not known, which `unknown_activations` says, the usual one."""
+    """Our name of an activation; of one that is not known, which `unknown_activations` says, the
+    usual one.
+    """
     return SPELLED.get(fields.string(name, default=usual), SPELLED[usual])
 
 
 def unknown_activations(asked: Mapping[str, object]) -> tuple[str, ...]:
     """Activations that are not computed, behind the names of their fields."""
-    return tuple(f"{name} {str(word)[:40]}" for name, word in asked.items() if word is not None and str(word) not in SPELLED)
+    return tuple(
+        f"{name} {str(word)[:40]}"
+        for name, word in asked.items()
+        if word is not None and str(word) not in SPELLED
+    )
 
 
 def turning_base(vision: Fields, *, usual: float = 10000.0) -> float:
@@ -44,7 +51,9 @@ def turning_base(vision: Fields, *, usual: float = 10000.0) -> float:
     return number_of(_rope(vision.mapping).get("rope_theta")) or usual
 
 
-def unknown_turns(vision: Mapping[str, Any], *, known: tuple[str, ...] = ("axial",)) -> tuple[str, ...]:
+def unknown_turns(
+    vision: Mapping[str, Any], *, known: tuple[str, ...] = ("axial",)
+) -> tuple[str, ...]:
     """A kind of rotary positions that is written and that no tower of the family has."""
     rope = _rope(vision)
     kind = kind_of(rope) if "rope_type" in rope or "type" in rope else "axial"

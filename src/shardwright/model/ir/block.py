@@ -22,11 +22,13 @@ class Block:
 
     Args:
         name: unique in the model (``layer``, ``moe``, ``mamba``, ``embed``, ``head``).
-        sequence: which of the job's sequences it runs over (``text``, ``encoder``, ``image``, ``teacher``); see `job`.
+        sequence: which of the job's sequences it runs over (``text``, ``encoder``, ``image``,
+            ``teacher``); see `job`.
         memory: sequence that ``memory`` inputs come from (cross-attention); empty if none.
-        constant: those of ``input`` and ``memory`` that nothing trained lies before, so that nobody asks for their gradient; see
-            `model.gradients`.
-        beside: it lies beside the way from the first block to the last: a pipeline keeps it with the layer behind it.
+        constant: those of ``input`` and ``memory`` that nothing trained lies before, so that nobody
+            asks for their gradient; see `model.gradients`.
+        beside: it lies beside the way from the first block to the last: a pipeline keeps it with
+            the layer behind it.
     """
 
     name: str
@@ -41,13 +43,17 @@ class Block:
         for operator in self.operators:
             for name in (*operator.inputs, *operator.keeps):
                 if name not in seen and name != operator.name:
-                    raise ValueError(f"block {self.name}: {operator.name} refers to {name}, which is not produced before it")
+                    raise ValueError(
+                        f"block {self.name}: {operator.name} refers to {name}, which is not"
+                        " produced before it"
+                    )
             if operator.name in seen:
                 raise ValueError(f"block {self.name}: two operators are named {operator.name}")
             seen.add(operator.name)
 
     def __hash__(self) -> int:
-        # Cheap and lawful: equal blocks have equal names. Blocks are keys of caches that look up the same objects again and again.
+        # Cheap and lawful: equal blocks have equal names. Blocks are keys of caches that look up
+        # the same objects again and again.
         return hash((self.name, len(self.operators)))
 
     @property
@@ -62,21 +68,41 @@ class Block:
 
     @property
     def is_layer(self) -> bool:
-        """A pipeline spreads it and recompute applies to it: it is no embedding, no head, not a teacher's and beside no way."""
+        """A pipeline spreads it and recompute applies to it: it is no embedding, no head, not a
+        teacher's and beside no way.
+        """
         return not self.has_words and not self.is_teachers and not self.beside
 
     @property
     def output_width(self) -> int:
-        """Elements that a token of its output has: of the last hidden state that it writes (a loss is no state); 0 = none."""
-        return next((e.size for o in reversed(self.operators) for e in o.writes if e.dim is Dim.HIDDEN and e.size > 1), 0)
+        """Elements that a token of its output has: of the last hidden state that it writes (a loss
+        is no state); 0 = none.
+        """
+        return next(
+            (
+                e.size
+                for o in reversed(self.operators)
+                for e in o.writes
+                if e.dim is Dim.HIDDEN and e.size > 1
+            ),
+            0,
+        )
 
     @property
     def is_causal(self) -> bool:
-        """No position of the text depends on a later one or on another sequence, so slices of tokens can follow one another."""
+        """No position of the text depends on a later one or on another sequence, so slices of
+        tokens can follow one another.
+        """
         shapes = [o.attention for o in self.operators if o.attention is not None]
-        return self.sequence == TEXT and not self.memory and not any(shape.cross or shape.mask is Mask.FULL for shape in shapes)
+        return (
+            self.sequence == TEXT
+            and not self.memory
+            and not any(shape.cross or shape.mask is Mask.FULL for shape in shapes)
+        )
 
     @property
     def num_parameters(self) -> int:
         """Elements stored by one copy of the block (tied weights count at their owner)."""
-        return sum(p.size for o in self.operators for p in o.parameters if p.counted and not p.tied_to)
+        return sum(
+            p.size for o in self.operators for p in o.parameters if p.counted and not p.tied_to
+        )

@@ -1,9 +1,11 @@
 """Typed reading of a configuration: every value is checked, every error names the field.
 
-A `Fields` wraps one JSON object. A getter takes the spellings of a field (new ones first); the first that is there and not null is
-read, and two spellings that disagree are an error. A getter without `default` is for a field that must be there; builders give a
-`default` only where the Hugging Face configuration class of that family documents it, and say so. Every name that is asked for is noted
-in a `Reading`, so that what was written and never asked for can be told (`model.families.unread`).
+A `Fields` wraps one JSON object. A getter takes the spellings of a field (new ones first); the
+first that is there and not null is read, and two spellings that disagree are an error. A getter
+without `default` is for a field that must be there; builders give a `default` only where the
+Hugging Face configuration class of that family documents it, and say so. Every name that is asked
+for is noted in a `Reading`, so that what was written and never asked for can be told
+(`model.families.unread`).
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Reading:
     """What has been asked of a configuration so far; the one thing about it that grows.
 
     Args:
-        objects: every object that was entered, by its path. names: every name that was asked for, with its path, there or not.
+        objects: every object that was entered, by its path.
+        names: every name that was asked for, with its path, there or not.
         builders: which builder read the object at a path and what is in it, where no other did.
     """
 
@@ -56,13 +59,19 @@ class Reading:
     builders: dict[str, str] = field(default_factory=dict)
 
     def read_by(self, name: str) -> tuple[str, str]:
-        """The path of the innermost object with a builder of its own that a name is in, and that builder."""
+        """The path of the innermost object with a builder of its own that a name is in, and that
+        builder.
+        """
         path = max((path for path in self.builders if name.startswith(path)), key=len)
         return path, self.builders[path]
 
     def unread(self) -> dict[str, Any]:
         """Names (with paths) of the entered objects that nothing asked for, with their values."""
-        pairs = ((f"{path}{name}", value) for path, mapping in self.objects.items() for name, value in mapping.items())
+        pairs = (
+            (f"{path}{name}", value)
+            for path, mapping in self.objects.items()
+            for name, value in mapping.items()
+        )
         return {name: value for name, value in pairs if name not in self.names}
 
 
@@ -91,7 +100,10 @@ class Fields:
 
     def unsupported(self, feature: str, *, hint: str = "") -> NoReturn:
         """Raise for a feature that this package has no graph for."""
-        self.fail(f"{feature} is not supported", hint=hint or "the graph would be a guess; see the list of supported architectures")
+        self.fail(
+            f"{feature} is not supported",
+            hint=hint or "the graph would be a guess; see the list of supported architectures",
+        )
 
     def present(self, *names: str) -> bool:
         """Whether one of the spellings is there and not null."""
@@ -124,7 +136,8 @@ class Fields:
         for name, value in found[1:]:
             if value != found[0][1]:
                 self.fail(
-                    f"{self.path}{found[0][0]} is {shown(found[0][1])} but {self.path}{name} is {shown(value)}",
+                    f"{self.path}{found[0][0]} is {shown(found[0][1])} but {self.path}{name} is"
+                    f" {shown(value)}",
                     hint="they are two spellings of one field: keep one",
                 )
         return self.path + found[0][0], found[0][1]
@@ -134,10 +147,16 @@ class Fields:
         others = f" (also read as {', '.join(names[1:])})" if len(names) > 1 else ""
         keys = [key for key in map(str, self.mapping) if key not in names]
         near = nearest(names[0], keys) if keys else ""
-        hint = near if near.startswith("did you mean") else f"add {self.path}{names[0]} to the configuration"
+        hint = (
+            near
+            if near.startswith("did you mean")
+            else f"add {self.path}{names[0]} to the configuration"
+        )
         self.fail(f"field {self.path}{names[0]}{others} is missing", hint=hint)
 
-    def integer(self, *names: str, minimum: int = 1, maximum: int = MAX_CONTEXT, default: int | None = None) -> int:
+    def integer(
+        self, *names: str, minimum: int = 1, maximum: int = MAX_CONTEXT, default: int | None = None
+    ) -> int:
         """A whole number within [minimum, maximum]; `default` when the field is absent or null."""
         value = self.optional_integer(*names, minimum=minimum, maximum=maximum)
         if value is not None:
@@ -146,18 +165,28 @@ class Fields:
             self.missing(*names)
         return default
 
-    def optional_integer(self, *names: str, minimum: int = 1, maximum: int = MAX_CONTEXT) -> int | None:
+    def optional_integer(
+        self, *names: str, minimum: int = 1, maximum: int = MAX_CONTEXT
+    ) -> int | None:
         """A whole number, or None when the field is absent or null."""
         name, value = self.find(*names)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
-            self.fail(f"{name} must be a whole number, not {shown(value)}", hint=f"give an integer from {minimum} to {maximum}")
+            self.fail(
+                f"{name} must be a whole number, not {shown(value)}",
+                hint=f"give an integer from {minimum} to {maximum}",
+            )
         if not minimum <= value <= maximum:
-            self.fail(f"{name} = {shown(value)} is out of range", hint=f"give an integer from {minimum} to {maximum}")
+            self.fail(
+                f"{name} = {shown(value)} is out of range",
+                hint=f"give an integer from {minimum} to {maximum}",
+            )
         return value
 
-    def number(self, *names: str, minimum: float, maximum: float, default: float | None = None) -> float:
+    def number(
+        self, *names: str, minimum: float, maximum: float, default: float | None = None
+    ) -> float:
         """A finite number within [minimum, maximum]."""
         name, value = self.find(*names)
         if value is None:
@@ -165,15 +194,23 @@ class Fields:
                 self.missing(*names)
             return default
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self.fail(f"{name} must be a number, not {shown(value)}", hint=f"give a number from {minimum:g} to {maximum:g}")
+            self.fail(
+                f"{name} must be a number, not {shown(value)}",
+                hint=f"give a number from {minimum:g} to {maximum:g}",
+            )
         if not (minimum <= value <= maximum) or not math.isfinite(value):
-            self.fail(f"{name} = {shown(value)} is out of range", hint=f"give a number from {minimum:g} to {maximum:g}")
+            self.fail(
+                f"{name} = {shown(value)} is out of range",
+                hint=f"give a number from {minimum:g} to {maximum:g}",
+            )
         return float(value)
 
     def flag(self, *names: str, default: bool | None = None) -> bool:
         """True or false; null is false, `default` is for a field that is not written."""
         null = any(self.written(name) for name in names)
-        return self._of(bool, "true or false", names, False if null and default is not None else default)
+        return self._of(
+            bool, "true or false", names, False if null and default is not None else default
+        )
 
     def string(self, *names: str, default: str | None = None) -> str:
         """A text."""
@@ -198,21 +235,30 @@ class Fields:
             self.fail(f"{name} must be a list of texts, not {shown(value)}")
         return tuple(value)
 
-    def integers(self, *names: str, minimum: int = 0, maximum: int = MAX_CONTEXT) -> tuple[int, ...]:
+    def integers(
+        self, *names: str, minimum: int = 0, maximum: int = MAX_CONTEXT
+    ) -> tuple[int, ...]:
         """A list of whole numbers; empty when the field is absent."""
         name, value = self.find(*names)
         if value is None:
             return ()
-        whole = isinstance(value, (list, tuple)) and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
+        whole = isinstance(value, (list, tuple)) and all(
+            isinstance(item, int) and not isinstance(item, bool) for item in value
+        )
         if not whole or not all(minimum <= item <= maximum for item in value):
-            self.fail(f"{name} must be a list of integers from {minimum} to {maximum}, not {shown(value)}")
+            self.fail(
+                f"{name} must be a list of integers from {minimum} to {maximum}, not {shown(value)}"
+            )
         return tuple(value)
 
     def switches(self, name: str, *, layers: int) -> tuple[bool, ...]:
         """A list of one 0 or 1 for each layer."""
         values = self.integers(name, maximum=1)
         if len(values) != layers:
-            self.fail(f"{self.path}{name} must list {layers} zeros and ones", hint="one entry for each layer")
+            self.fail(
+                f"{self.path}{name} must list {layers} zeros and ones",
+                hint="one entry for each layer",
+            )
         return tuple(bool(v) for v in values)
 
     def section(self, *names: str) -> Fields:
@@ -235,14 +281,19 @@ class Fields:
         """A text out of a closed list; any other names an unsupported feature."""
         value = self.string(*names, default=default)
         if value not in allowed:
-            self.fail(f"{self.path}{names[0]} = {shown(value)} is not supported", hint=f"supported: {', '.join(allowed)}")
+            self.fail(
+                f"{self.path}{names[0]} = {shown(value)} is not supported",
+                hint=f"supported: {', '.join(allowed)}",
+            )
         return value
 
     # Fields that nearly every decoder has, with their spellings.
 
     def layers(self) -> int:
         """Number of decoder layers."""
-        return self.integer("num_hidden_layers", "n_layer", "n_layers", "num_layers", maximum=MAX_LAYERS)
+        return self.integer(
+            "num_hidden_layers", "n_layer", "n_layers", "num_layers", maximum=MAX_LAYERS
+        )
 
     def hidden(self) -> int:
         """Width of the residual stream in elements."""
@@ -254,7 +305,9 @@ class Fields:
 
     def context(self) -> int:
         """Longest context in tokens; 0 when the configuration does not say."""
-        return self.integer("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", default=0)
+        return self.integer(
+            "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", default=0
+        )
 
     def heads(self) -> int:
         """Number of query heads."""
@@ -264,18 +317,31 @@ class Fields:
         """Number of key/value heads; must divide the query heads. Null is as many as those."""
         spellings = names or ("num_key_value_heads",)
         heads = self.heads()
-        default = heads if default is not None and any(self.written(name) for name in spellings) else default
+        default = (
+            heads
+            if default is not None and any(self.written(name) for name in spellings)
+            else default
+        )
         kv_heads = self.integer(*spellings, maximum=MAX_HEADS, default=default)
         if heads % kv_heads:
-            self.fail(f"{self.path}{spellings[0]} = {kv_heads} does not divide the {heads} query heads", hint="choose a divisor of them")
+            self.fail(
+                f"{self.path}{spellings[0]} = {kv_heads} does not divide the {heads} query heads",
+                hint="choose a divisor of them",
+            )
         return kv_heads
 
     def head_dim(self, *, default: int | None = None) -> int:
-        """Width of a head: the field, else (where it is not written) `default`, else hidden / heads (which must be whole)."""
+        """Width of a head: the field, else (where it is not written) `default`, else hidden / heads
+        (which must be whole).
+        """
         width = self.optional_integer("head_dim", maximum=MAX_HEAD_DIM)
         if width is not None:
             return width
-        return default if default is not None and not self.written("head_dim") else self.even_head_dim()
+        return (
+            default
+            if default is not None and not self.written("head_dim")
+            else self.even_head_dim()
+        )
 
     def even_head_dim(self) -> int:
         """hidden / heads, an error if it is not whole."""
@@ -291,12 +357,20 @@ class Fields:
         """Inner width of a feed-forward in elements."""
         return self.integer(*(names or ("intermediate_size",)), maximum=MAX_FFN, default=default)
 
-    def layer_types(self, *, layers: int, allowed: tuple[str, ...], name: str = "layer_types") -> tuple[str, ...]:
+    def layer_types(
+        self, *, layers: int, allowed: tuple[str, ...], name: str = "layer_types"
+    ) -> tuple[str, ...]:
         """One kind per layer out of `allowed`; empty when the field is absent."""
         kinds = self.strings(name)
         if kinds and len(kinds) != layers:
-            self.fail(f"{self.path}{name} lists {len(kinds)} layers of {layers}", hint="give one entry for each layer")
+            self.fail(
+                f"{self.path}{name} lists {len(kinds)} layers of {layers}",
+                hint="give one entry for each layer",
+            )
         for kind in kinds:
             if kind not in allowed:
-                self.fail(f"{self.path}{name} has {shown(kind)}, which is not supported", hint=f"supported: {', '.join(allowed)}")
+                self.fail(
+                    f"{self.path}{name} has {shown(kind)}, which is not supported",
+                    hint=f"supported: {', '.join(allowed)}",
+                )
         return kinds

@@ -29,14 +29,20 @@ class Model:
     """A model as a DAG of blocks; repeated blocks are kept once with a count.
 
     Args:
-        blocks: distinct blocks. runs: in a topological order.
-        name: as the user wrote it, or the catalog's. architecture: the architecture string of its config. Builders leave both empty.
-        hidden: width of the residual stream in elements. vocab: rows of the embedding as stored.
+        blocks: distinct blocks.
+        runs: in a topological order.
+        name: as the user wrote it, or the catalog's.
+        architecture: the architecture string of its config. Builders leave both empty.
+        hidden: width of the residual stream in elements.
+        vocab: rows of the embedding as stored.
         max_context: tokens; 0 if unbounded.
         base: the model before some of it was frozen or given adapters; None = all of it is trained.
-        unread: fields of the configuration that nobody reads and nobody knows to be harmless. They say nothing of what the model is.
-        settings: numbers that it computes with. differs: how what we compute differs from the published model, one phrase each.
-        stored: number format of its checkpoint's weights; None = 16 or 32 bits, or the configuration does not say.
+        unread: fields of the configuration that nobody reads and nobody knows to be harmless. They
+            say nothing of what the model is.
+        settings: numbers that it computes with.
+        differs: how what we compute differs from the published model, one phrase each.
+        stored: number format of its checkpoint's weights; None = 16 or 32 bits, or the
+            configuration does not say.
     """
 
     blocks: tuple[Block, ...]
@@ -60,25 +66,35 @@ class Model:
                 raise ValueError(f"run {run.name}: block {run.block} x {run.count}")
             missing = set(run.inputs) - names
             if missing or run.name in names:
-                raise ValueError(f"run {run.name}: inputs {sorted(missing)} are not defined before it, or its name is taken")
+                raise ValueError(
+                    f"run {run.name}: inputs {sorted(missing)} are not defined before it, or its"
+                    " name is taken"
+                )
             names.add(run.name)
 
     def __hash__(self) -> int:
-        # As for blocks: a model is a key of caches, and hashing every operator costs more than what is looked up.
+        # As for blocks: a model is a key of caches, and hashing every operator costs more than what
+        # is looked up.
         return hash((self.name, self.hidden, self.vocab, len(self.blocks)))
 
     def is_memory(self, run: int, source: int) -> bool:
-        """What run number `run` reads of run number `source` is its blocks' memory, not their stream."""
+        """What run number `run` reads of run number `source` is its blocks' memory, not their
+        stream.
+        """
         memory = self.blocks[self.runs[run].block].memory
         return bool(memory) and self.blocks[self.runs[source].block].sequence == memory
 
     @property
     def joins_streams(self) -> bool:
-        """Several runs begin with data, and so their streams meet further on (an encoder's and a decoder's), a teacher's apart.
+        """Several runs begin with data, and so their streams meet further on (an encoder's and a
+        decoder's), a teacher's apart.
 
-        Of a model that does not, every cut in the order of runs is a cut of one stream; what some runs read beside it goes round others.
+        Of a model that does not, every cut in the order of runs is a cut of one stream; what some
+        runs read beside it goes round others.
         """
-        return sum(not run.inputs and not self.blocks[run.block].is_teachers for run in self.runs) > 1
+        return (
+            sum(not run.inputs and not self.blocks[run.block].is_teachers for run in self.runs) > 1
+        )
 
     def before(self, name: str) -> frozenset[str]:
         """Runs on a way to run `name`, itself among them."""
@@ -106,12 +122,19 @@ class Model:
     @property
     def num_trainable_parameters(self) -> int:
         """Elements of all stored parameters that have a gradient."""
-        owned = ((run.count, p) for run in self.runs for o in self.blocks[run.block].operators for p in o.parameters)
+        owned = (
+            (run.count, p)
+            for run in self.runs
+            for o in self.blocks[run.block].operators
+            for p in o.parameters
+        )
         return sum(count * p.size for count, p in owned if p.trainable and not p.tied_to)
 
     @property
     def num_active_parameters(self) -> int:
-        """Elements that one token's forward pass multiplies with: experts count topk / experts of their weights."""
+        """Elements that one token's forward pass multiplies with: experts count topk / experts of
+        their weights.
+        """
         total = 0
         for run in self.runs:
             for operator in self.blocks[run.block].operators:

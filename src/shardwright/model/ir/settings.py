@@ -1,4 +1,6 @@
-"""Numbers of a model that its sizes do not tell: they change what it computes, and neither work nor memory."""
+"""Numbers of a model that its sizes do not tell: they change what it computes, and neither work nor
+memory.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,20 @@ USUAL: Final = {True: "silu", False: "gelu_tanh"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongerRotary:
-    """Rotary positions of a model that was trained on shorter sequences first: slow turns are made slower.
+    """Rotary positions of a model that was trained on shorter sequences first: slow turns are made
+    slower.
 
-    A turn that takes more than `trained` / `low` positions is `factor` times slower, one of less than `trained` / `high` is as it was, and
-    between the two, in proportion to turns in `trained` positions.
+    A turn that takes more than `trained` / `low` positions is `factor` times slower, one of less
+    than `trained` / `high` is as it was, and between the two, in proportion to turns in `trained`
+    positions.
 
     Args:
-        factor: above 1. trained: positions of the first training. low, high: turns in them; both 0: every turn is slower.
+        factor: above 1.
+        trained: positions of the first training.
+        low, high: turns in them; both 0: every turn is slower.
 
-    Source: Llama Team 2024 (arXiv 2407.21783), and the field ``rope_scaling`` of its configurations, types ``llama3`` and ``linear``.
+    Source: Llama Team 2024 (arXiv 2407.21783), and the field ``rope_scaling`` of its
+    configurations, types ``llama3`` and ``linear``.
     """
 
     factor: float
@@ -36,14 +43,17 @@ class LongerRotary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YarnRotary:
-    """YaRN: pairs that turn more than `fast` times in `trained` positions are as they were, those of less than `slow` are `factor` times
-    slower, and between the two in proportion to the number of the pair.
+    """YaRN: pairs that turn more than `fast` times in `trained` positions are as they were, those
+    of less than `slow` are `factor` times slower, and between the two in proportion to the number
+    of the pair.
 
     Args:
-        scale: of what is turned. whole: the numbers of the pairs at `fast` and `slow` turns are rounded outwards.
+        scale: of what is turned.
+        whole: the numbers of the pairs at `fast` and `slow` turns are rounded outwards.
 
-    Source: Peng et al. 2023 (arXiv 2309.00071), sections 3.2 and 3.4. The paper is in proportion to turns; the authors' code, and models
-    trained with it, are in proportion to the number of the pair.
+    Source: Peng et al. 2023 (arXiv 2309.00071), sections 3.2 and 3.4. The paper is in proportion to
+    turns; the authors' code, and models trained with it, are in proportion to the number of the
+    pair.
     """
 
     factor: float
@@ -56,9 +66,11 @@ class YarnRotary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicRotary:
-    """Dynamic NTK: a base that grows with a sequence of more than `trained` positions; up to that, positions as they were.
+    """Dynamic NTK: a base that grows with a sequence of more than `trained` positions; up to that,
+    positions as they were.
 
-    base' = base (factor length / trained - (factor - 1))^(d / (d - 2)) with d turned elements a head.
+    base' = base (factor length / trained - (factor - 1))^(d / (d - 2)) with d turned elements a
+    head.
 
     Source: Peng et al. 2023 (arXiv 2309.00071), section 3.3.
     """
@@ -69,7 +81,8 @@ class DynamicRotary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongRotary:
-    """LongRoPE: every pair has a factor of its own that it is slower by: `short` in sequences of up to `trained` positions, else `long`.
+    """LongRoPE: every pair has a factor of its own that it is slower by: `short` in sequences of up
+    to `trained` positions, else `long`.
 
     Args:
         scale: of what is turned, in both.
@@ -85,10 +98,11 @@ class LongRotary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProportionalRotary:
-    """The first pairs of a head, a `share` of all, turn as they would in a head that is turned whole; the others do not turn.
+    """The first pairs of a head, a `share` of all, turn as they would in a head that is turned
+    whole; the others do not turn.
 
-    Not as with `Settings.rope_share`, element i is turned with i + half of the whole head: of 8 elements and a share of 0.5, 0 with 4 and
-    1 with 5.
+    Not as with `Settings.rope_share`, element i is turned with i + half of the whole head: of 8
+    elements and a share of 0.5, 0 with 4 and 1 with 5.
 
     Args:
         factor: all of them turn so much slower.
@@ -108,13 +122,19 @@ class ImageInput:
     """How images come into a text.
 
     Args:
-        token: of the text, over which image tokens are written: its k-th place in a sample has the k-th of them.
-        patch: channels, rows and columns of pixels of a patch, in the order of the elements that its projection reads.
+        token: of the text, over which image tokens are written: its k-th place in a sample has the
+            k-th of them.
+        patch: channels, rows and columns of pixels of a patch, in the order of the elements that
+            its projection reads.
         frames: of a patch, behind its channels, or 0: it has none. An image is as many equal ones.
-        first: image tokens before the first that is written (a class token that only the tower reads: 1).
-        block: rows and columns of patches that become one image token. A tower's patches stand block by block, and row by row in a block.
-        in_blocks: so do those of the files of patches that the model's own processor makes; else row by row.
-        channels_last: the elements of a patch are its pixels' channels, pixel by pixel. spread: pixels of 0 to 1 are read as of -1 to 1.
+        first: image tokens before the first that is written (a class token that only the tower
+            reads: 1).
+        block: rows and columns of patches that become one image token. A tower's patches stand
+            block by block, and row by row in a block.
+        in_blocks: so do those of the files of patches that the model's own processor makes; else
+            row by row.
+        channels_last: the elements of a patch are its pixels' channels, pixel by pixel.
+        spread: pixels of 0 to 1 are read as of -1 to 1.
     """
 
     token: int
@@ -128,7 +148,9 @@ class ImageInput:
 
     @property
     def pixels(self) -> tuple[int, ...]:
-        """What the elements of a patch are: channels, frames where it has some, rows, columns; or channels last."""
+        """What the elements of a patch are: channels, frames where it has some, rows, columns; or
+        channels last.
+        """
         if self.channels_last:
             return (*self.patch[1:], self.patch[0])
         return (self.patch[0], *((self.frames,) if self.frames else ()), *self.patch[1:])
@@ -138,9 +160,15 @@ class ImageInput:
         return (positions - self.first) // (self.block[0] * self.block[1])
 
     def grid(self, patches: int) -> tuple[int, int] | None:
-        """Rows and columns of an image of so many patches, which are as many; None: such an image is not of whole blocks."""
+        """Rows and columns of an image of so many patches, which are as many; None: such an image
+        is not of whole blocks.
+        """
         side = isqrt(patches)
-        return (side, side) if side * side == patches and not any(side % size for size in self.block) else None
+        return (
+            (side, side)
+            if side * side == patches and not any(side % size for size in self.block)
+            else None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +176,12 @@ class GridRotary:
     """Rotary positions of a patch: a pair of elements turns by the patch's row, or by its column.
 
     Args:
-        axes: of the equal parts of a head's pairs: 0 = rows, 1 = columns, 2 = frames, of which an image is the first. Pair k of a part
-            turns at base^(-k / pairs of the part); pairs that are left over do not turn.
-        in_turns: parts lie in turns, pair by pair; else one behind the other. apart: each has as large a part of a head's
-            elements to itself, of which its pairs are halves.
+        axes: of the equal parts of a head's pairs: 0 = rows, 1 = columns, 2 = frames, of which an
+            image is the first. Pair k of a part turns at base^(-k / pairs of the part); pairs that
+            are left over do not turn.
+        in_turns: parts lie in turns, pair by pair; else one behind the other.
+        apart: each has as large a part of a head's elements to itself, of which its pairs are
+            halves.
 
     Source: of Kimi-VL's tower, Kimi Team 2025 (arXiv 2504.07491), section 2.1.
     """
@@ -163,12 +193,15 @@ class GridRotary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRotary:
-    """Rotary positions of a text with an image: a pair of elements turns by a token's time, its row or its column (`text_positions`).
+    """Rotary positions of a text with an image: a pair of elements turns by a token's time, its row
+    or its column (`text_positions`).
 
     Args:
-        rows, columns: so many pairs turn by them: of every three the second and the third, the first ones; all others turn by time.
+        rows, columns: so many pairs turn by them: of every three the second and the third, the
+            first ones; all others turn by time.
 
-    Source: Qwen Team 2025, Qwen3-VL (arXiv 2511.21631), section 2, and the field ``mrope_section`` of its configurations.
+    Source: Qwen Team 2025, Qwen3-VL (arXiv 2511.21631), section 2, and the field ``mrope_section``
+    of its configurations.
     """
 
     rows: int
@@ -180,10 +213,12 @@ class PositionGrid:
     """A table of learned positions that is a grid, stretched over the grid of an image's patches.
 
     Args:
-        rows, columns: of the table. cubic: by cubic convolution of 4 x 4 rows (else between 2 x 2, in proportion).
+        rows, columns: of the table.
+        cubic: by cubic convolution of 4 x 4 rows (else between 2 x 2, in proportion).
         corners: the corners of both grids are in one place; else their edges are.
 
-    Source of the cubic form: Keys 1981, Cubic convolution interpolation for digital image processing, with a = -0.75.
+    Source of the cubic form: Keys 1981, Cubic convolution interpolation for digital image
+    processing, with a = -0.75.
     """
 
     rows: int
@@ -199,7 +234,9 @@ class PositionGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionAxes:
-    """Two tables of learned positions of so many rows, one behind the other: a patch gets its column's of the first, and its row's."""
+    """Two tables of learned positions of so many rows, one behind the other: a patch gets its
+    column's of the first, and its row's.
+    """
 
     rows: int
 
@@ -214,31 +251,51 @@ class Settings:
     """What operators compute with beside sizes and parameters.
 
     Args:
-        rope_base: of rotary positions. longer: how they were made longer; None = not. rope_share: of a head's width, the first elements of
-            which are turned; not of latent attention. rope_pairs: published weights of latent attention have turned elements as pairs.
-        local_rope_base: of layers whose queries see a window, which then are not made longer; 0: they turn as all do.
+        rope_base: of rotary positions.
+        longer: how they were made longer; None = not.
+        rope_share: of a head's width, the first elements of which are turned; not of latent
+            attention.
+        rope_pairs: published weights of latent attention have turned elements as pairs.
+        local_rope_base: of layers whose queries see a window, which then are not made longer; 0:
+            they turn as all do.
         first_position: row of a table of learned positions that the first token reads.
-        eps: of norms. score_factor: of scores of attention, beside one over the root of a head's width. plain_scores: without that one.
+        eps: of norms.
+        score_factor: of scores of attention, beside one over the root of a head's width.
+        plain_scores: without that one.
         norms_centred: norms of the stream take the mean away even where they have no bias.
         embed_factor: of rows of the embedding, not where its table is tied to the head.
-        residual_factor: of what joins the stream of a layer. logits_factor: of logits. logits_cap: bound of logits x behind that,
-            cap tanh(x / cap); 0 = none.
+        residual_factor: of what joins the stream of a layer.
+        logits_factor: of logits.
+        logits_cap: bound of logits x behind that, cap tanh(x / cap); 0 = none.
         step_limits: between which steps of a scan with heads (Mamba-2) are kept.
-        gate_limit: of both halves of a clamped gate. gate_slope: of the sigmoid in it.
-        activation: what feed-forwards compute element by element, a name of `ACTIVATIONS`; empty: the usual one (`USUAL`).
-        shares_add_up: what a token's experts count is made to add up to one. share_factor: of what each of them counts.
+        gate_limit: of both halves of a clamped gate.
+        gate_slope: of the sigmoid in it.
+        activation: what feed-forwards compute element by element, a name of `ACTIVATIONS`; empty:
+            the usual one (`USUAL`).
+        shares_add_up: what a token's experts count is made to add up to one.
+        share_factor: of what each of them counts.
         sigmoid_scores: scores of experts are sigmoids, whether or not their choice is corrected.
-        bias_reach: distance from which on all keys of a direction have one learned bias (`Operator.distances`).
-        temper: (positions, strength) of queries that grow with their position p: 1 + strength ln(1 + floor((p + 1) / positions)).
-        padding_row: of the table of tokens, the row that gets no gradient from lookup and begins as zeros; None = every row learns.
-        load_balancing: coefficient of the load-balancing loss of all routers, which training adds; 0 = none.
-        router_noise: in training, a router and its experts read their input times random numbers from 1 - this to 1 + this; 0 = as it is.
-        dropout: (field, probability) of what the published class drops in training, which no step here does.
-        other_losses: (field, coefficient) of losses of routers that the configuration names and neither its class nor a step adds.
-        image: of a model whose tower's numbers are known; None = it reads no images, or only its sizes are known.
-        turns: of queries and keys of a tower, or of a text with images; None = by the position in the sequence. stretched: a tower's table
-            of positions, or tables; None = it has a row for every position.
-        own: of blocks that compute with other numbers, by name (an image tower, its projector), and of operators of a block.
+        bias_reach: distance from which on all keys of a direction have one learned bias
+            (`Operator.distances`).
+        temper: (positions, strength) of queries that grow with their position p: 1 + strength ln(1
+            + floor((p + 1) / positions)).
+        padding_row: of the table of tokens, the row that gets no gradient from lookup and begins as
+            zeros; None = every row learns.
+        load_balancing: coefficient of the load-balancing loss of all routers, which training adds;
+            0 = none.
+        router_noise: in training, a router and its experts read their input times random numbers
+            from 1 - this to 1 + this; 0 = as it is.
+        dropout: (field, probability) of what the published class drops in training, which no step
+            here does.
+        other_losses: (field, coefficient) of losses of routers that the configuration names and
+            neither its class nor a step adds.
+        image: of a model whose tower's numbers are known; None = it reads no images, or only its
+            sizes are known.
+        turns: of queries and keys of a tower, or of a text with images; None = by the position in
+            the sequence.
+        stretched: a tower's table of positions, or tables; None = it has a row for every position.
+        own: of blocks that compute with other numbers, by name (an image tower, its projector), and
+            of operators of a block.
     """
 
     rope_base: float = 10000.0
@@ -275,9 +332,22 @@ class Settings:
     own: tuple[tuple[str, Settings], ...] = ()
 
     def of_block(self, name: str) -> Settings:
-        """Those that a block computes with, or one of its operators that stands alone (``projector.up``), or an operator of this block."""
-        return next((settings for block, settings in self.own if name == block or name.startswith(f"{block}.")), self)
+        """Those that a block computes with, or one of its operators that stands alone
+        (``projector.up``), or an operator of this block.
+        """
+        return next(
+            (
+                settings
+                for block, settings in self.own
+                if name == block or name.startswith(f"{block}.")
+            ),
+            self,
+        )
 
     def of_layers(self, *, local: bool) -> Settings:
         """Those of layers with a window (`local`), or of the others."""
-        return replace(self, rope_base=self.local_rope_base, longer=None, local_rope_base=0.0) if local and self.local_rope_base else self
+        return (
+            replace(self, rope_base=self.local_rope_base, longer=None, local_rope_base=0.0)
+            if local and self.local_rope_base
+            else self
+        )

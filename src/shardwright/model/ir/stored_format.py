@@ -13,7 +13,8 @@ class StoredFormat:
 
     Args:
         method: name of the quantisation method ("fp8", "awq", ..).
-        weights: number format of the quantised weights; empty if no kernel of that format is priced.
+        weights: number format of the quantised weights; empty if no kernel of that format is
+            priced.
         activations: number format that the inputs of quantised layers are cast to.
         cache: number format of keys and values; empty if the configuration leaves it to the engine.
         attention: whether the projections before the attention are quantised.

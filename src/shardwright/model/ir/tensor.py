@@ -9,7 +9,9 @@ from shardwright.lazy_dataclass import dataclass
 
 
 class Dim(StrEnum):
-    """What a split may cut (DESIGN section 2). `WIDTH` is an operator's own width, `REPLICATE` cuts nothing."""
+    """What a split may cut (DESIGN section 2). `WIDTH` is an operator's own width, `REPLICATE` cuts
+    nothing.
+    """
 
     BATCH = "b"
     SEQUENCE = "s"
@@ -47,7 +49,8 @@ class Extent:
         size: elements, whole (unsplit).
         quantum: indivisible run in elements (head_dim for heads, 1 for a feed-forward width).
 
-    A split into more parts than there are runs gives every part one run (KV heads fewer than tp are copied).
+    A split into more parts than there are runs gives every part one run (KV heads fewer than tp are
+    copied).
     """
 
     dim: Dim
@@ -56,7 +59,9 @@ class Extent:
 
     def __post_init__(self) -> None:
         if self.size <= 0 or self.quantum <= 0 or self.size % self.quantum:
-            raise ValueError(f"extent {self.dim}: size {self.size} is not a positive multiple of {self.quantum}")
+            raise ValueError(
+                f"extent {self.dim}: size {self.size} is not a positive multiple of {self.quantum}"
+            )
 
     @property
     def runs(self) -> int:
@@ -69,7 +74,8 @@ class Parameter:
     """A weight tensor.
 
     Args:
-        name: unique within its block; a tied weight names its owner in `tied_to` (``block.parameter``) and is stored once.
+        name: unique within its block; a tied weight names its owner in `tied_to`
+            (``block.parameter``) and is stored once.
         extents: its shape.
         klass: selected by shard rules.
         trainable: frozen parameters have no gradient and no optimizer state.

@@ -27,7 +27,9 @@ def produced(operator: Operator | None, dim: Dim) -> str:
 
 
 def wanted(operator: Operator, dim: Dim) -> tuple[str, str]:
-    """Layout in which `operator` reads along an axis that cuts `dim`, and the layout of the cotangent that it returns."""
+    """Layout in which `operator` reads along an axis that cuts `dim`, and the layout of the
+    cotangent that it returns.
+    """
     if dim is Dim.REPLICATE:
         return WHOLE, WHOLE
     if dim in TOKEN_DIMS:
@@ -50,20 +52,31 @@ def axis_change(
     volume: Callable[[Operator], tuple[Size, ...]],
     shared: bool = False,
 ) -> Change | None:
-    """The change along one axis that cuts `cut` of the target's class and `source_cut` of the source's; None if nothing moves.
+    """The change along one axis that cuts `cut` of the target's class and `source_cut` of the
+    source's; None if nothing moves.
 
     Args:
-        volume: bytes of the tensor as one of its ends holds it. shared: every member reads all of it, for its own part of the axis.
+        volume: bytes of the tensor as one of its ends holds it.
+        shared: every member reads all of it, for its own part of the axis.
     """
     made = produced(source, source_cut)
     need, cotangent = wanted(target, cut)
     split = need not in (WHOLE, Dim.SEQUENCE.value)
-    if shared or (made == WHOLE and source is not None and split and not any(e.dim.value == need for e in source.writes)):
-        # A whole tensor that every member reads for its own heads: each returns a part of the sum; of its own tokens it returns a slice.
+    if shared or (
+        made == WHOLE
+        and source is not None
+        and split
+        and not any(e.dim.value == need for e in source.writes)
+    ):
+        # A whole tensor that every member reads for its own heads: each returns a part of the sum;
+        # of its own tokens it returns a slice.
         need, cotangent = WHOLE, PARTIAL
     if source is not None and source.kind is target.kind is OperatorKind.RESIDUAL:
         need = made
-    forward, backward = transition(made, need), transition(cotangent, WHOLE if made == PARTIAL else made)
+    forward, backward = (
+        transition(made, need),
+        transition(cotangent, WHOLE if made == PARTIAL else made),
+    )
     if forward is None and backward is None:
         return None
     gathered, local = volume(_column_side(source, target)), volume(target)

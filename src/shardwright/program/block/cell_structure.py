@@ -1,4 +1,6 @@
-"""How the operators of a block are cut on one device of a general plan's stage: sizes are numbers, moves name devices."""
+"""How the operators of a block are cut on one device of a general plan's stage: sizes are numbers,
+moves name devices.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.placement import Change
 from shardwright.program.block.shared_keys import backs
 from shardwright.program.block.sizes import Size
-from shardwright.program.layout.cells import Cell, StageCells, cut_dims, image, indices, interval, token_box
+from shardwright.program.layout.cells import (
+    Cell,
+    StageCells,
+    cut_dims,
+    image,
+    indices,
+    interval,
+    token_box,
+)
 from shardwright.program.layout.layout import Box, Holding, Layout, count, intersection
 from shardwright.program.layout.projection import TOKENS, projection
 from shardwright.program.layout.replica import replica
@@ -34,7 +44,9 @@ class CellStructure:
     """One device of a stage (a `Placing`).
 
     Args:
-        stage: the cells of all its devices. device: counted from the stage's first. length: positions of the main sequence.
+        stage: the cells of all its devices.
+        device: counted from the stage's first.
+        length: positions of the main sequence.
         island: devices a node, for the choice of senders.
     """
 
@@ -50,7 +62,11 @@ class CellStructure:
     @property
     def sequence_parallel(self) -> bool:
         """The stream holds fewer tokens than the products work on."""
-        return 0 < self._count(OperatorClass.STREAM, self.length) < self._count(OperatorClass.MLP, self.length)
+        return (
+            0
+            < self._count(OperatorClass.STREAM, self.length)
+            < self._count(OperatorClass.MLP, self.length)
+        )
 
     @property
     def gather(self) -> bool:
@@ -59,10 +75,14 @@ class CellStructure:
 
     @property
     def routed(self) -> bool:
-        """The device's experts serve tokens of other devices, or it has whole ones (or none): nobody shares tokens and experts with it."""
+        """The device's experts serve tokens of other devices, or it has whole ones (or none):
+        nobody shares tokens and experts with it.
+        """
         if self.cell(OperatorClass.EXPERTS) is None:
             return True
-        if self._count(OperatorClass.EXPERTS, self.length) > self._count(OperatorClass.ROUTER, self.length):
+        if self._count(OperatorClass.EXPERTS, self.length) > self._count(
+            OperatorClass.ROUTER, self.length
+        ):
             return True
         return len(_coset(self)) == 1
 
@@ -92,23 +112,36 @@ class CellStructure:
         return high - low
 
     def dispatched(self, operator: Operator, length: int) -> Size:
-        """Routed copies on the device: topk of each token that its experts serve, by its share of the experts (rounded up)."""
+        """Routed copies on the device: topk of each token that its experts serve, by its share of
+        the experts (rounded up).
+        """
         assert operator.experts is not None
         region = self._count(OperatorClass.EXPERTS, length)
-        return Size(times=-(-region * operator.experts.topk * self._experts(operator) // operator.experts.experts))
+        return Size(
+            times=-(
+                -region
+                * operator.experts.topk
+                * self._experts(operator)
+                // operator.experts.experts
+            )
+        )
 
     def served_tokens(self, length: int) -> Size:
         """See `Placing.served_tokens`."""
         return self.tokens(OperatorClass.EXPERTS, length)
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
-        """See `Placing.sent_copies`: tokens go to experts in equal shares, what stays on the device is not sent."""
+        """See `Placing.sent_copies`: tokens go to experts in equal shares, what stays on the device
+        is not sent.
+        """
         assert operator.experts is not None
         group, all_experts = self.expert_groups()[0], operator.experts.experts
         others = [replace(self, device=d) for d in group if d != self.device]
         if not others:
             return Size(times=0)
-        given = self._count(OperatorClass.ROUTER, length) * sum(other.held_experts(operator) for other in others)
+        given = self._count(OperatorClass.ROUTER, length) * sum(
+            other.held_experts(operator) for other in others
+        )
         gotten = self.held_experts(operator) * sum(other.router_tokens(length) for other in others)
         busiest = max(given, gotten) * operator.experts.topk
         return Size(times=-(-busiest * len(group) // (all_experts * len(others))))
@@ -123,7 +156,11 @@ class CellStructure:
 
     def gathered_copies(self, operator: Operator, length: int) -> Size:
         """The routed copies of all devices that share its experts: all that these experts work on."""
-        return self.dispatched(operator, length) if self.cell(OperatorClass.EXPERTS) is not None else Size(times=0)
+        return (
+            self.dispatched(operator, length)
+            if self.cell(OperatorClass.EXPERTS) is not None
+            else Size(times=0)
+        )
 
     def coset_tokens(self, length: int) -> Size:
         """See `Placing.coset_tokens`."""
@@ -139,7 +176,9 @@ class CellStructure:
         return Size(times=sum(self._parts(operator, lengths)))
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
-        """Its own part first, then those of the devices before it in the ring; the last hop's is that of the device behind."""
+        """Its own part first, then those of the devices before it in the ring; the last hop's is
+        that of the device behind.
+        """
         parts = self._parts(operator, lengths)
         if len(set(parts)) == 1:
             return (Size(times=parts[0]),)
@@ -149,7 +188,9 @@ class CellStructure:
     def _parts(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[int, ...]:
         """Tokens of each device of the core's group."""
         group = self.members(operator, Dim.SEQUENCE) or (self.device,)
-        return tuple(sum(replace(self, device=d)._count(operator.klass, n) for n in lengths) for d in group)
+        return tuple(
+            sum(replace(self, device=d)._count(operator.klass, n) for n in lengths) for d in group
+        )
 
     def own_region(self) -> Box:
         """Tokens that the device's experts serve, or else that it routes or makes."""
@@ -158,25 +199,34 @@ class CellStructure:
         return self.region(cell) if cell is not None else ((), ())
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Devices with other experts for the same tokens (or that only own such tokens), and with other parts of the same experts."""
+        """Devices with other experts for the same tokens (or that only own such tokens), and with
+        other parts of the same experts.
+        """
         experts = self.stage.cells.get(OperatorClass.EXPERTS, {})
         mine = self.own_region()
         coset = _coset(self)
-        alone = [d for d, c in self.stage.cells.get(OperatorClass.ROUTER, {}).items() if d not in experts and _covers(mine, self.region(c))]
+        alone = [
+            d
+            for d, c in self.stage.cells.get(OperatorClass.ROUTER, {}).items()
+            if d not in experts and _covers(mine, self.region(c))
+        ]
         own = experts.get(self.device)
         if own is None:
             return tuple(sorted({*coset, *alone, self.device})), ()
         held, inner = own.way(Dim.EXPERTS), own.way(Dim.FFN, Dim.WIDTH)
         across = [d for d in coset if experts[d].way(Dim.FFN, Dim.WIDTH) == inner]
         inside = [d for d in coset if experts[d].way(Dim.EXPERTS) == held]
-        return tuple(sorted({*across, *alone})), tuple(sorted(inside)) if len(inside) > 1 else (self.device,)
+        return tuple(sorted({*across, *alone})), (
+            tuple(sorted(inside)) if len(inside) > 1 else (self.device,)
+        )
 
     def region(self, cell: Cell) -> Box:
         """Tokens of a cell."""
         return token_box(cell, samples=self.stage.samples, length=self.length)
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
-        """One device for each part of `dim` of `operator` that is the device's own in everything else; () if it is whole.
+        """One device for each part of `dim` of `operator` that is the device's own in everything
+        else; () if it is whole.
 
         The j-th copies of all parts belong together, so that all members see one group.
         """
@@ -189,7 +239,11 @@ class CellStructure:
             cuts = cut_dims(cell, operator)
             batch, sequence, part = cell.way(Dim.BATCH), cell.way(Dim.SEQUENCE), cuts.pop(dim, ())
             along = dim is Dim.SEQUENCE
-            return (batch, () if along else sequence, tuple(cuts.items())), sequence if along else part
+            return (
+                batch,
+                () if along else sequence,
+                tuple(cuts.items()),
+            ), (sequence if along else part)
 
         same, own = split(mine)
         copies: dict[object, list[int]] = {}
@@ -198,7 +252,11 @@ class CellStructure:
             if tokens == same:
                 copies.setdefault(part, []).append(device)
         index = copies[own].index(self.device)
-        return tuple(sorted(found[index % len(found)] for found in copies.values())) if len(copies) > 1 else (self.device,)
+        return (
+            tuple(sorted(found[index % len(found)] for found in copies.values()))
+            if len(copies) > 1
+            else (self.device,)
+        )
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
         """The cells say it themselves."""
@@ -209,39 +267,78 @@ class CellStructure:
         return self.cell(operator.klass) is not None
 
     def changes(
-        self, source: Operator | None, target: Operator, *, length: int, element: int, memory_length: int = 0
+        self,
+        source: Operator | None,
+        target: Operator,
+        *,
+        length: int,
+        element: int,
+        memory_length: int = 0,
     ) -> tuple[Change, ...]:
-        """What the tensor goes through for this device: the steps of `transition` that it takes part in."""
+        """What the tensor goes through for this device: the steps of `transition` that it takes
+        part in.
+        """
         extents = source.writes if source is not None else target.reads
         maker = source if source is not None else stream_operator(extents)
-        if maker.klass is target.klass is OperatorClass.STREAM and maker.kind is not OperatorKind.NORM:
+        if (
+            maker.klass is target.klass is OperatorClass.STREAM
+            and maker.kind is not OperatorKind.NORM
+        ):
             return ()
         result: list[Change] = []
         for extent in dict.fromkeys(extents):
             repeats = extents.count(extent)
-            made, wanted = made_layout(self.stage, maker, extent, length), wanted_layout(self.stage, target, extent, length)
-            ways = [(made, wanted, True), *((b.source, b.wanted, False) for b in backs(self.stage, maker, target, extent, length))]
+            made, wanted = (
+                made_layout(self.stage, maker, extent, length),
+                wanted_layout(self.stage, target, extent, length),
+            )
+            ways = [
+                (made, wanted, True),
+                *(
+                    (b.source, b.wanted, False)
+                    for b in backs(self.stage, maker, target, extent, length)
+                ),
+            ]
             for source_layout, wanted_part, forward in ways:
                 between = id(source_layout), id(wanted_part)
                 found = _steps(Same(source_layout), Same(wanted_part), self.device, self.island)
-                result += _changes(found, self.device, element * repeats, forward=forward, between=between)
+                result += _changes(
+                    found, self.device, element * repeats, forward=forward, between=between
+                )
         return _merged(result)
 
 
-def on_replica(cells: StageCells, device: int, *, length: int, island: int = 0) -> tuple[CellStructure, int]:
-    """A device of a stage among those that may share samples, and what its number is counted from there; see `replica`."""
+def on_replica(
+    cells: StageCells, device: int, *, length: int, island: int = 0
+) -> tuple[CellStructure, int]:
+    """A device of a stage among those that may share samples, and what its number is counted from
+    there; see `replica`.
+    """
     near = replica(cells, device, max(island, 1))
-    return CellStructure(stage=near.cells, device=device - near.first, length=length, island=island), near.first
+    return (
+        CellStructure(stage=near.cells, device=device - near.first, length=length, island=island),
+        near.first,
+    )
 
 
 @lru_cache(maxsize=16384)
-def _steps(source: Same[Layout], wanted: Same[Layout], device: int, island: int) -> Transition | None:
-    """The transition of what a device exchanges with others; None if it has what it needs and nobody asks."""
+def _steps(
+    source: Same[Layout], wanted: Same[Layout], device: int, island: int
+) -> Transition | None:
+    """The transition of what a device exchanges with others; None if it has what it needs and
+    nobody asks.
+    """
     near = component(device, source.value, wanted.value)
-    return None if near is None else transition(*near, islands=regular((island,))[0] if island else None)
+    return (
+        None
+        if near is None
+        else transition(*near, islands=regular((island,))[0] if island else None)
+    )
 
 
-_KINDS = {kind: Collective(kind.value) for kind in StepKind if kind is not StepKind.REDUCE} | {StepKind.REDUCE: Collective.BROADCAST}
+_KINDS = {kind: Collective(kind.value) for kind in StepKind if kind is not StepKind.REDUCE} | {
+    StepKind.REDUCE: Collective.BROADCAST
+}
 """Collectives as they are priced: a reduction to one member costs what its transpose does."""
 
 
@@ -251,16 +348,26 @@ def _tokens_of(stage: StageCells, device: int, klass: OperatorClass, length: int
     cell = stage.cells.get(klass, {}).get(device)
     if cell is None:
         return 0
-    return count(indices(cell.way(Dim.BATCH), stage.samples)) * count(indices(cell.way(Dim.SEQUENCE), length))
+    return count(indices(cell.way(Dim.BATCH), stage.samples)) * count(
+        indices(cell.way(Dim.SEQUENCE), length)
+    )
 
 
 @lru_cache(maxsize=4096)
 def _coset(one: CellStructure) -> tuple[int, ...]:
-    """Devices whose experts serve the tokens that the device's own serve (or that it routes), or some of them."""
+    """Devices whose experts serve the tokens that the device's own serve (or that it routes), or
+    some of them.
+    """
     tokens = projection(one.stage, OperatorClass.EXPERTS, TOKENS)
     mine = one.own_region()
-    served = [_covers(region, mine) or _covers(mine, region) for region in map(one.region, tokens.cells)]
-    return tuple(d for d, number in zip(tokens.devices.tolist(), tokens.number.tolist(), strict=True) if served[number])
+    served = [
+        _covers(region, mine) or _covers(mine, region) for region in map(one.region, tokens.cells)
+    ]
+    return tuple(
+        d
+        for d, number in zip(tokens.devices.tolist(), tokens.number.tolist(), strict=True)
+        if served[number]
+    )
 
 
 def _covers(one: Box, other: Box) -> bool:
@@ -268,7 +375,9 @@ def _covers(one: Box, other: Box) -> bool:
 
 
 def component(device: int, source: Layout, wanted: Layout) -> tuple[Layout, Layout] | None:
-    """The holdings that exchange something with `device`, directly or through others; None if it neither needs nor gives anything."""
+    """The holdings that exchange something with `device`, directly or through others; None if it
+    neither needs nor gives anything.
+    """
     if source == wanted:
         return None
     held: dict[int, list[Holding]] = {}
@@ -284,17 +393,29 @@ def component(device: int, source: Layout, wanted: Layout) -> tuple[Layout, Layo
     lacking = _by_samples(tuple(w for ws in needs.values() for w in ws))
     reached, frontier = {device}, [device]
     while frontier:
-        found = {d for box in {w.box for one in frontier for w in needs.get(one, ())} for d in _meeting(box, offers)}
-        found |= {d for box in {h.box for one in frontier for h in held.get(one, ())} for d in _meeting(box, lacking)}
+        found = {
+            d
+            for box in {w.box for one in frontier for w in needs.get(one, ())}
+            for d in _meeting(box, offers)
+        }
+        found |= {
+            d
+            for box in {h.box for one in frontier for h in held.get(one, ())}
+            for d in _meeting(box, lacking)
+        }
         frontier = sorted(found - reached)
         reached |= found
     if len(reached) == 1:
         return None
-    return tuple(h for h in source if h.device in reached), tuple(w for w in wanted if w.device in reached)
+    return tuple(h for h in source if h.device in reached), tuple(
+        w for w in wanted if w.device in reached
+    )
 
 
 def _by_samples(layout: Layout) -> dict[Box, dict[Box, list[int]]]:
-    """Devices by the samples of their boxes, and by the whole box: most pairs of devices differ in samples already."""
+    """Devices by the samples of their boxes, and by the whole box: most pairs of devices differ in
+    samples already.
+    """
     result: dict[Box, dict[Box, list[int]]] = {}
     for h in layout:
         result.setdefault(h.box[:1], {}).setdefault(h.box, []).append(h.device)
@@ -311,7 +432,10 @@ def _meeting(box: Box, layout: dict[Box, dict[Box, list[int]]]) -> Iterator[int]
 
 
 def _satisfied(wanted: Holding, held: list[Holding]) -> bool:
-    return any(h.part is None and (h.box == wanted.box or intersection(h.box, wanted.box) == wanted.box) for h in held)
+    return any(
+        h.part is None and (h.box == wanted.box or intersection(h.box, wanted.box) == wanted.box)
+        for h in held
+    )
 
 
 def _merged(changes: list[Change]) -> tuple[Change, ...]:
@@ -339,7 +463,9 @@ def _step(change: Change) -> int:
     return number
 
 
-def _changes(found: Transition | None, device: int, element: int, *, forward: bool, between: tuple[int, int]) -> list[Change]:
+def _changes(
+    found: Transition | None, device: int, element: int, *, forward: bool, between: tuple[int, int]
+) -> list[Change]:
     """The steps in which `device` takes part, each as a change of one direction."""
     result: list[Change] = []
     for number, step in enumerate(found.steps if found is not None else ()):

@@ -1,8 +1,10 @@
-"""Bytes that eager PyTorch's chains of kernels move for an element of a 2-byte tensor: counted operator by operator, nothing fitted.
+"""Bytes that eager PyTorch's chains of kernels move for an element of a 2-byte tensor: counted
+operator by operator, nothing fitted.
 
-Each kernel reads its inputs and writes its output once; a cast to fp32 is a kernel of its own. Sources: RMSNorm in fp32 (InternEvo
-internlm/model/ops/norm.py; torchtitan v0.1.0 models/norms.py), rotary embedding on complex numbers, silu(gate) * up and cross-entropy of
-logits.float() (torchtitan v0.1.0 models/llama, components/loss.py); PyTorch's formulas of pow, mean, rsqrt and silu backward
+Each kernel reads its inputs and writes its output once; a cast to fp32 is a kernel of its own.
+Sources: RMSNorm in fp32 (InternEvo internlm/model/ops/norm.py; torchtitan v0.1.0 models/norms.py),
+rotary embedding on complex numbers, silu(gate) * up and cross-entropy of logits.float() (torchtitan
+v0.1.0 models/llama, components/loss.py); PyTorch's formulas of pow, mean, rsqrt and silu backward
 (tools/autograd/derivatives.yaml), from memory.
 """
 
@@ -17,8 +19,11 @@ CAST: Final = 2 + 4
 
 NORM_FORWARD: Final = CAST + (4 + 4) + 4 + (4 + 4) + CAST + (2 + 2)
 """RMSNorm: to fp32, square, mean, times the inverse root, back, times the gain: 36."""
-NORM_BACKWARD: Final = (2 + 2) + CAST + (4 + 4) + (8 + 4) + 4 + 4 + (4 + 4) + (4 + 4) + (8 + 4) + (8 + 4) + CAST
-"""Gain; cast; both factors of the product, one summed a row; mean spread; square (a power, a factor, a product); their sum; cast: 84."""
+NORM_BACKWARD: Final = (
+    (2 + 2) + CAST + (4 + 4) + (8 + 4) + 4 + 4 + (4 + 4) + (4 + 4) + (8 + 4) + (8 + 4) + CAST
+)
+"""Gain; cast; both factors of the product, one summed a row; mean spread; square (a power, a
+factor, a product); their sum; cast: 84."""
 NORM_GAIN: Final = (4 + 2) + 2
 """Gradient of the gain: a product and its sum: 8."""
 FP32_NORM_FORWARD: Final = CAST + (4 + 2)
@@ -38,10 +43,11 @@ LOSS_FORWARD: Final = CAST + (4 + 4)
 LOSS_BACKWARD: Final = 4 + (8 + 4) + CAST
 """Zeros for the gradient of the picked entries, log-softmax, cast: 22."""
 DIVERGENCE_FORWARD: Final = 2 * (CAST + (4 + 4) + (4 + 4)) + (4 + 4) + (8 + 4) + (8 + 4) + 4
-"""Divergence from a teacher, a word of the vocabulary: both logits to fp32, over the temperature, log-softmax; exp(target), target - input,
-their product and its sum: 80.
+"""Divergence from a teacher, a word of the vocabulary: both logits to fp32, over the temperature,
+log-softmax; exp(target), target - input, their product and its sum: 80.
 
-Source: ModelOpt, torch/distill/plugins/megatron.py at 3093b8a57f42 (`LogitsKLLoss.forward`), read; PyTorch, aten/src/ATen/native/Loss.cpp
-(`kl_div`), from memory."""
+Source: ModelOpt, torch/distill/plugins/megatron.py at 3093b8a57f42 (`LogitsKLLoss.forward`), read;
+PyTorch, aten/src/ATen/native/Loss.cpp (`kl_div`), from memory."""
 DIVERGENCE_BACKWARD: Final = (4 + 4) + (4 + 4) + (8 + 4) + (4 + 4) + CAST
-"""Of the model's own logits alone: the product with exp(target), its sign, log-softmax, the temperature, cast: 42."""
+"""Of the model's own logits alone: the product with exp(target), its sign, log-softmax, the
+temperature, cast: 42."""

@@ -1,4 +1,6 @@
-"""How a grid cuts each operator class: axes and the dims they cut. Degrees are not part of it (an axis of degree one costs nothing)."""
+"""How a grid cuts each operator class: axes and the dims they cut. Degrees are not part of it (an
+axis of degree one costs nothing).
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,16 @@ def _tokens(sequence_parallel: bool, routed: bool, klass: OperatorClass, length:
 
 
 @lru_cache(maxsize=8192)
-def _part(sequence_parallel: bool, routed: bool, extent: Same[Extent], of: Same[Operator], once: bool) -> Size:
+def _part(
+    sequence_parallel: bool, routed: bool, extent: Same[Extent], of: Same[Operator], once: bool
+) -> Size:
     operator, runs = of.value, extent.value
     cuts = _cuts(sequence_parallel, routed, operator.klass)
-    axes = () if runs.dim is Dim.SEQUENCE else tuple(c.axis for c in cuts if resolved(c.dim, operator) is runs.dim)
+    axes = (
+        ()
+        if runs.dim is Dim.SEQUENCE
+        else tuple(c.axis for c in cuts if resolved(c.dim, operator) is runs.dim)
+    )
     return Size(factors=(Factor(runs=runs.runs, quantum=runs.quantum, axes=axes, once=once),))
 
 
@@ -57,8 +65,10 @@ class Structure:
     Args:
         sequence_parallel: stream is cut on s by tp (else copied).
         gather: ring members gather keys instead of passing them round.
-        routed: experts have their own mesh (etp, ep, edp), tokens are dispatched; else they are cut like the MLP by tp.
-        shared_keys: tp leaves a device one key head, which all members of ``ulysses`` read for their own query heads.
+        routed: experts have their own mesh (etp, ep, edp), tokens are dispatched; else they are cut
+            like the MLP by tp.
+        shared_keys: tp leaves a device one key head, which all members of ``ulysses`` read for
+            their own query heads.
     """
 
     sequence_parallel: bool = False
@@ -67,7 +77,9 @@ class Structure:
     shared_keys: bool = False
 
     def cuts(self, klass: OperatorClass) -> tuple[AxisCut, ...]:
-        """Axes that cut operators of `klass`, outermost first (the batch axis is already in the microbatch's size)."""
+        """Axes that cut operators of `klass`, outermost first (the batch axis is already in the
+        microbatch's size).
+        """
         return _cuts(self.sequence_parallel, self.routed, klass)
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
@@ -88,7 +100,9 @@ class Structure:
 
     def served_tokens(self, length: int) -> Size:
         """Tokens of its coset; its own where the experts are cut like the MLP."""
-        return self.coset_tokens(length) if self.routed else self.tokens(OperatorClass.EXPERTS, length)
+        return (
+            self.coset_tokens(length) if self.routed else self.tokens(OperatorClass.EXPERTS, length)
+        )
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
         """topk of each token: all members have as many."""
@@ -127,8 +141,8 @@ class Structure:
         return ()
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
-        """See `Placing.summed_along`: a norm's gain along tp where it works on other tokens, a bias along the axis that cuts its
-        product.
+        """See `Placing.summed_along`: a norm's gain along tp where it works on other tokens, a bias
+        along the axis that cuts its product.
         """
         held = {e.dim for e in parameter.extents}
         present = {e.dim for e in (*operator.reads, *operator.writes)}
@@ -147,28 +161,51 @@ class Structure:
         return True
 
     def changes(
-        self, source: Operator | None, target: Operator, *, length: int, element: int, memory_length: int = 0
+        self,
+        source: Operator | None,
+        target: Operator,
+        *,
+        length: int,
+        element: int,
+        memory_length: int = 0,
     ) -> tuple[Change, ...]:
         """One change an axis at most, and one of key heads that all members of ``ulysses`` read.
 
-        Keys with several readers, but not all, move once here: how each reader gets them the plan knows, and no way moves less.
+        Keys with several readers, but not all, move once here: how each reader gets them the plan
+        knows, and no way moves less.
         """
         extents = source.writes if source is not None else target.reads
-        source_cuts = {c.axis: c.dim for c in self.cuts(source.klass if source is not None else OperatorClass.STREAM)}
-        keys = [e for e in extents if target.attention is not None and e.runs < reference_runs(target, e.dim)]
+        source_cuts = {
+            c.axis: c.dim
+            for c in self.cuts(source.klass if source is not None else OperatorClass.STREAM)
+        }
+        keys = [
+            e
+            for e in extents
+            if target.attention is not None and e.runs < reference_runs(target, e.dim)
+        ]
         shared = keys if self.shared_keys else []
 
         def volume_of(some: list[Extent]) -> Callable[[Operator], tuple[Size, ...]]:
             once = [e in keys and not self.shared_keys for e in some]
             return lambda holder: tuple(
-                self.tokens(holder.klass, length) * self.part(e, holder, once=o).scaled(element) for e, o in zip(some, once, strict=True)
+                self.tokens(holder.klass, length) * self.part(e, holder, once=o).scaled(element)
+                for e, o in zip(some, once, strict=True)
             )
 
         found = []
         for cut in (c for c in self.cuts(target.klass) if c.axis != "ring"):
-            change = partial(axis_change, cut.axis, source=source, source_cut=source_cuts[cut.axis], target=target)
+            change = partial(
+                axis_change,
+                cut.axis,
+                source=source,
+                source_cut=source_cuts[cut.axis],
+                target=target,
+            )
             whole = shared if cut.axis == "ulysses" and cut.dim is Dim.HEADS else []
-            found.append(change(cut=cut.dim, volume=volume_of([e for e in extents if e not in whole])))
+            found.append(
+                change(cut=cut.dim, volume=volume_of([e for e in extents if e not in whole]))
+            )
             if whole:
                 found.append(change(cut=cut.dim, volume=volume_of(whole), shared=True))
         return tuple(change for change in found if change is not None)

@@ -1,6 +1,7 @@
 """The kernels that each kind of operator runs in F, I and W, with symbolic local sizes.
 
-Backward GEMMs have their own shapes: input gradient (m, k, n), weight gradient (n, k, m) over tokens.
+Backward GEMMs have their own shapes: input gradient (m, k, n), weight gradient (n, k, m) over
+tokens.
 """
 
 from __future__ import annotations
@@ -23,21 +24,32 @@ class Local:
     """An operator's local sizes on one device.
 
     Args:
-        tokens: query tokens. reads, writes: elements a token of each extent. context: tokens of the whole sequence of keys.
-        element: bytes of an activation element. scores_fused: attention never writes its scores.
-        keys_passed: they come round a ring. dropout: masks are drawn.
-        experts: local experts (GROUPED_LINEAR). expert_tokens: tokens of one local expert.
+        tokens: query tokens.
+        reads, writes: elements a token of each extent.
+        context: tokens of the whole sequence of keys.
+        element: bytes of an activation element.
+        scores_fused: attention never writes its scores.
+        keys_passed: they come round a ring.
+        dropout: masks are drawn.
+        experts: local experts (GROUPED_LINEAR).
+        expert_tokens: tokens of one local expert.
         heads: local query heads (or scan heads).
-        own_sums: gradients of biases and of inputs with several readers are summed by kernels of their own.
-        fused_accumulate: weight gradients add into fp32 copies in the GEMM. loss_bytes: traffic of the loss, bytes an element.
+        own_sums: gradients of biases and of inputs with several readers are summed by kernels of
+            their own.
+        fused_accumulate: weight gradients add into fp32 copies in the GEMM.
+        loss_bytes: traffic of the loss, bytes an element.
         native_loss: the loss is one kernel.
-        added_bytes: bytes an element of the accumulated gradients that a kernel of its own adds to; 0 = none does.
-        eager: element-wise kernels are those of eager PyTorch. fused_chains: but norms, rotary embeddings and gated
-            activations are one each. fp32_norms: a norm reads a copy in fp32.
-        by_row: permutations and the loss are Triton kernels, one program a row. indexed: permutations are PyTorch's own kernels.
+        added_bytes: bytes an element of the accumulated gradients that a kernel of its own adds to;
+            0 = none does.
+        eager: element-wise kernels are those of eager PyTorch.
+        fused_chains: but norms, rotary embeddings and gated activations are one each.
+        fp32_norms: a norm reads a copy in fp32.
+        by_row: permutations and the loss are Triton kernels, one program a row.
+        indexed: permutations are PyTorch's own kernels.
         apart: clamps and biases of experts are kernels of their own (`apart`).
         router_kernels: of a forward of the router; 0 = not counted.
-        loss_traffic: exact traffic of the loss, bytes an element; 0 = `loss_bytes` times the passes of element-wise kernels.
+        loss_traffic: exact traffic of the loss, bytes an element; 0 = `loss_bytes` times the passes
+            of element-wise kernels.
     """
 
     tokens: Size
@@ -67,22 +79,32 @@ class Local:
 
 
 def _linear(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    # The input gradient has shape (m, k, n): `n` and `k` stay as in forward and the cost formula swaps them, because a fused
-    # projection's n is a sum and `Size` has no sums.
+    # The input gradient has shape (m, k, n): `n` and `k` stay as in forward and the cost formula
+    # swaps them, because a fused projection's n is a sum and `Size` has no sums.
     k = x.reads[0]
     for extra in x.reads[1:]:
         k = k * extra
     return (
         BlockWork(operator=o.name, phase=Phase.F, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k),
         BlockWork(operator=o.name, phase=Phase.I, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k),
-        BlockWork(operator=o.name, phase=Phase.W, kernel=Kernel.GEMM, m=x.tokens, n=x.writes, k=k, accumulate=x.fused_accumulate),
+        BlockWork(
+            operator=o.name,
+            phase=Phase.W,
+            kernel=Kernel.GEMM,
+            m=x.tokens,
+            n=x.writes,
+            k=k,
+            accumulate=x.fused_accumulate,
+        ),
         *(_sums(o, x, k) if x.own_sums else ()),
         *_added(o, x, tuple(n * k for n in x.writes)),
     )
 
 
 def _added(o: Operator, x: Local, elements: tuple[Size, ...]) -> tuple[BlockWork, ...]:
-    """A weight gradient read back from memory and added to the accumulated one, where no GEMM does it in its epilogue."""
+    """A weight gradient read back from memory and added to the accumulated one, where no GEMM does
+    it in its epilogue.
+    """
     if not x.added_bytes:
         return ()
     return (
@@ -98,13 +120,19 @@ def _added(o: Operator, x: Local, elements: tuple[Size, ...]) -> tuple[BlockWork
 
 
 def _sums(o: Operator, x: Local, k: Size) -> tuple[BlockWork, ...]:
-    """Gradients of a bias (read once), and of an input that several projections read (a sum, or a join of parts, for each but one)."""
+    """Gradients of a bias (read once), and of an input that several projections read (a sum, or a
+    join of parts, for each but one).
+    """
     works = []
     if any(".bias" in p.name for p in o.parameters):
         works.append(_element(o, Phase.W, _per_token(x, x.writes), (), x.element, native=True))
     if len(x.writes) > 1:
         width = x.tokens * k
-        works.append(_element(o, Phase.I, (width, width), (width,), x.element * (len(x.writes) - 1), native=True))
+        works.append(
+            _element(
+                o, Phase.I, (width, width), (width,), x.element * (len(x.writes) - 1), native=True
+            )
+        )
     return tuple(works)
 
 
@@ -114,16 +142,49 @@ def _grouped(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     k, g, m = x.reads[0], x.experts, x.expert_tokens
     kernel = Kernel.GROUPED_GEMM
     return (
-        BlockWork(operator=o.name, phase=Phase.F, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True),
-        BlockWork(operator=o.name, phase=Phase.I, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True),
-        BlockWork(operator=o.name, phase=Phase.W, kernel=kernel, m=m, n=x.writes, k=k, groups=g, apart=True, accumulate=x.fused_accumulate),
+        BlockWork(
+            operator=o.name,
+            phase=Phase.F,
+            kernel=kernel,
+            m=m,
+            n=x.writes,
+            k=k,
+            groups=g,
+            apart=True,
+        ),
+        BlockWork(
+            operator=o.name,
+            phase=Phase.I,
+            kernel=kernel,
+            m=m,
+            n=x.writes,
+            k=k,
+            groups=g,
+            apart=True,
+        ),
+        BlockWork(
+            operator=o.name,
+            phase=Phase.W,
+            kernel=kernel,
+            m=m,
+            n=x.writes,
+            k=k,
+            groups=g,
+            apart=True,
+            accumulate=x.fused_accumulate,
+        ),
         *_added(o, x, tuple(n * k * g for n in x.writes)),
-        *(bias_works(o, elements=x.tokens * x.writes[0], experts=g, element=x.element) if x.apart and has_late_bias(o) else ()),
+        *(
+            bias_works(o, elements=x.tokens * x.writes[0], experts=g, element=x.element)
+            if x.apart and has_late_bias(o)
+            else ()
+        ),
     )
 
 
 def adapter_works(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    """Kernels of y += (x A) B beside a product: two products in each phase, and the sums of outputs and of input gradients.
+    """Kernels of y += (x A) B beside a product: two products in each phase, and the sums of outputs
+    and of input gradients.
 
     The input gradient of B, which the weight gradient of A needs too, is kept between them.
     """
@@ -131,9 +192,18 @@ def adapter_works(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     rank = Size(times=o.rank)
     each: dict[str, Any] = {"kernel": Kernel.GEMM, "m": x.tokens}
     if o.experts is not None and x.experts is not None:
-        each = {"kernel": Kernel.GROUPED_GEMM, "m": x.expert_tokens, "groups": x.experts, "apart": True}
+        each = {
+            "kernel": Kernel.GROUPED_GEMM,
+            "m": x.expert_tokens,
+            "groups": x.experts,
+            "apart": True,
+        }
     factors: tuple[dict[str, Any], ...] = ({"n": (rank,), "k": k}, {"n": x.writes, "k": rank})
-    products = tuple(BlockWork(operator=o.name, phase=phase, adapter=True, **each, **factor) for phase in Phase for factor in factors)
+    products = tuple(
+        BlockWork(operator=o.name, phase=phase, adapter=True, **each, **factor)
+        for phase in Phase
+        for factor in factors
+    )
     written, read = _per_token(x, x.writes), (x.tokens * k,)
     sums = (
         _element(o, Phase.F, written + written, written, x.element, native=True),
@@ -143,7 +213,13 @@ def adapter_works(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def _element(
-    o: Operator, phase: Phase, read: tuple[Size, ...], written: tuple[Size, ...], times: int, *, native: bool = False
+    o: Operator,
+    phase: Phase,
+    read: tuple[Size, ...],
+    written: tuple[Size, ...],
+    times: int,
+    *,
+    native: bool = False,
 ) -> BlockWork:
     return BlockWork(
         operator=o.name,
@@ -155,8 +231,12 @@ def _element(
     )
 
 
-def _chain(o: Operator, phase: Phase, x: Local, *, width: tuple[Size, ...], traffic: int) -> BlockWork:
-    """Kernels of eager PyTorch that move `traffic` bytes for each of `width` elements a token, counted for 2-byte activations."""
+def _chain(
+    o: Operator, phase: Phase, x: Local, *, width: tuple[Size, ...], traffic: int
+) -> BlockWork:
+    """Kernels of eager PyTorch that move `traffic` bytes for each of `width` elements a token,
+    counted for 2-byte activations.
+    """
     return _element(o, phase, _per_token(x, width), (), traffic * x.element // eager.WIDTH)
 
 
@@ -168,31 +248,55 @@ def _norm(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     width = _per_token(x, x.reads)
     native = any(p.name.endswith(".bias") for p in o.parameters)  # LayerNorm
     if x.eager and x.fp32_norms:
-        phases = ((Phase.F, eager.FP32_NORM_FORWARD), (Phase.I, eager.FP32_NORM_BACKWARD), (Phase.W, eager.FP32_NORM_GAIN))
-        return tuple(replace(_chain(o, phase, x, width=x.reads, traffic=traffic), native=True) for phase, traffic in phases)
+        phases = (
+            (Phase.F, eager.FP32_NORM_FORWARD),
+            (Phase.I, eager.FP32_NORM_BACKWARD),
+            (Phase.W, eager.FP32_NORM_GAIN),
+        )
+        return tuple(
+            replace(_chain(o, phase, x, width=x.reads, traffic=traffic), native=True)
+            for phase, traffic in phases
+        )
     native = native or x.fused_chains
     if x.eager and not native:
-        phases = ((Phase.F, eager.NORM_FORWARD), (Phase.I, eager.NORM_BACKWARD), (Phase.W, eager.NORM_GAIN))
-        return tuple(_chain(o, phase, x, width=x.reads, traffic=traffic) for phase, traffic in phases)
+        phases = (
+            (Phase.F, eager.NORM_FORWARD),
+            (Phase.I, eager.NORM_BACKWARD),
+            (Phase.W, eager.NORM_GAIN),
+        )
+        return tuple(
+            _chain(o, phase, x, width=x.reads, traffic=traffic) for phase, traffic in phases
+        )
     return (
         _element(o, Phase.F, width, width, x.element, native=native),
         _element(o, Phase.I, width + width, width, x.element, native=native),
         # gradients of gain and bias are a second pass over the same two tensors
-        *((_element(o, Phase.W, width + width, (), x.element, native=native),) if x.own_sums else ()),
+        *(
+            (_element(o, Phase.W, width + width, (), x.element, native=native),)
+            if x.own_sums
+            else ()
+        ),
     )
 
 
 def _rotary(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     if x.eager and not x.fused_chains:
-        return tuple(_chain(o, phase, x, width=x.reads, traffic=eager.ROTARY) for phase in (Phase.F, Phase.I))
+        return tuple(
+            _chain(o, phase, x, width=x.reads, traffic=eager.ROTARY) for phase in (Phase.F, Phase.I)
+        )
     width = _per_token(x, x.reads)
-    return tuple(_element(o, phase, width, width, x.element, native=x.fused_chains) for phase in (Phase.F, Phase.I))
+    return tuple(
+        _element(o, phase, width, width, x.element, native=x.fused_chains)
+        for phase in (Phase.F, Phase.I)
+    )
 
 
 def _activation(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     if x.eager and o.gated and not x.fused_chains:
         phases = ((Phase.F, eager.GATE_FORWARD), (Phase.I, eager.GATE_BACKWARD))
-        return tuple(_chain(o, phase, x, width=x.writes, traffic=traffic) for phase, traffic in phases)
+        return tuple(
+            _chain(o, phase, x, width=x.writes, traffic=traffic) for phase, traffic in phases
+        )
     inputs, outputs = _per_token(x, x.reads), _per_token(x, x.writes)
     native = x.fused_chains or not o.gated
     return (
@@ -208,7 +312,12 @@ def _residual(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     if not x.dropout:
         return (forward, _element(o, Phase.I, width + width, width, x.element, native=True))
     mask = _element(o, Phase.F, (), width, 1)
-    return (forward, mask, _element(o, Phase.I, width, width, x.element), _element(o, Phase.I, width, (), 1))
+    return (
+        forward,
+        mask,
+        _element(o, Phase.I, width, width, x.element),
+        _element(o, Phase.I, width, (), 1),
+    )
 
 
 def _attention(o: Operator, x: Local) -> tuple[BlockWork, ...]:
@@ -236,11 +345,23 @@ def _unfused_attention(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     shape = o.attention
     queries = Size(scale=("positions",))
     groups = Size(scale=("mbs",)) * x.heads
-    keys, width, value = Size(times=x.context), Size(times=shape.head_dim), Size(times=shape.value_dim)
+    keys, width, value = (
+        Size(times=x.context),
+        Size(times=shape.head_dim),
+        Size(times=shape.value_dim),
+    )
     scores = x.tokens * x.heads * keys
 
     def batched(phase: Phase, m: Size, n: Size, k: Size) -> BlockWork:
-        return BlockWork(operator=o.name, phase=phase, kernel=Kernel.GROUPED_GEMM, m=m, n=(n,), k=k, groups=groups)
+        return BlockWork(
+            operator=o.name,
+            phase=phase,
+            kernel=Kernel.GROUPED_GEMM,
+            m=m,
+            n=(n,),
+            k=k,
+            groups=groups,
+        )
 
     works = [
         batched(Phase.F, queries, keys, width),
@@ -260,15 +381,21 @@ def _unfused_attention(o: Operator, x: Local) -> tuple[BlockWork, ...]:
             _element(o, Phase.I, (scores,), (), 1),
         ]
     if x.eager:
-        # Softmax and dropout are one kernel each in eager PyTorch too; what is not fused is the mask.
-        works += [_element(o, phase, (scores,), (scores,), x.element) for phase in (Phase.F, Phase.I)]
+        # Softmax and dropout are one kernel each in eager PyTorch too; what is not fused is the
+        # mask.
+        works += [
+            _element(o, phase, (scores,), (scores,), x.element) for phase in (Phase.F, Phase.I)
+        ]
         works = [replace(w, one_pass=True) if w.kernel is Kernel.ELEMENT else w for w in works]
     return tuple(works)
 
 
 def _stream_once(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     inputs, outputs = _per_token(x, x.reads), _per_token(x, x.writes)
-    return (_element(o, Phase.F, inputs, outputs, x.element), _element(o, Phase.I, outputs, inputs, x.element))
+    return (
+        _element(o, Phase.F, inputs, outputs, x.element),
+        _element(o, Phase.I, outputs, inputs, x.element),
+    )
 
 
 def _route(o: Operator, x: Local) -> tuple[BlockWork, ...]:
@@ -284,15 +411,20 @@ def _permute(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def _indexed(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    """PyTorch's own kernels: rows are gathered on their way to experts (``index_select``), and added to their tokens' on the way back
-    (``scatter_add_``, which reads and writes what it adds to); each is the other's gradient.
+    """PyTorch's own kernels: rows are gathered on their way to experts (``index_select``), and
+    added to their tokens' on the way back (``scatter_add_``, which reads and writes what it adds
+    to); each is the other's gradient.
 
-    They take an element a thread, so they are no faster than a Triton kernel of a program a row. Leaves out zeroing the sums (a write of
-    1 / topk) and the map of tokens to experts. Source: Megatron-Core, `permute` and `unpermute` of moe_utils.py at 00611e6eeb0b.
+    They take an element a thread, so they are no faster than a Triton kernel of a program a row.
+    Leaves out zeroing the sums (a write of 1 / topk) and the map of tokens to experts. Source:
+    Megatron-Core, `permute` and `unpermute` of moe_utils.py at 00611e6eeb0b.
     """
     rows = _per_token(x, x.writes)
     gathered, added = (Phase.I, Phase.F) if o.name.endswith("unpermute") else (Phase.F, Phase.I)
-    works = (_element(o, gathered, rows, rows, x.element), _element(o, added, rows + rows, rows, x.element))
+    works = (
+        _element(o, gathered, rows, rows, x.element),
+        _element(o, added, rows + rows, rows, x.element),
+    )
     return tuple(replace(w, by_row=True) for w in works)
 
 
@@ -303,25 +435,37 @@ def chunks_sorted(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 def _embedding(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     width = _per_token(x, x.writes)
-    return (_element(o, Phase.F, width, width, x.element), _element(o, Phase.W, width + width, width, x.element))
+    return (
+        _element(o, Phase.F, width, width, x.element),
+        _element(o, Phase.W, width + width, width, x.element),
+    )
 
 
 def _loss(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     if o.is_taught:
         # No framework's own loss reads two logits: it is plain PyTorch in all of them.
         phases = ((Phase.F, eager.DIVERGENCE_FORWARD), (Phase.I, eager.DIVERGENCE_BACKWARD))
-        return tuple(_chain(o, phase, x, width=x.reads[:1], traffic=traffic) for phase, traffic in phases)
+        return tuple(
+            _chain(o, phase, x, width=x.reads[:1], traffic=traffic) for phase, traffic in phases
+        )
     logits = _per_token(x, x.reads)
     if x.loss_traffic:
-        # Softmax and its inputs in forward, the gradient in backward: 3 to 1 where fp32 copies are made and where they are not.
+        # Softmax and its inputs in forward, the gradient in backward: 3 to 1 where fp32 copies are
+        # made and where they are not.
         back = max(x.loss_traffic // 4, 1)
         return (
-            replace(_element(o, Phase.F, logits, (), x.loss_traffic - back), one_pass=True, by_row=x.by_row),
+            replace(
+                _element(o, Phase.F, logits, (), x.loss_traffic - back),
+                one_pass=True,
+                by_row=x.by_row,
+            ),
             replace(_element(o, Phase.I, logits, (), back), one_pass=True, by_row=x.by_row),
         )
     if x.eager and not x.native_loss:
         phases = ((Phase.F, eager.LOSS_FORWARD), (Phase.I, eager.LOSS_BACKWARD))
-        return tuple(_chain(o, phase, x, width=x.reads, traffic=traffic) for phase, traffic in phases)
+        return tuple(
+            _chain(o, phase, x, width=x.reads, traffic=traffic) for phase, traffic in phases
+        )
     half = max(x.loss_bytes // 4, 1)
     return (
         _element(o, Phase.F, logits, logits, half, native=x.native_loss),
@@ -331,7 +475,15 @@ def _loss(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 def _scan(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     return tuple(
-        BlockWork(operator=o.name, phase=phase, kernel=Kernel.SCAN, tokens=x.tokens, context=x.context, heads=x.heads, scan=o.scan)
+        BlockWork(
+            operator=o.name,
+            phase=phase,
+            kernel=Kernel.SCAN,
+            tokens=x.tokens,
+            context=x.context,
+            heads=x.heads,
+            scan=o.scan,
+        )
         for phase in (Phase.F, Phase.I)
     )
 

@@ -17,17 +17,21 @@ PEERS: Final = 8
 
 
 def is_hybrid(runtime: Runtime, *, island: int) -> bool:
-    """A dispatcher that sends a token once is HybridEP in islands of `island` devices, or where that is asked for, else DeepEP.
+    """A dispatcher that sends a token once is HybridEP in islands of `island` devices, or where
+    that is asked for, else DeepEP.
 
-    DeepEP's host waits for the device, so that no graph holds it (Megatron-Core, fused_a2a.py at 02ad939ba9d1: `FusedDispatch`).
+    DeepEP's host waits for the device, so that no graph holds it (Megatron-Core, fused_a2a.py at
+    02ad939ba9d1: `FusedDispatch`).
     """
     return runtime.hybrid_dispatch or island > PEERS or runtime.capture is Capture.ITERATION
 
 
 PREPARES_DISPATCH: Final = 14
-"""Kernels that prepare a dispatch of every copy, and that a dispatcher that sends a token once has fused into one of its own.
+"""Kernels that prepare a dispatch of every copy, and that a dispatcher that sends a token once has
+fused into one of its own.
 
-Source: as of Megatron-Core's `Runtime.router_kernels`, 2.2.1: DeepEP leaves 17 of the 31 kernels of a fused router.
+Source: as of Megatron-Core's `Runtime.router_kernels`, 2.2.1: DeepEP leaves 17 of the 31 kernels of
+a fused router.
 """
 
 
@@ -42,12 +46,17 @@ class Context:
     """What lowering needs beside the block: lengths, number formats, and what the runtime does.
 
     Args:
-        tokens: positions of the block's sequence a sample. memory_tokens: of its memory sequence.
-        element, gemm_element: bytes of an activation element, and of a GEMM's operand. compute_bits: of a GEMM's operand.
-        runtime: of the problem. dropout: of the job.
+        tokens: positions of the block's sequence a sample.
+        memory_tokens: of its memory sequence.
+        element, gemm_element: bytes of an activation element, and of a GEMM's operand.
+        compute_bits: of a GEMM's operand.
+        runtime: of the problem.
+        dropout: of the job.
         imbalance_percent: tokens of the busiest experts over the mean, in percent.
-        permutes_apart: a dispatcher that sends a token once permutes in kernels of its own (`is_hybrid`).
-        before: tokens of the slices that come before this one of a causal sequence; queries look back on them.
+        permutes_apart: a dispatcher that sends a token once permutes in kernels of its own
+            (`is_hybrid`).
+        before: tokens of the slices that come before this one of a causal sequence; queries look
+            back on them.
     """
 
     tokens: int
@@ -68,8 +77,12 @@ def local_tokens(klass: OperatorClass, structure: Placing, context: Context) -> 
 
 
 def operator_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
-    """Tokens that one device works on in `operator`: of the block's memory where it reads that alone (keys of cross-attention)."""
-    return structure.tokens(operator.klass, context.memory_tokens if operator.inputs == (MEMORY,) else context.tokens)
+    """Tokens that one device works on in `operator`: of the block's memory where it reads that
+    alone (keys of cross-attention).
+    """
+    return structure.tokens(
+        operator.klass, context.memory_tokens if operator.inputs == (MEMORY,) else context.tokens
+    )
 
 
 def part(extent: Extent, operator: Operator, structure: Placing) -> Size:
@@ -83,7 +96,8 @@ def per_token(extents: tuple[Extent, ...], operator: Operator) -> tuple[Extent, 
 
 
 def dispatched_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
-    """Routed tokens on one device in all: topk copies of each token of its expert coset's share, on the busiest one.
+    """Routed tokens on one device in all: topk copies of each token of its expert coset's share, on
+    the busiest one.
 
     Every device is priced as one with the busiest experts, as all wait for those.
     """

@@ -1,8 +1,10 @@
-"""Lower one block under one structure: operator tasks, derived communication, saved tensors, parameters.
+"""Lower one block under one structure: operator tasks, derived communication, saved tensors,
+parameters.
 
-The walk: each operator's class says how its dims are cut; a tensor's layout along an axis follows from the operator that makes it and
-the one that reads it; where they differ, `reshard.transition` names the collective, forward and, on cotangents, backward. Of what lies
-before the first trained parameter there is no backward (`model.gradients`).
+The walk: each operator's class says how its dims are cut; a tensor's layout along an axis follows
+from the operator that makes it and the one that reads it; where they differ, `reshard.transition`
+names the collective, forward and, on cotangents, backward. Of what lies before the first trained
+parameter there is no backward (`model.gradients`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.block import BlockProgram, BlockWork, Move, Phase, Stored
 from shardwright.program.block.kernels import TASKS, Local, adapter_works, chunks_sorted
-from shardwright.program.block.local_size import Context, dispatched_tokens, operator_tokens, part, per_token, router_kernels
+from shardwright.program.block.local_size import (
+    Context,
+    dispatched_tokens,
+    operator_tokens,
+    part,
+    per_token,
+    router_kernels,
+)
 from shardwright.program.block.moves import edge_moves, exit_moves, own_moves
 from shardwright.program.block.narrow import is_narrow
 from shardwright.program.block.placement import Placing, is_routed
@@ -28,12 +37,15 @@ from shardwright.program.block.sizes import Size
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, LinearLoss
 
 LINEAR_LOSS_TRAFFIC: Final = {LinearLoss.LIGER: 6, LinearLoss.CUT: 2}
-"""Bytes a logit of a loss that takes the head's product with it: two reads and a write in 16 bits; or none, counted as a byte each way."""
+"""Bytes a logit of a loss that takes the head's product with it: two reads and a write in 16 bits;
+or none, counted as a byte each way."""
 
 
 @lru_cache(maxsize=4096)
 def lower_block(block: Block, structure: Placing, context: Context) -> BlockProgram:
-    """The block's program; sizes stay symbolic in the degrees of `structure`'s axes and ``mbs`` (samples a microbatch)."""
+    """The block's program; sizes stay symbolic in the degrees of `structure`'s axes and ``mbs``
+    (samples a microbatch).
+    """
     operators = {o.name: o for o in block.operators}
     works: list[BlockWork] = []
     moves: dict[tuple[object, ...], Move] = {}
@@ -43,7 +55,9 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
         if structure.runs(operator):
             local = _local(operator, structure, context)
             asked = asks_inputs(operator, constant)
-            again = chunks_sorted(operator, local) if _sorts_again(operator, structure, context) else ()
+            again = (
+                chunks_sorted(operator, local) if _sorts_again(operator, structure, context) else ()
+            )
             works += _wanted((*_tasks(operator, local), *again), operator, asked=asked)
             for number, move in enumerate(own_moves(operator, structure, context)):
                 if asked or move.phase is not Phase.I:
@@ -52,23 +66,41 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
             source = operators.get(name)
             if source is None or structure.runs(operator) or structure.runs(source):
                 sent = edge_moves(source, operator, structure, context)
-                for between, move in _forth(sent) if name in constant or operator.name in constant else sent:
-                    moves.setdefault((name, move.phase, move.kind, *move.axes, *move.group, between), move)
+                for between, move in (
+                    _forth(sent) if name in constant or operator.name in constant else sent
+                ):
+                    moves.setdefault(
+                        (name, move.phase, move.kind, *move.axes, *move.group, between), move
+                    )
     last = block.operators[-1]
     left = exit_moves(last, structure, context)
     for between, move in _forth(left) if last.name in constant else left:
-        moves.setdefault((last.name, move.phase, move.kind, *move.axes, *move.group, between, "exit"), move)
+        moves.setdefault(
+            (last.name, move.phase, move.kind, *move.axes, *move.group, between, "exit"), move
+        )
     works = _cast_before(works, tuple(moves.values()))
     weighed = {w.operator for w in works if w.phase is Phase.W}
-    moves = {key: move for key, move in moves.items() if move.phase is not Phase.W or move.operator in weighed}
+    moves = {
+        key: move
+        for key, move in moves.items()
+        if move.phase is not Phase.W or move.operator in weighed
+    }
     return BlockProgram(
         block=block.name,
         works=tuple(works),
         moves=tuple(moves.values()),
         saved=saved_tensors(block, operators, structure, context),
-        stored=tuple(_stored(o, p, structure, backward=runs_backward(o, constant)) for o in here for p in o.parameters),
+        stored=tuple(
+            _stored(o, p, structure, backward=runs_backward(o, constant))
+            for o in here
+            for p in o.parameters
+        ),
         output_volume=output_volume(block, structure, context),
-        operators=tuple(o for o in block.operators if structure.runs(o) or any(m.operator == o.name for m in moves.values())),
+        operators=tuple(
+            o
+            for o in block.operators
+            if structure.runs(o) or any(m.operator == o.name for m in moves.values())
+        ),
         constant=constant,
     )
 
@@ -78,7 +110,9 @@ def _forth(moves: list[tuple[Hashable, Move]]) -> list[tuple[Hashable, Move]]:
     return [(between, move) for between, move in moves if move.phase is not Phase.I]
 
 
-def _wanted(works: tuple[BlockWork, ...], operator: Operator, *, asked: bool) -> tuple[BlockWork, ...]:
+def _wanted(
+    works: tuple[BlockWork, ...], operator: Operator, *, asked: bool
+) -> tuple[BlockWork, ...]:
     """Kernels of an operator, without those of an input gradient that is not asked for.
 
     One kernel makes both gradients of a norm, a convolution or a scan: it runs for either.
@@ -98,7 +132,10 @@ def _cast_before(works: list[BlockWork], moves: tuple[Move, ...]) -> list[BlockW
     if not over:
         return works
     read = {Phase.W: Phase.F}
-    return [replace(w, gathered=over.get((w.operator, read.get(w.phase, w.phase)), w.gathered)) for w in works]
+    return [
+        replace(w, gathered=over.get((w.operator, read.get(w.phase, w.phase)), w.gathered))
+        for w in works
+    ]
 
 
 def _tasks(operator: Operator, local: Local) -> tuple[BlockWork, ...]:
@@ -110,19 +147,23 @@ def _tasks(operator: Operator, local: Local) -> tuple[BlockWork, ...]:
 
 
 def _sorts_again(operator: Operator, structure: Placing, context: Context) -> bool:
-    """Copies that came by all_to_all lie by sender and are sorted by local expert once more (Megatron-Core's sort_chunks_by_idxs)."""
+    """Copies that came by all_to_all lie by sender and are sorted by local expert once more
+    (Megatron-Core's sort_chunks_by_idxs).
+    """
     if operator.kind is not OperatorKind.PERMUTE or operator.experts is None:
         return False
     return structure.routed and context.runtime.expert_dispatch is ExpertDispatch.ALL_TO_ALL
 
 
 def _routed_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
-    """Tokens of one local expert: of every sample its share of the part that the device's experts serve, on the busiest one.
+    """Tokens of one local expert: of every sample its share of the part that the device's experts
+    serve, on the busiest one.
 
         ceil(ceil(served x each / positions) x imbalance)
 
-    `each`: of a whole sample, rounded up. The members of a context group split samples, not experts' shares: rounding each member's part
-    of a share would count up to one token a member and sample too many.
+    `each`: of a whole sample, rounded up. The members of a context group split samples, not
+    experts' shares: rounding each member's part of a share would count up to one token a member and
+    sample too many.
     """
     served = structure.served_tokens(context.tokens).scaled(_per_expert(context, operator))
     return served.divided(context.tokens).uneven(context.imbalance_percent)
@@ -154,7 +195,8 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
         else dispatched_tokens(operator, structure, context),
         reads=tuple(part(e, operator, structure) for e in per_token(operator.reads, operator)),
         writes=tuple(part(e, operator, structure) for e in per_token(operator.writes, operator)),
-        # Each of a slice's queries sees as many keys in the mean as in a causal sequence with the tokens before it twice.
+        # Each of a slice's queries sees as many keys in the mean as in a causal sequence with the
+        # tokens before it twice.
         context=context.memory_tokens if cross else context.tokens + 2 * sum(context.before),
         element=context.element,
         scores_fused=runtime.attention_kernel is not AttentionKernel.UNFUSED,
@@ -169,12 +211,16 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
         fused_chains=runtime.fused_chains,
         fp32_norms=runtime.fp32_norms,
         added_bytes=runtime.gradient_dtype.bits // 8 if runtime.adds_gradients else 0,
-        # HybridEP gathers rows in kernels of its own; behind DeepEP's dispatch it is the framework's permutation.
+        # HybridEP gathers rows in kernels of its own; behind DeepEP's dispatch it is the
+        # framework's permutation.
         by_row=runtime.row_kernels
         and (
-            operator.kind is OperatorKind.LOSS or runtime.expert_dispatch is not ExpertDispatch.DEDUPLICATED or not context.permutes_apart
+            operator.kind is OperatorKind.LOSS
+            or runtime.expert_dispatch is not ExpertDispatch.DEDUPLICATED
+            or not context.permutes_apart
         ),
-        # A compiler makes kernels of its own; where nothing else is said, frameworks on PyTorch have PyTorch's.
+        # A compiler makes kernels of its own; where nothing else is said, frameworks on PyTorch
+        # have PyTorch's.
         indexed=not runtime.row_kernels and runtime.element_kernels is not ElementKernels.COMPILED,
         apart=runtime.element_kernels is ElementKernels.FUSED and not runtime.fused_experts,
         router_kernels=router_kernels(runtime),
@@ -184,7 +230,9 @@ def _local(operator: Operator, structure: Placing, context: Context) -> Local:
     )
 
 
-def _stored(operator: Operator, parameter: Parameter, structure: Placing, *, backward: bool) -> Stored:
+def _stored(
+    operator: Operator, parameter: Parameter, structure: Placing, *, backward: bool
+) -> Stored:
     size = Size()
     for extent in parameter.extents:
         size = size * part(extent, operator, structure)

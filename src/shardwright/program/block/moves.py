@@ -1,4 +1,6 @@
-"""Communication of a block: what moves between operators, to experts and back, inside an operator and at a block's end."""
+"""Communication of a block: what moves between operators, to experts and back, inside an operator
+and at a block's end.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from shardwright.runtime.runtime import ExpertDispatch, TpOverlap
 _GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
 
-def edge_moves(source: Operator | None, target: Operator, structure: Placing, context: Context) -> list[tuple[Hashable, Move]]:
+def edge_moves(
+    source: Operator | None, target: Operator, structure: Placing, context: Context
+) -> list[tuple[Hashable, Move]]:
     """What moves between two operators, with the layouts that it is between (`Change.between`)."""
     if target.kind is OperatorKind.EMBEDDING:
         return []
@@ -36,42 +40,73 @@ def edge_moves(source: Operator | None, target: Operator, structure: Placing, co
     memory = (source or target).inputs == (MEMORY,)
     length = context.memory_tokens if memory else context.tokens
     changes = structure.changes(source, target, length=length, element=context.element)
-    return sent + [(change.between, move) for change in changes for move in _change_moves(change, source, target, context)]
+    return sent + [
+        (change.between, move)
+        for change in changes
+        for move in _change_moves(change, source, target, context)
+    ]
 
 
 def _at_router(operator: Operator, source: Operator | None) -> Operator:
     """What moves tokens to experts, or back, as an operator on the tokens that are routed."""
     extents = source.writes if source is not None else operator.reads
     return replace(
-        operator, kind=OperatorKind.RESIDUAL, klass=OperatorClass.ROUTER, reads=extents, writes=extents, parameters=(), experts=None
+        operator,
+        kind=OperatorKind.RESIDUAL,
+        klass=OperatorClass.ROUTER,
+        reads=extents,
+        writes=extents,
+        parameters=(),
+        experts=None,
     )
 
 
-def _change_moves(change: Change, source: Operator | None, target: Operator, context: Context) -> list[Move]:
+def _change_moves(
+    change: Change, source: Operator | None, target: Operator, context: Context
+) -> list[Move]:
     forward, backward = change.forward, change.backward
     moves = []
     if forward is not None:
         exposure = _forward_exposure(forward, source, target, context)
         few = forward is Collective.ALL_GATHER and _gathered_narrow(target, context)
-        held = tuple(_narrow(size, context, forms=1) for size in change.forward_volume) if few else change.forward_volume
-        move = replace(_move(target, Phase.F, forward, change.axis, held, exposure, change.group), narrow=few)
+        held = (
+            tuple(_narrow(size, context, forms=1) for size in change.forward_volume)
+            if few
+            else change.forward_volume
+        )
+        move = replace(
+            _move(target, Phase.F, forward, change.axis, held, exposure, change.group), narrow=few
+        )
         made_by = source if forward is not Collective.ALL_GATHER else None
         moves.append(replace(move, beside=made_by.name if made_by is not None else ""))
     if backward is not None:
         exposure = _backward_exposure(backward, source, target, context)
         few = backward is Collective.ALL_GATHER and _gathered_narrow(source, context)
         forms = 2 if is_scaled_by_block(context.runtime.scaling, context.compute_bits) else 1
-        held = tuple(_narrow(size, context, forms=forms) for size in change.backward_volume) if few else change.backward_volume
-        move = replace(_move(target, Phase.I, backward, change.axis, held, exposure, change.group), narrow=few)
+        held = (
+            tuple(_narrow(size, context, forms=forms) for size in change.backward_volume)
+            if few
+            else change.backward_volume
+        )
+        move = replace(
+            _move(target, Phase.I, backward, change.axis, held, exposure, change.group), narrow=few
+        )
         read_by = source if backward is Collective.ALL_GATHER else None
         moves.append(replace(move, beside=read_by.name if read_by is not None else ""))
-    if forward is Collective.ALL_GATHER and target.kind in _GEMMS and context.runtime.tp_input_regather:
-        # Userbuffers gathers the kept input in bulk beside the input gradient, as plain Megatron does.
+    if (
+        forward is Collective.ALL_GATHER
+        and target.kind in _GEMMS
+        and context.runtime.tp_input_regather
+    ):
+        # Userbuffers gathers the kept input in bulk beside the input gradient, as plain Megatron
+        # does.
         cut = context.runtime.tp_overlap is TpOverlap.ASYNC
         best = Exposure.BESIDE_GEMM if cut else Exposure.BESIDE_INPUT_GRADIENT
         exposure = Exposure.BLOCKING if _parted(target, context) else _overlap(context, best)
         kept = moves[0].volume
-        moves.append(_move(target, Phase.W, Collective.ALL_GATHER, change.axis, kept, exposure, change.group))
+        moves.append(
+            _move(target, Phase.W, Collective.ALL_GATHER, change.axis, kept, exposure, change.group)
+        )
     return moves
 
 
@@ -96,7 +131,15 @@ def _move(
     exposure: Exposure,
     group: tuple[int, ...] = (),
 ) -> Move:
-    return Move(operator=target.name, phase=phase, kind=kind, axes=(axis,), volume=volume, exposure=exposure, group=group)
+    return Move(
+        operator=target.name,
+        phase=phase,
+        kind=kind,
+        axes=(axis,),
+        volume=volume,
+        exposure=exposure,
+        group=group,
+    )
 
 
 def _overlap(context: Context, best: Exposure) -> Exposure:
@@ -107,7 +150,9 @@ def _overlap(context: Context, best: Exposure) -> Exposure:
     return Exposure.BLOCKING
 
 
-def _forward_exposure(kind: Collective, source: Operator | None, target: Operator, context: Context) -> Exposure:
+def _forward_exposure(
+    kind: Collective, source: Operator | None, target: Operator, context: Context
+) -> Exposure:
     beside = target if kind is Collective.ALL_GATHER else source
     if beside is None or beside.kind not in _GEMMS or kind is Collective.ALL_TO_ALL:
         return Exposure.BLOCKING
@@ -116,13 +161,20 @@ def _forward_exposure(kind: Collective, source: Operator | None, target: Operato
     return _overlap(context, Exposure.BESIDE_GEMM)
 
 
-def _backward_exposure(kind: Collective, source: Operator | None, target: Operator, context: Context) -> Exposure:
+def _backward_exposure(
+    kind: Collective, source: Operator | None, target: Operator, context: Context
+) -> Exposure:
     if kind is Collective.ALL_TO_ALL:
         return Exposure.BLOCKING
     if kind in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE) and target.kind in _GEMMS:
         if context.runtime.tp_overlap is TpOverlap.ASYNC:
-            # The compiler joins a reduce_scatter with the one product that makes its input; a sum over projections is none.
-            return Exposure.BLOCKING if len(target.writes) > 1 or _parted(target, context) else Exposure.BESIDE_GEMM
+            # The compiler joins a reduce_scatter with the one product that makes its input; a sum
+            # over projections is none.
+            return (
+                Exposure.BLOCKING
+                if len(target.writes) > 1 or _parted(target, context)
+                else Exposure.BESIDE_GEMM
+            )
         return _overlap(context, Exposure.BESIDE_WEIGHT_GRADIENT)
     beside = source is not None and source.kind in _GEMMS
     if source is None or not beside or _parted(source, context):
@@ -131,17 +183,31 @@ def _backward_exposure(kind: Collective, source: Operator | None, target: Operat
 
 
 def _parted(operator: Operator, context: Context) -> bool:
-    """Whether casts and scales stand between a product and its collectives, which a compiler joins only where nothing does.
+    """Whether casts and scales stand between a product and its collectives, which a compiler joins
+    only where nothing does.
 
-    Forward's own product is scaled inside. Source: PyTorch, torch/_inductor/fx_passes/micro_pipeline_tp.py (`_find_consumer_matmuls`,
+    Forward's own product is scaled inside. Source: PyTorch,
+    torch/_inductor/fx_passes/micro_pipeline_tp.py (`_find_consumer_matmuls`,
     `_find_producer_matmul`), read.
     """
-    few = 8 * context.element > context.compute_bits and operator.kind in _GEMMS and not stays_wide(operator)
-    return few and context.runtime.tp_overlap is TpOverlap.ASYNC and not context.runtime.gathers_quantized
+    few = (
+        8 * context.element > context.compute_bits
+        and operator.kind in _GEMMS
+        and not stays_wide(operator)
+    )
+    return (
+        few
+        and context.runtime.tp_overlap is TpOverlap.ASYNC
+        and not context.runtime.gathers_quantized
+    )
 
 
-def _dispatch_moves(source: Operator | None, target: Operator, structure: Placing, context: Context) -> list[Move]:
-    """Tokens to their experts (or back): all_to_all over ep, and a gather (or reduce) over etp; backward is the mirror image."""
+def _dispatch_moves(
+    source: Operator | None, target: Operator, structure: Placing, context: Context
+) -> list[Move]:
+    """Tokens to their experts (or back): all_to_all over ep, and a gather (or reduce) over etp;
+    backward is the mirror image.
+    """
     outward = is_routed(target)
     expert = target if outward else source
     assert expert is not None
@@ -151,19 +217,34 @@ def _dispatch_moves(source: Operator | None, target: Operator, structure: Placin
     # A routed copy of a token carries its own weight, not those of all its copies.
     elements = 1 if hidden.dim is Dim.EXPERTS else hidden.size
     if context.runtime.expert_dispatch is ExpertDispatch.GATHERED:
-        return _gathered_moves(expert, hidden, outward=outward, structure=structure, context=context)
-    given, joined = structure.sent_copies(expert, context.tokens), structure.gathered_copies(expert, context.tokens)
+        return _gathered_moves(
+            expert, hidden, outward=outward, structure=structure, context=context
+        )
+    given, joined = (
+        structure.sent_copies(expert, context.tokens),
+        structure.gathered_copies(expert, context.tokens),
+    )
     sent, spread_out = (copies.uneven(context.imbalance_percent) for copies in (given, joined))
     ep, etp = structure.expert_groups()
     shape, once = expert.experts, context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
     copies, groups = (shape.topk, (shape.groups, shape.of_groups)) if once else (0, (0, 0))
-    spread, back = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) if outward else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+    spread, back = (
+        (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+        if outward
+        else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+    )
     moves: list[Move] = []
     for phase, inner in ((Phase.F, spread), (Phase.I, back)):
         width = _sent_bytes(elements, context, to_experts=outward is (phase is Phase.F))
-        across = _move(expert, phase, Collective.ALL_TO_ALL, "ep", (sent.scaled(width),), Exposure.BLOCKING, ep)
-        across = replace(across, copies=copies, groups=groups, rows=_row_share(shape.experts, elements, context))
-        inside = _move(expert, phase, inner, "etp", (spread_out.scaled(width),), Exposure.BLOCKING, etp)
+        across = _move(
+            expert, phase, Collective.ALL_TO_ALL, "ep", (sent.scaled(width),), Exposure.BLOCKING, ep
+        )
+        across = replace(
+            across, copies=copies, groups=groups, rows=_row_share(shape.experts, elements, context)
+        )
+        inside = _move(
+            expert, phase, inner, "etp", (spread_out.scaled(width),), Exposure.BLOCKING, etp
+        )
         moves += (across, inside) if inner is Collective.ALL_GATHER else (inside, across)
     if once and outward and elements > 1 and context.permutes_apart:
         moves = [_map_move(expert, structure=structure, context=context), *moves]
@@ -175,34 +256,60 @@ ROW_BYTES: Final = 4
 
 
 def _row_share(experts: int, elements: int, context: Context) -> int:
-    """Bytes that travel for each of a copy's own weight: 1, or as many as all experts' rows have, of which an island sends its part.
+    """Bytes that travel for each of a copy's own weight: 1, or as many as all experts' rows have,
+    of which an island sends its part.
 
-    Source: deepseek-ai/DeepEP csrc/hybrid_ep/backend/hybrid_ep_backend.cuh at b24ea354abdd (`experts_per_rank x num_of_ranks_per_node`
-    floats beside every token, forward dispatch and backward combine), and its buffers (`expert_output_prob`).
+    Source: deepseek-ai/DeepEP csrc/hybrid_ep/backend/hybrid_ep_backend.cuh at b24ea354abdd
+    (`experts_per_rank x num_of_ranks_per_node` floats beside every token, forward dispatch and
+    backward combine), and its buffers (`expert_output_prob`).
     """
     once = context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
-    return ROW_BYTES * experts // context.element if once and context.permutes_apart and elements == 1 else 1
+    return (
+        ROW_BYTES * experts // context.element
+        if once and context.permutes_apart and elements == 1
+        else 1
+    )
 
 
 def _map_move(expert: Operator, *, structure: Placing, context: Context) -> Move:
-    """Before HybridEP sends a token all members learn where all tokens go: a byte for each of their tokens and experts.
+    """Before HybridEP sends a token all members learn where all tokens go: a byte for each of their
+    tokens and experts.
 
-    Backward reads what forward made of it. Source: `Executor::allgather_routing_map`, csrc/hybrid_ep/executor/executor.cu.
+    Backward reads what forward made of it. Source: `Executor::allgather_routing_map`,
+    csrc/hybrid_ep/executor/executor.cu.
     """
     assert expert.experts is not None
     told = structure.coset_tokens(context.tokens).scaled(expert.experts.experts)
-    return _move(expert, Phase.F, Collective.ALL_GATHER, "coset", (told,), Exposure.BLOCKING, structure.coset())
+    return _move(
+        expert,
+        Phase.F,
+        Collective.ALL_GATHER,
+        "coset",
+        (told,),
+        Exposure.BLOCKING,
+        structure.coset(),
+    )
 
 
-def _gathered_moves(expert: Operator, hidden: Extent, *, outward: bool, structure: Placing, context: Context) -> list[Move]:
-    """All tokens of the devices that share experts to each of them, and sums of what their experts made back; backward is the mirror image.
+def _gathered_moves(
+    expert: Operator, hidden: Extent, *, outward: bool, structure: Placing, context: Context
+) -> list[Move]:
+    """All tokens of the devices that share experts to each of them, and sums of what their experts
+    made back; backward is the mirror image.
 
-    With the tokens go their scores of all experts, in 32 bits, and a byte for each that says whether it was chosen.
+    With the tokens go their scores of all experts, in 32 bits, and a byte for each that says
+    whether it was chosen.
     """
     assert expert.experts is not None
-    bytes_each = 5 * expert.experts.experts if hidden.dim is Dim.EXPERTS else hidden.size * context.element
+    bytes_each = (
+        5 * expert.experts.experts if hidden.dim is Dim.EXPERTS else hidden.size * context.element
+    )
     whole = structure.coset_tokens(context.tokens).scaled(bytes_each)
-    spread, back = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) if outward else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+    spread, back = (
+        (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+        if outward
+        else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+    )
     moves = [
         _move(expert, phase, kind, "coset", (whole,), Exposure.BLOCKING, structure.coset())
         for phase, kind in ((Phase.F, spread), (Phase.I, back))
@@ -211,18 +318,28 @@ def _gathered_moves(expert: Operator, hidden: Extent, *, outward: bool, structur
 
 
 SCALED_ELEMENTS: Final = 128
-"""Elements of an 8-bit token that share one fp32 scale on their way (DeepSeek-V3 report, 3.3.2; DeepEP's scales of 4 bytes)."""
+"""Elements of an 8-bit token that share one fp32 scale on their way (DeepSeek-V3 report, 3.3.2;
+DeepEP's scales of 4 bytes)."""
 
 
 def _sent_bytes(elements: int, context: Context, *, to_experts: bool) -> int:
-    """Bytes of one copy of a token, or of its gradient. What experts multiply may come in 8 bits; what they made is summed in 16."""
-    if elements > 1 and to_experts and context.runtime.dispatches_eight_bit and context.gemm_element < context.element:
+    """Bytes of one copy of a token, or of its gradient. What experts multiply may come in 8 bits;
+    what they made is summed in 16.
+    """
+    if (
+        elements > 1
+        and to_experts
+        and context.runtime.dispatches_eight_bit
+        and context.gemm_element < context.element
+    ):
         return elements + 4 * -(-elements // SCALED_ELEMENTS)
     return context.element * elements
 
 
 def exit_moves(last: Operator, structure: Placing, context: Context) -> list[tuple[Hashable, Move]]:
-    """What brings a block's output into the stream's layout where its last operator is outside it (a vocabulary-parallel lookup)."""
+    """What brings a block's output into the stream's layout where its last operator is outside it
+    (a vocabulary-parallel lookup).
+    """
     if last.kind is OperatorKind.LOSS or last.klass is OperatorClass.STREAM:
         return []
     stream = replace(
@@ -237,31 +354,44 @@ def exit_moves(last: Operator, structure: Placing, context: Context) -> list[tup
         experts=None,
         scan=None,
     )
-    return [(between, replace(move, behind=True)) for between, move in edge_moves(last, stream, structure, context)]
+    return [
+        (between, replace(move, behind=True))
+        for between, move in edge_moves(last, stream, structure, context)
+    ]
 
 
 def own_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
-    """Communication inside an operator: keys of a core cut by position, statistics of a loss cut by vocabulary."""
+    """Communication inside an operator: keys of a core cut by position, statistics of a loss cut by
+    vocabulary.
+    """
     if operator.kind is OperatorKind.LOSS:
         tokens = local_tokens(operator.klass, structure, context)
         group = structure.members(operator, Dim.VOCAB)
-        # Maximum, normal sum and the label's logit; beside a teacher maxima and normal sums of both, and the divergence.
+        # Maximum, normal sum and the label's logit; beside a teacher maxima and normal sums of
+        # both, and the divergence.
         volume = tokens.scaled((5 if operator.is_taught else 3) * 4)
-        move = _move(operator, Phase.F, Collective.ALL_REDUCE, "tp", (volume,), Exposure.BLOCKING, group)
+        move = _move(
+            operator, Phase.F, Collective.ALL_REDUCE, "tp", (volume,), Exposure.BLOCKING, group
+        )
         return [replace(move, behind=True)]
     if operator.kind is OperatorKind.NORM:
         return _norm_moves(operator, structure, context)
     if operator.attention is None or len(operator.reads) < 2:
         return []
-    # Keys of earlier slices stay with their owners and move again for each slice that looks back on them.
-    lengths = (context.memory_tokens,) if operator.attention.cross else (*context.before, context.tokens)
+    # Keys of earlier slices stay with their owners and move again for each slice that looks back on
+    # them.
+    lengths = (
+        (context.memory_tokens,) if operator.attention.cross else (*context.before, context.tokens)
+    )
     widths = tuple(part(e, operator, structure).scaled(context.element) for e in operator.reads[1:])
     group = structure.members(operator, Dim.SEQUENCE)
     if not structure.gather:
         return _ring_moves(operator, widths, structure=structure, lengths=lengths, group=group)
     tokens = structure.gathered_tokens(operator, lengths)
     whole = tuple(tokens * width for width in widths)
-    gather = _move(operator, Phase.F, Collective.ALL_GATHER, "ring", whole, Exposure.BLOCKING, group)
+    gather = _move(
+        operator, Phase.F, Collective.ALL_GATHER, "ring", whole, Exposure.BLOCKING, group
+    )
     return [
         gather,
         replace(gather, phase=Phase.I, behind=True),
@@ -270,15 +400,25 @@ def own_moves(operator: Operator, structure: Placing, context: Context) -> list[
 
 
 def _norm_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
-    """Sums of squares (and sums, of a LayerNorm) of tokens whose width, or heads under one gain, lie on several devices, for each group."""
+    """Sums of squares (and sums, of a LayerNorm) of tokens whose width, or heads under one gain,
+    lie on several devices, for each group.
+    """
     gains = [p.extents[0] for p in operator.parameters if not p.name.endswith(".bias")]
-    split = structure.members(operator, Dim.HEADS if any(g.dim is Dim.HEADS for g in gains) else Dim.HIDDEN)
-    spanned = sum(gain.size == extent.size and extent.runs > 1 for gain, extent in zip(gains, operator.reads, strict=False))
+    split = structure.members(
+        operator, Dim.HEADS if any(g.dim is Dim.HEADS for g in gains) else Dim.HIDDEN
+    )
+    spanned = sum(
+        gain.size == extent.size and extent.runs > 1
+        for gain, extent in zip(gains, operator.reads, strict=False)
+    )
     if not split or not spanned:
         return []
     sums = spanned * operator.groups * (2 if len(gains) < len(operator.parameters) else 1)
     statistics = local_tokens(operator.klass, structure, context).scaled(sums * 4)
-    return [_move(operator, phase, Collective.ALL_REDUCE, "tp", (statistics,), Exposure.BLOCKING, split) for phase in (Phase.F, Phase.I)]
+    return [
+        _move(operator, phase, Collective.ALL_REDUCE, "tp", (statistics,), Exposure.BLOCKING, split)
+        for phase in (Phase.F, Phase.I)
+    ]
 
 
 def _ring_moves(
@@ -289,7 +429,9 @@ def _ring_moves(
     lengths: tuple[int, ...],
     group: tuple[int, ...],
 ) -> list[Move]:
-    """Keys and values passed round; in backward again, and behind them their gradients, which end where keys began."""
+    """Keys and values passed round; in backward again, and behind them their gradients, which end
+    where keys began.
+    """
     passed = structure.passed_tokens(operator, lengths)
     if len(passed) == 1:
         keys = tuple(passed[0] * width for width in widths)
@@ -300,7 +442,9 @@ def _ring_moves(
     return [replace(move, hops="") for move in (*forward, *back)]
 
 
-def _ring(operator: Operator, phase: Phase, volume: tuple[Size, ...], group: tuple[int, ...]) -> Move:
+def _ring(
+    operator: Operator, phase: Phase, volume: tuple[Size, ...], group: tuple[int, ...]
+) -> Move:
     return Move(
         operator=operator.name,
         phase=phase,

@@ -1,4 +1,6 @@
-"""What lowering a block asks of the way its operators are cut: by the axes of a grid, or by the cells of one device of a general plan."""
+"""What lowering a block asks of the way its operators are cut: by the axes of a grid, or by the
+cells of one device of a general plan.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ TOKEN_DIMS = (Dim.BATCH, Dim.SEQUENCE, Dim.CONTEXT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """How a tensor gets from the layout that one operator makes to the one that another reads, and its cotangent back.
+    """How a tensor gets from the layout that one operator makes to the one that another reads, and
+    its cotangent back.
 
     Args:
-        axis: of the mesh, or the one that it resembles. group: devices, counted from the stage's first; empty = the axis names them.
-        forward, backward: collectives; None = nothing moves. forward_volume, backward_volume: bytes as in `collectives.Collective`.
-        between: the layouts, and the number of the step that it is on the way: of several readers' equal ones only one runs.
+        axis: of the mesh, or the one that it resembles.
+        group: devices, counted from the stage's first; empty = the axis names them.
+        forward, backward: collectives; None = nothing moves.
+        forward_volume, backward_volume: bytes as in `collectives.Collective`.
+        between: the layouts, and the number of the step that it is on the way: of several readers'
+            equal ones only one runs.
     """
 
     axis: str
@@ -52,7 +58,9 @@ class Placing(Protocol):
         ...
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
-        """Tokens that a device works on in operators of `klass`, of sequences of `length` positions."""
+        """Tokens that a device works on in operators of `klass`, of sequences of `length`
+        positions.
+        """
         ...
 
     def part(self, extent: Extent, operator: Operator) -> Size:
@@ -64,11 +72,15 @@ class Placing(Protocol):
         ...
 
     def served_tokens(self, length: int) -> Size:
-        """Tokens that a device's experts serve, of sequences of `length` positions: its own and those of others."""
+        """Tokens that a device's experts serve, of sequences of `length` positions: its own and
+        those of others.
+        """
         ...
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
-        """The full buffer of an all_to_all that sends a device's routed copies to their experts: the larger of what it gives and gets."""
+        """The full buffer of an all_to_all that sends a device's routed copies to their experts:
+        the larger of what it gives and gets.
+        """
         ...
 
     def gathered_copies(self, operator: Operator, length: int) -> Size:
@@ -84,24 +96,32 @@ class Placing(Protocol):
         ...
 
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
-        """Tokens whose keys the devices of a core's group have between them, of stretches of these lengths."""
+        """Tokens whose keys the devices of a core's group have between them, of stretches of these
+        lengths.
+        """
         ...
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Devices between which tokens travel to experts, and those that share experts; empty = axes ``ep`` and ``etp``."""
+        """Devices between which tokens travel to experts, and those that share experts; empty =
+        axes ``ep`` and ``etp``.
+        """
         ...
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
-        """Tokens whose keys a device passes on: (its own), as many on every hop; or of unequal parts all, in the order of the hops."""
+        """Tokens whose keys a device passes on: (its own), as many on every hop; or of unequal
+        parts all, in the order of the hops.
+        """
         ...
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
-        """Devices that differ only in their part of `dim` of `operator`; empty = an axis names them."""
+        """Devices that differ only in their part of `dim` of `operator`; empty = an axis names
+        them.
+        """
         ...
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
-        """Axes beside dp and cp along which devices hold the same elements and compute different terms of their gradient; cells say it
-        themselves (`program.stages.contribution`).
+        """Axes beside dp and cp along which devices hold the same elements and compute different
+        terms of their gradient; cells say it themselves (`program.stages.contribution`).
         """
         ...
 
@@ -110,12 +130,20 @@ class Placing(Protocol):
         ...
 
     def changes(
-        self, source: Operator | None, target: Operator, *, length: int, element: int, memory_length: int = 0
+        self,
+        source: Operator | None,
+        target: Operator,
+        *,
+        length: int,
+        element: int,
+        memory_length: int = 0,
     ) -> tuple[Change, ...]:
         """What the tensor between two operators goes through.
 
         Args:
-            source: None = the block's input. length: positions of the tensor's sequence. element: bytes of an element.
+            source: None = the block's input.
+            length: positions of the tensor's sequence.
+            element: bytes of an element.
         """
         ...
 

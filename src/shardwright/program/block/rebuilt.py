@@ -1,8 +1,8 @@
-"""Modules of a layer, convolutions of Mamba, and logits that run again in backward instead of keeping what they made, whatever the layer's
-recompute.
+"""Modules of a layer, convolutions of Mamba, and logits that run again in backward instead of
+keeping what they made, whatever the layer's recompute.
 
-Source: Megatron-Core, transformer_config.py, ``recompute_modules``: layernorm, mla_up_proj, moe_act, mlp, shared_experts, moe, each under a
-checkpoint of its own.
+Source: Megatron-Core, transformer_config.py, ``recompute_modules``: layernorm, mla_up_proj,
+moe_act, mlp, shared_experts, moe, each under a checkpoint of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Rebuilt:
     """Names of operators.
 
     Args:
-        dropped: whose outputs are not kept. again: whose kernels, and whose collectives, run again.
+        dropped: whose outputs are not kept.
+        again: whose kernels, and whose collectives, run again.
     """
 
     dropped: frozenset[str] = frozenset()
@@ -43,34 +44,62 @@ def _rebuilt(known: Same[tuple[Operator, ...]], under: Same[Runtime]) -> Rebuilt
     parts = [_outputs(_convolutions(operators))]
     if runtime.logits_parts > 1 or runtime.linear_loss is LinearLoss.CUT:
         parts.append(
-            Rebuilt(again=frozenset(o.name for o in operators if o.klass is OperatorClass.HEAD and o.kind is not OperatorKind.NORM))
+            Rebuilt(
+                again=frozenset(
+                    o.name
+                    for o in operators
+                    if o.klass is OperatorClass.HEAD and o.kind is not OperatorKind.NORM
+                )
+            )
         )
     if runtime.rebuilds_latent:
         parts.append(_outputs(_latent(operators)))
     if runtime.rebuilds_norms and not any(o.klass in _ENDS for o in operators):
-        parts.append(_outputs(o.name for o in operators if o.kind is OperatorKind.NORM and o.klass is OperatorClass.STREAM))
+        parts.append(
+            _outputs(
+                o.name
+                for o in operators
+                if o.kind is OperatorKind.NORM and o.klass is OperatorClass.STREAM
+            )
+        )
     if runtime.rebuilds_expert_activation:
-        parts.append(_outputs(o.name for o in operators if o.kind is OperatorKind.ACTIVATION and is_routed(o)))
-    for klass, rebuilds in ((OperatorClass.MLP, runtime.rebuilds_mlp), (OperatorClass.SHARED, runtime.rebuilds_shared_experts)):
+        parts.append(
+            _outputs(
+                o.name for o in operators if o.kind is OperatorKind.ACTIVATION and is_routed(o)
+            )
+        )
+    for klass, rebuilds in (
+        (OperatorClass.MLP, runtime.rebuilds_mlp),
+        (OperatorClass.SHARED, runtime.rebuilds_shared_experts),
+    ):
         if rebuilds:
             parts.append(_checkpointed(tuple(o for o in operators if o.klass is klass), runtime))
     if runtime.rebuilds_experts:
-        routed = tuple(o for o in operators if o.klass in (OperatorClass.ROUTER, OperatorClass.EXPERTS))
+        routed = tuple(
+            o for o in operators if o.klass in (OperatorClass.ROUTER, OperatorClass.EXPERTS)
+        )
         parts.append(_checkpointed(routed, runtime))
-    return Rebuilt(dropped=frozenset().union(*(part.dropped for part in parts)), again=frozenset().union(*(part.again for part in parts)))
+    return Rebuilt(
+        dropped=frozenset().union(*(part.dropped for part in parts)),
+        again=frozenset().union(*(part.again for part in parts)),
+    )
 
 
 def is_dropped(tensor: str, names: frozenset[str]) -> bool:
-    """A kept tensor is an output, a quantised copy of one, or something beside one, of an operator of `names`."""
+    """A kept tensor is an output, a quantised copy of one, or something beside one, of an operator
+    of `names`.
+    """
     return tensor in names or tensor.removesuffix(".quantised").rsplit(".", 1)[0] in names
 
 
 def _convolutions(operators: tuple[Operator, ...]) -> frozenset[str]:
-    """Convolutions before a scan of Mamba's, which its library makes again in backward in every framework, as part of the same function.
+    """Convolutions before a scan of Mamba's, which its library makes again in backward in every
+    framework, as part of the same function.
 
-    Source: state-spaces/mamba, ops/triton/ssd_combined.py at 01b717ae0db0 (`MambaSplitConv1dScanCombinedFn`: keeps the projection's output
-    and the scan's) and ops/selective_scan_interface.py (`checkpoint_lvl` 1; from memory); Megatron-Core, ssm/mamba_mixer.py at
-    00bebb45b9b2 (`_ssm_training`).
+    Source: state-spaces/mamba, ops/triton/ssd_combined.py at 01b717ae0db0
+    (`MambaSplitConv1dScanCombinedFn`: keeps the projection's output and the scan's) and
+    ops/selective_scan_interface.py (`checkpoint_lvl` 1; from memory); Megatron-Core,
+    ssm/mamba_mixer.py at 00bebb45b9b2 (`_ssm_training`).
     """
     read = {name for o in operators if o.scan is not None and not o.scan.delta for name in o.inputs}
     return frozenset(o.name for o in operators if o.kind is OperatorKind.CONV and o.name in read)
@@ -82,21 +111,40 @@ def _outputs(names: Iterable[str]) -> Rebuilt:
 
 
 def _latent(operators: tuple[Operator, ...]) -> frozenset[str]:
-    """The up projections from the latents and the rotary embedding behind them; empty without latent attention.
+    """The up projections from the latents and the rotary embedding behind them; empty without
+    latent attention.
 
-    Queries, keys and values are dropped behind the core and made again before its backward (``mla_up_proj``).
+    Queries, keys and values are dropped behind the core and made again before its backward
+    (``mla_up_proj``).
     """
-    ups = {o.name for o in operators if o.kind is OperatorKind.LINEAR and o.name.endswith(("q_up", "kv_up"))}
+    ups = {
+        o.name
+        for o in operators
+        if o.kind is OperatorKind.LINEAR and o.name.endswith(("q_up", "kv_up"))
+    }
     if not any(name.endswith("kv_up") for name in ups):
         return frozenset()
-    return frozenset(ups | {o.name for o in operators if o.kind is OperatorKind.ROTARY and ups & set(o.inputs)})
+    return frozenset(
+        ups | {o.name for o in operators if o.kind is OperatorKind.ROTARY and ups & set(o.inputs)}
+    )
 
 
 def _checkpointed(module: tuple[Operator, ...], runtime: Runtime) -> Rebuilt:
-    """A module under a checkpoint: what it made inside is not kept, and all of it runs again, but for the last product where a checkpoint
-    stops early.
+    """A module under a checkpoint: what it made inside is not kept, and all of it runs again, but
+    for the last product where a checkpoint stops early.
     """
     names = [o.name for o in module]
     stops = runtime.full_recompute is FullRecompute.STOPS_EARLY
-    last = next((o.name for o in reversed(module) if o.kind in (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)), "") if stops else ""
+    last = (
+        next(
+            (
+                o.name
+                for o in reversed(module)
+                if o.kind in (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
+            ),
+            "",
+        )
+        if stops
+        else ""
+    )
     return Rebuilt(dropped=frozenset(names[:-1]), again=frozenset(names) - {last})

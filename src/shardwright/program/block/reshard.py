@@ -1,7 +1,9 @@
-"""Transitions of a tensor along one axis: from two layouts, the collective that turns one into the other.
+"""Transitions of a tensor along one axis: from two layouts, the collective that turns one into the
+other.
 
-A layout along an axis is a dim letter (sharded on it), REPLICATE (whole), or PARTIAL (a sum still to be made).
-The collective of the cotangent is found by the same table from the cotangents' layouts, so forward and backward are adjoint.
+A layout along an axis is a dim letter (sharded on it), REPLICATE (whole), or PARTIAL (a sum still
+to be made). The collective of the cotangent is found by the same table from the cotangents'
+layouts, so forward and backward are adjoint.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ WHOLE = Dim.REPLICATE.value
 
 
 def transition(source: str, wanted: str) -> Collective | None:
-    """The collective over one axis that turns layout `source` into `wanted`; None if a local slice or nothing does.
+    """The collective over one axis that turns layout `source` into `wanted`; None if a local slice
+    or nothing does.
 
     Source: DESIGN section 2 (transitions); the exact patterns of Xu et al. 2021 (GSPMD), section 3.
     """

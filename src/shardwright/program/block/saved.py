@@ -1,4 +1,6 @@
-"""What a block's backward needs of its forward: every kept tensor once, and which recompute modes drop it."""
+"""What a block's backward needs of its forward: every kept tensor once, and which recompute modes
+drop it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent
 from shardwright.program.block.block import Recomputable, Saved
-from shardwright.program.block.local_size import Context, dispatched_tokens, local_tokens, operator_tokens, part, per_token
+from shardwright.program.block.local_size import (
+    Context,
+    dispatched_tokens,
+    local_tokens,
+    operator_tokens,
+    part,
+    per_token,
+)
 from shardwright.program.block.placement import Placing, is_routed
 from shardwright.program.block.rebuilt import is_dropped, rebuilt
 from shardwright.program.block.selective import NamedPolicy, named_policy, saved_products
@@ -23,21 +32,37 @@ _FEED_FORWARDS = (OperatorClass.MLP, OperatorClass.SHARED, OperatorClass.EXPERTS
 
 def stream_volume(block: Block, structure: Placing, context: Context) -> Size:
     """Bytes of the residual stream that one device holds at the block's border."""
-    return local_tokens(OperatorClass.STREAM, structure, context).scaled(context.element * _hidden(block))
+    return local_tokens(OperatorClass.STREAM, structure, context).scaled(
+        context.element * _hidden(block)
+    )
 
 
 def output_volume(block: Block, structure: Placing, context: Context) -> Size:
     """Bytes of the block's output that one device holds."""
-    return local_tokens(OperatorClass.STREAM, structure, context).scaled(context.element * block.output_width)
+    return local_tokens(OperatorClass.STREAM, structure, context).scaled(
+        context.element * block.output_width
+    )
 
 
 def _hidden(block: Block) -> int:
-    return next((e.size for o in block.operators for e in (*o.reads, *o.writes) if e.dim is Dim.HIDDEN and e.size > 1), 1)
+    return next(
+        (
+            e.size
+            for o in block.operators
+            for e in (*o.reads, *o.writes)
+            if e.dim is Dim.HIDDEN and e.size > 1
+        ),
+        1,
+    )
 
 
 def _own_part(block: Block, structure: Placing, context: Context) -> Size:
-    """Bytes of the stream that each device keeps where those which hold copies of it share it out, as heads or the feed-forward are."""
-    cut = next((o for o in block.operators if o.width() in (Dim.HEADS, Dim.FFN) and not is_routed(o)), None)
+    """Bytes of the stream that each device keeps where those which hold copies of it share it out,
+    as heads or the feed-forward are.
+    """
+    cut = next(
+        (o for o in block.operators if o.width() in (Dim.HEADS, Dim.FFN) and not is_routed(o)), None
+    )
     width = cut.width() if cut is not None else None
     if cut is None or width is None or structure.sequence_parallel:
         return stream_volume(block, structure, context)
@@ -45,40 +70,67 @@ def _own_part(block: Block, structure: Placing, context: Context) -> Size:
     return (local_tokens(OperatorClass.STREAM, structure, context) * own).scaled(context.element)
 
 
-def saved_tensors(block: Block, operators: dict[str, Operator], structure: Placing, context: Context) -> tuple[Saved, ...]:
+def saved_tensors(
+    block: Block, operators: dict[str, Operator], structure: Placing, context: Context
+) -> tuple[Saved, ...]:
     """Every tensor that some operator keeps, once; masks and unfused scores beside them."""
-    return _of_runtime(_kept(block, operators, structure, context), block, operators, structure, context)
+    return _of_runtime(
+        _kept(block, operators, structure, context), block, operators, structure, context
+    )
 
 
 def saved_under(
     block: Block, operators: dict[str, Operator], structure: Placing, contexts: Sequence[Context]
 ) -> tuple[tuple[Saved, ...], ...]:
-    """The same under several contexts whose runtimes differ in the modules that run again in backward alone."""
+    """The same under several contexts whose runtimes differ in the modules that run again in
+    backward alone.
+    """
     kept = _kept(block, operators, structure, contexts[0])
     return tuple([_of_runtime(kept, block, operators, structure, context) for context in contexts])
 
 
-def _kept(block: Block, operators: dict[str, Operator], structure: Placing, context: Context) -> dict[str, Saved]:
+def _kept(
+    block: Block, operators: dict[str, Operator], structure: Placing, context: Context
+) -> dict[str, Saved]:
     """What is kept where nothing is recomputed."""
     kept: dict[str, Saved] = {}
     constant = without_gradient(block)
     for operator in block.operators:
-        if operator.kind is OperatorKind.LOSS or operator.name in constant or not structure.runs(operator):
+        if (
+            operator.kind is OperatorKind.LOSS
+            or operator.name in constant
+            or not structure.runs(operator)
+        ):
             continue
         for name in operator.keeps:
             if name == MEMORY or name in kept:
                 continue
             if name == INPUT:
-                parked = _own_part(block, structure, context) if context.runtime.checkpoints_on_host else None
-                kept[name] = Saved(tensor=name, volume=stream_volume(block, structure, context), dropped=Recomputable.NEVER, parked=parked)
+                parked = (
+                    _own_part(block, structure, context)
+                    if context.runtime.checkpoints_on_host
+                    else None
+                )
+                kept[name] = Saved(
+                    tensor=name,
+                    volume=stream_volume(block, structure, context),
+                    dropped=Recomputable.NEVER,
+                    parked=parked,
+                )
             else:
-                kept |= _saved_output(operators[name], operator, _keepers(name, block, context), structure, context)
+                kept |= _saved_output(
+                    operators[name], operator, _keepers(name, block, context), structure, context
+                )
         kept |= _saved_extra(operator, structure, context)
     return kept
 
 
 def _of_runtime(
-    kept: dict[str, Saved], block: Block, operators: dict[str, Operator], structure: Placing, context: Context
+    kept: dict[str, Saved],
+    block: Block,
+    operators: dict[str, Operator],
+    structure: Placing,
+    context: Context,
 ) -> tuple[Saved, ...]:
     """What the runtime's modules and its policy leave of `kept`."""
     if not has_backward(block):
@@ -90,14 +142,24 @@ def _of_runtime(
         kept = _by_policy(kept, block, operators, structure, context)
     if context.runtime.selective_recompute is SelectiveRecompute.NAMED:
         policy = named_policy(block.operators, context.runtime)
-        kept = _by_name(kept, policy, operators, structure, context) if policy else {name: _unless_full(s) for name, s in kept.items()}
+        kept = (
+            _by_name(kept, policy, operators, structure, context)
+            if policy
+            else {name: _unless_full(s) for name, s in kept.items()}
+        )
     return tuple(kept.values())
 
 
 def _by_policy(
-    kept: dict[str, Saved], block: Block, operators: dict[str, Operator], structure: Placing, context: Context
+    kept: dict[str, Saved],
+    block: Block,
+    operators: dict[str, Operator],
+    structure: Placing,
+    context: Context,
 ) -> dict[str, Saved]:
-    """`kept` with what a per-operator policy drops (all but the input and fused cores) and keeps (products, whoever reads them)."""
+    """`kept` with what a per-operator policy drops (all but the input and fused cores) and keeps
+    (products, whoever reads them).
+    """
     products = saved_products(block.operators)
     if products is None:
         return {name: _unless_full(s) for name, s in kept.items()}
@@ -106,45 +168,77 @@ def _by_policy(
     result: dict[str, Saved] = {}
     for name, saved in kept.items():
         core = name in cores or name.removesuffix(".lse") in cores
-        result[name] = saved if saved.dropped is Recomputable.NEVER else replace(saved, dropped=_policy(saved=core))
+        result[name] = (
+            saved
+            if saved.dropped is Recomputable.NEVER
+            else replace(saved, dropped=_policy(saved=core))
+        )
     for name, parts in products.items():
         outputs = _outputs(operators[name], operators[name], structure, context)
         for (output, volume), is_kept in zip(outputs.items(), parts, strict=True):
             if is_kept and output in result:
                 result[output] = replace(result[output], dropped=Recomputable.FULL)
-            elif is_kept and (name in read or context.runtime.element_kernels is not ElementKernels.COMPILED):
-                # A compiler's partitioner drops what the policy keeps and no backward reads; an eager policy does not look.
+            elif is_kept and (
+                name in read or context.runtime.element_kernels is not ElementKernels.COMPILED
+            ):
+                # A compiler's partitioner drops what the policy keeps and no backward reads; an
+                # eager policy does not look.
                 held = volume.scaled(context.element)
-                result[output] = Saved(tensor=output, volume=held, dropped=Recomputable.NONE_AND_FULL)
+                result[output] = Saved(
+                    tensor=output, volume=held, dropped=Recomputable.NONE_AND_FULL
+                )
         if structure.sequence_parallel and _is_row_parallel(operators[name]):
             # The policy names reduce_scatter among what it keeps.
             scattered = f"{name}.scattered"
             volume = stream_volume(block, structure, context)
-            result[scattered] = Saved(tensor=scattered, volume=volume, dropped=Recomputable.NONE_AND_FULL)
+            result[scattered] = Saved(
+                tensor=scattered, volume=volume, dropped=Recomputable.NONE_AND_FULL
+            )
     return result
 
 
 def _by_name(
-    kept: dict[str, Saved], policy: NamedPolicy, operators: dict[str, Operator], structure: Placing, context: Context
+    kept: dict[str, Saved],
+    policy: NamedPolicy,
+    operators: dict[str, Operator],
+    structure: Placing,
+    context: Context,
 ) -> dict[str, Saved]:
-    """`kept` with what a policy by name drops, and what it keeps for what runs again. A core's log-sum-exp goes with its output."""
+    """`kept` with what a policy by name drops, and what it keeps for what runs again. A core's
+    log-sum-exp goes with its output.
+    """
     result: dict[str, Saved] = {}
     for name, saved in kept.items():
         source = name.removesuffix(".quantised").removesuffix(".lse")
         of = source if source in operators or source == INPUT else source.rsplit(".", 1)[0]
-        dropped = saved.dropped if saved.dropped is Recomputable.NEVER else _policy(saved=of in policy.kept)
+        dropped = (
+            saved.dropped
+            if saved.dropped is Recomputable.NEVER
+            else _policy(saved=of in policy.kept)
+        )
         result[name] = replace(saved, dropped=dropped, host=of in policy.host)
     for name in sorted(policy.kept - {INPUT} - {n.removesuffix(".quantised") for n in kept}):
-        for output, volume in _outputs(operators[name], operators[name], structure, context).items():
+        for output, volume in _outputs(
+            operators[name], operators[name], structure, context
+        ).items():
             held = volume.scaled(context.element)
-            result[output] = Saved(tensor=output, volume=held, dropped=Recomputable.NONE_AND_FULL, host=name in policy.host)
+            result[output] = Saved(
+                tensor=output,
+                volume=held,
+                dropped=Recomputable.NONE_AND_FULL,
+                host=name in policy.host,
+            )
     return result
 
 
 def _is_row_parallel(operator: Operator) -> bool:
     """A split on t cuts what it reads and not what it writes: members hold parts of a sum."""
     width = operator.width()
-    return width is not None and any(e.dim is width for e in operator.reads) and all(e.dim is not width for e in operator.writes)
+    return (
+        width is not None
+        and any(e.dim is width for e in operator.reads)
+        and all(e.dim is not width for e in operator.writes)
+    )
 
 
 def _read_again(block: Block, kept: dict[str, Saved]) -> frozenset[str]:
@@ -161,32 +255,51 @@ def _policy(*, saved: bool) -> Recomputable:
 
 
 def _unless_full(saved: Saved) -> Saved:
-    return replace(saved, dropped=Recomputable.FULL) if saved.dropped is Recomputable.SELECTIVE else saved
+    return (
+        replace(saved, dropped=Recomputable.FULL)
+        if saved.dropped is Recomputable.SELECTIVE
+        else saved
+    )
 
 
 def _saved_output(
-    source: Operator, reader: Operator, quantised: tuple[int, bool], structure: Placing, context: Context
+    source: Operator,
+    reader: Operator,
+    quantised: tuple[int, bool],
+    structure: Placing,
+    context: Context,
 ) -> dict[str, Saved]:
     """Outputs of `source` that are kept.
 
     Args:
-        quantised: bytes an element in which some operator keeps them quantised, 0 if none; whether any keeps them as they are.
+        quantised: bytes an element in which some operator keeps them quantised, 0 if none; whether
+            any keeps them as they are.
     """
     result = {}
     for name, volume in _outputs(source, reader, structure, context).items():
         small, whole = quantised
         if whole:
-            result[name] = Saved(tensor=name, volume=volume.scaled(context.element), dropped=Recomputable.FULL)
+            result[name] = Saved(
+                tensor=name, volume=volume.scaled(context.element), dropped=Recomputable.FULL
+            )
         if small:
             copy = f"{name}.quantised" if whole else name
-            result[copy] = Saved(tensor=copy, volume=volume.scaled(small), dropped=Recomputable.FULL)
+            result[copy] = Saved(
+                tensor=copy, volume=volume.scaled(small), dropped=Recomputable.FULL
+            )
     return result
 
 
-def _outputs(source: Operator, reader: Operator, structure: Placing, context: Context) -> dict[str, Size]:
+def _outputs(
+    source: Operator, reader: Operator, structure: Placing, context: Context
+) -> dict[str, Size]:
     """Elements of each output of `source` on one device, as `reader` keeps them."""
     holder = source
-    if not context.runtime.tp_input_regather and source.klass is OperatorClass.STREAM and reader.kind in _GEMMS:
+    if (
+        not context.runtime.tp_input_regather
+        and source.klass is OperatorClass.STREAM
+        and reader.kind in _GEMMS
+    ):
         holder = reader
     if is_routed(source):
         tokens = dispatched_tokens(source, structure, context)
@@ -202,49 +315,79 @@ def _outputs(source: Operator, reader: Operator, structure: Placing, context: Co
 
 
 def _keepers(name: str, block: Block, context: Context) -> tuple[int, bool]:
-    """Bytes an element in which a linear operator or an activation keeps tensor `name` quantised (0 = none does), and whether any operator
-    keeps it as it is.
+    """Bytes an element in which a linear operator or an activation keeps tensor `name` quantised (0
+    = none does), and whether any operator keeps it as it is.
     """
     quantises = context.runtime.saves_quantized and context.gemm_element < context.element
     widths = [0]
     for operator in block.operators:
         if name in operator.keeps and operator.kind is not OperatorKind.LOSS:
-            linear = quantises and operator.kind in _GEMMS and operator.klass is not OperatorClass.HEAD
-            gate = context.runtime.saves_gates_eight_bit and operator.kind is OperatorKind.ACTIVATION and operator.klass in _FEED_FORWARDS
+            linear = (
+                quantises and operator.kind in _GEMMS and operator.klass is not OperatorClass.HEAD
+            )
+            gate = (
+                context.runtime.saves_gates_eight_bit
+                and operator.kind is OperatorKind.ACTIVATION
+                and operator.klass in _FEED_FORWARDS
+            )
             widths.append(context.gemm_element if linear else 1 if gate else 0)
     return max(widths), 0 in widths[1:]
 
 
 def _saved_extra(operator: Operator, structure: Placing, context: Context) -> dict[str, Saved]:
-    """Dropout masks, an eager gate's activation, attention scores (unfused) or their log-sum-exp (fused)."""
+    """Dropout masks, an eager gate's activation, attention scores (unfused) or their log-sum-exp
+    (fused).
+    """
     tokens = local_tokens(operator.klass, structure, context)
     result: dict[str, Saved] = {}
     if operator.kind is OperatorKind.RESIDUAL and context.dropout:
         volume = tokens * part(operator.writes[0], operator, structure)
-        result[f"{operator.name}.mask"] = Saved(tensor=f"{operator.name}.mask", volume=volume, dropped=Recomputable.FULL)
-    if operator.clamped and context.runtime.element_kernels is ElementKernels.FUSED and not context.runtime.fused_experts:
+        result[f"{operator.name}.mask"] = Saved(
+            tensor=f"{operator.name}.mask", volume=volume, dropped=Recomputable.FULL
+        )
+    if (
+        operator.clamped
+        and context.runtime.element_kernels is ElementKernels.FUSED
+        and not context.runtime.fused_experts
+    ):
         # The fused kernel keeps the joined halves, the clamps what they were made of.
         rows = dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens
         joined = rows * part(operator.writes[0], operator, structure)
         name = f"{operator.name}.clamped"
-        result[name] = Saved(tensor=name, volume=joined.scaled(2 * context.element), dropped=Recomputable.FULL)
+        result[name] = Saved(
+            tensor=name, volume=joined.scaled(2 * context.element), dropped=Recomputable.FULL
+        )
     if operator.gated and context.runtime.element_kernels is ElementKernels.EAGER:
-        # Two kernels, activation and product: the product's backward reads what the activation made.
+        # Two kernels, activation and product: the product's backward reads what the activation
+        # made.
         volume = part(operator.writes[0], operator, structure)
-        held = (dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens) * volume
+        held = (
+            dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens
+        ) * volume
         result[f"{operator.name}.gate"] = Saved(
-            tensor=f"{operator.name}.gate", volume=held.scaled(context.element), dropped=Recomputable.FULL
+            tensor=f"{operator.name}.gate",
+            volume=held.scaled(context.element),
+            dropped=Recomputable.FULL,
         )
     if is_routed(operator) and operator.kind is OperatorKind.ACTIVATION and not operator.gated:
-        # Only the gated form is fused with the product by the router's weights, whose backward reads its other factor.
-        held = dispatched_tokens(operator, structure, context) * part(operator.writes[0], operator, structure)
+        # Only the gated form is fused with the product by the router's weights, whose backward
+        # reads its other factor.
+        held = dispatched_tokens(operator, structure, context) * part(
+            operator.writes[0], operator, structure
+        )
         name = f"{operator.name}.unweighted"
-        result[name] = Saved(tensor=name, volume=held.scaled(context.element), dropped=Recomputable.FULL)
+        result[name] = Saved(
+            tensor=name, volume=held.scaled(context.element), dropped=Recomputable.FULL
+        )
     if operator.adapted:
         # What the first factor of an adapter made, for the gradient of the second.
-        made = (dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens) * Size(times=operator.rank)
+        made = (
+            dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens
+        ) * Size(times=operator.rank)
         name = f"{operator.name}.lora"
-        result[name] = Saved(tensor=name, volume=made.scaled(context.element), dropped=Recomputable.FULL)
+        result[name] = Saved(
+            tensor=name, volume=made.scaled(context.element), dropped=Recomputable.FULL
+        )
     if operator.attention is None:
         return result
     heads = part(Extent(dim=Dim.HEADS, size=operator.attention.heads), operator, structure)
@@ -252,10 +395,18 @@ def _saved_extra(operator: Operator, structure: Placing, context: Context) -> di
     if context.runtime.attention_kernel is AttentionKernel.UNFUSED:
         keys = context.memory_tokens if operator.attention.cross else context.tokens
         scores = tokens * heads * Size(times=keys)
-        result[f"{name}.softmax"] = Saved(tensor=f"{name}.softmax", volume=scores.scaled(context.element), dropped=Recomputable.SELECTIVE)
+        result[f"{name}.softmax"] = Saved(
+            tensor=f"{name}.softmax",
+            volume=scores.scaled(context.element),
+            dropped=Recomputable.SELECTIVE,
+        )
         if context.dropout:
             dropped = scores.scaled(context.element + 1)
-            result[f"{name}.dropout"] = Saved(tensor=f"{name}.dropout", volume=dropped, dropped=Recomputable.SELECTIVE)
+            result[f"{name}.dropout"] = Saved(
+                tensor=f"{name}.dropout", volume=dropped, dropped=Recomputable.SELECTIVE
+            )
     else:
-        result[f"{name}.lse"] = Saved(tensor=f"{name}.lse", volume=(tokens * heads).scaled(4), dropped=Recomputable.SELECTIVE)
+        result[f"{name}.lse"] = Saved(
+            tensor=f"{name}.lse", volume=(tokens * heads).scaled(4), dropped=Recomputable.SELECTIVE
+        )
     return result

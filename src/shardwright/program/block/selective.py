@@ -1,4 +1,6 @@
-"""What a selective recompute policy keeps beside a block's input, and what runs again for what it does not."""
+"""What a selective recompute policy keeps beside a block's input, and what runs again for what it
+does not.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,14 @@ _PRODUCTS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
 
 def saved_products(operators: Iterable[Operator]) -> Mapping[str, tuple[bool, ...]] | None:
-    """Which outputs of each linear operator a per-operator policy keeps: the first matrix product of the block, the third, and so on.
+    """Which outputs of each linear operator a per-operator policy keeps: the first matrix product
+    of the block, the third, and so on.
 
-    A fused projection counts as one product for each of its outputs. Grouped products are not kept. None for an embedding or a head:
-    they are outside the checkpoint.
+    A fused projection counts as one product for each of its outputs. Grouped products are not kept.
+    None for an embedding or a head: they are outside the checkpoint.
 
-    Source: torchtitan, distributed/activation_checkpoint.py (`mm_recompute`: every second aten.mm, counted
-    from the first; which half is kept is from memory).
+    Source: torchtitan, distributed/activation_checkpoint.py (`mm_recompute`: every second aten.mm,
+    counted from the first; which half is kept is from memory).
     """
     listed = tuple(operators)
     if any(o.klass in _ENDS for o in listed):
@@ -30,15 +33,17 @@ def saved_products(operators: Iterable[Operator]) -> Mapping[str, tuple[bool, ..
     seen = 0
     for operator in listed:
         if operator.kind is OperatorKind.LINEAR:
-            kept[operator.name] = tuple((seen + place) % 2 == 0 for place in range(len(operator.writes)))
+            kept[operator.name] = tuple(
+                (seen + place) % 2 == 0 for place in range(len(operator.writes))
+            )
             seen += len(operator.writes)
     return kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPolicy:
-    """Names of tensors that a policy by name keeps and that backward, or what runs again for it, reads; which of these wait in host
-    memory; and the operators that run again.
+    """Names of tensors that a policy by name keeps and that backward, or what runs again for it,
+    reads; which of these wait in host memory; and the operators that run again.
     """
 
     kept: frozenset[str]
@@ -48,14 +53,18 @@ class NamedPolicy:
 
 @lru_cache(maxsize=256)
 def named_policy(operators: tuple[Operator, ...], runtime: Runtime) -> NamedPolicy | None:
-    """What `Runtime.kept_outputs` mean in a block. None where another policy holds, and for an embedding or a head.
+    """What `Runtime.kept_outputs` mean in a block. None where another policy holds, and for an
+    embedding or a head.
 
-    What backward reads and the policy does not keep is made again from what it keeps, and nothing else is: a use of a kept tensor ends the
-    chain, so the last product of a layer never runs again, and a named tensor that nobody reads is not kept.
+    What backward reads and the policy does not keep is made again from what it keeps, and nothing
+    else is: a use of a kept tensor ends the chain, so the last product of a layer never runs again,
+    and a named tensor that nobody reads is not kept.
 
     Source: JAX, ad_checkpoint.py (`remat_partial_eval` drops unused residuals and computations).
     """
-    if runtime.selective_recompute is not SelectiveRecompute.NAMED or any(o.klass in _ENDS for o in operators):
+    if runtime.selective_recompute is not SelectiveRecompute.NAMED or any(
+        o.klass in _ENDS for o in operators
+    ):
         return None
     named = {kind: _outputs_of(kind, operators) for kind in KeptOutput}
     kept = frozenset().union({INPUT}, *(named[kind] for kind in runtime.kept_outputs))
@@ -66,19 +75,27 @@ def named_policy(operators: tuple[Operator, ...], runtime: Runtime) -> NamedPoli
             again.add(operator.name)
             needed.update(operator.inputs)
     host = frozenset().union(*(named[kind] for kind in runtime.host_outputs))
-    return NamedPolicy(kept=kept & needed | {INPUT}, host=host & kept & (needed | {INPUT}), again=frozenset(again))
+    return NamedPolicy(
+        kept=kept & needed | {INPUT}, host=host & kept & (needed | {INPUT}), again=frozenset(again)
+    )
 
 
 def _outputs_of(kind: KeptOutput, operators: tuple[Operator, ...]) -> frozenset[str]:
     """Names of a block's tensors that `kind` means."""
-    cores = {o.name for o in operators if o.attention is not None and o.kind is OperatorKind.ATTENTION}
+    cores = {
+        o.name for o in operators if o.attention is not None and o.kind is OperatorKind.ATTENTION
+    }
     acts = {o.name for o in operators if o.kind is OperatorKind.ACTIVATION}
     found: Iterable[str] = {
         KeptOutput.INPUT: (INPUT,),
         KeptOutput.QKV: (name for o in operators if o.name in cores for name in o.inputs),
         KeptOutput.CORE: cores,
-        KeptOutput.PROJ: (o.name for o in operators if o.kind in _PRODUCTS and cores & set(o.inputs)),
+        KeptOutput.PROJ: (
+            o.name for o in operators if o.kind in _PRODUCTS and cores & set(o.inputs)
+        ),
         KeptOutput.UP: (name for o in operators if o.name in acts for name in o.inputs),
-        KeptOutput.DOWN: (o.name for o in operators if o.kind in _PRODUCTS and acts & set(o.inputs)),
+        KeptOutput.DOWN: (
+            o.name for o in operators if o.kind in _PRODUCTS and acts & set(o.inputs)
+        ),
     }[kind]
     return frozenset(found)

@@ -1,4 +1,6 @@
-"""Sizes of a lowered block: products of stretches of dims, each cut by some axes, evaluated on arrays of degrees."""
+"""Sizes of a lowered block: products of stretches of dims, each cut by some axes, evaluated on
+arrays of degrees.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ Degrees = Mapping[str, IntArray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
-    """quantum x ceil(runs / product of the degrees of `axes`): the largest part of a stretch of runs x quantum elements.
+    """quantum x ceil(runs / product of the degrees of `axes`): the largest part of a stretch of
+    runs x quantum elements.
 
-    once: where parts have copies, as there are more than runs, each element counts once: 2 heads of 128 for 4 readers are 64 each.
+    once: where parts have copies, as there are more than runs, each element counts once: 2 heads of
+        128 for 4 readers are 64 each.
     """
 
     runs: int
@@ -29,7 +33,8 @@ class Factor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """times x product of `scale` variables x product of factors, divided by `divisor`, of it so many percent.
+    """times x product of `scale` variables x product of factors, divided by `divisor`, of it so
+    many percent.
 
     Each rounded up, once all is multiplied; in at most one part of a product.
     """

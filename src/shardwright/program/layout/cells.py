@@ -1,4 +1,6 @@
-"""Which samples, positions and parts of every other dim each device of a stage works on, by operator class."""
+"""Which samples, positions and parts of every other dim each device of a stage works on, by
+operator class.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from shardwright.strategy.plan.stages import Placement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisStep:
-    """One cut on the way to a device: into equal parts (a count) or weights, the part taken, and whether pieces are dealt zigzag."""
+    """One cut on the way to a device: into equal parts (a count) or weights, the part taken, and
+    whether pieces are dealt zigzag.
+    """
 
     parts: int | tuple[int, ...]
     index: int
@@ -40,7 +44,9 @@ Way = tuple[AxisStep, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A device's way down one tree: the cuts of each dim in order, outermost first (`Dim.REPLICATE`: which copy it is)."""
+    """A device's way down one tree: the cuts of each dim in order, outermost first
+    (`Dim.REPLICATE`: which copy it is).
+    """
 
     ways: tuple[tuple[Dim, Way], ...]
 
@@ -58,11 +64,15 @@ class Cells(tuple[Cell, ...]):
 
 
 def largest_remainder(count: int, weights: tuple[int, ...]) -> tuple[int, ...]:
-    """`count` runs in parts by weight: floors, and one more for the largest remainders, ties to the lower index."""
+    """`count` runs in parts by weight: floors, and one more for the largest remainders, ties to the
+    lower index.
+    """
     total = sum(weights)
     floors = [count * w // total for w in weights]
     if left := count - sum(floors):
-        for i in sorted(range(len(weights)), key=lambda i: (-(count * weights[i] % total), i))[:left]:
+        for i in sorted(range(len(weights)), key=lambda i: (-(count * weights[i] % total), i))[
+            :left
+        ]:
             floors[i] += 1
     return tuple(floors)
 
@@ -70,14 +80,22 @@ def largest_remainder(count: int, weights: tuple[int, ...]) -> tuple[int, ...]:
 def cut(indices: Indices, step: AxisStep) -> Indices:
     """The part of an index list that `step` takes; zigzag takes pieces i and 2n - 1 - i of 2n."""
     pieces = _pieces(indices, step.parts, step.zigzag)
-    return normal((*pieces[step.index], *pieces[-1 - step.index])) if step.zigzag else pieces[step.index]
+    return (
+        normal((*pieces[step.index], *pieces[-1 - step.index]))
+        if step.zigzag
+        else pieces[step.index]
+    )
 
 
 @lru_cache(maxsize=1024)
 def _pieces(indices: Indices, parts: int | tuple[int, ...], zigzag: bool) -> tuple[Indices, ...]:
     """An index list piece by piece, as many as are dealt."""
     weights = (1,) * parts if isinstance(parts, int) else parts
-    ends = list(accumulate(largest_remainder(count(indices), (*weights, *reversed(weights)) if zigzag else weights)))
+    ends = list(
+        accumulate(
+            largest_remainder(count(indices), (*weights, *reversed(weights)) if zigzag else weights)
+        )
+    )
     result: list[list[Interval]] = [[] for _ in ends]
     piece = passed = 0
     for low, high in indices:
@@ -92,7 +110,9 @@ def _pieces(indices: Indices, parts: int | tuple[int, ...], zigzag: bool) -> tup
 
 @lru_cache(maxsize=65536)
 def indices(way: Way, length: int) -> Indices:
-    """What a way takes of a list of `length` indices (empty where more parts than indices leave none)."""
+    """What a way takes of a list of `length` indices (empty where more parts than indices leave
+    none).
+    """
     taken: Indices = ((0, length),) if length else ()
     for step in way:
         taken = cut(taken, step)
@@ -101,15 +121,21 @@ def indices(way: Way, length: int) -> Indices:
 
 @lru_cache(maxsize=65536)
 def image(way: Way, runs: int, reference: int) -> Interval:
-    """Runs of a coarser list that a way touches, the way being cut in a list of `reference` runs; where a part would have none, copies.
+    """Runs of a coarser list that a way touches, the way being cut in a list of `reference` runs;
+    where a part would have none, copies.
 
-    Key heads under query heads: a part of the query heads needs every key head that one of them reads.
+    Key heads under query heads: a part of the query heads needs every key head that one of them
+    reads.
     """
     parts, fine = 1, max(reference, runs)
     smallest = fine
     for step in way:
         parts *= step.total
-        smallest = min(largest_remainder(smallest, (1,) * step.parts if isinstance(step.parts, int) else step.parts))
+        smallest = min(
+            largest_remainder(
+                smallest, (1,) * step.parts if isinstance(step.parts, int) else step.parts
+            )
+        )
     if not smallest:
         fine *= -(-parts // fine)
     taken = indices(way, fine)
@@ -120,7 +146,8 @@ def image(way: Way, runs: int, reference: int) -> Interval:
 
 
 class TreeCells(Mapping[int, Cell]):
-    """The cells of a tree of equal parts by device, in the order of its leaves; each is made when it is asked for.
+    """The cells of a tree of equal parts by device, in the order of its leaves; each is made when
+    it is asked for.
 
     Args:
         levels: the tree's cuts, outermost first. base: device of the first leaf.
@@ -131,7 +158,9 @@ class TreeCells(Mapping[int, Cell]):
 
     def __init__(self, levels: tuple[Split, ...], base: int) -> None:
         self.levels = levels
-        self.row = DeviceList.mesh(base, [(level.num_parts, cast(int, level.step)) for level in levels])
+        self.row = DeviceList.mesh(
+            base, [(level.num_parts, cast(int, level.step)) for level in levels]
+        )
 
         # A mesh's steps nest: from the widest on, each says one index of a device.
         below, nested = 1, []
@@ -154,7 +183,9 @@ class TreeCells(Mapping[int, Cell]):
             place = int(found[-1])
         for level in reversed(self.levels):
             place, index = divmod(place, level.num_parts)
-            ways.append((level.dim, (AxisStep(parts=level.num_parts, index=index, zigzag=level.zigzag),)))
+            ways.append(
+                (level.dim, (AxisStep(parts=level.num_parts, index=index, zigzag=level.zigzag),))
+            )
         return Cell(ways=tuple(reversed(ways)))
 
     def __iter__(self) -> Iterator[int]:
@@ -182,7 +213,9 @@ def row_of(tree: Mapping[int, Cell]) -> DeviceList:
 
 
 def leaves(split: Split | None, base: int) -> Iterator[tuple[int, Cell, tuple[int, ...]]]:
-    """(device, its cell, its family) of every leaf. The family is the unequal choices on the way, -1 for equal parts."""
+    """(device, its cell, its family) of every leaf. The family is the unequal choices on the way,
+    -1 for equal parts.
+    """
     levels = regular_levels(split)
     if levels is None:
         return _leaves(split, base, (), ())
@@ -208,7 +241,11 @@ def _leaves(
         return
     for i in range(split.num_parts):
         offset = split.step[i] if isinstance(split.step, tuple) else split.step * i
-        child = split.children[i] if len(split.children) > 1 or isinstance(split.parts, tuple) else split.children[0]
+        child = (
+            split.children[i]
+            if len(split.children) > 1 or isinstance(split.parts, tuple)
+            else split.children[0]
+        )
         step = AxisStep(parts=split.parts, index=i, zigzag=split.zigzag)
         choice = i if isinstance(split.parts, tuple) else -1
         yield from _leaves(child, base + offset, (*ways, (split.dim, (step,))), (*family, choice))
@@ -226,12 +263,18 @@ class ClassTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageCells:
-    """All devices of a stage (counted from its first one) in every class's tree. Equal only to itself.
+    """All devices of a stage (counted from its first one) in every class's tree. Equal only to
+    itself.
 
     Args:
-        samples: of one microbatch of the lane. cells: by class, device -> cell. exchange: of the core.
-        devices: all, sorted. families: devices that every tree reaches by the same unequal choices, by their lowest device.
-        splits: by class, its tree. boxes: layouts already derived from the cells.
+        samples: of one microbatch of the lane.
+        cells: by class, device -> cell.
+        exchange: of the core.
+        devices: all, sorted.
+        families: devices that every tree reaches by the same unequal choices, by their lowest
+            device.
+        splits: by class, its tree.
+        boxes: layouts already derived from the cells.
     """
 
     samples: int
@@ -244,7 +287,9 @@ class StageCells:
 
 
 def class_trees(placements: tuple[Placement, ...], block: int | None) -> tuple[ClassTree, ...]:
-    """The tree of every class for block number `block` of a chunk (None: a block outside all ranges); later placements override."""
+    """The tree of every class for block number `block` of a chunk (None: a block outside all
+    ranges); later placements override.
+    """
     chosen: dict[OperatorClass, ClassTree] = {}
     for placement in placements:
         blocks = placement.select.blocks
@@ -252,19 +297,28 @@ def class_trees(placements: tuple[Placement, ...], block: int | None) -> tuple[C
             continue
         for klass in OperatorClass:
             if not placement.select.classes or klass.value in placement.select.classes:
-                chosen[klass] = ClassTree(klass=klass, split=placement.split, offset=placement.offset, exchange=placement.exchange)
+                chosen[klass] = ClassTree(
+                    klass=klass,
+                    split=placement.split,
+                    offset=placement.offset,
+                    exchange=placement.exchange,
+                )
     return tuple(chosen.values())
 
 
 @lru_cache(maxsize=4096)
-def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = False) -> StageCells:
+def stage_cells(
+    trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = False
+) -> StageCells:
     """The cells of a stage whose classes run under `trees`.
 
     Args:
-        samples: of one microbatch. unfolded: every device is a family of its own.
+        samples: of one microbatch.
+        unfolded: every device is a family of its own.
 
     Raises:
-        StrategyError: keys cut by context (rule ``lower.context``: a form of decoding, not of training).
+        StrategyError: keys cut by context (rule ``lower.context``: a form of decoding, not of
+        training).
     """
     cells: dict[OperatorClass, Mapping[int, Cell]] = {}
     same: dict[tuple[Split | None, int], Mapping[int, Cell]] = {}
@@ -285,7 +339,11 @@ def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = 
                     choices.append(dict.fromkeys(same[key], ()))
                 dims = {split.dim for split in levels}
             if Dim.CONTEXT in dims:
-                raise StrategyError("keys are cut by context", hint="cut s, with 'via ring' or 'via gather'", rule="lower.context")
+                raise StrategyError(
+                    "keys are cut by context",
+                    hint="cut s, with 'via ring' or 'via gather'",
+                    rule="lower.context",
+                )
         cells[tree.klass] = same[key]
         if tree.klass is OperatorClass.CORE:
             exchange = tree.exchange
@@ -294,7 +352,11 @@ def stage_cells(trees: tuple[ClassTree, ...], *, samples: int, unfolded: bool = 
     if unfolded or choices:
         first = next(iter(same.values()))
         for device in devices:
-            key_of = device if unfolded else (device in first, *(choice.get(device) for choice in choices))
+            key_of = (
+                device
+                if unfolded
+                else (device in first, *(choice.get(device) for choice in choices))
+            )
             groups.setdefault(key_of, []).append(device)
     return StageCells(
         samples=samples,
@@ -319,14 +381,21 @@ def dims_present(operator: Operator) -> frozenset[Dim]:
 
 @lru_cache(maxsize=4096)
 def meanings(operator: Operator) -> dict[Dim, Dim]:
-    """The dim of `operator` that a cut of a dim is one of: ``t`` is its own width. Dims that it lacks, and tokens, are not here."""
-    width, present = operator.width(), dims_present(operator) - {Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE}
+    """The dim of `operator` that a cut of a dim is one of: ``t`` is its own width. Dims that it
+    lacks, and tokens, are not here.
+    """
+    width, present = (
+        operator.width(),
+        dims_present(operator) - {Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE},
+    )
     meant = {dim: width if dim is Dim.WIDTH else dim for dim in Dim}
     return {dim: own for dim, own in meant.items() if own in present}
 
 
 def cut_dims(cell: Cell, operator: Operator) -> dict[Dim, Way]:
-    """The cuts that mean something for `operator`, by dim (see `meanings`); a dim that it lacks is a copy."""
+    """The cuts that mean something for `operator`, by dim (see `meanings`); a dim that it lacks is
+    a copy.
+    """
     result: dict[Dim, Way] = {}
     meant = meanings(operator)
     for dim, way in cell.ways:
@@ -358,7 +427,11 @@ def interval(extent: Extent, operator: Operator, cuts: dict[Dim, Way]) -> Interv
 def intervals(cells: Cells, operator: Operator, extent: Extent) -> tuple[Interval, ...]:
     """`interval` under each of some cells."""
     found = images(cells, operator, extent.dim, extent.runs)
-    return found if extent.quantum == 1 else tuple([(low * extent.quantum, high * extent.quantum) for low, high in found])
+    return (
+        found
+        if extent.quantum == 1
+        else tuple([(low * extent.quantum, high * extent.quantum) for low, high in found])
+    )
 
 
 def images(cells: Cells, operator: Operator, dim: Dim, runs: int) -> tuple[Interval, ...]:

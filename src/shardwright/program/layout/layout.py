@@ -22,7 +22,8 @@ class Holding(NamedTuple):
     """What one device holds of a tensor.
 
     Attributes:
-        part: which part of a sum: equal parts are duplicates, all distinct parts of an index add up to its value. None: full values.
+        part: which part of a sum: equal parts are duplicates, all distinct parts of an index add up
+            to its value. None: full values.
     """
 
     device: int
@@ -35,7 +36,11 @@ Layout = tuple[Holding, ...]
 
 def count(indices: Indices) -> int:
     """How many indices there are."""
-    return indices[0][1] - indices[0][0] if len(indices) == 1 else sum(high - low for low, high in indices)
+    return (
+        indices[0][1] - indices[0][0]
+        if len(indices) == 1
+        else sum(high - low for low, high in indices)
+    )
 
 
 def volume(box: Box) -> int:
@@ -58,14 +63,21 @@ def normal(intervals: Iterable[Interval]) -> Indices:
 
 def common(a: Indices, b: Indices) -> Indices:
     """Indices of both."""
-    return tuple(sorted((low, high) for x, y in a for u, v in b if (low := max(x, u)) < (high := min(y, v))))
+    return tuple(
+        sorted((low, high) for x, y in a for u, v in b if (low := max(x, u)) < (high := min(y, v)))
+    )
 
 
 def without(a: Indices, b: Indices) -> Indices:
     """Indices of `a` that are not of `b`."""
     rest = list(a)
     for u, v in b:
-        rest = [(low, high) for x, y in rest for low, high in ((x, min(y, u)), (max(x, v), y)) if low < high]
+        rest = [
+            (low, high)
+            for x, y in rest
+            for low, high in ((x, min(y, u)), (max(x, v), y))
+            if low < high
+        ]
     return tuple(rest)
 
 
@@ -94,7 +106,8 @@ class Ticks:
     """One dim cut at all ends of some index lists.
 
     Attributes:
-        indices: of each tick; indices that lie in the same lists are one tick. inside: list -> its ticks.
+        indices: of each tick; indices that lie in the same lists are one tick. inside: list -> its
+            ticks.
     """
 
     indices: tuple[Indices, ...]

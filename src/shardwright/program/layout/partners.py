@@ -1,4 +1,6 @@
-"""Who of several classes of equal devices meets whom: groups with one member of each class, inside one island where possible."""
+"""Who of several classes of equal devices meets whom: groups with one member of each class, inside
+one island where possible.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,11 @@ Group = tuple[int, ...]
 
 
 def transversals(classes: Sequence[Group], *, island: Callable[[int], int]) -> tuple[Group, ...]:
-    """Groups of one device from each class; classes are of one size r, so there are r disjoint groups.
+    """Groups of one device from each class; classes are of one size r, so there are r disjoint
+    groups.
 
-    Partners share an island as far as they can, else the j-th devices of the classes meet; members and groups are in device order.
+    Partners share an island as far as they can, else the j-th devices of the classes meet; members
+    and groups are in device order.
 
     Source: zoo section 4, rule 4.
     """
@@ -44,10 +48,12 @@ def transversals(classes: Sequence[Group], *, island: Callable[[int], int]) -> t
 
 
 def meeting(classes: IntArray, islands: Units | None) -> IntArray | None:
-    """`transversals` of many lists of classes at once, where the j-th devices of all classes meet, inside islands too; None elsewhere.
+    """`transversals` of many lists of classes at once, where the j-th devices of all classes meet,
+    inside islands too; None elsewhere.
 
     Args:
-        classes: (lists, classes, members), members in device order. islands: that devices lie in; None = no islands.
+        classes: (lists, classes, members), members in device order.
+        islands: that devices lie in; None = no islands.
 
     Returns:
         (groups, classes) members of each group, sorted.
@@ -63,11 +69,16 @@ def meeting(classes: IntArray, islands: Units | None) -> IntArray | None:
 
 
 def representatives(classes: Sequence[Group], *, island: Callable[[int], int]) -> Group:
-    """One device of each class, in class order: from the island that most classes reach, else the lowest.
+    """One device of each class, in class order: from the island that most classes reach, else the
+    lowest.
 
     Source: zoo section 4, rule 4 (the nearest representatives).
     """
-    reached = Counter(place for members in classes for place in {island(device) for device in members})
+    reached = Counter(
+        place for members in classes for place in {island(device) for device in members}
+    )
     best = max(reached.values())
     home = min(place for place, classes_there in reached.items() if classes_there == best)
-    return tuple(min(members, key=lambda device: (abs(island(device) - home), device)) for members in classes)
+    return tuple(
+        min(members, key=lambda device: (abs(island(device) - home), device)) for members in classes
+    )

@@ -1,4 +1,6 @@
-"""The devices of a stage that work on a device's samples: what it may exchange inside the stage, without the other replicas."""
+"""The devices of a stage that work on a device's samples: what it may exchange inside the stage,
+without the other replicas.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class Replica:
     """Devices that may share samples: one object for all replicas, of any stage, that are alike.
 
     Args:
-        cells: of the devices, counted from `first`, without the cuts of the batch that they share. first: counted from the stage's first.
+        cells: of the devices, counted from `first`, without the cuts of the batch that they share.
+        first: counted from the stage's first.
     """
 
     cells: StageCells
@@ -30,25 +33,36 @@ class Replica:
 
 @lru_cache(maxsize=4096)
 def replica(cells: StageCells, device: int, island: int = 1) -> Replica:
-    """`cells` on the devices that may work on samples of `device`; all of them where trees are unequal or cut samples crosswise.
+    """`cells` on the devices that may work on samples of `device`; all of them where trees are
+    unequal or cut samples crosswise.
 
-    Every tree's cuts of the batch are intervals of device strides, [step, step x parts); on what all trees have in common the samples of
-    one coordinate are nobody else's. On 1,024 devices under ``b128 t8`` a replica has the 8 devices of one batch part, each under ``t8``.
+    Every tree's cuts of the batch are intervals of device strides, [step, step x parts); on what
+    all trees have in common the samples of one coordinate are nobody else's. On 1,024 devices under
+    ``b128 t8`` a replica has the 8 devices of one batch part, each under ``t8``.
 
     Args:
-        device: counted from the stage's first. island: devices of a node: `first` is a multiple of it.
+        device: counted from the stage's first.
+        island: devices of a node: `first` is a multiple of it.
     """
     common = _common_strides(cells)
     if not common:
         return Replica(cells=cells, first=0)
     every = cells.devices.array
-    same = np.logical_and.reduce([every // low % (high // low) == device // low % (high // low) for low, high in common])
+    same = np.logical_and.reduce(
+        [every // low % (high // low) == device // low % (high // low) for low, high in common]
+    )
     here = every[same].tolist()
     copies = prod(high // low for low, high in common)
-    trees = {key: {d: tree[d] for d in _among(tree, here)} for key, tree in {id(t): t for t in cells.cells.values()}.items()}
+    trees = {
+        key: {d: tree[d] for d in _among(tree, here)}
+        for key, tree in {id(t): t for t in cells.cells.values()}.items()
+    }
     taken = {
         frozenset(
-            i for part in {indices(cell.way(Dim.BATCH), cells.samples) for cell in own.values()} for a, b in part for i in range(a, b)
+            i
+            for part in {indices(cell.way(Dim.BATCH), cells.samples) for cell in own.values()}
+            for a, b in part
+            for i in range(a, b)
         )
         for own in trees.values()
     }
@@ -59,7 +73,10 @@ def replica(cells: StageCells, device: int, island: int = 1) -> Replica:
     if any(cuts is None or prod(parts for _, parts in cuts) != copies for cuts in shared.values()):
         shared = {}
     own = {
-        key: tuple((d - first, _without(cell, tuple(level for level, _ in shared.get(key) or ()))) for d, cell in tree.items())
+        key: tuple(
+            (d - first, _without(cell, tuple(level for level, _ in shared.get(key) or ())))
+            for d, cell in tree.items()
+        )
         for key, tree in trees.items()
     }
     return Replica(
@@ -80,27 +97,47 @@ def _among(tree: Mapping[int, Cell], some: list[int]) -> list[int]:
 
 
 @lru_cache(maxsize=1024)
-def _one(trees: tuple[tuple[OperatorClass, tuple[tuple[int, Cell], ...]], ...], samples: int, exchange: Exchange | None) -> StageCells:
+def _one(
+    trees: tuple[tuple[OperatorClass, tuple[tuple[int, Cell], ...]], ...],
+    samples: int,
+    exchange: Exchange | None,
+) -> StageCells:
     """Cells by what is in them; equal trees of two classes are one, as `projection` expects."""
     known = {tree: dict(tree) for _, tree in trees}
     devices = DeviceList.of(sorted({d for tree in known.values() for d in tree}))
     return StageCells(
-        samples=samples, cells={klass: known[tree] for klass, tree in trees}, exchange=exchange, devices=devices, families=(devices,)
+        samples=samples,
+        cells={klass: known[tree] for klass, tree in trees},
+        exchange=exchange,
+        devices=devices,
+        families=(devices,),
     )
 
 
-def _shared_cuts(cells: StageCells, klass: OperatorClass, common: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...] | None:
-    """(level, parts) of a tree's cuts of the batch along `common` alone; None where parts are dealt zigzag or unequal."""
+def _shared_cuts(
+    cells: StageCells, klass: OperatorClass, common: tuple[tuple[int, int], ...]
+) -> tuple[tuple[int, int], ...] | None:
+    """(level, parts) of a tree's cuts of the batch along `common` alone; None where parts are dealt
+    zigzag or unequal.
+    """
     levels = regular_levels(cells.splits[klass]) or ()
     batch = [(place, s) for place, s in enumerate(levels) if s.dim is Dim.BATCH]
     if any(s.zigzag for _, s in batch) or cells.samples % prod(s.num_parts for _, s in batch):
         return None
     spans = [(place, s.num_parts, *_strides(s)) for place, s in batch]
-    return tuple((place, parts) for place, parts, low, high in spans if any(a <= low and high <= b for a, b in common))
+    return tuple(
+        (place, parts)
+        for place, parts, low, high in spans
+        if any(a <= low and high <= b for a, b in common)
+    )
 
 
 def _without(cell: Cell, levels: tuple[int, ...]) -> Cell:
-    return Cell(ways=tuple(way for place, way in enumerate(cell.ways) if place not in levels)) if levels else cell
+    return (
+        Cell(ways=tuple(way for place, way in enumerate(cell.ways) if place not in levels))
+        if levels
+        else cell
+    )
 
 
 def _strides(split: Split) -> tuple[int, int]:
@@ -110,11 +147,17 @@ def _strides(split: Split) -> tuple[int, int]:
 
 
 def _common_strides(cells: StageCells) -> tuple[tuple[int, int], ...]:
-    """The intervals of device strides along which every tree cuts the batch; none if a tree is not regular on all devices."""
+    """The intervals of device strides along which every tree cuts the batch; none if a tree is not
+    regular on all devices.
+    """
     common: list[tuple[int, int]] | None = None
     for klass, tree in cells.cells.items():
         levels = regular_levels(cells.splits.get(klass))
-        if levels is None or len(tree) != len(cells.devices) or prod(level.num_parts for level in levels) != len(tree):
+        if (
+            levels is None
+            or len(tree) != len(cells.devices)
+            or prod(level.num_parts for level in levels) != len(tree)
+        ):
             return ()
         own = [_strides(s) for s in levels if s.dim is Dim.BATCH and not isinstance(s.step, tuple)]
         if common is None:

@@ -19,11 +19,14 @@ ACTION_RULES: Final = ("order.deadlock",)
 """Ids of the rules of `action_violations`."""
 
 
-def action_violations(plan: Plan, rows: ActionRows, *, edges: Edges | None = None) -> tuple[Violation, ...]:
+def action_violations(
+    plan: Plan, rows: ActionRows, *, edges: Edges | None = None
+) -> tuple[Violation, ...]:
     """Rules that the order of `rows` breaks: ``order.deadlock`` where some action waits for ever.
 
-    An action runs once all rows that hold it have come to it, and all that it waits for is done (`action_graph`). The two actions of an
-    overlapped pair run together. The row with the lowest devices that does not end is named, with the action it hangs at.
+    An action runs once all rows that hold it have come to it, and all that it waits for is done
+    (`action_graph`). The two actions of an overlapped pair run together. The row with the lowest
+    devices that does not end is named, with the action it hangs at.
 
     Args:
         edges: stages that feed one another, by lane of the plan; None = each lane is a chain.
@@ -35,11 +38,17 @@ def action_violations(plan: Plan, rows: ActionRows, *, edges: Edges | None = Non
     done = np.zeros(int(group.max(initial=-1)) + 1, bool)
     done[order] = True
     stuck = np.flatnonzero(~done[group])
-    return (_deadlock(plan, rows, int(stuck[0]), group=group, done=done, graph=graph),) if len(stuck) else ()
+    return (
+        (_deadlock(plan, rows, int(stuck[0]), group=group, done=done, graph=graph),)
+        if len(stuck)
+        else ()
+    )
 
 
 def _groups(rows: ActionRows, graph: ActionGraph) -> IntArray:
-    """(actions,) number of what runs at once: an action in all its rows, joined with those it is paired with."""
+    """(actions,) number of what runs at once: an action in all its rows, joined with those it is
+    paired with.
+    """
     if rows.overlapped is None:
         return graph.node
     first = np.flatnonzero(rows.overlapped)
@@ -71,7 +80,9 @@ def waits(rows: ActionRows, *, group: IntArray, graph: ActionGraph) -> tuple[Int
 
 
 def run_order(source: IntArray, target: IntArray, *, count: int) -> list[int]:
-    """Those of `count` things that can be done at all, in an order in which they can; one that waits for itself cannot."""
+    """Those of `count` things that can be done at all, in an order in which they can; one that
+    waits for itself cannot.
+    """
     sort = np.argsort(source, kind="stable")
     start = np.searchsorted(source[sort], np.arange(count + 1)).tolist()
     followers = target[sort].tolist()
@@ -85,7 +96,15 @@ def run_order(source: IntArray, target: IntArray, *, count: int) -> list[int]:
     return order
 
 
-def _deadlock(plan: Plan, rows: ActionRows, place: int, *, group: IntArray, done: BoolArray, graph: ActionGraph) -> Violation:
+def _deadlock(
+    plan: Plan,
+    rows: ActionRows,
+    place: int,
+    *,
+    group: IntArray,
+    done: BoolArray,
+    graph: ActionGraph,
+) -> Violation:
     """What the action at `place`, where its row hangs, waits for."""
     by_node = group[graph.position]
     needs = graph.source[(by_node[graph.target] == group[place])]
@@ -102,7 +121,10 @@ def _deadlock(plan: Plan, rows: ActionRows, place: int, *, group: IntArray, done
         hint = "devices of one stage run its actions in one order"
     return Violation(
         rule=ACTION_RULES[0],
-        message=f"device {rows.devices[row][0]} waits for ever at {_text(plan, rows, place)} for {cause}",
+        message=(
+            f"device {rows.devices[row][0]} waits for ever at {_text(plan, rows, place)} for"
+            f" {cause}"
+        ),
         hint=hint,
         path=f"row {rows.devices[row][0]}",
     )

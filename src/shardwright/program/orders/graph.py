@@ -22,7 +22,8 @@ class ActionGraph:
     """Actions as nodes, each once however many rows hold it, and what they wait for.
 
     Args:
-        node: (actions,) node of each action of the rows. position: (nodes,) first action of each node.
+        node: (actions,) node of each action of the rows.
+        position: (nodes,) first action of each node.
         source, target: (edges,) nodes; target waits for source.
     """
 
@@ -40,16 +41,20 @@ def chains(plan: Plan) -> Edges:
 def action_graph(plan: Plan, rows: ActionRows, *, edges: Edges | None = None) -> ActionGraph:
     """Nodes and edges of the actions of `rows`.
 
-    F waits for F of the stages before. A backward (B, I, or a W that has no I) waits for the forward of its own stage, or its R, and for
-    the input gradients (I or B) of the stages behind; W waits for its I, R for its F. Of a microbatch cut into slices F waits for the slice
-    before and a backward for the slice behind. A stage that runs once for several microbatches is waited for by all of them. What no row
-    holds is waited for by nobody.
+    F waits for F of the stages before. A backward (B, I, or a W that has no I) waits for the
+    forward of its own stage, or its R, and for the input gradients (I or B) of the stages behind; W
+    waits for its I, R for its F. Of a microbatch cut into slices F waits for the slice before and a
+    backward for the slice behind. A stage that runs once for several microbatches is waited for by
+    all of them. What no row holds is waited for by nobody.
 
     Args:
         edges: stages that feed one another, by lane; None = each lane is a chain.
     """
     edges = chains(plan) if edges is None else edges
-    columns = [column.astype(np.int64) for column in (rows.lane, rows.chunk, rows.kind, rows.microbatch, rows.slice)]
+    columns = [
+        column.astype(np.int64)
+        for column in (rows.lane, rows.chunk, rows.kind, rows.microbatch, rows.slice)
+    ]
     key = np.zeros(len(rows.kind), np.int64)
     for column in columns:
         key = key * (int(column.max(initial=0)) + 1) + column
@@ -60,17 +65,26 @@ def action_graph(plan: Plan, rows: ActionRows, *, edges: Edges | None = None) ->
         here = np.flatnonzero(lane == i)
         if not len(here):
             continue
-        place = np.full((5, len(one.stages), max(1, one.microbatches), max(1, len(one.slices))), -1, np.int64)
+        place = np.full(
+            (5, len(one.stages), max(1, one.microbatches), max(1, len(one.slices))), -1, np.int64
+        )
         place[kind[here], chunk[here], microbatch[here], part[here]] = here
         every = np.array([max(1, stage.every) for stage in one.stages])
         turn = np.arange(place.shape[2])[None, :] // every[:, None]
         found += _lane_edges(place[:, np.arange(len(one.stages))[:, None], turn], edges[i])
     pairs = distinct_rows(np.concatenate([*found, np.zeros((0, 2), np.int64)]))
-    return ActionGraph(node=node.reshape(-1), position=position, source=pairs[:, 0].copy(), target=pairs[:, 1].copy())
+    return ActionGraph(
+        node=node.reshape(-1),
+        position=position,
+        source=pairs[:, 0].copy(),
+        target=pairs[:, 1].copy(),
+    )
 
 
 def _lane_edges(place: IntArray, edges: Iterable[tuple[int, int]]) -> list[IntArray]:
-    """(source, target) nodes of one lane; `place`: (kinds, stages, microbatches, slices) nodes, -1 where there is none."""
+    """(source, target) nodes of one lane; `place`: (kinds, stages, microbatches, slices) nodes, -1
+    where there is none.
+    """
     inputs = np.where(place[B] >= 0, place[B], place[I])
     backward = np.where(inputs >= 0, inputs, place[W])
     found = [
@@ -81,7 +95,11 @@ def _lane_edges(place: IntArray, edges: Iterable[tuple[int, int]]) -> list[IntAr
         _pairs(backward[..., 1:], backward[..., :-1]),
     ]
     before, behind = np.array(tuple(edges), np.int64).reshape(-1, 2).T
-    return [*found, _pairs(place[F][before], place[F][behind]), _pairs(inputs[behind], backward[before])]
+    return [
+        *found,
+        _pairs(place[F][before], place[F][behind]),
+        _pairs(inputs[behind], backward[before]),
+    ]
 
 
 def _pairs(source: IntArray, target: IntArray) -> IntArray:

@@ -1,4 +1,6 @@
-"""Who takes part in what: device sets of stages, and classes of devices that take part in the same stages."""
+"""Who takes part in what: device sets of stages, and classes of devices that take part in the same
+stages.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,14 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participation:
-    """Devices of each stage of some lanes, and the classes of devices that take part in the same stages.
+    """Devices of each stage of some lanes, and the classes of devices that take part in the same
+    stages.
 
     Args:
-        sets: distinct sets of devices, each sorted. set_of: which of them each stage runs on.
-        classes: devices that are in the same sets, each sorted; by their lowest device. members: by set, its classes.
+        sets: distinct sets of devices, each sorted.
+        set_of: which of them each stage runs on.
+        classes: devices that are in the same sets, each sorted; by their lowest device.
+        members: by set, its classes.
     """
 
     sets: tuple[DeviceList, ...]
@@ -36,7 +41,9 @@ class Participation:
     @property
     def disjoint(self) -> bool:
         """Whether no device is in two different sets."""
-        return len(self.classes) == len(self.sets) and all(len(members) == 1 for members in self.members)
+        return len(self.classes) == len(self.sets) and all(
+            len(members) == 1 for members in self.members
+        )
 
 
 def participation(plan: Plan, *, lanes: Iterable[int]) -> Participation:
@@ -54,7 +61,9 @@ def participation(plan: Plan, *, lanes: Iterable[int]) -> Participation:
             trees, key = id(stage.placements), (id(stage.placements), stage.base)
             if key not in known:
                 if trees not in offsets:
-                    offsets[trees] = _offsets(stage.placements, path=f"lane {plan.lanes[lane].name} / stage {chunk}")
+                    offsets[trees] = _offsets(
+                        stage.placements, path=f"lane {plan.lanes[lane].name} / stage {chunk}"
+                    )
                 known[key] = number.setdefault(offsets[trees].shifted(stage.base), len(number))
             set_of[lane, chunk] = known[key]
     classes, members = _classes(tuple(number))
@@ -64,7 +73,9 @@ def participation(plan: Plan, *, lanes: Iterable[int]) -> Participation:
 def _offsets(placements: tuple[Placement, ...], *, path: str) -> DeviceList:
     """Sorted devices of a stage whose first device is 0."""
     if any(num_leaves(p.split) > MAX_LISTED for p in placements):
-        raise StrategyError(f"a tree with more than {MAX_LISTED} leaves", rule="plan.devices", path=path)
+        raise StrategyError(
+            f"a tree with more than {MAX_LISTED} leaves", rule="plan.devices", path=path
+        )
     return union(_leaves(p.split).shifted(p.offset) for p in placements)
 
 
@@ -76,16 +87,25 @@ def _leaves(split: Split | None) -> DeviceList:
         below = _leaves(split.children[0])
         if not below.offsets:
             return DeviceList.mesh(below.first, ((split.num_parts, split.step), *below.levels))
-        return DeviceList.of(np.add.outer(np.arange(split.num_parts) * split.step, below.array).reshape(-1))
-    parts = [_leaves(child).shifted(offset).array for offset, child in zip(split.step, split.children, strict=True)]
+        return DeviceList.of(
+            np.add.outer(np.arange(split.num_parts) * split.step, below.array).reshape(-1)
+        )
+    parts = [
+        _leaves(child).shifted(offset).array
+        for offset, child in zip(split.step, split.children, strict=True)
+    ]
     return DeviceList.of(np.concatenate(parts))
 
 
-def _classes(sets: tuple[DeviceList, ...]) -> tuple[tuple[DeviceList, ...], tuple[tuple[int, ...], ...]]:
+def _classes(
+    sets: tuple[DeviceList, ...],
+) -> tuple[tuple[DeviceList, ...], tuple[tuple[int, ...], ...]]:
     """Devices by the sets they are in: each set cuts the classes that it meets in two."""
     if 0 not in [one.size for one in sets] and apart(sets):
         by_device = sorted(range(len(sets)), key=lambda one: sets[one].first)
-        return tuple(sets[one] for one in by_device), tuple((by_device.index(one),) for one in range(len(sets)))
+        return tuple(sets[one] for one in by_device), tuple(
+            (by_device.index(one),) for one in range(len(sets))
+        )
     devices, place = np.unique(np.concatenate([one.array for one in sets]), return_inverse=True)
     cuts = np.split(place.reshape(-1), np.cumsum([len(one) for one in sets])[:-1]) if sets else []
     label, used = np.zeros(len(devices), np.int64), 1
@@ -96,5 +116,9 @@ def _classes(sets: tuple[DeviceList, ...]) -> tuple[tuple[DeviceList, ...], tupl
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     turn = np.argsort(np.argsort(first))[inverse.reshape(-1)]
     order = np.argsort(turn, kind="stable")
-    classes = np.split(devices[order], np.flatnonzero(np.diff(turn[order])) + 1) if len(devices) else []
-    return tuple(map(DeviceList.of, classes)), tuple(tuple(distinct(turn[cut]).tolist()) for cut in cuts)
+    classes = (
+        np.split(devices[order], np.flatnonzero(np.diff(turn[order])) + 1) if len(devices) else []
+    )
+    return tuple(map(DeviceList.of, classes)), tuple(
+        tuple(distinct(turn[cut]).tolist()) for cut in cuts
+    )

@@ -1,4 +1,6 @@
-"""Which blocks a grid's chunks hold: layers spread by `strategy.grid.chunks`, what comes before and after them at the ends."""
+"""Which blocks a grid's chunks hold: layers spread by `strategy.grid.chunks`, what comes before and
+after them at the ends.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,20 @@ Content = tuple[tuple[int, int], ...]
 
 
 @lru_cache(maxsize=4096)
-def chunk_contents(model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()) -> tuple[Content, ...]:
-    """The content of each of pp x vpp chunks. A block that is no layer (embedding, projector, head) goes with the layer that follows
-    it; what follows the last layer goes with the last chunk. A teacher's blocks come first in each chunk.
+def chunk_contents(
+    model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()
+) -> tuple[Content, ...]:
+    """The content of each of pp x vpp chunks. A block that is no layer (embedding, projector, head)
+    goes with the layer that follows it; what follows the last layer goes with the last chunk. A
+    teacher's blocks come first in each chunk.
     """
     sizes = chunk_layers(num_layers(model), pp=pp, vpp=vpp, first=first, last=last, layers=layers)
     of_teacher = [run for run in model.runs if model.blocks[run.block].is_teachers]
-    own = _dealt([run for run in model.runs if run not in of_teacher], sizes, {run.name for run in layer_runs(model)})
+    own = _dealt(
+        [run for run in model.runs if run not in of_teacher],
+        sizes,
+        {run.name for run in layer_runs(model)},
+    )
     if not of_teacher:
         return tuple(map(counted, own))
     its = {run.name for run in of_teacher if not model.blocks[run.block].has_words}

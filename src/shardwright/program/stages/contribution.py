@@ -1,7 +1,9 @@
-"""Who sums a parameter's gradient with whom, from what each holder contributes to it. Never from the name of an axis.
+"""Who sums a parameter's gradient with whom, from what each holder contributes to it. Never from
+the name of an axis.
 
-A cell is one index of (use, samples, positions, other split dims): one term of the gradient's sum. Devices that computed the same cells
-hold duplicates, which are not added; devices that computed disjoint cells hold parts of the sum.
+A cell is one index of (use, samples, positions, other split dims): one term of the gradient's sum.
+Devices that computed the same cells hold duplicates, which are not added; devices that computed
+disjoint cells hold parts of the sum.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ _Cell = tuple[Hashable, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one device does with a parameter. A device may have several, such as two uses of tied weights.
+    """What one device does with a parameter. A device may have several, such as two uses of tied
+    weights.
 
     Attributes:
-        need: indices of the parameter that it holds and uses. work: cells whose terms of the gradient it computes for all of those indices.
+        need: indices of the parameter that it holds and uses. work: cells whose terms of the
+            gradient it computes for all of those indices.
     """
 
     device: int
@@ -38,9 +42,11 @@ class SumGroup:
     """Elements of a parameter whose gradient the same devices sum: one flat bucket.
 
     Attributes:
-        elements: of all boxes. groups: disjoint groups, each of which sums all elements over one device of every distinct contribution;
-            groups of one device have nothing to sum. copies: where contributions have unequal numbers of duplicates there is one group, and
-            its members broadcast to their duplicates: (member, duplicates ..). boxes: the elements, as boxes of the parameter.
+        elements: of all boxes. groups: disjoint groups, each of which sums all elements over one
+            device of every distinct contribution; groups of one device have nothing to sum. copies:
+            where contributions have unequal numbers of duplicates there is one group, and its
+            members broadcast to their duplicates: (member, duplicates ..). boxes: the elements, as
+            boxes of the parameter.
     """
 
     elements: int
@@ -50,18 +56,26 @@ class SumGroup:
 
 
 def sum_groups(
-    shares: tuple[Share, ...], *, total: Work | None = None, islands: Units | None = None, path: str = ""
+    shares: tuple[Share, ...],
+    *,
+    total: Work | None = None,
+    islands: Units | None = None,
+    path: str = "",
 ) -> tuple[SumGroup, ...]:
     """The groups that sum a parameter's gradient, in the order of the parameter's elements.
 
-    The parameter is cut at all ends of all needs. Of each atom, the contributions c(device) = union of the work of its shares that need the
-    atom; k distinct ones with r duplicates each give r groups of k.
+    The parameter is cut at all ends of all needs. Of each atom, the contributions c(device) = union
+    of the work of its shares that need the atom; k distinct ones with r duplicates each give r
+    groups of k.
 
     Args:
-        total: all cells of every atom. None: whatever the shares cover. islands: that devices lie in; None: no islands. path: for errors.
+        total: all cells of every atom. None: whatever the shares cover.
+        islands: that devices lie in; None: no islands.
+        path: for errors.
 
     Raises:
-        StrategyError: grad.overlap if two contributions are neither equal nor disjoint; grad.coverage if an atom's cells are not `total`.
+        StrategyError: grad.overlap if two contributions are neither equal nor disjoint;
+        grad.coverage if an atom's cells are not `total`.
 
     Source: zoo section 4, rules 1-4 and 6.
     """
@@ -78,7 +92,9 @@ def sum_groups(
 
 
 def _atoms(shares: tuple[Share, ...]) -> Iterable[tuple[list[Box], list[int]]]:
-    """(boxes, places of the shares that need them) of the parameter; boxes that the same shares need are together."""
+    """(boxes, places of the shares that need them) of the parameter; boxes that the same shares
+    need are together.
+    """
     by_need: dict[Box, list[int]] = {}
     for place, share in enumerate(shares):
         by_need.setdefault(share.need, []).append(place)
@@ -87,8 +103,8 @@ def _atoms(shares: tuple[Share, ...]) -> Iterable[tuple[list[Box], list[int]]]:
 
 
 def atoms(needs: Iterable[Box]) -> Iterable[tuple[list[Box], tuple[Box, ...]]]:
-    """(boxes, distinct needs that they lie in) of a parameter that is cut at all ends of its needs, in the order of its elements; boxes of
-    the same needs are together.
+    """(boxes, distinct needs that they lie in) of a parameter that is cut at all ends of its needs,
+    in the order of its elements; boxes of the same needs are together.
     """
     every = tuple(needs)
     cuts = [ticks(lists) for lists in zip(*every, strict=True)]
@@ -109,9 +125,14 @@ class _Cells:
 
     def __init__(self, shares: tuple[Share, ...], total: Work | None) -> None:
         boxes: dict[Hashable, list[Box]] = {}
-        for use, box in (*(entry for work in {share.work for share in shares} for entry in work), *(total or ())):
+        for use, box in (
+            *(entry for work in {share.work for share in shares} for entry in work),
+            *(total or ()),
+        ):
             boxes.setdefault(use, []).append(box)
-        self._cuts: dict[Hashable, list[Ticks]] = {use: [ticks(lists) for lists in zip(*own, strict=True)] for use, own in boxes.items()}
+        self._cuts: dict[Hashable, list[Ticks]] = {
+            use: [ticks(lists) for lists in zip(*own, strict=True)] for use, own in boxes.items()
+        }
         self._known: dict[Work, frozenset[_Cell]] = {}
         self.total = None if total is None else self.of(total)
 
@@ -120,16 +141,21 @@ class _Cells:
             self._known[work] = frozenset(
                 (use, cell)
                 for use, box in work
-                for cell in product(*(cut.inside[one] for cut, one in zip(self._cuts[use], box, strict=True)))
+                for cell in product(
+                    *(cut.inside[one] for cut, one in zip(self._cuts[use], box, strict=True))
+                )
             )
         return self._known[work]
 
 
-def _classes(computed: Iterable[tuple[int, frozenset[_Cell]]], total: frozenset[_Cell] | None, *, path: str) -> tuple[Group, ...]:
+def _classes(
+    computed: Iterable[tuple[int, frozenset[_Cell]]], total: frozenset[_Cell] | None, *, path: str
+) -> tuple[Group, ...]:
     """Devices by contribution, each class and all classes in device order.
 
     Args:
-        computed: cells of each device's shares of one atom. total: all cells; None: whatever the shares cover.
+        computed: cells of each device's shares of one atom.
+        total: all cells; None: whatever the shares cover.
     """
     contribution: dict[int, frozenset[_Cell]] = {}
     for device, own in computed:
@@ -152,7 +178,9 @@ def _classes(computed: Iterable[tuple[int, frozenset[_Cell]]], total: frozenset[
     if total is not None and owner.keys() != total:
         lacking = len(total - owner.keys())
         raise StrategyError(
-            "gradients of some tokens are computed nowhere" if lacking else "gradients of tokens outside the step",
+            "gradients of some tokens are computed nowhere"
+            if lacking
+            else "gradients of tokens outside the step",
             hint="holders of every part of a parameter must together work on the whole batch",
             rule="grad.coverage",
             path=path,
@@ -160,7 +188,9 @@ def _classes(computed: Iterable[tuple[int, frozenset[_Cell]]], total: frozenset[
     return tuple(map(tuple, classes.values()))
 
 
-def _groups(classes: tuple[Group, ...], *, islands: Units | None) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+def _groups(
+    classes: tuple[Group, ...], *, islands: Units | None
+) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
     """(groups, copies) of the classes of one atom."""
 
     def place(device: int) -> int:
@@ -170,6 +200,8 @@ def _groups(classes: tuple[Group, ...], *, islands: Units | None) -> tuple[tuple
         return transversals(classes, island=place), ()
     roots = representatives(classes, island=place)
     copies = tuple(
-        (root, *(device for device in devices if device != root)) for root, devices in zip(roots, classes, strict=True) if len(devices) > 1
+        (root, *(device for device in devices if device != root))
+        for root, devices in zip(roots, classes, strict=True)
+        if len(devices) > 1
     )
     return (tuple(sorted(roots)),), copies

@@ -1,4 +1,6 @@
-"""What flows between the stages of a lane: edges of the block graph that stages cut, and the messages of each."""
+"""What flows between the stages of a lane: edges of the block graph that stages cut, and the
+messages of each.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class StageEdge:
     """Stage `target` of a lane reads what `source` makes.
 
     Args:
-        run: of the model, whose output it is. operator: of a block that a cut lies in, whose output it is; empty = the block's.
+        run: of the model, whose output it is.
+        operator: of a block that a cut lies in, whose output it is; empty = the block's.
     """
 
     source: int
@@ -43,8 +46,8 @@ class Messages:
     """How one microbatch's tensor crosses an edge. Equal only to itself.
 
     Args:
-        sends: (n, 3) from, to, elements; devices are counted from `base`. collectives: (kind, devices, elements) that run on one side
-            before or after them.
+        sends: (n, 3) from, to, elements; devices are counted from `base`.
+        collectives: (kind, devices, elements) that run on one side before or after them.
     """
 
     base: int
@@ -65,8 +68,8 @@ class LaneEdge:
 def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageEdge, ...]:
     """Every tensor that goes between two different stages, in the order of the targets.
 
-    Between whole blocks their outputs; where a cut lies inside a block each of its operators' outputs, and the block's input to every stage
-    whose operators read it.
+    Between whole blocks their outputs; where a cut lies inside a block each of its operators'
+    outputs, and the block's input to every stage whose operators read it.
     """
     where: dict[tuple[int, int], list[tuple[int, str]]] = {}
     read = [_sources(model, run) for run in range(len(model.runs))]
@@ -87,19 +90,29 @@ def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageE
             for name in operator.inputs:
                 if name in place_of:
                     last = "" if name == inside[-1].name else name
-                    found[StageEdge(source=place_of[name], target=target, run=run, operator=last)] = None
+                    found[
+                        StageEdge(source=place_of[name], target=target, run=run, operator=last)
+                    ] = None
         for target, (main, other) in reading.items():
             for source in (*(before if main else ()), *(memory if other else ())):
                 if source in where:
-                    found[StageEdge(source=where[source][-1][0], target=target, run=source[0])] = None
-    return tuple(sorted([e for e in found if e.source != e.target], key=attrgetter("target", "source", "run")))
+                    found[StageEdge(source=where[source][-1][0], target=target, run=source[0])] = (
+                        None
+                    )
+    return tuple(
+        sorted(
+            [e for e in found if e.source != e.target], key=attrgetter("target", "source", "run")
+        )
+    )
 
 
 Blocks = list[tuple[int, int]]
 
 
 def _sources(model: Model, run: int) -> tuple[Blocks, Blocks]:
-    """(run, block) of the blocks whose outputs are the input of a run's first block, and those whose outputs are the memory of all."""
+    """(run, block) of the blocks whose outputs are the input of a run's first block, and those
+    whose outputs are the memory of all.
+    """
     names = {one.name: i for i, one in enumerate(model.runs)}
     inputs = [(names[n], model.runs[names[n]].count - 1) for n in model.runs[run].inputs]
     memory = [one for one in inputs if model.is_memory(run, one[0])]
@@ -107,14 +120,18 @@ def _sources(model: Model, run: int) -> tuple[Blocks, Blocks]:
 
 
 def edge_extents(edge: StageEdge, *, model: Model) -> tuple[Extent, ...]:
-    """What crosses an edge, per token: all that the operator writes; of a whole block its output, one row of the hidden state."""
+    """What crosses an edge, per token: all that the operator writes; of a whole block its output,
+    one row of the hidden state.
+    """
     block = model.blocks[model.runs[edge.run].block]
     if edge.operator:
         return next(o for o in block.operators if o.name == edge.operator).writes
     return (Extent(dim=Dim.HIDDEN, size=block.output_width or model.hidden),)
 
 
-def edge_segments(edge: StageEdge, source: StageParts, target: StageParts, *, model: Model) -> tuple[Segment, Segment]:
+def edge_segments(
+    edge: StageEdge, source: StageParts, target: StageParts, *, model: Model
+) -> tuple[Segment, Segment]:
     """The segment that makes what crosses an edge, and the first one that reads it."""
     name = model.runs[edge.run].name
     made = [s for s in source.segments if s.run == edge.run and edge.operator in ("", s.operator)]
@@ -129,7 +146,11 @@ def _reads(segment: Segment, edge: StageEdge, *, name: str, model: Model) -> boo
     if not segment.operator:
         return whole and not edge.operator
     inputs = next(o for o in model.blocks[run.block].operators if o.name == segment.operator).inputs
-    return edge.operator in inputs if edge.operator else whole and not {INPUT, MEMORY}.isdisjoint(inputs)
+    return (
+        edge.operator in inputs
+        if edge.operator
+        else whole and not {INPUT, MEMORY}.isdisjoint(inputs)
+    )
 
 
 def edge_messages(
@@ -145,14 +166,27 @@ def edge_messages(
     """Messages of an edge, forward and backward.
 
     Args:
-        segments: the one that makes the tensor, and the one that reads it. extents: of the tensor, per token. length: positions of its
-            sequence. minimal: copies are sent once and gathered behind; else a device sends all that its counterpart needs where both
-            stages are laid out alike. islands: that devices lie in; None: no islands.
+        segments: the one that makes the tensor, and the one that reads it.
+        extents: of the tensor, per token.
+        length: positions of its sequence.
+        minimal: copies are sent once and gathered behind; else a device sends all that its
+            counterpart needs where both stages are laid out alike.
+        islands: that devices lie in; None: no islands.
     """
     first = min(source.base, target.base)
-    base, near = islands.seen_from(first, (end.devices.last for end in (source, target))) if islands is not None else (first, None)
-    made, wanted = ((segment.cells, stage.base - base) for stage, segment in zip((source, target), segments, strict=True))
-    found = (_between(one, other, extents, length, near, minimal) for one, other in ((made, wanted), (wanted, made)))
+    base, near = (
+        islands.seen_from(first, (end.devices.last for end in (source, target)))
+        if islands is not None
+        else (first, None)
+    )
+    made, wanted = (
+        (segment.cells, stage.base - base)
+        for stage, segment in zip((source, target), segments, strict=True)
+    )
+    found = (
+        _between(one, other, extents, length, near, minimal)
+        for one, other in ((made, wanted), (wanted, made))
+    )
     forward, backward = (counted_from(one, base) for one in found)
     return forward, backward
 
@@ -177,7 +211,11 @@ def _between(
     for extent in extents:
         if one[0] is other[0] and one[1] != other[1] and not minimal:
             devices, sizes = _made_sizes(one[0], extent, length)
-            each.append(Messages(base=0, sends=np.stack([devices + one[1], devices + other[1], sizes], axis=1)))
+            each.append(
+                Messages(
+                    base=0, sends=np.stack([devices + one[1], devices + other[1], sizes], axis=1)
+                )
+            )
             continue
         layouts = (_lying(*place, extent, length=length) for place in (one, other))
         each.append(_messages(*layouts, islands=islands, minimal=minimal))
@@ -189,7 +227,9 @@ def _made_sizes(cells: StageCells, extent: Extent, length: int) -> tuple[IntArra
     operator = stream_operator((extent,))
     parts = projection(cells, operator.klass, PARTS)
     positions = tokens(cells, operator.klass, length).counts.prod(axis=1)
-    elements = np.array([high - low for low, high in intervals(parts.cells, operator, extent)], dtype=np.int64)[parts.number]
+    elements = np.array(
+        [high - low for low, high in intervals(parts.cells, operator, extent)], dtype=np.int64
+    )[parts.number]
     return parts.devices[positions > 0], (positions * elements)[positions > 0]
 
 
@@ -202,15 +242,21 @@ def _all_of(each: list[Messages]) -> Messages:
     """Messages of all extents of a tensor: they go together."""
     if len(each) == 1:
         return each[0]
-    ends, place = np.unique(np.concatenate([m.sends[:, :2] for m in each]), axis=0, return_inverse=True)
+    ends, place = np.unique(
+        np.concatenate([m.sends[:, :2] for m in each]), axis=0, return_inverse=True
+    )
     elements = np.zeros(len(ends), dtype=np.int64)
     np.add.at(elements, place.reshape(-1), np.concatenate([m.sends[:, 2] for m in each]))
     sends = np.concatenate([ends, elements[:, None]], axis=1)
-    return Messages(base=0, sends=sends, collectives=tuple(one for m in each for one in m.collectives))
+    return Messages(
+        base=0, sends=sends, collectives=tuple(one for m in each for one in m.collectives)
+    )
 
 
 def border_layout(segment: Segment, *, width: int, length: int, out: bool) -> Layout:
-    """Where the stream lies at a stage's border; where a cut lies inside a block, the tensor that its operator makes (`out`) or reads."""
+    """Where the stream lies at a stage's border; where a cut lies inside a block, the tensor that
+    its operator makes (`out`) or reads.
+    """
     extent = Extent(dim=Dim.HIDDEN, size=width)
     if segment.operator:
         inside = segment.block.operators[0]
@@ -222,7 +268,12 @@ def border_layout(segment: Segment, *, width: int, length: int, out: bool) -> La
 def _messages(made: Layout, wanted: Layout, *, islands: Units | None, minimal: bool) -> Messages:
     if not minimal and [h.box for h in made] == [h.box for h in wanted]:
         pairs = zip(made, wanted, strict=True)
-        return Messages(base=0, sends=_columns([(a.device, b.device, volume(a.box)) for a, b in pairs if a.device != b.device]))
+        return Messages(
+            base=0,
+            sends=_columns(
+                [(a.device, b.device, volume(a.box)) for a, b in pairs if a.device != b.device]
+            ),
+        )
     found = transition(made, wanted, across=True, islands=islands)
     sends: list[tuple[int, int, int]] = []
     collectives: list[tuple[Collective, tuple[int, ...], int]] = []
@@ -230,8 +281,14 @@ def _messages(made: Layout, wanted: Layout, *, islands: Units | None, minimal: b
         if step.kind is StepKind.SEND:
             sends += step.sends
         else:
-            kind = Collective.BROADCAST if step.kind is StepKind.REDUCE else Collective(step.kind.value)
-            collectives += [(kind, group, size) for group, size in zip(step.groups, step.elements, strict=True)]
+            kind = (
+                Collective.BROADCAST
+                if step.kind is StepKind.REDUCE
+                else Collective(step.kind.value)
+            )
+            collectives += [
+                (kind, group, size) for group, size in zip(step.groups, step.elements, strict=True)
+            ]
     return Messages(base=0, sends=_columns(sends), collectives=tuple(collectives))
 
 

@@ -1,8 +1,10 @@
-"""Devices of a stage that are lowered as one: those of one family have parts of equal size and lie alike on the tiers of the network.
+"""Devices of a stage that are lowered as one: those of one family have parts of equal size and lie
+alike on the tiers of the network.
 
-Colour refinement, as `program.fold` does for grids: a device's first colour is what it holds and how far its groups and messages reach;
-then devices whose partners have different colours are told apart until nothing changes. Colours are numbers in one array; what tells
-devices apart follows from their parts and is found once for stages that differ by whole units of the network.
+Colour refinement, as `program.fold` does for grids: a device's first colour is what it holds and
+how far its groups and messages reach; then devices whose partners have different colours are told
+apart until nothing changes. Colours are numbers in one array; what tells devices apart follows from
+their parts and is found once for stages that differ by whole units of the network.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from shardwright.program.same import Same
 from shardwright.program.stages.edges import LaneEdge, Messages
 from shardwright.program.stages.holdings import Summing
 from shardwright.program.stages.parts import Segment, StageParts
-from shardwright.program.stages.traits import Grouping, Trait, held_trait, message_traits, reach_trait, sum_trait
+from shardwright.program.stages.traits import (
+    Grouping,
+    Trait,
+    held_trait,
+    message_traits,
+    reach_trait,
+    sum_trait,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +39,11 @@ class StageDevices:
     """What beside the stages makes devices differ.
 
     Args:
-        lengths: positions of a segment's sequence in a lane, of each slice. units: of each level of the network, innermost first.
+        lengths: positions of a segment's sequence in a lane, of each slice.
+        units: of each level of the network, innermost first.
         kinds: first device after each kind of node; empty if there is one kind.
-        parties: number of the party of each lane that sums gradients for itself; empty: all are one.
+        parties: number of the party of each lane that sums gradients for itself; empty: all are
+            one.
     """
 
     lengths: Callable[[int, Segment], tuple[int, ...]]
@@ -47,21 +58,29 @@ class _Colours:
     def __init__(self, size: int, kinds: tuple[int, ...]) -> None:
         self.colour = np.zeros(size + 1, dtype=np.int64)
         if kinds:
-            self.colour[:size] = np.searchsorted(np.array(kinds, dtype=np.int64), np.arange(size), side="right")
+            self.colour[:size] = np.searchsorted(
+                np.array(kinds, dtype=np.int64), np.arange(size), side="right"
+            )
         self.colour[size] = -1  # what stands for a member that is none
         self.used = len(kinds) + 1
 
     def tell(self, devices: IntArray, marks: IntArray) -> None:
-        """Tell apart devices of one colour that differ in their marks, and all of them from all others."""
+        """Tell apart devices of one colour that differ in their marks, and all of them from all
+        others.
+        """
         own = self.colour[devices]
         place = np.zeros(len(own), dtype=np.int64)
         if marks.any() or (own != own[:1]).any():
-            place[:] = np.unique(own * (int(marks.max(initial=0)) + 1) + marks, return_inverse=True)[1].reshape(-1)
+            place[:] = np.unique(
+                own * (int(marks.max(initial=0)) + 1) + marks, return_inverse=True
+            )[1].reshape(-1)
         self.colour[devices] = self.used + place
         self.used += int(place.max(initial=-1)) + 1
 
     def tell_partners(self, grouping: Grouping, base: int) -> None:
-        """Tell apart devices by how many partners they have of each colour, in each of their groups."""
+        """Tell apart devices by how many partners they have of each colour, in each of their
+        groups.
+        """
         members = np.where(grouping.groups < 0, -1, grouping.groups + base)
         there = self.colour[members]
         if there.size and there.min() == there.max() and grouping.of.min() >= 0:
@@ -69,7 +88,9 @@ class _Colours:
         there.sort(axis=1)
         kinds = np.append(numbered_rows(there), -1)
         marks = kinds[grouping.of]
-        self.tell(grouping.devices + base, marks[:, 0] if marks.shape[1] == 1 else numbered_rows(marks))
+        self.tell(
+            grouping.devices + base, marks[:, 0] if marks.shape[1] == 1 else numbered_rows(marks)
+        )
 
     def are_one(self, families: tuple[DeviceList, ...]) -> bool:
         """Whether a stage's devices have one colour."""
@@ -93,7 +114,10 @@ def refine_families(
     """The stages with families of devices that are alike.
 
     Args:
-        edges: between stages. summings: see `parameter_sums`. ground: what devices lie on. exchanges: whom devices meet inside stages.
+        edges: between stages.
+        summings: see `parameter_sums`.
+        ground: what devices lie on.
+        exchanges: whom devices meet inside stages.
     """
     every = [stage for lane in stages for stage in lane]
     families = {id(stage.families): stage.families for stage in every}
@@ -103,11 +127,24 @@ def refine_families(
     size = 1 + max([stage.devices.last for stage in every])
     period = _period(ground.units, size)
     for stage in every:
-        form = (stage.lane, stage.base % period, *[(id(s.cells), id(s.block)) for s in stage.segments])
+        form = (
+            stage.lane,
+            stage.base % period,
+            *[(id(s.cells), id(s.block)) for s in stage.segments],
+        )
         if form not in known:
-            held = [held_trait(s.cells, s.block, ground.lengths(stage.lane, s)) for s in stage.segments]
-            reached = (reach_trait(cells, stage.base % period, ground.units) for cells in dict.fromkeys(s.cells for s in stage.segments))
-            known[form] = [trait for trait in (*held, *reached) if not trait.plain or len(trait.marks) < len(stage.devices)]
+            held = [
+                held_trait(s.cells, s.block, ground.lengths(stage.lane, s)) for s in stage.segments
+            ]
+            reached = (
+                reach_trait(cells, stage.base % period, ground.units)
+                for cells in dict.fromkeys(s.cells for s in stage.segments)
+            )
+            known[form] = [
+                trait
+                for trait in (*held, *reached)
+                if not trait.plain or len(trait.marks) < len(stage.devices)
+            ]
         for trait in known[form]:
             told[id(trait), stage.base] = trait, stage.base
     meeting: dict[tuple[int, int], tuple[Trait, int]] = {}
@@ -120,13 +157,23 @@ def refine_families(
         if not trait.plain or len(trait.marks) != count:
             alike = False
             told |= {(id(trait), base): (trait, base) for base in bases}
-    shared = [*exchanges, *(grouping for unit in ground.units[1:-1] if (grouping := _neighbours(every, unit)) is not None)]
+    shared = [
+        *exchanges,
+        *(
+            grouping
+            for unit in ground.units[1:-1]
+            if (grouping := _neighbours(every, unit)) is not None
+        ),
+    ]
     alike = alike and not shared
     if alike and not told and _are_one(families.values(), ground.kinds):
         return stages
     colours = _Colours(size, ground.kinds)
     for own in families.values():
-        colours.tell(np.concatenate([one.array for one in own]), np.repeat(np.arange(len(own)), [one.size for one in own]))
+        colours.tell(
+            np.concatenate([one.array for one in own]),
+            np.repeat(np.arange(len(own)), [one.size for one in own]),
+        )
     for trait, base in told.values():
         colours.tell(trait.meet().devices + base, trait.marks)
     if alike and all(map(colours.are_one, families.values())):
@@ -142,8 +189,8 @@ def refine_families(
 
 
 def _are_one(families: Iterable[tuple[DeviceList, ...]], kinds: tuple[int, ...]) -> bool:
-    """Whether each stage is one family of devices of one kind, and any two stages are on the same devices or on others: then nothing tells
-    devices of a stage apart that no trait does.
+    """Whether each stage is one family of devices of one kind, and any two stages are on the same
+    devices or on others: then nothing tells devices of a stage apart that no trait does.
     """
     sets = dict.fromkeys(one for own in families for one in own)
     return not kinds and all(len(own) == 1 for own in families) and apart(sets)
@@ -163,21 +210,37 @@ def _met(
     ground: StageDevices,
     period: int,
 ) -> Iterator[tuple[Trait, Iterable[int], int, bool]]:
-    """What devices do with others: (trait, bases that it is counted from, devices of its stage, all partners are of one stage)."""
+    """What devices do with others: (trait, bases that it is counted from, devices of its stage, all
+    partners are of one stage).
+    """
     units = ground.units
     crossed: dict[tuple[int, int, tuple[int, ...]], tuple[Messages, dict[int, None]]] = {}
     for one in edges:
-        ends = tuple([stages[one.lane][chunk].devices.size for chunk in (one.edge.source, one.edge.target)])
+        ends = tuple(
+            [stages[one.lane][chunk].devices.size for chunk in (one.edge.source, one.edge.target)]
+        )
         for messages, sizes in ((one.forward, ends), (one.backward, ends[::-1])):
-            crossed.setdefault((id(messages.sends), messages.base % period, sizes), (messages, {}))[1][messages.base] = None
+            crossed.setdefault((id(messages.sends), messages.base % period, sizes), (messages, {}))[
+                1
+            ][messages.base] = None
     for (_, base, sizes), (messages, bases) in crossed.items():
-        for trait, size in zip(message_traits(Same(messages.sends), base, units), sizes, strict=True):
+        for trait, size in zip(
+            message_traits(Same(messages.sends), base, units), sizes, strict=True
+        ):
             yield trait, bases, size, True
-    summed: dict[tuple[int, int, tuple[int, ...], bool, tuple[int, ...]], tuple[Summing, dict[int, None]]] = {}
+    summed: dict[
+        tuple[int, int, tuple[int, ...], bool, tuple[int, ...]], tuple[Summing, dict[int, None]]
+    ] = {}
     for summing in summings:
         sizes = tuple([stages[lane][chunk].devices.size for lane, chunk, _ in summing.uses])
         parties = tuple([ground.parties[use[0]] for use in summing.uses]) if ground.parties else ()
-        known = (id(summing.sums), summing.base % period, sizes, len({use[:2] for use in summing.uses}) == 1, parties)
+        known = (
+            id(summing.sums),
+            summing.base % period,
+            sizes,
+            len({use[:2] for use in summing.uses}) == 1,
+            parties,
+        )
         summed.setdefault(known, (summing, {}))[1][summing.base] = None
     for (_, base, sizes, inside, parties), (summing, bases) in summed.items():
         for sums in summing.sums:
@@ -186,8 +249,8 @@ def _met(
 
 
 def _neighbours(every: Sequence[StageParts], unit: Units) -> Grouping | None:
-    """Devices that share the uplinks of a unit, as partners: what one waits for there depends on what the others send. None if each
-    stage is made of whole units, or lies in one.
+    """Devices that share the uplinks of a unit, as partners: what one waits for there depends on
+    what the others send. None if each stage is made of whole units, or lies in one.
     """
     sets = dict.fromkeys(stage.devices for stage in every)
     if all(_fills(devices, unit) for devices in sets):
@@ -207,8 +270,12 @@ def _fills(devices: DeviceList, unit: Units) -> bool:
     return len(place) == 1 or bool((count == unit.sizes(every[first])).all())
 
 
-def _split(stage: StageParts, colour: IntArray, known: dict[int, tuple[DeviceList, ...]]) -> StageParts:
-    """The stage with its families cut by colour; stages with the same families share what they become."""
+def _split(
+    stage: StageParts, colour: IntArray, known: dict[int, tuple[DeviceList, ...]]
+) -> StageParts:
+    """The stage with its families cut by colour; stages with the same families share what they
+    become.
+    """
     if id(stage.families) not in known:
         families: list[DeviceList] = []
         for family in stage.families:
@@ -218,5 +285,7 @@ def _split(stage: StageParts, colour: IntArray, known: dict[int, tuple[DeviceLis
                 families.append(family)
             else:
                 families += map(DeviceList.of, split_by(devices, own))
-        known[id(stage.families)] = tuple(families) if len(families) > len(stage.families) else stage.families
+        known[id(stage.families)] = (
+            tuple(families) if len(families) > len(stage.families) else stage.families
+        )
     return replace(stage, families=known[id(stage.families)])

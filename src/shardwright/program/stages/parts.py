@@ -1,4 +1,6 @@
-"""The stages of a general plan, resolved against the model: which blocks on which devices, under which cells."""
+"""The stages of a general plan, resolved against the model: which blocks on which devices, under
+which cells.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Segment:
     """Equal blocks of a stage in a row: under the same cells, kept in the same way.
 
     Args:
-        run: of the model. first, count: its blocks. block: what each of them runs (one operator of it where a cut lies inside).
+        run: of the model.
+        first, count: its blocks.
+        block: what each of them runs (one operator of it where a cut lies inside).
         operator: name of that operator, or empty.
     """
 
@@ -44,7 +48,9 @@ class StageParts:
     """One stage: its segments, and its devices as the cluster numbers them.
 
     Args:
-        devices: sorted. families: devices that are lowered as one, each sorted; the first one stands for them. samples: of one microbatch.
+        devices: sorted.
+        families: devices that are lowered as one, each sorted; the first one stands for them.
+        samples: of one microbatch.
     """
 
     lane: int
@@ -62,28 +68,44 @@ def working_devices(stages: Same[tuple[tuple[StageParts, ...], ...]]) -> DeviceL
     return union([stage.devices for lane in stages.value for stage in lane])
 
 
-def plan_stages(plan: Plan, *, model: Model, unfolded: bool = False) -> tuple[tuple[StageParts, ...], ...]:
+def plan_stages(
+    plan: Plan, *, model: Model, unfolded: bool = False
+) -> tuple[tuple[StageParts, ...], ...]:
     """The stages of every lane.
 
     Args:
         unfolded: every device is a family of its own.
 
     Raises:
-        StrategyError: a stage does not resolve (see `strategy.verify.coverage`), or says what lowering leaves out (rules ``lower.*``).
+        StrategyError: a stage does not resolve (see `strategy.verify.coverage`), or says what
+        lowering leaves out (rules ``lower.*``).
     """
     result = []
     resolved: dict[Hashable, StageCells] = {}
     for number, lane in enumerate(plan.lanes):
         pieces, broken = stage_pieces(lane, model=model)
         if broken:
-            raise StrategyError(broken[0].message, hint=broken[0].hint, rule=broken[0].rule, path=broken[0].path)
+            raise StrategyError(
+                broken[0].message, hint=broken[0].hint, rule=broken[0].rule, path=broken[0].path
+            )
         if not lane.microbatches:
             raise StrategyError(
-                f"lane {lane.name} trains nothing", hint="only training lanes are lowered", rule="lower.role", path=f"lane {lane.name}"
+                f"lane {lane.name} trains nothing",
+                hint="only training lanes are lowered",
+                rule="lower.role",
+                path=f"lane {lane.name}",
             )
         known = {id(stage.placements): stage.placements for stage in lane.stages}
-        overridden = {key for key, placements in known.items() if len({(num_leaves(p.split), p.offset) for p in placements}) > 1}
-        ranged = {key for key, placements in known.items() if any(p.select.blocks is not None for p in placements)}
+        overridden = {
+            key
+            for key, placements in known.items()
+            if len({(num_leaves(p.split), p.offset) for p in placements}) > 1
+        }
+        ranged = {
+            key
+            for key, placements in known.items()
+            if any(p.select.blocks is not None for p in placements)
+        }
         result.append(
             tuple(
                 _stage(
@@ -117,7 +139,9 @@ def _stage(
     ranged: bool,
     overridden: bool,
 ) -> StageParts:
-    """One stage; `ranged`: some trees are of some blocks only; `overridden`: some tree may have devices that no other has."""
+    """One stage; `ranged`: some trees are of some blocks only; `overridden`: some tree may have
+    devices that no other has.
+    """
     if stage.every != 1:
         raise StrategyError(
             f"stage {chunk} runs once for {stage.every} microbatches",
@@ -138,20 +162,37 @@ def _stage(
             if key not in known:
                 known[key] = _block_cells(stage.placements, key[1], samples, unfolded)
             cells = known[key]
-            here = number_in_chunk is not None and [k for k in stage.keeps if k.blocks[0] <= number_in_chunk <= k.blocks[1]]
+            here = number_in_chunk is not None and [
+                k for k in stage.keeps if k.blocks[0] <= number_in_chunk <= k.blocks[1]
+            ]
             keeps = tuple([replace(k, blocks=(0, 0)) for k in here]) if here else ()
             counted += piece.counted
             last = segments[-1] if segments else None
-            if last and last.block is block and last.cells is cells and last.keeps == keeps and last.run == piece.run:
+            if (
+                last
+                and last.block is block
+                and last.cells is cells
+                and last.keeps == keeps
+                and last.run == piece.run
+            ):
                 segments[-1] = replace(last, count=last.count + 1)
             else:
                 segments.append(
                     Segment(
-                        block=block, run=piece.run, first=piece.first + place, count=1, cells=cells, keeps=keeps, operator=piece.operator
+                        block=block,
+                        run=piece.run,
+                        first=piece.first + place,
+                        count=1,
+                        cells=cells,
+                        keeps=keeps,
+                        operator=piece.operator,
                     )
                 )
     families, devices = _families(
-        tuple(dict.fromkeys([s.cells for s in segments])), stage.base, stage.placements if overridden else (), unfolded
+        tuple(dict.fromkeys([s.cells for s in segments])),
+        stage.base,
+        stage.placements if overridden else (),
+        unfolded,
     )
     return StageParts(
         lane=number,
@@ -165,7 +206,9 @@ def _stage(
 
 
 @lru_cache(maxsize=4096)
-def _block_cells(placements: tuple[Placement, ...], block: int | None, samples: int, unfolded: bool) -> StageCells:
+def _block_cells(
+    placements: tuple[Placement, ...], block: int | None, samples: int, unfolded: bool
+) -> StageCells:
     """The cells of block number `block` of a chunk."""
     return stage_cells(class_trees(placements, block), samples=samples, unfolded=unfolded)
 
@@ -174,10 +217,12 @@ def _block_cells(placements: tuple[Placement, ...], block: int | None, samples: 
 def _families(
     cells: tuple[StageCells, ...], base: int, placements: tuple[Placement, ...], unfolded: bool
 ) -> tuple[tuple[DeviceList, ...], DeviceList]:
-    """Devices that are of one family in all cells (the common refinement), and all devices, as the cluster numbers them.
+    """Devices that are of one family in all cells (the common refinement), and all devices, as the
+    cluster numbers them.
 
     Args:
-        placements: those whose devices may have been overridden: they take part in the stage's actions, but run nothing.
+        placements: those whose devices may have been overridden: they take part in the stage's
+            actions, but run nothing.
     """
     if len(cells) == 1 and not placements:
         shifted = tuple([family.shifted(base) for family in cells[0].families])

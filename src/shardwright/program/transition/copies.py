@@ -6,15 +6,27 @@ from collections.abc import Sequence
 
 from shardwright.program.layout.partners import transversals
 from shardwright.program.transition.pieces import Component, Group, Piece, connected
-from shardwright.program.transition.steps import Act, Flow, Load, Message, Step, StepKind, add, even, exchanged, rooted, sent_by
+from shardwright.program.transition.steps import (
+    Act,
+    Flow,
+    Load,
+    Message,
+    Step,
+    StepKind,
+    add,
+    even,
+    exchanged,
+    rooted,
+    sent_by,
+)
 
 Demand = tuple[int, int, int]
 """(consumer, low, high)."""
 
 
 def copies(component: Component, pieces: Sequence[Piece]) -> list[tuple[Act, ...]]:
-    """Lists of steps, each of which brings every piece to all that lack it: exact all_gathers, then messages, broadcasts, or
-    distinct shares that are gathered where they are wanted.
+    """Lists of steps, each of which brings every piece to all that lack it: exact all_gathers, then
+    messages, broadcasts, or distinct shares that are gathered where they are wanted.
     """
     pieces = [piece for piece in pieces if piece.lacking]
     if not pieces:
@@ -29,7 +41,9 @@ def copies(component: Component, pieces: Sequence[Piece]) -> list[tuple[Act, ...
 
 
 def _gathered(component: Component, pieces: Sequence[Piece]) -> tuple[tuple[Act, ...], list[Piece]]:
-    """(all_gathers, pieces that they do not bring): the members of a group hold disjoint shares of what all of them want."""
+    """(all_gathers, pieces that they do not bring): the members of a group hold disjoint shares of
+    what all of them want.
+    """
     by_wanted: dict[Group, dict[Group, list[Piece]]] = {}
     for piece in pieces:
         holders = tuple(sorted(set(piece.full) & set(piece.wanted)))
@@ -38,14 +52,24 @@ def _gathered(component: Component, pieces: Sequence[Piece]) -> tuple[tuple[Act,
     for wanted, classes in by_wanted.items():
         members = [device for group in classes for device in group]
         even_classes = len({len(group) for group in classes}) == 1
-        if len(classes) < 2 or not even_classes or len(members) != len(wanted) or len(set(members)) != len(wanted):
+        if (
+            len(classes) < 2
+            or not even_classes
+            or len(members) != len(wanted)
+            or len(set(members)) != len(wanted)
+        ):
             rest += [piece for shares in classes.values() for piece in shares]
             continue
         groups = transversals(list(classes), island=component.island)
         owner = {device: shares for group, shares in classes.items() for device in group}
         flows = [
             [
-                Flow(piece.low, piece.high, (device,), tuple(other for other in group if other != device))
+                Flow(
+                    piece.low,
+                    piece.high,
+                    (device,),
+                    tuple(other for other in group if other != device),
+                )
                 for device in group
                 for piece in owner[device]
             ]
@@ -64,7 +88,9 @@ def joined(acts: Sequence[Act]) -> list[Act]:
         devices = {device for group in act.step.groups for device in group}
         key = act.step.kind, len(act.step.groups[0]) if act.step.groups else 0
         waiting = open_acts.setdefault(key, [])
-        found = next((i for i in waiting if members[i].isdisjoint(devices)), None) if devices else None
+        found = (
+            next((i for i in waiting if members[i].isdisjoint(devices)), None) if devices else None
+        )
         if found is None:
             waiting.append(len(result))
             result.append(act)
@@ -103,7 +129,9 @@ class _Senders:
         return self.near[providers, home]
 
     def flows(self, providers: Group, demands: Sequence[Demand]) -> list[Flow]:
-        """Messages that meet the demands of one piece: demands in a row, each provider serves a run of them."""
+        """Messages that meet the demands of one piece: demands in a row, each provider serves a run
+        of them.
+        """
         by_eligible: dict[Group, list[Demand]] = {}
         for demand in demands:
             by_eligible.setdefault(self.eligible(providers, demand[0]), []).append(demand)
@@ -155,12 +183,16 @@ def _direct(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...]:
     senders = _Senders(component)
     flows = []
     for piece in sorted(pieces, key=lambda piece: len(piece.full)):
-        flows += senders.flows(piece.full, [(device, piece.low, piece.high) for device in piece.lacking])
+        flows += senders.flows(
+            piece.full, [(device, piece.low, piece.high) for device in piece.lacking]
+        )
     return named(component, flows)
 
 
 def named(component: Component, flows: Sequence[Flow]) -> tuple[Act, ...]:
-    """Messages as what they are: all_to_all, scatter and gather where one collective may be run, else sends."""
+    """Messages as what they are: all_to_all, scatter and gather where one collective may be run,
+    else sends.
+    """
     stands = connected([flow.sources + flow.targets for flow in flows])
     parts: dict[int, list[Flow]] = {}
     for flow in flows:
@@ -173,13 +205,19 @@ def named(component: Component, flows: Sequence[Flow]) -> tuple[Act, ...]:
             continue
         sent, received, crossing = sent_by(component, part)
         busiest = max(*sent.values(), *received.values())
-        step = Step(kind=kind, groups=(group,), elements=(-(-busiest * len(group) // (len(group) - 1)),))
-        acts.append(Act(step=step, flows=tuple(part), sent=sent, received=received, crossing=crossing))
+        step = Step(
+            kind=kind, groups=(group,), elements=(-(-busiest * len(group) // (len(group) - 1)),)
+        )
+        acts.append(
+            Act(step=step, flows=tuple(part), sent=sent, received=received, crossing=crossing)
+        )
     result = joined(acts)
     if sends:
         sent, received, crossing = sent_by(component, sends)
         step = Step(kind=StepKind.SEND, sends=_messages(sends))
-        result.append(Act(step=step, flows=tuple(sends), sent=sent, received=received, crossing=crossing))
+        result.append(
+            Act(step=step, flows=tuple(sends), sent=sent, received=received, crossing=crossing)
+        )
     return tuple(result)
 
 
@@ -209,7 +247,9 @@ def _pattern(component: Component, flows: Sequence[Flow]) -> tuple[StepKind, Gro
 
 
 def _broadcast(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | None:
-    """Each holder of a piece broadcasts to its share of those that lack it; to a single one it sends. None if nobody has two."""
+    """Each holder of a piece broadcasts to its share of those that lack it; to a single one it
+    sends. None if nobody has two.
+    """
     spans: dict[Group, list[tuple[int, int]]] = {}
     alone: list[Piece] = []
     senders = _Senders(component)
@@ -219,26 +259,45 @@ def _broadcast(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...]
             near.setdefault(senders.eligible(piece.full, device), []).append(device)
         for providers, consumers in near.items():
             if len(consumers) <= len(providers):
-                alone.append(Piece(low=piece.low, high=piece.high, full=providers, parts=(), wanted=(*providers, *consumers)))
+                alone.append(
+                    Piece(
+                        low=piece.low,
+                        high=piece.high,
+                        full=providers,
+                        parts=(),
+                        wanted=(*providers, *consumers),
+                    )
+                )
                 continue
-            for provider, (low, high) in zip(providers, even(0, len(consumers), len(providers)), strict=True):
+            for provider, (low, high) in zip(
+                providers, even(0, len(consumers), len(providers)), strict=True
+            ):
                 home = component.island(provider)
-                chain = sorted(consumers[low:high], key=lambda i: (component.island(i) != home, component.island(i), i))
+                chain = sorted(
+                    consumers[low:high],
+                    key=lambda i: (component.island(i) != home, component.island(i), i),
+                )
                 if not component.may_gather((provider, *chain)):
                     return None
                 spans.setdefault((provider, *chain), []).append((piece.low, piece.high))
     if not spans:
         return None
-    acts = joined([rooted(component, StepKind.BROADCAST, (group,), (own,)) for group, own in spans.items()])
+    acts = joined(
+        [rooted(component, StepKind.BROADCAST, (group,), (own,)) for group, own in spans.items()]
+    )
     return (*acts, *(_direct(component, alone) if alone else ()))
 
 
 def _shared(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | None:
-    """Devices that lack the same pieces get distinct shares of them, then gather. None if no two lack the same."""
+    """Devices that lack the same pieces get distinct shares of them, then gather. None if no two
+    lack the same.
+    """
     by_lacking: dict[Group, list[Piece]] = {}
     for piece in pieces:
         by_lacking.setdefault(piece.lacking, []).append(piece)
-    if all(len(devices) == 1 for devices in by_lacking) or not all(map(component.may_gather, by_lacking)):
+    if all(len(devices) == 1 for devices in by_lacking) or not all(
+        map(component.may_gather, by_lacking)
+    ):
         return None
     senders = _Senders(component)
     flows: list[Flow] = []
@@ -251,11 +310,15 @@ def _shared(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | 
             demands = [
                 (device, a, b)
                 for device, (low, high) in zip(devices, shares, strict=True)
-                if (a := max(low - passed, 0) + piece.low) < (b := min(high - passed, piece.size) + piece.low)
+                if (a := max(low - passed, 0) + piece.low)
+                < (b := min(high - passed, piece.size) + piece.low)
             ]
             passed += piece.size
             flows += senders.flows(piece.full, demands)
-            owned += [Flow(a, b, (device,), tuple(d for d in devices if d != device)) for device, a, b in demands]
+            owned += [
+                Flow(a, b, (device,), tuple(d for d in devices if d != device))
+                for device, a, b in demands
+            ]
         if len(devices) > 1:
             gathers.append(exchanged(component, StepKind.ALL_GATHER, (devices,), (owned,)))
     return (*named(component, flows), *joined(gathers))

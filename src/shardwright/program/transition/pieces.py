@@ -1,4 +1,6 @@
-"""Two layouts of a tensor as pieces: who has what, who wants it. Independent sets of devices become components; equal ones look alike."""
+"""Two layouts of a tensor as pieces: who has what, who wants it. Independent sets of devices become
+components; equal ones look alike.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,12 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Elements that the same devices hold and the same devices want, as the range [low, high) of the component's elements.
+    """Elements that the same devices hold and the same devices want, as the range [low, high) of
+    the component's elements.
 
     Attributes:
-        full: devices that hold the values, in order. parts: where nobody does, the holders of each part of the sum. wanted: devices that
-            want it, in order.
+        full: devices that hold the values, in order. parts: where nobody does, the holders of each
+            part of the sum. wanted: devices that want it, in order.
     """
 
     low: int
@@ -48,9 +51,10 @@ class Component:
     """Pieces whose devices have nothing to do with other devices; devices are numbered 0, 1, ..
 
     Attributes:
-        keeps: devices that hold some of what they want before anything moves. islands: of each device, numbered by first appearance.
-        sides: devices of the source and of the wanted layout between two stages; None inside one stage.
-        collectives: whether copies may be made by collectives.
+        keeps: devices that hold some of what they want before anything moves. islands: of each
+        device, numbered by first appearance. sides: devices of the source and of the wanted layout
+        between two stages; None inside one stage. collectives: whether copies may be made by
+        collectives.
     """
 
     pieces: tuple[Piece, ...]
@@ -70,7 +74,9 @@ class Component:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedPiece:
-    """A component with the devices and boxes that it stands for; boxes of each piece in the order of its elements."""
+    """A component with the devices and boxes that it stands for; boxes of each piece in the order
+    of its elements.
+    """
 
     component: Component
     devices: Group
@@ -87,7 +93,9 @@ class _Found:
 
 
 def _holders(entries: list[tuple[int, object]], *, where: Box) -> tuple[Group, tuple[Group, ...]]:
-    """(devices with full values, devices of each part) of one place; parts only where nobody has full values."""
+    """(devices with full values, devices of each part) of one place; parts only where nobody has
+    full values.
+    """
     if full := {device for device, part in entries if part is None}:
         return tuple(sorted(full)), ()
     held: dict[int, set[object]] = {}
@@ -97,9 +105,17 @@ def _holders(entries: list[tuple[int, object]], *, where: Box) -> tuple[Group, t
     for device in sorted(held):
         classes.setdefault(frozenset(held[device]), []).append(device)
     if not classes:
-        raise StrategyError(f"nobody holds {where}", hint="the source layout must cover the wanted one", rule="layout.coverage")
+        raise StrategyError(
+            f"nobody holds {where}",
+            hint="the source layout must cover the wanted one",
+            rule="layout.coverage",
+        )
     if len(frozenset().union(*classes)) != sum(map(len, classes)):
-        raise StrategyError(f"parts of a sum overlap at {where}", hint="parts are equal or disjoint", rule="layout.overlap")
+        raise StrategyError(
+            f"parts of a sum overlap at {where}",
+            hint="parts are equal or disjoint",
+            rule="layout.overlap",
+        )
     if len(classes) == 1:
         return tuple(next(iter(classes.values()))), ()
     return (), tuple(tuple(devices) for devices in classes.values())
@@ -123,21 +139,33 @@ def _found(source: Layout, wanted: Layout) -> Iterator[_Found]:
         for atom in product(*[cut.inside[one] for cut, one in zip(cuts, box, strict=True)]):
             if atom in atoms:
                 atoms[atom][0].append(box)
-    number = {box: i for i, box in enumerate((*sources, *(box for box in targets if box not in sources)))}
+    number = {
+        box: i for i, box in enumerate((*sources, *(box for box in targets if box not in sources)))
+    }
     alike: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, ...]]] = {}
     for atom, (have, want) in atoms.items():
-        alike.setdefault((tuple([number[box] for box in have]), tuple([number[box] for box in want])), []).append(atom)
+        alike.setdefault(
+            (tuple([number[box] for box in have]), tuple([number[box] for box in want])), []
+        ).append(atom)
     lengths = [[count(indices) for indices in cut.indices] for cut in cuts]
     held: dict[tuple[int, ...], tuple[Group, tuple[Group, ...]]] = {}
     wants: dict[tuple[int, ...], Group] = {}
     for (have_key, want_key), places in alike.items():
         have, want = atoms[places[0]]
-        boxes = tuple(tuple(cut.indices[tick] for cut, tick in zip(cuts, atom, strict=True)) for atom in places)
+        boxes = tuple(
+            tuple(cut.indices[tick] for cut, tick in zip(cuts, atom, strict=True))
+            for atom in places
+        )
         if have_key not in held:
-            held[have_key] = _holders([entry for box in have for entry in sources[box]], where=boxes[0])
+            held[have_key] = _holders(
+                [entry for box in have for entry in sources[box]], where=boxes[0]
+            )
         if want_key not in wants:
             wants[want_key] = tuple(sorted({device for box in want for device in targets[box]}))
-        size = sum(prod(length[tick] for length, tick in zip(lengths, atom, strict=True)) for atom in places)
+        size = sum(
+            prod(length[tick] for length, tick in zip(lengths, atom, strict=True))
+            for atom in places
+        )
         yield _Found(size, *held[have_key], wants[want_key], boxes)
 
 
@@ -173,9 +201,16 @@ def connected(groups: list[Group]) -> dict[int, int]:
 
 
 def components(
-    source: Layout, wanted: Layout, *, across: bool = False, collectives: bool = True, islands: Units | None = None
+    source: Layout,
+    wanted: Layout,
+    *,
+    across: bool = False,
+    collectives: bool = True,
+    islands: Units | None = None,
 ) -> tuple[PlacedPiece, ...]:
-    """What has to move, by sets of devices that have nothing to do with each other; empty if every device has what it wants."""
+    """What has to move, by sets of devices that have nothing to do with each other; empty if every
+    device has what it wants.
+    """
     if not wanted:
         return ()
     missing = []
@@ -185,8 +220,13 @@ def components(
         keeping |= kept
         if len(kept) < len(found.wanted):
             missing.append(found)
-    joints = [group for found in missing for group in (found.full, *found.parts, found.wanted) if group]
-    joints += [(found.wanted[0], *(group[0] for group in (found.full, *found.parts) if group)) for found in missing]
+    joints = [
+        group for found in missing for group in (found.full, *found.parts, found.wanted) if group
+    ]
+    joints += [
+        (found.wanted[0], *(group[0] for group in (found.full, *found.parts) if group))
+        for found in missing
+    ]
     stands = connected(joints)
     by_root: dict[int, list[_Found]] = {}
     members: dict[int, list[int]] = {}
@@ -201,7 +241,9 @@ def components(
         devices = tuple(members[root])
         local = {device: i for i, device in enumerate(devices)}
         places: dict[int, int] = {}
-        lying = islands.of(np.array(devices)).tolist() if islands is not None else [0] * len(devices)
+        lying = (
+            islands.of(np.array(devices)).tolist() if islands is not None else [0] * len(devices)
+        )
         component = Component(
             pieces=tuple(_pieces(founds, local)),
             islands=tuple(places.setdefault(place, len(places)) for place in lying),
@@ -209,7 +251,11 @@ def components(
             sides=(_side(from_side, local), _side(to_side, local)) if across else None,
             collectives=collectives,
         )
-        placed.append(PlacedPiece(component=component, devices=devices, boxes=tuple(found.boxes for found in founds)))
+        placed.append(
+            PlacedPiece(
+                component=component, devices=devices, boxes=tuple(found.boxes for found in founds)
+            )
+        )
     return tuple(placed)
 
 
@@ -228,5 +274,11 @@ def _pieces(founds: list[_Found], local: dict[int, int]) -> Iterator[Piece]:
     low = 0
     for found in founds:
         parts = tuple(map(rename, found.parts))
-        yield Piece(low=low, high=low + found.size, full=rename(found.full), parts=parts, wanted=rename(found.wanted))
+        yield Piece(
+            low=low,
+            high=low + found.size,
+            full=rename(found.full),
+            parts=parts,
+            wanted=rename(found.wanted),
+        )
         low += found.size

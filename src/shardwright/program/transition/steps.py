@@ -1,4 +1,6 @@
-"""Steps of a transition: what they are called, which elements they move, and their symbolic execution."""
+"""Steps of a transition: what they are called, which elements they move, and their symbolic
+execution.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Message = tuple[int, int, int]
 
 
 class StepKind(StrEnum):
-    """What the devices of a step run. Words are those of `Collective`; a reduce is a broadcast the other way round."""
+    """What the devices of a step run. Words are those of `Collective`; a reduce is a broadcast the
+    other way round.
+    """
 
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"
@@ -35,8 +39,9 @@ class Step:
     """One action that groups of devices take at once.
 
     Attributes:
-        groups: devices of each group that runs the collective; the root first where there is one. Empty for sends.
-        elements: the full buffer of each group, as `Collective` counts it. An uneven all-to-all, scatter or gather of n counts
+        groups: devices of each group that runs the collective; the root first where there is one.
+        Empty for sends. elements: the full buffer of each group, as `Collective` counts it. An
+        uneven all-to-all, scatter or gather of n counts
             n / (n - 1) of what its busiest member sends or receives.
         sends: (source, target, elements) of each message.
     """
@@ -59,10 +64,12 @@ class Flow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """A step of one component with what it does: flows that all read what was there before the step.
+    """A step of one component with what it does: flows that all read what was there before the
+    step.
 
     Attributes:
-        sent, received: elements by device. crossing: elements that cross islands, or stages where there are two.
+        sent, received: elements by device. crossing: elements that cross islands, or stages where
+            there are two.
     """
 
     step: Step
@@ -88,8 +95,16 @@ def _crossings(component: Component, group: Group) -> int:
     return len({component.island(device) for device in group}) - 1
 
 
-def exchanged(component: Component, kind: StepKind, groups: Sequence[Group], flows: Sequence[Sequence[Flow]], sums: bool = False) -> Act:
-    """An all_gather, or with `sums` the reduce_scatter that is its transpose: flows of each group have one owner each."""
+def exchanged(
+    component: Component,
+    kind: StepKind,
+    groups: Sequence[Group],
+    flows: Sequence[Sequence[Flow]],
+    sums: bool = False,
+) -> Act:
+    """An all_gather, or with `sums` the reduce_scatter that is its transpose: flows of each group
+    have one owner each.
+    """
     sent: Load = {}
     elements: list[int] = []
     crossing = 0
@@ -104,10 +119,18 @@ def exchanged(component: Component, kind: StepKind, groups: Sequence[Group], flo
         for device in group:
             add(sent, device, total - owned.get(device, 0))
     step = Step(kind=kind, groups=tuple(groups), elements=tuple(elements))
-    return Act(step=step, flows=tuple(flow for moved in flows for flow in moved), sent=sent, received=sent, crossing=crossing)
+    return Act(
+        step=step,
+        flows=tuple(flow for moved in flows for flow in moved),
+        sent=sent,
+        received=sent,
+        crossing=crossing,
+    )
 
 
-def all_reduced(component: Component, groups: Sequence[Group], spans: Sequence[tuple[int, int]]) -> Act:
+def all_reduced(
+    component: Component, groups: Sequence[Group], spans: Sequence[tuple[int, int]]
+) -> Act:
     """All members of each group get the sum of a span."""
     sent: Load = {}
     crossing = 0
@@ -115,12 +138,23 @@ def all_reduced(component: Component, groups: Sequence[Group], spans: Sequence[t
         crossing += 2 * (high - low) * _crossings(component, group)
         for device, (a, b) in zip(group, even(low, high, len(group)), strict=True):
             add(sent, device, 2 * (high - low - b + a))
-    step = Step(kind=StepKind.ALL_REDUCE, groups=tuple(groups), elements=tuple(high - low for low, high in spans))
-    flows = tuple(Flow(low, high, group, group) for group, (low, high) in zip(groups, spans, strict=True))
+    step = Step(
+        kind=StepKind.ALL_REDUCE,
+        groups=tuple(groups),
+        elements=tuple(high - low for low, high in spans),
+    )
+    flows = tuple(
+        Flow(low, high, group, group) for group, (low, high) in zip(groups, spans, strict=True)
+    )
     return Act(step=step, flows=flows, sent=sent, received=sent, crossing=crossing)
 
 
-def rooted(component: Component, kind: StepKind, groups: Sequence[Group], spans: Sequence[Sequence[tuple[int, int]]]) -> Act:
+def rooted(
+    component: Component,
+    kind: StepKind,
+    groups: Sequence[Group],
+    spans: Sequence[Sequence[tuple[int, int]]],
+) -> Act:
     """Broadcasts from the first of each group, or reduces to it, as chains."""
     out: Load = {}
     into: Load = {}
@@ -134,7 +168,10 @@ def rooted(component: Component, kind: StepKind, groups: Sequence[Group], spans:
         for device in group[1:]:
             add(into, device, size)
         flows += [
-            Flow(low, high, group[:1], group[1:]) if kind is StepKind.BROADCAST else Flow(low, high, group, group[:1]) for low, high in own
+            Flow(low, high, group[:1], group[1:])
+            if kind is StepKind.BROADCAST
+            else Flow(low, high, group, group[:1])
+            for low, high in own
         ]
     step = Step(kind=kind, groups=tuple(groups), elements=tuple(sizes))
     if kind is StepKind.REDUCE:
@@ -160,10 +197,11 @@ def sent_by(component: Component, flows: Sequence[Flow]) -> tuple[Load, Load, in
 
 
 def execute(component: Component, acts: Iterable[Act]) -> bool:
-    """Whether the steps leave every device with the full values that it wants, by running them on symbols.
+    """Whether the steps leave every device with the full values that it wants, by running them on
+    symbols.
 
-    A symbol is the set of parts that a device's elements are the sum of. A sum of overlapping sets is no value, and neither is a
-    message of something that its sender does not hold.
+    A symbol is the set of parts that a device's elements are the sum of. A sum of overlapping sets
+    is no value, and neither is a message of something that its sender does not hold.
     """
     acts = tuple(acts)
     points = {0, *(piece.high for piece in component.pieces)}
@@ -171,7 +209,10 @@ def execute(component: Component, acts: Iterable[Act]) -> bool:
     cuts = sorted(points)
     place = {point: i for i, point in enumerate(cuts)}
     value: NDArray[np.int32] = np.zeros((len(component.islands), len(cuts) - 1), dtype=np.int32)
-    symbols: dict[int, int] = {0: 0, -1: 1}  # bit mask of parts -> symbol; the mask -1 is a full value
+    symbols: dict[int, int] = {
+        0: 0,
+        -1: 1,
+    }  # bit mask of parts -> symbol; the mask -1 is a full value
     masks = [0, -1]
     ends = [piece.high for piece in component.pieces]
 
@@ -211,4 +252,7 @@ def execute(component: Component, acts: Iterable[Act]) -> bool:
                 continue
             for cell in range(low, high):
                 value[list(flow.targets), cell] = total(cell, before[list(flow.sources), cell])
-    return all(bool((value[list(piece.wanted), place[piece.low] : place[piece.high]] == 1).all()) for piece in component.pieces)
+    return all(
+        bool((value[list(piece.wanted), place[piece.low] : place[piece.high]] == 1).all())
+        for piece in component.pieces
+    )

@@ -1,8 +1,10 @@
-"""Transitions: from where a tensor is to where it is wanted, in the cheapest steps that are found and proven.
+"""Transitions: from where a tensor is to where it is wanted, in the cheapest steps that are found
+and proven.
 
-Pieces that have the same holders and the same consumers are one (`transition_pieces`); sets of devices that have nothing to do with each
-other are solved apart, equal ones once. For each, lists of steps are made (`transition_sums`, then `transition_copies`), and the best one
-is run on symbols (`transition_steps`). Collectives are what lists of steps turn out to be; nothing declares them.
+Pieces that have the same holders and the same consumers are one (`transition_pieces`); sets of
+devices that have nothing to do with each other are solved apart, equal ones once. For each, lists
+of steps are made (`transition_sums`, then `transition_copies`), and the best one is run on symbols
+(`transition_steps`). Collectives are what lists of steps turn out to be; nothing declares them.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ class Transition:
     """How a tensor gets from one layout to another.
 
     Attributes:
-        steps: in order; steps of different devices run at once. received: (device, elements received in all) of devices that receive.
-        minimum: elements that must be received in all, whatever the steps (zoo section 5, rule 3).
-        placed: the independent sets of devices.
+        steps: in order; steps of different devices run at once. received: (device, elements
+        received in all) of devices that receive. minimum: elements that must be received in all,
+        whatever the steps (zoo section 5, rule 3). placed: the independent sets of devices.
     """
 
     steps: tuple[Step, ...]
@@ -38,23 +40,33 @@ class Transition:
 
 @lru_cache(maxsize=4096)
 def transition(
-    source: Layout, wanted: Layout, *, across: bool = False, collectives: bool = True, islands: Units | None = None
+    source: Layout,
+    wanted: Layout,
+    *,
+    across: bool = False,
+    collectives: bool = True,
+    islands: Units | None = None,
 ) -> Transition:
     """The steps that bring full values to where they are wanted.
 
-    Least elements sent or received by the busiest device, then in all, then least that cross islands (or stages), then fewest steps.
+    Least elements sent or received by the busiest device, then in all, then least that cross
+    islands (or stages), then fewest steps.
 
     Args:
-        source: full values or parts of sums. wanted: full values only; the source must cover it.
+        source: full values or parts of sums.
+        wanted: full values only; the source must cover it.
         across: two stages: only messages cross between their devices, collectives run on one side.
-        collectives: False: copies are whole messages from holders to consumers, nothing is shared out and gathered.
+        collectives: False: copies are whole messages from holders to consumers, nothing is shared
+            out and gathered.
         islands: that devices lie in; None: no islands.
 
-    Leaves out: time. Senders of pieces with overlapping sets of holders are balanced piece by piece, not by a transportation problem.
-    Hierarchical collectives are `collectives/` of the group, not steps here.
+    Leaves out: time. Senders of pieces with overlapping sets of holders are balanced piece by
+    piece, not by a transportation problem. Hierarchical collectives are `collectives/` of the
+    group, not steps here.
 
     Raises:
-        StrategyError: layout.coverage if nobody holds what is wanted; layout.overlap if parts of a sum overlap without being equal.
+        StrategyError: layout.coverage if nobody holds what is wanted; layout.overlap if parts of a
+        sum overlap without being equal.
 
     Source: zoo section 5; exact patterns of Xu et al. 2021 (GSPMD), section 3.
     """
@@ -63,7 +75,9 @@ def transition(
     alike: dict[tuple[tuple[StepKind, int], ...], list[tuple[PlacedPiece, tuple[Act, ...]]]] = {}
     for one in placed:
         acts = solve(one.component)
-        form = tuple((act.step.kind, len(act.step.groups[0]) if act.step.groups else 0) for act in acts)
+        form = tuple(
+            (act.step.kind, len(act.step.groups[0]) if act.step.groups else 0) for act in acts
+        )
         alike.setdefault(form, []).append((one, acts))
         for act in acts:
             for device, elements in act.received.items():
@@ -83,9 +97,15 @@ def _side_by_side(same: Sequence[tuple[PlacedPiece, tuple[Act, ...]]]) -> Iterat
         steps = [(one.devices, acts[number].step) for one, acts in same]
         yield Step(
             kind=act.step.kind,
-            groups=tuple(tuple(devices[i] for i in group) for devices, step in steps for group in step.groups),
+            groups=tuple(
+                tuple(devices[i] for i in group) for devices, step in steps for group in step.groups
+            ),
             elements=tuple(size for _, step in steps for size in step.elements),
-            sends=tuple((devices[a], devices[b], elements) for devices, step in steps for a, b, elements in step.sends),
+            sends=tuple(
+                (devices[a], devices[b], elements)
+                for devices, step in steps
+                for a, b, elements in step.sends
+            ),
         )
 
 
@@ -99,7 +119,11 @@ def solve(component: Component) -> tuple[Act, ...]:
 
 def candidates(component: Component) -> list[tuple[Act, ...]]:
     """All lists of steps that are looked at."""
-    return [(*summed, *copied) for summed, pieces in sums(component) for copied in copies(component, pieces)]
+    return [
+        (*summed, *copied)
+        for summed, pieces in sums(component)
+        for copied in copies(component, pieces)
+    ]
 
 
 def _price(acts: Sequence[Act]) -> tuple[int, int, int, int]:
@@ -115,9 +139,11 @@ def _price(acts: Sequence[Act]) -> tuple[int, int, int, int]:
 
 
 def minimum(component: Component) -> int:
-    """Elements that must be received in all: a copy for each that lacks it; a sum of k parts takes k - 1 and a copy for each further one.
+    """Elements that must be received in all: a copy for each that lacks it; a sum of k parts takes
+    k - 1 and a copy for each further one.
 
-    If nobody that wants the sum holds a part of it, all k parts or the sum travel once more. Source: zoo section 5, rule 3.
+    If nobody that wants the sum holds a part of it, all k parts or the sum travel once more.
+    Source: zoo section 5, rule 3.
     """
     return sum(piece.size * _least(piece) for piece in component.pieces)
 

@@ -6,7 +6,16 @@ from dataclasses import replace
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.engines.engine import Engine, ExpertExchange
-from shardwright.runtime.engines.rules import Choice, Estimate, Kind, choice, largest_of, reserved_bytes, share, size_row
+from shardwright.runtime.engines.rules import (
+    Choice,
+    Estimate,
+    Kind,
+    choice,
+    largest_of,
+    reserved_bytes,
+    share,
+    size_row,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,10 +23,16 @@ class Site:
     """Where an engine runs.
 
     Args:
-        memory_bytes: of the device, all of it, as its driver reports. generation: major number of its compute capability (9 Hopper, 10
-            Blackwell). tp, pp: degrees of a worker. dpa: its ranks with attention of their own. guesses: tokens guessed ahead. latent: the
-            model's attention is latent. spread: its experts are spread over devices. rack: NVLink joins the worker's nodes.
-            architecture: the model's name in a Hugging Face config. weights: number format of its products (bf16, fp8, nvfp4, mxfp4, int4).
+        memory_bytes: of the device, all of it, as its driver reports.
+        generation: major number of its compute capability (9 Hopper, 10 Blackwell).
+        tp, pp: degrees of a worker.
+        dpa: its ranks with attention of their own.
+        guesses: tokens guessed ahead.
+        latent: the model's attention is latent.
+        spread: its experts are spread over devices.
+        rack: NVLink joins the worker's nodes.
+        architecture: the model's name in a Hugging Face config.
+        weights: number format of its products (bf16, fp8, nvfp4, mxfp4, int4).
     """
 
     memory_bytes: float
@@ -34,10 +49,12 @@ class Site:
 
 
 def on_device(engine: Engine, site: Site) -> Engine:
-    """`engine` with what it sets by the device, its ranks and the model: budget, sequences, captured sizes, memory share, sums, kernels.
+    """`engine` with what it sets by the device, its ranks and the model: budget, sequences,
+    captured sizes, memory share, sums, kernels.
 
-    What a user set stays. `token_budget` and `max_sequences` are then those of one rank with attention of its own, and `captured` counts
-    tokens: sizes that count requests stand for (guesses + 1) tokens each.
+    What a user set stays. `token_budget` and `max_sequences` are then those of one rank with
+    attention of its own, and `captured` counts tokens: sizes that count requests stand for (guesses
+    + 1) tokens each.
     """
     row = size_row(engine.sizes, memory_bytes=site.memory_bytes, generation=site.generation)
     budget = engine.token_budget or (row.token_budget if row else 0)
@@ -45,7 +62,9 @@ def on_device(engine: Engine, site: Site) -> Engine:
     sequences = engine.max_sequences or guessing or (row.max_sequences if row else 0)
     # An engine whose ranks share a budget counts them all in its tp.
     tp = site.tp * (site.dpa if engine.shared_budget else 1)
-    largest = _largest(engine, site, row_largest=largest_of(row, tp=tp), sequences=sequences, budget=budget)
+    largest = _largest(
+        engine, site, row_largest=largest_of(row, tp=tp), sequences=sequences, budget=budget
+    )
     pieces = _pieces(engine, site, chunk=budget)
     ranks = site.dpa if engine.shared_budget else 1
     attention = engine.attention_kernel or _kernel(engine.attention_choices, site)
@@ -53,7 +72,8 @@ def on_device(engine: Engine, site: Site) -> Engine:
         engine,
         token_budget=max(1, budget // ranks),
         max_sequences=max(1, sequences // ranks),
-        memory_fraction=engine.memory_fraction or _share(engine, site, chunk=budget, largest=largest, pieces=len(pieces)),
+        memory_fraction=engine.memory_fraction
+        or _share(engine, site, chunk=budget, largest=largest, pieces=len(pieces)),
         captured=_captured(engine, site, largest=largest, sequences=sequences // ranks),
         largest_captured=largest,
         piecewise=_is_piecewise(engine, site),
@@ -91,7 +111,11 @@ def _estimate(engine: Engine, site: Site) -> Estimate | None:
 
 
 def _exchange(engine: Engine, site: Site) -> ExpertExchange:
-    return engine.rack_exchange if site.rack and "exchange" not in dict(engine.options) else engine.exchange
+    return (
+        engine.rack_exchange
+        if site.rack and "exchange" not in dict(engine.options)
+        else engine.exchange
+    )
 
 
 def _block(engine: Engine, attention: str) -> int:
@@ -115,8 +139,8 @@ def _largest(engine: Engine, site: Site, *, row_largest: int, sequences: int, bu
 
 
 def _captured(engine: Engine, site: Site, *, largest: int, sequences: int) -> tuple[int, ...]:
-    """Sizes in tokens. Of sizes that are set, those of more requests than may run are left out; where batches are padded and `ends` holds,
-    the most that may run stand for them.
+    """Sizes in tokens. Of sizes that are set, those of more requests than may run are left out;
+    where batches are padded and `ends` holds, the most that may run stand for them.
     """
     if largest == 0:
         return ()
@@ -129,12 +153,19 @@ def _captured(engine: Engine, site: Site, *, largest: int, sequences: int) -> tu
 
 
 def _is_piecewise(engine: Engine, site: Site) -> bool:
-    plain = site.guesses == 0 and site.dpa == 1 and site.pp == 1 and engine.exchange is ExpertExchange.GATHERED
+    plain = (
+        site.guesses == 0
+        and site.dpa == 1
+        and site.pp == 1
+        and engine.exchange is ExpertExchange.GATHERED
+    )
     return engine.graphs and engine.piecewise and (plain or not engine.piecewise_alone)
 
 
 def _pieces(engine: Engine, site: Site, *, chunk: int) -> tuple[int, ...]:
-    """Sizes, in tokens, of graphs that are captured in pieces for prompts, where they have sizes of their own."""
+    """Sizes, in tokens, of graphs that are captured in pieces for prompts, where they have sizes of
+    their own.
+    """
     if engine.piecewise_captures is None or not _is_piecewise(engine, site):
         return ()
     if engine.piecewise_captured:
@@ -172,6 +203,9 @@ def _own_sum_bytes(engine: Engine, site: Site) -> int:
     limits = [
         one
         for one in engine.sums
-        if one.kind in own and not one.fused and one.ranks in (0, site.tp) and one.generation in (0, site.generation)
+        if one.kind in own
+        and not one.fused
+        and one.ranks in (0, site.tp)
+        and one.generation in (0, site.generation)
     ]
     return max((one.most_bytes for one in limits), default=0)

@@ -1,20 +1,31 @@
-"""What a serving engine and version does, with its options: booleans, enumerations and sizes, each with a link. No fitted number."""
+"""What a serving engine and version does, with its options: booleans, enumerations and sizes, each
+with a link. No fitted number.
+"""
 
 from __future__ import annotations
 
 from enum import StrEnum
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.runtime.engines.rules import Captures, Choice, Estimate, Kind, Reserve, SizeRow, SumLimit
+from shardwright.runtime.engines.rules import (
+    Captures,
+    Choice,
+    Estimate,
+    Kind,
+    Reserve,
+    SizeRow,
+    SumLimit,
+)
 from shardwright.runtime.runtime import Fact, Options
 
 
 class Batching(StrEnum):
     """What an iteration is filled with.
 
-    MIXED: a token of each running request first, then parts of waiting prompts up to the token budget, in one batch. PREFILL_FIRST: prompts
-    alone, as long as any can be admitted, else a token of each running request. IN_FLIGHT: both in one batch, prompts in whole or in
-    chunks, as a capacity scheduler admits them.
+    MIXED: a token of each running request first, then parts of waiting prompts up to the token
+    budget, in one batch. PREFILL_FIRST: prompts alone, as long as any can be admitted, else a token
+    of each running request. IN_FLIGHT: both in one batch, prompts in whole or in chunks, as a
+    capacity scheduler admits them.
     """
 
     MIXED = "mixed"
@@ -25,9 +36,10 @@ class Batching(StrEnum):
 class Admission(StrEnum):
     """When a waiting request is let in.
 
-    CHUNK: blocks for the tokens that it computes in this iteration are free. ESTIMATED: the cache holds its prompt, its longest answer and
-    what running requests are expected to need still (`Engine.estimate`). WHOLE: blocks for its prompt and its longest answer are free
-    beside those that running requests may still need. PROMPT: blocks for its prompt are free.
+    CHUNK: blocks for the tokens that it computes in this iteration are free. ESTIMATED: the cache
+    holds its prompt, its longest answer and what running requests are expected to need still
+    (`Engine.estimate`). WHOLE: blocks for its prompt and its longest answer are free beside those
+    that running requests may still need. PROMPT: blocks for its prompt are free.
     """
 
     CHUNK = "chunk"
@@ -39,9 +51,9 @@ class Admission(StrEnum):
 class Eviction(StrEnum):
     """What happens where the cache is full.
 
-    PREEMPT: the request that came last loses its blocks and is computed anew. RETRACT: those with the fewest tokens generated go back to
-    the queue. RESERVE: nobody is admitted whose longest answer might not fit. PAUSE: a request waits, with its blocks freed, until others
-    end.
+    PREEMPT: the request that came last loses its blocks and is computed anew. RETRACT: those with
+    the fewest tokens generated go back to the queue. RESERVE: nobody is admitted whose longest
+    answer might not fit. PAUSE: a request waits, with its blocks freed, until others end.
     """
 
     PREEMPT = "preempt"
@@ -53,9 +65,11 @@ class Eviction(StrEnum):
 class MemoryRule(StrEnum):
     """What `Engine.memory_fraction` is a share of.
 
-    TOTAL: of the device's memory, for weights, what a dry run of `token_budget` tokens allocates, and the cache; what graphs take lies
-    outside, unless `graphs_in_share`. STATIC: of the memory that was free before loading, for weights and cache alone: activations and
-    graphs live in the rest. FREE: of what is free behind weights and the peak of a dry run of `token_budget` tokens, for the cache alone.
+    TOTAL: of the device's memory, for weights, what a dry run of `token_budget` tokens allocates,
+    and the cache; what graphs take lies outside, unless `graphs_in_share`. STATIC: of the memory
+    that was free before loading, for weights and cache alone: activations and graphs live in the
+    rest. FREE: of what is free behind weights and the peak of a dry run of `token_budget` tokens,
+    for the cache alone.
     """
 
     TOTAL = "total"
@@ -66,8 +80,9 @@ class MemoryRule(StrEnum):
 class ExpertExchange(StrEnum):
     """How tokens of ranks with attention of their own reach their experts.
 
-    GATHERED: all tokens to all ranks, and their sums back (all-gather, reduce-scatter). ALL_TO_ALL: a collective of the library. DEEPEP: a
-    copy a device or node, kernels for throughput in prefill and for latency in decode. ONE_SIDED: the engine's own kernels over NVLink.
+    GATHERED: all tokens to all ranks, and their sums back (all-gather, reduce-scatter). ALL_TO_ALL:
+    a collective of the library. DEEPEP: a copy a device or node, kernels for throughput in prefill
+    and for latency in decode. ONE_SIDED: the engine's own kernels over NVLink.
     """
 
     GATHERED = "all-gather"
@@ -89,8 +104,12 @@ class Setting:
     """An option of `options.OPTIONS` as an engine has it.
 
     Args:
-        option: of the vocabulary. flag: what sets it in a launch script. link, checked: as of `Fact`. field: of `Engine`, which a number,
-            share or list is written to; empty where the option is one of `words`. also: further fields and values that go with it.
+        option: of the vocabulary.
+        flag: what sets it in a launch script.
+        link, checked: as of `Fact`.
+        field: of `Engine`, which a number, share or list is written to; empty where the option is
+            one of `words`.
+        also: further fields and values that go with it.
     """
 
     option: str
@@ -104,51 +123,92 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A serving engine's version, as it starts where nothing is set; `devices.on_device` says what it does on a device.
+    """A serving engine's version, as it starts where nothing is set; `devices.on_device` says what
+    it does on a device.
 
     Args:
-        batching, admission, eviction: see there. token_budget: most tokens of an iteration (of a chunk of prompts, where they run alone);
-            0 = by the device's memory (`sizes`). max_sequences: most requests that run at once; 0 = by the device. guessing_sequences: most
-            where tokens are guessed ahead and none is set, 0 = as many. stage_sequences: max_sequences are those of each iteration under
-            way, of which there are as many as stages; they fill alike, so that all together are limited, not each. tuned_sizes: budget and
-            requests are what the engine's own benchmark chooses by memory and mean lengths, where none is set. prompt_tokens: most tokens
-            of prompts in an iteration, beyond a first one; 0 = no such limit. context_tokens: longest prompt and answer together that is
-            accepted; 0 = the model's.
-        sizes: what is set by the device's memory. shared_budget: token_budget and max_sequences are those of all ranks with attention of
-            their own together. chunked_prefill: a prompt may be cut over iterations. mixes_decode: PREFILL_FIRST runs decode beside a
-            chunk. estimate: of what running requests will need (ESTIMATED); None = not made. conservative: factor on it. knows_ends: where
-            answers have a fixed length and prefixes are not shared, admission follows what is freed at each end instead.
-        wait_iterations, wait_share: prompts wait until they fill that share of the budget, at most so many iterations; 0 = they do not.
-            balance_iterations: with attention dp, prompts wait until every rank has one, at most so many iterations; 0 = they do not.
-            Both are simulated for IN_FLIGHT alone (`serving.policy.waits`).
-        block_tokens: of a block of the cache. prefix_cache: blocks of equal prefixes are kept and shared. kv_format: of keys and values;
-            auto = the model's activations', or what its checkpoint says if `kv_from_checkpoint`.
-        memory_rule: see there. memory_fraction: that share; 0 = by `reserve`. graphs_in_share: graphs are measured and taken off too.
-            reserve: what is kept free of weights and cache. logit_bytes: held at most of each logit of a dry run while tokens are chosen.
-        graphs: whether decode is captured at all. full_graphs: with its attention cores; else pieces between them. captured: batch sizes
-            that graphs replay, rising; empty = by `captures`. captured_requests: they count requests, each with all its guesses, not
-            tokens. captures: how sizes are laid. pads: a batch is padded to the next size; False = only batches of just that size replay.
-            largest_captured: 0 = by the device, or by `captures`.
-        piecewise: graphs between the attention cores replay iterations with prompts in them too. piecewise_captures: their own sizes, in
-            tokens, where they have any; piecewise_captured: those that are set. piecewise_tokens: their largest, 0 = that of decode, or the
-            chunk where they have their own; piecewise_latent_tokens: that of models with latent attention. piecewise_alone: not with
-            guesses, ranks with attention of their own, stages or an exchange between experts, whatever is set.
-        asynchronous: the host prepares the next iteration while the device runs; asynchronous_guesses: with speculative decoding too.
-            stages_wait: with pipeline stages it does not: a rank waits for its device before it goes on.
-            polling: iterations of decode between two looks at new requests, 1 = every one; those with prompts always look.
-            stream_interval: tokens between two answers to the client.
-        sums: how ranks add up, the first that takes a sum first. fused_all_reduce: those of `sums` that are fused are on;
-            fused_architectures: for models whose code has it, empty = all; fused_generations: on devices, empty = all; never for ranks with
-            attention of their own. custom_all_reduce_bytes: largest buffer that the engine's own one- and two-shot sums take, 0 = by
-            `sums`. multimem: those of `sums` that the switch adds are on. symmetric: the library's sums run on symmetric buffers.
-        attention_dp: ranks may have attention of their own. expert_parallel: experts may be spread. exchange: see there; rack_exchange:
-            where NVLink joins nodes and nothing is set.
-        attention_kernel, expert_kernel: names of the backends, in small letters; empty = by `attention_choices`, `expert_choices`.
-            kernel_blocks: blocks of the cache that an attention kernel takes; another `block_tokens` becomes the last of them.
-        absorbed_prefill: latent attention is absorbed in prompts too. expanded_tokens: of cached context, expanded at once to keys and
-            values of all heads; 0 = all. absorbed_below: cached tokens under which a prompt's next chunk is absorbed instead.
-        guesses: tokens guessed ahead (MTP) where nothing is set: 0. multi_token: it can.
-        facts: a link for every field. settings: options that it has. options: those that are set. base: the name without options.
+        batching, admission, eviction: see there.
+        token_budget: most tokens of an iteration (of a chunk of prompts, where they run alone); 0 =
+            by the device's memory (`sizes`).
+        max_sequences: most requests that run at once; 0 = by the device.
+        guessing_sequences: most where tokens are guessed ahead and none is set, 0 = as many.
+        stage_sequences: max_sequences are those of each iteration under way, of which there are as
+            many as stages; they fill alike, so that all together are limited, not each.
+        tuned_sizes: budget and requests are what the engine's own benchmark chooses by memory and
+            mean lengths, where none is set.
+        prompt_tokens: most tokens of prompts in an iteration, beyond a first one; 0 = no such
+            limit.
+        context_tokens: longest prompt and answer together that is accepted; 0 = the model's.
+        sizes: what is set by the device's memory.
+        shared_budget: token_budget and max_sequences are those of all ranks with attention of their
+            own together.
+        chunked_prefill: a prompt may be cut over iterations.
+        mixes_decode: PREFILL_FIRST runs decode beside a chunk.
+        estimate: of what running requests will need (ESTIMATED); None = not made.
+        conservative: factor on it.
+        knows_ends: where answers have a fixed length and prefixes are not shared, admission follows
+            what is freed at each end instead.
+        wait_iterations, wait_share: prompts wait until they fill that share of the budget, at most
+            so many iterations; 0 = they do not.
+        balance_iterations: with attention dp, prompts wait until every rank has one, at most so
+            many iterations; 0 = they do not. Both are simulated for IN_FLIGHT alone
+            (`serving.policy.waits`).
+        block_tokens: of a block of the cache.
+        prefix_cache: blocks of equal prefixes are kept and shared.
+        kv_format: of keys and values; auto = the model's activations', or what its checkpoint says
+            if `kv_from_checkpoint`.
+        memory_rule: see there.
+        memory_fraction: that share; 0 = by `reserve`.
+        graphs_in_share: graphs are measured and taken off too.
+        reserve: what is kept free of weights and cache.
+        logit_bytes: held at most of each logit of a dry run while tokens are chosen.
+        graphs: whether decode is captured at all.
+        full_graphs: with its attention cores; else pieces between them.
+        captured: batch sizes that graphs replay, rising; empty = by `captures`.
+        captured_requests: they count requests, each with all its guesses, not tokens.
+        captures: how sizes are laid.
+        pads: a batch is padded to the next size; False = only batches of just that size replay.
+        largest_captured: 0 = by the device, or by `captures`.
+        piecewise: graphs between the attention cores replay iterations with prompts in them too.
+        piecewise_captures: their own sizes, in tokens, where they have any;
+        piecewise_captured: those that are set.
+        piecewise_tokens: their largest, 0 = that of decode, or the chunk where they have their own;
+        piecewise_latent_tokens: that of models with latent attention.
+        piecewise_alone: not with guesses, ranks with attention of their own, stages or an exchange
+            between experts, whatever is set.
+        asynchronous: the host prepares the next iteration while the device runs;
+        asynchronous_guesses: with speculative decoding too.
+        stages_wait: with pipeline stages it does not: a rank waits for its device before it goes
+            on.
+        polling: iterations of decode between two looks at new requests, 1 = every one; those with
+            prompts always look.
+        stream_interval: tokens between two answers to the client.
+        sums: how ranks add up, the first that takes a sum first.
+        fused_all_reduce: those of `sums` that are fused are on;
+        fused_architectures: for models whose code has it, empty = all;
+        fused_generations: on devices, empty = all; never for ranks with attention of their own.
+        custom_all_reduce_bytes: largest buffer that the engine's own one- and two-shot sums take, 0
+            = by `sums`.
+        multimem: those of `sums` that the switch adds are on.
+        symmetric: the library's sums run on symmetric buffers.
+        attention_dp: ranks may have attention of their own.
+        expert_parallel: experts may be spread.
+        exchange: see there;
+        rack_exchange: where NVLink joins nodes and nothing is set.
+        attention_kernel, expert_kernel: names of the backends, in small letters; empty = by
+            `attention_choices`, `expert_choices`.
+        kernel_blocks: blocks of the cache that an attention kernel takes; another `block_tokens`
+            becomes the last of them.
+        absorbed_prefill: latent attention is absorbed in prompts too.
+        expanded_tokens: of cached context, expanded at once to keys and values of all heads; 0 =
+            all.
+        absorbed_below: cached tokens under which a prompt's next chunk is absorbed instead.
+        guesses: tokens guessed ahead (MTP) where nothing is set: 0.
+        multi_token: it can.
+        facts: a link for every field.
+        settings: options that it has.
+        options: those that are set.
+        base: the name without options.
         asked: the version that was asked for, where this one only answers for it.
     """
 

@@ -1,4 +1,6 @@
-"""What a forward pass of a serving engine has in common with a training framework's: which kernels a block is lowered to."""
+"""What a forward pass of a serving engine has in common with a training framework's: which kernels
+a block is lowered to.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from dataclasses import replace
 from typing import Final
 
 from shardwright.runtime.megatron_core import V0_16
-from shardwright.runtime.runtime import AttentionKernel, Capture, ElementKernels, ExpertDispatch, Runtime, TpOverlap
+from shardwright.runtime.runtime import (
+    AttentionKernel,
+    Capture,
+    ElementKernels,
+    ExpertDispatch,
+    Runtime,
+    TpOverlap,
+)
 
 FORWARD: Final[Runtime] = replace(
     V0_16,
@@ -25,5 +34,5 @@ FORWARD: Final[Runtime] = replace(
     offers=(),
     facts=(),
 )
-"""All engines have one kernel for a norm with its residual, for a gated activation, for rotary embeddings, and for the choice of
-experts."""
+"""All engines have one kernel for a norm with its residual, for a gated activation, for rotary
+embeddings, and for the choice of experts."""

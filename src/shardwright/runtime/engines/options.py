@@ -1,4 +1,5 @@
-"""What a launch script sets: one vocabulary for all engines, each option with the engine's own flag and the fields that it changes.
+"""What a launch script sets: one vocabulary for all engines, each option with the engine's own flag
+and the fields that it changes.
 
 An engine with options is text ``vllm-0.12 token_budget=16384 async=on``.
 """
@@ -22,7 +23,9 @@ MOST_FACTOR: Final = 100
 
 
 class Form(StrEnum):
-    """What an option's value is: a whole number, a share of 1, a factor, on or off, a word, or whole numbers with commas between."""
+    """What an option's value is: a whole number, a share of 1, a factor, on or off, a word, or
+    whole numbers with commas between.
+    """
 
     NUMBER = "number"
     SHARE = "share"
@@ -44,7 +47,13 @@ class EngineOption:
     @property
     def example(self) -> str:
         """A value that it may have, for a hint."""
-        return {Form.NUMBER: "8192", Form.SHARE: "0.9", Form.FACTOR: "0.3", Form.SWITCH: "on", Form.SIZES: "1,2,4,8"}.get(self.form, "")
+        return {
+            Form.NUMBER: "8192",
+            Form.SHARE: "0.9",
+            Form.FACTOR: "0.3",
+            Form.SWITCH: "on",
+            Form.SIZES: "1,2,4,8",
+        }.get(self.form, "")
 
 
 def _number(name: str, about: str, least: int = 1) -> EngineOption:
@@ -60,29 +69,58 @@ def _word(name: str, about: str) -> EngineOption:
 
 
 OPTIONS: Final = (
-    _number("token_budget", "most tokens of an iteration (of a chunk of prompts, where they run alone)"),
+    _number(
+        "token_budget", "most tokens of an iteration (of a chunk of prompts, where they run alone)"
+    ),
     _number("sequences", "most requests that run at once"),
-    _switch("tuned", "budget and requests are what the engine's own benchmark chooses by memory and lengths"),
+    _switch(
+        "tuned",
+        "budget and requests are what the engine's own benchmark chooses by memory and lengths",
+    ),
     _number("prompt_tokens", "most tokens of prompts in an iteration, beyond a first one"),
     _number("context", "longest prompt and answer together"),
-    EngineOption(name="memory", form=Form.SHARE, about="share of the device's memory, as the engine's own rule takes it"),
+    EngineOption(
+        name="memory",
+        form=Form.SHARE,
+        about="share of the device's memory, as the engine's own rule takes it",
+    ),
     _number("block", "tokens of a block of the cache"),
     _word("kv", "number format of keys and values"),
     _switch("prefix_cache", "blocks of equal prefixes are kept and shared"),
     _switch("chunked_prefill", "a prompt may be cut over iterations"),
     _switch("mixed_chunk", "decode runs beside a chunk of prompts"),
     _word("admission", "when a waiting request is let in"),
-    EngineOption(name="conservative", form=Form.FACTOR, about="factor on what running requests are expected to need"),
-    _number("wait_iterations", "most iterations that prompts wait to fill a share of the budget", least=0),
-    EngineOption(name="wait_share", form=Form.SHARE, about="share of the budget that prompts wait to fill"),
-    _number("balance_iterations", "most iterations that prompts wait until every rank with attention of its own has one", least=0),
+    EngineOption(
+        name="conservative",
+        form=Form.FACTOR,
+        about="factor on what running requests are expected to need",
+    ),
+    _number(
+        "wait_iterations",
+        "most iterations that prompts wait to fill a share of the budget",
+        least=0,
+    ),
+    EngineOption(
+        name="wait_share", form=Form.SHARE, about="share of the budget that prompts wait to fill"
+    ),
+    _number(
+        "balance_iterations",
+        "most iterations that prompts wait until every rank with attention of its own has one",
+        least=0,
+    ),
     _switch("graphs", "captured graphs replay decode"),
     _switch("full_graphs", "graphs of decode hold its attention cores too"),
-    EngineOption(name="graph_sizes", form=Form.SIZES, about="batch sizes that graphs are captured for"),
+    EngineOption(
+        name="graph_sizes", form=Form.SIZES, about="batch sizes that graphs are captured for"
+    ),
     _number("graph_max", "largest batch that graphs are captured for"),
     _switch("graph_padding", "a batch is padded to the next captured size"),
     _switch("piecewise", "graphs between attention cores replay iterations with prompts too"),
-    EngineOption(name="piece_sizes", form=Form.SIZES, about="token counts that piecewise graphs are captured for"),
+    EngineOption(
+        name="piece_sizes",
+        form=Form.SIZES,
+        about="token counts that piecewise graphs are captured for",
+    ),
     _number("piece_max", "most tokens that piecewise graphs are captured for"),
     _switch("async", "the host prepares the next iteration while the device runs"),
     _number("polling", "iterations of decode between two looks at new requests"),
@@ -103,33 +141,56 @@ _PLACE: Final = {name: place for place, name in enumerate(BY_NAME)}
 _FIELDS: Final = {field.name for field in fields(Engine)}
 
 
-def sets(option: str, flag: str, link: str, field: str, *, checked: bool = True, **also: Any) -> Setting:
-    """An engine has `option`, set by `flag`: its number, share, sizes or word is written to `field`; `also` further fields that go with it.
+def sets(
+    option: str, flag: str, link: str, field: str, *, checked: bool = True, **also: Any
+) -> Setting:
+    """An engine has `option`, set by `flag`: its number, share, sizes or word is written to
+    `field`; `also` further fields that go with it.
 
     Raises:
         ValueError: no such option or field (a mistake in an engine's file, not a user's).
     """
     _require(option, (field, *also))
-    return Setting(option=option, flag=flag, link=link, checked=checked, field=field, also=tuple(also.items()))
+    return Setting(
+        option=option, flag=flag, link=link, checked=checked, field=field, also=tuple(also.items())
+    )
 
 
 def switches(option: str, flag: str, link: str, field: str, *, checked: bool = True) -> Setting:
-    """An engine has the switch `option`, which is `field`; `flag` sets it or, as its name says, takes it away."""
+    """An engine has the switch `option`, which is `field`; `flag` sets it or, as its name says,
+    takes it away.
+    """
     _require(option, (field,))
     words = (Word(word="on", values=((field, True),)), Word(word="off", values=((field, False),)))
     return Setting(option=option, flag=flag, link=link, checked=checked, words=words)
 
 
-def words(option: str, flag: str, link: str, *, checked: bool = True, **values: Mapping[str, object]) -> Setting:
-    """An engine has `option` as one of a few words (``_`` stands for ``-``), each with the fields that it changes."""
+def words(
+    option: str, flag: str, link: str, *, checked: bool = True, **values: Mapping[str, object]
+) -> Setting:
+    """An engine has `option` as one of a few words (``_`` stands for ``-``), each with the fields
+    that it changes.
+    """
     _require(option, tuple(name for changed in values.values() for name in changed))
-    made = tuple(Word(word=word.replace("_", "-"), values=tuple(changed.items())) for word, changed in values.items())
+    made = tuple(
+        Word(word=word.replace("_", "-"), values=tuple(changed.items()))
+        for word, changed in values.items()
+    )
     return Setting(option=option, flag=flag, link=link, checked=checked, words=made)
 
 
 def cache_formats(flag: str, link: str) -> Setting:
-    """An engine has `kv`: keys and values in the model's own format (auto), in 16 bits or in FP8, whatever words `flag` takes for it."""
-    return words("kv", flag, link, auto={"kv_format": "auto"}, bf16={"kv_format": "bf16"}, fp8={"kv_format": "fp8"})
+    """An engine has `kv`: keys and values in the model's own format (auto), in 16 bits or in FP8,
+    whatever words `flag` takes for it.
+    """
+    return words(
+        "kv",
+        flag,
+        link,
+        auto={"kv_format": "auto"},
+        bf16={"kv_format": "bf16"},
+        fp8={"kv_format": "fp8"},
+    )
 
 
 def _require(option: str, names: Iterable[str]) -> None:
@@ -142,12 +203,15 @@ def with_options(engine: Engine, options: Iterable[tuple[str, str]]) -> Engine:
     """`engine` with options set, over those that are set already; its name says them.
 
     Raises:
-        RuntimeModelError: an option that there is not, that the engine does not have, at a value that it cannot have, or twice.
+        RuntimeModelError: an option that there is not, that the engine does not have, at a value
+        that it cannot have, or twice.
     """
     wanted: dict[str, str] = {}
     for name, value in options:
         if wanted.setdefault(name, value) != value:
-            raise RuntimeModelError(f"option {name} is set twice", hint=f"{name}={wanted[name]} or {name}={value}")
+            raise RuntimeModelError(
+                f"option {name} is set twice", hint=f"{name}={wanted[name]} or {name}={value}"
+            )
     values: dict[str, Any] = {}
     facts: dict[str, Fact] = {}
     for name in wanted:
@@ -157,8 +221,19 @@ def with_options(engine: Engine, options: Iterable[tuple[str, str]]) -> Engine:
         changed = _values(engine, setting, wanted[name])
         for field, value in changed.items():
             if values.setdefault(field, value) != value:
-                raise RuntimeModelError(f"option {name}={wanted[name]} contradicts another one", hint="leave one of them out")
-        facts |= {field: Fact(field=field, link=setting.link, checked=setting.checked, note=f"set by {setting.flag}") for field in changed}
+                raise RuntimeModelError(
+                    f"option {name}={wanted[name]} contradicts another one",
+                    hint="leave one of them out",
+                )
+        facts |= {
+            field: Fact(
+                field=field,
+                link=setting.link,
+                checked=setting.checked,
+                note=f"set by {setting.flag}",
+            )
+            for field in changed
+        }
     if not wanted:
         return engine
     merged = dict(engine.options) | wanted
@@ -181,9 +256,13 @@ def flag_of(engine: Engine, option: str) -> str:
 def _setting(engine: Engine, name: str) -> Setting:
     known = {setting.option: setting for setting in engine.settings}
     if name not in BY_NAME:
-        raise RuntimeModelError(f"unknown engine option {name[:MAX_SHOWN]!r}", hint=nearest(name, known))
+        raise RuntimeModelError(
+            f"unknown engine option {name[:MAX_SHOWN]!r}", hint=nearest(name, known)
+        )
     if name not in known:
-        raise RuntimeModelError(f"{engine.base or engine.name} has no option {name}", hint=f"it has {', '.join(known)}")
+        raise RuntimeModelError(
+            f"{engine.base or engine.name} has no option {name}", hint=f"it has {', '.join(known)}"
+        )
     return known[name]
 
 
@@ -193,11 +272,18 @@ def _values(engine: Engine, setting: Setting, text: str) -> dict[str, Any]:
     if setting.words:
         found = next((one for one in setting.words if one.word == text), None)
         if found is None:
-            raise _refusal(engine, setting, text, f"it is {' or '.join(one.word for one in setting.words)}")
+            raise _refusal(
+                engine, setting, text, f"it is {' or '.join(one.word for one in setting.words)}"
+            )
         return dict(found.values)
-    read = {Form.NUMBER: _whole, Form.SHARE: _part, Form.FACTOR: _factor, Form.SIZES: _sizes, Form.WORD: _plain, Form.SWITCH: _plain}[
-        option.form
-    ]
+    read = {
+        Form.NUMBER: _whole,
+        Form.SHARE: _part,
+        Form.FACTOR: _factor,
+        Form.SIZES: _sizes,
+        Form.WORD: _plain,
+        Form.SWITCH: _plain,
+    }[option.form]
     value = read(text, option.least)
     if value is None:
         what = {
@@ -206,13 +292,19 @@ def _values(engine: Engine, setting: Setting, text: str) -> dict[str, Any]:
             Form.FACTOR: "above 0, at most 100",
         }
         raise _refusal(
-            engine, setting, text, f"{what.get(option.form, 'whole numbers')}, such as {option.name}={option.example} ({setting.flag})"
+            engine,
+            setting,
+            text,
+            f"{what.get(option.form, 'whole numbers')}, such as {option.name}={option.example}"
+            f" ({setting.flag})",
         )
     return {setting.field: value, **dict(setting.also)}
 
 
 def _refusal(engine: Engine, setting: Setting, text: str, hint: str) -> RuntimeModelError:
-    return RuntimeModelError(f"{engine.base or engine.name} cannot have {setting.option}={text[:MAX_SHOWN]}", hint=hint)
+    return RuntimeModelError(
+        f"{engine.base or engine.name} cannot have {setting.option}={text[:MAX_SHOWN]}", hint=hint
+    )
 
 
 def _whole(text: str, least: int) -> int | None:
@@ -238,8 +330,14 @@ def _factor(text: str, _least: int) -> float | None:
 
 
 def _sizes(text: str, least: int) -> tuple[int, ...] | None:
-    found = [_whole(part, least) for part in text.split(",")] if text.count(",") < MOST_SIZES else [None]
-    return tuple(sorted({size for size in found if size is not None})) if None not in found else None
+    found = (
+        [_whole(part, least) for part in text.split(",")]
+        if text.count(",") < MOST_SIZES
+        else [None]
+    )
+    return (
+        tuple(sorted({size for size in found if size is not None})) if None not in found else None
+    )
 
 
 def _plain(text: str, _least: int) -> str | None:

@@ -1,11 +1,19 @@
-"""SGLang: prompts alone in chunks, as long as any can be let in, else a token of each running request."""
+"""SGLang: prompts alone in chunks, as long as any can be let in, else a token of each running
+request.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
 
-from shardwright.runtime.engines.engine import Admission, Batching, Eviction, ExpertExchange, MemoryRule
+from shardwright.runtime.engines.engine import (
+    Admission,
+    Batching,
+    Eviction,
+    ExpertExchange,
+    MemoryRule,
+)
 from shardwright.runtime.engines.facts import derive, engine, named, read, stated
 from shardwright.runtime.engines.options import switches
 from shardwright.runtime.engines.rules import Captures, Choice, Estimate, Reserve, SizeRow
@@ -38,21 +46,32 @@ V0_5_9: Final = engine(
         admission=Admission.ESTIMATED,
         eviction=Eviction.RETRACT,
         off="mixes_decode wait_iterations wait_share balance_iterations",
-        note="get_next_batch_to_run: a batch of prompts where any can be let in, else decode; nobody is let in once batch_is_full",
+        note=(
+            "get_next_batch_to_run: a batch of prompts where any can be let in, else decode; nobody"
+            " is let in once batch_is_full"
+        ),
     ),
     read(
         f"{V0_5_9_TREE}/managers/schedule_policy.py",
         on="knows_ends",
         prompt_tokens=16384,
-        note="PrefillAdder: whole prompts, the last one cut, up to chunked_prefill_size, and max_prefill_tokens beyond the first; "
-        "add_one_req_ignore_eos where answers ignore the end and the radix cache is off",
+        note=(
+            "PrefillAdder: whole prompts, the last one cut, up to chunked_prefill_size, and"
+            " max_prefill_tokens beyond the first; add_one_req_ignore_eos where answers ignore the"
+            " end and the radix cache is off"
+        ),
     ),
     read(
         f"{V0_5_9_TREE}/environ.py",
-        estimate=Estimate(first=0.7, least=0.7 * 0.14, steps=600, retract_steps=20, clip=4096, shared=0.3),
+        estimate=Estimate(
+            first=0.7, least=0.7 * 0.14, steps=600, retract_steps=20, clip=4096, shared=0.3
+        ),
         conservative=1.0,
-        note="SGLANG_INIT_NEW_TOKEN_RATIO x schedule_conservativeness, MIN_NEW_TOKEN_RATIO_FACTOR, NEW_TOKEN_RATIO_DECAY_STEPS, "
-        "RETRACT_DECODE_STEPS, CLIP_MAX_NEW_TOKENS_ESTIMATION; conservativeness x 0.3 with attention dp (server_args.py)",
+        note=(
+            "SGLANG_INIT_NEW_TOKEN_RATIO x schedule_conservativeness, MIN_NEW_TOKEN_RATIO_FACTOR,"
+            " NEW_TOKEN_RATIO_DECAY_STEPS, RETRACT_DECODE_STEPS, CLIP_MAX_NEW_TOKENS_ESTIMATION;"
+            " conservativeness x 0.3 with attention dp (server_args.py)"
+        ),
     ),
     read(
         _ARGUMENTS,
@@ -60,10 +79,18 @@ V0_5_9: Final = engine(
         off="token_budget max_sequences context_tokens tuned_sizes stage_sequences stages_wait",
         on="shared_budget",
         guessing_sequences=48,
-        note="_handle_gpu_memory_settings; with attention of their own dp ranks divide chunk and requests among them; "
-        "max_running_requests: model_runner_kv_cache_mixin.py, 2048 to 4096",
+        note=(
+            "_handle_gpu_memory_settings; with attention of their own dp ranks divide chunk and"
+            " requests among them; max_running_requests: model_runner_kv_cache_mixin.py, 2048 to"
+            " 4096"
+        ),
     ),
-    read(_ARGUMENTS, on="chunked_prefill prefix_cache", block_tokens=1, note="radix cache; page_size 1 unless the kernel wants another"),
+    read(
+        _ARGUMENTS,
+        on="chunked_prefill prefix_cache",
+        block_tokens=1,
+        note="radix cache; page_size 1 unless the kernel wants another",
+    ),
     read(
         _ARGUMENTS,
         kernel_blocks=(
@@ -78,7 +105,10 @@ V0_5_9: Final = engine(
         f"{V0_5_9_TREE}/model_executor/model_runner.py",
         kv_format="auto",
         on="kv_from_checkpoint",
-        note="auto: kv_cache_quant_algo of the checkpoint, else the model's dtype; sparse latent attention is fp8 on Blackwell",
+        note=(
+            "auto: kv_cache_quant_algo of the checkpoint, else the model's dtype; sparse latent"
+            " attention is fp8 on Blackwell"
+        ),
     ),
     read(
         f"{V0_5_9_TREE}/model_executor/model_runner_kv_cache_mixin.py",
@@ -91,7 +121,10 @@ V0_5_9: Final = engine(
         off="graphs_in_share",
         reserve=RESERVE,
         logit_bytes=6,
-        note="_handle_gpu_memory_settings: reserved_mem in MiB from chunk, captured size, devices, ranks",
+        note=(
+            "_handle_gpu_memory_settings: reserved_mem in MiB from chunk, captured size, devices,"
+            " ranks"
+        ),
     ),
     read(
         _ARGUMENTS,
@@ -105,7 +138,10 @@ V0_5_9: Final = engine(
         off="piecewise piecewise_captured piecewise_tokens piecewise_alone",
         piecewise_captures=PIECES,
         piecewise_latent_tokens=2048,
-        note="enable_piecewise_cuda_graph is an option here; up to the chunk, 2048 with latent attention",
+        note=(
+            "enable_piecewise_cuda_graph is an option here; up to the chunk, 2048 with latent"
+            " attention"
+        ),
     ),
     read(
         _ARGUMENTS,
@@ -117,7 +153,10 @@ V0_5_9: Final = engine(
         f"{V0_5_9_TREE}/managers/scheduler_recv_skipper.py",
         polling=1,
         stream_interval=1,
-        note="scheduler_recv_interval: an iteration with prompts weighs 1000, one of decode 1; not with attention dp",
+        note=(
+            "scheduler_recv_interval: an iteration with prompts weighs 1000, one of decode 1; not"
+            " with attention dp"
+        ),
     ),
     read(
         f"{V0_5_9_TREE}/distributed/device_communicators/custom_all_reduce.py",
@@ -166,10 +205,17 @@ V0_5_9: Final = engine(
         off="absorbed_prefill",
         expanded_tokens=128 * 1024,
         absorbed_below=8192,
-        note="prompts expand keys and values, cached context in pieces of 128 Ki tokens; absorbed where less than "
-        "SGLANG_CHUNKED_PREFIX_CACHE_THRESHOLD tokens, but any, are cached",
+        note=(
+            "prompts expand keys and values, cached context in pieces of 128 Ki tokens; absorbed"
+            " where less than SGLANG_CHUNKED_PREFIX_CACHE_THRESHOLD tokens, but any, are cached"
+        ),
     ),
-    read(_ARGUMENTS, off="guesses", on="multi_token", note="speculative_algorithm EAGLE on the model's own MTP layer (NEXTN)"),
+    read(
+        _ARGUMENTS,
+        off="guesses",
+        on="multi_token",
+        note="speculative_algorithm EAGLE on the model's own MTP layer (NEXTN)",
+    ),
     settings=SETTINGS,
 )
 
@@ -204,22 +250,38 @@ V0_5_6: Final = derive(
     read(
         f"{_V0_5_6}/server_args.py",
         attention_choices=(
-            Choice(name="trtllm_mla", generation=10, latent=True, architectures=("DeepseekV3ForCausalLM",)),
+            Choice(
+                name="trtllm_mla",
+                generation=10,
+                latent=True,
+                architectures=("DeepseekV3ForCausalLM",),
+            ),
             *EARLY_ATTENTION,
         ),
-        note="_handle_attention_backend_compatibility: fa3 on Hopper, FlashInfer on Blackwell, and what a model asks for",
+        note=(
+            "_handle_attention_backend_compatibility: fa3 on Hopper, FlashInfer on Blackwell, and"
+            " what a model asks for"
+        ),
     ),
     read(
         f"{_V0_5_6}/server_args.py",
-        piecewise_captures=Captures(ranges=((4, 33, 4), (48, 257, 16), (288, 513, 32), (640, 4097, 128), (4352, 0, 256))),
+        piecewise_captures=Captures(
+            ranges=((4, 33, 4), (48, 257, 16), (288, 513, 32), (640, 4097, 128), (4352, 0, 256))
+        ),
         piecewise_tokens=4096,
         piecewise_latent_tokens=0,
-        note="piecewise graphs, where they are asked for, up to piecewise_cuda_graph_max_tokens = 4096",
+        note=(
+            "piecewise graphs, where they are asked for, up to piecewise_cuda_graph_max_tokens ="
+            " 4096"
+        ),
     ),
     read(
         f"{_V0_5_6}/server_args.py",
         reserve=replace(RESERVE, a_piece=0, latent_pieces=0),
-        note="reserved_mem as in 0.5.9, but piecewise_cuda_graph_max_tokens / 4 MiB for piecewise graphs: left out",
+        note=(
+            "reserved_mem as in 0.5.9, but piecewise_cuda_graph_max_tokens / 4 MiB for piecewise"
+            " graphs: left out"
+        ),
     ),
 )
 
@@ -230,9 +292,18 @@ V0_5_1: Final = derive(
     read(
         f"{_V0_5_1}/server_args.py",
         sizes=(
-            SizeRow(below_gib=35, token_budget=2048, max_sequences=SEQUENCES, largest_captured=80, narrow_captured=8, narrow_tp=4),
+            SizeRow(
+                below_gib=35,
+                token_budget=2048,
+                max_sequences=SEQUENCES,
+                largest_captured=80,
+                narrow_captured=8,
+                narrow_tp=4,
+            ),
             SizeRow(below_gib=90, token_budget=8192, max_sequences=SEQUENCES, largest_captured=160),
-            SizeRow(below_gib=160, token_budget=8192, max_sequences=SEQUENCES, largest_captured=256),
+            SizeRow(
+                below_gib=160, token_budget=8192, max_sequences=SEQUENCES, largest_captured=256
+            ),
             SizeRow(token_budget=16384, max_sequences=SEQUENCES, largest_captured=512),
         ),
         note="chunk by memory; graphs by memory in cuda_graph_runner.py",
@@ -255,7 +326,14 @@ V0_5_1: Final = derive(
         f"{_V0_5_1}/model_executor/cuda_graph_runner.py",
         captures=Captures(
             ranges=((1, 3, 1), (4, 9, 4), (16, 257, 8), (272, 513, 16)),
-            guessing_ranges=((1, 9, 1), (10, 33, 2), (40, 64, 8), (80, 161, 16), (168, 257, 8), (272, 513, 16)),
+            guessing_ranges=(
+                (1, 9, 1),
+                (10, 33, 2),
+                (40, 64, 8),
+                (80, 161, 16),
+                (168, 257, 8),
+                (272, 513, 16),
+            ),
         ),
         note="get_batch_sizes_to_capture",
     ),
@@ -293,8 +371,11 @@ V0_5_10: Final = derive(
     read(
         f"{_V0_5_10}/server_args.py",
         on="piecewise piecewise_alone",
-        note="_handle_piecewise_cuda_graph: on but with guesses, attention dp, stages, an all-to-all, symmetric memory, two roles or "
-        "multimodal models, and never for sparse latent attention and Qwen3-Next",
+        note=(
+            "_handle_piecewise_cuda_graph: on but with guesses, attention dp, stages, an"
+            " all-to-all, symmetric memory, two roles or multimodal models, and never for sparse"
+            " latent attention and Qwen3-Next"
+        ),
     ),
     read(
         f"{_V0_5_10}/server_args.py",
@@ -317,7 +398,11 @@ V0_5_10: Final = derive(
         fused_generations=(9, 10),
         note="one node, tp > 1, no attention dp, no context parallelism, no all-to-all",
     ),
-    settings=(switches("piecewise", "--disable-piecewise-cuda-graph", f"{_V0_5_10}/server_args.py", "piecewise"),),
+    settings=(
+        switches(
+            "piecewise", "--disable-piecewise-cuda-graph", f"{_V0_5_10}/server_args.py", "piecewise"
+        ),
+    ),
 )
 
 VERSIONS: Final = (V0_5_1, V0_5_6, V0_5_8, V0_5_9, V0_5_10)

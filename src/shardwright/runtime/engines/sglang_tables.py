@@ -1,4 +1,6 @@
-"""What SGLang sets by a device's memory, keeps free, captures and adds up with, and what a launch script sets."""
+"""What SGLang sets by a device's memory, keeps free, captures and adds up with, and what a launch
+script sets.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,35 @@ REPOSITORY: Final = "https://github.com/sgl-project/sglang/blob"
 V0_5_9_TREE: Final = f"{REPOSITORY}/v0.5.9/python/sglang/srt"
 _ARGUMENTS: Final = f"{V0_5_9_TREE}/server_args.py"
 
-# max_running_requests is 512 x cached tokens / context, at least 2048 and at most 4096: 2048 but for caches of four contexts and more.
+# max_running_requests is 512 x cached tokens / context, at least 2048 and at most 4096: 2048 but
+# for caches of four contexts and more.
 SEQUENCES: Final = 2048
 ROWS: Final = (
     SizeRow(below_gib=20, token_budget=2048, max_sequences=SEQUENCES, largest_captured=8),
-    SizeRow(below_gib=35, token_budget=2048, max_sequences=SEQUENCES, largest_captured=80, narrow_captured=24, narrow_tp=4),
-    SizeRow(below_gib=60, token_budget=4096, max_sequences=SEQUENCES, largest_captured=160, narrow_captured=32, narrow_tp=4),
-    SizeRow(below_gib=160, token_budget=8192, max_sequences=SEQUENCES, largest_captured=512, narrow_captured=256, narrow_tp=4),
+    SizeRow(
+        below_gib=35,
+        token_budget=2048,
+        max_sequences=SEQUENCES,
+        largest_captured=80,
+        narrow_captured=24,
+        narrow_tp=4,
+    ),
+    SizeRow(
+        below_gib=60,
+        token_budget=4096,
+        max_sequences=SEQUENCES,
+        largest_captured=160,
+        narrow_captured=32,
+        narrow_tp=4,
+    ),
+    SizeRow(
+        below_gib=160,
+        token_budget=8192,
+        max_sequences=SEQUENCES,
+        largest_captured=512,
+        narrow_captured=256,
+        narrow_tp=4,
+    ),
     SizeRow(token_budget=16384, max_sequences=SEQUENCES, largest_captured=512),
 )
 RESERVE: Final = Reserve(
@@ -41,9 +65,17 @@ CAPTURES: Final = Captures(
     guessing_ranges=((1, 9, 1), (10, 33, 2), (40, 65, 4), (72, 257, 8), (272, 0, 16)),
 )
 PIECES: Final = Captures(
-    ranges=((4, 33, 4), (48, 257, 16), (288, 513, 32), (576, 1025, 64), (1280, 4097, 256), (4608, 0, 512)),
+    ranges=(
+        (4, 33, 4),
+        (48, 257, 16),
+        (288, 513, 32),
+        (576, 1025, 64),
+        (1280, 4097, 256),
+        (4608, 0, 512),
+    ),
 )
-# sgl-kernel's custom_all_reduce.cuh decides between one and two shots; below 8 MiB either is taken, where NVLink joins all.
+# sgl-kernel's custom_all_reduce.cuh decides between one and two shots; below 8 MiB either is taken,
+# where NVLink joins all.
 OWN: Final = (
     SumLimit(kind=Kind.ONE_SHOT, ranks=2, most_bytes=8 * MIB),
     SumLimit(kind=Kind.ONE_SHOT, ranks=4, most_bytes=512 * KIB - 1),
@@ -61,10 +93,18 @@ FUSED: Final = (
     SumLimit(kind=Kind.ONE_SHOT, fused=True, most_tokens=128, most_bytes=GIB),
     SumLimit(kind=Kind.TWO_SHOT, fused=True, most_tokens=2048, most_bytes=GIB),
 )
-FUSED_MODELS: Final = ("DeepseekV3ForCausalLM", "GptOssForCausalLM", "Glm4MoeForCausalLM", "Glm4MoeLiteForCausalLM", "Qwen3MoeForCausalLM")
+FUSED_MODELS: Final = (
+    "DeepseekV3ForCausalLM",
+    "GptOssForCausalLM",
+    "Glm4MoeForCausalLM",
+    "Glm4MoeLiteForCausalLM",
+    "Qwen3MoeForCausalLM",
+)
 KIMI: Final = "KimiK25ForConditionalGeneration"
 ATTENTION: Final = (
-    Choice(name="trtllm_mla", generation=10, latent=True, architectures=("DeepseekV3ForCausalLM", KIMI)),
+    Choice(
+        name="trtllm_mla", generation=10, latent=True, architectures=("DeepseekV3ForCausalLM", KIMI)
+    ),
     Choice(name="flashinfer", generation=10, latent=True),
     Choice(name="fa3", generation=9),
     Choice(name="trtllm_mha", generation=10, latent=False),
@@ -90,7 +130,12 @@ SETTINGS: Final = (
     switches("prefix_cache", "--disable-radix-cache", _ARGUMENTS, "prefix_cache"),
     switches("mixed_chunk", "--enable-mixed-chunk", _ARGUMENTS, "mixes_decode"),
     sets("conservative", "--schedule-conservativeness", _ARGUMENTS, "conservative"),
-    sets("balance_iterations", "--enable-prefill-delayer, --prefill-delayer-max-delay-passes", _ARGUMENTS, "balance_iterations"),
+    sets(
+        "balance_iterations",
+        "--enable-prefill-delayer, --prefill-delayer-max-delay-passes",
+        _ARGUMENTS,
+        "balance_iterations",
+    ),
     switches("graphs", "--disable-cuda-graph", _ARGUMENTS, "graphs"),
     sets("graph_sizes", "--cuda-graph-bs", _ARGUMENTS, "captured"),
     sets("graph_max", "--cuda-graph-max-bs", _ARGUMENTS, "largest_captured"),

@@ -1,14 +1,21 @@
-"""TensorRT-LLM's PyTorch backend: prompts and decode in one batch, as a capacity scheduler lets requests in.
+"""TensorRT-LLM's PyTorch backend: prompts and decode in one batch, as a capacity scheduler lets
+requests in.
 
-Texts that were read are those of the released documentation, or of public forks at a commit of the time: the repository's tags were not at
-hand.
+Texts that were read are those of the released documentation, or of public forks at a commit of the
+time: the repository's tags were not at hand.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from shardwright.runtime.engines.engine import Admission, Batching, Eviction, ExpertExchange, MemoryRule
+from shardwright.runtime.engines.engine import (
+    Admission,
+    Batching,
+    Eviction,
+    ExpertExchange,
+    MemoryRule,
+)
 from shardwright.runtime.engines.facts import derive, engine, named, read, stated
 from shardwright.runtime.engines.options import cache_formats, sets, switches, words
 from shardwright.runtime.engines.rules import Captures, Choice, Kind, SumLimit
@@ -18,28 +25,41 @@ _REPOSITORY: Final = "https://github.com/NVIDIA/TensorRT-LLM/blob"
 _V1_0: Final = f"{_REPOSITORY}/v1.0.0"
 _V1_2: Final = f"{_REPOSITORY}/v1.2.0rc6"
 # llm_args.py of late 2025 (between 1.2.0rc5 and 1.2.0rc7) and of early 2026 (1.3.0rc1).
-_ARGUMENTS: Final = (
-    "https://github.com/venkywonka/TensorRT-LLM/blob/35d73ef02f19b9e027e6b8a77fba5a0e64381e78/tensorrt_llm/llmapi/llm_args.py"
-)
-_ARGUMENTS_1_3: Final = (
-    "https://github.com/mikeiovine/TensorRT-LLM/blob/1b1598c0c25ff230a26e1fde71ad5494b68be14a/tensorrt_llm/llmapi/llm_args.py"
-)
+_ARGUMENTS: Final = "https://github.com/venkywonka/TensorRT-LLM/blob/35d73ef02f19b9e027e6b8a77fba5a0e64381e78/tensorrt_llm/llmapi/llm_args.py"
+_ARGUMENTS_1_3: Final = "https://github.com/mikeiovine/TensorRT-LLM/blob/1b1598c0c25ff230a26e1fde71ad5494b68be14a/tensorrt_llm/llmapi/llm_args.py"
 
 _EXECUTOR: Final = f"{_REPOSITORY}/9521caf4696c1fb79b0f946f0d980f8f0ebd3e64/tensorrt_llm/_torch/pyexecutor/py_executor.py"
 
-_UNPADDED: Final = Captures(ranges=((1, 33, 1), (64, 65, 1), (128, 129, 1)), largest=128, doubles_from=256, ends=True)
-_PADDED: Final = Captures(ranges=((1, 3, 1), (4, 5, 1), (8, 129, 8)), largest=128, doubles_from=256, ends=True)
-_PIECES: Final = Captures(ranges=((1, 3, 1), (4, 5, 1), (8, 9, 1), (16, 17, 1), (32, 33, 1), (64, 65, 1), (128, 129, 1), (256, 3073, 256)))
+_UNPADDED: Final = Captures(
+    ranges=((1, 33, 1), (64, 65, 1), (128, 129, 1)), largest=128, doubles_from=256, ends=True
+)
+_PADDED: Final = Captures(
+    ranges=((1, 3, 1), (4, 5, 1), (8, 129, 8)), largest=128, doubles_from=256, ends=True
+)
+_PIECES: Final = Captures(
+    ranges=(
+        (1, 3, 1),
+        (4, 5, 1),
+        (8, 9, 1),
+        (16, 17, 1),
+        (32, 33, 1),
+        (64, 65, 1),
+        (128, 129, 1),
+        (256, 3073, 256),
+    )
+)
 
-# allreduceOp.cpp of 1.0: the library above 128 tokens, but for two ranks; below the buffer that customAllReduceUtils.h lays out.
+# allreduceOp.cpp of 1.0: the library above 128 tokens, but for two ranks; below the buffer that
+# customAllReduceUtils.h lays out.
 _SUMS_1_0: Final = (
     SumLimit(kind=Kind.ONE_SHOT, fused=True, ranks=2, most_tokens=128, most_bytes=16 * MEGA),
     SumLimit(kind=Kind.TWO_SHOT, fused=True, ranks=2, most_bytes=16 * MEGA),
     SumLimit(kind=Kind.ONE_SHOT, fused=True, ranks=4, most_tokens=128, most_bytes=8 * MEGA),
     SumLimit(kind=Kind.ONE_SHOT, fused=True, ranks=8, most_tokens=128, most_bytes=8 * MEGA),
 )
-# customAllReduceUtils.h: AllReduceBestStrategyTableSM90 and SM100, sums with residual and norm behind them: (generation, ranks, width from,
-# width below, most tokens in one shot, in two shots), the same for all tokens up to the next power of two.
+# customAllReduceUtils.h: AllReduceBestStrategyTableSM90 and SM100, sums with residual and norm
+# behind them: (generation, ranks, width from, width below, most tokens in one shot, in two shots),
+# the same for all tokens up to the next power of two.
 _TABLE: Final = (
     (9, 2, 1024, 4096, 4095, 0),
     (9, 2, 4096, 0, 8191, 0),
@@ -93,7 +113,12 @@ _SETTINGS: Final = (
     ),
     sets("wait_iterations", "batch_wait_timeout_iters", _ARGUMENTS_1_3, "wait_iterations"),
     sets("wait_share", "batch_wait_max_tokens_ratio", _ARGUMENTS_1_3, "wait_share"),
-    sets("balance_iterations", "attention_dp_config.enable_balance, timeout_iters", _ARGUMENTS, "balance_iterations"),
+    sets(
+        "balance_iterations",
+        "attention_dp_config.enable_balance, timeout_iters",
+        _ARGUMENTS,
+        "balance_iterations",
+    ),
     switches("graphs", "cuda_graph_config", _ARGUMENTS, "graphs"),
     sets("graph_sizes", "cuda_graph_config.batch_sizes", _ARGUMENTS, "captured"),
     sets("graph_max", "cuda_graph_config.max_batch_size", _ARGUMENTS, "largest_captured"),
@@ -104,8 +129,15 @@ _SETTINGS: Final = (
         on={"pads": True, "captures": _PADDED},
         off={"pads": False, "captures": _UNPADDED},
     ),
-    switches("piecewise", "torch_compile_config.enable_piecewise_cuda_graph", _ARGUMENTS_1_3, "piecewise"),
-    sets("piece_sizes", "torch_compile_config.capture_num_tokens", _ARGUMENTS_1_3, "piecewise_captured"),
+    switches(
+        "piecewise", "torch_compile_config.enable_piecewise_cuda_graph", _ARGUMENTS_1_3, "piecewise"
+    ),
+    sets(
+        "piece_sizes",
+        "torch_compile_config.capture_num_tokens",
+        _ARGUMENTS_1_3,
+        "piecewise_captured",
+    ),
     switches("async", "disable_overlap_scheduler", _ARGUMENTS_1_3, "asynchronous"),
     sets("stream_interval", "stream_interval", _ARGUMENTS_1_3, "stream_interval"),
     words(
@@ -115,9 +147,17 @@ _SETTINGS: Final = (
         on={"fused_all_reduce": True},
         off={"fused_all_reduce": False, "sums": ()},
     ),
-    words("symmetric", "allreduce_strategy NCCL_SYMMETRIC", _ARGUMENTS_1_3, on={"symmetric": True, "sums": ()}, off={"symmetric": False}),
+    words(
+        "symmetric",
+        "allreduce_strategy NCCL_SYMMETRIC",
+        _ARGUMENTS_1_3,
+        on={"symmetric": True, "sums": ()},
+        off={"symmetric": False},
+    ),
     switches("attention_dp", "enable_attention_dp", _ARGUMENTS, "attention_dp"),
-    switches("expert_parallel", "moe_expert_parallel_size, --ep_size", _ARGUMENTS, "expert_parallel"),
+    switches(
+        "expert_parallel", "moe_expert_parallel_size, --ep_size", _ARGUMENTS, "expert_parallel"
+    ),
     words(
         "exchange",
         "TRTLLM_FORCE_ALLTOALL_METHOD, TRTLLM_FORCE_COMM_METHOD",
@@ -129,7 +169,13 @@ _SETTINGS: Final = (
     ),
     sets("attention", "attn_backend", _ARGUMENTS_1_3, "attention_kernel"),
     sets("experts", "moe_config.backend", _ARGUMENTS, "expert_kernel"),
-    sets("guesses", "speculative_config.num_nextn_predict_layers", _ARGUMENTS, "guesses", checked=False),
+    sets(
+        "guesses",
+        "speculative_config.num_nextn_predict_layers",
+        _ARGUMENTS,
+        "guesses",
+        checked=False,
+    ),
 )
 
 V1_2: Final = engine(
@@ -140,7 +186,10 @@ V1_2: Final = engine(
         polling=1,
         conservative=1.0,
         off="mixes_decode estimate knows_ends prompt_tokens guessing_sequences tuned_sizes",
-        note="a micro-batch scheduler fills max_num_tokens with decode and prompts that a capacity scheduler let in",
+        note=(
+            "a micro-batch scheduler fills max_num_tokens with decode and prompts that a capacity"
+            " scheduler let in"
+        ),
     ),
     read(
         _ARGUMENTS_1_3,
@@ -175,8 +224,10 @@ V1_2: Final = engine(
         on="graphs_in_share",
         off="reserve",
         logit_bytes=6,
-        note="KvCacheCreator: (total - peak of a run of max_num_tokens prompts, what lies outside torch among it) x "
-        "free_gpu_memory_fraction; read in a copy of that time",
+        note=(
+            "KvCacheCreator: (total - peak of a run of max_num_tokens prompts, what lies outside"
+            " torch among it) x free_gpu_memory_fraction; read in a copy of that time"
+        ),
     ),
     stated(
         f"{_V1_2}/tensorrt_llm/_torch/model_config.py",
@@ -188,13 +239,19 @@ V1_2: Final = engine(
         on="graphs full_graphs captured_requests",
         off="captured pads largest_captured",
         captures=_UNPADDED,
-        note="CudaGraphConfig: 1 to 32, 64, 128 and powers of two up to max_batch_size 128, no padding; only for batches of decode",
+        note=(
+            "CudaGraphConfig: 1 to 32, 64, 128 and powers of two up to max_batch_size 128, no"
+            " padding; only for batches of decode"
+        ),
     ),
     read(
         _ARGUMENTS_1_3,
         off="piecewise piecewise_captured piecewise_tokens piecewise_latent_tokens piecewise_alone",
         piecewise_captures=_PIECES,
-        note="TorchCompileConfig: powers of two up to 128, multiples of 256 up to 3072; prompts are launched kernel by kernel otherwise",
+        note=(
+            "TorchCompileConfig: powers of two up to 128, multiples of 256 up to 3072; prompts are"
+            " launched kernel by kernel otherwise"
+        ),
     ),
     read(
         _ARGUMENTS_1_3,
@@ -205,15 +262,20 @@ V1_2: Final = engine(
     stated(
         _EXECUTOR,
         on="stages_wait stage_sequences",
-        note="_forward_step_inter_pp: every rank but the last waits for its event before it goes on; max_batch_size of each of as many "
-        "micro batches as there are stages; read in a copy of the time of 1.0",
+        note=(
+            "_forward_step_inter_pp: every rank but the last waits for its event before it goes on;"
+            " max_batch_size of each of as many micro batches as there are stages; read in a copy"
+            " of the time of 1.0"
+        ),
     ),
     stated(
         f"{_V1_2}/cpp/tensorrt_llm/common/customAllReduceUtils.h",
         sums=_SUMS_1_2,
         off="custom_all_reduce_bytes multimem symmetric",
-        note="64 MiB, then one shot, two shots or NCCL by a table; a tuner, where it is on, chooses by shape near it; "
-        "read in a copy of that time",
+        note=(
+            "64 MiB, then one shot, two shots or NCCL by a table; a tuner, where it is on, chooses"
+            " by shape near it; read in a copy of that time"
+        ),
     ),
     stated(
         f"{_V1_2}/tensorrt_llm/_torch/models/modeling_deepseekv3.py",
@@ -222,16 +284,25 @@ V1_2: Final = engine(
         note="sums with residual and norm behind attention and experts",
     ),
     read(
-        _ARGUMENTS, off="attention_dp expert_parallel", note="enable_attention_dp False, moe_expert_parallel_size unset: experts cut by tp"
+        _ARGUMENTS,
+        off="attention_dp expert_parallel",
+        note="enable_attention_dp False, moe_expert_parallel_size unset: experts cut by tp",
     ),
     stated(
         f"{_V1_2}/tensorrt_llm/_torch/modules/fused_moe/fused_moe_wide_ep.py",
         exchange=ExpertExchange.GATHERED,
         rack_exchange=ExpertExchange.ONE_SIDED,
-        note="select_alltoall_method_type: MNNVL where NVLink joins nodes, attention dp and ep > top k; else all-gather, reduce-scatter, "
-        "unless DeepEP is asked for",
+        note=(
+            "select_alltoall_method_type: MNNVL where NVLink joins nodes, attention dp and ep > top"
+            " k; else all-gather, reduce-scatter, unless DeepEP is asked for"
+        ),
     ),
-    read(_ARGUMENTS_1_3, attention_kernel="trtllm", off="attention_choices kernel_blocks", note="attn_backend"),
+    read(
+        _ARGUMENTS_1_3,
+        attention_kernel="trtllm",
+        off="attention_choices kernel_blocks",
+        note="attn_backend",
+    ),
     read(
         _ARGUMENTS,
         expert_kernel="",
@@ -247,14 +318,19 @@ V1_2: Final = engine(
     settings=_SETTINGS,
 )
 
-_ARGUMENTS_1_1: Final = "https://nvidia.github.io/TensorRT-LLM/1.1.0rc5/_modules/tensorrt_llm/llmapi/llm_args.html"
+_ARGUMENTS_1_1: Final = (
+    "https://nvidia.github.io/TensorRT-LLM/1.1.0rc5/_modules/tensorrt_llm/llmapi/llm_args.html"
+)
 V1_0: Final = derive(
     V1_2,
     named("tensorrt-llm-1.0", "1.0.0", released="2025-09"),
     stated(
         f"{_V1_0}/cpp/tensorrt_llm/thop/allreduceOp.cpp",
         sums=_SUMS_1_0,
-        note="selectImplementation: NCCL above 128 tokens for more than two ranks, above 8 MB (16 MB for two); read in a copy of that time",
+        note=(
+            "selectImplementation: NCCL above 128 tokens for more than two ranks, above 8 MB (16 MB"
+            " for two); read in a copy of that time"
+        ),
     ),
     stated(
         _ARGUMENTS_1_1,

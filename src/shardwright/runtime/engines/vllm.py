@@ -1,10 +1,18 @@
-"""vLLM: one token of each running request, then parts of prompts, in one batch under a token budget."""
+"""vLLM: one token of each running request, then parts of prompts, in one batch under a token
+budget.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from shardwright.runtime.engines.engine import Admission, Batching, Eviction, ExpertExchange, MemoryRule
+from shardwright.runtime.engines.engine import (
+    Admission,
+    Batching,
+    Eviction,
+    ExpertExchange,
+    MemoryRule,
+)
 from shardwright.runtime.engines.facts import derive, engine, named, read, stated
 from shardwright.runtime.engines.options import cache_formats, sets, switches, words
 from shardwright.runtime.engines.rules import Captures, Choice, Kind, SizeRow, SumLimit
@@ -19,7 +27,8 @@ _SIZES: Final = (
     SizeRow(below_gib=70, token_budget=2048, max_sequences=256),
     SizeRow(token_budget=8192, max_sequences=1024),
 )
-# csrc/custom_all_reduce.cuh decides between one and two shots, all_reduce_utils.py up to which size either is taken.
+# csrc/custom_all_reduce.cuh decides between one and two shots, all_reduce_utils.py up to which size
+# either is taken.
 _OWN: Final = (
     SumLimit(kind=Kind.ONE_SHOT, ranks=2, generation=9, most_bytes=64 * MIB),
     SumLimit(kind=Kind.ONE_SHOT, ranks=2, generation=10, most_bytes=2 * MIB),
@@ -30,7 +39,8 @@ _OWN: Final = (
     SumLimit(kind=Kind.TWO_SHOT, ranks=8, generation=9, most_bytes=MIB // 4),
     SumLimit(kind=Kind.TWO_SHOT, ranks=8, generation=10, most_bytes=MIB),
 )
-# symm_mem.py: the switch adds for 8 ranks, on Hopper for 4; others scatter and gather in symmetric buffers.
+# symm_mem.py: the switch adds for 8 ranks, on Hopper for 4; others scatter and gather in symmetric
+# buffers.
 _SYMMETRIC: Final = (
     SumLimit(kind=Kind.MULTIMEM, ranks=8, generation=9, most_bytes=64 * MIB),
     SumLimit(kind=Kind.MULTIMEM, ranks=8, generation=10, most_bytes=128 * MIB),
@@ -77,16 +87,41 @@ _SETTINGS: Final = (
     sets("memory", "--gpu-memory-utilization", _ARGUMENTS, "memory_fraction"),
     sets("block", "--block-size", _ARGUMENTS, "block_tokens"),
     cache_formats("--kv-cache-dtype", _ARGUMENTS),
-    switches("prefix_cache", "--enable-prefix-caching, --no-enable-prefix-caching", _ARGUMENTS, "prefix_cache"),
-    switches("chunked_prefill", "--enable-chunked-prefill, --no-enable-chunked-prefill", _ARGUMENTS, "chunked_prefill"),
+    switches(
+        "prefix_cache",
+        "--enable-prefix-caching, --no-enable-prefix-caching",
+        _ARGUMENTS,
+        "prefix_cache",
+    ),
+    switches(
+        "chunked_prefill",
+        "--enable-chunked-prefill, --no-enable-chunked-prefill",
+        _ARGUMENTS,
+        "chunked_prefill",
+    ),
     switches("graphs", "--enforce-eager", _ARGUMENTS, "graphs"),
-    switches("full_graphs", "--compilation-config cudagraph_mode=PIECEWISE", f"{_V0_12}/config/compilation.py", "full_graphs"),
+    switches(
+        "full_graphs",
+        "--compilation-config cudagraph_mode=PIECEWISE",
+        f"{_V0_12}/config/compilation.py",
+        "full_graphs",
+    ),
     sets("graph_sizes", "--cudagraph-capture-sizes", _ARGUMENTS, "captured"),
     sets("graph_max", "--max-cudagraph-capture-size", _ARGUMENTS, "largest_captured"),
-    switches("piecewise", "--compilation-config cudagraph_mode=FULL_DECODE_ONLY", f"{_V0_12}/config/compilation.py", "piecewise"),
+    switches(
+        "piecewise",
+        "--compilation-config cudagraph_mode=FULL_DECODE_ONLY",
+        f"{_V0_12}/config/compilation.py",
+        "piecewise",
+    ),
     switches("async", "--async-scheduling, --no-async-scheduling", _ARGUMENTS, "asynchronous"),
     sets("stream_interval", "--stream-interval", _ARGUMENTS, "stream_interval"),
-    switches("fused_sums", "--compilation-config pass_config.fuse_allreduce_rms", f"{_V0_12}/config/compilation.py", "fused_all_reduce"),
+    switches(
+        "fused_sums",
+        "--compilation-config pass_config.fuse_allreduce_rms",
+        f"{_V0_12}/config/compilation.py",
+        "fused_all_reduce",
+    ),
     words(
         "own_sums",
         "--disable-custom-all-reduce",
@@ -108,9 +143,20 @@ _SETTINGS: Final = (
         deepep_low_latency={"exchange": ExpertExchange.DEEPEP},
         flashinfer_all2allv={"exchange": ExpertExchange.ONE_SIDED},
     ),
-    sets("attention", "VLLM_ATTENTION_BACKEND, --attention-backend", f"{_V0_12}/platforms/cuda.py", "attention_kernel"),
+    sets(
+        "attention",
+        "VLLM_ATTENTION_BACKEND, --attention-backend",
+        f"{_V0_12}/platforms/cuda.py",
+        "attention_kernel",
+    ),
     sets("experts", "VLLM_USE_FLASHINFER_MOE_*", f"{_V0_12}/envs.py", "expert_kernel"),
-    sets("guesses", "--speculative-config num_speculative_tokens", f"{_V0_12}/config/speculative.py", "guesses", checked=False),
+    sets(
+        "guesses",
+        "--speculative-config num_speculative_tokens",
+        f"{_V0_12}/config/speculative.py",
+        "guesses",
+        checked=False,
+    ),
 )
 
 V0_12: Final = engine(
@@ -120,50 +166,86 @@ V0_12: Final = engine(
         batching=Batching.MIXED,
         admission=Admission.CHUNK,
         eviction=Eviction.PREEMPT,
-        off="mixes_decode estimate knows_ends prompt_tokens wait_iterations wait_share balance_iterations guessing_sequences tuned_sizes "
-        "stage_sequences stages_wait",
+        off=(
+            "mixes_decode estimate knows_ends prompt_tokens wait_iterations wait_share"
+            " balance_iterations guessing_sequences tuned_sizes stage_sequences stages_wait"
+        ),
         polling=1,
         conservative=1.0,
-        note="schedule: running requests first, each as many tokens as it lacks, then waiting ones while tokens, requests and blocks last; "
-        "where a block is lacking the running request that came last is preempted and computed anew",
+        note=(
+            "schedule: running requests first, each as many tokens as it lacks, then waiting ones"
+            " while tokens, requests and blocks last; where a block is lacking the running request"
+            " that came last is preempted and computed anew"
+        ),
     ),
     read(
         _ARGUMENTS,
         sizes=_SIZES,
         off="token_budget max_sequences shared_budget",
-        note="get_batch_defaults of the OpenAI server: 8192 and 1024 on devices of 70 GiB and more that are no A100, else 2048 and 256; "
-        "each data-parallel rank has its own",
+        note=(
+            "get_batch_defaults of the OpenAI server: 8192 and 1024 on devices of 70 GiB and more"
+            " that are no A100, else 2048 and 256; each data-parallel rank has its own"
+        ),
     ),
-    read(_ARGUMENTS, off="context_tokens", on="chunked_prefill prefix_cache", note="on for all generative models that support them"),
+    read(
+        _ARGUMENTS,
+        off="context_tokens",
+        on="chunked_prefill prefix_cache",
+        note="on for all generative models that support them",
+    ),
     read(
         f"{_V0_12}/platforms/cuda.py",
         block_tokens=16,
-        kernel_blocks=(("cutlass_mla", (128,)), ("flashmla", (64,)), ("flash_attn_mla", (64,)), ("flashinfer_mla", (32, 64))),
-        note="16; 128 for CUTLASS_MLA, 64 elsewhere with latent attention (FlashMLA's, whichever kernel then runs)",
+        kernel_blocks=(
+            ("cutlass_mla", (128,)),
+            ("flashmla", (64,)),
+            ("flash_attn_mla", (64,)),
+            ("flashinfer_mla", (32, 64)),
+        ),
+        note=(
+            "16; 128 for CUTLASS_MLA, 64 elsewhere with latent attention (FlashMLA's, whichever"
+            " kernel then runs)"
+        ),
     ),
-    read(f"{_V0_12}/config/cache.py", kv_format="auto", off="kv_from_checkpoint", note="auto = the model's dtype"),
+    read(
+        f"{_V0_12}/config/cache.py",
+        kv_format="auto",
+        off="kv_from_checkpoint",
+        note="auto = the model's dtype",
+    ),
     read(
         f"{_V0_12}/v1/worker/gpu_worker.py",
         memory_rule=MemoryRule.TOTAL,
         memory_fraction=0.9,
         off="graphs_in_share reserve",
-        note="gpu_memory_utilization x total - weights - what else is allocated - peak of a dry run; graphs come on top",
+        note=(
+            "gpu_memory_utilization x total - weights - what else is allocated - peak of a dry run;"
+            " graphs come on top"
+        ),
     ),
     stated(
         f"{_V0_12}/v1/sample/ops/topk_topp_sampler.py",
         logit_bytes=27,
-        note="_dummy_sampler_run of max_num_seqs requests with top-k and top-p: logits in 16 and 32 bits, sorted values and their 64-bit "
-        "places, their probabilities, a mask, and what they are scattered to; read in texts about it. Later versions choose in a Triton "
-        "kernel that holds less; the first of them was not found",
+        note=(
+            "_dummy_sampler_run of max_num_seqs requests with top-k and top-p: logits in 16 and 32"
+            " bits, sorted values and their 64-bit places, their probabilities, a mask, and what"
+            " they are scattered to; read in texts about it. Later versions choose in a Triton"
+            " kernel that holds less; the first of them was not found"
+        ),
     ),
     read(
         f"{_V0_12}/config/vllm.py",
         captures=Captures(ranges=_RANGES, largest=512, a_sequence=2),
         on="graphs full_graphs pads piecewise",
-        off="captured captured_requests largest_captured piecewise_captures piecewise_captured piecewise_tokens piecewise_latent_tokens "
-        "piecewise_alone",
-        note="_set_cudagraph_sizes: 1, 2, 4, multiples of 8 below 256, then of 16 up to min(2 max_num_seqs, 512), in tokens; "
-        "FULL_AND_PIECEWISE: one graph for decode, pieces between attention cores for batches with prompts, both at these sizes",
+        off=(
+            "captured captured_requests largest_captured piecewise_captures piecewise_captured"
+            " piecewise_tokens piecewise_latent_tokens piecewise_alone"
+        ),
+        note=(
+            "_set_cudagraph_sizes: 1, 2, 4, multiples of 8 below 256, then of 16 up to min(2"
+            " max_num_seqs, 512), in tokens; FULL_AND_PIECEWISE: one graph for decode, pieces"
+            " between attention cores for batches with prompts, both at these sizes"
+        ),
     ),
     read(
         f"{_V0_12}/config/scheduler.py",
@@ -176,8 +258,11 @@ V0_12: Final = engine(
         sums=(*_FUSED, *_OWN, *_SYMMETRIC),
         off="custom_all_reduce_bytes symmetric",
         on="multimem",
-        note="CUSTOM_ALL_REDUCE_MAX_SIZES, then SYMM_MEM_ALL_REDUCE_MAX_SIZES (symm_mem.py; VLLM_ALLREDUCE_USE_SYMM_MEM is "
-        "on), then NCCL, in the order of cuda_communicator.all_reduce; one shot below 512 KiB for 4 ranks, 256 KiB for 8",
+        note=(
+            "CUSTOM_ALL_REDUCE_MAX_SIZES, then SYMM_MEM_ALL_REDUCE_MAX_SIZES (symm_mem.py;"
+            " VLLM_ALLREDUCE_USE_SYMM_MEM is on), then NCCL, in the order of"
+            " cuda_communicator.all_reduce; one shot below 512 KiB for 4 ranks, 256 KiB for 8"
+        ),
     ),
     read(
         f"{_V0_12}/config/vllm.py",
@@ -190,26 +275,37 @@ V0_12: Final = engine(
         off="expert_parallel",
         exchange=ExpertExchange.GATHERED,
         rack_exchange=ExpertExchange.GATHERED,
-        note="data-parallel ranks with experts over all of them; experts are cut like dense layers unless --enable-expert-parallel; "
-        "allgather_reducescatter",
+        note=(
+            "data-parallel ranks with experts over all of them; experts are cut like dense layers"
+            " unless --enable-expert-parallel; allgather_reducescatter"
+        ),
     ),
     read(
         f"{_V0_12}/platforms/cuda.py",
         attention_kernel="",
         attention_choices=(Choice(name="cutlass_mla", generation=10, latent=True), *_ATTENTION),
-        note="_get_backend_priorities; a model with attention sinks, or a cache in fp8, may be refused by the first",
+        note=(
+            "_get_backend_priorities; a model with attention sinks, or a cache in fp8, may be"
+            " refused by the first"
+        ),
     ),
     read(
         f"{_V0_12}/model_executor/layers/quantization/mxfp4.py",
         expert_kernel="",
         expert_choices=(*_MXFP4, Choice(name="triton")),
-        note="get_mxfp4_backend; other formats are fused_moe's Triton kernels unless an environment variable says otherwise",
+        note=(
+            "get_mxfp4_backend; other formats are fused_moe's Triton kernels unless an environment"
+            " variable says otherwise"
+        ),
     ),
     read(
         f"{_V0_12}/v1/attention/backends/mla/common.py",
         off="absorbed_prefill absorbed_below",
         expanded_tokens=65536,
-        note="prompts expand keys and values; cached context in pieces of at most 64 Ki tokens (determine_chunked_prefill_workspace_size)",
+        note=(
+            "prompts expand keys and values; cached context in pieces of at most 64 Ki tokens"
+            " (determine_chunked_prefill_workspace_size)"
+        ),
     ),
     stated(f"{_V0_12}/config/speculative.py", off="guesses", on="multi_token", note="method mtp"),
     settings=_SETTINGS,
@@ -219,7 +315,11 @@ _V0_11: Final = f"{_REPOSITORY}/v0.11.2/vllm"
 V0_11: Final = derive(
     V0_12,
     named("vllm-0.11", "0.11.2", released="2025-11"),
-    read(f"{_V0_11}/config/scheduler.py", off="asynchronous asynchronous_guesses", note="async_scheduling False"),
+    read(
+        f"{_V0_11}/config/scheduler.py",
+        off="asynchronous asynchronous_guesses",
+        note="async_scheduling False",
+    ),
     read(
         f"{_V0_11}/config/compilation.py",
         off="fused_all_reduce fused_architectures fused_generations",
@@ -234,7 +334,10 @@ V0_15: Final = derive(
     read(
         f"{_V0_15}/config/vllm.py",
         on="asynchronous asynchronous_guesses",
-        note="async_scheduling on where nothing is said: not with guesses of other kinds than EAGLE's and MTP's",
+        note=(
+            "async_scheduling on where nothing is said: not with guesses of other kinds than"
+            " EAGLE's and MTP's"
+        ),
     ),
     read(
         f"{_V0_15}/config/vllm.py",
@@ -254,8 +357,11 @@ V0_15: Final = derive(
     read(
         f"{_V0_15}/model_executor/layers/fused_moe/oracle/fp8.py",
         expert_choices=_EXPERTS,
-        note="priority of the backends that support a layer: FlashInfer's TensorRT-LLM kernels on Blackwell, on Hopper Triton for blocks "
-        "of 128 and FlashInfer's CUTLASS where experts are spread",
+        note=(
+            "priority of the backends that support a layer: FlashInfer's TensorRT-LLM kernels on"
+            " Blackwell, on Hopper Triton for blocks of 128 and FlashInfer's CUTLASS where experts"
+            " are spread"
+        ),
     ),
 )
 
@@ -280,7 +386,10 @@ V0_18: Final = derive(
         f"{_V0_18}/config/vllm.py",
         on="fused_all_reduce",
         fused_generations=(9, 10),
-        note="enable_allreduce_rms_fusion: tp > 1 on Hopper and Blackwell with FlashInfer, no data parallelism and no stages",
+        note=(
+            "enable_allreduce_rms_fusion: tp > 1 on Hopper and Blackwell with FlashInfer, no data"
+            " parallelism and no stages"
+        ),
     ),
 )
 

@@ -20,7 +20,9 @@ PROCESSES: Final = "processes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersSource:
-    """Where an engine's workers come from: ``module:attribute``, and the package that they need ("" = none), an extra of the same name."""
+    """Where an engine's workers come from: ``module:attribute``, and the package that they need (""
+    = none), an extra of the same name.
+    """
 
     workers: str
     package: str = ""
@@ -34,11 +36,14 @@ ENGINES: Final = {
 
 
 @contextmanager
-def engine_of(name: str = PROCESSES, *, workers: int = 0, least_s: float = LEAST_S) -> Iterator[Engine]:
+def engine_of(
+    name: str = PROCESSES, *, workers: int = 0, least_s: float = LEAST_S
+) -> Iterator[Engine]:
     """The engine of that name, whose workers end with the block.
 
     Args:
-        workers: processes at most; 0 = as many as there are cores. least_s: seconds of work below which one process is enough.
+        workers: processes at most; 0 = as many as there are cores.
+        least_s: seconds of work below which one process is enough.
 
     Raises:
         UsageError: as `require_engine`.
@@ -49,7 +54,9 @@ def engine_of(name: str = PROCESSES, *, workers: int = 0, least_s: float = LEAST
         engine: Engine = import_module("shardwright.search.engine.serial").Serial()
     else:
         start = partial(_started, ENGINES[name].workers)
-        engine = import_module("shardwright.search.engine.pooled").Pooled(workers=workers or cores(), start=start, least_s=least_s)
+        engine = import_module("shardwright.search.engine.pooled").Pooled(
+            workers=workers or cores(), start=start, least_s=least_s
+        )
     try:
         yield engine
     finally:
@@ -65,11 +72,14 @@ def require_engine(name: str) -> None:
     if name == SERIAL:
         return
     if name not in ENGINES:
-        raise UsageError(f"there is no engine {name[:40]!r}", hint=nearest(name, [SERIAL, *ENGINES]))
+        raise UsageError(
+            f"there is no engine {name[:40]!r}", hint=nearest(name, [SERIAL, *ENGINES])
+        )
     package = ENGINES[name].package
     if package and find_spec(package) is None:
         raise UsageError(
-            f"the engine {name} needs the package {package}", hint=f"pip install 'shardwright[{package}]', or another --engine"
+            f"the engine {name} needs the package {package}",
+            hint=f"pip install 'shardwright[{package}]', or another --engine",
         )
 
 

@@ -1,4 +1,6 @@
-"""The engine of several workers: tasks are worked out in this process until they are worth starting others for."""
+"""The engine of several workers: tasks are worked out in this process until they are worth starting
+others for.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,21 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, Final
 
-from shardwright.search.engine.protocol import LEAST_S, Ask, Done, Result, Shared, Task, Workers, results, rounds
+from shardwright.search.engine.protocol import (
+    LEAST_S,
+    Ask,
+    Done,
+    Result,
+    Shared,
+    Task,
+    Workers,
+    results,
+    rounds,
+)
 
 PORTION_S: Final = 0.02
-"""Seconds of the tasks that go to a worker together: sending some takes about a thousandth of one."""
+"""Seconds of the tasks that go to a worker together: sending some takes about a thousandth of one.
+"""
 
 
 @dataclass(slots=True)
@@ -30,7 +43,9 @@ class Pooled:
     How long tasks take decides where they run, never what comes out.
 
     Args:
-        workers: at least two are worth starting. start: workers that hold what the tasks share. least_s: of work, done and expected.
+        workers: at least two are worth starting.
+        start: workers that hold what the tasks share.
+        least_s: of work, done and expected.
         clock: seconds.
     """
 
@@ -55,7 +70,9 @@ class Pooled:
         """As `Engine.map`."""
         self._hold(shared)
         found: list[Result] = []
-        while len(found) < len(tasks) and not self._is_worth_workers(function, len(tasks) - len(found), more, expected_s):
+        while len(found) < len(tasks) and not self._is_worth_workers(
+            function, len(tasks) - len(found), more, expected_s
+        ):
             found.append(self._here(function, shared, tasks[len(found)]))
             if done is not None:
                 done(len(found))
@@ -63,7 +80,11 @@ class Pooled:
         if rest:
             workers = self._workers(shared)
             try:
-                for some in results(workers, function, rounds(rest, size=self._portion(function, len(rest), expected_s))):
+                for some in results(
+                    workers,
+                    function,
+                    rounds(rest, size=self._portion(function, len(rest), expected_s)),
+                ):
                     found += some
                     if done is not None:
                         done(len(found))
@@ -73,7 +94,13 @@ class Pooled:
         return found
 
     def flow(
-        self, function: Callable[[Shared, Task], Result], ask: Ask[Task], *, shared: Shared, size: int, more: int = 0
+        self,
+        function: Callable[[Shared, Task], Result],
+        ask: Ask[Task],
+        *,
+        shared: Shared,
+        size: int,
+        more: int = 0,
     ) -> Iterator[Result]:
         """As `Engine.flow`."""
         self._hold(shared)
@@ -85,7 +112,10 @@ class Pooled:
                 if not waiting:
                     return
                 here = [one for one in waiting if one.begun is None]
-                if here and (len(here) < len(waiting) or self._is_worth_workers(function, len(here), more, 0.0)):
+                if here and (
+                    len(here) < len(waiting)
+                    or self._is_worth_workers(function, len(here), more, 0.0)
+                ):
                     workers = self._workers(shared)
                     for one in here:
                         one.begun = workers.begin(function, [one.task])
@@ -110,7 +140,9 @@ class Pooled:
         self._started = self._started or self.start(shared, self.workers)
         return self._started
 
-    def _here(self, function: Callable[[Shared, Task], Result], shared: Shared, task: Task) -> Result:
+    def _here(
+        self, function: Callable[[Shared, Task], Result], shared: Shared, task: Task
+    ) -> Result:
         """A task in this process, timed."""
         begun = self.clock()
         found = function(shared, task)
@@ -123,16 +155,26 @@ class Pooled:
         return spent / timed if timed else expected_s
 
     def _is_worth_workers(self, function: object, left: int, more: int, expected_s: float) -> bool:
-        """More than one task is left, and there are workers or work for them: what was done so far and what is to come."""
+        """More than one task is left, and there are workers or work for them: what was done so far
+        and what is to come.
+        """
         if self.workers < 2 or left < 2:
             return False
         done = sum(spent for spent, _ in self._spent.values())
-        return self._started is not None or done + (left + more) * self._mean_s(function, expected_s) > self.least_s
+        return (
+            self._started is not None
+            or done + (left + more) * self._mean_s(function, expected_s) > self.least_s
+        )
 
     def _portion(self, function: object, tasks: int, expected_s: float) -> int:
         """Tasks that go to a worker together: not so many that another one waits for none."""
         mean_s = self._mean_s(function, expected_s)
-        return max(min(ceil(PORTION_S / mean_s) if mean_s > 0 else tasks, ceil(tasks / (2 * self.workers))), 1)
+        return max(
+            min(
+                ceil(PORTION_S / mean_s) if mean_s > 0 else tasks, ceil(tasks / (2 * self.workers))
+            ),
+            1,
+        )
 
     def close(self) -> None:
         """End the workers."""

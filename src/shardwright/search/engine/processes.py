@@ -1,4 +1,6 @@
-"""Workers that are processes of this machine: forked where that is safe, so that they share what is loaded, else started anew."""
+"""Workers that are processes of this machine: forked where that is safe, so that they share what is
+loaded, else started anew.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from shardwright.errors import ResourceError
 from shardwright.search.limit import STOP
 
 _RUN, _STOP, _END = range(3)
-"""What workers are told by one number of shared memory: a lock could be left closed by one that is killed."""
+"""What workers are told by one number of shared memory: a lock could be left closed by one that is
+killed."""
 LOOK_S: Final = 0.1
 """Seconds between two looks at that number, and at whether Ctrl-C was pressed."""
 
@@ -26,8 +29,8 @@ LOOK_S: Final = 0.1
 class ProcessWorkers:
     """Processes with what the tasks share; see `search.engine.protocol.Workers`.
 
-    The first Ctrl-C (`search.limit.STOP`) is told to searches that run in them; a second one, or an error, ends them, and so does the end
-    of this process, however it comes.
+    The first Ctrl-C (`search.limit.STOP`) is told to searches that run in them; a second one, or an
+    error, ends them, and so does the end of this process, however it comes.
     """
 
     def __init__(self, shared: object, workers: int, *, method: str = "") -> None:
@@ -36,12 +39,18 @@ class ProcessWorkers:
         """
         context: Any = multiprocessing.get_context(method or start_method())
         self._told = context.RawValue("i", _RUN)
-        self._pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(shared, self._told, os.getpid()))
+        self._pool = ProcessPoolExecutor(
+            workers,
+            mp_context=context,
+            initializer=_begin,
+            initargs=(shared, self._told, os.getpid()),
+        )
 
     def begin(self, function: Callable[[Any, Any], Any], tasks: Sequence[Any]) -> Future[list[Any]]:
         """As `Workers.begin`."""
         with warnings.catch_warnings():
-            # Later versions of Python warn of forks beside threads. Ours wait for one another at no lock.
+            # Later versions of Python warn of forks beside threads. Ours wait for one another at no
+            # lock.
             warnings.simplefilter("ignore", DeprecationWarning)
             try:
                 return self._pool.submit(_work, function, tasks)
@@ -75,10 +84,11 @@ class ProcessWorkers:
 
 
 def start_method() -> str:
-    """Fork on Linux, as a process that is started anew imports and loads for most of a second; else, and beside HiGHS, spawn.
+    """Fork on Linux, as a process that is started anew imports and loads for most of a second;
+    else, and beside HiGHS, spawn.
 
-    On more than two cores HiGHS (`scipy.optimize`) keeps threads, which a forked process has not: its next integer program there hands them
-    work, and waits for ever.
+    On more than two cores HiGHS (`scipy.optimize`) keeps threads, which a forked process has not:
+    its next integer program there hands them work, and waits for ever.
     """
     keeps_threads = "scipy.optimize" in sys.modules and (os.cpu_count() or 1) > 2
     return "fork" if sys.platform == "linux" and not keeps_threads else "spawn"
@@ -87,7 +97,8 @@ def start_method() -> str:
 def worker_died() -> ResourceError:
     """The error of a worker that ended by no will of ours."""
     return ResourceError(
-        "a worker process of the search died", hint="most often the machine ran out of memory: fewer --workers, or --engine serial"
+        "a worker process of the search died",
+        hint="most often the machine ran out of memory: fewer --workers, or --engine serial",
     )
 
 

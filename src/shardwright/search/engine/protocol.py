@@ -1,4 +1,6 @@
-"""Where the independent parts of a search are worked out: one function over many tasks, with the same answer wherever they run."""
+"""Where the independent parts of a search are worked out: one function over many tasks, with the
+same answer wherever they run.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,13 @@ class Engine(Protocol):
         """``function(shared, task)`` of every task, in their order.
 
         Args:
-            function: of a module, so that another process finds it by name. It changes nothing but caches and looks at no clock. tasks:
-                each a small record that can be pickled. shared: what all tasks read; it goes to each worker once, and stays there as long
-                as maps over the same object follow one another, so it must not change meanwhile.
-            expected_s: seconds that a task is thought to take; without, the first ones are timed. more: tasks like these that may follow.
+            function: of a module, so that another process finds it by name. It changes nothing but
+                caches and looks at no clock.
+            tasks: each a small record that can be pickled.
+            shared: what all tasks read; it goes to each worker once, and stays there as long as
+                maps over the same object follow one another, so it must not change meanwhile.
+            expected_s: seconds that a task is thought to take; without, the first ones are timed.
+            more: tasks like these that may follow.
 
         Raises:
             ResourceError: a worker died. What a task raised; of several the first in their order.
@@ -50,17 +55,27 @@ class Engine(Protocol):
         ...
 
     def flow(
-        self, function: Callable[[Shared, Task], Result], ask: Ask[Task], *, shared: Shared, size: int, more: int = 0
+        self,
+        function: Callable[[Shared, Task], Result],
+        ask: Ask[Task],
+        *,
+        shared: Shared,
+        size: int,
+        more: int = 0,
     ) -> Iterator[Result]:
-        """``function(shared, task)`` of one task after another, in the order in which they are asked for, at most `size` under way.
+        """``function(shared, task)`` of one task after another, in the order in which they are
+        asked for, at most `size` under way.
 
-        A task is asked for whenever fewer are under way: at the beginning, and after each result, once it was taken. So what a task is made
-        of is what all results but the last `size` - 1 before it say, whatever the workers are: as in `rounds`, but that no worker waits
-        for the last task of a round.
+        A task is asked for whenever fewer are under way: at the beginning, and after each result,
+        once it was taken. So what a task is made of is what all results but the last `size` - 1
+        before it say, whatever the workers are: as in `rounds`, but that no worker waits for the
+        last task of a round.
 
         Args:
-            function, shared: as of `map`. ask: the next task; None = there is none before another result was taken. more: tasks that may
-                follow the first ones. The flow is taken to its end: to leave it ends the workers.
+            function, shared: as of `map`.
+            ask: the next task; None = there is none before another result was taken.
+            more: tasks that may follow the first ones. The flow is taken to its end: to leave it
+                ends the workers.
 
         Raises:
             As `map`.
@@ -92,8 +107,12 @@ class Workers(Protocol):
         ...
 
 
-def results(workers: Workers, function: Callable[[Any, Any], Any], portions: Iterable[Sequence[Any]]) -> Iterator[list[Any]]:
-    """The results of each portion of tasks, in order; all are begun at once. Raises as `Engine.map`; then the workers have ended."""
+def results(
+    workers: Workers, function: Callable[[Any, Any], Any], portions: Iterable[Sequence[Any]]
+) -> Iterator[list[Any]]:
+    """The results of each portion of tasks, in order; all are begun at once. Raises as
+    `Engine.map`; then the workers have ended.
+    """
     begun = [workers.begin(function, portion) for portion in portions]
     try:
         for one in begun:
@@ -106,7 +125,8 @@ def results(workers: Workers, function: Callable[[Any, Any], Any], portions: Ite
 def rounds(tasks: Sequence[Task], *, size: int) -> Iterator[Sequence[Task]]:
     """Tasks in rounds of a fixed size, the last one maybe smaller.
 
-    Where what is found makes later tasks shorter, as the best plan so far does, a round's tasks all begin with what was known before it,
-    and what they find is taken over after it, in their order. So nothing depends on how many workers there are.
+    Where what is found makes later tasks shorter, as the best plan so far does, a round's tasks all
+    begin with what was known before it, and what they find is taken over after it, in their order.
+    So nothing depends on how many workers there are.
     """
     return (tasks[at : at + size] for at in range(0, len(tasks), size))

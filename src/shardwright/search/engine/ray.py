@@ -11,7 +11,8 @@ from shardwright.search.engine.processes import worker_died
 
 
 class RayWorkers:
-    """Ray's workers with what the tasks share in its object store; see `search.engine.protocol.Workers`.
+    """Ray's workers with what the tasks share in its object store; see
+    `search.engine.protocol.Workers`.
 
     A task that runs is not told of a Ctrl-C: the first one ends the search after its round.
     """
@@ -53,7 +54,9 @@ class RayWorkers:
 
 def _begun_with(workers: int) -> dict[str, Any]:
     """What Ray is begun with; a cluster that it joins has its own number."""
-    return {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers, "include_dashboard": False}
+    return (
+        {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers, "include_dashboard": False}
+    )
 
 
 def _work(shared: Any, function: Callable[[Any, Any], Any], tasks: Sequence[Any]) -> list[Any]:

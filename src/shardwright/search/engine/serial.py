@@ -34,7 +34,13 @@ class Serial:
         return results
 
     def flow(
-        self, function: Callable[[Shared, Task], Result], ask: Ask[Task], *, shared: Shared, size: int, more: int = 0
+        self,
+        function: Callable[[Shared, Task], Result],
+        ask: Ask[Task],
+        *,
+        shared: Shared,
+        size: int,
+        more: int = 0,
     ) -> Iterator[Result]:
         """As `Engine.flow`."""
         waiting: deque[Task] = deque()

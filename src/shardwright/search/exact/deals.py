@@ -1,4 +1,6 @@
-"""How devices and microbatches are dealt to several lanes: all ways, up to the exchange of lanes and of devices of one label."""
+"""How devices and microbatches are dealt to several lanes: all ways, up to the exchange of lanes
+and of devices of one label.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from shardwright.errors import UsageError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.exact.orders import num_orders
-from shardwright.search.exact.space import ExactSpace, dealt, device_labels, lane_partitions, stage_trees
+from shardwright.search.exact.space import (
+    ExactSpace,
+    dealt,
+    device_labels,
+    lane_partitions,
+    stage_trees,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -19,7 +27,8 @@ class LaneKind:
     """What a lane gets.
 
     Args:
-        devices: of each label. microbatches: that it takes.
+        devices: of each label.
+        microbatches: that it takes.
     """
 
     devices: tuple[int, ...]
@@ -31,7 +40,8 @@ class Deal:
     """What every lane of a plan gets; lanes of one kind stand side by side.
 
     Args:
-        samples: of a microbatch, of every lane. devices: of each lane, by label; devices that no lane has are idle.
+        samples: of a microbatch, of every lane.
+        devices: of each lane, by label; devices that no lane has are idle.
     """
 
     samples: int
@@ -52,7 +62,10 @@ def deals(problem: Problem, space: ExactSpace) -> Iterator[Deal]:
     batch, labels = problem.job.global_batch, device_labels(problem.cluster)
     sizes = tuple(len(label) for label in labels)
     some = [counts for counts in product(*(range(n + 1) for n in sizes)) if sum(counts)]
-    kinds = sorted((LaneKind(devices=counts, microbatches=m) for counts in some for m in space.microbatches), reverse=True)
+    kinds = sorted(
+        (LaneKind(devices=counts, microbatches=m) for counts in some for m in space.microbatches),
+        reverse=True,
+    )
     for lanes in range(2, min(space.lanes, sum(sizes)) + 1):
         for chosen in _chosen(kinds, lanes, sizes):
             total = sum(kind.microbatches for kind in chosen)
@@ -61,8 +74,12 @@ def deals(problem: Problem, space: ExactSpace) -> Iterator[Deal]:
                 yield Deal(samples=batch // total, kinds=chosen, devices=devices)
 
 
-def _chosen(kinds: list[LaneKind], lanes: int, sizes: tuple[int, ...]) -> Iterator[tuple[LaneKind, ...]]:
-    """Kinds of so many lanes, in the order in which they stand, that have no more devices of a label than there are."""
+def _chosen(
+    kinds: list[LaneKind], lanes: int, sizes: tuple[int, ...]
+) -> Iterator[tuple[LaneKind, ...]]:
+    """Kinds of so many lanes, in the order in which they stand, that have no more devices of a
+    label than there are.
+    """
     if not lanes:
         yield ()
         return
@@ -92,8 +109,12 @@ def require_few(problem: Problem, space: ExactSpace, *, blocks: int) -> None:
     members = num_members(problem, space, blocks=blocks)
     if members > MOST_MEMBERS:
         raise UsageError(
-            f"{members:,} plans of up to {space.lanes} lanes are too many for the exact space: at most {MOST_MEMBERS:,}",
-            hint="fewer --lanes, --max-devices or layers, or a --global-batch that fewer numbers of microbatches divide",
+            f"{members:,} plans of up to {space.lanes} lanes are too many for the exact space: at"
+            f" most {MOST_MEMBERS:,}",
+            hint=(
+                "fewer --lanes, --max-devices or layers, or a --global-batch that fewer numbers of"
+                " microbatches divide"
+            ),
         )
 
 
@@ -106,8 +127,12 @@ def num_members(problem: Problem, space: ExactSpace, *, blocks: int) -> int:
     def members_of(kind: LaneKind) -> int:
         own = dealt((kind.devices,), labels)[0]
         found = 0
-        for partition in lane_partitions(own, (kind.microbatches,), blocks=blocks, max_stages=space.max_stages, idle=False):
-            found += prod(map(trees, partition.devices)) * num_orders(len(partition.ends), kind.microbatches)
+        for partition in lane_partitions(
+            own, (kind.microbatches,), blocks=blocks, max_stages=space.max_stages, idle=False
+        ):
+            found += prod(map(trees, partition.devices)) * num_orders(
+                len(partition.ends), kind.microbatches
+            )
         return found
 
     return sum(unordered(deal.kinds, members_of) for deal in deals(problem, space))

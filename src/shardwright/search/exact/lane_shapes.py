@@ -1,7 +1,9 @@
-"""What a lane among others may be: its shapes (a lane but for its order), each with what it takes whatever the others are.
+"""What a lane among others may be: its shapes (a lane but for its order), each with what it takes
+whatever the others are.
 
-Stages are priced alone. What a microbatch takes forward and backward is so in every plan; sums of gradients, the update and memory depend
-on the other lanes. Two stages are alike if they cost the same alone, and each of their devices contributes the same to the same gradients.
+Stages are priced alone. What a microbatch takes forward and backward is so in every plan; sums of
+gradients, the update and memory depend on the other lanes. Two stages are alike if they cost the
+same alone, and each of their devices contributes the same to the same gradients.
 """
 
 from __future__ import annotations
@@ -40,9 +42,12 @@ class LaneShapes:
     """All shapes of a lane on some devices, one of each set that are alike.
 
     Args:
-        enumerated, illegal: members, orders among them; see `Certificate`. bounds: (shapes,) picoseconds that no order of a shape is below,
-            whatever the other lanes are. orders: (shapes,) that do not deadlock. parts: partitions and their stages' choices, in the order
-            of the shapes; first: (parts,) their first shapes.
+        enumerated, illegal: members, orders among them; see `Certificate`.
+        bounds: (shapes,) picoseconds that no order of a shape is below, whatever the other lanes
+            are.
+        orders: (shapes,) that do not deadlock.
+        parts: partitions and their stages' choices, in the order of the shapes;
+        first: (parts,) their first shapes.
     """
 
     enumerated: int
@@ -61,7 +66,9 @@ class LaneShapes:
         """One shape."""
         part = int(np.searchsorted(self.first, number, side="right")) - 1
         partition, choices = self.parts[part]
-        places = np.unravel_index(number - int(self.first[part]), tuple(len(c.options) for c in choices))
+        places = np.unravel_index(
+            number - int(self.first[part]), tuple(len(c.options) for c in choices)
+        )
         options = tuple(c.options[int(i)] for c, i in zip(choices, places, strict=True))
         return LaneShape(options=options, microbatches=partition.microbatches)
 
@@ -78,7 +85,9 @@ class LanePrices:
     unlike: dict[object, tuple[int, int, tuple[Node | int, ...]]] = field(default_factory=dict)
 
     def of(self, devices: Devices, *, microbatches: int, samples: int) -> LaneShapes:
-        """The shapes of a lane that works on all of these devices (by label), with microbatches of so many samples."""
+        """The shapes of a lane that works on all of these devices (by label), with microbatches of
+        so many samples.
+        """
         key = devices, microbatches, samples
         if key not in self.lanes:
             self.lanes[key] = self._shapes(devices, microbatches=microbatches, samples=samples)
@@ -88,18 +97,30 @@ class LanePrices:
         enumerated, illegal = 0, 0
         parts, bounds, orders, first = [], [np.zeros(0, dtype=np.int64)], [], []
         most = self.space.max_stages
-        for partition in lane_partitions(devices, (microbatches,), blocks=self.blocks, max_stages=most, idle=False):
+        for partition in lane_partitions(
+            devices, (microbatches,), blocks=self.blocks, max_stages=most, idle=False
+        ):
             starts = (0, *partition.ends)
             stages = zip(starts, partition.ends, partition.devices, strict=False)
-            choices = tuple(self._choices(start, end, some, samples=samples) for start, end, some in stages)
-            trees, legal, unlike = prod(c.trees for c in choices), prod(c.legal for c in choices), prod(len(c.options) for c in choices)
+            choices = tuple(
+                self._choices(start, end, some, samples=samples) for start, end, some in stages
+            )
+            trees, legal, unlike = (
+                prod(c.trees for c in choices),
+                prod(c.legal for c in choices),
+                prod(len(c.options) for c in choices),
+            )
             every = num_orders(len(choices), microbatches)
             live = len(pipeline_orders(len(choices), microbatches)[0])
             enumerated += trees * every
             illegal += (trees - legal) * every + unlike * (every - live)
             first.append(sum(map(len, bounds)))
             parts.append((partition, choices))
-            bounds.append(shape_bounds(choices, microbatches, context=True, shards=bool(self.space.shards)).ravel())
+            bounds.append(
+                shape_bounds(
+                    choices, microbatches, context=True, shards=bool(self.space.shards)
+                ).ravel()
+            )
             orders.append(np.full(unlike, live, dtype=np.int64))
         return LaneShapes(
             enumerated=enumerated,
@@ -117,13 +138,28 @@ class LanePrices:
         return self.stages[key]
 
     def _priced(self, start: int, end: int, devices: Devices, *, samples: int) -> StageChoices:
-        """The trees of a stage, of those that are alike the first; on other devices of the same labels the same ones are kept."""
+        """The trees of a stage, of those that are alike the first; on other devices of the same
+        labels the same ones are kept.
+        """
         alone = replace(self.problem, job=replace(self.problem.job, global_batch=samples))
-        base, working = min(min(some) for some in devices if some), tuple(sorted(d for some in devices for d in some))
+        base, working = (
+            min(min(some) for some in devices if some),
+            tuple(sorted(d for some in devices for d in some)),
+        )
 
         def priced(tree: Node | int, working: Sequence[int] = working) -> StageOption | Illegal:
-            stage = stage_of_blocks(alone, first=start, end=end, tree=split_on(tree, devices), base=base)
-            return price_stage(alone, stage, first=start, end=end, microbatches=1, working=tuple(working), shards=self.space.shards)
+            stage = stage_of_blocks(
+                alone, first=start, end=end, tree=split_on(tree, devices), base=base
+            )
+            return price_stage(
+                alone,
+                stage,
+                first=start,
+                end=end,
+                microbatches=1,
+                working=tuple(working),
+                shards=self.space.shards,
+            )
 
         # What other lanes leave of cards and links tells trees apart, too.
         every = range(alone.cluster.num_devices)
@@ -136,20 +172,31 @@ class LanePrices:
         found: dict[Node | int, StageOption] = {}
         if like not in self.unlike:
             trees = tuple(stage_trees(devices, self.space))
-            found = {tree: option for tree in trees if isinstance(option := priced(tree), StageOption)}
+            found = {
+                tree: option for tree in trees if isinstance(option := priced(tree), StageOption)
+            }
             kept = {
                 (option.alike, lonely and beside(tree), contributions(alone, option.parts)): tree
                 for tree, option in reversed(found.items())
             }
             self.unlike[like] = len(trees), len(found), tuple(reversed(kept.values()))
         trees_of, legal, unlike = self.unlike[like]
-        options = tuple(option for tree in unlike if isinstance(option := found.get(tree) or priced(tree), StageOption))
+        options = tuple(
+            option
+            for tree in unlike
+            if isinstance(option := found.get(tree) or priced(tree), StageOption)
+        )
         assert len(options) == len(unlike), "devices of one label are alike"
         return StageChoices(trees=trees_of, legal=legal, options=options)
 
 
 def contributions(problem: Problem, parts: StageParts) -> object:
-    """What each device of a stage contributes to the gradient of each parameter: all that sums over lanes see of it."""
+    """What each device of a stage contributes to the gradient of each parameter: all that sums over
+    lanes see of it.
+    """
     places = parameter_places(((parts,),), model=problem.model)
     length = problem.job.sequence_length
-    return tuple((key, tuple(tuple(shares_of(place, base=parts.base, length=length)) for place in some)) for key, some in places.items())
+    return tuple(
+        (key, tuple(tuple(shares_of(place, base=parts.base, length=length)) for place in some))
+        for key, some in places.items()
+    )

@@ -1,4 +1,6 @@
-"""What one stage of a small plan may be: a tree on its devices, priced by the functions that price general plans."""
+"""What one stage of a small plan may be: a tree on its devices, priced by the functions that price
+general plans.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,20 @@ class StageOption:
     """One stage of a plan, priced. Equal only to itself.
 
     Args:
-        stage: as a plan says it. parts: resolved, as chunk 0. families, holdings: as `StageCosts` has them, of chunk 0.
-        forward, backward: picoseconds of a microbatch on each family. reduced: of the last bucket of its gradients. update: of the
-        optimizer, the slowest family. own_update: of it what depends on no other device, if states are not sharded. room: most
-        microbatches in flight that fit in every device's memory, at most all. alike: equal for options that cost the same in every plan.
-        leaves: a tensor-parallel group of it leaves its island, so that no stage of its plan has fused overlap (`cost.overlap`). plain: the
+        stage: as a plan says it.
+        parts: resolved, as chunk 0.
+        families, holdings: as `StageCosts` has them, of chunk 0.
+        forward, backward: picoseconds of a microbatch on each family.
+        reduced: of the last bucket of its gradients.
+        update: of the
+        optimizer, the slowest family.
+        own_update: of it what depends on no other device, if states are not sharded.
+        room: most
+        microbatches in flight that fit in every device's memory, at most all.
+        alike: equal for options that cost the same in every plan.
+        leaves: a tensor-parallel group of it leaves its island, so that no stage of its plan has
+            fused overlap (`cost.overlap`).
+        plain: the
         same stage without it; None: it is as it is here.
     """
 
@@ -88,16 +99,25 @@ def chain_items(problem: Problem) -> tuple[tuple[str, int], ...]:
     """(run, its number of blocks) of the model's chain.
 
     Raises:
-        StrategyError: the blocks are no chain, or share weights (rules ``search.chain``, ``search.tied``): this search leaves both out.
+        StrategyError: the blocks are no chain, or share weights (rules ``search.chain``,
+        ``search.tied``): this search leaves both out.
     """
     runs = problem.model.runs
     for before, run in zip((None, *runs), runs, strict=False):
         if run.inputs != (() if before is None else (before.name,)):
             raise StrategyError(
-                f"{run.name} does not follow the block before it alone", hint="this search cuts chains only", rule="search.chain"
+                f"{run.name} does not follow the block before it alone",
+                hint="this search cuts chains only",
+                rule="search.chain",
             )
-    if any(p.tied_to for block in problem.model.blocks for o in block.operators for p in o.parameters):
-        raise StrategyError("weights are shared between blocks", hint="this search prices stages one by one", rule="search.tied")
+    if any(
+        p.tied_to for block in problem.model.blocks for o in block.operators for p in o.parameters
+    ):
+        raise StrategyError(
+            "weights are shared between blocks",
+            hint="this search prices stages one by one",
+            rule="search.tied",
+        )
     return tuple((run.name, run.count) for run in runs)
 
 
@@ -121,47 +141,92 @@ def operators_between(problem: Problem, first: int, end: int) -> tuple[Operator,
     """Operators of blocks first .. end - 1 of the chain."""
     names = {item.name for item in items_between(problem, first, end)}
     model = problem.model
-    return tuple(o for run in model.runs if run.name in names for o in model.blocks[run.block].operators)
+    return tuple(
+        o for run in model.runs if run.name in names for o in model.blocks[run.block].operators
+    )
 
 
 def capacities(cluster: Cluster) -> tuple[int, ...]:
     """Bytes of each device."""
-    return tuple(g.kind.accelerator.memory_bytes for g in cluster.groups for _ in range(g.count * g.kind.num_devices))
+    return tuple(
+        g.kind.accelerator.memory_bytes
+        for g in cluster.groups
+        for _ in range(g.count * g.kind.num_devices)
+    )
 
 
-def stage_of_blocks(problem: Problem, *, first: int, end: int, tree: Split | None, base: int) -> Stage:
+def stage_of_blocks(
+    problem: Problem, *, first: int, end: int, tree: Split | None, base: int
+) -> Stage:
     """Blocks first .. end - 1 of the chain under one tree that begins at device `base`."""
     operators = operators_between(problem, first, end)
-    return Stage(items=items_between(problem, first, end), base=base, placements=tree_placements(tree, operators))
+    return Stage(
+        items=items_between(problem, first, end),
+        base=base,
+        placements=tree_placements(tree, operators),
+    )
 
 
 def price_stage(
-    problem: Problem, stage: Stage, *, first: int, end: int, microbatches: int, working: tuple[int, ...], shards: tuple[Shards, ...] = ()
+    problem: Problem,
+    stage: Stage,
+    *,
+    first: int,
+    end: int,
+    microbatches: int,
+    working: tuple[int, ...],
+    shards: tuple[Shards, ...] = (),
 ) -> StageOption | Illegal:
     """Price one stage of blocks first .. end - 1, whatever the other stages (on other devices) are.
 
     Args:
-        microbatches: that the global batch is cut into. working: devices of all stages, by number.
+        microbatches: that the global batch is cut into.
+        working: devices of all stages, by number.
     """
-    plan, chunk = _around(problem, stage, first=first, end=end, microbatches=microbatches, shards=shards)
+    plan, chunk = _around(
+        problem, stage, first=first, end=end, microbatches=microbatches, shards=shards
+    )
     path = f"lane {LANE} / stage {chunk}"
-    violations = verify(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
-    broken = next((v for v in violations if not v.path.startswith(f"lane {LANE} / stage") or f"{v.path} ".startswith(f"{path} ")), None)
+    violations = verify(
+        plan,
+        model=problem.model,
+        global_batch=problem.job.global_batch,
+        seq_len=problem.job.sequence_length,
+    )
+    broken = next(
+        (
+            v
+            for v in violations
+            if not v.path.startswith(f"lane {LANE} / stage") or f"{v.path} ".startswith(f"{path} ")
+        ),
+        None,
+    )
     if broken is not None:
         return Illegal(rule=broken.rule)
     try:
         # One family a device: which devices are alike depends on the stages around.
         parts = replace(plan_stages(plan, model=problem.model, unfolded=True)[0][chunk], chunk=0)
         islands = plan_units(problem)[0]
-        holdings = plan_holdings(((parts,),), model=problem.model, length=problem.job.sequence_length, islands=islands)
-        found = _option(problem, plan, stage, parts, holdings, microbatches=microbatches, working=working)
+        holdings = plan_holdings(
+            ((parts,),), model=problem.model, length=problem.job.sequence_length, islands=islands
+        )
+        found = _option(
+            problem, plan, stage, parts, holdings, microbatches=microbatches, working=working
+        )
         if not _has_islands(problem) or (apart := without_fused_overlap(problem)) is problem:
             return found
-        plain = _option(apart, plan, stage, parts, holdings, microbatches=microbatches, working=working)
+        plain = _option(
+            apart, plan, stage, parts, holdings, microbatches=microbatches, working=working
+        )
     except StrategyError as error:
         return Illegal(rule=error.rule or "lower")
     leaves = with_overlap_of(problem, (parts,)) is not problem
-    return replace(plain if leaves else found, plain=plain, leaves=leaves, alike=(leaves, found.alike, plain.alike))
+    return replace(
+        plain if leaves else found,
+        plain=plain,
+        leaves=leaves,
+        alike=(leaves, found.alike, plain.alike),
+    )
 
 
 def together(options: tuple[StageOption, ...]) -> tuple[StageOption, ...]:
@@ -177,17 +242,39 @@ def _has_islands(problem: Problem) -> bool:
 
 
 def _option(
-    problem: Problem, plan: Plan, stage: Stage, parts: StageParts, holdings: Holdings, *, microbatches: int, working: tuple[int, ...]
+    problem: Problem,
+    plan: Plan,
+    stage: Stage,
+    parts: StageParts,
+    holdings: Holdings,
+    *,
+    microbatches: int,
+    working: tuple[int, ...],
 ) -> StageOption:
     """A stage of a legal plan, priced."""
-    # A stage's costs depend on the others by whether there are any (a pipeline's communicator), by who sums the norm and who shares cards.
+    # A stage's costs depend on the others by whether there are any (a pipeline's communicator), by
+    # who sums the norm and who shares cards.
     problem = working_problem(problem, working)
-    shape = Shape(devices=DeviceList.of(working), sets=1 if len(parts.devices) == len(working) else 2)
-    families = tuple(family_costs(problem, plan, parts, index, holdings=holdings, shape=shape) for index in range(len(parts.families)))
-    costs = StageCosts.of(problem, plan, ((parts,),), {(0, 0, i): cost for i, cost in enumerate(families)}, sharing(parts, holdings))
+    shape = Shape(
+        devices=DeviceList.of(working), sets=1 if len(parts.devices) == len(working) else 2
+    )
+    families = tuple(
+        family_costs(problem, plan, parts, index, holdings=holdings, shape=shape)
+        for index in range(len(parts.families))
+    )
+    costs = StageCosts.of(
+        problem,
+        plan,
+        ((parts,),),
+        {(0, 0, i): cost for i, cost in enumerate(families)},
+        sharing(parts, holdings),
+    )
     numbers = range(len(families))
     steps = [costs.step(0, 0, i) for i in numbers]
-    update = [float(s.optimizer_s[0]) - float(s.update_s[0]) + float(s.update_s[0] + s.after_s[0]) for s in steps]
+    update = [
+        float(s.optimizer_s[0]) - float(s.update_s[0]) + float(s.update_s[0] + s.after_s[0])
+        for s in steps
+    ]
     pieces = costs.pieces[0, 0]
     reduced = picoseconds(np.array([float(s.reduce_s[0]) for s in steps]))
     return StageOption(
@@ -205,37 +292,76 @@ def _option(
     )
 
 
-def _around(problem: Problem, stage: Stage, *, first: int, end: int, microbatches: int, shards: tuple[Shards, ...]) -> tuple[Plan, int]:
+def _around(
+    problem: Problem,
+    stage: Stage,
+    *,
+    first: int,
+    end: int,
+    microbatches: int,
+    shards: tuple[Shards, ...],
+) -> tuple[Plan, int]:
     """A plan with this stage, all else being on its first device; and the stage's number."""
     blocks = chain_blocks(problem)
-    before = () if not first else (stage_of_blocks(problem, first=0, end=first, tree=None, base=stage.base),)
-    after = () if end == blocks else (stage_of_blocks(problem, first=end, end=blocks, tree=None, base=stage.base),)
-    lane = Lane(name=LANE, samples=problem.job.global_batch, microbatches=microbatches, stages=(*before, stage, *after))
+    before = (
+        ()
+        if not first
+        else (stage_of_blocks(problem, first=0, end=first, tree=None, base=stage.base),)
+    )
+    after = (
+        ()
+        if end == blocks
+        else (stage_of_blocks(problem, first=end, end=blocks, tree=None, base=stage.base),)
+    )
+    lane = Lane(
+        name=LANE,
+        samples=problem.job.global_batch,
+        microbatches=microbatches,
+        stages=(*before, stage, *after),
+    )
     order = Named(schedule=TABLE_SEARCH, lanes=(LANE,))
-    return Plan(devices=problem.cluster.num_devices, lanes=(lane,), orders=(order,), shards=shards), len(before)
+    return Plan(
+        devices=problem.cluster.num_devices, lanes=(lane,), orders=(order,), shards=shards
+    ), len(before)
 
 
-def _room(problem: Problem, plan: Plan, costs: StageCosts, parts: StageParts, *, microbatches: int) -> int:
-    """Most microbatches in flight under which no family's peak exceeds its devices' memory, nor what the stage offloads its nodes'; 0 = not
-    even one.
+def _room(
+    problem: Problem, plan: Plan, costs: StageCosts, parts: StageParts, *, microbatches: int
+) -> int:
+    """Most microbatches in flight under which no family's peak exceeds its devices' memory, nor
+    what the stage offloads its nodes'; 0 = not even one.
     """
     capacity = capacities(problem.cluster)
     alone = replace(plan, lanes=(replace(plan.lanes[0], stages=plan.lanes[0].stages[:1]),))
     rows = flight_rows((parts.devices,), microbatches, flying=microbatches)
     classes = device_classes(((parts,),), rows)
-    shape = TaskShape(tied={}, pieces={}, coupled={}, holders={}, gathers=False, blocking=False, reduces_last=False)
-    program = lower_plan(alone, stages=((parts,),), rows=rows, classes=classes, edges=(), shape=shape)
+    shape = TaskShape(
+        tied={},
+        pieces={},
+        coupled={},
+        holders={},
+        gathers=False,
+        blocking=False,
+        reduces_last=False,
+    )
+    program = lower_plan(
+        alone, stages=((parts,),), rows=rows, classes=classes, edges=(), shape=shape
+    )
     for flying in range(microbatches, 0, -1):
         flown = replace(program, rows=flight_rows((parts.devices,), microbatches, flying=flying))
         memory = plan_memory(problem, flown, costs)
         hosts = host_memory(problem, flown, costs)
-        if all(m.reserved <= capacity[c.devices[0]] for m, c in zip(memory, classes, strict=True)) and not any(h.lacking for h in hosts):
+        if all(
+            m.reserved <= capacity[c.devices[0]] for m, c in zip(memory, classes, strict=True)
+        ) and not any(h.lacking for h in hosts):
             return flying
     return 0
 
 
 def flights(microbatches: int, flying: int) -> list[tuple[int, int]]:
-    """(kind, microbatch) of a row: `flying` forwards, then a backward and a forward in turns, then the other backwards."""
+    """(kind, microbatch) of a row: `flying` forwards, then a backward and a forward in turns, then
+    the other backwards.
+    """
     row = [(F, k) for k in range(flying)]
     for k in range(microbatches):
         row.append((B, k))
@@ -248,7 +374,9 @@ def flight_rows(devices: tuple[DeviceList, ...], microbatches: int, *, flying: i
     """One row of `flights` of every stage (given its devices)."""
     row = flights(microbatches, flying)
     turn = sorted(range(len(devices)), key=lambda stage: devices[stage][0])
-    kind, microbatch = (np.tile(np.array(column), len(devices)) for column in zip(*row, strict=True))
+    kind, microbatch = (
+        np.tile(np.array(column), len(devices)) for column in zip(*row, strict=True)
+    )
     zero = np.zeros(len(kind), dtype=np.int32)
     return ActionRows(
         devices=tuple(devices[stage] for stage in turn),
@@ -261,14 +389,24 @@ def flight_rows(devices: tuple[DeviceList, ...], microbatches: int, *, flying: i
     )
 
 
-def _alike(problem: Problem, parts: StageParts, families: tuple[FamilyCosts, ...], holdings: Holdings) -> object:
-    """What every plan sees of a stage: costs of its families, who sums with whom, and where its input and output lie."""
+def _alike(
+    problem: Problem, parts: StageParts, families: tuple[FamilyCosts, ...], holdings: Holdings
+) -> object:
+    """What every plan sees of a stage: costs of its families, who sums with whom, and where its
+    input and output lie.
+    """
     width, length = problem.model.hidden, problem.job.sequence_length
     ends = (
         border_layout(parts.segments[0], width=width, length=length, out=False),
         border_layout(parts.segments[-1], width=width, length=length, out=True),
     )
-    return parts.base, parts.families, ends, _exact(families), tuple(sorted(holdings.items(), key=lambda item: item[0]))
+    return (
+        parts.base,
+        parts.families,
+        ends,
+        _exact(families),
+        tuple(sorted(holdings.items(), key=lambda item: item[0])),
+    )
 
 
 def _exact(value: object) -> object:

@@ -1,10 +1,12 @@
 """All static orders of a pipeline of disjoint stages, and what a shape costs under each of them.
 
-A stage's order is when it runs a forward and when a backward; microbatches keep their number's order in both. This loses nothing: let any
-orders of all stages be given with their times. Rename on each stage the microbatch of the k-th forward to k, and of the k-th backward to
-k. All start times may stay, since k forwards (backwards) started on a stage need k distinct ones finished where they come from, so the
-k-th finish there is early enough; kinds stand where they stood, so memory is the same. This holds for actions of one length for all
-microbatches and uncontended links; that contention does not change it is tested, not proven.
+A stage's order is when it runs a forward and when a backward; microbatches keep their number's
+order in both. This loses nothing: let any orders of all stages be given with their times. Rename on
+each stage the microbatch of the k-th forward to k, and of the k-th backward to k. All start times
+may stay, since k forwards (backwards) started on a stage need k distinct ones finished where they
+come from, so the k-th finish there is early enough; kinds stand where they stood, so memory is the
+same. This holds for actions of one length for all microbatches and uncontended links; that
+contention does not change it is tested, not proven.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ MAX_ORDERS = 1_000_000
 
 @lru_cache(maxsize=64)
 def stage_orders(microbatches: int) -> tuple[tuple[int, ...], ...]:
-    """Every order of one stage: 0 .. m - 1 the forwards, m .. 2 m - 1 the backwards; a microbatch's backward after its forward."""
+    """Every order of one stage: 0 .. m - 1 the forwards, m .. 2 m - 1 the backwards; a microbatch's
+    backward after its forward.
+    """
     found: list[tuple[int, ...]] = []
 
     def walk(done: tuple[int, ...], forwards: int, backwards: int) -> None:
@@ -65,7 +69,11 @@ def pipeline_orders(stages: int, microbatches: int) -> tuple[IntArray, IntArray]
             rule="search.orders",
         )
     peak = [in_flight(order, microbatches) for order in own]
-    live = [chosen for chosen in product(range(len(own)), repeat=stages) if _runs([own[i] for i in chosen], microbatches)]
+    live = [
+        chosen
+        for chosen in product(range(len(own)), repeat=stages)
+        if _runs([own[i] for i in chosen], microbatches)
+    ]
     actions = np.array([[own[i] for i in chosen] for chosen in live], dtype=np.int64)
     return actions, np.array([[peak[i] for i in chosen] for chosen in live], dtype=np.int64)
 
@@ -97,9 +105,18 @@ def _runs(orders: list[tuple[int, ...]], microbatches: int) -> bool:
 
 @compiled
 def _links(
-    base: IntArray, order: IntArray, stage_of: IntArray, coupled: BoolArray, first: IntArray, last: IntArray, send: IntArray, blocking: bool
+    base: IntArray,
+    order: IntArray,
+    stage_of: IntArray,
+    coupled: BoolArray,
+    first: IntArray,
+    last: IntArray,
+    send: IntArray,
+    blocking: bool,
 ) -> IntArray:
-    """The links of a shape under one order of each stage (ended by -1 where it has fewer actions than others), (links, 2)."""
+    """The links of a shape under one order of each stage (ended by -1 where it has fewer actions
+    than others), (links, 2).
+    """
     classes, actions = first.shape
     found = np.empty((base.shape[0] + 2 * classes * classes * actions, 2), np.int64)
     count = base.shape[0]
@@ -140,7 +157,22 @@ def _contended(
     start, finish, arrival, key = wide[0, : work.size], wide[1, : work.size], wide[2], wide[3]
     waiting, done, arriving, item, spare = narrow[0], narrow[1], narrow[2], narrow[3], narrow[4]
     inputs = work, indegree, successor_start, successor, use_start, use_resource, use_weight
-    run_events(*inputs, start, finish, waiting, done, arrival, arriving, key, item, spare, slots, loads, changed, uses)
+    run_events(
+        *inputs,
+        start,
+        finish,
+        waiting,
+        done,
+        arrival,
+        arriving,
+        key,
+        item,
+        spare,
+        slots,
+        loads,
+        changed,
+        uses,
+    )
     return finish
 
 
@@ -177,7 +209,9 @@ def finish_times(
             after[place[links[link, 0]]] = links[link, 1]
             place[links[link, 0]] += 1
         if contended:
-            finish = _contended(work, indegree, start, after, use_start, use_resource, use_weight, num_resources)
+            finish = _contended(
+                work, indegree, start, after, use_start, use_resource, use_weight, num_resources
+            )
         else:
             _, finish = longest_path(work, indegree, start, after)
         result[number] = finish.max() if finish.min() >= 0 else -1

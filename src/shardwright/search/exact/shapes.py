@@ -1,4 +1,6 @@
-"""A shape: a plan but for its order. Its tasks are laid once, by the functions that lower every plan; orders change only a few links."""
+"""A shape: a plan but for its order. Its tasks are laid once, by the functions that lower every
+plan; orders change only a few links.
+"""
 
 from __future__ import annotations
 
@@ -37,45 +39,80 @@ def plan_of_stages(
         order: (stages, 2 m) actions; None = a table yet to be found.
     """
     lane = lane_of(LANE, options, samples=problem.job.global_batch, microbatches=microbatches)
-    found = Named(schedule=TABLE_SEARCH, lanes=(LANE,)) if order is None else table_of(lane, options, order)
+    found = (
+        Named(schedule=TABLE_SEARCH, lanes=(LANE,))
+        if order is None
+        else table_of(lane, options, order)
+    )
     return Plan(devices=problem.cluster.num_devices, lanes=(lane,), orders=(found,), shards=shards)
 
 
-def lane_of(name: str, options: tuple[StageOption, ...], *, samples: int, microbatches: int) -> Lane:
+def lane_of(
+    name: str, options: tuple[StageOption, ...], *, samples: int, microbatches: int
+) -> Lane:
     """A lane of these stages."""
-    return Lane(name=name, samples=samples, microbatches=microbatches, stages=tuple(o.stage for o in options))
+    return Lane(
+        name=name,
+        samples=samples,
+        microbatches=microbatches,
+        stages=tuple(o.stage for o in options),
+    )
 
 
 def table_of(lane: Lane, options: tuple[StageOption, ...], order: IntArray) -> Table:
-    """The order of a lane; `order`: (stages, 2 m) actions, or more of which those behind are of no meaning."""
+    """The order of a lane; `order`: (stages, 2 m) actions, or more of which those behind are of no
+    meaning.
+    """
     microbatches = lane.microbatches or 1
     rows = [
-        (option.parts.devices[0], tuple(_action(chunk, int(code), microbatches) for code in order[chunk, : 2 * microbatches]))
+        (
+            option.parts.devices[0],
+            tuple(
+                _action(chunk, int(code), microbatches) for code in order[chunk, : 2 * microbatches]
+            ),
+        )
         for chunk, option in enumerate(options)
     ]
     return Table(lanes=(lane.name,), rows=tuple(sorted(rows)))
 
 
 def _action(chunk: int, code: int, microbatches: int) -> Action:
-    return Action(chunk=chunk, kind=Kind.F if code < microbatches else Kind.B, microbatch=code % microbatches)
+    return Action(
+        chunk=chunk, kind=Kind.F if code < microbatches else Kind.B, microbatch=code % microbatches
+    )
 
 
 def shape_tasks(
-    problem: Problem, options: tuple[StageOption, ...], *, microbatches: int, shards: tuple[Shards, ...] = (), messages: Messages
+    problem: Problem,
+    options: tuple[StageOption, ...],
+    *,
+    microbatches: int,
+    shards: tuple[Shards, ...] = (),
+    messages: Messages,
 ) -> ShapeTasks:
     """Lower the plan of these stages, and take out what its order puts in.
 
     Args:
-        options: as they are `together`. messages: edges already derived; new ones are added.
+        options: as they are `together`.
+        messages: edges already derived; new ones are added.
     """
-    program, costs, blocking = _lowered(problem, options, microbatches=microbatches, shards=shards, messages=messages)
+    program, costs, blocking = _lowered(
+        problem, options, microbatches=microbatches, shards=shards, messages=messages
+    )
     return tasks_of_shape(problem, program, costs, blocking=blocking)
 
 
 def _lowered(
-    problem: Problem, options: tuple[StageOption, ...], *, microbatches: int, shards: tuple[Shards, ...], messages: Messages
+    problem: Problem,
+    options: tuple[StageOption, ...],
+    *,
+    microbatches: int,
+    shards: tuple[Shards, ...],
+    messages: Messages,
 ) -> tuple[Program, StageCosts, bool]:
-    """The Program under the order that runs all forwards first, its costs, and whether sends hold up their sender."""
+    """The Program under the order that runs all forwards first, its costs, and whether sends hold
+    up their sender.
+    """
     plan = plan_of_stages(problem, options, microbatches=microbatches, shards=shards)
     stages = tuple(replace(option.parts, chunk=chunk) for chunk, option in enumerate(options))
     families: dict[tuple[int, int, int], FamilyCosts] = {}
@@ -83,7 +120,10 @@ def _lowered(
     for chunk, option in enumerate(options):
         families |= {(0, chunk, index): cost for index, cost in enumerate(option.families)}
         own = sharing(replace(option.parts, chunk=chunk), option.holdings)
-        shared += [(key, h, by, tuple((0, chunk, segment) for *_, segment in uses)) for key, h, by, uses in own]
+        shared += [
+            (key, h, by, tuple((0, chunk, segment) for *_, segment in uses))
+            for key, h, by, uses in own
+        ]
     costs = StageCosts.of(problem, plan, (stages,), families, shared)
     rows = flight_rows(tuple(s.devices for s in stages), microbatches, flying=microbatches)
     classes = device_classes((stages,), rows)
@@ -97,10 +137,16 @@ def _lowered(
         reduces_last=not problem.runtime.overlap_grad_reduce,
     )
     edges = tuple(_edge(problem, options, chunk, messages) for chunk in range(1, len(options)))
-    return lower_plan(plan, stages=(stages,), rows=rows, classes=classes, edges=edges, shape=shape), costs, shape.blocking
+    return (
+        lower_plan(plan, stages=(stages,), rows=rows, classes=classes, edges=edges, shape=shape),
+        costs,
+        shape.blocking,
+    )
 
 
-def _edge(problem: Problem, options: tuple[StageOption, ...], chunk: int, messages: Messages) -> LaneEdge:
+def _edge(
+    problem: Problem, options: tuple[StageOption, ...], chunk: int, messages: Messages
+) -> LaneEdge:
     """The edge into stage `chunk` from the one before it."""
     pair = options[chunk - 1], options[chunk]
     key = id(pair[0]), id(pair[1])

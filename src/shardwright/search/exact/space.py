@@ -1,4 +1,6 @@
-"""The declared space of the exact search: cuts, device sets, trees, microbatches and orders, all of them, up to symmetry."""
+"""The declared space of the exact search: cuts, device sets, trees, microbatches and orders, all of
+them, up to symmetry.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,20 @@ from shardwright.strategy.plan.plan import Shards
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactSpace:
-    """Every plan of a few lanes on disjoint sets of devices (devices may stay idle), each lane's stages contiguous cuts of the block chain.
+    """Every plan of a few lanes on disjoint sets of devices (devices may stay idle), each lane's
+    stages contiguous cuts of the block chain.
 
-    A stage runs under one tree (see `search.exact.trees`); every stage has any order of its forwards and backwards (see
-    `search.exact.orders`). Lanes share the batch by any numbers of microbatches of one size. Nothing is recomputed.
+    A stage runs under one tree (see `search.exact.trees`); every stage has any order of its
+    forwards and backwards (see `search.exact.orders`). Lanes share the batch by any numbers of
+    microbatches of one size. Nothing is recomputed.
 
     Args:
-        trees: of every stage. microbatches: numbers of them, of a lane. max_stages: most stages of a lane. shards: rules of every plan
-        (ZeRO). lanes: most of them.
+        trees: of every stage.
+        microbatches: numbers of them, of a lane.
+        max_stages: most stages of a lane.
+        shards: rules of every plan
+        (ZeRO).
+        lanes: most of them.
     """
 
     trees: TreeSpace = field(default_factory=TreeSpace)
@@ -41,21 +49,30 @@ class ExactSpace:
         dims = ",".join(dim.value for dim in self.trees.dims)
         weights = ",".join(f"{w}:1" for w in self.trees.weights)
         numbers = ",".join(map(str, self.microbatches))
-        lanes = f"lanes <= {self.lanes} on disjoint device sets, microbatches of one size shared among them; " if self.lanes > 1 else ""
+        lanes = (
+            f"lanes <= {self.lanes} on disjoint device sets, microbatches of one size shared among"
+            " them; "
+            if self.lanes > 1
+            else ""
+        )
         return (
-            f"{lanes}contiguous stages <= {self.max_stages} on disjoint device sets; trees over {dims}, weights {weights}, depth <= "
-            f"{self.trees.depth}; microbatches {numbers}; all static orders; nothing recomputed"
+            f"{lanes}contiguous stages <= {self.max_stages} on disjoint device sets; trees over"
+            f" {dims}, weights {weights}, depth <= {self.trees.depth}; microbatches {numbers}; all"
+            " static orders; nothing recomputed"
         )
 
 
 MOST_DEVICES, MOST_BLOCKS, MOST_MICROBATCHES, MOST_LANES = 4, 6, 3, 3
-"""Sizes up to which `exact_space` is searched: devices, blocks of the chain (embedding and head among them), microbatches and lanes."""
+"""Sizes up to which `exact_space` is searched: devices, blocks of the chain (embedding and head
+among them), microbatches and lanes."""
 MOST_DEVICES_OF_LANES = 6
-"""Devices up to which it is searched where there may be several lanes; of more than MOST_DEVICES a stage is cut once into equal parts."""
+"""Devices up to which it is searched where there may be several lanes; of more than MOST_DEVICES a
+stage is cut once into equal parts."""
 
 
 def exact_space(problem: Problem, *, blocks: int, lanes: int = 1) -> ExactSpace:
-    """The space of a small problem: every number of microbatches up to MOST_MICROBATCHES, which of one lane divides the global batch.
+    """The space of a small problem: every number of microbatches up to MOST_MICROBATCHES, which of
+    one lane divides the global batch.
 
     Raises:
         UsageError: the problem is too large for the enumeration; says the limits.
@@ -63,14 +80,20 @@ def exact_space(problem: Problem, *, blocks: int, lanes: int = 1) -> ExactSpace:
     devices = problem.cluster.num_devices
     most = MOST_DEVICES if lanes == 1 else MOST_DEVICES_OF_LANES
     if not 1 <= lanes <= MOST_LANES:
-        raise UsageError(f"--lanes {lanes}: the exact space has plans of 1 to {MOST_LANES} lanes", hint=f"--lanes {MOST_LANES} or fewer")
+        raise UsageError(
+            f"--lanes {lanes}: the exact space has plans of 1 to {MOST_LANES} lanes",
+            hint=f"--lanes {MOST_LANES} or fewer",
+        )
     if devices > most or blocks > MOST_BLOCKS:
         raise UsageError(
-            f"{blocks} blocks on {devices} devices are too many for the exact space: at most {MOST_BLOCKS} blocks (embedding and head "
-            f"among them), {most} devices, {MOST_MICROBATCHES} microbatches",
+            f"{blocks} blocks on {devices} devices are too many for the exact space: at most"
+            f" {MOST_BLOCKS} blocks (embedding and head among them), {most} devices,"
+            f" {MOST_MICROBATCHES} microbatches",
             hint="--space joint, or fewer --max-devices",
         )
-    numbers = tuple(m for m in range(1, MOST_MICROBATCHES + 1) if lanes > 1 or problem.job.global_batch % m == 0)
+    numbers = tuple(
+        m for m in range(1, MOST_MICROBATCHES + 1) if lanes > 1 or problem.job.global_batch % m == 0
+    )
     trees = TreeSpace(dims=(Dim.BATCH, Dim.WIDTH, Dim.HEADS, Dim.HIDDEN))
     if devices > MOST_DEVICES:
         trees = TreeSpace(dims=(Dim.BATCH, Dim.WIDTH), weights=(1,), depth=1)
@@ -79,10 +102,12 @@ def exact_space(problem: Problem, *, blocks: int, lanes: int = 1) -> ExactSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A part of the space: where the chain is cut and which devices each stage has. Left open: its trees and its order.
+    """A part of the space: where the chain is cut and which devices each stage has. Left open: its
+    trees and its order.
 
     Args:
-        ends: of each stage, the number of blocks up to its last one. devices: of each stage, by label.
+        ends: of each stage, the number of blocks up to its last one.
+        devices: of each stage, by label.
     """
 
     microbatches: int
@@ -96,9 +121,14 @@ class Partition:
 
 
 def device_labels(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
-    """Devices in classes that nothing tells apart: of one node, and on every level of the network in one unit or each alone in its own."""
+    """Devices in classes that nothing tells apart: of one node, and on every level of the network
+    in one unit or each alone in its own.
+    """
     devices = np.arange(cluster.num_devices)
-    nodes = np.repeat(np.arange(sum(g.count for g in cluster.groups)), [g.kind.num_devices for g in cluster.groups for _ in range(g.count)])
+    nodes = np.repeat(
+        np.arange(sum(g.count for g in cluster.groups)),
+        [g.kind.num_devices for g in cluster.groups for _ in range(g.count)],
+    )
     columns = [nodes]
     for level in units_of(cluster):
         unit = level.of(devices)
@@ -112,14 +142,26 @@ def device_labels(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
 def partitions(problem: Problem, space: ExactSpace, *, blocks: int) -> Iterator[Partition]:
     """Every partition of plans of one lane, up to the exchange of devices of one label.
 
-    Devices of a label are dealt to the stages by falling number of them there, ties to the earlier stage.
+    Devices of a label are dealt to the stages by falling number of them there, ties to the earlier
+    stage.
     """
     numbers = tuple(m for m in space.microbatches if problem.job.global_batch % m == 0)
-    return lane_partitions(device_labels(problem.cluster), numbers, blocks=blocks, max_stages=space.max_stages, idle=True)
+    return lane_partitions(
+        device_labels(problem.cluster),
+        numbers,
+        blocks=blocks,
+        max_stages=space.max_stages,
+        idle=True,
+    )
 
 
 def lane_partitions(
-    labels: tuple[tuple[int, ...], ...], microbatches: tuple[int, ...], *, blocks: int, max_stages: int, idle: bool
+    labels: tuple[tuple[int, ...], ...],
+    microbatches: tuple[int, ...],
+    *,
+    blocks: int,
+    max_stages: int,
+    idle: bool,
 ) -> Iterator[Partition]:
     """Every partition of a lane on devices of these labels; `idle`: not all of them need to work."""
     sizes = tuple(len(label) for label in labels)
@@ -131,7 +173,9 @@ def lane_partitions(
                     yield Partition(microbatches=number, ends=(*inner, blocks), devices=devices)
 
 
-def _counts(stages: int, sizes: tuple[int, ...], *, idle: bool) -> Iterator[tuple[tuple[int, ...], ...]]:
+def _counts(
+    stages: int, sizes: tuple[int, ...], *, idle: bool
+) -> Iterator[tuple[tuple[int, ...], ...]]:
     """(stages, labels) devices of each label for each stage, at least one a stage."""
     if not stages:
         if idle or not sum(sizes):
@@ -144,7 +188,9 @@ def _counts(stages: int, sizes: tuple[int, ...], *, idle: bool) -> Iterator[tupl
                 yield first, *rest
 
 
-def dealt(counts: tuple[tuple[int, ...], ...], labels: tuple[tuple[int, ...], ...]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+def dealt(
+    counts: tuple[tuple[int, ...], ...], labels: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """The devices of each of a few stages or lanes by label, given how many of each label it has."""
     found: list[list[tuple[int, ...]]] = [[() for _ in labels] for _ in counts]
     for number, label in enumerate(labels):

@@ -1,4 +1,6 @@
-"""Stages of a small plan on their devices: every tree priced, one of each set that cost the same; and bounds of shapes made of them."""
+"""Stages of a small plan on their devices: every tree priced, one of each set that cost the same;
+and bounds of shapes made of them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageChoices:
-    """Trees of one stage on its devices: all, legal ones, and one of each set of legal ones that are alike."""
+    """Trees of one stage on its devices: all, legal ones, and one of each set of legal ones that
+    are alike.
+    """
 
     trees: int
     legal: int
@@ -49,7 +53,13 @@ class StagePrices:
         )
 
     def _of(
-        self, start: int, end: int, devices: tuple[tuple[int, ...], ...], *, microbatches: int, working: tuple[int, ...]
+        self,
+        start: int,
+        end: int,
+        devices: tuple[tuple[int, ...], ...],
+        *,
+        microbatches: int,
+        working: tuple[int, ...],
     ) -> StageChoices:
         key = start, end, devices, microbatches, working
         if key not in self.known:
@@ -58,9 +68,17 @@ class StagePrices:
             base = min(device for some in devices for device in some)
             for tree in stage_trees(devices, self.space):
                 trees += 1
-                stage = stage_of_blocks(self.problem, first=start, end=end, tree=split_on(tree, devices), base=base)
+                stage = stage_of_blocks(
+                    self.problem, first=start, end=end, tree=split_on(tree, devices), base=base
+                )
                 found = price_stage(
-                    self.problem, stage, first=start, end=end, microbatches=microbatches, working=working, shards=self.space.shards
+                    self.problem,
+                    stage,
+                    first=start,
+                    end=end,
+                    microbatches=microbatches,
+                    working=working,
+                    shards=self.space.shards,
                 )
                 if isinstance(found, StageOption):
                     legal += 1
@@ -69,15 +87,22 @@ class StagePrices:
         return self.known[key]
 
 
-def shape_bounds(choices: tuple[StageChoices, ...], microbatches: int, *, context: bool = False, shards: bool = False) -> IntArray:
+def shape_bounds(
+    choices: tuple[StageChoices, ...],
+    microbatches: int,
+    *,
+    context: bool = False,
+    shards: bool = False,
+) -> IntArray:
     """A lower bound of each shape, picoseconds, one axis a stage.
 
-    max over stages of head + m (forward + backward) + max(last bucket, tail), head and tail being the forwards and backwards of the stages
-    before it on their fastest family; then the slowest update. Of copies the tail follows the fastest. Left out: messages.
+    max over stages of head + m (forward + backward) + max(last bucket, tail), head and tail being
+    the forwards and backwards of the stages before it on their fastest family; then the slowest
+    update. Of copies the tail follows the fastest. Left out: messages.
 
     Args:
-        context: there are other lanes, which may leave their islands too. Then sums, the norm and memory depend on them, and are left
-            out; with `shards` the update is too.
+        context: there are other lanes, which may leave their islands too. Then sums, the norm and
+            memory depend on them, and are left out; with `shards` the update is too.
     """
     shape = tuple(len(c.options) for c in choices)
     if 0 in shape:
@@ -86,24 +111,42 @@ def shape_bounds(choices: tuple[StageChoices, ...], microbatches: int, *, contex
     if not any(option.plain for c in choices for option in c.options):
         return found
     plain = _bounds(tuple(c.plain for c in choices), microbatches, context=context, shards=shards)
-    leaves = reduce(np.logical_or.outer, [np.array([option.leaves for option in c.options]) for c in choices])
+    leaves = reduce(
+        np.logical_or.outer, [np.array([option.leaves for option in c.options]) for c in choices]
+    )
     return np.where(leaves, plain, np.minimum(found, plain) if context else found)
 
 
-def _bounds(choices: tuple[StageChoices, ...], microbatches: int, *, context: bool, shards: bool) -> IntArray:
+def _bounds(
+    choices: tuple[StageChoices, ...], microbatches: int, *, context: bool, shards: bool
+) -> IntArray:
     """Of `shape_bounds`, the options being as they are."""
     stages, shape = len(choices), tuple(len(c.options) for c in choices)
 
     def along(stage: int, values: list[int]) -> IntArray:
-        return np.array(values, dtype=np.int64).reshape(tuple(-1 if axis == stage else 1 for axis in range(stages)))
+        return np.array(values, dtype=np.int64).reshape(
+            tuple(-1 if axis == stage else 1 for axis in range(stages))
+        )
 
     head, tail, bound, update = (np.zeros(shape, dtype=np.int64) for _ in range(4))
     fits = np.ones(shape, dtype=np.bool_)
     for stage, chosen in enumerate(choices):
         own = [microbatches * (o.forward + o.backward) for o in chosen.options]
-        reduced = along(stage, [int((w + (0 if context else o.reduced)).max()) for w, o in zip(own, chosen.options, strict=True)])
+        reduced = along(
+            stage,
+            [
+                int((w + (0 if context else o.reduced)).max())
+                for w, o in zip(own, chosen.options, strict=True)
+            ],
+        )
         # What copies compute is there as soon as one of them has it.
-        busy = along(stage, [int(w.min() if o.copies else w.max()) for w, o in zip(own, chosen.options, strict=True)])
+        busy = along(
+            stage,
+            [
+                int(w.min() if o.copies else w.max())
+                for w, o in zip(own, chosen.options, strict=True)
+            ],
+        )
         bound = np.maximum(bound, head + np.maximum(reduced, busy + tail))
         head = head + along(stage, [int(o.forward.min()) for o in chosen.options])
         tail = tail + along(stage, [int(o.backward.min()) for o in chosen.options])

@@ -1,4 +1,6 @@
-"""The tasks of a plan under no order yet: what its order puts into its Program is taken out, so that orders change only a few links."""
+"""The tasks of a plan under no order yet: what its order puts into its Program is taken out, so
+that orders change only a few links.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,14 @@ class ShapeTasks:
     """The tasks of a shape under no order yet. Its stages are numbered lane by lane.
 
     Args:
-        links: (links, 2) that hold under every order. stage_of: of each class of devices. coupled: (classes, classes) that start together.
-        first, last: (classes, 2 m) tasks of each action (forwards, then backwards; m: of the lane that has the most), or -1. send: likewise
-        the task that an action's sender is held up by, or -1. blocking: whether it is. work, use_start, use_resource, use_weight,
+        links: (links, 2) that hold under every order.
+        stage_of: of each class of devices.
+        coupled: (classes, classes) that start together.
+        first, last: (classes, 2 m) tasks of each action (forwards, then backwards; m: of the lane
+            that has the most), or -1.
+        send: likewise
+        the task that an action's sender is held up by, or -1.
+        blocking: whether it is. work, use_start, use_resource, use_weight,
         num_resources: as `simulator.kernel`.
     """
 
@@ -43,10 +50,12 @@ class ShapeTasks:
     num_resources: int
 
     def finish(self, orders: IntArray, *, contended: bool) -> IntArray:
-        """Picoseconds of the step (without jitter) under each order; uncontended: the longest path; -1: deadlock.
+        """Picoseconds of the step (without jitter) under each order; uncontended: the longest path;
+        -1: deadlock.
 
         Args:
-            orders: (orders, stages, 2 m) actions; -1 behind those of a lane with fewer microbatches than m.
+            orders: (orders, stages, 2 m) actions; -1 behind those of a lane with fewer microbatches
+                than m.
         """
         return finish_times(
             orders,
@@ -66,18 +75,25 @@ class ShapeTasks:
         )
 
 
-def tasks_of_shape(problem: Problem, program: Program, costs: StageCosts, *, blocking: bool) -> ShapeTasks:
+def tasks_of_shape(
+    problem: Problem, program: Program, costs: StageCosts, *, blocking: bool
+) -> ShapeTasks:
     """Take out of a Program what its order put in.
 
     Args:
-        program: of disjoint stages, each of which runs whole forwards and backwards in some order. blocking: sends hold up their sender.
+        program: of disjoint stages, each of which runs whole forwards and backwards in some order.
+        blocking: sends hold up their sender.
     """
-    work, _, successor_start, successor, use_start, use_resource, use_weight, num_resources = plan_kernel_tasks(problem, program, costs)
+    work, _, successor_start, successor, use_start, use_resource, use_weight, num_resources = (
+        plan_kernel_tasks(problem, program, costs)
+    )
     first, last, send = _places(program)
     source = np.repeat(np.arange(len(work)), np.diff(successor_start))
     links = np.stack([source, successor.astype(np.int64)], axis=1)
     own = [c.families[0] for c in program.classes]
-    stage_of = np.array([program.posts.first_stage[lane] + chunk for lane, chunk, _ in own], dtype=np.int64)
+    stage_of = np.array(
+        [program.posts.first_stage[lane] + chunk for lane, chunk, _ in own], dtype=np.int64
+    )
     same = stage_of[:, None] == stage_of[None, :]
     joined = [[family in costs.coupled[one] for *_, family in own] for one in own]
     return ShapeTasks(
@@ -100,7 +116,9 @@ def _places(program: Program) -> tuple[IntArray, IntArray, IntArray]:
     """(classes, 2 m) first and last task of each action, and the send that it ends in or -1."""
     instances, templates = program.instances, program.templates
     own = np.array([lane.microbatches or 0 for lane in program.plan.lanes], dtype=np.int64)
-    kind, klass, lane = (column[instances.template] for column in (templates.kind, templates.klass, templates.lane))
+    kind, klass, lane = (
+        column[instances.template] for column in (templates.kind, templates.klass, templates.lane)
+    )
     column = instances.microbatch + np.where(np.isin(kind, _BACK), own[lane], 0)
     tasks = np.arange(len(kind))
     first = np.full((len(program.classes), 2 * int(own.max())), len(kind), dtype=np.int64)
@@ -113,9 +131,13 @@ def _places(program: Program) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def _of_order(program: Program, links: IntArray, last: IntArray) -> BoolArray:
-    """Links that come from a row of the order: from a stage's action, or its send, to another action of that stage."""
+    """Links that come from a row of the order: from a stage's action, or its send, to another
+    action of that stage.
+    """
     instances, templates = program.instances, program.templates
-    kind, lane, chunk = (column[instances.template] for column in (templates.kind, templates.lane, templates.chunk))
+    kind, lane, chunk = (
+        column[instances.template] for column in (templates.kind, templates.lane, templates.chunk)
+    )
     acts = (instances.stream == int(Stream.COMPUTE)) & (kind <= int(TaskKind.R))
     sends = np.isin(kind, _SENDS)
     source, target = links[:, 0], links[:, 1]

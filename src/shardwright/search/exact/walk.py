@@ -1,4 +1,6 @@
-"""The walk of an exact search: shapes best first, and the orders of one shape by their longest paths."""
+"""The walk of an exact search: shapes best first, and the orders of one shape by their longest
+paths.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,26 @@ Progress = Callable[[str, int, int], None]
 
 
 def best_first(
-    bounds: FloatArray, look: Callable[[int], None], *, best: Best, floor: float, limit: Limit, words: str, progress: Progress | None
+    bounds: FloatArray,
+    look: Callable[[int], None],
+    *,
+    best: Best,
+    floor: float,
+    limit: Limit,
+    words: str,
+    progress: Progress | None,
 ) -> tuple[IntArray, float]:
     """Look at shapes in the order of their bounds, until none of the others can win or time is up.
 
     Args:
-        bounds: (shapes,) seconds that no order of a shape is below. look: renews `best` by the shape with that number.
-        floor: seconds that no member without a bound of its own is below. words: what is done, for `progress`.
+        bounds: (shapes,) seconds that no order of a shape is below.
+        look: renews `best` by the shape with that number.
+        floor: seconds that no member without a bound of its own is below.
+        words: what is done, for `progress`.
 
     Returns:
-        The shapes that nobody looked at, and the seconds that no member is below which nobody looked at; at least those of the best if
-        all were.
+        The shapes that nobody looked at, and the seconds that no member is below which nobody
+        looked at; at least those of the best if all were.
     """
     turn = np.argsort(bounds, kind="stable")
     for place, at in enumerate(turn):
@@ -36,7 +47,9 @@ def best_first(
             return turn[place:], min(floor, float(bounds[at]))
         look(int(at))
         if progress is not None:
-            said = standing(words, best_s=best.seconds, lower_s=min(floor, float(bounds[at])), limit=limit)
+            said = standing(
+                words, best_s=best.seconds, lower_s=min(floor, float(bounds[at])), limit=limit
+            )
             progress(said, place + 1, len(turn))
     return turn[:0], floor
 
@@ -54,7 +67,8 @@ def run_orders(
     """Longest paths of all orders of a shape, then the steps of those whose path is below the best.
 
     Args:
-        orders: (orders, stages, 2 m) actions, as `ShapeTasks.finish` takes them. jitter: factor on a step, of the devices that work.
+        orders: (orders, stages, 2 m) actions, as `ShapeTasks.finish` takes them.
+        jitter: factor on a step, of the devices that work.
         fits: the nodes of a plan have room for what it offloads, all stages together.
     """
     paths = tasks.finish(orders, contended=False) / PICOSECONDS_PER_SECOND * jitter
@@ -62,7 +76,11 @@ def run_orders(
         if paths[place] >= best.seconds:
             counts.bounded_b1 += 1
             continue
-        step = int(tasks.finish(orders[place : place + 1], contended=True)[0]) / PICOSECONDS_PER_SECOND * jitter
+        step = (
+            int(tasks.finish(orders[place : place + 1], contended=True)[0])
+            / PICOSECONDS_PER_SECOND
+            * jitter
+        )
         plan = plan_of(orders[place]) if step < best.seconds else None
         if plan is not None and not fits(plan):
             counts.infeasible += 1

@@ -1,7 +1,8 @@
-"""Best first over three tiers: a member waits under its best known lower bound and is refined when nothing stands before it.
+"""Best first over three tiers: a member waits under its best known lower bound and is refined when
+nothing stands before it.
 
-B0 of all; then B1 (and exact memory) of the first; then S. A member that comes up under its own S is the next best, certified in rank:
-everything else waits under a bound that is not smaller.
+B0 of all; then B1 (and exact memory) of the first; then S. A member that comes up under its own S
+is the next best, certified in rank: everything else waits under a bound that is not smaller.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Outcome:
     """What the refinement found.
 
     Args:
-        ranked: simulated members, best first, certified in this order. simulated, paths: how many reached S and B1.
+        ranked: simulated members, best first, certified in this order.
+        simulated, paths: how many reached S and B1.
         too_large: members whose exact peak exceeds the capacity, on a device or in host memory.
         lower_bound_s: no member that is not ranked is faster.
     """
@@ -70,7 +72,9 @@ class Outcome:
 
 
 def merged(one: Outcome, other: Outcome, *, top: int) -> Outcome:
-    """What both found of two parts of a space; of members as fast as each other, those of `one` first."""
+    """What both found of two parts of a space; of members as fast as each other, those of `one`
+    first.
+    """
     ranked = sorted([*one.ranked, *other.ranked], key=lambda s: s.step_time_s)[:top]
     return Outcome(
         ranked=ranked,
@@ -82,11 +86,16 @@ def merged(one: Outcome, other: Outcome, *, top: int) -> Outcome:
 
 
 class Refinement:
-    """The ranking of a set's members, which stops when something elsewhere may be better, and goes on from there."""
+    """The ranking of a set's members, which stops when something elsewhere may be better, and goes
+    on from there.
+    """
 
-    def __init__(self, problem: Problem, prepared: Prepared, bounds: FloatArray, *, capacity: float, top: int) -> None:
+    def __init__(
+        self, problem: Problem, prepared: Prepared, bounds: FloatArray, *, capacity: float, top: int
+    ) -> None:
         """Args:
-        bounds: B0 seconds of every member, inf = infeasible. capacity: bytes of a device. top: members to rank.
+        bounds: B0 seconds of every member, inf = infeasible. capacity: bytes of a device. top:
+        members to rank.
         """
         self.outcome = Outcome()
         self._problem, self._prepared, self._capacity, self._top = problem, prepared, capacity, top
@@ -101,14 +110,24 @@ class Refinement:
             return float("inf")
         return min(self._waiting.bound(), self._heap[0][0] if self._heap else float("inf"))
 
-    def run(self, limit: Limit, *, until: float = float("inf"), best_s: float = float("inf"), progress: Progress | None = None) -> None:
+    def run(
+        self,
+        limit: Limit,
+        *,
+        until: float = float("inf"),
+        best_s: float = float("inf"),
+        progress: Progress | None = None,
+    ) -> None:
         """Rank the best members under `until` seconds.
 
         Args:
-            limit: past it the best so far stands with its proven gap. best_s: of a plan found elsewhere.
+            limit: past it the best so far stands with its proven gap.
+            best_s: of a plan found elsewhere.
         """
         outcome, heap = self.outcome, self._heap
-        best_s = min([best_s, *(entry[3].step_time_s for entry in heap if isinstance(entry[3], Simulated))])
+        best_s = min(
+            [best_s, *(entry[3].step_time_s for entry in heap if isinstance(entry[3], Simulated))]
+        )
         while len(outcome.ranked) < self._top:
             outcome.lower_bound_s = self.least()
             if outcome.lower_bound_s >= until:
@@ -134,7 +153,9 @@ class Refinement:
         self.outcome.paths += 1
         problem, prepared = self._problem, self._prepared
         grid = member_grid(prepared.members, place)
-        seconds = member_path(problem, prepared, place, grid, step_costs(problem, grid, prepared.priced(place)))
+        seconds = member_path(
+            problem, prepared, place, grid, step_costs(problem, grid, prepared.priced(place))
+        )
         heapq.heappush(self._heap, (max(seconds, bound), _B1, place, grid))
 
 
@@ -169,8 +190,12 @@ class _Sorted:
         return self._batch.pop()
 
 
-def _advance(problem: Problem, heap: list[tuple[float, int, int, object]], capacity: float, outcome: Outcome) -> float:
-    """Simulate the first member of the heap, and keep it if its exact peak fits; or rank it if it is simulated. Seconds, inf = no fit."""
+def _advance(
+    problem: Problem, heap: list[tuple[float, int, int, object]], capacity: float, outcome: Outcome
+) -> float:
+    """Simulate the first member of the heap, and keep it if its exact peak fits; or rank it if it
+    is simulated. Seconds, inf = no fit.
+    """
     _, tier, place, held = heapq.heappop(heap)
     if tier == _S:
         assert isinstance(held, Simulated)

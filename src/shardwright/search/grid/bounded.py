@@ -32,7 +32,8 @@ class Bounded:
     """A space with B0 of every member, for searching and for tests of the bounds.
 
     Args:
-        seconds: lower bound of each member's step, inf where its memory cannot fit. memory: lower bound of its fullest rank, bytes.
+        seconds: lower bound of each member's step, inf where its memory cannot fit.
+        memory: lower bound of its fullest rank, bytes.
     """
 
     members: Members
@@ -46,8 +47,10 @@ class Crossed:
     """What a search keeps of a set of members that it looked at.
 
     Args:
-        space: with one value of each option. meshes: whose members they are.
-        num_members: legal and distinct ones. enumerated, illegal, duplicates, infeasible: counts.
+        space: with one value of each option.
+        meshes: whose members they are.
+        num_members: legal and distinct ones.
+        enumerated, illegal, duplicates, infeasible: counts.
         whole: the set itself, None where there was no room for it.
     """
 
@@ -67,11 +70,19 @@ class Crossed:
 
     def bounded(self, problem: Problem, facts: GridFacts, *, capacity: float) -> Bounded:
         """The set itself, bounded again if it was not kept."""
-        return self.whole or bound_space(under(problem, self.space.chosen), self.space, facts, capacity=capacity, meshes=self.meshes)
+        return self.whole or bound_space(
+            under(problem, self.space.chosen),
+            self.space,
+            facts,
+            capacity=capacity,
+            meshes=self.meshes,
+        )
 
 
 def crossed(space: Space, meshes: Meshes, bounded: Bounded, *, keep: bool) -> Crossed:
-    """What to keep of the members of `meshes` in `space`: their counts, and all of them if asked to `keep`."""
+    """What to keep of the members of `meshes` in `space`: their counts, and all of them if asked to
+    `keep`.
+    """
     members = bounded.members
     return Crossed(
         space=space,
@@ -86,12 +97,20 @@ def crossed(space: Space, meshes: Meshes, bounded: Bounded, *, keep: bool) -> Cr
 
 
 def bound_space(
-    problem: Problem, space: Space, facts: GridFacts, *, capacity: float, meshes: Meshes | None = None, until: float = math.inf
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    *,
+    capacity: float,
+    meshes: Meshes | None = None,
+    until: float = math.inf,
 ) -> Bounded:
     """Enumerate the members of `space` on all devices, or on some `meshes`, and bound them.
 
     Args:
-        capacity: bytes of a device. until: seconds; members whose groups lie unlike are looked at line by line where they may be faster.
+        capacity: bytes of a device.
+        until: seconds; members whose groups lie unlike are looked at line by line where they may be
+            faster.
     """
     members = enumerate_members(problem, space, facts, meshes=meshes)
     prepared = prepare(problem, members)
@@ -99,25 +118,38 @@ def bound_space(
     drop_over_hosts(problem, prepared, seconds)
     prepared = with_lines(problem, prepared, members.least_of(seconds) < until)
     if prepared.lines is not None:
-        raise_by_lines(problem, prepared, facts_of(problem, devices=space.devices, capacity=capacity), seconds)
+        raise_by_lines(
+            problem, prepared, facts_of(problem, devices=space.devices, capacity=capacity), seconds
+        )
     return Bounded(members=members, prepared=prepared, seconds=seconds, memory=memory)
 
 
-def smallest(problem: Problem, bounded: Bounded, *, enough: float = 0.0, most: float = math.inf) -> tuple[Grid, StageMemory] | None:
-    """The member with the least exact peak, and its fullest stage; None if the space has no members, or none of at most `most` bytes.
+def smallest(
+    problem: Problem, bounded: Bounded, *, enough: float = 0.0, most: float = math.inf
+) -> tuple[Grid, StageMemory] | None:
+    """The member with the least exact peak, and its fullest stage; None if the space has no
+    members, or none of at most `most` bytes.
 
-    Looks at members in order of their bound until none can be smaller, one needs no more than `enough` bytes, or MOST_EXACT were seen. With
-    `most`, of members that also fit the host memory of their nodes.
+    Looks at members in order of their bound until none can be smaller, one needs no more than
+    `enough` bytes, or MOST_EXACT were seen. With `most`, of members that also fit the host memory
+    of their nodes.
     """
     hosted = math.isfinite(most)
     best: tuple[Grid, StageMemory] | None = None
-    for place in _by_memory(bounded, np.isfinite(bounded.seconds) if hosted else np.ones(len(bounded.seconds), dtype=np.bool_)):
+    for place in _by_memory(
+        bounded,
+        np.isfinite(bounded.seconds) if hosted else np.ones(len(bounded.seconds), dtype=np.bool_),
+    ):
         bound = math.floor(bounded.memory[place])
-        if bound > most or (best is not None and (bound >= best[1].reserved or best[1].reserved <= enough)):
+        if bound > most or (
+            best is not None and (bound >= best[1].reserved or best[1].reserved <= enough)
+        ):
             break
         grid = member_grid(bounded.members, place)
         costs = step_costs(problem, grid, bounded.prepared.priced(place))
-        least = reserved_bytes(problem, order_table(grid, microbatches=microbatches_of(problem, grid)), costs).max()
+        least = reserved_bytes(
+            problem, order_table(grid, microbatches=microbatches_of(problem, grid)), costs
+        ).max()
         if least > most or (best is not None and least >= best[1].reserved):
             continue
         memory, hosts = footprint_of_grid(problem, grid)
@@ -129,8 +161,11 @@ def smallest(problem: Problem, bounded: Bounded, *, enough: float = 0.0, most: f
     return best
 
 
-def least_offloaded(problem: Problem, bounded: Bounded, *, most: float) -> tuple[Grid, HostMemory] | None:
-    """Of members of at most `most` bytes a device, the one whose nodes lack least host memory, and the node that lacks most.
+def least_offloaded(
+    problem: Problem, bounded: Bounded, *, most: float
+) -> tuple[Grid, HostMemory] | None:
+    """Of members of at most `most` bytes a device, the one whose nodes lack least host memory, and
+    the node that lacks most.
 
     None where there are no such members.
 

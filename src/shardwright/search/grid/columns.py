@@ -1,4 +1,6 @@
-"""Choices as columns: crossed with the values of one more axis, and left with those that keep the rules."""
+"""Choices as columns: crossed with the values of one more axis, and left with those that keep the
+rules.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,14 @@ Columns = dict[str, IntArray]
 
 
 def extended(columns: Columns, axis: str, values: Iterable[object], facts: GridFacts) -> Columns:
-    """Each row with each of the `values` of `axis`, without those that break a rule which now has all that it reads."""
+    """Each row with each of the `values` of `axis`, without those that break a rule which now has
+    all that it reads.
+    """
     listed = np.array(list(values))
     size = len(next(iter(columns.values())))
-    crossed = {name: np.repeat(column, len(listed)) for name, column in columns.items()} | {axis: np.tile(listed, size)}
+    crossed = {name: np.repeat(column, len(listed)) for name, column in columns.items()} | {
+        axis: np.tile(listed, size)
+    }
     return select(crossed, keeps(crossed, facts, judged=columns))
 
 
@@ -27,13 +33,17 @@ def select(columns: Columns, kept: BoolArray | IntArray | bool) -> Columns:
 
 
 def distinct(columns: Columns) -> tuple[Columns, IntArray]:
-    """The different rows in rising order, the first column first, and the place of each row among them."""
+    """The different rows in rising order, the first column first, and the place of each row among
+    them.
+    """
     first, row = first_of_each(columns)
     return {name: np.ascontiguousarray(column[first]) for name, column in columns.items()}, row
 
 
 def first_of_each(columns: Columns) -> tuple[IntArray, IntArray]:
-    """Where each different row of whole numbers from 0 on is met first, in rising order of the rows, and each row's place among these."""
+    """Where each different row of whole numbers from 0 on is met first, in rising order of the
+    rows, and each row's place among these.
+    """
     codes, count = _codes(columns)
     if count > _LARGEST_TABLE:
         _, first, row = np.unique(codes, return_index=True, return_inverse=True)

@@ -77,18 +77,37 @@ def search_and_answer(
 
     Args:
         limit: past it the best so far stands with its proven gap (`search.limit.limit_of`).
-        memory: bytes that the search may take for members. hints: see `infeasible.nothing_fits`; not where the error is caught.
+        memory: bytes that the search may take for members.
+        hints: see `infeasible.nothing_fits`; not where the error is caught.
 
     Raises:
-        OutOfTimeError: long past the limit there is no plan yet.
-        InfeasibleError: no member fits; names the tightest constraint, by how much it is missed, and changes that would fit.
+        OutOfTimeError: long past the limit there is no plan yet. InfeasibleError: no member fits;
+        names the tightest constraint, by how much it is missed, and changes that would fit.
     """
     if progress is not None:
         progress("load compiled kernels (the first run compiles them)", 0, 1)
     load_kernels()
     begun = time.monotonic()
-    searched = search(problem, space, facts, capacity=capacity, top=top, limit=limit, memory=memory, progress=progress)
-    answer = answer_of(problem, space, facts, searched, capacity=capacity, limit=limit, hints=hints, progress=progress)
+    searched = search(
+        problem,
+        space,
+        facts,
+        capacity=capacity,
+        top=top,
+        limit=limit,
+        memory=memory,
+        progress=progress,
+    )
+    answer = answer_of(
+        problem,
+        space,
+        facts,
+        searched,
+        capacity=capacity,
+        limit=limit,
+        hints=hints,
+        progress=progress,
+    )
     return replace(answer, search_time_s=time.monotonic() - begun), searched
 
 
@@ -106,13 +125,22 @@ def answer_of(
     """What a search found, certified; the seconds that it took are left out.
 
     Raises:
-        OutOfTimeError: the limit cut in before all members were looked at, and none was found. InfeasibleError: no member fits.
+        OutOfTimeError: the limit cut in before all members were looked at, and none was found.
+        InfeasibleError: no member fits.
     """
     ranked = searched.outcome.ranked
     if not ranked and any(np.isfinite(seconds).any() for _, seconds, _ in searched.left):
         raise out_of_time()
     if not ranked:
-        raise nothing_fits(problem, space, facts, tuple(searched.crossed), capacity=capacity, hints=hints, progress=progress)
+        raise nothing_fits(
+            problem,
+            space,
+            facts,
+            tuple(searched.crossed),
+            capacity=capacity,
+            hints=hints,
+            progress=progress,
+        )
     prediction = predict(problem, ranked[0].grid, ranked[0].result)
     return Answer(
         grid=ranked[0].grid,
@@ -129,8 +157,9 @@ class _Whole:
     """Members of meshes that were looked at as a whole, by fate.
 
     Args:
-        enumerated: combinations of axis values, of them illegal and duplicates. infeasible: distinct members of meshes without room for
-            any. bounded: the other distinct members.
+        enumerated: combinations of axis values, of them illegal and duplicates.
+        infeasible: distinct members of meshes without room for any.
+        bounded: the other distinct members.
     """
 
     enumerated: int = 0
@@ -141,7 +170,9 @@ class _Whole:
 
 
 def _whole(searched: Searched) -> _Whole:
-    """The members of the meshes that were not crossed: of those that are left, and of those that tell no part from the first."""
+    """The members of the meshes that were not crossed: of those that are left, and of those that
+    tell no part from the first.
+    """
     found = _Whole()
     for meshes, seconds, _ in searched.left:
         legal, distinct = int(meshes.columns["legal"].sum()), meshes.columns["distinct"]
@@ -161,21 +192,39 @@ def _whole(searched: Searched) -> _Whole:
 
 def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
     """Account for every member of `space` after a search that ranked at least one."""
-    parts, outcome, paired, whole = searched.crossed, searched.outcome, searched.paired, _whole(searched)
+    parts, outcome, paired, whole = (
+        searched.crossed,
+        searched.outcome,
+        searched.paired,
+        _whole(searched),
+    )
     unfit = sum(part.infeasible for part in paired) + whole.infeasible
     best = outcome.ranked[0].step_time_s
     infeasible = sum(part.infeasible for part in parts)
     refined = outcome.paths + outcome.too_large
-    lower, universal = min(outcome.lower_bound_s, best), 1.0 - universal_bound(problem, space.devices) / best
+    lower, universal = (
+        min(outcome.lower_bound_s, best),
+        1.0 - universal_bound(problem, space.devices) / best,
+    )
     assert_sound(best_s=best, lower_bound_s=lower, universal_gap=universal)
     return Certificate(
         space=space.text(),
         digest=space.digest(problem_text(problem)),
-        enumerated=sum(p.enumerated for p in parts) + sum(p.enumerated for p in paired) + whole.enumerated + searched.refused,
-        illegal=sum(p.illegal for p in parts) + sum(p.illegal for p in paired) + whole.illegal + searched.refused,
+        enumerated=sum(p.enumerated for p in parts)
+        + sum(p.enumerated for p in paired)
+        + whole.enumerated
+        + searched.refused,
+        illegal=sum(p.illegal for p in parts)
+        + sum(p.illegal for p in paired)
+        + whole.illegal
+        + searched.refused,
         duplicates=sum(part.duplicates for part in parts) + whole.duplicates,
         infeasible=infeasible + outcome.too_large + unfit,
-        bounded_b0=sum(part.num_members for part in parts) - infeasible - refined + whole.bounded + sum(p.bounded_b0 for p in paired),
+        bounded_b0=sum(part.num_members for part in parts)
+        - infeasible
+        - refined
+        + whole.bounded
+        + sum(p.bounded_b0 for p in paired),
         bounded_b1=outcome.paths - outcome.simulated + sum(part.bounded_b1 for part in paired),
         simulated=outcome.simulated + sum(part.simulated for part in paired),
         best_s=best,
@@ -183,7 +232,10 @@ def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
         gap=(best - lower) / best,
         optimal=outcome.certified,
         universal_gap=universal,
-        infeasible_by_reason=(("memory bound", infeasible + unfit), ("simulated memory", outcome.too_large)),
+        infeasible_by_reason=(
+            ("memory bound", infeasible + unfit),
+            ("simulated memory", outcome.too_large),
+        ),
     )
 
 
@@ -200,11 +252,16 @@ def _text_of(known: Same[Problem]) -> str:
 
 def _alternative(best: Prediction, other: Simulated) -> Alternative:
     here, there = dict(best.breakdown_s), dict(breakdown(other.result))
-    changes = sorted(((name, there.get(name, 0.0) - here.get(name, 0.0)) for name in here | there), key=lambda x: -abs(x[1]))
+    changes = sorted(
+        ((name, there.get(name, 0.0) - here.get(name, 0.0)) for name in here | there),
+        key=lambda x: -abs(x[1]),
+    )
     return Alternative(
         grid=other.grid,
         step_time_s=other.step_time_s,
         allocated_bytes=max(m.allocated for m in other.result.memory),
-        changes=tuple((name, value) for name, value in changes if abs(value) > 1e-4 * other.step_time_s)[:CHANGES],
+        changes=tuple(
+            (name, value) for name, value in changes if abs(value) > 1e-4 * other.step_time_s
+        )[:CHANGES],
         indistinguishable=other.step_time_s <= best.interval_s[1],
     )

@@ -1,4 +1,6 @@
-"""Lower bounds of the host memory that members of a set need: what all devices offload, against what all nodes have."""
+"""Lower bounds of the host memory that members of a set need: what all devices offload, against
+what all nodes have.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,21 @@ _ROUNDED = 8.0
 
 
 def drop_over_hosts(problem: Problem, prepared: Prepared, seconds: FloatArray) -> None:
-    """Set to inf the `seconds` of members whose offloaded model states alone exceed the host memory of the nodes that they use.
+    """Set to inf the `seconds` of members whose offloaded model states alone exceed the host memory
+    of the nodes that they use.
 
         devices a stage x sum of blocks x (elements / shard) x bytes an element  >  nodes x host memory of a node
 
-    Some node needs the mean of all or more, so a member whose sum is larger than all nodes together has a node that it does not fit in.
-    Leaves out offloaded activations and what stages hold unlike each other: both only add.
+    Some node needs the mean of all or more, so a member whose sum is larger than all nodes together
+    has a node that it does not fit in. Leaves out offloaded activations and what stages hold unlike
+    each other: both only add.
     """
     offloads = prepared.members.inner.choices.offload
     if not len(seconds) or not (offloads.any() or problem.runtime.parameters_on_host):
         return
-    room = _room(problem.cluster, prepared.members.meshes.devices)[prepared.members.outers.columns["mesh"]]
+    room = _room(problem.cluster, prepared.members.meshes.devices)[
+        prepared.members.outers.columns["mesh"]
+    ]
     if np.isinf(room).all():
         return
     least, of_option = _least_bytes(problem, prepared)
@@ -35,16 +41,26 @@ def drop_over_hosts(problem: Problem, prepared: Prepared, seconds: FloatArray) -
 
 
 def excess_over_hosts(problem: Problem, prepared: Prepared) -> FloatArray:
-    """(members,) bytes by which what all devices offload exceeds the host memory of all nodes at least; negative = it does not."""
-    room = _room(problem.cluster, prepared.members.meshes.devices)[prepared.members.outers.columns["mesh"]]
+    """(members,) bytes by which what all devices offload exceeds the host memory of all nodes at
+    least; negative = it does not.
+    """
+    room = _room(problem.cluster, prepared.members.meshes.devices)[
+        prepared.members.outers.columns["mesh"]
+    ]
     least, of_option = _least_bytes(problem, prepared)
     result: FloatArray = _by_member(prepared, least - room[:, None], of_option)
     return result
 
 
 def _room(cluster: Cluster, devices: IntArray) -> FloatArray:
-    """(n,) bytes of host memory of the nodes that the first so many devices lie in; inf where nobody says how much some node has."""
-    kinds = [group.kind for group in cluster.groups for _ in range(group.count)] if len(cluster.groups) > 1 else []
+    """(n,) bytes of host memory of the nodes that the first so many devices lie in; inf where
+    nobody says how much some node has.
+    """
+    kinds = (
+        [group.kind for group in cluster.groups for _ in range(group.count)]
+        if len(cluster.groups) > 1
+        else []
+    )
     if not kinds:
         node = cluster.node
         nodes = -(-devices // node.num_devices)
@@ -56,16 +72,24 @@ def _room(cluster: Cluster, devices: IntArray) -> FloatArray:
 
 
 def _least_bytes(problem: Problem, prepared: Prepared) -> tuple[FloatArray, IntArray]:
-    """(g, outers, offloads) bytes that all devices together offload at least under each of g groups of ZeRO options that offload alike; and
-    (options,) the group of each.
+    """(g, outers, offloads) bytes that all devices together offload at least under each of g groups
+    of ZeRO options that offload alike; and (options,) the group of each.
     """
     runtime, members, choices = problem.runtime, prepared.members, prepared.members.inner.choices
     mesh, sync, rows = members.outers.columns["mesh"], prepared.meshes.sync, prepared.mesh_row
-    pp, devices = members.meshes.columns["pp"][mesh], members.meshes.devices[mesh].astype(np.float64)
+    pp, devices = (
+        members.meshes.columns["pp"][mesh],
+        members.meshes.devices[mesh].astype(np.float64),
+    )
     numbers: dict[tuple[bool, int, bool], int] = {}
     of_option = [
-        numbers.setdefault((stage > 0, shard if stage else 0, stage == 3 and runtime.parameters_on_host), len(numbers))
-        for stage, shard in zip(choices.zero_stage.tolist(), choices.zero_shard.tolist(), strict=True)
+        numbers.setdefault(
+            (stage > 0, shard if stage else 0, stage == 3 and runtime.parameters_on_host),
+            len(numbers),
+        )
+        for stage, shard in zip(
+            choices.zero_stage.tolist(), choices.zero_shard.tolist(), strict=True
+        )
     ]
     trained, frozen = _elements(prepared, _counts(prepared, pp), frozen=runtime.parameters_on_host)
     share = choices.offload / 100.0 * (problem.optimizer.state_bytes + runtime.host_gradient_bytes)
@@ -91,16 +115,27 @@ def _counts(prepared: Prepared, pp: IntArray) -> IntArray:
     return result
 
 
-def _elements(prepared: Prepared, counts: IntArray, *, frozen: bool) -> tuple[FloatArray, FloatArray]:
-    """(2, outers) trained elements, dense and of experts, of one device of each stage, summed over the stages; and frozen ones."""
+def _elements(
+    prepared: Prepared, counts: IntArray, *, frozen: bool
+) -> tuple[FloatArray, FloatArray]:
+    """(2, outers) trained elements, dense and of experts, of one device of each stage, summed over
+    the stages; and frozen ones.
+    """
     sync, rows = prepared.meshes.sync, prepared.mesh_row
-    columns = [sync.dense, sync.experts, *((sync.frozen_dense, sync.frozen_experts) if frozen else ())]
-    sums = np.array([(counts.T * column[:, rows]).sum(axis=0) for column in columns], dtype=np.float64)
+    columns = [
+        sync.dense,
+        sync.experts,
+        *((sync.frozen_dense, sync.frozen_experts) if frozen else ()),
+    ]
+    sums = np.array(
+        [(counts.T * column[:, rows]).sum(axis=0) for column in columns], dtype=np.float64
+    )
     return sums[:2], sums[2:] if frozen else np.zeros((2, 1))
 
 
 def _by_member(prepared: Prepared, values: Array, of_option: IntArray) -> Array:
-    """(members,) the (g, outers, offloads) values of each member's outer, ZeRO option's group and offload option.
+    """(members,) the (g, outers, offloads) values of each member's outer, ZeRO option's group and
+    offload option.
 
     An outer's members lie by ZeRO, recompute and offload, from `members.start` on.
     """

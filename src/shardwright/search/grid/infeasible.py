@@ -1,4 +1,6 @@
-"""Why nothing in a space can run: the tightest constraint, by how much, and the smallest changes that would make something run."""
+"""Why nothing in a space can run: the tightest constraint, by how much, and the smallest changes
+that would make something run.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from shardwright.program.problem import Problem, under
 from shardwright.search.grid.bounded import Crossed, least_offloaded, smallest
 from shardwright.search.grid.members import enumerate_members
 from shardwright.search.grid.space import Space, parts_of
-from shardwright.search.grid.trials import ChangedRequest, InfeasibleRequest, changed_to, fits, lean, series_of, unpinned_changes
+from shardwright.search.grid.trials import (
+    ChangedRequest,
+    InfeasibleRequest,
+    changed_to,
+    fits,
+    lean,
+    series_of,
+    unpinned_changes,
+)
 from shardwright.simulator.prediction import host_lack
 from shardwright.simulator.simulate import footprint_of_grid
 from shardwright.strategy.grid.axes import Grid, Recompute
@@ -43,13 +53,20 @@ def nothing_fits(
     hints: bool = True,
     progress: Progress | None = None,
 ) -> InfeasibleError:
-    """The error of a space without a member that fits in `capacity` bytes a device and in the host memory of its nodes.
+    """The error of a space without a member that fits in `capacity` bytes a device and in the host
+    memory of its nodes.
 
     Args:
-        hints: also changes that were tried and fit, as `trials.series_of` lists them; without them the error costs no search.
+        hints: also changes that were tried and fit, as `trials.series_of` lists them; without them
+            the error costs no search.
     """
-    parts = [(under(problem, part.space.chosen), part.bounded(problem, facts, capacity=capacity)) for part in crossed]
-    found = [least for own, part in parts if (least := smallest(own, part, enough=capacity)) is not None]
+    parts = [
+        (under(problem, part.space.chosen), part.bounded(problem, facts, capacity=capacity))
+        for part in crossed
+    ]
+    found = [
+        least for own, part in parts if (least := smallest(own, part, enough=capacity)) is not None
+    ]
     # Where options are searched, changes are tried with the first value of each.
     first = parts_of(problem, space)[0]
     problem = under(problem, first.chosen)
@@ -61,25 +78,41 @@ def nothing_fits(
         itself = grid, max(footprint_of_grid(problem, grid)[1], key=lambda one: one.lacking)
         offloads = [least_offloaded(own, part, most=capacity) for own, part in parts]
         grid, host = min([itself, *filter(None, offloads)], key=lambda one: one[1].lacking)
-        message = f"the strategy that lacks least of it ({print_grid(grid)}) does not fit {host_lack((host,))}"
-        message, needed = f"nothing fits: host memory is too small: {message}", f"{format_bytes(host.need)} of host memory a node"
+        message = (
+            f"the strategy that lacks least of it ({print_grid(grid)}) does not fit"
+            f" {host_lack((host,))}"
+        )
+        message, needed = (
+            f"nothing fits: host memory is too small: {message}",
+            f"{format_bytes(host.need)} of host memory a node",
+        )
     else:
         need, more = format_bytes(stage.reserved), format_bytes(stage.reserved - capacity)
         name, most = max(stage.items, key=lambda item: item[1])
         message = (
-            f"nothing fits: the smallest strategy ({print_grid(grid)}) needs {need} on stage {stage.rank} ({format_bytes(most)} of it "
-            f"{name}), {more} more than the {format_bytes(capacity)} of a device that plans may fill"
+            f"nothing fits: the smallest strategy ({print_grid(grid)}) needs {need} on stage"
+            f" {stage.rank} ({format_bytes(most)} of it {name}), {more} more than the"
+            f" {format_bytes(capacity)} of a device that plans may fill"
         )
         needed = f"{need} a device"
-    roomy = ["--headroom 0"] if capacity < stage.reserved <= effective_memory(problem.cluster) else []
-    asked = InfeasibleRequest(problem=problem, space=first, grid=grid, need=stage.reserved, capacity=capacity)
+    roomy = (
+        ["--headroom 0"] if capacity < stage.reserved <= effective_memory(problem.cluster) else []
+    )
+    asked = InfeasibleRequest(
+        problem=problem, space=first, grid=grid, need=stage.reserved, capacity=capacity
+    )
     fitting, complete = _fitting(asked, progress) if hints else ([], True)
     hint = f"what would fit: {'; or '.join([*roomy, *fitting, needed])}"
-    return InfeasibleError(message, hint=hint if complete else f"{hint} (not all changes were tried in {LONGEST_S:g} s)")
+    return InfeasibleError(
+        message,
+        hint=hint if complete else f"{hint} (not all changes were tried in {LONGEST_S:g} s)",
+    )
 
 
 def _fitting(asked: InfeasibleRequest, progress: Progress | None) -> tuple[list[str], bool]:
-    """Changes with which something fits, in words, those of least effort first; and whether all were tried within `LONGEST_S`."""
+    """Changes with which something fits, in words, those of least effort first; and whether all
+    were tried within `LONGEST_S`.
+    """
     series, begun, found = series_of(asked), time.monotonic(), list[str]()
     for number, one in enumerate(series):
         fitting: list[str] = []
@@ -95,18 +128,29 @@ def _fitting(asked: InfeasibleRequest, progress: Progress | None) -> tuple[list[
 
 
 def _is_legal(change: ChangedRequest) -> bool:
-    return enumerate_members(change.problem, lean(change.space), facts_of(change.problem)).num_members > 0
+    return (
+        enumerate_members(change.problem, lean(change.space), facts_of(change.problem)).num_members
+        > 0
+    )
 
 
-def _nothing_legal(problem: Problem, space: Space, facts: GridFacts, enumerated: int) -> InfeasibleError:
-    """No member keeps the rules: the rule that the nearest one breaks, and changes with which some member keeps them all."""
+def _nothing_legal(
+    problem: Problem, space: Space, facts: GridFacts, enumerated: int
+) -> InfeasibleError:
+    """No member keeps the rules: the rule that the nearest one breaks, and changes with which some
+    member keeps them all.
+    """
     unpinned = (change for _, change in unpinned_changes(problem, space, facts))
     hints = [change.text for change in itertools.islice(filter(_is_legal, unpinned), MOST_UNPINNED)]
     for series in (_fewer_devices(problem, space, facts), _whole_batches(problem, space, facts)):
         hints += [change.text for change in itertools.islice(filter(_is_legal, series), 1)]
     return InfeasibleError(
         f"no legal strategy in the space: {_nearest(problem, space, facts, enumerated)}",
-        hint=f"what would be legal: {'; or '.join(hints)}" if hints else "pin less, or choose another number of devices or another batch",
+        hint=(
+            f"what would be legal: {'; or '.join(hints)}"
+            if hints
+            else "pin less, or choose another number of devices or another batch"
+        ),
     )
 
 
@@ -139,11 +183,15 @@ def _nearest(problem: Problem, space: Space, facts: GridFacts, enumerated: int) 
     for grid in itertools.islice(_raw(lean(space)), MOST_RAW):
         broken = [f"{v.message} [{v.rule}]" for v in violations(grid, facts=facts)]
         if grid.pp > 1 and grid.zero > problem.runtime.zero_with_pipeline:
-            broken.append(f"{problem.runtime.name} has no zero{grid.zero} with pp above 1 [runtime.zero]")
+            broken.append(
+                f"{problem.runtime.name} has no zero{grid.zero} with pp above 1 [runtime.zero]"
+            )
         if broken and (best is None or len(broken) < best[0]):
             best = len(broken), broken[0]
     if best is None:
-        axes = ", ".join(f"{axis} {{{','.join(map(str, space.of(axis)))}}}" for axis in ("tp", "cp", "pp"))
+        axes = ", ".join(
+            f"{axis} {{{','.join(map(str, space.of(axis)))}}}" for axis in ("tp", "cp", "pp")
+        )
         only = f" and dp {{{','.join(map(str, space.dp))}}}" if space.dp else ""
         return f"no tp x cp x pp of {axes}{only} makes {space.devices} devices"
     return f"each of the {enumerated} members breaks a rule; the nearest, {best[1]}"
@@ -151,7 +199,19 @@ def _nearest(problem: Problem, space: Space, facts: GridFacts, enumerated: int) 
 
 def _raw(space: Space) -> Iterator[Grid]:
     """Raw members that are grids at all, one for the choices that no rule joins to others."""
-    axes = ("tp", "cp", "pp", "ep", "etp", "sp", "ulysses", "vpp", "schedule", "zero", "recompute_layers")
+    axes = (
+        "tp",
+        "cp",
+        "pp",
+        "ep",
+        "etp",
+        "sp",
+        "ulysses",
+        "vpp",
+        "schedule",
+        "zero",
+        "recompute_layers",
+    )
     for values in itertools.product(*(space.of(axis) for axis in axes)):
         member: dict[str, Any] = dict(zip(axes, values, strict=True))
         dp, rest = divmod(space.devices, member["tp"] * member["cp"] * member["pp"])
@@ -162,7 +222,11 @@ def _raw(space: Space) -> Iterator[Grid]:
                 **member | {"sp": bool(member["sp"])},
                 dp=dp,
                 microbatch=int(space.of("mbs")[0]),
-                recompute=Recompute.FULL if member["recompute_layers"] else Recompute(str(space.of("recompute")[0])),
+                recompute=(
+                    Recompute.FULL
+                    if member["recompute_layers"]
+                    else Recompute(str(space.of("recompute")[0]))
+                ),
                 first=space.first,
                 last=space.last,
                 order=space.orders[0],

@@ -1,4 +1,6 @@
-"""Load the compiled kernels before the clock of a search runs: the first run after installation compiles them, later ones read a cache."""
+"""Load the compiled kernels before the clock of a search runs: the first run after installation
+compiles them, later ones read a cache.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from shardwright.simulator.kernel.events import simulate
 
 
 def load_kernels() -> None:
-    """Call each kernel once on nothing: no strategies, one price, a pipeline of one action, one task."""
+    """Call each kernel once on nothing: no strategies, one price, a pipeline of one action, one
+    task.
+    """
     load()
     with compiling():
         # Halves that take equally long to compile.
@@ -39,11 +43,30 @@ def load_clocks() -> None:
 
 def _load_bounds() -> None:
     bound_members(
-        Costs(*(np.zeros((1, 1, 1)) if name == "saved" else np.zeros(1) if name in _FLAT else np.zeros((2, 1)) for name in Costs._fields)),
+        Costs(
+            *(
+                np.zeros((1, 1, 1))
+                if name == "saved"
+                else np.zeros(1)
+                if name in _FLAT
+                else np.zeros((2, 1))
+                for name in Costs._fields
+            )
+        ),
         Patterns(*_pattern_arrays()),
-        Outer(*(np.zeros(int(name == "start"), dtype=float if name == "jitter" else np.int64) for name in Outer._fields)),
+        Outer(
+            *(
+                np.zeros(int(name == "start"), dtype=float if name == "jitter" else np.int64)
+                for name in Outer._fields
+            )
+        ),
         ChoiceArrays(
-            *(np.zeros((1, 1), dtype=np.int64) if name.endswith("_lists") else np.zeros(1, dtype=np.int64) for name in ChoiceArrays._fields)
+            *(
+                np.zeros((1, 1), dtype=np.int64)
+                if name.endswith("_lists")
+                else np.zeros(1, dtype=np.int64)
+                for name in ChoiceArrays._fields
+            )
         ),
         _facts(),
     )
@@ -64,14 +87,35 @@ def _load_events() -> None:
 
 def _facts() -> Facts:
     numbers: dict[str, Any] = dict.fromkeys(Facts._fields, 1.0)
-    return Facts(**(numbers | dict.fromkeys(_SWITCHES, False) | {"layer_block": 0, "blocks": 1, "layer_rows": 0}))
+    return Facts(
+        **(
+            numbers
+            | dict.fromkeys(_SWITCHES, False)
+            | {"layer_block": 0, "blocks": 1, "layer_rows": 0}
+        )
+    )
 
 
 _FLAT = (
-    *("logits", "shard", "expert_shard", "norm", "passes", "logits_blocks", "overlap_buffers", "communicators"),
+    *(
+        "logits",
+        "shard",
+        "expert_shard",
+        "norm",
+        "passes",
+        "logits_blocks",
+        "overlap_buffers",
+        "communicators",
+    ),
     *("slowdown", "scales"),
 )
-_SWITCHES = ("every_microbatch", "gradients_leave", "overlap_gather", "blocks_plain", "blocks_several")
+_SWITCHES = (
+    "every_microbatch",
+    "gradients_leave",
+    "overlap_gather",
+    "blocks_plain",
+    "blocks_several",
+)
 _WHOLE = ("ranks", "chunks_per_rank", "looked", "rank", "has_head")
 _DIMENSIONS = (
     dict.fromkeys(("ranks", "chunks_per_rank", "looked", "first_pieces"), 1)
@@ -81,4 +125,7 @@ _DIMENSIONS = (
 
 
 def _pattern_arrays() -> list[npt.NDArray[Any]]:
-    return [np.zeros((1,) * _DIMENSIONS.get(name, 3), dtype=np.int64 if name in _WHOLE else np.float64) for name in Patterns._fields]
+    return [
+        np.zeros((1,) * _DIMENSIONS.get(name, 3), dtype=np.int64 if name in _WHOLE else np.float64)
+        for name in Patterns._fields
+    ]

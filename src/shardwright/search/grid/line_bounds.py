@@ -1,4 +1,5 @@
-"""Bounds along the lines of members whose groups do not all lie alike: the most over its lines bounds a member, in B0 as in B1.
+"""Bounds along the lines of members whose groups do not all lie alike: the most over its lines
+bounds a member, in B0 as in B1.
 
 B0 is that of every member: a rank whose groups lie otherwise has other blocks (`patterns`).
 """
@@ -39,8 +40,8 @@ def raise_by_lines(problem: Problem, prepared: Prepared, facts: Facts, seconds: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LineOuters:
-    """Lines of outers. outer, line: places. num_ways: in which the groups of the line's devices lie. turn: its place among the lines of
-    the outer with as many ways.
+    """Lines of outers. outer, line: places. num_ways: in which the groups of the line's devices
+    lie. turn: its place among the lines of the outer with as many ways.
     """
 
     outer: IntArray
@@ -49,7 +50,12 @@ class _LineOuters:
     turn: IntArray
 
     def take(self, some: BoolArray) -> _LineOuters:
-        return _LineOuters(outer=self.outer[some], line=self.line[some], num_ways=self.num_ways[some], turn=self.turn[some])
+        return _LineOuters(
+            outer=self.outer[some],
+            line=self.line[some],
+            num_ways=self.num_ways[some],
+            turn=self.turn[some],
+        )
 
 
 def _line_outers(prepared: Prepared, rows: LineRows) -> _LineOuters:
@@ -58,14 +64,28 @@ def _line_outers(prepared: Prepared, rows: LineRows) -> _LineOuters:
     ways = [np.array([len(arrays.distinct(line)) for line in one.ways]) for one in rows.lines]
     each = np.repeat(outer, counts)
     line = np.arange(len(each)) - np.repeat(np.cumsum(counts) - counts, counts)
-    num_ways = np.concatenate([ways[place] for place in rows.of_outer[outer].tolist()]) if len(outer) else line
+    num_ways = (
+        np.concatenate([ways[place] for place in rows.of_outer[outer].tolist()])
+        if len(outer)
+        else line
+    )
     turns = [np.array([int((one[:at] == one[at]).sum()) for at in range(len(one))]) for one in ways]
-    turn = np.concatenate([turns[place] for place in rows.of_outer[outer].tolist()]) if len(outer) else line
+    turn = (
+        np.concatenate([turns[place] for place in rows.of_outer[outer].tolist()])
+        if len(outer)
+        else line
+    )
     return _LineOuters(outer=each, line=line, num_ways=num_ways, turn=turn)
 
 
 def _raise(
-    problem: Problem, prepared: Prepared, rows: LineRows, costs: Costs, facts: Facts, some: _LineOuters, seconds: FloatArray
+    problem: Problem,
+    prepared: Prepared,
+    rows: LineRows,
+    costs: Costs,
+    facts: Facts,
+    some: _LineOuters,
+    seconds: FloatArray,
 ) -> None:
     """The same for lines of different outers with as many ways each."""
     members, shards = prepared.members, len(prepared.members.space.of("shard"))
@@ -77,7 +97,11 @@ def _raise(
     mesh, mesh_at = _different(rows.mesh_row[pairs])
     sets = np.arange(len(members.space.modules))[:, None, None] * rows.layer_rows
     each = np.arange(shards)[None, :, None]
-    wide = _widened(costs, (layer[None] + sets).reshape(-1, way.shape[1]), (mesh[:, None] + each).reshape(-1, way.shape[1]))
+    wide = _widened(
+        costs,
+        (layer[None] + sets).reshape(-1, way.shape[1]),
+        (mesh[:, None] + each).reshape(-1, way.shape[1]),
+    )
     first, last = members.start[some.outer], members.start[some.outer + 1]
     start = np.concatenate([[0], np.cumsum(last - first)])
     found, _ = bound_members(
@@ -105,13 +129,18 @@ def _raise(
 def _patterns(
     problem: Problem, prepared: Prepared, rows: LineRows, some: _LineOuters, patterns: list[Pattern]
 ) -> tuple[IntArray, IntArray]:
-    """The place of each line's pattern among `patterns`, which grow; and (lines, ways) the ways of its devices in rising order."""
+    """The place of each line's pattern among `patterns`, which grow; and (lines, ways) the ways of
+    its devices in rising order.
+    """
     members, tiers = prepared.members, len(problem.cluster.tiers())
     outer = members.outers.columns
     key = {"line of": rows.of_outer[some.outer], "line": some.line, "vpp": outer["vpp"][some.outer]}
     first, row = first_of_each(key)
     known: dict[tuple[object, ...], int] = {}
-    pattern, ways = np.zeros(len(first), dtype=np.int64), np.zeros((len(first), int(some.num_ways[0])), dtype=np.int64)
+    pattern, ways = (
+        np.zeros(len(first), dtype=np.int64),
+        np.zeros((len(first), int(some.num_ways[0])), dtype=np.int64),
+    )
     for place, at in enumerate(first.tolist()):
         lines, line = rows.lines[int(key["line of"][at])], int(some.line[at])
         ways[place], among = np.unique(lines.ways[line], return_inverse=True)
@@ -120,7 +149,9 @@ def _patterns(
         same = (id(layout), among.tobytes(), behind.tobytes())
         if same not in known:
             known[same] = len(patterns)
-            patterns.append(line_pattern(problem, members.space, layout, ways=among, behind=behind, tiers=tiers))
+            patterns.append(
+                line_pattern(problem, members.space, layout, ways=among, behind=behind, tiers=tiers)
+            )
         pattern[place] = known[same]
     return pattern[row], ways[row]
 
@@ -152,12 +183,15 @@ def _widened(costs: Costs, layer: IntArray, mesh: IntArray) -> Costs:
         **{name: getattr(costs, name)[layer[:, 0]] for name in _OF_LAYER},
         **{name: getattr(costs, name)[mesh].min(axis=1) for name in _OF_MESH},
         tied=costs.tied[:, mesh].min(axis=2),
-        # What a send takes is the same on all ranks but for copies over tp that are gathered behind it.
+        # What a send takes is the same on all ranks but for copies over tp that are gathered behind
+        # it.
         border=np.ascontiguousarray(costs.border[layer].min(axis=1)),
     )
 
 
-def member_path(problem: Problem, prepared: Prepared, place: int, grid: Grid, costs: StepCosts) -> float:
+def member_path(
+    problem: Problem, prepared: Prepared, place: int, grid: Grid, costs: StepCosts
+) -> float:
     """Tier B1 of a member: the longest path along the slowest of its lines.
 
     Args:
@@ -183,13 +217,16 @@ def _along(ways: list[StepCosts], line: IntArray) -> StepCosts:
     """The costs of a line: of each rank those of the way in which its groups lie. (pp,) line."""
     chunk, rank = np.arange(len(ways[0].contents)), np.arange(len(line))
     way = line[chunk % len(line)]
-    own: dict[str, Any] = {name: np.stack([getattr(one, name) for one in ways])[way, chunk] for name in _BY_CHUNK}
+    own: dict[str, Any] = {
+        name: np.stack([getattr(one, name) for one in ways])[way, chunk] for name in _BY_CHUNK
+    }
     own |= {name: np.stack([getattr(one, name) for one in ways])[line, rank] for name in _BY_RANK}
     return replace(
         ways[0],
         **own,
         border_s=np.min([ways[one].border_s for one in arrays.distinct(line)], axis=0),
-        # Lines reduce at different times, and one that is ahead computes and sends beside it later than along the line alone.
+        # Lines reduce at different times, and one that is ahead computes and sends beside it later
+        # than along the line alone.
         slowdown=1.0,
         shares=np.zeros_like(ways[0].shares),
     )

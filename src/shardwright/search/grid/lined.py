@@ -1,4 +1,6 @@
-"""The lines of members whose groups do not all lie alike, with the rows of the tables that price them."""
+"""The lines of members whose groups do not all lie alike, with the rows of the tables that price
+them.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,10 @@ class LineRows:
     """Rows of the tables for each way in which the groups of an outer's devices lie.
 
     Args:
-        lines: of the meshes whose groups lie unlike. of_outer: (outers,) place among them, -1 = all groups lie alike, or not asked for.
-        start: (outers + 1,) where the ways of each outer begin in `layer_row` and `mesh_row`, rows as `Prepared` has them.
+        lines: of the meshes whose groups lie unlike.
+        of_outer: (outers,) place among them, -1 = all groups lie alike, or not asked for.
+        start: (outers + 1,) where the ways of each outer begin in `layer_row` and `mesh_row`, rows
+            as `Prepared` has them.
         layer_rows: under one set of modules.
     """
 
@@ -46,12 +50,15 @@ class LineRows:
     layer_rows: int
 
 
-def line_rows(problem: Problem, members: Members, *, some: BoolArray, cut: IntArray) -> LineRows | None:
+def line_rows(
+    problem: Problem, members: Members, *, some: BoolArray, cut: IntArray
+) -> LineRows | None:
     """The lines of the members; None where all groups lie alike.
 
     Args:
         some: (outers,) whose lines are asked for.
-        cut: (outers,) whether the stream is cut over tp, as rows of meshes have it (`prepare.rows_of_meshes`).
+        cut: (outers,) whether the stream is cut over tp, as rows of meshes have it
+            (`prepare.rows_of_meshes`).
     """
     outer, mesh = members.outers.columns, members.meshes.columns
     if not some.any():
@@ -65,7 +72,12 @@ def line_rows(problem: Problem, members: Members, *, some: BoolArray, cut: IntAr
     units = tuple([tier.num_devices for tier in tiers])
     keys = zip(*(mesh[name][unlike].tolist() for name in _MESH), strict=True)
     groups = tuple(int(s) for s in members.space.of("shard"))
-    lines = tuple([lines_of(tuple(zip(_MESH, key, strict=True)), units, ulysses=degrees, shards=groups) for key in keys])
+    lines = tuple(
+        [
+            lines_of(tuple(zip(_MESH, key, strict=True)), units, ulysses=degrees, shards=groups)
+            for key in keys
+        ]
+    )
     place = np.full(len(members.meshes), -1, dtype=np.int64)
     place[unlike] = np.arange(len(unlike))
     of_outer = np.where(some, place[outer["mesh"]], -1)
@@ -74,7 +86,9 @@ def line_rows(problem: Problem, members: Members, *, some: BoolArray, cut: IntAr
     at = np.repeat(np.arange(len(ways)), ways)
     pairs = _Pairs(lines, at, of_outer[at], np.arange(int(start[-1])) - start[at])
     layers, layer_row = _layers(problem, members, pairs)
-    meshes, mesh_row = _meshes(problem, members, pairs, cut=cut, shards=np.array(groups, dtype=np.int64))
+    meshes, mesh_row = _meshes(
+        problem, members, pairs, cut=cut, shards=np.array(groups, dtype=np.int64)
+    )
     return LineRows(
         lines=lines,
         of_outer=of_outer,
@@ -90,7 +104,10 @@ def line_rows(problem: Problem, members: Members, *, some: BoolArray, cut: IntAr
 def _lie_unlike(mesh: Columns, tiers: tuple[Tier, ...], ulysses: tuple[int, ...]) -> BoolArray:
     """(meshes,) some groups lie otherwise than others."""
     ones = np.ones_like(mesh["tp"])
-    rows = Rows(columns={name: mesh[name] for name in _MESH} | {"sp": ones, "ulysses": ones, "gather": 0 * ones, "mbs": ones})
+    rows = Rows(
+        columns={name: mesh[name] for name in _MESH}
+        | {"sp": ones, "ulysses": ones, "gather": 0 * ones, "mbs": ones}
+    )
     units = tuple([tier.num_devices for tier in tiers])
     alike = lies_in_units(rows, units)
     for axis in ("tp", "etp", "ep", "coset", "edp"):
@@ -110,7 +127,9 @@ class _Pairs:
         outer: (pairs,) its place. line: its mesh's among the lines. way: in which groups lie.
     """
 
-    def __init__(self, lines: tuple[Lines, ...], outer: IntArray, line: IntArray, way: IntArray) -> None:
+    def __init__(
+        self, lines: tuple[Lines, ...], outer: IntArray, line: IntArray, way: IntArray
+    ) -> None:
         first = np.concatenate([[0], np.cumsum([one.num_ways for one in lines])])
         self.lines, self.outer, self.line, self.way = lines, outer, line, way
         self._row = first[line] + way
@@ -121,30 +140,48 @@ class _Pairs:
         found = np.zeros((len(self.outer), tiers), dtype=np.int64)
         for number in arrays.distinct(part).tolist():
             here = part == number
-            every = [one.below.get((kind, number), np.zeros((one.num_ways, tiers), dtype=np.int64)) for one in self.lines]
+            every = [
+                one.below.get((kind, number), np.zeros((one.num_ways, tiers), dtype=np.int64))
+                for one in self.lines
+            ]
             found[here] = np.concatenate(every)[self._row[here]]
         return found
 
 
 def _layers(problem: Problem, members: Members, pairs: _Pairs) -> tuple[LayerTable, IntArray]:
     outer, mesh, at = members.outers.columns, members.meshes.columns, pairs.outer
-    columns = {name: mesh[name][outer["mesh"][at]] for name in _DEGREES} | {name: outer[name][at] for name in _CHOICES}
+    columns = {name: mesh[name][outer["mesh"][at]] for name in _DEGREES} | {
+        name: outer[name][at] for name in _CHOICES
+    }
     for axis in INSIDE:
         lying = pairs.below(axis, columns["ulysses"] if axis in OF_ULYSSES else np.zeros_like(at))
         columns = Rows(columns=columns).where(axis, lying.T).columns
     whole = Rows(columns={name: mesh[name][outer["mesh"][at]] for name in _MESH})
-    columns["within"] = tensor_groups_inside(whole, island=problem.cluster.node.island).astype(np.int64)
+    columns["within"] = tensor_groups_inside(whole, island=problem.cluster.node.island).astype(
+        np.int64
+    )
     few, row = distinct(columns)
-    strides = dict.fromkeys(("dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp"), np.ones(len(few["tp"]), dtype=np.int64))
+    strides = dict.fromkeys(
+        ("dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp"), np.ones(len(few["tp"]), dtype=np.int64)
+    )
     modules = members.space.modules
-    return known_table(layer_table, problem, Rows(columns=few | strides), sets=len(modules), modules=modules), row
+    return (
+        known_table(
+            layer_table, problem, Rows(columns=few | strides), sets=len(modules), modules=modules
+        ),
+        row,
+    )
 
 
-def _meshes(problem: Problem, members: Members, pairs: _Pairs, *, cut: IntArray, shards: IntArray) -> tuple[MeshTable, IntArray]:
-    """Rows of each way of each mesh, one for each sharding group; and of each pair the row of the first one.
+def _meshes(
+    problem: Problem, members: Members, pairs: _Pairs, *, cut: IntArray, shards: IntArray
+) -> tuple[MeshTable, IntArray]:
+    """Rows of each way of each mesh, one for each sharding group; and of each pair the row of the
+    first one.
 
     Args:
-        cut: see `line_rows`. shards: members of the space's sharding groups.
+        cut: see `line_rows`.
+        shards: members of the space's sharding groups.
     """
     outer, mesh = members.outers.columns, members.meshes.columns
     key = {"mesh": outer["mesh"][pairs.outer], "sp": cut[pairs.outer], "way": pairs.way}
@@ -156,12 +193,21 @@ def _meshes(problem: Problem, members: Members, pairs: _Pairs, *, cut: IntArray,
     rows = Rows(columns=columns | {"ulysses": ones, "gather": 0 * ones, "mbs": ones})
     wanted = np.tile(shards, len(first))
     shard = legal_shards(rows, wanted)
-    return mesh_table(problem, rows, shard, lying=_sums(problem, some, rows, shard)), row * len(shards)
+    return mesh_table(problem, rows, shard, lying=_sums(problem, some, rows, shard)), row * len(
+        shards
+    )
 
 
-def _sums(problem: Problem, pairs: _Pairs, rows: Rows, shard: IntArray) -> tuple[SumSpans, SumSpans]:
-    """How the groups lie that sum dense parameters and experts'; experts that are cut like the MLP are summed as all else is."""
-    network, holders = network_of(problem.cluster, library=problem.runtime.collective_library), rows["cp"] * rows["dp"]
+def _sums(
+    problem: Problem, pairs: _Pairs, rows: Rows, shard: IntArray
+) -> tuple[SumSpans, SumSpans]:
+    """How the groups lie that sum dense parameters and experts'; experts that are cut like the MLP
+    are summed as all else is.
+    """
+    network, holders = (
+        network_of(problem.cluster, library=problem.runtime.collective_library),
+        rows["cp"] * rows["dp"],
+    )
     copied = tokens_copied(rows)
     edp = np.where(copied, holders, rows["tp"] * holders // (rows["ep"] * rows["etp"]))
     cut = np.gcd(np.maximum(shard * edp // holders, 1), edp)
@@ -169,7 +215,9 @@ def _sums(problem: Problem, pairs: _Pairs, rows: Rows, shard: IntArray) -> tuple
     return dense, _sum_spans(pairs, network, kinds=~copied, members=edp, shard=cut)
 
 
-def _sum_spans(pairs: _Pairs, network: Network, *, kinds: BoolArray, members: IntArray, shard: IntArray) -> SumSpans:
+def _sum_spans(
+    pairs: _Pairs, network: Network, *, kinds: BoolArray, members: IntArray, shard: IntArray
+) -> SumSpans:
     """Those of experts' own meshes where `kinds`, else of dense parameters."""
 
     def lying(part: IntArray) -> IntArray:
@@ -180,6 +228,14 @@ def _sum_spans(pairs: _Pairs, network: Network, *, kinds: BoolArray, members: In
     # Of parts of which it is not known how they lie nothing is priced.
     known = (inner > 0).all(axis=1) & (outer > 0).all(axis=1)
     sizes = np.where(known, shard, 1), np.where(known, members // shard, 1), members
-    spans = ((np.where((size > 1)[:, None], counts, 1), size) for counts, size in zip((inner, outer, whole), sizes, strict=True))
-    found = [span_with(network.tiers, (*counts.T, size), in_network_reduction=network.in_network_reduction) for counts, size in spans]
+    spans = (
+        (np.where((size > 1)[:, None], counts, 1), size)
+        for counts, size in zip((inner, outer, whole), sizes, strict=True)
+    )
+    found = [
+        span_with(
+            network.tiers, (*counts.T, size), in_network_reduction=network.in_network_reduction
+        )
+        for counts, size in spans
+    ]
     return SumSpans(found[0], found[1], found[2], shard)

@@ -1,6 +1,8 @@
-"""Members of a grid space as arrays: which are legal and distinct, and where their numbers stand in the tables.
+"""Members of a grid space as arrays: which are legal and distinct, and where their numbers stand in
+the tables.
 
-The rules are those of `strategy.grid.rules`, each judged as soon as what it reads is a column, and of the runtime.
+The rules are those of `strategy.grid.rules`, each judged as soon as what it reads is a column, and
+of the runtime.
 """
 
 from __future__ import annotations
@@ -26,12 +28,18 @@ from shardwright.strategy.grid.chunks import largest_chunks
 from shardwright.strategy.grid.expert_mesh import FOLDED, folds
 from shardwright.strategy.grid.rules import GridFacts, keeps, largest_chunk, unlike_stages
 
-SCHEDULES = {"gpipe": SCHEDULE_GPIPE, "1f1b": SCHEDULE_1F1B, "interleaved-1f1b": SCHEDULE_INTERLEAVED}
+SCHEDULES = {
+    "gpipe": SCHEDULE_GPIPE,
+    "1f1b": SCHEDULE_1F1B,
+    "interleaved-1f1b": SCHEDULE_INTERLEAVED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Legal, distinct choices of some axes as columns; `copies` counts the raw choices that mean the same."""
+    """Legal, distinct choices of some axes as columns; `copies` counts the raw choices that mean
+    the same.
+    """
 
     columns: Columns
 
@@ -40,7 +48,9 @@ class Options:
 
 
 class Chosen(NamedTuple):
-    """A member: its outer, and the numbers of its zero, recompute and offload options among the space's."""
+    """A member: its outer, and the numbers of its zero, recompute and offload options among the
+    space's.
+    """
 
     outer: int
     zero: int
@@ -53,9 +63,12 @@ class Members:
     """All members: legal and distinct ones by place, the others counted.
 
     Args:
-        meshes: tp, cp, pp, ep, etp, dp, and `order` as its place among the space's, with the strides of the axes. outers: mesh, and sp,
-            ulysses, gather, mbs, vpp, schedule. inner: memory.
-        start: (outers + 1,) place of each outer's first member. enumerated, illegal, duplicates: counts.
+        meshes: tp, cp, pp, ep, etp, dp, and `order` as its place among the space's, with the
+            strides of the axes.
+        outers: mesh, and sp, ulysses, gather, mbs, vpp, schedule.
+        inner: memory.
+        start: (outers + 1,) place of each outer's first member.
+        enumerated, illegal, duplicates: counts.
     """
 
     space: Space
@@ -85,15 +98,21 @@ class Members:
         redos, offloads = inner.num_redos[inner.redo_key[outer]], len(inner.choices.offload)
         rest, offload = divmod(place - int(self.start[outer]), offloads)
         zero, redo = divmod(rest, int(redos))
-        zeros, listed = inner.choices.zero_lists[inner.zero_key[outer]], inner.choices.redo_lists[inner.redo_key[outer]]
+        zeros, listed = (
+            inner.choices.zero_lists[inner.zero_key[outer]],
+            inner.choices.redo_lists[inner.redo_key[outer]],
+        )
         return Chosen(outer, int(zeros[zero]), int(listed[redo]), offload)
 
 
-def enumerate_members(problem: Problem, space: Space, facts: GridFacts, *, meshes: Meshes | None = None) -> Members:
+def enumerate_members(
+    problem: Problem, space: Space, facts: GridFacts, *, meshes: Meshes | None = None
+) -> Members:
     """Apply the rules to the space on all devices, or on some `meshes` of it.
 
     Raises:
-        RuntimeModelError, UsageError: a value of the space is nothing that the runtime has, or that is searched.
+        RuntimeModelError, UsageError: a value of the space is nothing that the runtime has, or that
+        is searched.
     """
     require_searchable(space, problem)
     meshes = full_meshes(space, facts) if meshes is None else meshes
@@ -115,8 +134,12 @@ def enumerate_members(problem: Problem, space: Space, facts: GridFacts, *, meshe
 
 def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
     """Cross the meshes with the legal switches, microbatches, chunks and schedules."""
-    columns = switched(space, facts, {name: meshes.columns[name] for name in (*MESH, "order", "copies")})
-    left = {name: columns[name] for name in ("mesh", "copies", "dp", "pp", "sp", "ulysses", "gather")}
+    columns = switched(
+        space, facts, {name: meshes.columns[name] for name in (*MESH, "order", "copies")}
+    )
+    left = {
+        name: columns[name] for name in ("mesh", "copies", "dp", "pp", "sp", "ulysses", "gather")
+    }
     return chunked(space, facts, extended(left, "microbatch", space.of("mbs"), facts))
 
 
@@ -137,7 +160,9 @@ def switched(space: Space, facts: GridFacts, meshes: Columns) -> Columns:
 
 
 def _folds(space: Space, columns: Columns) -> BoolArray:
-    """Which rows' expert meshes fold over their dense ones; where pipeline ranks lie does not matter to it."""
+    """Which rows' expert meshes fold over their dense ones; where pipeline ranks lie does not
+    matter to it.
+    """
     folded = np.ones(len(columns["ep"]), dtype=np.bool_)
     experts = np.flatnonzero(columns["ep"] * columns["etp"] > 1)
     told = {name: columns[name][experts] for name in (*FOLDED, "order")} if len(experts) else {}
@@ -150,7 +175,9 @@ def _folds(space: Space, columns: Columns) -> BoolArray:
 
 
 @lru_cache(maxsize=2**12)
-def _options(of: tuple[tuple[str, tuple[str, ...]], ...], modules: RuntimeOptions) -> RuntimeOptions:
+def _options(
+    of: tuple[tuple[str, tuple[str, ...]], ...], modules: RuntimeOptions
+) -> RuntimeOptions:
     """The one value of each option of a part, with a set of modules."""
     return ordered((*((name, value) for name, (value,) in of), *modules))
 
@@ -170,13 +197,20 @@ def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
     lines = extended({"pp": arrays.distinct(columns["pp"])}, "vpp", space.of("vpp"), facts)
     cuts = list(zip(lines["pp"].tolist(), lines["vpp"].tolist(), strict=True))
     if space.first or space.last:
-        lines["largest"] = np.array([_largest(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts], dtype=np.int64)
+        lines["largest"] = np.array(
+            [_largest(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts],
+            dtype=np.int64,
+        )
     else:
         lines["largest"] = largest_chunks(facts.layers, pp=lines["pp"], vpp=lines["vpp"])
     lines["unlike"] = np.zeros(len(cuts), dtype=np.int64)
     if facts.equal_stages or facts.equal_between:
-        lines["unlike"][:] = [_unlike(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts]
-    lines = extended(lines, "schedule", (SCHEDULES[str(name)] for name in space.of("schedule")), facts)
+        lines["unlike"][:] = [
+            _unlike(pp, vpp, space.first, space.last, facts.layers) for pp, vpp in cuts
+        ]
+    lines = extended(
+        lines, "schedule", (SCHEDULES[str(name)] for name in space.of("schedule")), facts
+    )
     # All members have whole sequences, and every schedule of a space is one that is searched.
     alike: dict[str, Any] = {"slices": 1, "searched": True}
     lines = select(lines, keeps(lines | _of_schedule(lines["schedule"]) | alike, facts))
@@ -188,12 +222,16 @@ def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
     crossed = {name: columns[name][repeat] for name in ("pp", "dp", "microbatch")}
     kept = keeps(crossed | _of_schedule(lines["schedule"][chosen]), facts, judged=columns)
     repeat, chosen = repeat[kept], chosen[kept]
-    outer = {name: column[repeat] for name, column in columns.items()} | {name: column[chosen] for name, column in lines.items()}
+    outer = {name: column[repeat] for name, column in columns.items()} | {
+        name: column[chosen] for name, column in lines.items()
+    }
     outer["mbs"] = outer.pop("microbatch")
     outer["microbatches"] = facts.global_batch // (outer["dp"] * outer["mbs"])
     if {"gpipe", "1f1b"} <= set(space.of("schedule")):
         # One microbatch has one order.
-        outer["copies"] = outer["copies"] * np.where((outer["schedule"] == SCHEDULE_1F1B) & (outer["microbatches"] == 1), 2, 1)
+        outer["copies"] = outer["copies"] * np.where(
+            (outer["schedule"] == SCHEDULE_1F1B) & (outer["microbatches"] == 1), 2, 1
+        )
         outer = select(outer, (outer["schedule"] != SCHEDULE_GPIPE) | (outer["microbatches"] > 1))
     return Options(columns={name: column for name, column in outer.items() if name not in MESH})
 
@@ -205,9 +243,16 @@ def _of_schedule(numbers: IntArray) -> dict[str, BoolArray]:
 
 def member_grid(members: Members, place: int) -> Grid:
     """The grid of a member."""
-    outer, inner, choices, space = members.outers.columns, members.inner, members.inner.choices, members.space
+    outer, inner, choices, space = (
+        members.outers.columns,
+        members.inner,
+        members.inner.choices,
+        members.space,
+    )
     i, zero, redo, offload = members.chosen(place)
-    mesh: dict[str, Any] = {name: int(column[outer["mesh"][i]]) for name, column in members.meshes.columns.items()}
+    mesh: dict[str, Any] = {
+        name: int(column[outer["mesh"][i]]) for name, column in members.meshes.columns.items()
+    }
     holders = mesh["cp"] * mesh["dp"]
     stage, shard = int(inner.stages[zero]), int(space.of("shard")[int(choices.zero_shard[zero])])
     mode, modules = int(choices.redo_mode[redo]), space.modules[int(choices.redo_modules[redo])]
@@ -224,7 +269,9 @@ def member_grid(members: Members, place: int) -> Grid:
         recompute=(Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)[mode],
         recompute_layers=0 if k >= int(outer["largest"][i]) else k,
         offload=int(choices.offload[offload]),
-        schedule=next(name for name, number in SCHEDULES.items() if number == int(outer["schedule"][i])),
+        schedule=next(
+            name for name, number in SCHEDULES.items() if number == int(outer["schedule"][i])
+        ),
         first=space.first,
         last=space.last,
         options=_options(space.options, modules),

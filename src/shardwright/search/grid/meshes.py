@@ -29,9 +29,11 @@ class Meshes:
     """Legal meshes, one for all orders of their axes that have the same groups.
 
     Args:
-        columns: MESH, `order` as its place among the space's, the strides `s_tp`, `s_cp`, `s_dp`, `s_pp`, and `copies`, the orders that a
-            mesh stands for; where they are counted, `legal` and `distinct` (`MemberCounts`).
-        each: choices of the other axes. illegal: meshes in any order that break a rule.
+        columns: MESH, `order` as its place among the space's, the strides `s_tp`, `s_cp`, `s_dp`,
+            `s_pp`, and `copies`, the orders that a mesh stands for; where they are counted, `legal`
+            and `distinct` (`MemberCounts`).
+        each: choices of the other axes.
+        illegal: meshes in any order that break a rule.
     """
 
     columns: Columns
@@ -58,37 +60,56 @@ class Meshes:
 
     def joined(self, other: Meshes) -> Meshes:
         """These, then those of `other`."""
-        columns = {name: np.concatenate([column, other.columns[name]]) for name, column in self.columns.items()}
+        columns = {
+            name: np.concatenate([column, other.columns[name]])
+            for name, column in self.columns.items()
+        }
         return replace(self, columns=columns, illegal=self.illegal + other.illegal)
 
     def take(self, rows: IntArray | BoolArray, *, illegal: int = 0) -> Meshes:
         """Some of them, and so many of those that break a rule."""
-        return replace(self, columns={name: column[rows] for name, column in self.columns.items()}, illegal=illegal)
+        return replace(
+            self,
+            columns={name: column[rows] for name, column in self.columns.items()},
+            illegal=illegal,
+        )
 
 
 def full_meshes(space: Space, facts: GridFacts) -> Meshes:
     """The meshes on all devices: dp = devices / (tp cp pp) where that is whole."""
     table = _table(space)
     dp, rest = np.divmod(space.devices, table["tp"] * table["cp"] * table["pp"])
-    return _meshes(space, facts, {name: column[rest == 0] for name, column in (table | {"dp": dp}).items()})
+    return _meshes(
+        space, facts, {name: column[rest == 0] for name, column in (table | {"dp": dp}).items()}
+    )
 
 
 def idle_meshes(space: Space, facts: GridFacts) -> Meshes:
-    """The meshes on fewer nodes, or on a part of one, of at least `space.fewest` devices, with every dp that divides the batch."""
+    """The meshes on fewer nodes, or on a part of one, of at least `space.fewest` devices, with
+    every dp that divides the batch.
+    """
     batch = facts.global_batch
-    replicas = np.array([d for d in range(1, min(batch, space.devices) + 1) if batch % d == 0], dtype=np.int64)
+    replicas = np.array(
+        [d for d in range(1, min(batch, space.devices) + 1) if batch % d == 0], dtype=np.int64
+    )
     table = _table(space)
     unit = table["tp"] * table["cp"] * table["pp"]
     devices = unit[:, None] * replicas
     fewest = space.fewest or space.devices
     lies = (devices % space.node == 0) | (devices < space.node)
     row, column = np.nonzero((devices >= fewest) & (devices < space.devices) & lies)
-    return _meshes(space, facts, {name: values[row] for name, values in table.items()} | {"dp": replicas[column]})
+    return _meshes(
+        space,
+        facts,
+        {name: values[row] for name, values in table.items()} | {"dp": replicas[column]},
+    )
 
 
 def _table(space: Space) -> Columns:
     """The space's choices of the degrees but dp."""
-    axes = np.meshgrid(*(np.array(space.of(axis), dtype=np.int64) for axis in MESH[:-1]), indexing="ij")
+    axes = np.meshgrid(
+        *(np.array(space.of(axis), dtype=np.int64) for axis in MESH[:-1]), indexing="ij"
+    )
     return {name: values.reshape(-1) for name, values in zip(MESH[:-1], axes, strict=True)}
 
 
@@ -99,7 +120,9 @@ def _meshes(space: Space, facts: GridFacts, columns: Columns) -> Meshes:
     raw = len(columns["dp"])
     columns = select(columns, keeps(columns, facts))
     orders = space.orders
-    each = prod(len(space.of(axis)) for axis in AXES if axis not in (*MESH, "order")) * len(space.modules)
+    each = prod(len(space.of(axis)) for axis in AXES if axis not in (*MESH, "order")) * len(
+        space.modules
+    )
     copies = _copies(columns, orders)
     row, order = np.nonzero(copies)
     found = {name: column[row] for name, column in columns.items()} | {"order": order}
@@ -122,14 +145,19 @@ def _copies(columns: Columns, orders: tuple[tuple[str, ...], ...]) -> IntArray:
         dense, experts = {"tp": tp, "cp": cp, "dp": dp, "pp": pp}, {"tp": etp, "ep": ep, "dp": edp}
         first: dict[tuple[tuple[str, ...], ...], int] = {}
         for place, order in enumerate(orders):
-            groups = tuple(tuple(axis for axis in order if exceeds.get(axis)) for exceeds in (dense, experts))
+            groups = tuple(
+                tuple(axis for axis in order if exceeds.get(axis)) for exceeds in (dense, experts)
+            )
             table[number, first.setdefault(groups, place)] += 1
     return table[kind.reshape(-1)]
 
 
 def _strides(columns: Columns, orders: tuple[tuple[str, ...], ...]) -> Columns:
     """Device stride of each axis of the dense mesh, from the innermost on."""
-    found = {f"s_{axis}": np.ones(len(columns["dp"]), dtype=np.int64) for axis in ("tp", "cp", "dp", "pp")}
+    found = {
+        f"s_{axis}": np.ones(len(columns["dp"]), dtype=np.int64)
+        for axis in ("tp", "cp", "dp", "pp")
+    }
     for place, order in enumerate(orders):
         at = columns["order"] == place
         stride = np.ones(int(at.sum()), dtype=np.int64)

@@ -1,5 +1,5 @@
-"""Options that a search tries unasked: those with a choice, and sets of modules that run again in backward, more and more of them, the
-cheapest first.
+"""Options that a search tries unasked: those with a choice, and sets of modules that run again in
+backward, more and more of them, the cheapest first.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ LADDER: Final[tuple[str, ...]] = (
     "recompute_mlp",
     "recompute_moe",
 )
-"""Options in the order in which they cost more time for what they free: norms and activations are passes over memory; the up projections of
-latent attention make the most bytes of a product's FLOPs; whole feed-forwards repeat most of the layer, those of few tokens first.
+"""Options in the order in which they cost more time for what they free: norms and activations are
+passes over memory; the up projections of latent attention make the most bytes of a product's FLOPs;
+whole feed-forwards repeat most of the layer, those of few tokens first.
 """
 NOTHING: Final[tuple[Options, ...]] = ((),)
 """One set: what the runtime does by itself."""
 
 
 def module_ladder(problem: Problem) -> tuple[Options, ...]:
-    """What the runtime does by itself, then with each option of LADDER that changes anything for the model, on top of those before.
+    """What the runtime does by itself, then with each option of LADDER that changes anything for
+    the model, on top of those before.
 
-    Of a model without experts or latent attention under Megatron-Core: nothing, norms, norms and feed-forwards.
+    Of a model without experts or latent attention under Megatron-Core: nothing, norms, norms and
+    feed-forwards.
     """
     found: list[Options] = [()]
     offers = offered_values(problem.runtime)
@@ -51,9 +54,11 @@ def module_ladder(problem: Problem) -> tuple[Options, ...]:
 
 
 def searched_options(problem: Problem) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Options of the runtime whose values are all searched (`Option.searched`), each with the runtime's own value first.
+    """Options of the runtime whose values are all searched (`Option.searched`), each with the
+    runtime's own value first.
 
-    Not those that are set with its name, as in ``megatron-core dispatcher=flex``, nor what means nothing to a model without experts.
+    Not those that are set with its name, as in ``megatron-core dispatcher=flex``, nor what means
+    nothing to a model without experts.
     """
     present, chosen = dict(problem.runtime.own), dict(problem.runtime.options)
     experts = has_experts(problem.model)
@@ -61,7 +66,12 @@ def searched_options(problem: Problem) -> tuple[tuple[str, tuple[str, ...]], ...
     for name, offered in offered_values(problem.runtime).items():
         option = BY_NAME[name]
         tried = [value for value in option.searched if value in offered]
-        if name in chosen or present[name] not in tried or len(tried) < 2 or (name in OF_EXPERTS and not experts):
+        if (
+            name in chosen
+            or present[name] not in tried
+            or len(tried) < 2
+            or (name in OF_EXPERTS and not experts)
+        ):
             continue
         found.append((name, (present[name], *(value for value in tried if value != present[name]))))
     return tuple(found)
@@ -72,29 +82,47 @@ def turns_on(modules: Options, own: Mapping[str, str]) -> bool:
     return any(value == "on" and own.get(name) != "on" for name, value in modules)
 
 
-def without_modules(sets: Iterable[Options], name: str, values: Collection[str], *, own: Mapping[str, str]) -> tuple[Options, ...]:
+def without_modules(
+    sets: Iterable[Options], name: str, values: Collection[str], *, own: Mapping[str, str]
+) -> tuple[Options, ...]:
     """The sets of modules in which an option of LADDER has none of these values."""
     return tuple(chosen for chosen in sets if dict(chosen).get(name, own.get(name)) not in values)
 
 
-def pinned_modules(sets: Iterable[Options], pins: Mapping[str, Iterable[str]], *, own: Mapping[str, str]) -> tuple[Options, ...]:
-    """The sets of modules that have pinned options of LADDER at their values, the one with the fewest modules first.
+def pinned_modules(
+    sets: Iterable[Options], pins: Mapping[str, Iterable[str]], *, own: Mapping[str, str]
+) -> tuple[Options, ...]:
+    """The sets of modules that have pinned options of LADDER at their values, the one with the
+    fewest modules first.
 
-    Of each combination of pinned values: the sets that have it; where none has, those that have all its modules that any set has, with the
-    pinned options at its values.
+    Of each combination of pinned values: the sets that have it; where none has, those that have all
+    its modules that any set has, with the pinned options at its values.
     """
     names = list(dict(ordered((name, "") for name in pins)))
     known = tuple(sets)
     switched = {name for chosen in known for name, value in chosen if value == "on"}
     found: dict[Options, None] = {}
-    for values in itertools.product(*(sorted(pins[name], key=lambda value: value == "on") for name in names)):
+    for values in itertools.product(
+        *(sorted(pins[name], key=lambda value: value == "on") for name in names)
+    ):
         pinned = dict(zip(names, values, strict=True))
         full = [{**own, **dict(chosen)} for chosen in known]
-        same = [chosen for chosen, has in zip(known, full, strict=True) if all(has.get(name) == value for name, value in pinned.items())]
+        same = [
+            chosen
+            for chosen, has in zip(known, full, strict=True)
+            if all(has.get(name) == value for name, value in pinned.items())
+        ]
         needed = {name for name, value in pinned.items() if value == "on" and name in switched}
-        more = [{**dict(chosen), **pinned} for chosen, has in zip(known, full, strict=True) if all(has[name] == "on" for name in needed)]
+        more = [
+            {**dict(chosen), **pinned}
+            for chosen, has in zip(known, full, strict=True)
+            if all(has[name] == "on" for name in needed)
+        ]
         # What is the runtime's own is not set.
-        opened = [ordered(pair for pair in chosen.items() if own.get(pair[0]) != pair[1]) for chosen in more]
+        opened = [
+            ordered(pair for pair in chosen.items() if own.get(pair[0]) != pair[1])
+            for chosen in more
+        ]
         found |= dict.fromkeys(same or opened)
     return tuple(found)
 

@@ -1,6 +1,8 @@
-"""Layers of all members of some meshes, priced with groups that lie one inside the next, as near as they can: none takes less.
+"""Layers of all members of some meshes, priced with groups that lie one inside the next, as near as
+they can: none takes less.
 
-What layers take depends on few degrees; where replicas and pipeline ranks lie matters only to what groups exchange.
+What layers take depends on few degrees; where replicas and pipeline ranks lie matters only to what
+groups exchange.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _SWITCHES: Final = ("sp", "ulysses", "gather")
 LAYER: Final = (*KIND, *_SWITCHES, "mbs")
 EXCHANGED: Final = (TP, CP, EP)
 _MOST_ROWS: Final = 2**16
-"""Rows over all sets of modules that are priced at once; of more, only those under the first set."""
+"""Rows over all sets of modules that are priced at once; of more, only those under the first set.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,9 @@ class NearLayers:
     """A layer table over distinct choices of degrees and switches.
 
     Args:
-        table: of which seconds are not told apart by part. columns: of the rows. modules: sets that the table has all rows under.
+        table: of which seconds are not told apart by part.
+        columns: of the rows.
+        modules: sets that the table has all rows under.
     """
 
     table: LayerTable
@@ -58,8 +63,14 @@ def near_layers(problem: Problem, space: Space, facts: GridFacts, meshes: Column
     columns, _ = distinct({"sp": columns["sp"], **columns})
     sizes = np.array([int(size) for size in space.of("mbs")], dtype=np.int64)
     count = len(columns["tp"])
-    rows = {name: np.repeat(column, len(sizes)) for name, column in columns.items()} | {"mbs": np.tile(sizes, count)}
-    modules = space.modules if count * len(sizes) * len(space.modules) <= _MOST_ROWS else space.modules[:1]
+    rows = {name: np.repeat(column, len(sizes)) for name, column in columns.items()} | {
+        "mbs": np.tile(sizes, count)
+    }
+    modules = (
+        space.modules
+        if count * len(sizes) * len(space.modules) <= _MOST_ROWS
+        else space.modules[:1]
+    )
     return _priced(problem, rows, modules)
 
 
@@ -77,14 +88,25 @@ def _near(problem: Problem, rows: Rows, *, modules: tuple[Options, ...]) -> Near
     columns = rows.columns
     table = layer_table(problem, Rows(columns=columns | _lying(columns)), modules=modules)
     # What seconds are made of nobody asks a bound.
-    parts = [part for part in range(table.seconds.shape[2]) if part not in EXCHANGED or _nearest_is_fastest(problem)]
-    return NearLayers(table=replace(table, seconds=table.seconds[:, :, parts].sum(axis=2, keepdims=True)), columns=columns, modules=modules)
+    parts = [
+        part
+        for part in range(table.seconds.shape[2])
+        if part not in EXCHANGED or _nearest_is_fastest(problem)
+    ]
+    return NearLayers(
+        table=replace(table, seconds=table.seconds[:, :, parts].sum(axis=2, keepdims=True)),
+        columns=columns,
+        modules=modules,
+    )
 
 
 def _nearest_is_fastest(problem: Problem) -> bool:
-    """Each level of the network is no faster than those inside it; else what groups exchange is in no bound."""
+    """Each level of the network is no faster than those inside it; else what groups exchange is in
+    no bound.
+    """
     return all(
-        inner.bandwidth >= outer.bandwidth and inner.latency_s <= outer.latency_s for inner, outer in pairwise(problem.cluster.tiers())
+        inner.bandwidth >= outer.bandwidth and inner.latency_s <= outer.latency_s
+        for inner, outer in pairwise(problem.cluster.tiers())
     )
 
 
@@ -92,7 +114,14 @@ def _lying(rows: Columns) -> Columns:
     """Replicas, and strides of groups that lie one inside the next."""
     near, ones = rows["tp"] * rows["cp"], np.ones_like(rows["tp"])
     replicas = -(-rows["ep"] * rows["etp"] // near)
-    return {"dp": replicas, "pp": ones, "s_tp": ones, "s_cp": rows["tp"], "s_dp": near, "s_pp": near * replicas}
+    return {
+        "dp": replicas,
+        "pp": ones,
+        "s_tp": ones,
+        "s_cp": rows["tp"],
+        "s_dp": near,
+        "s_pp": near * replicas,
+    }
 
 
 def _places(known: Columns, wanted: Columns) -> IntArray:

@@ -20,12 +20,15 @@ from shardwright.strategy.plan.plan import Plan
 Strategy = TypeVar("Strategy", bound=Grid | Plan)
 
 
-def one_change(problem: Problem, space: Space, facts: GridFacts, grid: Grid) -> Iterator[tuple[str, Grid]]:
-    """Every other value of each axis of `space`, and of each option that changes nothing of what is computed: what is decided, in the
-    grid's words, and the strategy, once each.
+def one_change(
+    problem: Problem, space: Space, facts: GridFacts, grid: Grid
+) -> Iterator[tuple[str, Grid]]:
+    """Every other value of each axis of `space`, and of each option that changes nothing of what is
+    computed: what is decided, in the grid's words, and the strategy, once each.
 
-    Data parallelism takes what devices are left; a pipeline of another length or with other chunks spreads its layers anew, and takes the
-    schedule that its number of chunks needs; tensor parallelism splits the stream too where it did, or was not there before.
+    Data parallelism takes what devices are left; a pipeline of another length or with other chunks
+    spreads its layers anew, and takes the schedule that its number of chunks needs; tensor
+    parallelism splits the stream too where it did, or was not there before.
     """
     seen = {canonical(grid, facts=facts)}
     options = ((f"{name}={value}", other) for name, value, other in option_changes(problem, grid))
@@ -40,7 +43,13 @@ def one_change(problem: Problem, space: Space, facts: GridFacts, grid: Grid) -> 
 
 def _axes(space: Space, facts: GridFacts, grid: Grid) -> Iterator[tuple[str, Grid | None]]:
     for tp in space.of("tp"):
-        yield f"tp{tp}", _meshed(facts, replace(grid, tp=int(tp), sp=grid.sp or (grid.tp == 1 and _has_sp(space)), etp=1))
+        yield (
+            f"tp{tp}",
+            _meshed(
+                facts,
+                replace(grid, tp=int(tp), sp=grid.sp or (grid.tp == 1 and _has_sp(space)), etp=1),
+            ),
+        )
     for cp in space.of("cp"):
         yield f"cp{cp}", _meshed(facts, replace(grid, cp=int(cp), ulysses=1, gather=False))
     for ulysses in space.of("ulysses"):
@@ -48,7 +57,10 @@ def _axes(space: Space, facts: GridFacts, grid: Grid) -> Iterator[tuple[str, Gri
             yield f"ulysses{ulysses}", replace(grid, ulysses=int(ulysses), gather=False)
     for ep in space.of("ep"):
         for etp in space.of("etp"):
-            yield f"ep{ep}" if etp == grid.etp else f"ep{ep} etp{etp}", replace(grid, ep=int(ep), etp=int(etp))
+            yield (
+                f"ep{ep}" if etp == grid.etp else f"ep{ep} etp{etp}",
+                replace(grid, ep=int(ep), etp=int(etp)),
+            )
     chunks = sorted({1, grid.vpp, *map(int, space.of("vpp"))})
     for pp in space.of("pp"):
         for vpp in chunks if int(pp) == grid.pp else (1, grid.vpp):
@@ -59,7 +71,10 @@ def _axes(space: Space, facts: GridFacts, grid: Grid) -> Iterator[tuple[str, Gri
     for zero in space.of("zero"):
         yield f"zero{zero}", replace(grid, zero=int(zero), shard=0)
     for recompute in space.of("recompute"):
-        yield f"recompute={recompute}", replace(grid, recompute=Recompute(str(recompute)), recompute_layers=0)
+        yield (
+            f"recompute={recompute}",
+            replace(grid, recompute=Recompute(str(recompute)), recompute_layers=0),
+        )
     for order in space.orders:
         yield f"order={'-'.join(order)}", replace(grid, order=order)
     if grid.offload:
@@ -79,21 +94,32 @@ def _meshed(facts: GridFacts, grid: Grid) -> Grid | None:
 def _pipelined(facts: GridFacts, grid: Grid, pp: int, vpp: int) -> Grid | None:
     vpp = vpp if pp > 1 else 1
     schedule = "interleaved-1f1b" if vpp > 1 else "1f1b"
-    return _meshed(facts, replace(grid, pp=pp, vpp=vpp, first=0, last=0, layers=(), schedule=schedule, slices=1))
+    return _meshed(
+        facts,
+        replace(grid, pp=pp, vpp=vpp, first=0, last=0, layers=(), schedule=schedule, slices=1),
+    )
 
 
 def option_changes(
-    problem: Problem, strategy: Strategy, *, names: Container[str] | None = None, values: Container[str] | None = None
+    problem: Problem,
+    strategy: Strategy,
+    *,
+    names: Container[str] | None = None,
+    values: Container[str] | None = None,
 ) -> Iterator[tuple[str, str, Strategy]]:
-    """Every value of each option that changes nothing of what is computed, the strategy's own among them: option, value, and the strategy
-    with it.
+    """Every value of each option that changes nothing of what is computed, the strategy's own among
+    them: option, value, and the strategy with it.
 
     Args:
         names, values: of the options that are changed; None = any.
     """
     own, chosen = dict(problem.runtime.own), dict(strategy.options)
     for name, offered in offered_values(problem.runtime).items():
-        if BY_NAME[name].numerics or (name in OF_EXPERTS and not has_experts(problem.model)) or (names is not None and name not in names):
+        if (
+            BY_NAME[name].numerics
+            or (name in OF_EXPERTS and not has_experts(problem.model))
+            or (names is not None and name not in names)
+        ):
             continue
         for value in offered:
             if values is not None and value not in values:
@@ -104,17 +130,28 @@ def option_changes(
             yield name, value, replace(strategy, options=ordered(changed.items()))
 
 
-def simulated_change(problem: Problem, strategy: Grid | Plan, *, capacity: float | None = None) -> SimulatedPlan | None:
-    """A step of a strategy; None where it breaks a rule, the runtime refuses its options, or it does not fit.
+def simulated_change(
+    problem: Problem, strategy: Grid | Plan, *, capacity: float | None = None
+) -> SimulatedPlan | None:
+    """A step of a strategy; None where it breaks a rule, the runtime refuses its options, or it
+    does not fit.
 
     Args:
         capacity: bytes of every device that it may fill; None = of each device what it has.
     """
     try:
         if isinstance(strategy, Grid):
-            done = None if next(iter(grid_violations(problem, strategy)), None) else simulate_grid(problem, strategy)
+            done = (
+                None
+                if next(iter(grid_violations(problem, strategy)), None)
+                else simulate_grid(problem, strategy)
+            )
         else:
-            done = None if next(iter(plan_violations(problem, strategy)), None) else simulate_plan(problem, strategy)
+            done = (
+                None
+                if next(iter(plan_violations(problem, strategy)), None)
+                else simulate_plan(problem, strategy)
+            )
     except ShardwrightError:
         return None
     if done is None:

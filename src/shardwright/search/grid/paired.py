@@ -1,9 +1,11 @@
-"""Schedules that only general plans run, searched behind the grid space: overlapped pairs, two lanes, weight gradients apart.
+"""Schedules that only general plans run, searched behind the grid space: overlapped pairs, two
+lanes, weight gradients apart.
 
-Their members are the legal ones of 1F1B on all devices without recompute, offload or groups of shards (with two lanes up to ZeRO-1), each
-with each of these orders instead. Four bounds, each of the next: what blocks do apart from tokens on their way to experts, over ranks; on
-every rank what comes before its first action, its row with pairs as `cost.pairs` prices them, and what comes behind its last input
-gradient; the longest path through the order; and the simulation of the plan.
+Their members are the legal ones of 1F1B on all devices without recompute, offload or groups of
+shards (with two lanes up to ZeRO-1), each with each of these orders instead. Four bounds, each of
+the next: what blocks do apart from tokens on their way to experts, over ranks; on every rank what
+comes before its first action, its row with pairs as `cost.pairs` prices them, and what comes behind
+its last input gradient; the longest path through the order; and the simulation of the plan.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ _ROUNDED: Final = 1 - 1e-6
 
 @dataclass(slots=True)
 class PairedSearch:
-    """What was found, and the fate of every member; `lower_bound_s`: none that is not ranked is faster."""
+    """What was found, and the fate of every member; `lower_bound_s`: none that is not ranked is
+    faster.
+    """
 
     ranked: list[Simulated] = field(default_factory=list)
     enumerated: int = 0
@@ -69,9 +73,12 @@ class Row:
     """A rank's row of an order, as what its seconds and bytes are sums of.
 
     Args:
-        alone, behind: (n, 3) kind, chunk, count of actions that no other is paired with; of those behind its last input gradient.
-        pairs: (n, 5) kind and chunk of one and the other, count. first, last: chunks of its first action and of its last input gradient.
-        held: (states, chunks) distinct numbers of microbatches of each of `chunks` that are in flight.
+        alone, behind: (n, 3) kind, chunk, count of actions that no other is paired with; of those
+            behind its last input gradient.
+        pairs: (n, 5) kind and chunk of one and the other, count.
+        first, last: chunks of its first action and of its last input gradient.
+        held: (states, chunks) distinct numbers of microbatches of each of `chunks` that are in
+            flight.
     """
 
     alone: IntArray
@@ -86,13 +93,24 @@ class Row:
 @lru_cache(maxsize=512)
 def rows_of(name: str, pp: int, microbatches: int) -> tuple[Row, ...]:
     """The rows of a schedule's order; microbatches: of each lane."""
-    table = schedule_table(name, num_ranks=pp, chunks_per_rank=grid_schedule(name).chunks, num_microbatches=microbatches)
-    return tuple(_row(table, slice(int(table.row_start[r]), int(table.row_start[r + 1]))) for r in range(pp))
+    table = schedule_table(
+        name,
+        num_ranks=pp,
+        chunks_per_rank=grid_schedule(name).chunks,
+        num_microbatches=microbatches,
+    )
+    return tuple(
+        _row(table, slice(int(table.row_start[r]), int(table.row_start[r + 1]))) for r in range(pp)
+    )
 
 
 def _row(table: ActionTable, at: slice) -> Row:
     kind, chunk = table.kind[at].astype(np.int64), table.chunk[at].astype(np.int64)
-    one = np.zeros(len(kind), dtype=np.bool_) if table.overlapped is None else table.overlapped[at] != 0
+    one = (
+        np.zeros(len(kind), dtype=np.bool_)
+        if table.overlapped is None
+        else table.overlapped[at] != 0
+    )
     other = np.concatenate([[False], one[:-1]])
     actions = np.stack([kind, chunk], axis=1)
     place = np.flatnonzero(one)
@@ -122,57 +140,77 @@ def _counted(actions: IntArray) -> IntArray:
 
 
 def _spent(costs: StepCosts) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(kinds, chunks) seconds of actions, of them tokens on their way to experts or back, and of them products and attention."""
+    """(kinds, chunks) seconds of actions, of them tokens on their way to experts or back, and of
+    them products and attention.
+    """
     moved, dense = costs.parts[:, :, _ROUTED].sum(axis=2), costs.parts[:, :, _PRODUCTS].sum(axis=2)
     return _apart(np.stack([costs.forward_s, costs.backward_s]), costs.weight_s, moved, dense)
 
 
-def _apart(both: FloatArray, weight: FloatArray, moved: FloatArray, dense: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _apart(
+    both: FloatArray, weight: FloatArray, moved: FloatArray, dense: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """By kind: F and B as they are, I and W as B's two halves.
 
     Args:
-        both, moved, dense: (2, chunks, ...) seconds of F and B, of them tokens on their way, and products. weight: of B's second half.
+        both, moved, dense: (2, chunks, ...) seconds of F and B, of them tokens on their way, and
+            products.
+        weight: of B's second half.
     """
     (forward, backward), nothing = both, np.zeros_like(weight)
     whole = np.stack([forward, backward - weight, weight, backward])
     exposed = np.minimum(np.stack([moved[0], moved[1], nothing, moved[1]]), whole)
-    products = np.minimum(np.stack([dense[0], np.maximum(dense[1] - weight, 0.0), weight, dense[1]]), whole)
+    products = np.minimum(
+        np.stack([dense[0], np.maximum(dense[1] - weight, 0.0), weight, dense[1]]), whole
+    )
     return whole, exposed, products
 
 
 def path_bound(problem: Problem, grid: Grid, microbatches: int, costs: StepCosts) -> float:
-    """Seconds that no run of a grid's order is below: the longest path through it, then the least update that a rank may have.
+    """Seconds that no run of a grid's order is below: the longest path through it, then the least
+    update that a rank may have.
 
     Args:
         microbatches: of each lane.
     """
-    path = longest_path(steps_of(grid.schedule, grid.pp, microbatches), _spent(costs), taken_of(problem))
+    path = longest_path(
+        steps_of(grid.schedule, grid.pp, microbatches), _spent(costs), taken_of(problem)
+    )
     return (path + float(costs.optimizer_s.min())) * jitter(problem, grid.devices) * _ROUNDED
 
 
 def _longest(rows: tuple[Row, ...], spent: Sequence[FloatArray], taken: Taken) -> FloatArray:
-    """(n,) for each rank, forwards of the chunks before its first action, its row, and input gradients of the chunks before its last one,
-    or the weight gradients behind that: the longest.
+    """(n,) for each rank, forwards of the chunks before its first action, its row, and input
+    gradients of the chunks before its last one, or the weight gradients behind that: the longest.
 
     Args:
         spent: (kinds, chunks, n) each, as `_spent` has them.
     """
     whole = spent[0]
-    before = np.concatenate([np.zeros((len(whole), 1, whole.shape[2])), np.cumsum(whole, axis=1)], axis=1)
+    before = np.concatenate(
+        [np.zeros((len(whole), 1, whole.shape[2])), np.cumsum(whole, axis=1)], axis=1
+    )
     longest = np.zeros(whole.shape[2])
     for row in rows:
         work = row.alone[:, 2] @ whole[row.alone[:, 0], row.alone[:, 1]]
         if len(row.pairs):
-            one, other = (tuple([part[row.pairs[:, k], row.pairs[:, c]] for part in spent]) for k, c in ((0, 1), (2, 3)))
+            one, other = (
+                tuple([part[row.pairs[:, k], row.pairs[:, c]] for part in spent])
+                for k, c in ((0, 1), (2, 3))
+            )
             work = work + row.pairs[:, 4] @ pair_seconds(one, other, taken)  # type: ignore[arg-type, operator]
         behind = row.behind[:, 2] @ whole[row.behind[:, 0], row.behind[:, 1]]
-        longest = np.maximum(longest, before[_F, row.first] + work + np.maximum(before[_I, row.last] - behind, 0.0))
+        longest = np.maximum(
+            longest, before[_F, row.first] + work + np.maximum(before[_I, row.last] - behind, 0.0)
+        )
     return longest
 
 
-def _paths(problem: Problem, prepared: Prepared, name: str, least: FloatArray, *, until: float) -> FloatArray:
-    """(members,) seconds that none is below in the order of a schedule: of those whose kernels take less than `until`, along their rows, as
-    far as they have one; `least` of the others.
+def _paths(
+    problem: Problem, prepared: Prepared, name: str, least: FloatArray, *, until: float
+) -> FloatArray:
+    """(members,) seconds that none is below in the order of a schedule: of those whose kernels take
+    less than `until`, along their rows, as far as they have one; `least` of the others.
     """
     members, choices = prepared.members, prepared.members.inner.choices
     outer = np.repeat(np.arange(len(members.start) - 1), np.diff(members.start))
@@ -187,7 +225,9 @@ def _paths(problem: Problem, prepared: Prepared, name: str, least: FloatArray, *
     close, found, taken = np.flatnonzero(least < until), least.copy(), taken_of(problem)
     kinds, kind = distinct({axis: column[close] for axis, column in columns.items()})
     rough = jitter(problem, members.space.devices) * _ROUNDED
-    for number, (pp, count) in enumerate(zip(kinds["pp"].tolist(), kinds["m"].tolist(), strict=True)):
+    for number, (pp, count) in enumerate(
+        zip(kinds["pp"].tolist(), kinds["m"].tolist(), strict=True)
+    ):
         order = grid_schedule(name)
         if order_violations(Grid(pp=pp, vpp=order.chunks, schedule=name), microbatches=count):
             continue
@@ -204,31 +244,44 @@ def _paths(problem: Problem, prepared: Prepared, name: str, least: FloatArray, *
 
 
 def _spent_by(counts: IntArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """`_spent` of chunks of so many blocks, (kinds, chunks, n) each, but for what scales are waited for.
+    """`_spent` of chunks of so many blocks, (kinds, chunks, n) each, but for what scales are waited
+    for.
 
     Args:
         seconds: (blocks, phases, parts, n).
     """
-    both = np.einsum("cb,bkpn->kcpn", counts, np.stack([seconds[:, 0], seconds[:, 1] + seconds[:, 2]], axis=1))
+    both = np.einsum(
+        "cb,bkpn->kcpn", counts, np.stack([seconds[:, 0], seconds[:, 1] + seconds[:, 2]], axis=1)
+    )
     weight = np.einsum("cb,bpn->cn", counts, seconds[:, 2])
-    return _apart(both.sum(axis=2), weight, both[:, :, _ROUTED].sum(axis=2), both[:, :, _PRODUCTS].sum(axis=2))
+    return _apart(
+        both.sum(axis=2), weight, both[:, :, _ROUTED].sum(axis=2), both[:, :, _PRODUCTS].sum(axis=2)
+    )
 
 
 def memory_bound(problem: Problem, rows: tuple[Row, ...], costs: StepBytes, *, lanes: int) -> float:
-    """Bytes that some device needs at least: means over ranks of what lives through the step and of activations at their fullest.
+    """Bytes that some device needs at least: means over ranks of what lives through the step and of
+    activations at their fullest.
 
-    Parameters and gradients are there once for each lane; sharded states are cut over the holders of both.
+    Parameters and gradients are there once for each lane; sharded states are cut over the holders
+    of both.
     """
     static = {name: float(values.sum()) / len(rows) for name, values in costs.static_bytes}
-    held = (static["parameters"] + static["gradients"]) * lanes * _ROUNDED + static["workspace"] + static["optimizer"] * _ROUNDED
+    held = (
+        (static["parameters"] + static["gradients"]) * lanes * _ROUNDED
+        + static["workspace"]
+        + static["optimizer"] * _ROUNDED
+    )
     held += float(np.mean([(row.held @ costs.saved_bytes[row.chunks]).max() for row in rows]))
     return held * reserve_factor(problem) * _ROUNDED + context_bytes(problem)
 
 
 def _kernels(problem: Problem, prepared: Prepared) -> FloatArray:
-    """(outers,) seconds of all blocks for one microbatch but for tokens on their way, over the ranks of the pipeline, with what they lose.
+    """(outers,) seconds of all blocks for one microbatch but for tokens on their way, over the
+    ranks of the pipeline, with what they lose.
 
-    An action that is paired loses at least what its blocks would lose to tokens of their own; one that is not waits for them.
+    An action that is paired loses at least what its blocks would lose to tokens of their own; one
+    that is not waits for them.
     """
     repeats, taken = np.zeros(len(problem.model.blocks)), taken_of(problem)
     for run in problem.model.runs:
@@ -239,20 +292,35 @@ def _kernels(problem: Problem, prepared: Prepared) -> FloatArray:
     moved = np.stack([each[:, 0, _ROUTED].sum(axis=1), each[:, 1:, _ROUTED].sum(axis=(1, 2))])
     products = each[:, :2, _PRODUCTS].sum(axis=2).transpose(1, 0, 2)
     products[1] += each[:, 2, _PRODUCTS].sum(axis=1) - each[:, 2].sum(axis=1)
-    lost = np.minimum(products * (taken.share / (1.0 - taken.share)), moved) if taken.reserved else taken.share * moved
-    seconds = np.einsum("b,bpkn->n", repeats, each[:, :, kept]) + np.einsum("b,kbn->n", repeats, lost)
+    lost = (
+        np.minimum(products * (taken.share / (1.0 - taken.share)), moved)
+        if taken.reserved
+        else taken.share * moved
+    )
+    seconds = np.einsum("b,bpkn->n", repeats, each[:, :, kept]) + np.einsum(
+        "b,kbn->n", repeats, lost
+    )
     outer = prepared.members.outers.columns
-    spread: FloatArray = seconds[prepared.layer_row] / prepared.members.meshes.columns["pp"][outer["mesh"]]
+    spread: FloatArray = (
+        seconds[prepared.layer_row] / prepared.members.meshes.columns["pp"][outer["mesh"]]
+    )
     return spread
 
 
 def _part(space: Space) -> Space | None:
-    """The members of 1F1B whose order is changed, with the schedules whose chunks a rank the space has; None if it has none of them."""
+    """The members of 1F1B whose order is changed, with the schedules whose chunks a rank the space
+    has; None if it has none of them.
+    """
     chunks = space.of("vpp")
-    space = replace(space, paired=tuple(name for name in space.paired if grid_schedule(name).chunks in chunks))
+    space = replace(
+        space, paired=tuple(name for name in space.paired if grid_schedule(name).chunks in chunks)
+    )
     keep = {"recompute": ("none",), "recompute_layers": (0,), "offload": (0,), "shard": (0,)}
-    values = {axis: tuple(v for v in found if v in keep.get(axis, found)) for axis, found in space.values}
-    # Lanes of two directions shard over the holders of both, and what each microbatch gathers with them: those have no bound here yet.
+    values = {
+        axis: tuple(v for v in found if v in keep.get(axis, found)) for axis, found in space.values
+    }
+    # Lanes of two directions shard over the holders of both, and what each microbatch gathers with
+    # them: those have no bound here yet.
     most = 1 if any(grid_schedule(name).lanes > 1 for name in space.paired) else 3
     values["schedule"], values["vpp"] = ("1f1b",), (1,)
     values["zero"] = tuple(v for v in values["zero"] if int(v) <= most)
@@ -268,12 +336,20 @@ def _grid(members: Members, name: str, place: int) -> Grid:
 
 
 def search_paired(
-    problem: Problem, space: Space, facts: GridFacts, *, capacity: float, top: int, until: float, limit: Limit
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    *,
+    capacity: float,
+    top: int,
+    until: float,
+    limit: Limit,
 ) -> PairedSearch | None:
     """The `top` best members under `until` seconds, certified; None where the space has none.
 
     Args:
-        problem: under the options of `space`, which has one value of each. until: seconds of the last rank that is known.
+        problem: under the options of `space`, which has one value of each.
+        until: seconds of the last rank that is known.
     """
     part = _part(space)
     if part is None:
@@ -286,13 +362,18 @@ def search_paired(
     prepared = prepare(problem, members)
     outer = np.repeat(np.arange(len(members.start) - 1), np.diff(members.start))
     kernels = (_kernels(problem, prepared) * members.outers.columns["microbatches"])[outer]
-    least = np.stack([_paths(problem, prepared, name, kernels, until=until) for name in space.paired], axis=1).reshape(-1)
+    least = np.stack(
+        [_paths(problem, prepared, name, kernels, until=until) for name in space.paired], axis=1
+    ).reshape(-1)
     order = np.argsort(least, kind="stable")
     heap: list[tuple[float, int, Grid]] = []
     at = 0
     while heap or at < len(order):
         below = min(until, _worst(found.ranked, top))
-        least_s = min(float(least[order[at]]) if at < len(order) else float("inf"), heap[0][0] if heap else float("inf"))
+        least_s = min(
+            float(least[order[at]]) if at < len(order) else float("inf"),
+            heap[0][0] if heap else float("inf"),
+        )
         if least_s >= below or (limit.passed() and below < float("inf")):
             found.lower_bound_s = least_s
             break
@@ -308,7 +389,9 @@ def search_paired(
     return found
 
 
-def _simulate(problem: Problem, grid: Grid, *, capacity: float, top: int, found: PairedSearch) -> None:
+def _simulate(
+    problem: Problem, grid: Grid, *, capacity: float, top: int, found: PairedSearch
+) -> None:
     simulated = Simulated(grid=grid, result=simulate_grid(problem, grid))
     if not simulated.result.fits_in(capacity):
         found.infeasible += 1
@@ -322,16 +405,27 @@ def _worst(ranked: list[Simulated], top: int) -> float:
 
 
 def _bound(
-    problem: Problem, prepared: Prepared, place: int, grid: Grid, facts: GridFacts, *, capacity: float, found: PairedSearch
+    problem: Problem,
+    prepared: Prepared,
+    place: int,
+    grid: Grid,
+    facts: GridFacts,
+    *,
+    capacity: float,
+    found: PairedSearch,
 ) -> float | None:
     """A lower bound of a member's seconds; None, counted, if it is not legal or cannot fit."""
     microbatches = facts.global_batch // (grid.dp * grid.microbatch)
-    if violations(grid, facts=facts, general=True) or order_violations(grid, microbatches=microbatches):
+    if violations(grid, facts=facts, general=True) or order_violations(
+        grid, microbatches=microbatches
+    ):
         found.illegal += 1
         return None
     lanes = grid_schedule(grid.schedule).lanes
     rows = rows_of(grid.schedule, grid.pp, microbatches // lanes)
-    priced = replace(prepared.priced(place), layout=layout_of(problem.model, pp=grid.pp, vpp=grid.vpp))
+    priced = replace(
+        prepared.priced(place), layout=layout_of(problem.model, pp=grid.pp, vpp=grid.vpp)
+    )
     if memory_bound(problem, rows, step_bytes(problem, grid, priced), lanes=lanes) > capacity:
         found.infeasible += 1
         return None

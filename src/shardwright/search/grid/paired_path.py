@@ -1,7 +1,9 @@
-"""The longest path through an order with overlapped pairs and several lanes: what no run of it is below.
+"""The longest path through an order with overlapped pairs and several lanes: what no run of it is
+below.
 
-An action starts when its rank is free and its input is there; two that run overlapped start when both can, and share the seconds of their
-pair one after the other, as `program.lower` lays them. Sends, reductions and what collectives slow down are left out.
+An action starts when its rank is free and its input is there; two that run overlapped start when
+both can, and share the seconds of their pair one after the other, as `program.lower` lays them.
+Sends, reductions and what collectives slow down are left out.
 """
 
 from __future__ import annotations
@@ -22,8 +24,11 @@ class Step(NamedTuple):
     """An action that runs alone, or two that run overlapped.
 
     Args:
-        rank: of the pipeline. one, other: places of the actions in the table; other: -1 if it runs alone. behind, other_behind: actions
-            that they wait for, -1 = none. part, other_part: places of their seconds.
+        rank: of the pipeline.
+        one, other: places of the actions in the table;
+        other: -1 if it runs alone.
+        behind, other_behind: actions that they wait for, -1 = none.
+        part, other_part: places of their seconds.
     """
 
     rank: int
@@ -39,7 +44,8 @@ class Steps(NamedTuple):
     """An order's actions, each behind all that it waits for.
 
     Args:
-        parts: (parts, 4) kind and chunk of an action, and of the one that it runs overlapped with (-1 = none): what has the same seconds.
+        parts: (parts, 4) kind and chunk of an action, and of the one that it runs overlapped with
+            (-1 = none): what has the same seconds.
     """
 
     steps: tuple[Step, ...]
@@ -51,7 +57,12 @@ class Steps(NamedTuple):
 @lru_cache(maxsize=64)
 def steps_of(name: str, pp: int, microbatches: int) -> Steps:
     """The steps of a schedule's order; microbatches: of each lane."""
-    table = schedule_table(name, num_ranks=pp, chunks_per_rank=grid_schedule(name).chunks, num_microbatches=microbatches)
+    table = schedule_table(
+        name,
+        num_ranks=pp,
+        chunks_per_rank=grid_schedule(name).chunks,
+        num_microbatches=microbatches,
+    )
     behind, first = _behind(table), _first_of_pairs(table)
     second = np.concatenate([[False], first[:-1]])
     own = np.stack([table.kind, table.chunk], axis=1).astype(np.int64)
@@ -70,7 +81,17 @@ def steps_of(name: str, pp: int, microbatches: int) -> Steps:
                 b = a + 1 if paired[a] else -1
                 if not all(one < 0 or wait[one] < 0 or done[wait[one]] for one in (a, b)):
                     break
-                steps.append(Step(rank, a, wait[a], of[a], b, wait[b] if b >= 0 else -1, of[b] if b >= 0 else -1))
+                steps.append(
+                    Step(
+                        rank,
+                        a,
+                        wait[a],
+                        of[a],
+                        b,
+                        wait[b] if b >= 0 else -1,
+                        of[b] if b >= 0 else -1,
+                    )
+                )
                 done[a] = True
                 if b >= 0:
                     done[b] = True
@@ -81,17 +102,28 @@ def steps_of(name: str, pp: int, microbatches: int) -> Steps:
 
 
 def _first_of_pairs(table: ActionTable) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.zeros(len(table.kind), dtype=np.bool_) if table.overlapped is None else np.asarray(table.overlapped != 0)
+    return (
+        np.zeros(len(table.kind), dtype=np.bool_)
+        if table.overlapped is None
+        else np.asarray(table.overlapped != 0)
+    )
 
 
 def _behind(table: ActionTable) -> IntArray:
-    """(actions,) the action whose output each waits for: of the chunk before forward, of the chunk behind backward; -1 = none."""
+    """(actions,) the action whose output each waits for: of the chunk before forward, of the chunk
+    behind backward; -1 = none.
+    """
     kind, chunk = table.kind, table.chunk.astype(np.int64)
-    place = (table.lane.astype(np.int64) * table.num_chunks + chunk) * table.num_microbatches + table.microbatch
+    place = (
+        table.lane.astype(np.int64) * table.num_chunks + chunk
+    ) * table.num_microbatches + table.microbatch
     lanes = int(table.lane.max()) + 1
     made = np.full((2, lanes * table.num_chunks * table.num_microbatches), -1, dtype=np.int64)
     forward, backward = kind == F, (kind != F) & (kind != W)
-    made[0, place[forward]], made[1, place[backward]] = np.flatnonzero(forward), np.flatnonzero(backward)
+    made[0, place[forward]], made[1, place[backward]] = (
+        np.flatnonzero(forward),
+        np.flatnonzero(backward),
+    )
     result = np.full(len(kind), -1, dtype=np.int64)
     later = forward & (chunk > 0)
     result[later] = made[0, place[later] - table.num_microbatches]
@@ -102,14 +134,20 @@ def _behind(table: ActionTable) -> IntArray:
     return result
 
 
-def longest_path(steps: Steps, spent: tuple[FloatArray, FloatArray, FloatArray], taken: Taken) -> float:
+def longest_path(
+    steps: Steps, spent: tuple[FloatArray, FloatArray, FloatArray], taken: Taken
+) -> float:
     """Seconds from the first action to the last.
 
     Args:
-        spent: (kinds, chunks) seconds of actions, of them exposed communication, and of them products and attention.
+        spent: (kinds, chunks) seconds of actions, of them exposed communication, and of them
+            products and attention.
     """
     kind, chunk, other_kind, other_chunk = steps.parts.T
-    one, other = tuple([part[kind, chunk] for part in spent]), tuple([part[other_kind, other_chunk] for part in spent])
+    one, other = (
+        tuple([part[kind, chunk] for part in spent]),
+        tuple([part[other_kind, other_chunk] for part in spent]),
+    )
     seconds = np.where(other_kind < 0, one[0], pair_share(one, other, taken)).tolist()
     finish, free = [0.0] * (steps.actions + 1), [0.0] * steps.ranks
     # The last entry stands for what nothing has to wait for: place -1.

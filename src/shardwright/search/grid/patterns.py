@@ -30,27 +30,48 @@ LOOKED: Final = 5
 
 def stacked(patterns: list[Pattern]) -> Patterns:
     """Patterns of as many blocks as arrays."""
-    return Patterns(**{name: np.stack([one[name] for one in patterns]) for name in Patterns._fields})
+    return Patterns(
+        **{name: np.stack([one[name] for one in patterns]) for name in Patterns._fields}
+    )
 
 
 def grid_patterns(
-    problem: Problem, space: Space, layouts: Mapping[tuple[int, int], ChunkLayout], pipelines: Columns, *, units: tuple[int, ...]
+    problem: Problem,
+    space: Space,
+    layouts: Mapping[tuple[int, int], ChunkLayout],
+    pipelines: Columns,
+    *,
+    units: tuple[int, ...],
 ) -> tuple[Patterns, IntArray]:
     """Patterns of pipelines whose groups all lie in one way, and the place of each row's.
 
     Args:
-        pipelines: rows of pp, vpp, `border`, the innermost tier that a border may cross, which stands for all, and `apart`: devices from
-            a rank to the next where all lines cross the same tiers, which are not one; else 0.
+        pipelines: rows of pp, vpp, `border`, the innermost tier that a border may cross, which
+            stands for all, and `apart`: devices from a rank to the next where all lines cross the
+            same tiers, which are not one; else 0.
     """
     few, row = distinct({name: pipelines[name] for name in ("pp", "vpp", "border", "apart")})
     cuts = zip(*(few[name].tolist() for name in ("pp", "vpp", "border", "apart")), strict=True)
-    ks, pieced = tuple([int(k) for k in space.of("recompute_layers")]), problem.runtime.overlap_grad_reduce
-    found = [_grid_pattern(layouts[pp, vpp], ks, pieced, border, apart, units) for pp, vpp, border, apart in cuts]
+    ks, pieced = (
+        tuple([int(k) for k in space.of("recompute_layers")]),
+        problem.runtime.overlap_grad_reduce,
+    )
+    found = [
+        _grid_pattern(layouts[pp, vpp], ks, pieced, border, apart, units)
+        for pp, vpp, border, apart in cuts
+    ]
     return stacked(found), row
 
 
 @lru_cache(maxsize=4096)
-def _grid_pattern(layout: ChunkLayout, ks: tuple[int, ...], pieced: bool, border: int, apart: int, units: tuple[int, ...]) -> Pattern:
+def _grid_pattern(
+    layout: ChunkLayout,
+    ks: tuple[int, ...],
+    pieced: bool,
+    border: int,
+    apart: int,
+    units: tuple[int, ...],
+) -> Pattern:
     """One of them: the same one for every row of options."""
     first = np.arange(layout.pp) * apart
     behind = tier_crossed(first, np.roll(first, -1), units) if apart else np.full(layout.pp, border)
@@ -60,14 +81,30 @@ def _grid_pattern(layout: ChunkLayout, ks: tuple[int, ...], pieced: bool, border
 @lru_cache(maxsize=4096)
 def _in_one_way(layout: ChunkLayout, ks: tuple[int, ...], pieced: bool) -> Pattern:
     """Blocks of a pipeline whose groups all lie in one way."""
-    return _pattern(layout, ks, layout.counts, np.ones((len(layout.counts), 1), dtype=np.int64), _told(layout), pieced=pieced)
+    return _pattern(
+        layout,
+        ks,
+        layout.counts,
+        np.ones((len(layout.counts), 1), dtype=np.int64),
+        _told(layout),
+        pieced=pieced,
+    )
 
 
-def line_pattern(problem: Problem, space: Space, layout: ChunkLayout, *, ways: IntArray, behind: IntArray, tiers: int) -> Pattern:
+def line_pattern(
+    problem: Problem,
+    space: Space,
+    layout: ChunkLayout,
+    *,
+    ways: IntArray,
+    behind: IntArray,
+    tiers: int,
+) -> Pattern:
     """One (pp, vpp) along a line.
 
     Args:
-        ways: (pp,) the way in which each rank's groups lie, from 0 on. behind: (pp,) tier that it sends across to the next rank.
+        ways: (pp,) the way in which each rank's groups lie, from 0 on.
+        behind: (pp,) tier that it sends across to the next rank.
     """
     chunk = np.arange(len(layout.counts))
     of_way = np.zeros((len(chunk), int(ways.max()) + 1), dtype=np.int64)
@@ -79,7 +116,9 @@ def line_pattern(problem: Problem, space: Space, layout: ChunkLayout, *, ways: I
 
 
 def _borders(layout: ChunkLayout, behind: IntArray, tiers: int, ranks: IntArray) -> Pattern:
-    """Sends between chunks by their stream and the tier that they cross: (pp,) from each rank to the next."""
+    """Sends between chunks by their stream and the tier that they cross: (pp,) from each rank to
+    the next.
+    """
     pp, chunk, columns = layout.pp, np.arange(len(layout.counts)), layout.streams * tiers
     into, out = np.zeros((2, len(chunk), columns))
     out[chunk[:-1], layout.sent[:-1] * tiers + behind[chunk[:-1] % pp]] = 1.0
@@ -95,11 +134,13 @@ def _borders(layout: ChunkLayout, behind: IntArray, tiers: int, ranks: IntArray)
 
 @lru_cache(maxsize=4096)
 def _told(layout: ChunkLayout) -> IntArray:
-    """Ranks that B0 looks at in every pipeline: first, second, one before last, last, and of those inside the first with the most layers
-    of the commonest kind; the last again where these are fewer.
+    """Ranks that B0 looks at in every pipeline: first, second, one before last, last, and of those
+    inside the first with the most layers of the commonest kind; the last again where these are
+    fewer.
 
-    Where the first layers are unlike the others (dense ones before experts) the second rank still has some of them: of those that hold
-    none it is the first whose activations and states together are the most.
+    Where the first layers are unlike the others (dense ones before experts) the second rank still
+    has some of them: of those that hold none it is the first whose activations and states together
+    are the most.
     """
     pp = layout.pp
     looked = {0, min(1, pp - 1), max(pp - 2, 0), pp - 1}
@@ -110,36 +151,57 @@ def _told(layout: ChunkLayout) -> IntArray:
 
 
 def _looked(layout: ChunkLayout, ways: IntArray) -> IntArray:
-    """These, and behind them one rank inside for each way in which groups lie, if there are several: the one closest to the middle.
+    """These, and behind them one rank inside for each way in which groups lie, if there are
+    several: the one closest to the middle.
 
     A rank that is there already stands again as the last one.
     """
     pp, told, several = layout.pp, _told(layout), int(ways.max()) + 1
     if several == 1:
         return told
-    inside = {min(np.flatnonzero(ways == way).tolist(), key=lambda rank: abs(rank - pp // 2)) for way in range(several)}
+    inside = {
+        min(np.flatnonzero(ways == way).tolist(), key=lambda rank: abs(rank - pp // 2))
+        for way in range(several)
+    }
     looked = sorted(inside.union(told.tolist()))
     return np.array(looked + [pp - 1] * (len(told) + several - len(looked)), dtype=np.int64)
 
 
 def _pattern(
-    layout: ChunkLayout, options: tuple[int, ...], counts: IntArray, of_way: IntArray, ranks: IntArray, *, pieced: bool
+    layout: ChunkLayout,
+    options: tuple[int, ...],
+    counts: IntArray,
+    of_way: IntArray,
+    ranks: IntArray,
+    *,
+    pieced: bool,
 ) -> Pattern:
     """Blocks `counts`, (chunks, ways x blocks), in the pipeline of `layout`.
 
     Args:
-        options: numbers of recomputed layers, 0 = all. pieced: see `step_costs.pieces_of`.
-        of_way: (chunks, ways) 1 of the way in which a chunk's groups lie, 0 of the others. ranks: to look at.
+        options: numbers of recomputed layers, 0 = all.
+        pieced: see `step_costs.pieces_of`.
+        of_way: (chunks, ways) 1 of the way in which a chunk's groups lie, 0 of the others.
+        ranks: to look at.
     """
     ks = np.array(options, dtype=np.int64)
     pp, layers = layout.pp, layout.counts[:, layout.layer].sum(axis=1)
-    redone = np.minimum(np.where(ks == 0, layers.max(), ks)[None, :], layers[:, None])[:, :, None].astype(np.float64)
+    redone = np.minimum(np.where(ks == 0, layers.max(), ks)[None, :], layers[:, None])[
+        :, :, None
+    ].astype(np.float64)
     redone = redone * of_way[:, None, :]
-    chunks, redone_chunks = counts.reshape(layout.vpp, pp, -1), redone.reshape(layout.vpp, pp, *redone.shape[1:])
+    chunks, redone_chunks = (
+        counts.reshape(layout.vpp, pp, -1),
+        redone.reshape(layout.vpp, pp, *redone.shape[1:]),
+    )
     before = np.concatenate([np.zeros((1, counts.shape[1])), np.cumsum(counts, axis=0)])
     redone_before = np.concatenate([np.zeros((1, *redone.shape[1:])), np.cumsum(redone, axis=0)])
     pieces = pieces_of(layout, overlapped=pieced)
-    stage, redone_stage, final = chunks.sum(axis=0), redone_chunks.sum(axis=0), ranks + (layout.vpp - 1) * pp
+    stage, redone_stage, final = (
+        chunks.sum(axis=0),
+        redone_chunks.sum(axis=0),
+        ranks + (layout.vpp - 1) * pp,
+    )
     return {
         "ranks": np.array(pp),
         "chunks_per_rank": np.array(layout.vpp),

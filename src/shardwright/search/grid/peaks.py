@@ -1,4 +1,6 @@
-"""Lower bounds of the peak memory of a set's members through their actual orders: what many share is counted once."""
+"""Lower bounds of the peak memory of a set's members through their actual orders: what many share
+is counted once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from shardwright.arrays import IntArray
 from shardwright.cost.critical_path import microbatches_of, order_table
 from shardwright.cost.priced import grid_choices
 from shardwright.cost.rank_memory import allocated_bytes
-from shardwright.cost.step_bytes import StepBytes, bytes_beside_states, cuts_of, held_bytes, state_bytes
+from shardwright.cost.step_bytes import (
+    StepBytes,
+    bytes_beside_states,
+    cuts_of,
+    held_bytes,
+    state_bytes,
+)
 from shardwright.program.problem import Problem
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.prepare import Prepared
@@ -24,7 +32,9 @@ class _Beside(NamedTuple):
 
 
 class Peaks:
-    """Members of one outer differ in their states by ZeRO and offload, and in all else by recompute."""
+    """Members of one outer differ in their states by ZeRO and offload, and in all else by
+    recompute.
+    """
 
     def __init__(self, problem: Problem, prepared: Prepared) -> None:
         self._problem, self._prepared = problem, prepared
@@ -38,10 +48,20 @@ class Peaks:
         if with_states not in self._states or without not in self._beside:
             self._count(place, with_states, without)
         beside = self._beside[without]
-        return int(held_bytes(self._problem, beside.kept, beside.allocated + self._states[with_states])[1].max())
+        return int(
+            held_bytes(self._problem, beside.kept, beside.allocated + self._states[with_states])[
+                1
+            ].max()
+        )
 
-    def _count(self, place: int, with_states: tuple[int, int, int], without: tuple[int, int]) -> None:
-        problem, priced, grid = self._problem, self._prepared.priced(place), member_grid(self._prepared.members, place)
+    def _count(
+        self, place: int, with_states: tuple[int, int, int], without: tuple[int, int]
+    ) -> None:
+        problem, priced, grid = (
+            self._problem,
+            self._prepared.priced(place),
+            member_grid(self._prepared.members, place),
+        )
         choices = grid_choices(grid, priced.layout)
         if with_states not in self._states:
             items = state_bytes(problem, choices, priced, cuts_of(choices, priced))

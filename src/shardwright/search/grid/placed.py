@@ -39,7 +39,9 @@ class Placed:
     """Where a search put a strategy, and why.
 
     Args:
-        fate: what became of it. reason: in words. bound_s: its step takes at least so many seconds (0 = nothing was bounded).
+        fate: what became of it.
+        reason: in words.
+        bound_s: its step takes at least so many seconds (0 = nothing was bounded).
     """
 
     fate: Fate
@@ -47,17 +49,23 @@ class Placed:
     bound_s: float = 0.0
 
 
-def placed_in(problem: Problem, space: Space, facts: GridFacts, grid: Grid, *, capacity: int, known_s: float) -> Placed:
+def placed_in(
+    problem: Problem, space: Space, facts: GridFacts, grid: Grid, *, capacity: int, known_s: float
+) -> Placed:
     """Where a search of `space` puts a legal `grid`, by the bounds that the search itself takes.
 
     Args:
-        capacity: bytes of a device that a plan may fill. known_s: step of the last strategy that the search ranked: what takes
-            longer is bounded away.
+        capacity: bytes of a device that a plan may fill.
+        known_s: step of the last strategy that the search ranked: what takes longer is bounded
+            away.
     """
     part, missing = _space_of(space, grid, facts)
     one = _part_of(problem, part, grid) if part is not None else None
     if one is None:
-        return Placed(fate=Fate.OUTSIDE, reason=", ".join(missing) or "the space has not these options of the runtime")
+        return Placed(
+            fate=Fate.OUTSIDE,
+            reason=", ".join(missing) or "the space has not these options of the runtime",
+        )
     problem = under(problem, one.chosen)
     meshes = full_meshes(one, facts) if grid.devices == one.devices else idle_meshes(one, facts)
     bounded = bound_space(problem, one, facts, capacity=capacity, meshes=meshes)
@@ -65,26 +73,39 @@ def placed_in(problem: Problem, space: Space, facts: GridFacts, grid: Grid, *, c
         return Placed(fate=Fate.OUTSIDE, reason="the search leaves this combination out")
     bound = float(bounded.seconds[0])
     if math.isinf(bound):
-        return Placed(fate=Fate.INFEASIBLE, reason="a lower bound of its memory is more than a device may fill")
+        return Placed(
+            fate=Fate.INFEASIBLE,
+            reason="a lower bound of its memory is more than a device may fill",
+        )
     if bound >= known_s:
-        return Placed(fate=Fate.BOUNDED, reason="a bound of its work and its pipeline", bound_s=bound)
+        return Placed(
+            fate=Fate.BOUNDED, reason="a bound of its work and its pipeline", bound_s=bound
+        )
     return _refined(problem, bounded, bound, capacity=capacity, known_s=known_s)
 
 
-def _refined(problem: Problem, bounded: Bounded, bound: float, *, capacity: int, known_s: float) -> Placed:
+def _refined(
+    problem: Problem, bounded: Bounded, bound: float, *, capacity: int, known_s: float
+) -> Placed:
     """The same of the first member that its first bound leaves, by its order."""
     grid = member_grid(bounded.members, 0)
     costs = step_costs(problem, grid, bounded.prepared.priced(0))
     table = order_table(grid, microbatches=microbatches_of(problem, grid))
     if reserved_bytes(problem, table, costs).max() > capacity:
-        return Placed(fate=Fate.INFEASIBLE, reason="its order needs more memory than a device may fill", bound_s=bound)
+        return Placed(
+            fate=Fate.INFEASIBLE,
+            reason="its order needs more memory than a device may fill",
+            bound_s=bound,
+        )
     path = max(member_path(problem, bounded.prepared, 0, grid, costs), bound)
     fate = Fate.BOUNDED if path >= known_s else Fate.SIMULATED
     return Placed(fate=fate, reason="the longest path through its order", bound_s=path)
 
 
 def _space_of(space: Space, grid: Grid, facts: GridFacts) -> tuple[Space | None, tuple[str, ...]]:
-    """The part of `space` that is `grid` alone; None, and what the space lacks, where it has not got it."""
+    """The part of `space` that is `grid` alone; None, and what the space lacks, where it has not
+    got it.
+    """
     plain = canonical(grid, facts=facts)
     wanted, also = _values(plain), _values(grid)
     found: dict[str, Value] = {}
@@ -92,7 +113,11 @@ def _space_of(space: Space, grid: Grid, facts: GridFacts) -> tuple[Space | None,
     for axis in AXES:
         has = space.of(axis)
         if axis == "order":
-            same = [o for o in space.orders if canonical(replace(plain, order=o), facts=facts).order == plain.order]
+            same = [
+                o
+                for o in space.orders
+                if canonical(replace(plain, order=o), facts=facts).order == plain.order
+            ]
             found[axis] = "-".join(same[0]) if same else ""
         else:
             found[axis] = wanted[axis] if wanted[axis] in has else also[axis]
@@ -100,11 +125,15 @@ def _space_of(space: Space, grid: Grid, facts: GridFacts) -> tuple[Space | None,
             missing.append(f"{axis} {wanted[axis]} is not among {', '.join(map(str, has))}")
     fewest = space.fewest or space.devices
     if plain.devices < fewest or (plain.devices % space.node and plain.devices > space.node):
-        missing.append(f"{plain.devices} devices are not whole nodes of {space.node}, {fewest} to {space.devices} devices")
+        missing.append(
+            f"{plain.devices} devices are not whole nodes of {space.node}, {fewest} to"
+            f" {space.devices} devices"
+        )
     if space.dp and plain.dp not in space.dp:
         missing.append(f"dp {plain.dp} is not among {', '.join(map(str, space.dp))}")
     missing += [
-        f"{end} {getattr(plain, end) or 'as the rest'} is not {getattr(space, end) or 'as the rest'}"
+        f"{end} {getattr(plain, end) or 'as the rest'} is not"
+        f" {getattr(space, end) or 'as the rest'}"
         for end in ("first", "last")
         if getattr(plain, end) != getattr(space, end)
     ]
@@ -117,10 +146,16 @@ def _space_of(space: Space, grid: Grid, facts: GridFacts) -> tuple[Space | None,
 
 
 def _part_of(problem: Problem, space: Space, grid: Grid) -> Space | None:
-    """The part of `space` with the options of `grid`; None where it has none, or has these modules with other recompute alone."""
+    """The part of `space` with the options of `grid`; None where it has none, or has these modules
+    with other recompute alone.
+    """
     wanted = under(problem, grid.options).runtime
     beside = zip(space.modules, space.beside_recompute, strict=True)
-    sets = [modules for modules, any_recompute in beside if any_recompute or grid.recompute is Recompute.NONE]
+    sets = [
+        modules
+        for modules, any_recompute in beside
+        if any_recompute or grid.recompute is Recompute.NONE
+    ]
     for row in parts_of(problem, space):
         for modules in sets:
             if under(problem, ordered((*row.chosen, *modules))).runtime == wanted:

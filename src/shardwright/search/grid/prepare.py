@@ -1,4 +1,6 @@
-"""From members to the arrays of the B0 kernel: price the layer and mesh rows that the members need, and describe their pipelines."""
+"""From members to the arrays of the B0 kernel: price the layer and mesh rows that the members need,
+and describe their pipelines.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +48,12 @@ class Prepared:
     """Tables, and the row of each outer in them.
 
     Args:
-        layer_row, mesh_row: (outers,) rows; the layer row is that of the first set of modules, the mesh row that of shard option 0 (of the
-            meshes that copy tokens over tp where experts are cut like the MLP). layouts: by (pp, vpp). lines: of members whose groups do
-            not all lie alike, which the rows price by the cheapest that some group may take; None = not asked for, or none.
+        layer_row, mesh_row: (outers,) rows; the layer row is that of the first set of modules, the
+            mesh row that of shard option 0 (of the meshes that copy tokens over tp where experts
+            are cut like the MLP).
+        layouts: by (pp, vpp).
+        lines: of members whose groups do not all lie alike, which the rows price by the cheapest
+            that some group may take; None = not asked for, or none.
     """
 
     members: Members
@@ -79,18 +84,45 @@ class Prepared:
         """The same for each way in which the groups of a device of it may lie; of `lines`."""
         (i, redo, shard), known = self._rows_behind(place), self.lines
         assert known is not None
-        ways, more, layout = slice(known.start[i], known.start[i + 1]), redo * known.layer_rows, self.layouts[self._pipeline(i)]
-        rows = zip((known.layer_row[ways] + more).tolist(), (known.mesh_row[ways] + shard).tolist(), strict=True)
-        return tuple([Priced(layers=known.layers, layer_row=one, meshes=known.meshes, mesh_row=two, layout=layout) for one, two in rows])
+        ways, more, layout = (
+            slice(known.start[i], known.start[i + 1]),
+            redo * known.layer_rows,
+            self.layouts[self._pipeline(i)],
+        )
+        rows = zip(
+            (known.layer_row[ways] + more).tolist(),
+            (known.mesh_row[ways] + shard).tolist(),
+            strict=True,
+        )
+        return tuple(
+            [
+                Priced(
+                    layers=known.layers,
+                    layer_row=one,
+                    meshes=known.meshes,
+                    mesh_row=two,
+                    layout=layout,
+                )
+                for one, two in rows
+            ]
+        )
 
     def _rows_behind(self, place: int) -> tuple[int, int, int]:
-        """The outer of a member, which set of modules runs again, and which of the space's sharding groups it has."""
+        """The outer of a member, which set of modules runs again, and which of the space's sharding
+        groups it has.
+        """
         chosen, choices = self.members.chosen(place), self.members.inner.choices
-        return chosen.outer, int(choices.redo_modules[chosen.redo]), int(choices.zero_shard[chosen.zero])
+        return (
+            chosen.outer,
+            int(choices.redo_modules[chosen.redo]),
+            int(choices.zero_shard[chosen.zero]),
+        )
 
     def _pipeline(self, outer: int) -> tuple[int, int]:
         columns = self.members.outers.columns
-        return int(self.members.meshes.columns["pp"][columns["mesh"][outer]]), int(columns["vpp"][outer])
+        return int(self.members.meshes.columns["pp"][columns["mesh"][outer]]), int(
+            columns["vpp"][outer]
+        )
 
 
 def prepare(problem: Problem, members: Members) -> Prepared:
@@ -101,7 +133,13 @@ def prepare(problem: Problem, members: Members) -> Prepared:
     mesh_rows, shard = _mesh_rows(problem, members)
     return Prepared(
         members=members,
-        layers=known_table(layer_table, problem, layer_rows, sets=len(members.space.modules), modules=members.space.modules),
+        layers=known_table(
+            layer_table,
+            problem,
+            layer_rows,
+            sets=len(members.space.modules),
+            modules=members.space.modules,
+        ),
         meshes=known_table(mesh_table, problem, mesh_rows, shard=shard),
         layer_row=layer_row,
         mesh_row=row_of_mesh(problem, members) * len(members.space.of("shard")),
@@ -112,7 +150,9 @@ def prepare(problem: Problem, members: Members) -> Prepared:
 def with_lines(problem: Problem, prepared: Prepared, some: BoolArray) -> Prepared:
     """`prepared` with the lines of `some` outers, of those whose groups do not all lie alike."""
     members = prepared.members
-    cut = (members.meshes.columns["tp"][members.outers.columns["mesh"]] > 1) & (row_of_mesh(problem, members) < len(members.meshes))
+    cut = (members.meshes.columns["tp"][members.outers.columns["mesh"]] > 1) & (
+        row_of_mesh(problem, members) < len(members.meshes)
+    )
     return replace(prepared, lines=line_rows(problem, members, some=some, cut=cut.astype(np.int64)))
 
 
@@ -120,9 +160,14 @@ def layouts_of(problem: Problem, members: Members) -> dict[tuple[int, int], Chun
     """How the pipelines of the members spread blocks, by (pp, vpp)."""
     outer = members.outers.columns
     first, last = members.space.first, members.space.last
-    pipelines, _ = distinct({"pp": members.meshes.columns["pp"][outer["mesh"]], "vpp": outer["vpp"]})
+    pipelines, _ = distinct(
+        {"pp": members.meshes.columns["pp"][outer["mesh"]], "vpp": outer["vpp"]}
+    )
     cuts = zip(pipelines["pp"].tolist(), pipelines["vpp"].tolist(), strict=True)
-    return {(pp, vpp): layout_of(problem.model, pp=pp, vpp=vpp, first=first, last=last) for pp, vpp in cuts}
+    return {
+        (pp, vpp): layout_of(problem.model, pp=pp, vpp=vpp, first=first, last=last)
+        for pp, vpp in cuts
+    }
 
 
 _MESH_ROW: Final = ("tp", "cp", "ep", "etp", "dp", "pp", "s_tp", "s_cp", "s_dp", "s_pp")
@@ -139,24 +184,38 @@ def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
     # A group of one has no place on the network.
     columns["s_tp"] = np.where(columns["tp"] > 1, columns["s_tp"], 1)
     columns["s_cp"] = np.where(columns["cp"] > 1, columns["s_cp"], 1)
-    columns |= {"sp": outer["sp"], "ulysses": outer["ulysses"], "gather": outer["gather"], "mbs": outer["mbs"]}
+    columns |= {
+        "sp": outer["sp"],
+        "ulysses": outer["ulysses"],
+        "gather": outer["gather"],
+        "mbs": outer["mbs"],
+    }
     few, place = distinct(columns)
     return Rows(columns=few), place
 
 
 def rows_of_meshes(problem: Problem, meshes: Meshes) -> Rows:
-    """The meshes with the stream cut over tp; with experts, the same with copies of it behind them: these hold other parts of experts."""
+    """The meshes with the stream cut over tp; with experts, the same with copies of it behind them:
+    these hold other parts of experts.
+    """
     times = 1 + _has_experts(problem)
     columns = {name: np.tile(meshes.columns[name], times) for name in _MESH_ROW}
     ones = np.ones_like(columns["tp"])
     cut = (columns["tp"] > 1) & (np.arange(len(ones)) < len(meshes))
-    return Rows(columns=columns | {"sp": cut.astype(np.int64), "ulysses": ones, "gather": 0 * ones, "mbs": ones})
+    return Rows(
+        columns=columns
+        | {"sp": cut.astype(np.int64), "ulysses": ones, "gather": 0 * ones, "mbs": ones}
+    )
 
 
 def row_of_mesh(problem: Problem, members: Members) -> IntArray:
     """(outers,) the row of each outer's mesh among `rows_of_meshes`."""
     outer = members.outers.columns
-    copied = _has_experts(problem) & (outer["sp"] == 0) & (members.meshes.columns["tp"][outer["mesh"]] > 1)
+    copied = (
+        _has_experts(problem)
+        & (outer["sp"] == 0)
+        & (members.meshes.columns["tp"][outer["mesh"]] > 1)
+    )
     row: IntArray = outer["mesh"] + copied * len(members.meshes)
     return row
 
@@ -166,14 +225,34 @@ def _has_experts(problem: Problem) -> bool:
 
 
 def _mesh_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
-    """Each row of a mesh with each sharding group; groups that are not legal there stand in with the whole."""
-    rows, shards = rows_of_meshes(problem, members.meshes), [int(s) for s in members.space.of("shard")]
+    """Each row of a mesh with each sharding group; groups that are not legal there stand in with
+    the whole.
+    """
+    rows, shards = (
+        rows_of_meshes(problem, members.meshes),
+        [int(s) for s in members.space.of("shard")],
+    )
     columns = {name: np.repeat(column, len(shards)) for name, column in rows.columns.items()}
-    return Rows(columns=columns), legal_shards(Rows(columns=columns), np.tile(np.array(shards, dtype=np.int64), len(rows)))
+    return Rows(columns=columns), legal_shards(
+        Rows(columns=columns), np.tile(np.array(shards, dtype=np.int64), len(rows))
+    )
 
 
 _SUMS: Final = (
-    *("gather", "reduce", "all_reduce", "fetch", "refetch", "scatter", "apart", "dense", "experts", "spread", "shard", "expert_shard"),
+    *(
+        "gather",
+        "reduce",
+        "all_reduce",
+        "fetch",
+        "refetch",
+        "scatter",
+        "apart",
+        "dense",
+        "experts",
+        "spread",
+        "shard",
+        "expert_shard",
+    ),
     *("frozen", "frozen_dense", "frozen_experts", "regathered"),
 )
 
@@ -189,7 +268,10 @@ def costs_in(problem: Problem, layers: LayerTable, meshes: MeshTable) -> Costs:
     of = block_facts(problem.model)
     layer, unit = of.layer, of.unit[:, None]
     # Modules that predict further tokens have cores too, and are no layers: a policy leaves them.
-    saved, farther = layers.saved_bytes.copy(), np.minimum.accumulate(layers.border[:, ::-1], axis=1)[:, ::-1]
+    saved, farther = (
+        layers.saved_bytes.copy(),
+        np.minimum.accumulate(layers.border[:, ::-1], axis=1)[:, ::-1],
+    )
     saved[:, 1] = np.where(layer[:, None], saved[:, 1], saved[:, 0])
     return Costs(
         forward=_floats(total[:, 0]),
@@ -198,7 +280,9 @@ def costs_in(problem: Problem, layers: LayerTable, meshes: MeshTable) -> Costs:
         full=_floats(total[:, 4]),
         saved=_floats(saved),
         transient=_floats(np.where(layer[:, None], layers.transient_bytes, 0)),
-        border=_floats(np.concatenate([farther, layers.border]).reshape(-1, layers.border.shape[-1]).T),
+        border=_floats(
+            np.concatenate([farther, layers.border]).reshape(-1, layers.border.shape[-1]).T
+        ),
         logits=_floats(layers.logits_bytes),
         **{name: _floats(getattr(meshes.sync, name)) for name in _SUMS},
         unit=_floats(meshes.sync.gathered * unit),
@@ -225,7 +309,9 @@ def _floats(array: IntArray | FloatArray) -> FloatArray:
 
 
 def patterns_of(problem: Problem, prepared: Prepared) -> tuple[Patterns, IntArray, IntArray]:
-    """The distinct pipelines of the members as arrays, each outer's pattern, and the column of `Costs.border` where its borders begin."""
+    """The distinct pipelines of the members as arrays, each outer's pattern, and the column of
+    `Costs.border` where its borders begin.
+    """
     members, units = prepared.members, tuple(tier.num_devices for tier in problem.cluster.tiers())
     outer, mesh = members.outers.columns, members.meshes.columns
     at = outer["mesh"]
@@ -237,7 +323,12 @@ def patterns_of(problem: Problem, prepared: Prepared) -> tuple[Patterns, IntArra
         several |= (stride < units[tier]) & (pp * stride > units[tier])
     if several.any():
         several &= lies_in_units(Rows(columns=mesh), units)[at]
-    pipelines = {"pp": pp, "vpp": outer["vpp"], "border": border, "apart": np.where(several, stride, 0)}
+    pipelines = {
+        "pp": pp,
+        "vpp": outer["vpp"],
+        "border": border,
+        "apart": np.where(several, stride, 0),
+    }
     patterns, row = grid_patterns(problem, members.space, prepared.layouts, pipelines, units=units)
     return patterns, row, np.where(several, prepared.layers.border[..., 0].size, 0)
 
@@ -270,7 +361,8 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
         capacity=capacity + 1.0,
         workspace=float(runtime.workspace_bytes),
         context=float(context_bytes(problem)),
-        # As if all parameters were as narrow as those of products: no more than what any mixture holds.
+        # As if all parameters were as narrow as those of products: no more than what any mixture
+        # holds.
         parameter_bytes=job.parameter.bits / 8 + min(narrow_copies(problem), 0.0),
         shard_bytes=shard_bytes(problem),
         frozen_shard_bytes=frozen_shard_bytes(problem),
@@ -296,15 +388,21 @@ def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
     )
 
 
-def bound_all(problem: Problem, prepared: Prepared, *, capacity: float) -> tuple[FloatArray, FloatArray]:
-    """B0 of every member: seconds (inf where memory cannot fit), and bytes before they are rounded down."""
+def bound_all(
+    problem: Problem, prepared: Prepared, *, capacity: float
+) -> tuple[FloatArray, FloatArray]:
+    """B0 of every member: seconds (inf where memory cannot fit), and bytes before they are rounded
+    down.
+    """
     if not prepared.members.num_members:
         return np.empty(0), np.empty(0)
     facts = facts_of(problem, devices=prepared.members.space.devices, capacity=capacity)
     return bound_with(problem, prepared, costs_of(problem, prepared), facts)
 
 
-def bound_with(problem: Problem, prepared: Prepared, costs: Costs, facts: Facts) -> tuple[FloatArray, FloatArray]:
+def bound_with(
+    problem: Problem, prepared: Prepared, costs: Costs, facts: Facts
+) -> tuple[FloatArray, FloatArray]:
     """The same with other tables, or another problem's numbers."""
     members = prepared.members
     outer = members.outers.columns

@@ -1,4 +1,6 @@
-"""Verify an answer again: enumerate, bound, and simulate a random part and everything that could still win."""
+"""Verify an answer again: enumerate, bound, and simulate a random part and everything that could
+still win.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,8 @@ REPLAYED = ("infeasible", "bounded_b0", "bounded_b1", "simulated")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recheck:
-    """What was verified: members counted, bounded again, simulated again; the largest |S - claimed| / claimed of the answer.
+    """What was verified: members counted, bounded again, simulated again; the largest |S - claimed|
+    / claimed of the answer.
 
     Args:
         leaves: of the plan's file that were made again, 0 where there is no file.
@@ -70,11 +73,13 @@ def recheck(
 ) -> Recheck:
     """Verify `answer`'s certificate.
 
-    Every count is made again. A random 1 % of the feasible members (at most MOST) and every member whose bound is below the claimed one
-    are checked against S: B0 <= B1 <= S, and none that fits beats the claimed lower bound.
+    Every count is made again. A random 1 % of the feasible members (at most MOST) and every member
+    whose bound is below the claimed one are checked against S: B0 <= B1 <= S, and none that fits
+    beats the claimed lower bound.
 
     Args:
-        repeated: the same search, where it was repeated and compared with the claim already. memory: as of `search`.
+        repeated: the same search, where it was repeated and compared with the claim already.
+        memory: as of `search`.
 
     Raises:
         DataError: a count, a bound or the claim does not hold; says which.
@@ -86,7 +91,9 @@ def recheck(
     _counted(claim, certify(problem, space, searched))
     parts = (*searched.crossed, *_left(problem, space, facts, searched, claim, capacity, generator))
     start = np.cumsum([0, *(part.feasible for part in parts)]).tolist()
-    sample = generator.sample(range(start[-1]), min(MOST, start[-1], max(round(SHARE * start[-1]), 1)))
+    sample = generator.sample(
+        range(start[-1]), min(MOST, start[-1], max(round(SHARE * start[-1]), 1))
+    )
     simulated, contenders = set(sample[:SIMULATED]), 0
     for number, (part, first, end) in enumerate(zip(parts, start, start[1:], strict=False)):
         if progress is not None:
@@ -94,48 +101,85 @@ def recheck(
         bounded = part.bounded(problem, facts, capacity=capacity)
         feasible = np.flatnonzero(np.isfinite(bounded.seconds))
         could_win = feasible[bounded.seconds[feasible] < claim.lower_bound_s * (1 - 1e-9)].tolist()
-        chosen = {int(feasible[place - first]): place in simulated for place in sample if first <= place < end}
+        chosen = {
+            int(feasible[place - first]): place in simulated
+            for place in sample
+            if first <= place < end
+        }
         for place in dict.fromkeys([*could_win, *chosen]):
             _member(problem, bounded, place, claim, capacity, always=chosen.get(place, False))
         contenders += len(could_win)
-    return Recheck(strategies=claim.strategies, sampled=len(sample), contenders=contenders, drift=drift)
+    return Recheck(
+        strategies=claim.strategies, sampled=len(sample), contenders=contenders, drift=drift
+    )
 
 
 def _left(
-    problem: Problem, space: Space, facts: GridFacts, searched: Searched, claim: Certificate, capacity: int, generator: random.Random
+    problem: Problem,
+    space: Space,
+    facts: GridFacts,
+    searched: Searched,
+    claim: Certificate,
+    capacity: int,
+    generator: random.Random,
 ) -> tuple[Crossed, ...]:
-    """Some of the meshes that were never crossed, whose bounds are between the claimed one and those of their members."""
+    """Some of the meshes that were never crossed, whose bounds are between the claimed one and
+    those of their members.
+    """
     found: list[Crossed] = []
     for meshes, seconds, part in searched.left:
         if float(seconds.min(initial=float("inf"))) < claim.lower_bound_s * (1 - 1e-9):
-            raise DataError("a mesh that no member was looked at could be faster than the plan's bound", hint="plan again")
+            raise DataError(
+                "a mesh that no member was looked at could be faster than the plan's bound",
+                hint="plan again",
+            )
         for row in generator.sample(range(len(meshes)), min(CROSSED, len(meshes))):
             one = meshes.take(np.array([row]))
-            bounded = bound_space(under(problem, part.chosen), part, facts, capacity=capacity, meshes=one)
+            bounded = bound_space(
+                under(problem, part.chosen), part, facts, capacity=capacity, meshes=one
+            )
             found.append(crossed(part, one, bounded, keep=True))
             least = float(bounded.seconds.min(initial=float("inf")))
-            _ordered(grid_text=f"mesh {row}", lower=float(seconds[row]), upper=least, names="the mesh's bound and B0")
+            _ordered(
+                grid_text=f"mesh {row}",
+                lower=float(seconds[row]),
+                upper=least,
+                names="the mesh's bound and B0",
+            )
     return tuple(found)
 
 
 def _same_question(claim: Certificate, problem: Problem, space: Space) -> None:
     if claim.digest != space.digest(problem_text(problem)) or claim.space != space.text():
-        raise DataError("the plan's certificate is for another problem or space", hint="was the file edited, or made by another version?")
-    gap = (claim.best_s - claim.lower_bound_s) / claim.best_s if claim.best_s > 0 else -1.0
-    if not (0.0 <= gap < 1.0 and abs(claim.gap - gap) <= DRIFT and claim.optimal == (claim.gap == 0.0)):
         raise DataError(
-            f"best {claim.best_s:.6g} s and lower bound {claim.lower_bound_s:.6g} s do not make a gap of {claim.gap:.6g}, "
-            f"{'optimal' if claim.optimal else 'not optimal'}",
+            "the plan's certificate is for another problem or space",
+            hint="was the file edited, or made by another version?",
+        )
+    gap = (claim.best_s - claim.lower_bound_s) / claim.best_s if claim.best_s > 0 else -1.0
+    if not (
+        0.0 <= gap < 1.0 and abs(claim.gap - gap) <= DRIFT and claim.optimal == (claim.gap == 0.0)
+    ):
+        raise DataError(
+            f"best {claim.best_s:.6g} s and lower bound {claim.lower_bound_s:.6g} s do not make a"
+            f" gap of {claim.gap:.6g}, {'optimal' if claim.optimal else 'not optimal'}",
             hint="plan again",
         )
     universal = 1.0 - universal_bound(problem, space.devices) / claim.best_s
     if abs(claim.universal_gap - universal) > 1e-6:
-        raise DataError(f"the universal gap is {universal:.6g}, the certificate says {claim.universal_gap:.6g}", hint="plan again")
+        raise DataError(
+            f"the universal gap is {universal:.6g}, the certificate says {claim.universal_gap:.6g}",
+            hint="plan again",
+        )
 
 
 def _holds(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) -> float:
-    """Every strategy of the answer is legal, fits, and takes the time that is claimed; the largest deviation."""
-    claims = [(answer.grid, answer.certificate.best_s), *((a.grid, a.step_time_s) for a in answer.alternatives)]
+    """Every strategy of the answer is legal, fits, and takes the time that is claimed; the largest
+    deviation.
+    """
+    claims = [
+        (answer.grid, answer.certificate.best_s),
+        *((a.grid, a.step_time_s) for a in answer.alternatives),
+    ]
     drift = 0.0
     for grid, seconds in claims:
         broken = violations(grid, facts=facts, general=True)
@@ -144,12 +188,20 @@ def _holds(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) ->
         done = simulate_grid(problem, grid)
         need = done.need
         if need > capacity:
-            raise DataError(f"{print_grid(grid)} needs {format_bytes(need)}, more than the {format_bytes(capacity)} of a device")
+            raise DataError(
+                f"{print_grid(grid)} needs {format_bytes(need)}, more than the"
+                f" {format_bytes(capacity)} of a device"
+            )
         if not done.fits_hosts:
-            raise DataError(f"{print_grid(grid)} does not fit {host_lack(done.host_memory)}", hint="plan again")
+            raise DataError(
+                f"{print_grid(grid)} does not fit {host_lack(done.host_memory)}", hint="plan again"
+            )
         drift = max(drift, abs(done.step_time_s - seconds) / seconds if seconds > 0 else 1.0)
         if drift > DRIFT:
-            raise DataError(f"{print_grid(grid)} takes {done.step_time_s:.6g} s, the plan says {seconds:.6g} s", hint="plan again")
+            raise DataError(
+                f"{print_grid(grid)} takes {done.step_time_s:.6g} s, the plan says {seconds:.6g} s",
+                hint="plan again",
+            )
     return drift
 
 
@@ -157,49 +209,96 @@ def _counted(claim: Certificate, again: Certificate) -> None:
     """What needs no refinement to be counted, and the sum."""
     found = (again.enumerated, again.illegal, again.duplicates)
     if found != (claim.enumerated, claim.illegal, claim.duplicates):
-        raise DataError(f"enumerated, illegal, duplicates are {found}, the certificate says otherwise", hint="plan again")
-    parts, least = (claim.infeasible, claim.bounded_b0, claim.bounded_b1, claim.simulated), dict(again.infeasible_by_reason)["memory bound"]
+        raise DataError(
+            f"enumerated, illegal, duplicates are {found}, the certificate says otherwise",
+            hint="plan again",
+        )
+    parts, least = (
+        (claim.infeasible, claim.bounded_b0, claim.bounded_b1, claim.simulated),
+        dict(again.infeasible_by_reason)["memory bound"],
+    )
     left = claim.enumerated - claim.illegal - claim.duplicates
     if sum(parts) != left or min(parts) < 0 or claim.infeasible < least:
-        raise DataError(f"infeasible, bounded and simulated members {parts} do not make {left}", hint="plan again")
+        raise DataError(
+            f"infeasible, bounded and simulated members {parts} do not make {left}",
+            hint="plan again",
+        )
 
 
-def _replayed(problem: Problem, space: Space, facts: GridFacts, answer: Answer, capacity: int, memory: int) -> Searched:
-    """The search, run again; one that was not stopped ranks the same strategies and counts the same members."""
+def _replayed(
+    problem: Problem, space: Space, facts: GridFacts, answer: Answer, capacity: int, memory: int
+) -> Searched:
+    """The search, run again; one that was not stopped ranks the same strategies and counts the same
+    members.
+    """
     ranked = 1 + len(answer.alternatives)
-    claims = [canonical(grid, facts=facts) for grid in (answer.grid, *(a.grid for a in answer.alternatives))]
-    # A search that ranked fewer than it was asked for went through all members, and counted those too large on its way.
+    claims = [
+        canonical(grid, facts=facts)
+        for grid in (answer.grid, *(a.grid for a in answer.alternatives))
+    ]
+    # A search that ranked fewer than it was asked for went through all members, and counted those
+    # too large on its way.
     for top in (ranked, ranked + 1):
         limit = Limit(stop_at=answer.certificate.stopped_at)
-        searched = search(problem, space, facts, capacity=capacity, top=top, limit=limit, memory=memory)
+        searched = search(
+            problem, space, facts, capacity=capacity, top=top, limit=limit, memory=memory
+        )
         again = certify(problem, space, searched)
         same = [canonical(s.grid, facts=facts) for s in searched.outcome.ranked[:ranked]] == claims
-        counted = all(getattr(again, name) == getattr(answer.certificate, name) for name in REPLAYED)
+        counted = all(
+            getattr(again, name) == getattr(answer.certificate, name) for name in REPLAYED
+        )
         if not answer.certificate.optimal or (same and counted):
             return searched
     if not same:
-        raise DataError(f"the best strategies of the space begin with {print_grid(searched.outcome.ranked[0].grid)}", hint="plan again")
+        raise DataError(
+            "the best strategies of the space begin with"
+            f" {print_grid(searched.outcome.ranked[0].grid)}",
+            hint="plan again",
+        )
     counts = ", ".join(f"{name} {getattr(again, name)}" for name in REPLAYED)
-    raise DataError(f"the search counts {counts}; the certificate says otherwise", hint="plan again")
+    raise DataError(
+        f"the search counts {counts}; the certificate says otherwise", hint="plan again"
+    )
 
 
-def _member(problem: Problem, bounded: Bounded, place: int, claim: Certificate, capacity: int, *, always: bool) -> None:
-    """Bounds of one member are in order, and it does not beat the claim; S only if B1 does, or `always`."""
+def _member(
+    problem: Problem,
+    bounded: Bounded,
+    place: int,
+    claim: Certificate,
+    capacity: int,
+    *,
+    always: bool,
+) -> None:
+    """Bounds of one member are in order, and it does not beat the claim; S only if B1 does, or
+    `always`.
+    """
     grid, priced = member_grid(bounded.members, place), bounded.prepared.priced(place)
     problem = under(problem, grid.options)
     costs = step_costs(problem, grid, priced)
     path = member_path(problem, bounded.prepared, place, grid, costs)
-    _ordered(grid_text=print_grid(grid), lower=float(bounded.seconds[place]), upper=path, names="B0 and B1")
+    _ordered(
+        grid_text=print_grid(grid),
+        lower=float(bounded.seconds[place]),
+        upper=path,
+        names="B0 and B1",
+    )
     if path >= claim.lower_bound_s and not always:
         return
     done = simulate_grid(problem, grid)
     _ordered(grid_text=print_grid(grid), lower=path, upper=done.step_time_s, names="B1 and S")
     if done.fits_in(capacity) and done.step_time_s < claim.lower_bound_s * (1 - DRIFT):
         raise DataError(
-            f"{print_grid(grid)} takes {done.step_time_s:.6g} s, less than the plan's bound {claim.lower_bound_s:.6g} s", hint="plan again"
+            f"{print_grid(grid)} takes {done.step_time_s:.6g} s, less than the plan's bound"
+            f" {claim.lower_bound_s:.6g} s",
+            hint="plan again",
         )
 
 
 def _ordered(*, grid_text: str, lower: float, upper: float, names: str) -> None:
     if lower > upper * (1 + 1e-9):
-        raise DataError(f"{grid_text}: {names} are out of order ({lower:.9g} > {upper:.9g})", hint="this is a bug: please report it")
+        raise DataError(
+            f"{grid_text}: {names} are out of order ({lower:.9g} > {upper:.9g})",
+            hint="this is a bug: please report it",
+        )

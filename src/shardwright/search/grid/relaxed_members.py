@@ -1,8 +1,10 @@
-"""A closer lower bound of all members of a mesh: B0 of members that have the best of everything that is not chosen yet.
+"""A closer lower bound of all members of a mesh: B0 of members that have the best of everything
+that is not chosen yet.
 
-Between the bound of a mesh's compute (`mesh_bounds`) and B0 of its members: layers are priced exactly but for where their groups lie (as
-near as they can), and everything that must be in memory is; sums of gradients, gathers, borders and updates take no time. What memory
-leaves no room for is so ruled out together with whole layers that would have to run again.
+Between the bound of a mesh's compute (`mesh_bounds`) and B0 of its members: layers are priced
+exactly but for where their groups lie (as near as they can), and everything that must be in memory
+is; sums of gradients, gathers, borders and updates take no time. What memory leaves no room for is
+so ruled out together with whole layers that would have to run again.
 """
 
 from __future__ import annotations
@@ -24,12 +26,22 @@ from shardwright.search.grid.memory_choices import memory_choices
 from shardwright.search.grid.mesh_bounds import MARGIN
 from shardwright.search.grid.meshes import MESH, Meshes
 from shardwright.search.grid.near_layers import LAYER, NearLayers, near_rows
-from shardwright.search.grid.prepare import Prepared, bound_with, costs_of, facts_of, jitters, layouts_of, row_of_mesh, rows_of_meshes
+from shardwright.search.grid.prepare import (
+    Prepared,
+    bound_with,
+    costs_of,
+    facts_of,
+    jitters,
+    layouts_of,
+    row_of_mesh,
+    rows_of_meshes,
+)
 from shardwright.search.grid.space import AXES, Space
 from shardwright.strategy.grid.rules import GridFacts
 
 NO_ROOM = 1e30
-"""Seconds of a mesh none of whose members fits: more than any step, and not the infinity of one without a legal member."""
+"""Seconds of a mesh none of whose members fits: more than any step, and not the infinity of one
+without a legal member."""
 
 
 def relaxed_bounds(
@@ -42,11 +54,13 @@ def relaxed_bounds(
     near: NearLayers | None = None,
     until: float = float("inf"),
 ) -> FloatArray:
-    """(meshes,) seconds that no member of each is under; NO_ROOM where none fits, inf where none is legal.
+    """(meshes,) seconds that no member of each is under; NO_ROOM where none fits, inf where none is
+    legal.
 
     Args:
-        capacity: bytes of a device. near: layers of the meshes, if they are priced already. until: members whose layers alone take as long
-            are looked at no closer.
+        capacity: bytes of a device.
+        near: layers of the meshes, if they are priced already.
+        until: members whose layers alone take as long are looked at no closer.
     """
     lean = _lean(space)
     first, place = first_of_each(_told_apart(problem, meshes))
@@ -55,7 +69,9 @@ def relaxed_bounds(
     layers, layer_row = _layers(problem, meshes, outers, lean, near)
     inner, start, _ = memory_choices(problem, lean, facts, meshes.columns, outers.columns)
     count = np.diff(start)
-    found, close = _by_layers(problem, meshes, outers, layers, layer_row, legal=count > 0, until=until)
+    found, close = _by_layers(
+        problem, meshes, outers, layers, layer_row, legal=count > 0, until=until
+    )
     if len(close):
         members = Members(
             space=lean,
@@ -67,39 +83,63 @@ def relaxed_bounds(
             illegal=0,
             duplicates=0,
         )
-        found = np.minimum(found, _by_members(problem, members, layers, layer_row[close], capacity=capacity))
+        found = np.minimum(
+            found, _by_members(problem, members, layers, layer_row[close], capacity=capacity)
+        )
     return found[place]
 
 
 def _told_apart(problem: Problem, meshes: Meshes) -> Columns:
-    """What relaxed members of a mesh depend on: its degrees, and of where groups lie how many share experts' states, which axis of replicas
-    is inside, and how long scales are waited for.
+    """What relaxed members of a mesh depend on: its degrees, and of where groups lie how many share
+    experts' states, which axis of replicas is inside, and how long scales are waited for.
     """
     rows = rows_of_meshes(problem, meshes).take(np.arange(len(meshes)))
     (below, _), (above, _) = axes_of("edp", rows)
     _, waits = np.unique(scale_waits(problem, rows), return_inverse=True)
     inside = (meshes.columns["s_cp"] < meshes.columns["s_dp"]).astype(np.int64)
-    return {name: meshes.columns[name] for name in MESH} | {"holders": below * above, "inner": inside, "waits": waits.reshape(-1)}
+    return {name: meshes.columns[name] for name in MESH} | {
+        "holders": below * above,
+        "inner": inside,
+        "waits": waits.reshape(-1),
+    }
 
 
 def _by_layers(
-    problem: Problem, meshes: Meshes, outers: Options, layers: LayerTable, layer_row: IntArray, *, legal: BoolArray, until: float
+    problem: Problem,
+    meshes: Meshes,
+    outers: Options,
+    layers: LayerTable,
+    layer_row: IntArray,
+    *,
+    legal: BoolArray,
+    until: float,
 ) -> tuple[FloatArray, IntArray]:
-    """(meshes,) the least mean over ranks of the layers' seconds among the legal choices that it alone puts at `until`; and the others."""
+    """(meshes,) the least mean over ranks of the layers' seconds among the legal choices that it
+    alone puts at `until`; and the others.
+    """
     mesh = outers.columns["mesh"]
     blocks = np.zeros(len(problem.model.blocks))
     for run in problem.model.runs:
         blocks[run.block] += run.count
     both = layers.seconds[:, :3].sum(axis=(1, 2))
     noise = jitters(problem, meshes.devices) * MARGIN
-    spent = outers.columns["microbatches"] * (blocks @ both)[layer_row] / meshes.columns["pp"][mesh] * noise[mesh]
+    spent = (
+        outers.columns["microbatches"]
+        * (blocks @ both)[layer_row]
+        / meshes.columns["pp"][mesh]
+        * noise[mesh]
+    )
     found, far = np.full(len(meshes), np.inf), legal & (spent >= until)
     np.minimum.at(found, mesh[far], spent[far])
     return found, np.flatnonzero(legal & ~far)
 
 
-def _by_members(problem: Problem, members: Members, layers: LayerTable, layer_row: IntArray, *, capacity: float) -> FloatArray:
-    """(meshes,) B0 of the best member of each choice, of which none is without any; NO_ROOM where none fits, inf of no choice."""
+def _by_members(
+    problem: Problem, members: Members, layers: LayerTable, layer_row: IntArray, *, capacity: float
+) -> FloatArray:
+    """(meshes,) B0 of the best member of each choice, of which none is without any; NO_ROOM where
+    none fits, inf of no choice.
+    """
     meshes, outer = members.meshes, members.outers.columns
     rows = rows_of_meshes(problem, meshes)
     tables = known_table(held_table, problem, rows, shard=rows["cp"] * rows["dp"])
@@ -112,14 +152,18 @@ def _by_members(problem: Problem, members: Members, layers: LayerTable, layer_ro
         layouts=layouts_of(problem, members),
     )
     numbers = facts_of(problem, devices=members.space.devices, capacity=capacity)
-    seconds, _ = bound_with(problem, prepared, _free(costs_of(problem, prepared)), _at_once(numbers))
+    seconds, _ = bound_with(
+        problem, prepared, _free(costs_of(problem, prepared)), _at_once(numbers)
+    )
     found = np.full(len(meshes), np.inf)
     np.minimum.at(found, outer["mesh"], np.minimum(members.least_of(seconds) * MARGIN, NO_ROOM))
     return found
 
 
 def _lean(space: Space) -> Space:
-    """The part of `space` with the most room: states sharded over all holders, and as much of them on the host as can be."""
+    """The part of `space` with the most room: states sharded over all holders, and as much of them
+    on the host as can be.
+    """
     kept = dict(space.values)
     if 0 in kept["shard"]:
         kept["shard"] = (0,)
@@ -128,16 +172,28 @@ def _lean(space: Space) -> Space:
 
 
 def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
-    """The meshes with switches, microbatches, chunks and schedules; those whose experts do not fold are among them."""
-    columns = {"mesh": np.arange(len(meshes))} | {name: meshes.columns[name] for name in (*MESH, "copies")}
+    """The meshes with switches, microbatches, chunks and schedules; those whose experts do not fold
+    are among them.
+    """
+    columns = {"mesh": np.arange(len(meshes))} | {
+        name: meshes.columns[name] for name in (*MESH, "copies")
+    }
     for axis in ("sp", "ulysses", "gather"):
         columns = extended(columns, axis, space.of(axis), facts)
-    columns = select(columns, (columns["ulysses"] != columns["cp"]) | (columns["gather"] == columns["gather"].min(initial=0)))
-    left = {name: columns[name] for name in ("mesh", "copies", "dp", "pp", "sp", "ulysses", "gather")}
+    columns = select(
+        columns,
+        (columns["ulysses"] != columns["cp"])
+        | (columns["gather"] == columns["gather"].min(initial=0)),
+    )
+    left = {
+        name: columns[name] for name in ("mesh", "copies", "dp", "pp", "sp", "ulysses", "gather")
+    }
     return chunked(space, facts, extended(left, "microbatch", space.of("mbs"), facts))
 
 
-def _layers(problem: Problem, meshes: Meshes, outers: Options, space: Space, near: NearLayers | None) -> tuple[LayerTable, IntArray]:
+def _layers(
+    problem: Problem, meshes: Meshes, outers: Options, space: Space, near: NearLayers | None
+) -> tuple[LayerTable, IntArray]:
     """Layers of the members with groups that lie one inside the next, and each outer's row."""
     outer, mesh = outers.columns, meshes.columns
     columns = {name: mesh[name][outer["mesh"]] if name in mesh else outer[name] for name in LAYER}

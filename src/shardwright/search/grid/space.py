@@ -52,7 +52,8 @@ AXES = (
 """Axes of the grid space; dp follows from the number of devices."""
 
 PINNABLE = (*AXES, "dp", "first", "last")
-"""What can be pinned: the axes, the dp that follows from them, and the layers of the first and last stage."""
+"""What can be pinned: the axes, the dp that follows from them, and the layers of the first and last
+stage."""
 
 Value = int | str
 
@@ -62,16 +63,23 @@ class Space:
     """Values of each axis, in the order of AXES.
 
     Args:
-        devices: of the cluster. values: of each axis. `shard` counts members of a sharding group (0 = all holders); `recompute_layers`
-            goes with full recompute (0 = all).
+        devices: of the cluster.
+        values: of each axis. `shard` counts members of a sharding group (0 = all holders);
+            `recompute_layers` goes with full recompute (0 = all).
         dp: the only data parallel degrees that count; empty = any.
         first, last: layers of the first and last pipeline rank of every member; 0 = as the rest.
-        paired: schedules that only general plans run, of members of 1F1B (see `search.grid.paired`).
-        options: values of each option of the runtime that is set; of a part that is searched at once, one value each.
-        modules: sets of options that say which modules run again in backward (`modules`), the first with the fewest; those that run more
-            again than the runtime by itself go with recompute=none.
-        runtime_options: the runtime's own value of each option that it offers, which members have where the space searches no other.
-        fewest: devices that a member uses at least, where its dp divides the batch; 0 = all of them. node: devices that are idle together.
+        paired: schedules that only general plans run, of members of 1F1B (see
+            `search.grid.paired`).
+        options: values of each option of the runtime that is set; of a part that is searched at
+            once, one value each.
+        modules: sets of options that say which modules run again in backward (`modules`), the first
+            with the fewest; those that run more again than the runtime by itself go with
+            recompute=none.
+        runtime_options: the runtime's own value of each option that it offers, which members have
+            where the space searches no other.
+        fewest: devices that a member uses at least, where its dp divides the batch; 0 = all of
+            them.
+        node: devices that are idle together.
     """
 
     name: str
@@ -100,7 +108,13 @@ class Space:
         """The space in parts with one value of each option."""
         names = [name for name, _ in self.options]
         crossed = itertools.product(*(values for _, values in self.options))
-        return tuple(replace(self, options=tuple((name, (value,)) for name, value in zip(names, row, strict=True))) for row in crossed)
+        return tuple(
+            replace(
+                self,
+                options=tuple((name, (value,)) for name, value in zip(names, row, strict=True)),
+            )
+            for row in crossed
+        )
 
     @property
     def chosen(self) -> Options:
@@ -109,12 +123,16 @@ class Space:
 
     @property
     def beside_recompute(self) -> tuple[bool, ...]:
-        """Of each set of modules, whether it goes with recompute=selective and full: Megatron's granularity is full or selective."""
+        """Of each set of modules, whether it goes with recompute=selective and full: Megatron's
+        granularity is full or selective.
+        """
         own = dict(self.runtime_options)
         return tuple(not turns_on(chosen, own) for chosen in self.modules)
 
     def option_values(self, name: str) -> tuple[str, ...]:
-        """Values that members have of an option of the runtime; none where the runtime does not offer it."""
+        """Values that members have of an option of the runtime; none where the runtime does not
+        offer it.
+        """
         own = dict(self.runtime_options)
         if name in LADDER:
             held = (dict(chosen).get(name, own.get(name, "")) for chosen in self.modules)
@@ -126,13 +144,30 @@ class Space:
         """The space for a person and for the digest."""
         axes = "; ".join(f"{axis} {{{_listed(values)}}}" for axis, values in self.values)
         only = f" in {{{', '.join(map(str, self.dp))}}}" if self.dp else ""
-        ends = "".join(f"; {name} {count}" for name, count in (("first", self.first), ("last", self.last)) if count)
-        idle = f", or dp that divides the batch on whole nodes of {self.node}, at least {self.fewest} devices" if self.fewest else ""
+        ends = "".join(
+            f"; {name} {count}"
+            for name, count in (("first", self.first), ("last", self.last))
+            if count
+        )
+        idle = (
+            f", or dp that divides the batch on whole nodes of {self.node}, at least {self.fewest}"
+            " devices"
+            if self.fewest
+            else ""
+        )
         options = "".join(f"; {name} {{{', '.join(values)}}}" for name, values in self.options)
-        sets = ", ".join(" ".join(f"{name}={value}" for name, value in chosen) or "as it is" for chosen in self.modules)
+        sets = ", ".join(
+            " ".join(f"{name}={value}" for name, value in chosen) or "as it is"
+            for chosen in self.modules
+        )
         modules = f"; modules {{{sets}}}" if self.modules != NOTHING else ""
-        paired = f"; and 1F1B's members in the order of {', '.join(self.paired)}" if self.paired else ""
-        return f"{self.name}: {self.devices} devices; {axes}; dp = devices / (tp cp pp){only}{idle}{ends}{options}{modules}{paired}"
+        paired = (
+            f"; and 1F1B's members in the order of {', '.join(self.paired)}" if self.paired else ""
+        )
+        return (
+            f"{self.name}: {self.devices} devices; {axes}; dp = devices / (tp cp"
+            f" pp){only}{idle}{ends}{options}{modules}{paired}"
+        )
 
     def digest(self, problem: str) -> str:
         """SHA-256 of the space and the problem's text."""
@@ -140,7 +175,8 @@ class Space:
 
 
 def parts_of(problem: Problem, space: Space) -> tuple[Space, ...]:
-    """The parts of `space` with one value of each option, without those whose options the runtime does not run together.
+    """The parts of `space` with one value of each option, without those whose options the runtime
+    does not run together.
 
     Raises:
         RuntimeModelError: it runs none of them; what it says of the first.
@@ -162,12 +198,17 @@ def parts_of(problem: Problem, space: Space) -> tuple[Space, ...]:
 def row_of(space: Space, grid: Grid) -> Space:
     """The part of `space` with the options of `grid`, one of its members."""
     chosen = dict(grid.options)
-    return replace(space, options=tuple((name, (chosen.get(name, values[0]),)) for name, values in space.options))
+    return replace(
+        space,
+        options=tuple((name, (chosen.get(name, values[0]),)) for name, values in space.options),
+    )
 
 
 def _listed(values: tuple[Value, ...]) -> str:
     """Values one by one; whole numbers that count up as their ends."""
-    counts_up = len(values) > 4 and all(isinstance(v, int) and v - i == values[0] for i, v in enumerate(values))
+    counts_up = len(values) > 4 and all(
+        isinstance(v, int) and v - i == values[0] for i, v in enumerate(values)
+    )
     return f"{values[0]} to {values[-1]}" if counts_up else ", ".join(map(str, values))
 
 
@@ -183,18 +224,24 @@ def _divisors(number: int, limit: int) -> tuple[int, ...]:
 
 def _ladder(top: int) -> tuple[int, ...]:
     """A few counts between none and all of `top` layers."""
-    return tuple(sorted({max(top * part // 8, 1) for part in (1, 2, 3, 4, 5, 6, 7)})) if top > 1 else ()
+    return (
+        tuple(sorted({max(top * part // 8, 1) for part in (1, 2, 3, 4, 5, 6, 7)}))
+        if top > 1
+        else ()
+    )
 
 
 def standard_space(problem: Problem, facts: GridFacts) -> Space:
-    """What users of the runtime choose from: tp within an island, both orders of dp and pp, ZeRO as the runtime has it; on all devices, or
-    on more than half of the nodes.
+    """What users of the runtime choose from: tp within an island, both orders of dp and pp, ZeRO as
+    the runtime has it; on all devices, or on more than half of the nodes.
     """
     return _space(problem, facts, name="standard", wide=False)
 
 
 def exhaustive_space(problem: Problem, facts: GridFacts) -> Space:
-    """Wider: tp across islands, all orders of the other axes, every number of recomputed layers, gathered context."""
+    """Wider: tp across islands, all orders of the other axes, every number of recomputed layers,
+    gathered context.
+    """
     return _space(problem, facts, name="exhaustive", wide=True)
 
 
@@ -214,11 +261,16 @@ def requested(
     """`space` with the options that a search tries unasked, less what a request decides.
 
     Args:
-        said: options behind the runtime's name. Each keeps its value, also where that is the runtime's own: sets of modules without it are
-            no members. pins, excludes: see `restricted`.
+        said: options behind the runtime's name. Each keeps its value, also where that is the
+            runtime's own: sets of modules without it are no members.
+        pins, excludes: see `restricted`.
     """
-    whole = with_options(space, [option for option in searched_options(problem) if option[0] not in said])
-    named = {name: (value,) for name, value in whole.runtime_options if name in said and name in LADDER}
+    whole = with_options(
+        space, [option for option in searched_options(problem) if option[0] not in said]
+    )
+    named = {
+        name: (value,) for name, value in whole.runtime_options if name in said and name in LADDER
+    }
     return restricted(whole, pins={**named, **pins}, excludes=excludes)
 
 
@@ -243,8 +295,16 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
     pp = tuple(p for p in range(1, min(devices, layers + 2) + 1) if p == 1 or chain)
     chunks = tuple(v for v in range(1, layers + 3) if v <= (64 if wide else 16))
     holders = tuple(d for d in _divisors(devices, devices) if d > 1)
-    inner = tuple(d for d in holders if d <= (512 if wide else island)) if runtime.hybrid_sharding else ()
-    redo = (*(tuple(range(1, layers)) if wide else _ladder(layers)), 0) if _alike(problem.model) else (0,)
+    inner = (
+        tuple(d for d in holders if d <= (512 if wide else island))
+        if runtime.hybrid_sharding
+        else ()
+    )
+    redo = (
+        (*(tuple(range(1, layers)) if wide else _ladder(layers)), 0)
+        if _alike(problem.model)
+        else (0,)
+    )
     moe = facts.experts > 0 and runtime.expert_parallel
     values: dict[str, tuple[Value, ...]] = {
         "tp": tp,
@@ -258,7 +318,9 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
         "gather": (0, 1) if runtime.context_gather and wide else (0,),
         "mbs": tuple(2**i for i in range(7 if wide else 5)),
         "vpp": chunks,
-        "schedule": tuple(s for s in ("gpipe", "1f1b", "interleaved-1f1b") if s in runtime.schedules),
+        "schedule": tuple(
+            s for s in ("gpipe", "1f1b", "interleaved-1f1b") if s in runtime.schedules
+        ),
         "zero": runtime.zero_stages,
         "shard": (0, *inner),
         "recompute": ("none", "selective", "full"),
@@ -267,7 +329,11 @@ def _space(problem: Problem, facts: GridFacts, *, name: str, wide: bool) -> Spac
     }
     fewest = devices // 2 + 1 if devices > 1 else 0
     node = problem.cluster.node.num_devices if devices > problem.cluster.node.num_devices else 1
-    paired = tuple(s for s in runtime.schedules if s not in SCHEDULES) if chain and not of_teacher else ()
+    paired = (
+        tuple(s for s in runtime.schedules if s not in SCHEDULES)
+        if chain and not of_teacher
+        else ()
+    )
     return Space(
         name=name,
         devices=devices,
@@ -290,11 +356,13 @@ def _orders(*, wide: bool) -> tuple[str, ...]:
     return tuple(found)
 
 
-def restricted(space: Space, *, pins: Mapping[str, tuple[str, ...]], excludes: Mapping[str, tuple[str, ...]]) -> Space:
+def restricted(
+    space: Space, *, pins: Mapping[str, tuple[str, ...]], excludes: Mapping[str, tuple[str, ...]]
+) -> Space:
     """The members of `space` that have the pinned values and none of the excluded ones.
 
-    An exclusion never adds a member. A pinned value that the space has not is added to its axis first; whether it is legal there is for the
-    rules and the runtime to say.
+    An exclusion never adds a member. A pinned value that the space has not is added to its axis
+    first; whether it is legal there is for the rules and the runtime to say.
 
     Args:
         space: with the options of the runtime that it searches.
@@ -306,29 +374,51 @@ def restricted(space: Space, *, pins: Mapping[str, tuple[str, ...]], excludes: M
         for name in some:
             if name not in BY_NAME:
                 _known(name)
-    space = _pinned_axes(space, {axis: words for axis, words in pins.items() if axis not in BY_NAME})
-    space = _pinned_options(space, {name: _option_values(name, words) for name, words in pins.items() if name in BY_NAME})
+    space = _pinned_axes(
+        space, {axis: words for axis, words in pins.items() if axis not in BY_NAME}
+    )
+    space = _pinned_options(
+        space,
+        {name: _option_values(name, words) for name, words in pins.items() if name in BY_NAME},
+    )
     for name, words in excludes.items():
-        space = _without_option(space, name, _option_values(name, words)) if name in BY_NAME else _without_values(space, name, words)
+        space = (
+            _without_option(space, name, _option_values(name, words))
+            if name in BY_NAME
+            else _without_values(space, name, words)
+        )
     return space
 
 
 def _pinned_axes(space: Space, pins: Mapping[str, tuple[str, ...]]) -> Space:
-    values, dp, ends, paired = dict(space.values), space.dp, {"first": space.first, "last": space.last}, space.paired
+    values, dp, ends, paired = (
+        dict(space.values),
+        space.dp,
+        {"first": space.first, "last": space.last},
+        space.paired,
+    )
     for axis, words in pins.items():
         if not words:
-            raise UsageError(f"{axis} is pinned to nothing", hint=f"for example {axis}={_EXAMPLES.get(axis, '1')}")
+            raise UsageError(
+                f"{axis} is pinned to nothing",
+                hint=f"for example {axis}={_EXAMPLES.get(axis, '1')}",
+            )
         if axis == "schedule":
             paired = tuple(name for name in space.paired if name in words)
             words = tuple(word for word in words if word not in space.paired)
             if not words:
-                raise UsageError(f"schedule={','.join(paired)} is searched beside 1f1b alone", hint=f"schedule=1f1b,{','.join(paired)}")
+                raise UsageError(
+                    f"schedule={','.join(paired)} is searched beside 1f1b alone",
+                    hint=f"schedule=1f1b,{','.join(paired)}",
+                )
         wanted = tuple(dict.fromkeys(_typed(axis, word) for word in words))
         if axis == "dp":
             dp = tuple(int(v) for v in wanted)
         elif axis in ends:
             if len(wanted) > 1:
-                raise UsageError(f"{axis} takes one value, not {','.join(words)}", hint="plan once for each")
+                raise UsageError(
+                    f"{axis} takes one value, not {','.join(words)}", hint="plan once for each"
+                )
             ends[axis] = int(wanted[0])
         else:
             values[axis] = wanted
@@ -339,8 +429,13 @@ def _pinned_axes(space: Space, pins: Mapping[str, tuple[str, ...]]) -> Space:
 def _pinned_options(space: Space, pins: Mapping[str, tuple[str, ...]]) -> Space:
     modules = {name: values for name, values in pins.items() if name in LADDER}
     if modules:
-        space = replace(space, modules=pinned_modules(space.modules, modules, own=dict(space.runtime_options)))
-    searched = {**dict(space.options), **{name: values for name, values in pins.items() if name not in LADDER}}
+        space = replace(
+            space, modules=pinned_modules(space.modules, modules, own=dict(space.runtime_options))
+        )
+    searched = {
+        **dict(space.options),
+        **{name: values for name, values in pins.items() if name not in LADDER},
+    }
     return replace(space, options=ordered(searched.items()))
 
 
@@ -354,7 +449,10 @@ def _without_values(space: Space, axis: str, words: tuple[str, ...]) -> Space:
     unwanted = {_typed(axis, word) for word in words}
     left = tuple(v for v in space.of(axis) if v not in unwanted)
     if not left:
-        raise UsageError(f"excluding {axis}={','.join(words)} leaves no value", hint=f"values: {', '.join(map(str, space.of(axis)))}")
+        raise UsageError(
+            f"excluding {axis}={','.join(words)} leaves no value",
+            hint=f"values: {', '.join(map(str, space.of(axis)))}",
+        )
     values = tuple((name, left if name == axis else found) for name, found in space.values)
     return replace(space, values=values, paired=paired)
 
@@ -371,8 +469,16 @@ def _without_option(space: Space, name: str, words: tuple[str, ...]) -> Space:
             hint=f"the space has {name}={', '.join(present)}; --pin takes another value",
         )
     if name in LADDER:
-        return replace(space, modules=without_modules(space.modules, name, words, own=dict(space.runtime_options)))
-    return replace(space, options=tuple((option, left if option == name else values) for option, values in space.options))
+        return replace(
+            space,
+            modules=without_modules(space.modules, name, words, own=dict(space.runtime_options)),
+        )
+    return replace(
+        space,
+        options=tuple(
+            (option, left if option == name else values) for option, values in space.options
+        ),
+    )
 
 
 def _option_values(name: str, words: Iterable[str]) -> tuple[str, ...]:
@@ -392,7 +498,9 @@ _FROM_ZERO = ("sp", "gather", "zero", "shard", "recompute_layers", "offload", "f
 
 def _known(axis: str) -> str:
     if axis not in PINNABLE:
-        raise UsageError(f"unknown axis {axis[:40]!r}", hint=nearest(axis[:40], (*PINNABLE, *BY_NAME)))
+        raise UsageError(
+            f"unknown axis {axis[:40]!r}", hint=nearest(axis[:40], (*PINNABLE, *BY_NAME))
+        )
     return axis
 
 
@@ -401,11 +509,16 @@ def _typed(axis: str, word: str) -> Value:
     names = {"schedule": tuple(SCHEDULES), "recompute": tuple(r.value for r in Recompute)}
     if axis in names:
         if word not in names[axis]:
-            raise UsageError(f"{axis}={word[:40]} is no {axis}", hint=nearest(word[:40], names[axis]))
+            raise UsageError(
+                f"{axis}={word[:40]} is no {axis}", hint=nearest(word[:40], names[axis])
+            )
         return word
     if axis == "order":
         if sorted(word.split("-")) != sorted(MESH_AXES):
-            raise UsageError(f"order={word[:60]} is not a permutation of {'-'.join(MESH_AXES)}", hint="innermost axis first")
+            raise UsageError(
+                f"order={word[:60]} is not a permutation of {'-'.join(MESH_AXES)}",
+                hint="innermost axis first",
+            )
         return word
     least, most = 0 if axis in _FROM_ZERO else 1, _LARGEST.get(axis, MAX_DEGREE)
     if not (word.isascii() and word.isdigit() and len(word) <= 10 and least <= int(word) <= most):
@@ -425,7 +538,10 @@ def require_searchable(space: Space, problem: Problem) -> None:
     for modules in space.modules:
         under(problem, modules)
     if any(space.of("recompute_layers")) and not _alike(problem.model):
-        raise UsageError("a number of recomputed layers is searched for models whose layers are all alike", hint="pin recompute=full")
+        raise UsageError(
+            "a number of recomputed layers is searched for models whose layers are all alike",
+            hint="pin recompute=full",
+        )
     _require_runnable(space, problem.runtime)
 
 
@@ -436,7 +552,13 @@ def _require_runnable(space: Space, runtime: Runtime) -> None:
     # An option may leave fewer stages: members of the others are illegal, as long as some are left.
     if not set(space.of("zero")) & set(runtime.zero_stages):
         stages = ", ".join(map(str, space.of("zero")))
-        raise RuntimeModelError(f"{runtime.name} has no zero{stages}", hint=f"stages: {', '.join(map(str, runtime.zero_stages))}")
+        raise RuntimeModelError(
+            f"{runtime.name} has no zero{stages}",
+            hint=f"stages: {', '.join(map(str, runtime.zero_stages))}",
+        )
     for name in space.of("schedule"):
         if name not in runtime.schedules:
-            raise RuntimeModelError(f"{runtime.name} has no schedule {name}", hint=f"schedules: {', '.join(runtime.schedules)}")
+            raise RuntimeModelError(
+                f"{runtime.name} has no schedule {name}",
+                hint=f"schedules: {', '.join(runtime.schedules)}",
+            )

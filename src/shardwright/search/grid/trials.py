@@ -1,4 +1,6 @@
-"""Changes to an infeasible request, least intrusive first, and whether a plan fits in memory after each."""
+"""Changes to an infeasible request, least intrusive first, and whether a plan fits in memory after
+each.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from shardwright.runtime.registry import VENDORS, load_runtime, runtime_names
 from shardwright.runtime.runtime import Runtime
 from shardwright.search.grid.bounded import bound_space, smallest
 from shardwright.search.grid.modules import LADDER
-from shardwright.search.grid.space import AXES, Space, exhaustive_space, require_searchable, standard_space
+from shardwright.search.grid.space import (
+    AXES,
+    Space,
+    exhaustive_space,
+    require_searchable,
+    standard_space,
+)
 from shardwright.simulator.simulate import footprint_of_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import has_experts
@@ -49,7 +57,8 @@ class Series:
     """Changes of one kind, the smallest first.
 
     Args:
-        about: what is looked for, for the progress line. most: how many of those that fit are told; the others are not looked for.
+        about: what is looked for, for the progress line.
+        most: how many of those that fit are told; the others are not looked for.
         flag: that the texts of all changes begin with, so that those that fit are told together.
     """
 
@@ -59,7 +68,9 @@ class Series:
     flag: str = ""
 
     def hint_texts(self, fitting: list[str]) -> list[str]:
-        """Changes that fit, by their texts, as they are told: ``--runtime deepspeed-0.16 or maxtext``."""
+        """Changes that fit, by their texts, as they are told: ``--runtime deepspeed-0.16 or
+        maxtext``.
+        """
         if not self.flag or not fitting:
             return fitting
         names = [text.removeprefix(self.flag).strip() for text in fitting]
@@ -71,7 +82,9 @@ class InfeasibleRequest:
     """A request that has no plan that fits.
 
     Args:
-        space: with one value of each option. grid: the strategy that needs least. need: bytes of its fullest device.
+        space: with one value of each option.
+        grid: the strategy that needs least.
+        need: bytes of its fullest device.
         capacity: bytes of a device that plans may fill.
     """
 
@@ -88,8 +101,12 @@ class InfeasibleRequest:
 
 
 def series_of(asked: InfeasibleRequest) -> tuple[Series, ...]:
-    """Everything that is tried, in the order in which it is told: the software first, then what is trained, then hardware."""
-    unpinned = [(axis, change) for axis, change in unpinned_changes(asked.problem, asked.space, asked.facts)]
+    """Everything that is tried, in the order in which it is told: the software first, then what is
+    trained, then hardware.
+    """
+    unpinned = [
+        (axis, change) for axis, change in unpinned_changes(asked.problem, asked.space, asked.facts)
+    ]
     of_memory = [change for axis, change in unpinned if axis in _MEMORY_AXES]
     others = [change for axis, change in unpinned if axis not in _MEMORY_AXES]
     wide = _wider(asked) if asked.space.name == "standard" else ()
@@ -107,7 +124,9 @@ def series_of(asked: InfeasibleRequest) -> tuple[Series, ...]:
 
 
 def fits(change: ChangedRequest, capacity: int) -> bool:
-    """Whether a member of the `lean` space fits device memory and host memory; the search stops at the first that does."""
+    """Whether a member of the `lean` space fits device memory and host memory; the search stops at
+    the first that does.
+    """
     try:
         facts = facts_of(change.problem)
         bounded = bound_space(change.problem, lean(change.space), facts, capacity=capacity)
@@ -117,7 +136,9 @@ def fits(change: ChangedRequest, capacity: int) -> bool:
 
 
 def lean(space: Space) -> Space:
-    """The part of `space` with the least memory of each choice: one microbatch size, all layers recomputed, whole groups, one order."""
+    """The part of `space` with the least memory of each choice: one microbatch size, all layers
+    recomputed, whole groups, one order.
+    """
     kept = dict(space.values)
     kept["mbs"] = (min(space.of("mbs")),)
     kept["order"] = space.of("order")[:1]
@@ -131,33 +152,61 @@ def same_choices(space: Space, facts: GridFacts, problem: Problem, changed: Prob
     """The space of the same name for another problem, with what was pinned or excluded here."""
     build = _BUILDERS[space.name]
     plain, there = build(problem, facts), build(changed, facts_of(changed))
-    values = tuple((axis, there.of(axis) if space.of(axis) == plain.of(axis) else space.of(axis)) for axis in AXES)
+    values = tuple(
+        (axis, there.of(axis) if space.of(axis) == plain.of(axis) else space.of(axis))
+        for axis in AXES
+    )
     modules = there.modules if space.modules == plain.modules else space.modules
-    return replace(there, values=values, dp=space.dp, first=space.first, last=space.last, options=space.options, modules=modules)
+    return replace(
+        there,
+        values=values,
+        dp=space.dp,
+        first=space.first,
+        last=space.last,
+        options=space.options,
+        modules=modules,
+    )
 
 
-def changed_to(text: str, problem: Problem, space: Space, facts: GridFacts, changed: Problem) -> ChangedRequest:
+def changed_to(
+    text: str, problem: Problem, space: Space, facts: GridFacts, changed: Problem
+) -> ChangedRequest:
     """The change to another problem, with the pins of `space`."""
-    return ChangedRequest(text=text, problem=changed, space=same_choices(space, facts, problem, changed))
+    return ChangedRequest(
+        text=text, problem=changed, space=same_choices(space, facts, problem, changed)
+    )
 
 
-def unpinned_changes(problem: Problem, space: Space, facts: GridFacts) -> Iterator[tuple[str, ChangedRequest]]:
+def unpinned_changes(
+    problem: Problem, space: Space, facts: GridFacts
+) -> Iterator[tuple[str, ChangedRequest]]:
     """(axis, change) of each restricted axis set free."""
     plain = _BUILDERS[space.name](problem, facts)
     for axis in AXES:
         if set(space.of(axis)) != set(plain.of(axis)):
             values = tuple((a, plain.of(a) if a == axis else space.of(a)) for a in AXES)
             text = f"another {axis} than {','.join(map(str, space.of(axis)))}"
-            yield axis, ChangedRequest(text=text, problem=problem, space=replace(space, values=values))
+            yield (
+                axis,
+                ChangedRequest(text=text, problem=problem, space=replace(space, values=values)),
+            )
     if space.dp:
         text = f"another dp than {','.join(map(str, space.dp))}"
         yield "dp", ChangedRequest(text=text, problem=problem, space=replace(space, dp=()))
     if space.first or space.last:
-        yield "first", ChangedRequest(text="no pinned first and last", problem=problem, space=replace(space, first=0, last=0))
+        yield (
+            "first",
+            ChangedRequest(
+                text="no pinned first and last",
+                problem=problem,
+                space=replace(space, first=0, last=0),
+            ),
+        )
 
 
 def _options(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    """Other values of the runtime's options, those that change no numerics first, where they lower the need or allow other ZeRO stages.
+    """Other values of the runtime's options, those that change no numerics first, where they lower
+    the need or allow other ZeRO stages.
 
     The rungs of recompute (`modules.LADDER`) are in the space already.
     """
@@ -176,8 +225,12 @@ def _options(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
             continue
         if not _may_need_less(asked, changed, name, value):
             continue
-        change = changed_to(_option_text(name, value), asked.problem, asked.space, asked.facts, changed)
-        yield replace(change, space=replace(change.space, options=_with_option(asked.space, name, value)))
+        change = changed_to(
+            _option_text(name, value), asked.problem, asked.space, asked.facts, changed
+        )
+        yield replace(
+            change, space=replace(change.space, options=_with_option(asked.space, name, value))
+        )
 
 
 def _option_text(name: str, value: str) -> str:
@@ -189,7 +242,9 @@ def _with_option(space: Space, name: str, value: str) -> tuple[tuple[str, tuple[
 
 
 def _may_need_less(asked: InfeasibleRequest, changed: Problem, name: str, value: str) -> bool:
-    """The strategy that needs least needs less under an option; or the option allows other ZeRO stages than it has."""
+    """The strategy that needs least needs less under an option; or the option allows other ZeRO
+    stages than it has.
+    """
     if changed.runtime.zero_stages != asked.problem.runtime.zero_stages:
         return True
     grid = replace(asked.grid, options=ordered({**dict(asked.grid.options), name: value}.items()))
@@ -200,16 +255,23 @@ def _may_need_less(asked: InfeasibleRequest, changed: Problem, name: str, value:
     except ShardwrightError:
         return False
     before = sum(host.lacking for host in footprint_of_grid(asked.problem, asked.grid)[1])
-    return max(one.reserved for one in memory) < asked.need or sum(host.lacking for host in hosts) < before
+    return (
+        max(one.reserved for one in memory) < asked.need
+        or sum(host.lacking for host in hosts) < before
+    )
 
 
 def _wider(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    wide = same_choices(replace(asked.space, name="exhaustive"), asked.facts, asked.problem, asked.problem)
+    wide = same_choices(
+        replace(asked.space, name="exhaustive"), asked.facts, asked.problem, asked.problem
+    )
     yield ChangedRequest(text="--space exhaustive", problem=asked.problem, space=wide)
 
 
 def _runtimes(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    """The newest release of each framework that runs on these devices, but the one that was asked for; that of the same framework last."""
+    """The newest release of each framework that runs on these devices, but the one that was asked
+    for; that of the same framework last.
+    """
     vendor = asked.problem.cluster.node.accelerator.vendor
     newest: dict[str, Runtime] = {}
     for name in runtime_names():
@@ -217,7 +279,10 @@ def _runtimes(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
         if vendor in one.vendors or vendor not in VENDORS:
             known = newest.get(one.framework)
             newest[one.framework] = one if known is None or one.released > known.released else known
-    for one in sorted(newest.values(), key=lambda runtime: (runtime.framework == asked.problem.runtime.framework, runtime.name)):
+    for one in sorted(
+        newest.values(),
+        key=lambda runtime: (runtime.framework == asked.problem.runtime.framework, runtime.name),
+    ):
         if one.name == asked.problem.runtime.base:
             continue
         changed = replace(asked.problem, runtime=one)
@@ -243,8 +308,12 @@ def _smaller_batches(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
     for power in range(1, DOUBLINGS + 1):
         if batch % 2**power:
             return
-        smaller = replace(asked.problem, job=replace(asked.problem.job, global_batch=batch // 2**power))
-        yield changed_to(f"--global-batch {batch // 2**power}", asked.problem, asked.space, asked.facts, smaller)
+        smaller = replace(
+            asked.problem, job=replace(asked.problem.job, global_batch=batch // 2**power)
+        )
+        yield changed_to(
+            f"--global-batch {batch // 2**power}", asked.problem, asked.space, asked.facts, smaller
+        )
 
 
 def _shorter(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
@@ -253,14 +322,24 @@ def _shorter(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
         if job.sequence_length % 2**power:
             return
         tokens = job.sequence_length // 2**power
-        sequences = tuple(replace(s, tokens=tokens) if s.name == "text" else s for s in job.sequences)
+        sequences = tuple(
+            replace(s, tokens=tokens) if s.name == "text" else s for s in job.sequences
+        )
         shorter = replace(asked.problem, job=replace(job, sequences=sequences))
         yield changed_to(f"--seq-len {tokens}", asked.problem, asked.space, asked.facts, shorter)
 
 
 def _more_devices(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
     cluster = asked.problem.cluster
-    for power in itertools.takewhile(lambda power: cluster.num_devices * 2**power <= LARGEST_CLUSTER, range(1, DOUBLINGS + 1)):
+    for power in itertools.takewhile(
+        lambda power: cluster.num_devices * 2**power <= LARGEST_CLUSTER, range(1, DOUBLINGS + 1)
+    ):
         groups = tuple(replace(g, count=g.count * 2**power) for g in cluster.groups)
         larger = replace(asked.problem, cluster=replace(cluster, groups=groups))
-        yield changed_to(f"{cluster.num_devices * 2**power} devices", asked.problem, asked.space, asked.facts, larger)
+        yield changed_to(
+            f"{cluster.num_devices * 2**power} devices",
+            asked.problem,
+            asked.space,
+            asked.facts,
+            larger,
+        )

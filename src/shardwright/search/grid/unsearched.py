@@ -1,4 +1,6 @@
-"""Options of a runtime that a search leaves at one value although they change no numerics, and what other values would gain."""
+"""Options of a runtime that a search leaves at one value although they change no numerics, and what
+other values would gain.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ LEAST_GAIN: Final = 0.001
 
 
 def unsearched_options(problem: Problem, space: Space, *, decided: Collection[str] = ()) -> Options:
-    """(option, value) of each option that changes no numerics and that `space` keeps at one value though the runtime has others.
+    """(option, value) of each option that changes no numerics and that `space` keeps at one value
+    though the runtime has others.
 
     Args:
         decided: options that the user set; they are not counted.
@@ -39,12 +42,22 @@ def unsearched_options(problem: Problem, space: Space, *, decided: Collection[st
 
 
 def unsearched(
-    problem: Problem, space: Space, strategy: Grid | Plan, *, step_time_s: float, capacity: int | None, decided: Collection[str] = ()
+    problem: Problem,
+    space: Space,
+    strategy: Grid | Plan,
+    *,
+    step_time_s: float,
+    capacity: int | None,
+    decided: Collection[str] = (),
 ) -> Unsearched:
-    """The options that a search of `space` left at one value, and the change of one of them that gains most for its best strategy.
+    """The options that a search of `space` left at one value, and the change of one of them that
+    gains most for its best strategy.
 
     Args:
-        strategy: the best one of the space. step_time_s: of it. capacity: see `simulated_change`. decided: options that the user set.
+        strategy: the best one of the space.
+        step_time_s: of it.
+        capacity: see `simulated_change`.
+        decided: options that the user set.
     """
     fixed = unsearched_options(problem, space, decided=decided)
     best, known_s = None, step_time_s * (1 - LEAST_GAIN)
@@ -53,14 +66,20 @@ def unsearched(
         done = None if other == strategy else simulated_change(problem, other, capacity=capacity)
         if done is not None and done.step_time_s < known_s:
             known_s = done.step_time_s
-            best = OptionChange(option=name, value=value, step_time_s=known_s, gain=1 - known_s / step_time_s)
+            best = OptionChange(
+                option=name, value=value, step_time_s=known_s, gain=1 - known_s / step_time_s
+            )
     return Unsearched(fixed=fixed, best=best)
 
 
-def with_helping_options(problem: Problem, grid: Grid, *, step_time_s: float, capacity: int) -> tuple[Grid, float]:
-    """`grid` with options that change no numerics, each of which makes it faster on top of those before, and the seconds of its step.
+def with_helping_options(
+    problem: Problem, grid: Grid, *, step_time_s: float, capacity: int
+) -> tuple[Grid, float]:
+    """`grid` with options that change no numerics, each of which makes it faster on top of those
+    before, and the seconds of its step.
 
-    Options come in the order of what each gains alone; one that gains less than `LEAST_GAIN` on top of the others is left out.
+    Options come in the order of what each gains alone; one that gains less than `LEAST_GAIN` on top
+    of the others is left out.
     """
     alone: list[tuple[float, str, str]] = []
     for name, value, other in option_changes(problem, grid):

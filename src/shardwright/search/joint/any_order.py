@@ -1,4 +1,6 @@
-"""The pipelines whose order is found: bounds over all static orders by labels, then orders for the cuts that the labels like."""
+"""The pipelines whose order is found: bounds over all static orders by labels, then orders for the
+cuts that the labels like.
+"""
 
 from __future__ import annotations
 
@@ -44,16 +46,33 @@ CLOSE = 1.01
 """Largest ratio of an estimate to the best known time that is worth a full search."""
 
 
-def any_order_pipelines(shaped: ShapedSpace, layers: int, *, chunks_per_rank: Sequence[int] = CHUNKS) -> tuple[PipelineShape, ...]:
-    """The pipelines with one chunk a rank, their order open; of each split alone, more chunks, looped, and two on a V."""
+def any_order_pipelines(
+    shaped: ShapedSpace, layers: int, *, chunks_per_rank: Sequence[int] = CHUNKS
+) -> tuple[PipelineShape, ...]:
+    """The pipelines with one chunk a rank, their order open; of each split alone, more chunks,
+    looped, and two on a V.
+    """
     single = [pipeline for pipeline in shaped.pipelines if pipeline.chunks == 1]
     pipelines = [replace(pipeline, any_order=True) for pipeline in single]
-    lone = dict.fromkeys((outer, pipeline.ranks, pipeline.microbatches, pipeline.zero) for pipeline in single for outer in pipeline.outers)
+    lone = dict.fromkeys(
+        (outer, pipeline.ranks, pipeline.microbatches, pipeline.zero)
+        for pipeline in single
+        for outer in pipeline.outers
+    )
     for outer, ranks, microbatches, zero in lone:
         for chunks in chunks_per_rank:
             if chunks * ranks <= layers + 2 and ranks > 1:
-                pipeline = PipelineShape(outers=(outer,), ranks=ranks, chunks=chunks, microbatches=microbatches, zero=zero, any_order=True)
-                pipelines += [pipeline, replace(pipeline, folded=True)] if chunks == 2 else [pipeline]
+                pipeline = PipelineShape(
+                    outers=(outer,),
+                    ranks=ranks,
+                    chunks=chunks,
+                    microbatches=microbatches,
+                    zero=zero,
+                    any_order=True,
+                )
+                pipelines += (
+                    [pipeline, replace(pipeline, folded=True)] if chunks == 2 else [pipeline]
+                )
     return tuple(pipelines)
 
 
@@ -67,7 +86,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordering:
-    """A plan whose order is to be found, with a share of the effort that the search was given; with recompute together, or alone."""
+    """A plan whose order is to be found, with a share of the effort that the search was given; with
+    recompute together, or alone.
+    """
 
     plan: JointPlan
     share: float
@@ -75,9 +96,15 @@ class Ordering:
 
 
 def search_orders(
-    search: Search, pipelines: tuple[PipelineShape, ...], engine: Engine, progress: Progress | None, *, share: float = 1.0
+    search: Search,
+    pipelines: tuple[PipelineShape, ...],
+    engine: Engine,
+    progress: Progress | None,
+    *,
+    share: float = 1.0,
 ) -> bool:
-    """Bound every pipeline, and try the cuts with the least bounds. Whether the deadline did not cut in.
+    """Bound every pipeline, and try the cuts with the least bounds. Whether the deadline did not
+    cut in.
 
     Bounds go into `search.lower` behind those of the pipelines with named orders.
 
@@ -85,9 +112,19 @@ def search_orders(
         share: of the cuts that orders are sketched and searched for.
     """
     footing = search.footing
-    quick = shape_bounds(footing.problem, replace(footing.shaped, pipelines=pipelines), footing.chain, footing.facts) * footing.jitter
+    quick = (
+        shape_bounds(
+            footing.problem,
+            replace(footing.shaped, pipelines=pipelines),
+            footing.chain,
+            footing.facts,
+        )
+        * footing.jitter
+    )
     order = np.argsort(quick, kind="stable").tolist()
-    waiting = _bounded(search, pipelines, [(float(quick[place]), place) for place in order], engine, progress)
+    waiting = _bounded(
+        search, pipelines, [(float(quick[place]), place) for place in order], engine, progress
+    )
     if search.best is not None and len(search.best.plan.chunks) == search.best.plan.ranks:
         waiting.append(Candidate(bound_s=0.0, plan=search.best.plan))
     waiting.sort(key=lambda one: one.bound_s)
@@ -98,7 +135,11 @@ def search_orders(
 
 
 def _bounded(
-    search: Search, pipelines: tuple[PipelineShape, ...], order: Sequence[tuple[float, int]], engine: Engine, progress: Progress | None
+    search: Search,
+    pipelines: tuple[PipelineShape, ...],
+    order: Sequence[tuple[float, int]],
+    engine: Engine,
+    progress: Progress | None,
 ) -> list[Candidate]:
     """The cuts and shapes with the least bounds of every pipeline.
 
@@ -113,11 +154,15 @@ def _bounded(
             close = []
         tasks = [Bounding(pipeline=pipelines[place], enough_s=search.enough_s) for place in close]
         left -= len(close)
-        for place, (lower, found) in zip(close, engine.map(bounded, tasks, shared=search.footing, more=left), strict=True):
+        for place, (lower, found) in zip(
+            close, engine.map(bounded, tasks, shared=search.footing, more=left), strict=True
+        ):
             search.lower[first + place] = min(lower, search.enough_s)
             waiting += found
         if progress is not None:
-            progress(search.stands("bound cuts of any order"), number * BOUNDED + len(close), len(order))
+            progress(
+                search.stands("bound cuts of any order"), number * BOUNDED + len(close), len(order)
+            )
         if len(close) < len(some):
             least, place = some[len(close)]
             search.lower[first + place] = least
@@ -130,27 +175,46 @@ def bounded(footing: Footing, task: Bounding) -> tuple[float, list[Candidate]]:
     return (_cuts if task.pipeline.chunks == 1 else _shapes)(footing, task.pipeline, task.enough_s)
 
 
-def _cuts(footing: Footing, pipeline: PipelineShape, enough_s: float) -> tuple[float, list[Candidate]]:
+def _cuts(
+    footing: Footing, pipeline: PipelineShape, enough_s: float
+) -> tuple[float, list[Candidate]]:
     """The bound of a pipeline with one chunk a rank, and the cuts that its labels like."""
     norm = footing.norm(pipeline)
     limit = enough_s / footing.jitter - norm
-    solved = solve(footing.splits(pipeline), footing.pipe(pipeline), limit=limit, alike=is_alike(footing.chain))
+    solved = solve(
+        footing.splits(pipeline), footing.pipe(pipeline), limit=limit, alike=is_alike(footing.chain)
+    )
     lower = (solved.lower_s + norm) * footing.jitter
-    return lower, [Candidate(bound_s=lower, plan=plan_of_cut(footing.shaped, pipeline, cut)) for cut in solved.cuts]
+    return lower, [
+        Candidate(bound_s=lower, plan=plan_of_cut(footing.shaped, pipeline, cut))
+        for cut in solved.cuts
+    ]
 
 
-def _shapes(footing: Footing, pipeline: PipelineShape, enough_s: float) -> tuple[float, list[Candidate]]:
+def _shapes(
+    footing: Footing, pipeline: PipelineShape, enough_s: float
+) -> tuple[float, list[Candidate]]:
     """The bound of a pipeline with several chunks a rank, and the shapes with the least ones."""
     shaped = footing.shaped
     shapes = layer_counts(len(footing.chain), pipeline.ranks, pipeline.chunks)
     if not len(shapes):
         return float("inf"), []
     exact = footing.kept_splits(pipeline)
-    owners = np.array(plan_of_sizes(shaped, pipeline, tuple(shapes[0].tolist()), (0,) * shapes.shape[1]).owners)
-    bounds = (any_order_bounds(exact, footing.pipe(pipeline), shapes, owners) + footing.norm(pipeline)) * footing.jitter
+    owners = np.array(
+        plan_of_sizes(shaped, pipeline, tuple(shapes[0].tolist()), (0,) * shapes.shape[1]).owners
+    )
+    bounds = (
+        any_order_bounds(exact, footing.pipe(pipeline), shapes, owners) + footing.norm(pipeline)
+    ) * footing.jitter
     best = np.argsort(bounds, kind="stable")[:SHAPES]
-    plans = [plan_of_sizes(shaped, pipeline, tuple(shapes[row].tolist()), (0,) * shapes.shape[1]) for row in best]
-    found = [Candidate(bound_s=float(bounds[row]), plan=plan) for row, plan in zip(best, plans, strict=True)]
+    plans = [
+        plan_of_sizes(shaped, pipeline, tuple(shapes[row].tolist()), (0,) * shapes.shape[1])
+        for row in best
+    ]
+    found = [
+        Candidate(bound_s=float(bounds[row]), plan=plan)
+        for row, plan in zip(best, plans, strict=True)
+    ]
     return float(bounds.min()), [one for one in found if one.bound_s < enough_s]
 
 
@@ -161,12 +225,18 @@ def _promising(search: Search, waiting: list[Candidate], engine: Engine) -> list
         if search.limit.passed():
             break
         bounds = engine.map(weighed, [one.plan for one in some], shared=search.footing)
-        found += [(bound, number * BOUNDED + place) for place, bound in enumerate(bounds) if bound < search.enough_s]
+        found += [
+            (bound, number * BOUNDED + place)
+            for place, bound in enumerate(bounds)
+            if bound < search.enough_s
+        ]
     # Splits that differ only in where a step's gradients go have the same orders.
     kept: dict[object, Candidate] = {}
     for bound, place in sorted(found):
         plan = waiting[place].plan
-        kept.setdefault((round(bound, 9), plan.chunks, plan.folded, plan.microbatches), waiting[place])
+        kept.setdefault(
+            (round(bound, 9), plan.chunks, plan.folded, plan.microbatches), waiting[place]
+        )
     return _in_turn(list(kept.values()))
 
 
@@ -176,7 +246,9 @@ def weighed(footing: Footing, plan: JointPlan) -> float:
 
 
 def _in_turn(candidates: list[Candidate]) -> list[Candidate]:
-    """The first of each number of chunks a rank and way around the ranks, then the second of each, and so on."""
+    """The first of each number of chunks a rank and way around the ranks, then the second of each,
+    and so on.
+    """
     turns: Counter[tuple[int, bool]] = Counter()
     keys: list[int] = []
     for one in candidates:
@@ -189,10 +261,18 @@ def _in_turn(candidates: list[Candidate]) -> list[Candidate]:
 def order_found(footing: Footing, task: Ordering) -> Ordered | None:
     """A plan with the order that was found for it; None where no order of it fits."""
     find = recomputed_in_order if task.with_recompute else ordered
-    return find(footing.problem, footing.shaped, task.plan, capacity=footing.capacity, effort=task.share * footing.effort)
+    return find(
+        footing.problem,
+        footing.shaped,
+        task.plan,
+        capacity=footing.capacity,
+        effort=task.share * footing.effort,
+    )
 
 
-def _sketched(search: Search, candidates: list[Candidate], engine: Engine, progress: Progress | None) -> list[Ordered]:
+def _sketched(
+    search: Search, candidates: list[Candidate], engine: Engine, progress: Progress | None
+) -> list[Ordered]:
     """Sketches of the first plans, by what they are estimated to take."""
     found: list[Ordered] = []
     most = len(candidates)
@@ -207,11 +287,17 @@ def _sketched(search: Search, candidates: list[Candidate], engine: Engine, progr
             if one is not None and one.estimate_s < search.best_s * CLOSE
         ]
         if progress is not None:
-            progress(search.stands("sketch orders", lower_s=search.lower_s), number * SKETCHES + len(some), most)
+            progress(
+                search.stands("sketch orders", lower_s=search.lower_s),
+                number * SKETCHES + len(some),
+                most,
+            )
     return sorted(found, key=lambda one: one.estimate_s)
 
 
-def _refine(search: Search, sketches: list[Ordered], engine: Engine, progress: Progress | None) -> None:
+def _refine(
+    search: Search, sketches: list[Ordered], engine: Engine, progress: Progress | None
+) -> None:
     """Full searches for the best sketches; the best of those are simulated."""
     found: list[Ordered] = []
     for number, some in enumerate(rounds(sketches, size=SEARCHES)):
@@ -225,18 +311,28 @@ def _refine(search: Search, sketches: list[Ordered], engine: Engine, progress: P
         ]
         orders = engine.map(order_found, tasks, shared=search.footing)
         for sketch, one, both in zip(some, orders[: len(some)], orders[len(some) :], strict=True):
-            best = min((other for other in (sketch, one, both) if other is not None), key=lambda other: other.estimate_s)
+            best = min(
+                (other for other in (sketch, one, both) if other is not None),
+                key=lambda other: other.estimate_s,
+            )
             found.append(replace(best, bound_s=sketch.bound_s))
         if progress is not None:
-            progress(search.stands("search orders", lower_s=search.lower_s), number * SEARCHES + len(some), len(sketches))
+            progress(
+                search.stands("search orders", lower_s=search.lower_s),
+                number * SEARCHES + len(some),
+                len(sketches),
+            )
     for one in sorted(found, key=lambda one: one.estimate_s)[:FINISHED]:
         if one.estimate_s >= search.best_s:
             search.scored += 1
             continue
         _finish(search, one)
         counted = search.infeasible, search.simulated
-        # What orders are found for leaves out transfers that queue: a named order may be faster by its simulation.
-        for other in named_orders(search.problem, search.shaped, one.plan, capacity=search.footing.capacity):
+        # What orders are found for leaves out transfers that queue: a named order may be faster by
+        # its simulation.
+        for other in named_orders(
+            search.problem, search.shaped, one.plan, capacity=search.footing.capacity
+        ):
             if other.estimate_s < search.best_s:
                 _finish(search, replace(other, bound_s=one.bound_s))
         search.infeasible, search.simulated = counted
@@ -247,4 +343,11 @@ def _finish(search: Search, one: Ordered) -> None:
     if len(one.plan.chunks) == one.plan.ranks:
         search.simulate(path_score(search.problem, search.shaped, one.plan))
     else:
-        search.simulate(Scored(plan=one.plan, costs=compose(search.problem, search.shaped, one.plan), seconds=one.bound_s, need=()))
+        search.simulate(
+            Scored(
+                plan=one.plan,
+                costs=compose(search.problem, search.shaped, one.plan),
+                seconds=one.bound_s,
+                need=(),
+            )
+        )

@@ -1,4 +1,6 @@
-"""From tables to the arrays of the label program: what positions of the chain cost under each split of a pipeline."""
+"""From tables to the arrays of the label program: what positions of the chain cost under each split
+of a pipeline.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def is_alike(chain: Chain) -> bool:
 def border_tier(problem: Problem, stride: int) -> int:
     """The lowest tier that a border of ranks this far apart can cross."""
     tiers = problem.cluster.tiers()
-    return next((index for index, tier in enumerate(tiers) if stride < tier.num_devices), len(tiers) - 1)
+    return next(
+        (index for index, tier in enumerate(tiers) if stride < tier.num_devices), len(tiers) - 1
+    )
 
 
 def pipeline_of(problem: Problem, pipeline: PipelineShape, facts: Facts) -> Pipeline:
@@ -43,16 +47,20 @@ def pipeline_of(problem: Problem, pipeline: PipelineShape, facts: Facts) -> Pipe
     )
 
 
-def splits_of(problem: Problem, shaped: ShapedSpace, chain: Chain, pipeline: PipelineShape, facts: Facts) -> Splits:
+def splits_of(
+    problem: Problem, shaped: ShapedSpace, chain: Chain, pipeline: PipelineShape, facts: Facts
+) -> Splits:
     """The arrays of the pipeline's splits.
 
-    With several chunks a rank holds positions from all over the chain: every position is then priced as the cheapest, in each quantity.
+    With several chunks a rank holds positions from all over the chain: every position is then
+    priced as the cheapest, in each quantity.
     """
     rows = np.array(pipeline.outers, dtype=np.int64)
     layer, mesh = shaped.prepared.layer_row[rows], shaped.prepared.mesh_row[rows]
     blocks = _per_block(problem, shaped, layer, mesh, pipeline.zero, facts)
     if pipeline.is_general and shaped.costs.tied[:, mesh].any():
-        # A general plan shares the states of tied weights among all that hold them, as many as there may be.
+        # A general plan shares the states of tied weights among all that hold them, as many as
+        # there may be.
         held = np.array([not b.is_layer for b in problem.model.blocks])
         blocks[labels.STATIC][held] = _tied_bytes(shaped, mesh, facts)[held]
         blocks[labels.UPDATE][held] = 0.0
@@ -60,8 +68,14 @@ def splits_of(problem: Problem, shaped: ShapedSpace, chain: Chain, pipeline: Pip
     ends = np.einsum("jb,qbs->sqj", (chain.counts - chain.inner).astype(np.float64), blocks)
     if pipeline.chunks > 1:
         inner = np.broadcast_to(inner.min(axis=2, keepdims=True), inner.shape).copy()
-    ends[:, labels.ENDS_FORWARD], ends[:, labels.ENDS_BACKWARD] = ends[:, labels.FORWARD], ends[:, labels.BACKWARD]
-    ends[:, labels.ENDS_STATIC], ends[:, labels.ENDS_SAVED] = ends[:, labels.STATIC], ends[:, labels.SAVED]
+    ends[:, labels.ENDS_FORWARD], ends[:, labels.ENDS_BACKWARD] = (
+        ends[:, labels.FORWARD],
+        ends[:, labels.BACKWARD],
+    )
+    ends[:, labels.ENDS_STATIC], ends[:, labels.ENDS_SAVED] = (
+        ends[:, labels.STATIC],
+        ends[:, labels.SAVED],
+    )
     sums = np.zeros((len(rows), ROWS, len(chain) + 1))
     np.cumsum(inner + ends, axis=2, out=sums[:, :, 1:])
     saved = shaped.costs.saved[:, :, layer]
@@ -71,30 +85,47 @@ def splits_of(problem: Problem, shaped: ShapedSpace, chain: Chain, pipeline: Pip
         more = np.maximum(saved[:, 0] - saved[:, mode], 0.0)
         each = np.where(held[:, :, None], more[None], 0.0).max(axis=1)
         again[:, mode - 1] = each.T if pipeline.chunks == 1 else each.min(axis=0)[:, None]
-    return Splits(sums=sums, again=again, fixed=_fixed(problem, shaped, layer, mesh, pipeline, facts))
+    return Splits(
+        sums=sums, again=again, fixed=_fixed(problem, shaped, layer, mesh, pipeline, facts)
+    )
 
 
-def _per_block(problem: Problem, shaped: ShapedSpace, layer: IntArray, mesh: IntArray, zero: int, facts: Facts) -> FloatArray:
+def _per_block(
+    problem: Problem, shaped: ShapedSpace, layer: IntArray, mesh: IntArray, zero: int, facts: Facts
+) -> FloatArray:
     """(rows, blocks, splits): every row of `Splits.sums` for one block."""
     costs = shaped.costs
     is_inner = np.array([b.is_layer for b in problem.model.blocks])[:, None]
     result = np.zeros((ROWS, costs.forward.shape[0], len(layer)))
-    result[labels.FORWARD], result[labels.BACKWARD] = costs.forward[:, layer], costs.backward[:, layer]
+    result[labels.FORWARD], result[labels.BACKWARD] = (
+        costs.forward[:, layer],
+        costs.backward[:, layer],
+    )
     result[labels.SELECTIVE] = costs.selective[:, layer]
     result[labels.FULL] = np.where(is_inner, costs.full[:, layer], 0.0)
     result[labels.WEIGHT] = shaped.prepared.layers.seconds[:, 2].sum(axis=1)[:, layer]
     saved = costs.saved[:, :, layer]
     result[labels.SAVED], result[labels.SAVED_SELECTIVE] = saved[:, 0], saved[:, 1]
-    result[labels.SAVED_FULL] = np.where(is_inner, saved[:, 2], np.minimum(saved[:, 0], saved[:, 1]))
+    result[labels.SAVED_FULL] = np.where(
+        is_inner, saved[:, 2], np.minimum(saved[:, 0], saved[:, 1])
+    )
     dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
     frozen = costs.frozen[:, mesh] + costs.spread[:, mesh]
-    cut, cut_experts = (costs.shard[mesh], costs.expert_shard[mesh]) if zero else (np.ones(len(mesh)), np.ones(len(mesh)))
+    cut, cut_experts = (
+        (costs.shard[mesh], costs.expert_shard[mesh])
+        if zero
+        else (np.ones(len(mesh)), np.ones(len(mesh)))
+    )
     local = dense / cut + experts / cut_experts
     whole = dense + experts
     result[labels.STATIC] = (
-        (whole + frozen) * facts.parameter_bytes + whole * (facts.gradient_bytes + facts.own_gradient_bytes) + local * facts.state_bytes
+        (whole + frozen) * facts.parameter_bytes
+        + whole * (facts.gradient_bytes + facts.own_gradient_bytes)
+        + local * facts.state_bytes
     )
-    result[labels.UPDATE] = (local * facts.update_bytes + whole * costs.passes[mesh]) / facts.bandwidth
+    result[labels.UPDATE] = (
+        local * facts.update_bytes + whole * costs.passes[mesh]
+    ) / facts.bandwidth
     result[labels.GATHER] = costs.gather[:, mesh] if zero else 0.0
     result[labels.REDUCE] = costs.reduce[:, mesh] if zero else costs.all_reduce[:, mesh]
     return result
@@ -112,43 +143,70 @@ def _tied_bytes(shaped: ShapedSpace, mesh: IntArray, facts: Facts) -> FloatArray
 
 
 def least_sends(problem: Problem, shaped: ShapedSpace) -> FloatArray:
-    """(layer rows, tiers) seconds of a send of the model's narrowest stream across each tier, or one farther out if that is faster."""
+    """(layer rows, tiers) seconds of a send of the model's narrowest stream across each tier, or
+    one farther out if that is faster.
+    """
     border = shaped.costs.border
-    least: FloatArray = border.reshape(len(border), 2, -1, len(problem.cluster.tiers()))[:, 0].min(axis=1)
+    least: FloatArray = border.reshape(len(border), 2, -1, len(problem.cluster.tiers()))[:, 0].min(
+        axis=1
+    )
     return least
 
 
 def least_border(problem: Problem, shaped: ShapedSpace, outers: tuple[int, ...]) -> float:
-    """Seconds that a send between any two of these splits takes at least: all activations once, over all devices of a rank.
+    """Seconds that a send between any two of these splits takes at least: all activations once,
+    over all devices of a rank.
 
-    A split without sequence parallelism may send each of tp copies, which a receiver with another split need not have.
+    A split without sequence parallelism may send each of tp copies, which a receiver with another
+    split need not have.
     """
     found = []
     for row in outers:
         columns, devices = shaped.columns, shaped.columns["s_pp"][row]
-        tier = 0 if devices % problem.cluster.node.num_devices else border_tier(problem, int(devices))
+        tier = (
+            0 if devices % problem.cluster.node.num_devices else border_tier(problem, int(devices))
+        )
         copies = int(columns["tp"][row]) if not columns["sp"][row] else 1
-        found.append(float(least_sends(problem, shaped)[shaped.prepared.layer_row[row], tier]) / copies)
+        found.append(
+            float(least_sends(problem, shaped)[shaped.prepared.layer_row[row], tier]) / copies
+        )
     return min(found)
 
 
 def _end_bytes(problem: Problem, costs: Costs) -> FloatArray:
     """(h,) bytes of the gradient of a table that the first and the last device have at least."""
     chain = chain_of(problem.model)
-    first, last = (costs.table[list(blocks)].max(axis=0, initial=0.0) for blocks in (chain.before, chain.after))
+    first, last = (
+        costs.table[list(blocks)].max(axis=0, initial=0.0) for blocks in (chain.before, chain.after)
+    )
     least: FloatArray = np.minimum(first, last)
     return least
 
 
-def _fixed(problem: Problem, shaped: ShapedSpace, layer: IntArray, mesh: IntArray, pipeline: PipelineShape, facts: Facts) -> FloatArray:
+def _fixed(
+    problem: Problem,
+    shaped: ShapedSpace,
+    layer: IntArray,
+    mesh: IntArray,
+    pipeline: PipelineShape,
+    facts: Facts,
+) -> FloatArray:
     costs = shaped.costs
     fixed = np.zeros((len(layer), COLUMNS))
-    tiers = np.array([border_tier(problem, int(shaped.columns["s_pp"][row])) for row in pipeline.outers], dtype=np.int64)
+    tiers = np.array(
+        [border_tier(problem, int(shaped.columns["s_pp"][row])) for row in pipeline.outers],
+        dtype=np.int64,
+    )
     fixed[:, labels.BORDER] = least_sends(problem, shaped)[layer, tiers]
     fixed[:, labels.SCALES] = costs.scales[mesh]
-    fixed[:, labels.LOGITS], fixed[:, labels.LOGITS_BLOCKS] = costs.logits[layer], costs.logits_blocks[layer]
+    fixed[:, labels.LOGITS], fixed[:, labels.LOGITS_BLOCKS] = (
+        costs.logits[layer],
+        costs.logits_blocks[layer],
+    )
     fixed[:, labels.END_BYTES] = _end_bytes(problem, costs)[mesh]
-    fixed[:, labels.OUTSIDE] = costs.communicators[mesh] + costs.overlap_buffers[layer] + facts.context
+    fixed[:, labels.OUTSIDE] = (
+        costs.communicators[mesh] + costs.overlap_buffers[layer] + facts.context
+    )
     fixed[:, labels.TIED] = costs.tied[1 if pipeline.zero else 0, mesh]
     fixed[:, labels.SLOWER] = np.clip(costs.slowdown[mesh] - 1.0 - 1e-6, 0.0, 1.0)
     if len(pipeline.outers) > 1:
@@ -156,6 +214,11 @@ def _fixed(problem: Problem, shaped: ShapedSpace, layer: IntArray, mesh: IntArra
     if pipeline.is_general:
         fixed[:, labels.TIED] = 0.0
     cut = costs.shard[mesh] if pipeline.zero else 1.0
-    each = facts.parameter_bytes + facts.gradient_bytes + facts.own_gradient_bytes + facts.state_bytes / cut
+    each = (
+        facts.parameter_bytes
+        + facts.gradient_bytes
+        + facts.own_gradient_bytes
+        + facts.state_bytes / cut
+    )
     fixed[:, labels.COPIED] = costs.copied[:, mesh].max(axis=0) * each
     return fixed

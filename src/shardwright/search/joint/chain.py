@@ -19,9 +19,11 @@ class Chain:
     """The model's blocks in order.
 
     Args:
-        before, layers, after: blocks that come before the first layer and at its device, of every position, and behind the last layer:
-            (position -> indices into the model's blocks; a block between two layers goes with the second).
-        counts: (positions, blocks) of each position, ends included. inner: (positions, blocks) without them.
+        before, layers, after: blocks that come before the first layer and at its device, of every
+            position, and behind the last layer: (position -> indices into the model's blocks; a
+            block between two layers goes with the second).
+        counts: (positions, blocks) of each position, ends included.
+        inner: (positions, blocks) without them.
         redone: (positions, blocks) those that recompute applies to.
     """
 
@@ -36,8 +38,14 @@ class Chain:
         return len(self.layers)
 
     def content(self, start: int, stop: int, *, first: bool, last: bool) -> Content:
-        """Blocks of a chunk of positions start..stop, in order as (block, count); the ends go with the first and the last chunk."""
-        blocks = [*(self.before if first else ()), *(b for unit in self.layers[start:stop] for b in unit), *(self.after if last else ())]
+        """Blocks of a chunk of positions start..stop, in order as (block, count); the ends go with
+        the first and the last chunk.
+        """
+        blocks = [
+            *(self.before if first else ()),
+            *(b for unit in self.layers[start:stop] for b in unit),
+            *(self.after if last else ()),
+        ]
         return counted(blocks)
 
 
@@ -65,5 +73,10 @@ def chain_of(model: Model) -> Chain:
     np.add.at(counts[0], before, 1)
     np.add.at(counts[-1], waiting, 1)
     return Chain(
-        before=tuple(before), layers=tuple(layers), after=tuple(waiting), counts=counts, inner=inner, redone=counts * layer[None, :]
+        before=tuple(before),
+        layers=tuple(layers),
+        after=tuple(waiting),
+        counts=counts,
+        inner=inner,
+        redone=counts * layer[None, :],
     )

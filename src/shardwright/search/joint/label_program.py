@@ -1,7 +1,8 @@
-"""What a rank of a pipeline may hold and what that takes: the options of the dynamic program over (rank, position) labels (`reach`).
+"""What a rank of a pipeline may hold and what that takes: the options of the dynamic program over
+(rank, position) labels (`reach`).
 
-Compiled, over plain arrays: it knows no model. One microbatch passes the ranks 0..p-1 and comes back; rank k holds some run of positions
-under one of several options.
+Compiled, over plain arrays: it knows no model. One microbatch passes the ranks 0..p-1 and comes
+back; rank k holds some run of positions under one of several options.
 """
 
 from __future__ import annotations
@@ -14,7 +15,19 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import compiled, inner
 from shardwright.cost.terms import temporary_bytes
 
-(FORWARD, BACKWARD, SELECTIVE, FULL, SAVED, SAVED_SELECTIVE, SAVED_FULL, STATIC, UPDATE, GATHER, REDUCE) = range(11)
+(
+    FORWARD,
+    BACKWARD,
+    SELECTIVE,
+    FULL,
+    SAVED,
+    SAVED_SELECTIVE,
+    SAVED_FULL,
+    STATIC,
+    UPDATE,
+    GATHER,
+    REDUCE,
+) = range(11)
 (ENDS_FORWARD, ENDS_BACKWARD, ENDS_STATIC, ENDS_SAVED, WEIGHT) = range(11, 16)
 """Rows of `Splits.sums`."""
 (BORDER, SCALES, LOGITS, LOGITS_BLOCKS, END_BYTES, OUTSIDE, TIED, COPIED, SLOWER) = range(9)
@@ -27,8 +40,10 @@ PIECES = 4.0
 class Splits(NamedTuple):
     """What a rank may be: s = split, j = position.
 
-    sums: (s, rows, positions + 1) prefix sums over positions, seconds, bytes. again: (s, 2, positions) bytes that a position's backward
-    makes again under selective and full recompute. fixed: (s, columns) of a rank whatever it holds.
+    sums: (s, rows, positions + 1) prefix sums over positions, seconds, bytes.
+    again: (s, 2, positions) bytes that a position's backward makes again under selective and full
+        recompute.
+    fixed: (s, columns) of a rank whatever it holds.
     """
 
     sums: FloatArray
@@ -37,8 +52,9 @@ class Splits(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """ranks, chunks a rank, microbatches; bytes of a device, least ratio of reserved to allocated, workspace bytes; sends block kernels;
-    gathers stand at the step's start; reductions wait for the last backward; the order is any static one, not 1F1B.
+    """ranks, chunks a rank, microbatches; bytes of a device, least ratio of reserved to allocated,
+    workspace bytes; sends block kernels; gathers stand at the step's start; reductions wait for the
+    last backward; the order is any static one, not 1F1B.
     """
 
     ranks: int
@@ -54,13 +70,20 @@ class Pipeline(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Options of rank k for the run that starts at i and has w + 1 positions, axes (k, i, w, option); inf = none.
+    """Options of rank k for the run that starts at i and has w + 1 positions, axes (k, i, w,
+    option); inf = none.
 
-    way: seconds of one microbatch, out and back, borders included. work: of all microbatches, with the update. drain: what a rank has
-    left from its first backward on, with the update. alone: its work with the slowdown by its collectives. begin: (i = 0 only, k = 0)
-    seconds before and after everything: gather, reduction. code: split and positions of a chunk recomputed selectively and in full, as one
-    number (`code_of`). chain: the update alone. Under any order `way` is one microbatch's way out alone, and chain: work without weight
-    gradients, behind which the ranks before have their input gradients left; back: (1,) the least time back for a second out.
+    way: seconds of one microbatch, out and back, borders included.
+    work: of all microbatches, with the update.
+    drain: what a rank has left from its first backward on, with the update.
+    alone: its work with the slowdown by its collectives.
+    begin: (i = 0 only, k = 0) seconds before and after everything: gather, reduction.
+    code: split and positions of a chunk recomputed selectively and in full, as one number
+        (`code_of`).
+    chain: the update alone. Under any order `way` is one microbatch's way out alone, and chain:
+        work without weight gradients, behind which the ranks before have their input gradients
+        left;
+    back: (1,) the least time back for a second out.
     """
 
     way: FloatArray
@@ -75,52 +98,93 @@ class Cells(NamedTuple):
 
 @compiled
 def code_of(split: int, selective: int, redone: int) -> int:
-    """What a cell's option says, as one number: below 2**12 positions each (`solve.choice_of` reads it)."""
+    """What a cell's option says, as one number: below 2**12 positions each (`solve.choice_of` reads
+    it).
+    """
     return (split * 4096 + selective) * 4096 + redone
 
 
 @compiled
 def in_flight(ranks: int, chunks: int, rank: int, microbatches: int) -> float:
-    """Chunk microbatches that a rank holds at least, at its fullest: 1F1B, and interleaved 1F1B for several chunks."""
+    """Chunk microbatches that a rank holds at least, at its fullest: 1F1B, and interleaved 1F1B for
+    several chunks.
+    """
     if chunks == 1:
         return float(min(microbatches, ranks - rank))
     return float(min(microbatches * chunks, 2 * (ranks - rank - 1) + (chunks - 1) * ranks + 1))
 
 
 @inner
-def _room(splits: Splits, pipe: Pipeline, k: int, s: int, i: int, j: int, selective: int, redone: int, again: float) -> float:
-    """Microbatches of a rank's chunks that rank k can keep at once, at most; exact up to whole elements for one chunk a rank.
+def _room(
+    splits: Splits,
+    pipe: Pipeline,
+    k: int,
+    s: int,
+    i: int,
+    j: int,
+    selective: int,
+    redone: int,
+    again: float,
+) -> float:
+    """Microbatches of a rank's chunks that rank k can keep at once, at most; exact up to whole
+    elements for one chunk a rank.
 
-    The largest number whose `cost.terms.reserved_bytes` are within the capacity; negative if not even the rest fits.
+    The largest number whose `cost.terms.reserved_bytes` are within the capacity; negative if not
+    even the rest fits.
     """
     sums, fixed = splits.sums, splits.fixed
     n, v = j - i, pipe.chunks
     if v == 1:
         a, b = i + redone, i + redone + selective
-        saved = sums[s, SAVED_FULL, a] - sums[s, SAVED_FULL, i] + sums[s, SAVED_SELECTIVE, b] - sums[s, SAVED_SELECTIVE, a]
+        saved = (
+            sums[s, SAVED_FULL, a]
+            - sums[s, SAVED_FULL, i]
+            + sums[s, SAVED_SELECTIVE, b]
+            - sums[s, SAVED_SELECTIVE, a]
+        )
         saved += sums[s, SAVED, j] - sums[s, SAVED, b]
     else:
         # Inner positions are alike then; a chunk at an end may hold no layer.
         least = n // v if 0 < k < pipe.ranks - 1 else 0
         few = min(redone, least)
         rest = sums[s, SAVED_SELECTIVE if selective else SAVED]
-        saved = (least - few) * (rest[2] - rest[1]) + few * (sums[s, SAVED_FULL, 2] - sums[s, SAVED_FULL, 1])
+        saved = (least - few) * (rest[2] - rest[1]) + few * (
+            sums[s, SAVED_FULL, 2] - sums[s, SAVED_FULL, 1]
+        )
     logits = fixed[s, LOGITS] if j == sums.shape[2] - 1 else 0.0
     blocks = fixed[s, LOGITS_BLOCKS] if j == sums.shape[2] - 1 else 0.0
     end = fixed[s, END_BYTES] if i == 0 or j == sums.shape[2] - 1 else 0.0
     temporary = temporary_bytes(again, end, logits)
-    allocated = sums[s, STATIC, j] - sums[s, STATIC, i] + pipe.workspace + (fixed[s, COPIED] if k > 0 and j == sums.shape[2] - 1 else 0.0)
+    allocated = (
+        sums[s, STATIC, j]
+        - sums[s, STATIC, i]
+        + pipe.workspace
+        + (fixed[s, COPIED] if k > 0 and j == sums.shape[2] - 1 else 0.0)
+    )
     most = (pipe.capacity - fixed[s, OUTSIDE]) / (1.0 - 1e-9)
-    left = min(most / pipe.reserve, most + temporary + logits - (blocks + again + end)) - allocated - logits - temporary
+    left = (
+        min(most / pipe.reserve, most + temporary + logits - (blocks + again + end))
+        - allocated
+        - logits
+        - temporary
+    )
     if left < 0.0:
         return -1.0
     return left / saved if saved > 0.0 else 1e9
 
 
 @inner
-def _insert(cells: Cells, k: int, i: int, w: int, numbers: tuple[float, float, float, float, float], begin: float, code: int) -> None:
-    """Keep an option unless another is no worse; beyond OPTIONS the last one becomes a bound of both. `numbers`: way, work, drain, alone,
-    chain.
+def _insert(
+    cells: Cells,
+    k: int,
+    i: int,
+    w: int,
+    numbers: tuple[float, float, float, float, float],
+    begin: float,
+    code: int,
+) -> None:
+    """Keep an option unless another is no worse; beyond OPTIONS the last one becomes a bound of
+    both. `numbers`: way, work, drain, alone, chain.
     """
     way, work, drain, alone, chain = numbers
     place = -1
@@ -132,10 +196,20 @@ def _insert(cells: Cells, k: int, i: int, w: int, numbers: tuple[float, float, f
         here = cells.begin[i, w, o] if k == 0 else 0.0
         there = cells.alone[k, i, w, o]
         behind = cells.chain[k, i, w, o]
-        if cells.way[k, i, w, o] <= way and cells.work[k, i, w, o] <= work and cells.drain[k, i, w, o] <= drain and here <= begin:
+        if (
+            cells.way[k, i, w, o] <= way
+            and cells.work[k, i, w, o] <= work
+            and cells.drain[k, i, w, o] <= drain
+            and here <= begin
+        ):
             if there <= alone and behind <= chain:
                 return
-        elif way <= cells.way[k, i, w, o] and work <= cells.work[k, i, w, o] and drain <= cells.drain[k, i, w, o] and begin <= here:
+        elif (
+            way <= cells.way[k, i, w, o]
+            and work <= cells.work[k, i, w, o]
+            and drain <= cells.drain[k, i, w, o]
+            and begin <= here
+        ):
             if alone > there or chain > behind:
                 continue
             cells.code[k, i, w, o] = -1
@@ -164,67 +238,128 @@ def _insert(cells: Cells, k: int, i: int, w: int, numbers: tuple[float, float, f
 
 @inner
 def _price_any(
-    splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, selective: int, redone: int, room: float, limit: float
+    splits: Splits,
+    pipe: Pipeline,
+    cells: Cells,
+    k: int,
+    s: int,
+    i: int,
+    j: int,
+    selective: int,
+    redone: int,
+    room: float,
+    limit: float,
 ) -> bool:
-    """Seconds of one option under any static order, kept if it may end before `limit`; whether it may.
+    """Seconds of one option under any static order, kept if it may end before `limit`; whether it
+    may.
 
-    A rank that recomputes runs whole backwards: what its weight gradients read is made again for them. Before the first backward there are
-    at most `room` forwards; weight gradients may wait until the ranks before have theirs, but those of the first rank stand before its end.
+    A rank that recomputes runs whole backwards: what its weight gradients read is made again for
+    them. Before the first backward there are at most `room` forwards; weight gradients may wait
+    until the ranks before have theirs, but those of the first rank stand before its end.
     """
     sums, fixed = splits.sums, splits.fixed
     p, m = pipe.ranks, float(pipe.microbatches)
     border = fixed[s, BORDER]
     forward = sums[s, FORWARD, j] - sums[s, FORWARD, i] + fixed[s, SCALES]
-    backward = sums[s, BACKWARD, j] - sums[s, BACKWARD, i] + fixed[s, SCALES] + sums[s, FULL, i + redone] - sums[s, FULL, i]
+    backward = (
+        sums[s, BACKWARD, j]
+        - sums[s, BACKWARD, i]
+        + fixed[s, SCALES]
+        + sums[s, FULL, i + redone]
+        - sums[s, FULL, i]
+    )
     backward += sums[s, SELECTIVE, i + redone + selective] - sums[s, SELECTIVE, i + redone]
     weight = sums[s, WEIGHT, j] - sums[s, WEIGHT, i] if selective == 0 and redone == 0 else 0.0
     back = backward - weight
     sends = max(m * ((k < p - 1) + (k > 0)) - 1.0, 0.0) * border if pipe.blocking and p > 1 else 0.0
-    update = sums[s, UPDATE, j] - sums[s, UPDATE, i] + (fixed[s, TIED] if k == 0 or k == p - 1 else 0.0)
-    gather, reduce = sums[s, GATHER, j] - sums[s, GATHER, i], sums[s, REDUCE, j] - sums[s, REDUCE, i]
+    update = (
+        sums[s, UPDATE, j] - sums[s, UPDATE, i] + (fixed[s, TIED] if k == 0 or k == p - 1 else 0.0)
+    )
+    gather, reduce = (
+        sums[s, GATHER, j] - sums[s, GATHER, i],
+        sums[s, REDUCE, j] - sums[s, REDUCE, i],
+    )
     begin = gather if pipe.gathers_first else 0.0
     update += 0.0 if pipe.gathers_first else gather
-    alone = m * (forward + backward) + sends + update + (reduce if pipe.reduces_last else reduce * fixed[s, SLOWER])
+    alone = (
+        m * (forward + backward)
+        + sends
+        + update
+        + (reduce if pipe.reduces_last else reduce * fixed[s, SLOWER])
+    )
     if pipe.gathers_first:
         alone += gather * fixed[s, SLOWER]
     work = m * (forward + backward) + sends + update + reduce / PIECES
     if max(alone, work + begin if k == 0 else work) > limit:
         return False
     chain = m * (forward + back) + sends + update
-    drain = (m - 1.0) * back + max(m - np.floor(room + 1e-6), 0.0) * forward + update + (m * weight if k == 0 else 0.0)
+    drain = (
+        (m - 1.0) * back
+        + max(m - np.floor(room + 1e-6), 0.0) * forward
+        + update
+        + (m * weight if k == 0 else 0.0)
+    )
     out, home = forward + (border if k < p - 1 else 0.0), back + (border if k < p - 1 else 0.0)
     if out > 0.0:
         cells.back[0] = min(cells.back[0], home / out)
-    _insert(cells, k, i, j - i - 1, (out, work, drain, alone, chain), begin if k == 0 else 0.0, code_of(s, selective, redone))
+    _insert(
+        cells,
+        k,
+        i,
+        j - i - 1,
+        (out, work, drain, alone, chain),
+        begin if k == 0 else 0.0,
+        code_of(s, selective, redone),
+    )
     return True
 
 
 @inner
 def held_by_sends(pipe: Pipeline, k: int, border: float) -> tuple[float, float]:
-    """Seconds that rank k's sends of a microbatch hold it up, forward and backward, with one chunk a rank."""
+    """Seconds that rank k's sends of a microbatch hold it up, forward and backward, with one chunk
+    a rank.
+    """
     if not pipe.blocking:
         return 0.0, 0.0
     return (border if k < pipe.ranks - 1 else 0.0), (border if k > 0 else 0.0)
 
 
 @inner
-def _price(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, selective: int, redone: int, limit: float) -> None:
+def _price(
+    splits: Splits,
+    pipe: Pipeline,
+    cells: Cells,
+    k: int,
+    s: int,
+    i: int,
+    j: int,
+    selective: int,
+    redone: int,
+    limit: float,
+) -> None:
     """Seconds of one option, kept if it may end before `limit`."""
     sums, fixed = splits.sums, splits.fixed
     p, v, m, n = pipe.ranks, pipe.chunks, float(pipe.microbatches), j - i
     forward = sums[s, FORWARD, j] - sums[s, FORWARD, i]
     backward = sums[s, BACKWARD, j] - sums[s, BACKWARD, i]
-    ends_forward, ends_backward = sums[s, ENDS_FORWARD, j] - sums[s, ENDS_FORWARD, i], sums[s, ENDS_BACKWARD, j] - sums[s, ENDS_BACKWARD, i]
+    ends_forward, ends_backward = (
+        sums[s, ENDS_FORWARD, j] - sums[s, ENDS_FORWARD, i],
+        sums[s, ENDS_BACKWARD, j] - sums[s, ENDS_BACKWARD, i],
+    )
     if v > 1:
         # `redone` positions of each chunk; a chunk has n // v positions or one more.
         least = n // v if k > 0 else 0
         few = min(redone, n // v)
         count = v * few if 0 < k < p - 1 else 0
         few = min(few, least)
-        each, again = sums[s, SELECTIVE, 2] - sums[s, SELECTIVE, 1], sums[s, FULL, 2] - sums[s, FULL, 1]
+        each, again = (
+            sums[s, SELECTIVE, 2] - sums[s, SELECTIVE, 1],
+            sums[s, FULL, 2] - sums[s, FULL, 1],
+        )
         redo = again * count
         chosen = each * (n - count) if selective else 0.0
-        # The part of the embedding and the head is in the ends, so it does not shrink with the chunk.
+        # The part of the embedding and the head is in the ends, so it does not shrink with the
+        # chunk.
         first = ends_forward + ends_backward if k == 0 else 0.0
         first += (forward + backward - ends_forward - ends_backward) / n * least + again * few
         if selective:
@@ -240,7 +375,9 @@ def _price(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int,
     sends = 0.0
     if pipe.blocking and p > 1:
         sends = max(m * ((v if k < p - 1 else v - 1) + (v if k > 0 else v - 1)) - 1.0, 0.0) * border
-    update = sums[s, UPDATE, j] - sums[s, UPDATE, i] + (fixed[s, TIED] if k == 0 or k == p - 1 else 0.0)
+    update = (
+        sums[s, UPDATE, j] - sums[s, UPDATE, i] + (fixed[s, TIED] if k == 0 or k == p - 1 else 0.0)
+    )
     gather = sums[s, GATHER, j] - sums[s, GATHER, i]
     begin = 0.0
     if pipe.gathers_first:
@@ -260,14 +397,25 @@ def _price(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int,
     drain = update
     if v == 1:
         held_forward, held_backward = held_by_sends(pipe, k, border)
-        drain += (m - 1.0) * (backward + held_backward) + max(m - p + k, 0.0) * (forward + held_forward)
-    _insert(cells, k, i, j - i - 1, (way, work, drain, alone, update), begin if k == 0 else 0.0, code_of(s, selective, redone))
+        drain += (m - 1.0) * (backward + held_backward) + max(m - p + k, 0.0) * (
+            forward + held_forward
+        )
+    _insert(
+        cells,
+        k,
+        i,
+        j - i - 1,
+        (way, work, drain, alone, update),
+        begin if k == 0 else 0.0,
+        code_of(s, selective, redone),
+    )
 
 
 @compiled
 def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool) -> None:
-    """Options of every rank and run that fit the memory and may end before `limit`; for each split the least recompute that fits, and under
-    any order all from which one microbatch fits, up to where all fit (`_fill_run`).
+    """Options of every rank and run that fit the memory and may end before `limit`; for each split
+    the least recompute that fits, and under any order all from which one microbatch fits, up to
+    where all fit (`_fill_run`).
 
     `alike`: all positions but the ends are the same.
     """
@@ -295,7 +443,10 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
                     continue
                 for s in range(splits.sums.shape[0]):
                     time = (
-                        splits.sums[s, FORWARD, j] - splits.sums[s, FORWARD, i] + splits.sums[s, BACKWARD, j] - splits.sums[s, BACKWARD, i]
+                        splits.sums[s, FORWARD, j]
+                        - splits.sums[s, FORWARD, i]
+                        + splits.sums[s, BACKWARD, j]
+                        - splits.sums[s, BACKWARD, i]
                     )
                     if pipe.microbatches * time > limit:
                         continue
@@ -303,11 +454,15 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
 
 
 @inner
-def _fill_run(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, limit: float) -> None:
-    """Options of rank k with the positions i to j under split s: the first `redone` recomputed in full, the next `selective` selectively.
+def _fill_run(
+    splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, limit: float
+) -> None:
+    """Options of rank k with the positions i to j under split s: the first `redone` recomputed in
+    full, the next `selective` selectively.
 
-    More recompute takes longer, so for each `redone` one stops at the fewest selective ones that leave room for all that the order holds.
-    With several chunks a rank all the others are recomputed selectively, or none.
+    More recompute takes longer, so for each `redone` one stops at the fewest selective ones that
+    leave room for all that the order holds. With several chunks a rank all the others are
+    recomputed selectively, or none.
     """
     v, m = pipe.chunks, pipe.microbatches
     top = j - i if v == 1 else -(-(j - i) // v)
@@ -331,7 +486,12 @@ def _fill_run(splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: i
             enough = False
             if pipe.any_order:
                 if room >= 1.0 - 1e-9:
-                    enough = not _price_any(splits, pipe, cells, k, s, i, j, selective, redone, room, limit) or room >= m
+                    enough = (
+                        not _price_any(
+                            splits, pipe, cells, k, s, i, j, selective, redone, room, limit
+                        )
+                        or room >= m
+                    )
             elif room >= in_flight(pipe.ranks, v, k, m) * (1.0 - 1e-12):
                 _price(splits, pipe, cells, k, s, i, j, selective, redone, limit)
                 enough = True

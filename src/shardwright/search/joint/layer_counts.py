@@ -1,4 +1,6 @@
-"""How several chunks a rank spread a chain's layers: the shapes that the joint space has, and a bound of each."""
+"""How several chunks a rank spread a chain's layers: the shapes that the joint space has, and a
+bound of each.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,10 @@ from shardwright.search.joint.label_program import (
 def layer_counts(layers: int, ranks: int, chunks: int) -> IntArray:
     """(shapes, ranks x chunks) layers of each chunk.
 
-    The first and the last chunk have any number up to twice the mean, the others are equal up to one, the larger ones before the smaller
-    ones or behind them. Or each rank spreads its layers equally, where the first and the last rank have any number and the others are equal
-    (Megatron's first and last pipeline stage).
+    The first and the last chunk have any number up to twice the mean, the others are equal up to
+    one, the larger ones before the smaller ones or behind them. Or each rank spreads its layers
+    equally, where the first and the last rank have any number and the others are equal (Megatron's
+    first and last pipeline stage).
     """
     number = ranks * chunks
     most = 2 * -(-layers // number)
@@ -65,13 +68,16 @@ def layer_counts(layers: int, ranks: int, chunks: int) -> IntArray:
                 found[(first, *small, *large, last)] = None
             rest = layers - chunks * (first + last)
             if first and last and ranks > 2 and rest > 0 and rest % (chunks * (ranks - 2)) == 0:
-                found[(first, *(rest // (chunks * (ranks - 2)),) * (ranks - 2), last) * chunks] = None
+                found[(first, *(rest // (chunks * (ranks - 2)),) * (ranks - 2), last) * chunks] = (
+                    None
+                )
     return np.array(list(found), dtype=np.int64).reshape(-1, number)
 
 
 def layer_count_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray) -> FloatArray:
-    """(shapes,) a lower bound of the seconds of each shape without recompute: every rank's head, work and tail; its work beside
-    its collectives; what it has left from its first backward on; then its update.
+    """(shapes,) a lower bound of the seconds of each shape without recompute: every rank's head,
+    work and tail; its work beside its collectives; what it has left from its first backward on;
+    then its update.
 
     Args:
         splits: of one split, with every position as it is (not the cheapest of all).
@@ -96,22 +102,36 @@ def layer_count_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray) -> Floa
         passes = np.where(rank < p - 1, v, v - 1) + np.where(rank > 0, v, v - 1)
         sends = np.maximum(m * passes - 1.0, 0.0) * fixed[BORDER]
     through = head + 2.0 * rank * fixed[BORDER] + m * rank_time + sends
-    slowed = m * rank_time + sends + fixed[SLOWER] * np.diff(sums[GATHER] + sums[REDUCE]).min() * rank_layers
-    forward, backward = _each(sums, FORWARD, ENDS_FORWARD, starts, stops), _each(sums, BACKWARD, ENDS_BACKWARD, starts, stops)
+    slowed = (
+        m * rank_time
+        + sends
+        + fixed[SLOWER] * np.diff(sums[GATHER] + sums[REDUCE]).min() * rank_layers
+    )
+    forward, backward = (
+        _each(sums, FORWARD, ENDS_FORWARD, starts, stops),
+        _each(sums, BACKWARD, ENDS_BACKWARD, starts, stops),
+    )
     drained = _drained(forward + fixed[SCALES], backward + fixed[SCALES], pipe)
-    result: FloatArray = (np.maximum(np.maximum(through, slowed), drained) + rank_update).max(axis=1)
+    result: FloatArray = (np.maximum(np.maximum(through, slowed), drained) + rank_update).max(
+        axis=1
+    )
     return result
 
 
-def any_order_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray) -> FloatArray:
-    """(shapes,) seconds that no static order of a shape ends before; inf where one microbatch does not fit.
+def any_order_bounds(
+    splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray
+) -> FloatArray:
+    """(shapes,) seconds that no static order of a shape ends before; inf where one microbatch does
+    not fit.
 
-    Every rank does all its work after the way out to its first chunk; and all but its weight gradients before the way home from there.
-    Before its first backward it does no more forwards than fit. And what it keeps of m microbatches, times how long at least, from F to
-    I of a chunk, fills no more than its room times the time there is (`search.orders.bounds`).
+    Every rank does all its work after the way out to its first chunk; and all but its weight
+    gradients before the way home from there. Before its first backward it does no more forwards
+    than fit. And what it keeps of m microbatches, times how long at least, from F to I of a chunk,
+    fills no more than its room times the time there is (`search.orders.bounds`).
 
     Args:
-        splits: as of `spread_bounds`. owners: (chunks,) rank of each chunk.
+        splits: as of `spread_bounds`.
+        owners: (chunks,) rank of each chunk.
     """
     p, m = pipe.ranks, float(pipe.microbatches)
     stops = np.cumsum(shapes, axis=1)
@@ -120,13 +140,15 @@ def any_order_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray, owners: I
     forward = _each(sums, FORWARD, ENDS_FORWARD, starts, stops) + fixed[SCALES]
     backward = _each(sums, BACKWARD, ENDS_BACKWARD, starts, stops) + fixed[SCALES]
     weight = sums[WEIGHT][stops] - sums[WEIGHT][starts]
-    # Weight gradients of the ends belong to the first and the last chunk also where those have no layer: then none are counted as I.
+    # Weight gradients of the ends belong to the first and the last chunk also where those have no
+    # layer: then none are counted as I.
     weight[:, 0], weight[:, -1] = backward[:, 0], backward[:, -1]
     inputs = backward - weight
     moves = np.concatenate(([0.0], (np.diff(owners) != 0) * fixed[BORDER]))
     out = np.cumsum(forward, axis=1) - forward + np.cumsum(moves)
     home = np.cumsum(inputs, axis=1) - inputs + np.cumsum(moves)
-    # Row c of `of` says whose chunk c is; the first of a rank's chunks has the shortest way out and home.
+    # Row c of `of` says whose chunk c is; the first of a rank's chunks has the shortest way out and
+    # home.
     of = (owners[:, None] == np.arange(p)).astype(np.float64)
     first = of.argmax(axis=0)
     passes = ((moves > 0) + np.append(moves[1:] > 0, [False]).astype(np.int64)) @ of
@@ -141,7 +163,9 @@ def any_order_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray, owners: I
     fastest = np.stack([rate[:, owners == rank].max(axis=1) for rank in range(p)], axis=1)
     # From the first F of all to the first I of a rank's deepest chunk.
     deepest = p * pipe.chunks - 1 - of[::-1].argmax(axis=0)
-    returns = (forward.sum(axis=1) + moves.sum())[:, None] + (inputs.sum(axis=1, keepdims=True) - np.cumsum(inputs, axis=1))[:, deepest]
+    returns = (forward.sum(axis=1) + moves.sum())[:, None] + (
+        inputs.sum(axis=1, keepdims=True) - np.cumsum(inputs, axis=1)
+    )[:, deepest]
     full = np.minimum(np.where(np.isinf(fastest), np.inf, fastest * room), m * (forward @ of))
     trip = np.cumsum((forward + inputs)[:, ::-1], axis=1)[:, ::-1]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -153,7 +177,9 @@ def any_order_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray, owners: I
 
 
 def _room(splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray) -> FloatArray:
-    """(shapes, ranks) bytes for activations at most, without recompute (as `labels` has it for one chunk)."""
+    """(shapes, ranks) bytes for activations at most, without recompute (as `labels` has it for one
+    chunk).
+    """
     stops = np.cumsum(shapes, axis=1)
     sums, fixed = splits.sums[0], splits.fixed[0]
     first, last = owners[0], owners[-1]
@@ -161,13 +187,20 @@ def _room(splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray) ->
     layers = sums[STATIC] - sums[ENDS_STATIC]
     static = (layers[stops] - layers[stops - shapes]) @ of + pipe.workspace
     static[:, first] += sums[ENDS_STATIC, 1]
-    static[:, last] += sums[ENDS_STATIC, -1] - sums[ENDS_STATIC, -2] + (fixed[COPIED] if first != last else 0.0)
+    static[:, last] += (
+        sums[ENDS_STATIC, -1] - sums[ENDS_STATIC, -2] + (fixed[COPIED] if first != last else 0.0)
+    )
     rank = np.arange(pipe.ranks)
     logits, blocks = fixed[LOGITS] * (rank == last), fixed[LOGITS_BLOCKS] * (rank == last)
     end = fixed[END_BYTES] * ((rank == first) | (rank == last))
     temporary = np.maximum(end, -logits)
     most = (pipe.capacity - fixed[OUTSIDE]) / (1.0 - 1e-9)
-    result: FloatArray = np.minimum(most / pipe.reserve, most + temporary + logits - blocks - end) - static - logits - temporary
+    result: FloatArray = (
+        np.minimum(most / pipe.reserve, most + temporary + logits - blocks - end)
+        - static
+        - logits
+        - temporary
+    )
     return result
 
 
@@ -181,10 +214,12 @@ def _each(sums: FloatArray, row: int, ends: int, starts: IntArray, stops: IntArr
 
 
 def _drained(forward: FloatArray, backward: FloatArray, pipe: Pipeline) -> FloatArray:
-    """(shapes, ranks) seconds with what each rank has left when it begins its first backward, that of its last chunk.
+    """(shapes, ranks) seconds with what each rank has left when it begins its first backward, that
+    of its last chunk.
 
-    Until then one microbatch has been forward through all chunks and back through those behind; the rank has done its warm-up, in rounds of
-    p microbatches a chunk. Behind its last backward come those of the chunks before its first.
+    Until then one microbatch has been forward through all chunks and back through those behind; the
+    rank has done its warm-up, in rounds of p microbatches a chunk. Behind its last backward come
+    those of the chunks before its first.
     """
     p, v, m = pipe.ranks, pipe.chunks, pipe.microbatches
     shapes = len(forward)
@@ -202,9 +237,11 @@ def _drained(forward: FloatArray, backward: FloatArray, pipe: Pipeline) -> Float
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShapeTimes:
-    """What the walk of B1 reads of each shape without recompute: (shapes, kinds, chunks) and (shapes, chunks) picoseconds.
+    """What the walk of B1 reads of each shape without recompute: (shapes, kinds, chunks) and
+    (shapes, chunks) picoseconds.
 
-    Collectives and the update of the ends are left out: those of the layers, each as the cheapest, bound them.
+    Collectives and the update of the ends are left out: those of the layers, each as the cheapest,
+    bound them.
     """
 
     shapes: IntArray
@@ -222,14 +259,17 @@ def shape_times(splits: Splits, pipe: Pipeline, shapes: IntArray, *, pieces: boo
     """The times of `shapes`.
 
     Args:
-        splits: as of `spread_bounds`. pieces: a chunk's reduction is cut into pieces (`cost.member.pieces_of`).
+        splits: as of `spread_bounds`.
+        pieces: a chunk's reduction is cut into pieces (`cost.member.pieces_of`).
     """
     stops = np.cumsum(shapes, axis=1)
     starts = stops - shapes
     sums, fixed = splits.sums[0], splits.fixed[0]
     durations = np.zeros((len(shapes), 5, shapes.shape[1]), dtype=np.int64)
     durations[:, F] = picoseconds(_each(sums, FORWARD, ENDS_FORWARD, starts, stops) + fixed[SCALES])
-    durations[:, B] = picoseconds(_each(sums, BACKWARD, ENDS_BACKWARD, starts, stops) + fixed[SCALES])
+    durations[:, B] = picoseconds(
+        _each(sums, BACKWARD, ENDS_BACKWARD, starts, stops) + fixed[SCALES]
+    )
     rank_layers = shapes.reshape(len(shapes), pipe.chunks, pipe.ranks).sum(axis=1)
     return ShapeTimes(
         shapes=shapes,
@@ -244,11 +284,14 @@ def shape_times(splits: Splits, pipe: Pipeline, shapes: IntArray, *, pieces: boo
     )
 
 
-def layer_count_path(times: ShapeTimes, pipe: Pipeline, table: ActionTable, row: int, redone: IntArray | None = None) -> float:
+def layer_count_path(
+    times: ShapeTimes, pipe: Pipeline, table: ActionTable, row: int, redone: IntArray | None = None
+) -> float:
     """Lower bound of the seconds of shape `row`: the walk of B1 over its chunks' times.
 
     Args:
-        table: the order. redone: (chunks,) layers recomputed in full.
+        table: the order.
+        redone: (chunks,) layers recomputed in full.
     """
     durations = times.durations[row]
     if redone is not None:
@@ -278,8 +321,12 @@ def layer_count_path(times: ShapeTimes, pipe: Pipeline, table: ActionTable, row:
 
 @lru_cache(maxsize=256)
 def held_rows(ranks: int, chunks: int, microbatches: int) -> tuple[FloatArray, ...]:
-    """For each rank of interleaved 1F1B, (rows, chunks) microbatches of each chunk that it holds at once, where nothing holds more."""
-    table = schedule_table("interleaved-1f1b", num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=microbatches)
+    """For each rank of interleaved 1F1B, (rows, chunks) microbatches of each chunk that it holds at
+    once, where nothing holds more.
+    """
+    table = schedule_table(
+        "interleaved-1f1b", num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=microbatches
+    )
     result = []
     for rank in range(ranks):
         rows = in_flight_rows(table, rank)
@@ -289,7 +336,8 @@ def held_rows(ranks: int, chunks: int, microbatches: int) -> tuple[FloatArray, .
 
 
 def least_redone(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | None:
-    """(chunks,) the fewest first layers of each chunk, as many on all chunks of a rank, that must be recomputed in full; None: not enough.
+    """(chunks,) the fewest first layers of each chunk, as many on all chunks of a rank, that must
+    be recomputed in full; None: not enough.
 
     By a lower bound of each rank's bytes, as `labels` has it for one chunk.
     """
@@ -305,18 +353,32 @@ def least_redone(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | 
     for rank in range(p):
         mine = slice(rank, None, p)
         last = rank == p - 1
-        fix = float(static[mine].sum()) + pipe.workspace + (sums[ENDS_STATIC, 1] if rank == 0 else 0.0)
+        fix = (
+            float(static[mine].sum())
+            + pipe.workspace
+            + (sums[ENDS_STATIC, 1] if rank == 0 else 0.0)
+        )
         fix += float(sums[ENDS_STATIC, -1] - sums[ENDS_STATIC, -2] + fixed[COPIED]) if last else 0.0
         logits, blocks = (float(fixed[LOGITS]), float(fixed[LOGITS_BLOCKS])) if last else (0.0, 0.0)
         end = float(fixed[END_BYTES]) if last or rank == 0 else 0.0
         for first in range(int(shape[mine].max()) + 1):
             x = np.minimum(first, shape[mine])
             at = starts[mine]
-            kept = stored[mine] - (saved[at + x] - saved[at]) + np.maximum(full[at + x] - full[at] - sums[ENDS_SAVED, 1] * (at == 0), 0.0)
+            kept = (
+                stored[mine]
+                - (saved[at + x] - saved[at])
+                + np.maximum(full[at + x] - full[at] - sums[ENDS_SAVED, 1] * (at == 0), 0.0)
+            )
             made = float(again[1].min()) if first else 0.0
             temporary = plain(temporary_bytes)(made, end, logits)
             allocated = fix + float((held[rank] @ kept).max()) + logits + temporary
-            need = plain(reserved_bytes)(allocated, temporary, logits, blocks + made + end, pipe.reserve) * (1.0 - 1e-9) + fixed[OUTSIDE]
+            need = (
+                plain(reserved_bytes)(
+                    allocated, temporary, logits, blocks + made + end, pipe.reserve
+                )
+                * (1.0 - 1e-9)
+                + fixed[OUTSIDE]
+            )
             if need <= pipe.capacity:
                 redone[mine] = x
                 break

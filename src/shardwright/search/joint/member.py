@@ -1,4 +1,6 @@
-"""A joint plan: stages of a chain, each with its own layers, split and recompute; its step composed from rows of the tables."""
+"""A joint plan: stages of a chain, each with its own layers, split and recompute; its step composed
+from rows of the tables.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from shardwright.strategy.grid.axes import Grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkChoice:
-    """One chunk: positions of the chain; how many of its first layers are recomputed in full, and of the next ones selectively."""
+    """One chunk: positions of the chain; how many of its first layers are recomputed in full, and
+    of the next ones selectively.
+    """
 
     layers: int
     redone: int = 0
@@ -39,9 +43,12 @@ class JointPlan:
     """A plan of the joint space.
 
     Args:
-        grids: of each rank, what it would be if all ranks were like it (no recompute, no cut). chunks: in order of the chain.
-        outers: (ranks,) rows of the splits. schedule: registry name. table: the order, where it is a found one. folded: chunks run over
-            the ranks and back (V).
+        grids: of each rank, what it would be if all ranks were like it (no recompute, no cut).
+        chunks: in order of the chain.
+        outers: (ranks,) rows of the splits.
+        schedule: registry name.
+        table: the order, where it is a found one.
+        folded: chunks run over the ranks and back (V).
     """
 
     grids: tuple[Grid, ...]
@@ -56,7 +63,9 @@ class JointPlan:
     def owners(self) -> tuple[int, ...]:
         """(chunks,) rank of each chunk."""
         p = self.ranks
-        return tuple(p - 1 - c % p if self.folded and c // p % 2 else c % p for c in range(len(self.chunks)))
+        return tuple(
+            p - 1 - c % p if self.folded and c // p % 2 else c % p for c in range(len(self.chunks))
+        )
 
     @property
     def is_general(self) -> bool:
@@ -104,7 +113,10 @@ def split_grid(shaped: ShapedSpace, outer: int, *, chunks: int, zero: int) -> Gr
 def plan_of_cut(shaped: ShapedSpace, pipeline: PipelineShape, cut: Cut) -> JointPlan:
     """The plan that a cut of a pipeline with one chunk a rank means."""
     outers = tuple(pipeline.outers[choice.split] for choice in cut)
-    grids = {outer: split_grid(shaped, outer, chunks=pipeline.chunks, zero=pipeline.zero) for outer in set(outers)}
+    grids = {
+        outer: split_grid(shaped, outer, chunks=pipeline.chunks, zero=pipeline.zero)
+        for outer in set(outers)
+    }
     chunks = tuple(_chunk(choice.layers, choice) for choice in cut)
     return JointPlan(
         grids=tuple(grids[outer] for outer in outers),
@@ -115,14 +127,18 @@ def plan_of_cut(shaped: ShapedSpace, pipeline: PipelineShape, cut: Cut) -> Joint
     )
 
 
-def plan_of_sizes(shaped: ShapedSpace, pipeline: PipelineShape, sizes: tuple[int, ...], redone: tuple[int, ...]) -> JointPlan:
+def plan_of_sizes(
+    shaped: ShapedSpace, pipeline: PipelineShape, sizes: tuple[int, ...], redone: tuple[int, ...]
+) -> JointPlan:
     """The plan whose chunks have these layers and recompute so many of them in full."""
     grid = split_grid(shaped, pipeline.outers[0], chunks=pipeline.chunks, zero=pipeline.zero)
     p = pipeline.ranks
     return JointPlan(
         grids=(grid,) * p,
         outers=(pipeline.outers[0],) * p,
-        chunks=tuple(ChunkChoice(layers=n, redone=min(x, n)) for n, x in zip(sizes, redone, strict=True)),
+        chunks=tuple(
+            ChunkChoice(layers=n, redone=min(x, n)) for n, x in zip(sizes, redone, strict=True)
+        ),
         schedule=pipeline.schedule,
         microbatches=pipeline.microbatches,
         folded=pipeline.folded,
@@ -131,7 +147,9 @@ def plan_of_sizes(shaped: ShapedSpace, pipeline: PipelineShape, sizes: tuple[int
 
 def _chunk(layers: int, choice: RankChoice) -> ChunkChoice:
     redone = min(choice.redone, layers)
-    return ChunkChoice(layers=layers, redone=redone, selective=min(choice.selective, layers - redone))
+    return ChunkChoice(
+        layers=layers, redone=redone, selective=min(choice.selective, layers - redone)
+    )
 
 
 def layout_of_plan(problem: Problem, plan: JointPlan) -> ChunkLayout:
@@ -139,7 +157,9 @@ def layout_of_plan(problem: Problem, plan: JointPlan) -> ChunkLayout:
     chain = chain_of(problem.model)
     contents, at = [], 0
     for c, chunk in enumerate(plan.chunks):
-        contents.append(chain.content(at, at + chunk.layers, first=c == 0, last=c == len(plan.chunks) - 1))
+        contents.append(
+            chain.content(at, at + chunk.layers, first=c == 0, last=c == len(plan.chunks) - 1)
+        )
         at += chunk.layers
     counts = np.zeros((len(contents), len(problem.model.blocks)), dtype=np.int64)
     for c, content in enumerate(contents):
@@ -178,9 +198,13 @@ def redone_of(chain: Chain, plan: JointPlan) -> tuple[IntArray, IntArray]:
 
 
 def compose(problem: Problem, shaped: ShapedSpace, plan: JointPlan) -> StepCosts:
-    """The step of `plan`: columns of each rank from the step that its split would make of the whole cut, with its own recompute."""
+    """The step of `plan`: columns of each rank from the step that its split would make of the whole
+    cut, with its own recompute.
+    """
     layout = layout_of_plan(problem, plan)
-    by_outer = {outer: _plain(problem, shaped, plan, layout, outer) for outer in dict.fromkeys(plan.outers)}
+    by_outer = {
+        outer: _plain(problem, shaped, plan, layout, outer) for outer in dict.fromkeys(plan.outers)
+    }
     if len(by_outer) == 1:
         merged = next(iter(by_outer.values()))
     else:
@@ -188,7 +212,9 @@ def compose(problem: Problem, shaped: ShapedSpace, plan: JointPlan) -> StepCosts
     return _with_recompute(problem, shaped, plan, layout, merged)
 
 
-def _plain(problem: Problem, shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, outer: int) -> StepCosts:
+def _plain(
+    problem: Problem, shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, outer: int
+) -> StepCosts:
     prepared = shaped.prepared
     priced = Priced(
         layers=prepared.layers,
@@ -200,8 +226,25 @@ def _plain(problem: Problem, shaped: ShapedSpace, plan: JointPlan, layout: Chunk
     return step_costs(problem, plan.grids[plan.outers.index(outer)], priced)
 
 
-_OF_CHUNKS = ("forward_s", "backward_s", "weight_s", "gather_s", "reduce_s", "pieces", "saved_bytes", "restored_bytes", "paired_bytes")
-_OF_RANKS = ("optimizer_s", "update_s", "after_s", "transient_bytes", "logits_bytes", "blocks_bytes")
+_OF_CHUNKS = (
+    "forward_s",
+    "backward_s",
+    "weight_s",
+    "gather_s",
+    "reduce_s",
+    "pieces",
+    "saved_bytes",
+    "restored_bytes",
+    "paired_bytes",
+)
+_OF_RANKS = (
+    "optimizer_s",
+    "update_s",
+    "after_s",
+    "transient_bytes",
+    "logits_bytes",
+    "blocks_bytes",
+)
 
 
 def _merged(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) -> StepCosts:
@@ -213,10 +256,17 @@ def _merged(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) ->
 
     def items(listed: list[tuple[tuple[str, IntArray], ...]]) -> tuple[tuple[str, IntArray], ...]:
         named = [dict(entry) for entry in listed]
-        return tuple((name, np.array([named[r][name][r] for r in range(p)], dtype=np.int64)) for name in named[0])
+        return tuple(
+            (name, np.array([named[r][name][r] for r in range(p)], dtype=np.int64))
+            for name in named[0]
+        )
 
-    columns: dict[str, Any] = {name: np.array([getattr(s, name)[c] for c, s in enumerate(of_chunk)]) for name in _OF_CHUNKS}
-    columns |= {name: np.array([getattr(s, name)[r] for r, s in enumerate(of_rank)]) for name in _OF_RANKS}
+    columns: dict[str, Any] = {
+        name: np.array([getattr(s, name)[c] for c, s in enumerate(of_chunk)]) for name in _OF_CHUNKS
+    }
+    columns |= {
+        name: np.array([getattr(s, name)[r] for r, s in enumerate(of_rank)]) for name in _OF_RANKS
+    }
     return replace(
         any_step,
         **columns,
@@ -230,7 +280,9 @@ def _merged(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) ->
     )
 
 
-def _with_recompute(problem: Problem, shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, step: StepCosts) -> StepCosts:
+def _with_recompute(
+    problem: Problem, shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, step: StepCosts
+) -> StepCosts:
     """The step with what each chunk recomputes: seconds, saved bytes and the largest temporary."""
     if not any(chunk.redone or chunk.selective for chunk in plan.chunks):
         return step
@@ -249,19 +301,35 @@ def _with_recompute(problem: Problem, shaped: ShapedSpace, plan: JointPlan, layo
         for mode, counts in ((2, full[c]), (1, selective[c])):
             made = np.where((counts > 0) & layout.layer, again_bytes(held, mode), 0).max()
             again[rank] = max(again[rank], made)
-    return replace(with_made_again(shaped, plan, layout, step, again), parts=parts, backward_s=parts[1].sum(axis=1), saved_bytes=saved)
+    return replace(
+        with_made_again(shaped, plan, layout, step, again),
+        parts=parts,
+        backward_s=parts[1].sum(axis=1),
+        saved_bytes=saved,
+    )
 
 
-def with_made_again(shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, step: StepCosts, again: IntArray) -> StepCosts:
-    """A step without recompute with the temporaries of a backward that makes `again` bytes anew, (ranks,)."""
+def with_made_again(
+    shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, step: StepCosts, again: IntArray
+) -> StepCosts:
+    """A step without recompute with the temporaries of a backward that makes `again` bytes anew,
+    (ranks,).
+    """
     layers = shaped.prepared.layers
-    # Without recompute nothing is made again, so the blocks are those of the logits and of the ends' gradients.
+    # Without recompute nothing is made again, so the blocks are those of the logits and of the
+    # ends' gradients.
     heads = layout.by_rank[:, layout.head].sum(axis=1) > 0
     blocks_of_logits = np.array(
-        [layers.logits_blocks[int(shaped.prepared.layer_row[o])] if h else 0 for o, h in zip(plan.outers, heads, strict=True)]
+        [
+            layers.logits_blocks[int(shaped.prepared.layer_row[o])] if h else 0
+            for o, h in zip(plan.outers, heads, strict=True)
+        ]
     )
     ends = step.blocks_bytes - blocks_of_logits
-    transient = [int(plain(temporary_bytes)(float(a), float(e), float(x))) for a, e, x in zip(again, ends, step.logits_bytes, strict=True)]
+    transient = [
+        int(plain(temporary_bytes)(float(a), float(e), float(x)))
+        for a, e, x in zip(again, ends, step.logits_bytes, strict=True)
+    ]
     return replace(
         step,
         transient_bytes=np.array(transient, dtype=np.int64),

@@ -1,4 +1,6 @@
-"""The pipelines whose order is named: bounds by labels, then members in the order of their pipeline's bound."""
+"""The pipelines whose order is named: bounds by labels, then members in the order of their
+pipeline's bound.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.search.engine.protocol import Engine, rounds
 from shardwright.search.joint.arrays import is_alike
 from shardwright.search.joint.label_program import Pipeline, Splits
-from shardwright.search.joint.layer_counts import layer_count_bounds, layer_count_path, layer_counts, least_redone, shape_times
+from shardwright.search.joint.layer_counts import (
+    layer_count_bounds,
+    layer_count_path,
+    layer_counts,
+    least_redone,
+    shape_times,
+)
 from shardwright.search.joint.member import plan_of_cut, plan_of_sizes, split_grid
 from shardwright.search.joint.pipeline_shapes import PipelineShape
 from shardwright.search.joint.quick_bounds import shape_bounds
@@ -23,7 +31,8 @@ FIRST_LOOKS = 48
 BOUNDED = 64
 """Pipelines that are bounded between two looks at the clock."""
 SCORED = 16
-"""Pipelines whose members are looked at between two looks at the clock, all against the best that was known before."""
+"""Pipelines whose members are looked at between two looks at the clock, all against the best that
+was known before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +45,8 @@ class Bounding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scoring:
-    """A pipeline whose members are to be looked at: those of `cuts`, or with several chunks a rank all; faster ones than `best_s` count.
+    """A pipeline whose members are to be looked at: those of `cuts`, or with several chunks a rank
+    all; faster ones than `best_s` count.
 
     Args:
         lower_s: no member ends before.
@@ -49,9 +59,13 @@ class Scoring:
 
 
 def search_named(search: Search, engine: Engine, progress: Progress | None) -> bool:
-    """Labels of all pipelines that work alone does not rule out; then members in order of their pipeline's bound. Whether all was done."""
+    """Labels of all pipelines that work alone does not rule out; then members in order of their
+    pipeline's bound. Whether all was done.
+    """
     footing = search.footing
-    quick = shape_bounds(footing.problem, footing.shaped, footing.chain, footing.facts) * footing.jitter
+    quick = (
+        shape_bounds(footing.problem, footing.shaped, footing.chain, footing.facts) * footing.jitter
+    )
     order = np.argsort(quick, kind="stable").tolist()
     _begin(search, order[:FIRST_LOOKS])
     waiting = _bounded(search, [(float(quick[place]), place) for place in order], engine, progress)
@@ -78,7 +92,9 @@ def _bounded(
         pipelines = [search.shaped.pipelines[place] for place in close]
         tasks = [Bounding(pipeline=pipeline, enough_s=search.enough_s) for pipeline in pipelines]
         left -= len(close)
-        for place, found in zip(close, engine.map(bounded, tasks, shared=search.footing, more=left), strict=True):
+        for place, found in zip(
+            close, engine.map(bounded, tasks, shared=search.footing, more=left), strict=True
+        ):
             if found is None:
                 continue
             if found.cuts:
@@ -105,8 +121,15 @@ def bounded(footing: Footing, task: Bounding) -> Solved | None:
     return solve(splits, pipe, limit=limit, alike=is_alike(chain) or pipeline.chunks > 1)
 
 
-def _scored(search: Search, waiting: Sequence[tuple[float, int, Solved]], engine: Engine, progress: Progress | None) -> bool:
-    """Look at the members of the pipelines whose bounds are below what is good enough; whether the clock let all be looked at."""
+def _scored(
+    search: Search,
+    waiting: Sequence[tuple[float, int, Solved]],
+    engine: Engine,
+    progress: Progress | None,
+) -> bool:
+    """Look at the members of the pipelines whose bounds are below what is good enough; whether the
+    clock let all be looked at.
+    """
     for number, some in enumerate(rounds(waiting, size=SCORED)):
         lower_s, first, _ = some[0]
         search.lower[first] = lower_s
@@ -118,11 +141,18 @@ def _scored(search: Search, waiting: Sequence[tuple[float, int, Solved]], engine
             progress(search.stands("score cuts", lower_s=lower_s), number * SCORED, len(waiting))
         close = [entry for entry in some if entry[0] < search.enough_s]
         tasks = [
-            Scoring(pipeline=search.shaped.pipelines[place], cuts=solved.cuts, lower_s=least, best_s=search.best_s)
+            Scoring(
+                pipeline=search.shaped.pipelines[place],
+                cuts=solved.cuts,
+                lower_s=least,
+                best_s=search.best_s,
+            )
             for least, place, solved in close
         ]
         left = sum(least < search.enough_s for least, _, _ in waiting[(number + 1) * SCORED :])
-        for (_, place, _), found in zip(close, engine.map(scored, tasks, shared=search.footing, more=left), strict=True):
+        for (_, place, _), found in zip(
+            close, engine.map(scored, tasks, shared=search.footing, more=left), strict=True
+        ):
             search.lower[place] = found.lower_s
             search.take(found)
         if len(close) < len(some):
@@ -134,17 +164,25 @@ def _scored(search: Search, waiting: Sequence[tuple[float, int, Solved]], engine
 
 def scored(footing: Footing, task: Scoring) -> Looked:
     """The members of a pipeline."""
-    part, pipeline, lower_s = Search(footing=footing, best_s=task.best_s), task.pipeline, task.lower_s
+    part, pipeline, lower_s = (
+        Search(footing=footing, best_s=task.best_s),
+        task.pipeline,
+        task.lower_s,
+    )
     if pipeline.chunks == 1:
         for cut in task.cuts:
             part.attempt(plan_of_cut(footing.shaped, pipeline, cut))
     else:
-        lower_s = _spread(part, pipeline, footing.pipe(pipeline), footing.exact_splits(pipeline), lower_s)
+        lower_s = _spread(
+            part, pipeline, footing.pipe(pipeline), footing.exact_splits(pipeline), lower_s
+        )
     return part.looked(lower_s)
 
 
 def _begin(search: Search, places: list[int]) -> None:
-    """One shape of each of a few promising pipelines, for a good plan before all are bounded. Counted when they come up again."""
+    """One shape of each of a few promising pipelines, for a good plan before all are bounded.
+    Counted when they come up again.
+    """
     counted = (search.infeasible, search.scored, search.simulated)
     footing = search.footing
     for place in places:
@@ -159,12 +197,20 @@ def _begin(search: Search, places: list[int]) -> None:
             shape = shapes[int(layer_count_bounds(exact, footing.pipe(pipeline), shapes).argmin())]
             redone = least_redone(exact, footing.pipe(pipeline), shape)
             if redone is not None:
-                search.attempt(plan_of_sizes(search.shaped, pipeline, tuple(shape.tolist()), tuple(redone.tolist())))
+                search.attempt(
+                    plan_of_sizes(
+                        search.shaped, pipeline, tuple(shape.tolist()), tuple(redone.tolist())
+                    )
+                )
     search.infeasible, search.scored, search.simulated = counted
 
 
-def _spread(search: Search, pipeline: PipelineShape, pipe: Pipeline, exact: Splits, bound: float) -> float:
-    """Try every shape of a pipeline with several chunks a rank in order of its bound; a lower bound of what is not simulated."""
+def _spread(
+    search: Search, pipeline: PipelineShape, pipe: Pipeline, exact: Splits, bound: float
+) -> float:
+    """Try every shape of a pipeline with several chunks a rank in order of its bound; a lower bound
+    of what is not simulated.
+    """
     norm, jitter = search.footing.norm(pipeline), search.footing.jitter
     shapes = layer_counts(len(search.footing.chain), pipeline.ranks, pipeline.chunks)
     bounds = (layer_count_bounds(exact, pipe, shapes) + norm) * jitter
@@ -173,7 +219,9 @@ def _spread(search: Search, pipeline: PipelineShape, pipe: Pipeline, exact: Spli
     order = np.argsort(bounds, kind="stable")
     some = order[bounds[order] < search.enough_s]
     least = float(bounds[order[len(some)]]) if len(some) < len(order) else float("inf")
-    times = shape_times(exact, pipe, shapes[some], pieces=search.problem.runtime.overlap_grad_reduce)
+    times = shape_times(
+        exact, pipe, shapes[some], pieces=search.problem.runtime.overlap_grad_reduce
+    )
     paths: list[tuple[float, int, tuple[int, ...]]] = []
     for place, row in enumerate(some.tolist()):
         redone = np.zeros_like(shapes[row])
@@ -184,12 +232,22 @@ def _spread(search: Search, pipeline: PipelineShape, pipe: Pipeline, exact: Spli
                 search.infeasible += 1
                 continue
             if needed.any():
-                redone, path = needed, (layer_count_path(times, pipe, table, place, needed) + norm) * jitter * (1 - 1e-7)
+                redone, path = (
+                    needed,
+                    (layer_count_path(times, pipe, table, place, needed) + norm)
+                    * jitter
+                    * (1 - 1e-7),
+                )
         paths.append((path, row, tuple(redone.tolist())))
     for path, row, first in sorted(paths):
         if path >= search.enough_s:
             search.scored += 1
             least = min(least, path)
         else:
-            least = min(least, search.attempt(plan_of_sizes(search.shaped, pipeline, tuple(shapes[row].tolist()), first)))
+            least = min(
+                least,
+                search.attempt(
+                    plan_of_sizes(search.shaped, pipeline, tuple(shapes[row].tolist()), first)
+                ),
+            )
     return max(bound, least)

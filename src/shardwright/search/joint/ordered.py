@@ -32,7 +32,9 @@ SECOND = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordered:
-    """A plan with a found order. Args: estimate_s: of the step, without contention. bound_s: no order of its cut takes less."""
+    """A plan with a found order. Args: estimate_s: of the step, without contention. bound_s: no
+    order of its cut takes less.
+    """
 
     plan: JointPlan
     estimate_s: float
@@ -44,16 +46,26 @@ def rank_room(problem: Problem, costs: StepCosts, *, capacity: int) -> IntArray:
     outside = sum((values for _, values in costs.outside_bytes), np.zeros_like(costs.logits_bytes))
     static = sum((values for _, values in costs.static_bytes), np.zeros_like(costs.logits_bytes))
     factor = reserve_factor(problem)
-    room = activation_room(capacity - outside, static, costs.transient_bytes, costs.logits_bytes, costs.blocks_bytes, factor)
+    room = activation_room(
+        capacity - outside,
+        static,
+        costs.transient_bytes,
+        costs.logits_bytes,
+        costs.blocks_bytes,
+        factor,
+    )
     result: IntArray = np.clip(np.floor(room), 0, LARGEST).astype(np.int64)
     return result
 
 
-def order_problem(problem: Problem, plan: JointPlan, costs: StepCosts, *, capacity: int) -> OrderProblem:
+def order_problem(
+    problem: Problem, plan: JointPlan, costs: StepCosts, *, capacity: int
+) -> OrderProblem:
     """The chunks on their ranks, in nanoseconds and bytes.
 
-    A chunk that recomputes has whole backwards: what its weight gradients read is made again just before. What is kept stays until the
-    weight gradients are done. A send that blocks kernels is part of the action before it.
+    A chunk that recomputes has whole backwards: what its weight gradients read is made again just
+    before. What is kept stays until the weight gradients are done. A send that blocks kernels is
+    part of the action before it.
 
     Raises:
         InfeasibleError: a rank cannot keep one microbatch.
@@ -61,7 +73,10 @@ def order_problem(problem: Problem, plan: JointPlan, costs: StepCosts, *, capaci
     forward_send, backward_send = _sends(problem, plan, costs)
     again = np.array([chunk.redone + chunk.selective > 0 for chunk in plan.chunks])
     weight = np.where(again, 0.0, costs.weight_s)
-    forward, inputs = (np.rint(time * SECOND).astype(np.int64) for time in (costs.forward_s, costs.backward_s - weight))
+    forward, inputs = (
+        np.rint(time * SECOND).astype(np.int64)
+        for time in (costs.forward_s, costs.backward_s - weight)
+    )
     if problem.runtime.blocks_sends(len(plan.chunks) // plan.ranks):
         forward, inputs = forward + forward_send, inputs + backward_send
         forward_send, backward_send = np.zeros_like(forward_send), np.zeros_like(backward_send)
@@ -80,20 +95,28 @@ def order_problem(problem: Problem, plan: JointPlan, costs: StepCosts, *, capaci
 
 
 def _sends(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArray, IntArray]:
-    """(chunks,) nanoseconds from the end of a chunk's F to where that of the next chunk may start, and back for I; 0 on one rank."""
+    """(chunks,) nanoseconds from the end of a chunk's F to where that of the next chunk may start,
+    and back for I; 0 on one rank.
+    """
     grid, owners = plan.grids[0], np.array(plan.owners)
     # Across the border behind a rank, and across the one before it.
     crossed = border_tiers(grid.devices, grid.pp, grid.strides()["pp"], problem.cluster.tiers())
     step, sent = np.diff(owners), costs.border_s[:-1]
     forward, backward = np.zeros(len(owners)), np.zeros(len(owners))
-    forward[:-1] = np.where(step == 0, 0, fastest(sent, crossed[np.where(step == -1, 1, 0), owners[:-1]]))
-    backward[1:] = np.where(step == 0, 0, fastest(sent, crossed[np.where(step == -1, 0, 1), owners[1:]]))
+    forward[:-1] = np.where(
+        step == 0, 0, fastest(sent, crossed[np.where(step == -1, 1, 0), owners[:-1]])
+    )
+    backward[1:] = np.where(
+        step == 0, 0, fastest(sent, crossed[np.where(step == -1, 0, 1), owners[1:]])
+    )
     units = SECOND / 1e12
     return np.rint(forward * units).astype(np.int64), np.rint(backward * units).astype(np.int64)
 
 
 def order_bound(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int) -> float:
-    """Seconds of the step that no order of `plan` that fits ends before, reductions left out; inf if none fits."""
+    """Seconds of the step that no order of `plan` that fits ends before, reductions left out; inf
+    if none fits.
+    """
     costs = compose(problem, shaped, plan)
     try:
         asked = order_problem(problem, plan, costs, capacity=capacity)
@@ -107,7 +130,9 @@ def _step_seconds(problem: Problem, plan: JointPlan, costs: StepCosts, makespan:
     return (makespan / SECOND + rest) * jitter(problem, plan.grids[0].devices)
 
 
-def ordered(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float) -> Ordered | None:
+def ordered(
+    problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float
+) -> Ordered | None:
     """`plan` with the best order found for it; None if no order of it fits.
 
     Args:
@@ -117,11 +142,17 @@ def ordered(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity:
         asked = order_problem(problem, plan, compose(problem, shaped, plan), capacity=capacity)
     except InfeasibleError:
         return None
-    return in_order(problem, shaped, plan, find_order(asked, effort=effort).table, capacity=capacity)
+    return in_order(
+        problem, shaped, plan, find_order(asked, effort=effort).table, capacity=capacity
+    )
 
 
-def in_order(problem: Problem, shaped: ShapedSpace, plan: JointPlan, table: ActionTable, *, capacity: int) -> Ordered | None:
-    """`plan` with the actions of `table`, weight gradients where reductions end first; None if it does not fit."""
+def in_order(
+    problem: Problem, shaped: ShapedSpace, plan: JointPlan, table: ActionTable, *, capacity: int
+) -> Ordered | None:
+    """`plan` with the actions of `table`, weight gradients where reductions end first; None if it
+    does not fit.
+    """
     costs = compose(problem, shaped, plan)
     try:
         asked = order_problem(problem, plan, costs, capacity=capacity)
@@ -132,12 +163,20 @@ def in_order(problem: Problem, shaped: ShapedSpace, plan: JointPlan, table: Acti
         codes = codes_of(asked, turned)
         if (levels(columns, *codes) <= asked.limit).all():
             done = _reduced(problem, plan, costs, _ends(asked, columns, *codes))
-            found.append(Ordered(plan=replace(plan, table=turned), estimate_s=_step_seconds(problem, plan, costs, done)))
+            found.append(
+                Ordered(
+                    plan=replace(plan, table=turned),
+                    estimate_s=_step_seconds(problem, plan, costs, done),
+                )
+            )
     return min(found, key=lambda one: one.estimate_s, default=None)
 
 
-def named_orders(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int) -> Iterator[Ordered]:
-    """`plan` under each schedule of the registry that lies as its chunks do and fits; no estimate is above what the order takes.
+def named_orders(
+    problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int
+) -> Iterator[Ordered]:
+    """`plan` under each schedule of the registry that lies as its chunks do and fits; no estimate
+    is above what the order takes.
 
     Left out: schedules that overlap pairs of actions, which the joint space has not.
     """
@@ -152,13 +191,18 @@ def named_orders(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capa
             # Whole backwards stay whole; a chunk that recomputes has no others.
             apart = (asked.weight == 0).any() and (table.kind == W).any()
             kept = found_order(asked, order, lower_bound=order.makespan).table if apart else table
-            yield Ordered(plan=replace(plan, table=kept), estimate_s=_step_seconds(problem, plan, costs, order.makespan))
+            yield Ordered(
+                plan=replace(plan, table=kept),
+                estimate_s=_step_seconds(problem, plan, costs, order.makespan),
+            )
 
 
 def closed_in_turn(table: ActionTable) -> ActionTable:
-    """The order in which each rank's weight gradients, where they stand, are of the deepest chunk that waits for any.
+    """The order in which each rank's weight gradients, where they stand, are of the deepest chunk
+    that waits for any.
 
-    So a rank's chunks are done one after another, and the reductions of the first run beside what is left of the others.
+    So a rank's chunks are done one after another, and the reductions of the first run beside what
+    is left of the others.
     """
     kind, chunk, microbatch = table.kind, table.chunk.copy(), table.microbatch.copy()
     for rank in range(table.num_ranks):
@@ -176,7 +220,16 @@ def _ends(asked: OrderProblem, columns: IntArray, codes: IntArray, row_start: In
     """(kinds, chunks, microbatches) when each action of a row of codes ends."""
     kinds, m, p = 3 * columns.shape[1], asked.microbatches, asked.ranks
     end = np.zeros((kinds, m), np.int64)
-    walk(columns, codes, row_start, m, end, np.zeros(p, np.int64), np.zeros(p, np.int64), np.zeros(kinds, np.int64))
+    walk(
+        columns,
+        codes,
+        row_start,
+        m,
+        end,
+        np.zeros(p, np.int64),
+        np.zeros(p, np.int64),
+        np.zeros(kinds, np.int64),
+    )
     return end.reshape(3, -1, m)
 
 
@@ -194,6 +247,8 @@ def _reduced(problem: Problem, plan: JointPlan, costs: StepCosts, ends: IntArray
         free = 0.0
         for c in mine[np.argsort(closes[mine], kind="stable")]:
             closing = costs.weight_s[c] * SECOND if problem.runtime.overlap_grad_reduce else 0.0
-            free = max(max(free, closes[c] - closing) + reduce[c], closes[c] + reduce[c] / costs.pieces[c])
+            free = max(
+                max(free, closes[c] - closing) + reduce[c], closes[c] + reduce[c] / costs.pieces[c]
+            )
         last = max(last, int(free))
     return int(last + begin)

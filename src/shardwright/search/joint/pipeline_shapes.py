@@ -1,4 +1,6 @@
-"""The joint space as data: pipelines (what all ranks share) and the splits that a rank may have in each."""
+"""The joint space as data: pipelines (what all ranks share) and the splits that a rank may have in
+each.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,12 @@ class PipelineShape:
     """What all ranks of a joint plan share.
 
     Args:
-        outers: rows of the members' outers: the splits that each rank may have. ranks, chunks: a rank. microbatches: of a step.
-        zero: ZeRO stage. any_order: the order is any static one, not the named one. folded:
-            of two chunks, the second one's ranks run backwards (V).
+        outers: rows of the members' outers: the splits that each rank may have.
+        ranks, chunks: a rank.
+        microbatches: of a step.
+        zero: ZeRO stage.
+        any_order: the order is any static one, not the named one.
+        folded: of two chunks, the second one's ranks run backwards (V).
     """
 
     outers: tuple[int, ...]
@@ -53,8 +58,9 @@ class PipelineShape:
 class JointSpace:
     """The joint space over a grid space.
 
-    A member is a pipeline, a cut of the chain of layers, a split for each rank, and the recompute of each rank: see `text`. How much a rank
-    recomputes is the least that fits, which no larger amount beats.
+    A member is a pipeline, a cut of the chain of layers, a split for each rank, and the recompute
+    of each rank: see `text`. How much a rank recomputes is the least that fits, which no larger
+    amount beats.
     """
 
     grids: Space
@@ -65,26 +71,39 @@ class JointSpace:
 
     @property
     def fixed(self) -> tuple[tuple[str, str], ...]:
-        """Axes and options that grids are searched over and pipelines have one value of: (axis, that value)."""
+        """Axes and options that grids are searched over and pipelines have one value of: (axis,
+        that value).
+        """
         if not self.base.of("pp"):
             return ()
         values = {"shard": (0,), "offload": (0,), "zero": self.zeros}
-        axes = [(axis, ",".join(map(str, kept))) for axis, kept in values.items() if set(self.grids.of(axis)) - set(kept)]
+        axes = [
+            (axis, ",".join(map(str, kept)))
+            for axis, kept in values.items()
+            if set(self.grids.of(axis)) - set(kept)
+        ]
         several = [name for name in LADDER if len(self.grids.option_values(name)) > 1]
         return (*axes, *((name, self.base.option_values(name)[0]) for name in several))
 
     def of(self, part: Space, *, zero_stages: tuple[int, ...]) -> JointSpace:
-        """The space with the options of a part alone, and the ZeRO stages that the runtime has under them."""
+        """The space with the options of a part alone, and the ZeRO stages that the runtime has
+        under them.
+        """
         zeros = tuple(zero for zero in self.zeros if zero in zero_stages)
         # Members of the base stand for pipelines of each stage.
-        values = tuple((axis, zeros[:1] or had if axis == "zero" else had) for axis, had in self.base.values)
-        return replace(self, base=replace(self.base, options=part.options, values=values), zeros=zeros)
+        values = tuple(
+            (axis, zeros[:1] or had if axis == "zero" else had) for axis, had in self.base.values
+        )
+        return replace(
+            self, base=replace(self.base, options=part.options, values=values), zeros=zeros
+        )
 
     def text(self) -> str:
         """The space for a person and for the digest."""
         any_order = (
-            "one chunk a rank also in any static order of forwards, input and weight gradients, where a rank that recomputes has whole "
-            "backwards; 2, 4 or 8 chunks a rank, or 2 on a V, of those cuts, without recompute, in any such order; "
+            "one chunk a rank also in any static order of forwards, input and weight gradients,"
+            " where a rank that recomputes has whole backwards; 2, 4 or 8 chunks a rank, or 2 on a"
+            " V, of those cuts, without recompute, in any such order; "
             if self.any_order
             else ""
         )
@@ -92,12 +111,14 @@ class JointSpace:
         fixed = ", ".join(f"{name} {value}" for name, value in self.fixed)
         held = f"pipelines have {fixed}; " if fixed else ""
         return (
-            f"joint over {self.base.text()}; chunks a rank {{{chunks}}}; zero {{{zeros}}}; "
-            "one chunk: any cut into ranks of at least one layer, splits of ranks may differ where each rank's devices are consecutive, "
-            "each rank recomputes any number of its first layers in full and of the next ones selectively; several chunks: any first and "
-            "last chunk up to twice the mean, the others equal up to one, or ranks of equal chunks with any first and last rank, and each "
-            f"rank recomputes any number of the first layers of its chunks in full; {any_order}{held}and every member of "
-            f"{self.grids.text()}"
+            f"joint over {self.base.text()}; chunks a rank {{{chunks}}}; zero {{{zeros}}}; one"
+            " chunk: any cut into ranks of at least one layer, splits of ranks may differ where"
+            " each rank's devices are consecutive, each rank recomputes any number of its first"
+            " layers in full and of the next ones selectively; several chunks: any first and last"
+            " chunk up to twice the mean, the others equal up to one, or ranks of equal chunks"
+            " with any first and last rank, and each rank recomputes any number of the first"
+            f" layers of its chunks in full; {any_order}{held}and every member of"
+            f" {self.grids.text()}"
         )
 
     def digest(self, problem: str) -> str:
@@ -106,23 +127,43 @@ class JointSpace:
 
 
 def joint_space(space: Space, *, devices: int | None = None, any_order: bool = False) -> JointSpace:
-    """The joint space over the grids of `space`; empty of pipelines if they have no 1F1B or no pipeline, or are pinned to what no pipeline
-    of the joint space has.
+    """The joint space over the grids of `space`; empty of pipelines if they have no 1F1B or no
+    pipeline, or are pinned to what no pipeline of the joint space has.
 
     Args:
         devices: that its pipelines use; all of the space if None.
     """
     schedules = space.of("schedule")
     values: dict[str, tuple[Value, ...]] = dict(space.values)
-    values |= {"vpp": (1,), "schedule": ("1f1b",), "shard": (0,), "recompute": ("none",), "recompute_layers": (0,), "offload": (0,)}
+    values |= {
+        "vpp": (1,),
+        "schedule": ("1f1b",),
+        "shard": (0,),
+        "recompute": ("none",),
+        "recompute_layers": (0,),
+        "offload": (0,),
+    }
     # Ranks recompute whole layers, so the modules are those of a set that goes with it.
-    modules = [chosen for chosen, beside in zip(space.modules, space.beside_recompute, strict=True) if beside]
+    modules = [
+        chosen
+        for chosen, beside in zip(space.modules, space.beside_recompute, strict=True)
+        if beside
+    ]
     has = "1f1b" in schedules and 0 in space.of("shard") and 0 in space.of("offload") and modules
     values["pp"] = tuple(p for p in space.of("pp") if int(p) > 1) if has else ()
     zeros = tuple(sorted({min(int(z), 1) for z in space.of("zero") if int(z) <= 1}))
     values["zero"] = (0,)
-    chunks = tuple(sorted(int(v) for v in space.of("vpp") if (int(v) == 1) or "interleaved-1f1b" in schedules))
-    base = replace(space, name="joint", values=tuple((axis, values[axis]) for axis in AXES), first=0, last=0, fewest=0)
+    chunks = tuple(
+        sorted(int(v) for v in space.of("vpp") if (int(v) == 1) or "interleaved-1f1b" in schedules)
+    )
+    base = replace(
+        space,
+        name="joint",
+        values=tuple((axis, values[axis]) for axis in AXES),
+        first=0,
+        last=0,
+        fewest=0,
+    )
     base = replace(base, devices=devices or space.devices, modules=tuple(modules[:1]) or NOTHING)
     return JointSpace(grids=space, base=base, chunks=chunks, zeros=zeros, any_order=any_order)
 
@@ -142,12 +183,15 @@ class ShapedSpace:
     columns: Mapping[str, IntArray]
 
 
-def shaped_space(problem: Problem, space: JointSpace, facts: GridFacts, *, behind: Space | None = None) -> ShapedSpace | None:
+def shaped_space(
+    problem: Problem, space: JointSpace, facts: GridFacts, *, behind: Space | None = None
+) -> ShapedSpace | None:
     """Price the splits of the space and group them into pipelines; None if there are none.
 
     Args:
-        problem: under the options of the space, which has one value of each. behind: the part that is searched first; pipelines whose
-            splits do not tell the space's options from its are left out.
+        problem: under the options of the space, which has one value of each.
+        behind: the part that is searched first; pipelines whose splits do not tell the space's
+            options from its are left out.
     """
     if not space.base.of("pp") or not space.zeros:
         return None
@@ -159,7 +203,11 @@ def shaped_space(problem: Problem, space: JointSpace, facts: GridFacts, *, behin
     at = outer["mesh"]
     columns = {name: mesh[name][at] for name in mesh} | dict(outer)
     contiguous = columns["s_pp"] * columns["pp"] == space.base.devices
-    told = told_apart(columns, space.base, behind) if behind is not None else np.ones(len(contiguous), dtype=np.bool_)
+    told = (
+        told_apart(columns, space.base, behind)
+        if behind is not None
+        else np.ones(len(contiguous), dtype=np.bool_)
+    )
     pipelines: list[PipelineShape] = []
     groups: dict[tuple[int, int], list[int]] = {}
     lone: list[tuple[int, int, int]] = []
@@ -176,12 +224,21 @@ def shaped_space(problem: Problem, space: JointSpace, facts: GridFacts, *, behin
                 if v == 1 and contiguous[row]:
                     continue
                 if v == 1 or (m % p == 0 and p * v <= facts.layers + 2):
-                    pipelines.append(PipelineShape(outers=(row,), ranks=p, chunks=v, microbatches=m, zero=zero))
+                    pipelines.append(
+                        PipelineShape(outers=(row,), ranks=p, chunks=v, microbatches=m, zero=zero)
+                    )
             if v == 1:
                 pipelines += [
-                    PipelineShape(outers=tuple(rows), ranks=p, chunks=1, microbatches=m, zero=zero) for (p, m), rows in groups.items()
+                    PipelineShape(outers=tuple(rows), ranks=p, chunks=1, microbatches=m, zero=zero)
+                    for (p, m), rows in groups.items()
                 ]
     pipelines = [pipeline for pipeline in pipelines if told[list(pipeline.outers)].any()]
     if not pipelines:
         return None
-    return ShapedSpace(members=members, prepared=prepared, costs=costs_of(problem, prepared), pipelines=tuple(pipelines), columns=columns)
+    return ShapedSpace(
+        members=members,
+        prepared=prepared,
+        costs=costs_of(problem, prepared),
+        pipelines=tuple(pipelines),
+        columns=columns,
+    )

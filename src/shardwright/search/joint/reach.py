@@ -1,6 +1,8 @@
-"""The dynamic program over (rank, position) labels: the least time that stage bounds allow, and the cut that reaches it.
+"""The dynamic program over (rank, position) labels: the least time that stage bounds allow, and the
+cut that reaches it.
 
-A label is the least time of the ranks before k, out and back; what one microbatch takes from there on is known from the other end.
+A label is the least time of the ranks before k, out and back; what one microbatch takes from there
+on is known from the other end.
 """
 
 from __future__ import annotations
@@ -19,10 +21,13 @@ class _Rank(NamedTuple):
     """What holds for rank k, whatever it has.
 
     Args:
-        flying: microbatches between its first forward and its first backward. apart: seconds that a send back holds it up. less: of one
-            microbatch's way what is no work of the rank, with sends that hold it up. base: of a microbatch's way through any pipeline.
-            steep: out and back for each second of the way, where that is the way out alone. first: gathers of the first rank at most,
-            which stand before the way out once, however long the way back is.
+        flying: microbatches between its first forward and its first backward.
+        apart: seconds that a send back holds it up.
+        less: of one microbatch's way what is no work of the rank, with sends that hold it up.
+        base: of a microbatch's way through any pipeline.
+        steep: out and back for each second of the way, where that is the way out alone.
+        first: gathers of the first rank at most, which stand before the way out once, however long
+            the way back is.
     """
 
     k: int
@@ -36,8 +41,8 @@ class _Rank(NamedTuple):
 
 @compiled
 def ways_on(cells: Cells, rest: FloatArray) -> float:
-    """The least way of all ranks; inf if nothing fits. `rest`: (ranks + 1, positions + 1) filled, the least way from rank k on, with the
-    positions from i on.
+    """The least way of all ranks; inf if nothing fits. `rest`: (ranks + 1, positions + 1) filled,
+    the least way from rank k on, with the positions from i on.
     """
     p, length = rest.shape[0] - 1, rest.shape[1] - 1
     rest[:] = np.inf
@@ -71,11 +76,22 @@ def _rank_of(cells: Cells, pipe: Pipeline, k: int, border: float, way: float) ->
 
 
 @inner
-def _ends(cells: Cells, pipe: Pipeline, rank: _Rank, i: int, w: int, o: int, at: float, behind: float, limit: float) -> bool:
+def _ends(
+    cells: Cells,
+    pipe: Pipeline,
+    rank: _Rank,
+    i: int,
+    w: int,
+    o: int,
+    at: float,
+    behind: float,
+    limit: float,
+) -> bool:
     """Option o of a rank, for w + 1 positions from i on, may end by the limit.
 
     Args:
-        at: seconds before the rank, at least. behind: way of a microbatch through the ranks behind it, at least.
+        at: seconds before the rank, at least.
+        behind: way of a microbatch through the ranks behind it, at least.
     """
     k = rank.k
     way, chain = cells.way[k, i, w, o], cells.chain[k, i, w, o]
@@ -88,15 +104,30 @@ def _ends(cells: Cells, pipe: Pipeline, rank: _Rank, i: int, w: int, o: int, at:
         return bool(at + before * (rank.steep - 1.0) + chain <= limit)
     if pipe.chunks > 1:
         return True
-    return bool(at + round_trips(way + behind, rank.apart, way - rank.less, pipe.microbatches, rank.flying) + chain <= limit)
+    return bool(
+        at
+        + round_trips(way + behind, rank.apart, way - rank.less, pipe.microbatches, rank.flying)
+        + chain
+        <= limit
+    )
 
 
 @compiled
-def reach(cells: Cells, pipe: Pipeline, border: float, rest: FloatArray, limit: float, label: FloatArray, back: IntArray) -> float:
-    """The least way through all ranks that ends by `limit`; inf if none does. `label`, `back`: (ranks + 1, positions + 1) filled.
+def reach(
+    cells: Cells,
+    pipe: Pipeline,
+    border: float,
+    rest: FloatArray,
+    limit: float,
+    label: FloatArray,
+    back: IntArray,
+) -> float:
+    """The least way through all ranks that ends by `limit`; inf if none does. `label`, `back`:
+    (ranks + 1, positions + 1) filled.
 
     Args:
-        border: seconds of a send. rest: see `ways_on`.
+        border: seconds of a send.
+        rest: see `ways_on`.
     """
     p, length = label.shape[0] - 1, label.shape[1] - 1
     label[:] = np.inf

@@ -11,7 +11,13 @@ from shardwright.cost.step_costs import StepCosts
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.joint.chain import chain_of
-from shardwright.search.joint.member import ChunkChoice, JointPlan, compose, layout_of_plan, with_made_again
+from shardwright.search.joint.member import (
+    ChunkChoice,
+    JointPlan,
+    compose,
+    layout_of_plan,
+    with_made_again,
+)
 from shardwright.search.joint.ordered import SECOND, Ordered, in_order, order_problem, rank_room
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
 from shardwright.search.orders.memory_option import MemoryOption
@@ -21,49 +27,81 @@ MOST_OPTIONS = 16
 """Options of one chunk that a search chooses from."""
 
 
-def recomputed_in_order(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float) -> Ordered | None:
-    """`plan` with the recompute of each rank and the order found together; None where nothing fits or everything does without recompute.
+def recomputed_in_order(
+    problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float
+) -> Ordered | None:
+    """`plan` with the recompute of each rank and the order found together; None where nothing fits
+    or everything does without recompute.
 
-    A rank recomputes any number of its first layers in full and any number of the next ones selectively. Which of these it takes decides
-    how many microbatches are in flight, so order and recompute are one search (`search.orders.with_memory`), which begins from what the
-    plan says.
+    A rank recomputes any number of its first layers in full and any number of the next ones
+    selectively. Which of these it takes decides how many microbatches are in flight, so order and
+    recompute are one search (`search.orders.with_memory`), which begins from what the plan says.
 
     Args:
-        plan: one chunk a rank. effort: as in `search.orders.with_memory.order_with_memory`.
+        plan: one chunk a rank.
+        effort: as in `search.orders.with_memory.order_with_memory`.
     """
     if plan.chunks_per_rank > 1:
         return None
-    bare = replace(plan, chunks=tuple(ChunkChoice(layers=chunk.layers) for chunk in plan.chunks), table=None)
+    bare = replace(
+        plan, chunks=tuple(ChunkChoice(layers=chunk.layers) for chunk in plan.chunks), table=None
+    )
     costs = compose(problem, shaped, bare)
     room = rank_room(problem, costs, capacity=capacity)
     if (room >= plan.microbatches * costs.saved_bytes).all():
         return None
-    choices = [_choices(problem, shaped, bare, costs, rank, capacity=capacity) for rank in range(plan.ranks)]
+    choices = [
+        _choices(problem, shaped, bare, costs, rank, capacity=capacity)
+        for rank in range(plan.ranks)
+    ]
     for rank, chunk in enumerate(plan.chunks):
         if chunk not in choices[rank]:
-            choices[rank] |= options_of_rank(problem, shaped, bare, costs, rank, [chunk], capacity=capacity)
+            choices[rank] |= options_of_rank(
+                problem, shaped, bare, costs, rank, [chunk], capacity=capacity
+            )
     options = [tuple(each.values()) for each in choices]
     own = [list(each).index(chunk) for each, chunk in zip(choices, plan.chunks, strict=True)]
     try:
         # What is kept is the options' to say.
-        asked = order_problem(problem, bare, replace(costs, saved_bytes=np.zeros_like(costs.saved_bytes)), capacity=capacity)
+        asked = order_problem(
+            problem,
+            bare,
+            replace(costs, saved_bytes=np.zeros_like(costs.saved_bytes)),
+            capacity=capacity,
+        )
         found = order_with_memory(asked, options, starts=[own], effort=effort)
     except InfeasibleError:
         return None
     chosen = tuple(list(each)[place] for each, place in zip(choices, found.choice, strict=True))
-    return in_order(problem, shaped, replace(bare, chunks=chosen), found.order.table, capacity=capacity)
+    return in_order(
+        problem, shaped, replace(bare, chunks=chosen), found.order.table, capacity=capacity
+    )
 
 
 def _choices(
-    problem: Problem, shaped: ShapedSpace, plan: JointPlan, costs: StepCosts, rank: int, *, capacity: int
+    problem: Problem,
+    shaped: ShapedSpace,
+    plan: JointPlan,
+    costs: StepCosts,
+    rank: int,
+    *,
+    capacity: int,
 ) -> dict[ChunkChoice, MemoryOption]:
-    """What a rank may recompute, but for what another choice beats in time and in memory; an even selection of very many."""
+    """What a rank may recompute, but for what another choice beats in time and in memory; an even
+    selection of very many.
+    """
     layers = plan.chunks[rank].layers
-    every = [ChunkChoice(layers=layers, redone=x, selective=y) for x in range(layers + 1) for y in range(layers - x + 1)]
+    every = [
+        ChunkChoice(layers=layers, redone=x, selective=y)
+        for x in range(layers + 1)
+        for y in range(layers - x + 1)
+    ]
     priced = options_of_rank(problem, shaped, plan, costs, rank, every, capacity=capacity)
     kept: list[ChunkChoice] = []
     least = 2**62
-    for chunk, option in sorted(priced.items(), key=lambda item: (item[1].extra, item[1].held + item[1].working)):
+    for chunk, option in sorted(
+        priced.items(), key=lambda item: (item[1].extra, item[1].held + item[1].working)
+    ):
         if option.held + option.working < least:
             kept.append(chunk)
             least = option.held + option.working
@@ -72,14 +110,22 @@ def _choices(
 
 
 def options_of_rank(
-    problem: Problem, shaped: ShapedSpace, plan: JointPlan, costs: StepCosts, rank: int, chunks: list[ChunkChoice], *, capacity: int
+    problem: Problem,
+    shaped: ShapedSpace,
+    plan: JointPlan,
+    costs: StepCosts,
+    rank: int,
+    chunks: list[ChunkChoice],
+    *,
+    capacity: int,
 ) -> dict[ChunkChoice, MemoryOption]:
     """Each of `chunks` as an option of the rank's order search: nanoseconds and bytes.
 
     Recompute restores what weight gradients read, so a chunk that recomputes has whole backwards.
 
     Args:
-        plan: without recompute. costs: its step.
+        plan: without recompute.
+        costs: its step.
     """
     chain, layout = chain_of(problem.model), layout_of_plan(problem, plan)
     begin = sum(chunk.layers for chunk in plan.chunks[:rank])
@@ -88,10 +134,20 @@ def options_of_rank(
     seconds = shaped.prepared.layers.seconds[:, 3:5, :, row].sum(axis=2)
     held = shaped.prepared.layers.saved_bytes[:, :, row]
     counts = dict.fromkeys((1, 2), chain.redone[here])
-    # Sums over positions of what mode 1 (selective) and 2 (full) take and save, and what each position makes again.
-    longer = {mode: np.concatenate(([0.0], np.cumsum(each @ seconds[:, mode - 1]))) for mode, each in counts.items()}
-    saved = {mode: np.concatenate(([0], np.cumsum(each @ (held[:, mode] - held[:, 0])))) for mode, each in counts.items()}
-    made = {mode: np.where((each > 0) & layout.layer, again_bytes(held, mode), 0).max(axis=1) for mode, each in counts.items()}
+    # Sums over positions of what mode 1 (selective) and 2 (full) take and save, and what each
+    # position makes again.
+    longer = {
+        mode: np.concatenate(([0.0], np.cumsum(each @ seconds[:, mode - 1])))
+        for mode, each in counts.items()
+    }
+    saved = {
+        mode: np.concatenate(([0], np.cumsum(each @ (held[:, mode] - held[:, 0]))))
+        for mode, each in counts.items()
+    }
+    made = {
+        mode: np.where((each > 0) & layout.layer, again_bytes(held, mode), 0).max(axis=1)
+        for mode, each in counts.items()
+    }
     rooms: dict[int, int] = {}
 
     def room(again: int) -> int:

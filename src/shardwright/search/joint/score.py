@@ -1,4 +1,6 @@
-"""What a joint plan takes: the longest path of its order, a lower bound of its peak, and its simulation."""
+"""What a joint plan takes: the longest path of its order, a lower bound of its peak, and its
+simulation.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ class Scored:
     """A plan with its step.
 
     Args:
-        seconds: of a step; of the longest path (a lower bound) while `result` is None. need: (ranks,) bytes at the peak at least; of a
-            simulated plan, (classes of devices,). result: the simulation.
+        seconds: of a step; of the longest path (a lower bound) while `result` is None.
+        need: (ranks,) bytes at the peak at least; of a simulated plan, (classes of devices,).
+        result: the simulation.
     """
 
     plan: JointPlan
@@ -36,7 +39,11 @@ class Scored:
 
 def order_of(plan: JointPlan) -> ActionTable:
     """The action table of the plan."""
-    return plan.table if plan.table is not None else order_table(plan.grids[0], microbatches=plan.microbatches)
+    return (
+        plan.table
+        if plan.table is not None
+        else order_table(plan.grids[0], microbatches=plan.microbatches)
+    )
 
 
 def path_score(problem: Problem, shaped: ShapedSpace, plan: JointPlan) -> Scored:
@@ -46,14 +53,24 @@ def path_score(problem: Problem, shaped: ShapedSpace, plan: JointPlan) -> Scored
     """
     costs = compose(problem, shaped, plan)
     need = reserved_bytes(problem, order_of(plan), costs)
-    seconds = min(path_seconds(problem, grid, costs, table=order_of(plan)) for grid in dict.fromkeys(plan.grids))
+    seconds = min(
+        path_seconds(problem, grid, costs, table=order_of(plan))
+        for grid in dict.fromkeys(plan.grids)
+    )
     return Scored(plan=plan, costs=costs, seconds=seconds, need=tuple(np.asarray(need).tolist()))
 
 
 def evaluate(problem: Problem, scored: Scored) -> Scored:
-    """The simulation (S) of a scored plan; none, and endless, where its nodes have no room for what it offloads."""
+    """The simulation (S) of a scored plan; none, and endless, where its nodes have no room for what
+    it offloads.
+    """
     plan = general_plan(problem, scored.plan)
     if not fits_hosts(problem, plan):
         return replace(scored, seconds=float("inf"))
     result = simulate_plan(problem, plan)
-    return replace(scored, seconds=result.step_time_s, need=tuple(m.reserved for m in result.memory), result=result)
+    return replace(
+        scored,
+        seconds=result.step_time_s,
+        need=tuple(m.reserved for m in result.memory),
+        result=result,
+    )

@@ -21,8 +21,10 @@ class RankChoice:
     """What one rank holds.
 
     Args:
-        layers: positions of the chain. split: place among the pipeline's splits. redone: first layers of each chunk that are recomputed in
-            full. selective: layers behind those that are recomputed selectively.
+        layers: positions of the chain.
+        split: place among the pipeline's splits.
+        redone: first layers of each chunk that are recomputed in full.
+        selective: layers behind those that are recomputed selectively.
     """
 
     layers: int
@@ -36,8 +38,8 @@ Cut = tuple[RankChoice, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """Args: lower_s: no member of the pipeline ends earlier. cuts: those that the labels found, distinct, best first; empty = no member
-    fits or none ends by the limit.
+    """Args: lower_s: no member of the pipeline ends earlier. cuts: those that the labels found,
+    distinct, best first; empty = no member fits or none ends by the limit.
     """
 
     lower_s: float
@@ -51,7 +53,9 @@ def cells_of(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Ce
     # Positions that fit into the limit wherever the run starts: runs are short where the time is.
     width, most = 1, length - pipe.ranks + 1
     for size in range(1, most + 1):
-        shortest = (each[size:] - each[:-size]).min() if len(splits.sums) == 1 else _shortest(splits, size)
+        shortest = (
+            (each[size:] - each[:-size]).min() if len(splits.sums) == 1 else _shortest(splits, size)
+        )
         if pipe.microbatches * shortest > limit:
             break
         width = size
@@ -83,13 +87,15 @@ def border_of(splits: Splits) -> float:
 def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solved:
     """The least time of the pipeline, if it is below `limit` (seconds before jitter and clipping).
 
-    Stage bounds of rank k, P = begin and the ranks before it out and back: P + m (F + B) + update, and way + (m - 1) B + (m - p + k) F +
-    update; way = P and the trip of a microbatch from the rank on, at least. For one chunk a rank at most p - k microbatches are in flight:
-    P + trips one after another (`cost.round_trips`) + update.
+    Stage bounds of rank k, P = begin and the ranks before it out and back: P + m (F + B) + update,
+    and way + (m - 1) B + (m - p + k) F + update; way = P and the trip of a microbatch from the rank
+    on, at least. For one chunk a rank at most p - k microbatches are in flight: P + trips one after
+    another (`cost.round_trips`) + update.
 
-    Under any order (`Pipeline.any_order`), with P the ranks before out alone: gather + P + m (F + I + W) + update; P (1 + b) + m (F + I) +
-    update, b = least (I + send) / (F + send); and way + (m - 1) I + max(m - c, 0) F + update, c = microbatches that fit. Those are head,
-    work and tail of `search.orders.bounds`.
+    Under any order (`Pipeline.any_order`), with P the ranks before out alone: gather + P + m (F + I
+    + W) + update; P (1 + b) + m (F + I) + update, b = least (I + send) / (F + send); and way + (m -
+    1) I + max(m - c, 0) F + update, c = microbatches that fit. Those are head, work and tail of
+    `search.orders.bounds`.
     """
     length, p = splits.sums.shape[2] - 1, pipe.ranks
     label, rest = np.empty((2, p + 1, length + 1))
@@ -101,7 +107,11 @@ def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solve
     border = border_of(splits)
     low = 0.0
     if pipe.chunks == 1:
-        low = way * (1.0 + float(cells.back[0])) if pipe.any_order else way * ((pipe.microbatches - 1) // p + 1)
+        low = (
+            way * (1.0 + float(cells.back[0]))
+            if pipe.any_order
+            else way * ((pipe.microbatches - 1) // p + 1)
+        )
     if low > limit or reach(cells, pipe, border, rest, limit, label, back) == np.inf:
         return Solved(lower_s=limit, cuts=())
     low, high = max(low, 1e-12), limit
@@ -141,7 +151,9 @@ def choice_of(code: int, *, layers: int) -> RankChoice:
 def load_label_kernels() -> None:
     """Load the kernels of the joint search: labels over a chain of two positions that take no time."""
     splits = Splits(
-        sums=np.zeros((1, labels.WEIGHT + 1, 3)), again=np.zeros((1, 2, 2)), fixed=np.zeros((1, labels.SLOWER + 1), dtype=np.float64)
+        sums=np.zeros((1, labels.WEIGHT + 1, 3)),
+        again=np.zeros((1, 2, 2)),
+        fixed=np.zeros((1, labels.SLOWER + 1), dtype=np.float64),
     )
     pipe = Pipeline(
         ranks=1,

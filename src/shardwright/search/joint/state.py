@@ -1,4 +1,6 @@
-"""State of one joint search: the best plan so far, what is proven, and what happened to the members that were looked at."""
+"""State of one joint search: the best plan so far, what is proven, and what happened to the members
+that were looked at.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,11 @@ class Footing:
     """What all parts of a search read, wherever they are looked at (`search.engine`).
 
     Args:
-        facts: of the kernels. capacity: bytes of a device. tolerance: gap that is good enough. effort: of the searches of orders
-            (`search.orders.find.find_order`). exact: see `kept_splits`.
+        facts: of the kernels.
+        capacity: bytes of a device.
+        tolerance: gap that is good enough.
+        effort: of the searches of orders (`search.orders.find.find_order`).
+        exact: see `kept_splits`.
     """
 
     problem: Problem
@@ -54,7 +59,9 @@ class Footing:
 
     def norm(self, pipeline: PipelineShape) -> float:
         """Seconds of the norm of the gradients, at least."""
-        return float(min(self.shaped.costs.norm[self.shaped.prepared.mesh_row[list(pipeline.outers)]]))
+        return float(
+            min(self.shaped.costs.norm[self.shaped.prepared.mesh_row[list(pipeline.outers)]])
+        )
 
     def pipe(self, pipeline: PipelineShape) -> Pipeline:
         """A pipeline, for the label program."""
@@ -65,7 +72,9 @@ class Footing:
         return splits_of(self.problem, self.shaped, self.chain, pipeline, self.facts)
 
     def exact_splits(self, pipeline: PipelineShape) -> Splits:
-        """The arrays of the split of a pipeline with several chunks a rank, each position at its own price."""
+        """The arrays of the split of a pipeline with several chunks a rank, each position at its
+        own price.
+        """
         return self.splits(replace(pipeline, chunks=1))
 
     def kept_splits(self, pipeline: PipelineShape) -> Splits:
@@ -81,8 +90,9 @@ class Looked:
     """What a look at a part of a space found.
 
     Args:
-        lower_s: no member of the part ends before. best: the fastest plan, if it is faster than what was known. infeasible, scored,
-            simulated: members.
+        lower_s: no member of the part ends before.
+        best: the fastest plan, if it is faster than what was known.
+        infeasible, scored, simulated: members.
     """
 
     lower_s: float
@@ -97,7 +107,8 @@ class Search:
     """State of one search, or of a look at a part of its space.
 
     Args:
-        lower: seconds that no member of a pipeline ends before, by pipeline (or what was left out, below 0).
+        lower: seconds that no member of a pipeline ends before, by pipeline (or what was left out,
+            below 0).
     """
 
     footing: Footing
@@ -136,10 +147,18 @@ class Search:
 
     def looked(self, lower_s: float) -> Looked:
         """What was found, of a part that no member ends before `lower_s` of."""
-        return Looked(lower_s=lower_s, best=self.best, infeasible=self.infeasible, scored=self.scored, simulated=self.simulated)
+        return Looked(
+            lower_s=lower_s,
+            best=self.best,
+            infeasible=self.infeasible,
+            scored=self.scored,
+            simulated=self.simulated,
+        )
 
     def take(self, found: Looked) -> None:
-        """Count what a look at a part found, and keep its plan if it is better; of equal ones the first that is taken stays."""
+        """Count what a look at a part found, and keep its plan if it is better; of equal ones the
+        first that is taken stays.
+        """
         self.infeasible += found.infeasible
         self.scored += found.scored
         self.simulated += found.simulated
@@ -158,7 +177,9 @@ class Search:
         return done.seconds
 
     def attempt(self, plan: JointPlan) -> float:
-        """Score a plan, with as much more recompute as it needs; simulate it if its path is below the best. Its bound; inf = no fit."""
+        """Score a plan, with as much more recompute as it needs; simulate it if its path is below
+        the best. Its bound; inf = no fit.
+        """
         for _ in range(MOST_REPAIRS):
             scored = path_score(self.problem, self.shaped, plan)
             if scored.seconds >= self.enough_s:
@@ -177,7 +198,9 @@ class Search:
 
 
 def more_recompute(plan: JointPlan, ranks: list[int]) -> JointPlan | None:
-    """The plan with one layer more of each of these ranks' chunks recomputed in full; None if one of them has no more."""
+    """The plan with one layer more of each of these ranks' chunks recomputed in full; None if one
+    of them has no more.
+    """
     p = plan.ranks
     for rank in ranks:
         if all(chunk.redone >= chunk.layers for chunk in plan.chunks[rank::p]):

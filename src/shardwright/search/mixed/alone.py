@@ -1,4 +1,6 @@
-"""The grids of each pool of a mixed cluster alone: they belong to the space, and are the first plans to compare with."""
+"""The grids of each pool of a mixed cluster alone: they belong to the space, and are the first
+plans to compare with.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from shardwright.strategy.grid.rules import GridFacts
 from shardwright.strategy.text.grid_notation import print_grid
 
 LOOKS = 2000
-"""Looks at the clock in the search of one pool's grids, ten seconds and more: what it has shown by then does not depend on the machine."""
+"""Looks at the clock in the search of one pool's grids, ten seconds and more: what it has shown by
+then does not depend on the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +40,10 @@ class Alone:
     """A pool with its best grid, if any fits.
 
     Args:
-        step_time_s: of it, where its devices lie in the cluster; inf = it does not fit there, or there is none. lower_bound_s: of all its
-            grids, inf = none fits. stopped_at: as of `frames.PoolAlone`.
+        step_time_s: of it, where its devices lie in the cluster; inf = it does not fit there, or
+            there is none.
+        lower_bound_s: of all its grids, inf = none fits.
+        stopped_at: as of `frames.PoolAlone`.
     """
 
     pool: Pool
@@ -69,8 +74,12 @@ class AloneSearch:
     """A pool whose grids are to be searched.
 
     Args:
-        choices: what is pinned. seconds: at most. stop: see `search.limit.limit_of`, or `GIVEN_UP`. memory: bytes for members.
-        devices: how many of the pool, of its first nodes; 0 = all. fewest: that a grid uses at least; None = as the standard space.
+        choices: what is pinned.
+        seconds: at most.
+        stop: see `search.limit.limit_of`, or `GIVEN_UP`.
+        memory: bytes for members.
+        devices: how many of the pool, of its first nodes; 0 = all.
+        fewest: that a grid uses at least; None = as the standard space.
     """
 
     pool: Pool
@@ -97,14 +106,22 @@ def each_alone(
     """The best grid of each pool's devices, simulated where they lie in the cluster.
 
     Args:
-        seconds: for all pools. stops: of a search that is repeated. known: of a search on other
-            numbers of nodes; what is found is added. done: called with how many pools are.
+        seconds: for all pools.
+        stops: of a search that is repeated.
+        known: of a search on other numbers of nodes; what is found is added.
+        done: called with how many pools are.
     """
     cluster = standing.problem.cluster
     each, room = seconds / len(pools), memory // len(pools)
     new = [(number, pool) for number, pool in enumerate(pools) if _key(cluster, pool) not in known]
     tasks = [
-        AloneSearch(pool=pool, choices=choices, seconds=each, stop=stops.alone[number] if stops else None, memory=room)
+        AloneSearch(
+            pool=pool,
+            choices=choices,
+            seconds=each,
+            stop=stops.alone[number] if stops else None,
+            memory=room,
+        )
         for number, pool in new
     ]
     # Processes that are forked share what is loaded.
@@ -120,18 +137,30 @@ def _key(cluster: Cluster, pool: Pool) -> tuple[NodeKind, int]:
 
 
 def space_alone(problem: Problem, task: AloneSearch) -> tuple[Problem, Space, GridFacts]:
-    """The problem of one pool's devices alone, the grids of it that belong to a mixed space, and what their rules need to know."""
+    """The problem of one pool's devices alone, the grids of it that belong to a mixed space, and
+    what their rules need to know.
+    """
     cluster, devices = alone(problem.cluster, task.pool), task.devices or task.pool.devices
-    own = replace(problem, cluster=limit_devices(cluster, num_devices=devices) if task.devices else cluster)
+    own = replace(
+        problem, cluster=limit_devices(cluster, num_devices=devices) if task.devices else cluster
+    )
     facts = replace(facts_of(problem), devices=devices)
     # From one device on unless said, so that the grids of fewer nodes are among those of more.
     nested = replace(standard_space(own, facts), fewest=1 if task.fewest is None else task.fewest)
     choices = task.choices
-    return own, requested(nested, own, said=choices.said, pins=dict(choices.pins), excludes=dict(choices.excludes)), facts
+    return (
+        own,
+        requested(
+            nested, own, said=choices.said, pins=dict(choices.pins), excludes=dict(choices.excludes)
+        ),
+        facts,
+    )
 
 
 def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
-    """The best grid of one pool's devices; where there is none the seconds that none is under, inf = nothing fits."""
+    """The best grid of one pool's devices; where there is none the seconds that none is under, inf
+    = nothing fits.
+    """
     own, space, facts = space_alone(problem, task)
     capacity = own.cluster.node.accelerator.memory_bytes
     try:
@@ -158,8 +187,20 @@ def pool_alone(problem: Problem, task: AloneSearch) -> Answer | float:
 def placed(standing: Standing, pool: Pool, answer: Answer | float) -> Alone:
     """What was found of a pool's grids, the best simulated where its devices lie in the cluster."""
     if isinstance(answer, float):
-        return Alone(pool=pool, answer=None, step_time_s=inf, lower_bound_s=answer, stopped_at=GIVEN_UP if isfinite(answer) else 0)
+        return Alone(
+            pool=pool,
+            answer=None,
+            step_time_s=inf,
+            lower_bound_s=answer,
+            stopped_at=GIVEN_UP if isfinite(answer) else 0,
+        )
     problem, found = standing.problem, answer.certificate
     plan = moved(plan_of_grid(problem, answer.grid), problem, pool)
     seconds = standing.attempt(plan, None)
-    return Alone(pool=pool, answer=answer, step_time_s=seconds, lower_bound_s=found.lower_bound_s, stopped_at=found.stopped_at)
+    return Alone(
+        pool=pool,
+        answer=answer,
+        step_time_s=seconds,
+        lower_bound_s=found.lower_bound_s,
+        stopped_at=found.stopped_at,
+    )

@@ -25,7 +25,9 @@ class Stock:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Bench:
-    """Markets on an engine. One object for all of a search, so that workers that have its markets stay."""
+    """Markets on an engine. One object for all of a search, so that workers that have its markets
+    stay.
+    """
 
     engine: Engine
     stock: Stock
@@ -43,10 +45,14 @@ class Bench:
         """Where the first market on a ground stands among all."""
         return next(place for place, one in enumerate(self.stock.markets) if one.ground is ground)
 
-    def flow(self, function: Callable[[Stock, Task], Result], ask: Ask[Task], *, size: int, more: int = 0) -> Iterator[Result]:
+    def flow(
+        self, function: Callable[[Stock, Task], Result], ask: Ask[Task], *, size: int, more: int = 0
+    ) -> Iterator[Result]:
         """``function(stock, task)`` of one task after another; as `Engine.flow`."""
         return self.engine.flow(function, ask, shared=self.stock, size=size, more=more)
 
-    def map(self, function: Callable[[Stock, Task], Result], tasks: Sequence[Task], *, more: int = 0) -> list[Result]:
+    def map(
+        self, function: Callable[[Stock, Task], Result], tasks: Sequence[Task], *, more: int = 0
+    ) -> list[Result]:
         """``function(stock, task)`` of every task, in their order; as `Engine.map`."""
         return self.engine.map(function, tasks, shared=self.stock, more=more)

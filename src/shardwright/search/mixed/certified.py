@@ -11,12 +11,22 @@ from shardwright.search.mixed.incumbents import Standing
 from shardwright.search.universal import universal_seconds
 
 
-def certified(standing: Standing, part: MixedPart, space: str, *, best_s: float, shown_s: float, stopped_at: int) -> Certificate:
-    """Everything that was looked at, and the bound of all parts of the space: at least that of any plan whatever.
+def certified(
+    standing: Standing,
+    part: MixedPart,
+    space: str,
+    *,
+    best_s: float,
+    shown_s: float,
+    stopped_at: int,
+) -> Certificate:
+    """Everything that was looked at, and the bound of all parts of the space: at least that of any
+    plan whatever.
 
     Args:
-        best_s: seconds of the answer. shown_s: that no plan of the space is faster than, as far as it was shown. stopped_at: as of
-            `Certificate`.
+        best_s: seconds of the answer.
+        shown_s: that no plan of the space is faster than, as far as it was shown.
+        stopped_at: as of `Certificate`.
     """
     problem, whatever_s = standing.problem, universal_seconds(standing.problem)
     lower_s = min(max(shown_s, whatever_s), best_s)

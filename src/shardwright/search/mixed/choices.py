@@ -1,4 +1,6 @@
-"""What a request pins of mixed plans: tensor parallel degrees, microbatch sizes and options of the runtime."""
+"""What a request pins of mixed plans: tensor parallel degrees, microbatch sizes and options of the
+runtime.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ FREE: Final = ("tp", "mbs")
 ZERO: Final = ("1", "2", "3")
 """Stages that lanes may have."""
 FIXED: Final[Mapping[str, str]] = {"schedule": "1f1b", "cp": "1", "ep": "1", "etp": "1", "vpp": "1"}
-"""Axes of which all mixed pipelines have one value; a pin that has it among others leaves the others to the grids of a pool alone."""
+"""Axes of which all mixed pipelines have one value; a pin that has it among others leaves the
+others to the grids of a pool alone."""
 
 Words = tuple[tuple[str, tuple[str, ...]], ...]
 """(axis, values) pairs, as a request has them."""
@@ -27,8 +30,10 @@ class Choices:
     """Values that stages of mixed plans may have.
 
     Args:
-        pins, excludes: as asked, by axis; grids of a pool alone take them too. tp, ep, mbs: pinned values, () = all. without_tp,
-            without_ep, without_mbs: excluded ones. zero: stages that are left, of those that lanes may have.
+        pins, excludes: as asked, by axis; grids of a pool alone take them too.
+        tp, ep, mbs: pinned values, () = all.
+        without_tp, without_ep, without_mbs: excluded ones.
+        zero: stages that are left, of those that lanes may have.
         said: options behind the runtime's name, which keep their value.
     """
 
@@ -64,15 +69,20 @@ class Choices:
     def text(self) -> str:
         """What is pinned and excluded, in words; empty = nothing."""
         said = [f"{axis}={','.join(values)}" for axis, values in self.pins]
-        return ", ".join([*said, *(f"not {axis}={','.join(values)}" for axis, values in self.excludes)])
+        return ", ".join(
+            [*said, *(f"not {axis}={','.join(values)}" for axis, values in self.excludes)]
+        )
 
 
-def choices_of(pins: Words, excludes: Words, *, pipelines: bool = True, experts: bool = False) -> Choices:
+def choices_of(
+    pins: Words, excludes: Words, *, pipelines: bool = True, experts: bool = False
+) -> Choices:
     """The choices that pins and excludes of a request leave.
 
     Args:
-        pipelines: pipelines of the model are searched (`tables.why_alone`); of grids alone any axis can be pinned. experts: the model
-            has experts.
+        pipelines: pipelines of the model are searched (`tables.why_alone`); of grids alone any axis
+            can be pinned.
+        experts: the model has experts.
 
     Raises:
         UsageError: an axis that mixed plans do not have, or a value that none of them can have.
@@ -87,7 +97,10 @@ def choices_of(pins: Words, excludes: Words, *, pipelines: bool = True, experts:
                 said = f"all pipelines of a mixed cluster have {axis}={FIXED[axis]}"
                 raise UsageError(said, hint=f"leave {axis} free, or plan each kind of device alone")
     zero = _stages_left(dict(pins).get("zero", ZERO), dict(excludes).get("zero", ()))
-    pinned, excluded = ({axis: _degrees(axis, words) for axis, words in some if axis in free} for some in (pins, excludes))
+    pinned, excluded = (
+        {axis: _degrees(axis, words) for axis, words in some if axis in free}
+        for some in (pins, excludes)
+    )
     return Choices(
         pins=tuple(sorted(pins)),
         excludes=tuple(sorted(excludes)),
@@ -105,7 +118,8 @@ def _stages_left(pinned: tuple[str, ...], excluded: tuple[str, ...]) -> tuple[in
     left = tuple(int(zero) for zero in ZERO if zero in pinned and zero not in excluded)
     if not left:
         raise UsageError(
-            f"all pipelines of a mixed cluster have zero={','.join(ZERO)}", hint="leave one of them, or plan each kind of device alone"
+            f"all pipelines of a mixed cluster have zero={','.join(ZERO)}",
+            hint="leave one of them, or plan each kind of device alone",
         )
     return left
 
@@ -116,7 +130,8 @@ def _require_axis(axis: str) -> None:
         return
     if axis in PINNABLE:
         raise UsageError(
-            f"{axis} cannot be pinned or excluded on a mixed cluster", hint=f"{', '.join(FREE)} and options of the runtime can be"
+            f"{axis} cannot be pinned or excluded on a mixed cluster",
+            hint=f"{', '.join(FREE)} and options of the runtime can be",
         )
     raise UsageError(f"unknown axis {axis[:40]!r}", hint=nearest(axis[:40], known))
 
@@ -124,5 +139,7 @@ def _require_axis(axis: str) -> None:
 def _degrees(axis: str, words: tuple[str, ...]) -> tuple[int, ...]:
     for word in words:
         if not (word.isascii() and word.isdigit() and len(word) <= 10 and int(word) >= 1):
-            raise UsageError(f"{axis}={word[:40]} is not a whole number from 1", hint=f"for example {axis}=1")
+            raise UsageError(
+                f"{axis}={word[:40]} is not a whole number from 1", hint=f"for example {axis}=1"
+            )
     return tuple(dict.fromkeys(map(int, words)))

@@ -1,4 +1,6 @@
-"""Compositions: whole numbers of replicas of a few shapes, and the microbatches of each, that do the batch."""
+"""Compositions: whole numbers of replicas of a few shapes, and the microbatches of each, that do
+the batch.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from shardwright.search.mixed.values import best_cut
 from shardwright.search.mixed.whole import whole_replicas
 
 PAIRED = 400
-"""Shapes of which every pair is tried: those that gain most under the prices of the linear program."""
+"""Shapes of which every pair is tried: those that gain most under the prices of the linear program.
+"""
 COLUMNS = 160
 """Shapes that the integer program chooses from where there are more pools than two."""
 NEAR = 6
@@ -36,13 +39,22 @@ class Composition:
 
 
 def compositions(
-    market: Market, dual: Dual, values: Values, *, replicas: tuple[int, int], lanes: int, grain: int, most: int
+    market: Market,
+    dual: Dual,
+    values: Values,
+    *,
+    replicas: tuple[int, int],
+    lanes: int,
+    grain: int,
+    most: int,
 ) -> list[Composition]:
-    """Replicas of at most `lanes` shapes that do the batch by the prices' limit, those that do most first.
+    """Replicas of at most `lanes` shapes that do the batch by the prices' limit, those that do most
+    first.
 
     Args:
-        replicas: least and most in all. grain: of each shape a multiple of so many: regular groups sum gradients faster. most: as many at
-            most.
+        replicas: least and most in all.
+        grain: of each shape a multiple of so many: regular groups sum gradients faster.
+        most: as many at most.
     """
     done = market.samples(values)
     some = np.flatnonzero(values.exact & (done > 0))
@@ -50,20 +62,46 @@ def compositions(
         return []
     gains = (done - market.cost(prices_of(dual)))[some]
     ranked = some[np.argsort(-gains, kind="stable")]
-    found = _paired(market, values, among(market, values, ranked, PAIRED), replicas=replicas, grain=grain, most=most)
+    found = _paired(
+        market,
+        values,
+        among(market, values, ranked, PAIRED),
+        replicas=replicas,
+        grain=grain,
+        most=most,
+    )
     if lanes > 2:
-        whole = _integer(market, values, among(market, values, ranked, COLUMNS), replicas=replicas, lanes=lanes, grain=grain)
+        whole = _integer(
+            market,
+            values,
+            among(market, values, ranked, COLUMNS),
+            replicas=replicas,
+            lanes=lanes,
+            grain=grain,
+        )
         found = [*([whole] if whole is not None else []), *found]
     return found
 
 
-def _paired(market: Market, values: Values, chosen: IntArray, *, replicas: tuple[int, int], grain: int, most: int) -> list[Composition]:
-    """Every pair of the chosen shapes, and each alone, as many replicas of the one as can be had beside any number of the other."""
+def _paired(
+    market: Market,
+    values: Values,
+    chosen: IntArray,
+    *,
+    replicas: tuple[int, int],
+    grain: int,
+    most: int,
+) -> list[Composition]:
+    """Every pair of the chosen shapes, and each alone, as many replicas of the one as can be had
+    beside any number of the other.
+    """
     shapes = market.shapes
     devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.int64)
     worth = values.microbatches[chosen] * shapes.mbs[chosen]
     least, most_of = shapes.least[chosen], shapes.most[chosen]
-    best, counts = _best_pairs(worth, shapes.use[chosen], least, most_of, devices, replicas[0], replicas[1], grain)
+    best, counts = _best_pairs(
+        worth, shapes.use[chosen], least, most_of, devices, replicas[0], replicas[1], grain
+    )
     if values.frame.sharded:
         # Others are those of frames in which no lane shards.
         shards = shapes.sharded[chosen]
@@ -75,15 +113,29 @@ def _paired(market: Market, values: Values, chosen: IntArray, *, replicas: tuple
         many = [(i, int(counts[i, j, 0])), (j, int(counts[i, j, 1]))]
         places, numbers = zip(*[(place, number) for place, number in many if number], strict=True)
         picked = chosen[list(places)]
-        found.append(Composition(shapes=picked, replicas=np.array(numbers, dtype=np.int64), microbatches=values.microbatches[picked]))
+        found.append(
+            Composition(
+                shapes=picked,
+                replicas=np.array(numbers, dtype=np.int64),
+                microbatches=values.microbatches[picked],
+            )
+        )
     return found
 
 
 @compiled
 def _best_pairs(
-    worth: IntArray, use: IntArray, least: IntArray, most: IntArray, devices: IntArray, low: int, high: int, grain: int
+    worth: IntArray,
+    use: IntArray,
+    least: IntArray,
+    most: IntArray,
+    devices: IntArray,
+    low: int,
+    high: int,
+    grain: int,
 ) -> tuple[IntArray, IntArray]:
-    """(shapes, shapes) most samples of replicas of both, and (shapes, shapes, 2) how many of each; the diagonal is of one shape alone.
+    """(shapes, shapes) most samples of replicas of both, and (shapes, shapes, 2) how many of each;
+    the diagonal is of one shape alone.
 
     Args:
         least, most: (shapes,) replicas of each.
@@ -118,8 +170,18 @@ def _best_pairs(
     return best, counts
 
 
-def _integer(market: Market, values: Values, chosen: IntArray, *, replicas: tuple[int, int], lanes: int, grain: int) -> Composition | None:
-    """The best of at most `lanes` shapes that an integer program finds; None where it finds none that does the batch."""
+def _integer(
+    market: Market,
+    values: Values,
+    chosen: IntArray,
+    *,
+    replicas: tuple[int, int],
+    lanes: int,
+    grain: int,
+) -> Composition | None:
+    """The best of at most `lanes` shapes that an integer program finds; None where it finds none
+    that does the batch.
+    """
     shapes, batch = market.shapes, market.batch
     worth = market.samples(values)[chosen]
     devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.float64)
@@ -130,26 +192,48 @@ def _integer(market: Market, values: Values, chosen: IntArray, *, replicas: tupl
     rows = grain * np.concatenate([shapes.use[chosen].T, np.ones((1, n))])
     within = np.array([*np.zeros(len(devices)), low]), np.array([*devices, high])
     least = -(-shapes.least[chosen] // grain)
-    found = whole_replicas(-grain * worth, rows, within, least=least, most=most, others=np.zeros(0), shapes=lanes)
+    found = whole_replicas(
+        -grain * worth, rows, within, least=least, most=most, others=np.zeros(0), shapes=lanes
+    )
     if found is None:
         return None
     many = grain * found
     used = np.flatnonzero(many)
     enough = worth @ many >= batch and (shapes.use[chosen].T @ many <= devices).all()
     enough &= not values.frame.sharded or bool(shapes.sharded[chosen[used]].any())
-    return Composition(shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]) if enough else None
+    return (
+        Composition(
+            shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]
+        )
+        if enough
+        else None
+    )
 
 
-def most_replicas(market: Market, chosen: IntArray, devices: FloatArray, worth: FloatArray, *, high: int, grain: int) -> FloatArray:
-    """(chosen,) times `grain` replicas of each shape that there is room and work for; 0 where a lane that shards has too few then."""
+def most_replicas(
+    market: Market,
+    chosen: IntArray,
+    devices: FloatArray,
+    worth: FloatArray,
+    *,
+    high: int,
+    grain: int,
+) -> FloatArray:
+    """(chosen,) times `grain` replicas of each shape that there is room and work for; 0 where a
+    lane that shards has too few then.
+    """
     shapes = market.shapes
-    most = np.minimum((devices / np.maximum(shapes.use[chosen], 1e-9)).min(axis=1), np.ceil(market.batch / worth))
+    most = np.minimum(
+        (devices / np.maximum(shapes.use[chosen], 1e-9)).min(axis=1), np.ceil(market.batch / worth)
+    )
     result: FloatArray = np.floor(np.minimum(np.minimum(most, high), shapes.most[chosen]) / grain)
     return np.where(result * grain >= shapes.least[chosen], result, 0.0)
 
 
 def among(market: Market, values: Values, ranked: IntArray, most: int) -> IntArray:
-    """Shapes that compositions choose from: where some lane is to shard, some that do and some that do not."""
+    """Shapes that compositions choose from: where some lane is to shard, some that do and some that
+    do not.
+    """
     if not values.frame.sharded:
         return unlike(market, ranked, most)
     shards = market.shapes.sharded[ranked]
@@ -171,7 +255,8 @@ def unlike(market: Market, ranked: IntArray, most: int) -> IntArray:
 
 
 def dealt(composition: Composition, known: Shapes, *, batch: int) -> list[tuple[int, int, int]]:
-    """(shape, replicas, microbatches) that do the batch exactly, with microbatches as near to the most as can be; [] = there are none.
+    """(shape, replicas, microbatches) that do the batch exactly, with microbatches as near to the
+    most as can be; [] = there are none.
 
     A shape of which some replicas do one microbatch less becomes two lanes.
     """
@@ -192,11 +277,22 @@ def dealt(composition: Composition, known: Shapes, *, batch: int) -> list[tuple[
 
 
 def _split(
-    shapes: list[int], replicas: list[int], most: list[int], mbs: list[int], whole: list[int], batch: int
+    shapes: list[int],
+    replicas: list[int],
+    most: list[int],
+    mbs: list[int],
+    whole: list[int],
+    batch: int,
 ) -> list[tuple[int, int, int]]:
-    """The same with one shape in two lanes: not one that shards, whose replicas are those of a class (`whole`: (shapes,) at most)."""
+    """The same with one shape in two lanes: not one that shards, whose replicas are those of a
+    class (`whole`: (shapes,) at most).
+    """
     over = sum(x * b * m for x, b, m in zip(replicas, mbs, most, strict=True)) - batch
-    for place in (place for place in np.argsort([-x for x in replicas], kind="stable").tolist() if whole[place] >= ANY):
+    for place in (
+        place
+        for place in np.argsort([-x for x in replicas], kind="stable").tolist()
+        if whole[place] >= ANY
+    ):
         less, rest = divmod(over, mbs[place])
         down, few = divmod(less, replicas[place])
         if rest == 0 and most[place] - down > (few > 0):
@@ -207,9 +303,16 @@ def _split(
 
 
 def cut_lanes(
-    ground: Ground, terms: Terms, market: Market, lanes: list[tuple[int, int, int]], *, limit_s: float
+    ground: Ground,
+    terms: Terms,
+    market: Market,
+    lanes: list[tuple[int, int, int]],
+    *,
+    limit_s: float,
 ) -> tuple[MixedPlan, float] | None:
-    """The plan of some lanes, each cut so that it ends as early as can be, and seconds of the slowest; None where one does not fit."""
+    """The plan of some lanes, each cut so that it ends as early as can be, and seconds of the
+    slowest; None where one does not fit.
+    """
     found, slowest = [], 0.0
     for shape, replicas, microbatches in lanes:
         rows, stages = market.shapes.rows[shape].tolist(), market.shapes.stages[shape].tolist()
@@ -218,6 +321,12 @@ def cut_lanes(
             return None
         runs, slowest = 2 if stages[1] else 1, max(slowest, seconds)
         found.append(
-            MixedLane(rows=tuple(rows[:runs]), stages=tuple(stages[:runs]), sizes=sizes, replicas=replicas, microbatches=microbatches)
+            MixedLane(
+                rows=tuple(rows[:runs]),
+                stages=tuple(stages[:runs]),
+                sizes=sizes,
+                replicas=replicas,
+                microbatches=microbatches,
+            )
         )
     return MixedPlan(lanes=tuple(found)), slowest * (1 - 1e-4)

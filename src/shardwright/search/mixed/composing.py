@@ -1,4 +1,6 @@
-"""Find compositions at step-time limits just above the bound, frame by frame, and queue them for simulation."""
+"""Find compositions at step-time limits just above the bound, frame by frame, and queue them for
+simulation.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,16 @@ NEARLY = 0.01
 PAIRS = 60
 """Compositions of a frame by a limit."""
 FEW = 150_000
-"""Number of shapes up to which all requested limits are tried; with twice as many shapes, half of them."""
+"""Number of shapes up to which all requested limits are tried; with twice as many shapes, half of
+them."""
 EARLY_RISES = (0.02, 0.05, 0.1, 0.2, 0.4)
-"""Shares of a market's first limit by which the limits of its undivided frame are later, at which its first compositions are looked for."""
+"""Shares of a market's first limit by which the limits of its undivided frame are later, at which
+its first compositions are looked for."""
 LANES = 2
 """Shapes of a composition at most on two pools; one more for each further pool."""
 OTHERS = 4
-"""Search and simulation budget of plans without a sharding lane, as a multiple of that of plans with one, if both exist."""
+"""Search and simulation budget of plans without a sharding lane, as a multiple of that of plans
+with one, if both exist."""
 AT_ONCE = 4
 """Limits of a market that are looked at at once, whatever the workers."""
 
@@ -47,9 +52,12 @@ class Look:
     """A frame of a market whose compositions by a limit are looked for.
 
     Args:
-        market: its place on the bench, with some options. turn: of the frame. step: share of the limit by which the next is later where
-            prices close this one. left: limits at which compositions are looked for. values: what is known of its shapes. latest_s: a limit
-            at which the frame is given up if prices close it there too; 0 = none.
+        market: its place on the bench, with some options.
+        turn: of the frame.
+        step: share of the limit by which the next is later where prices close this one.
+        left: limits at which compositions are looked for.
+        values: what is known of its shapes.
+        latest_s: a limit at which the frame is given up if prices close it there too; 0 = none.
     """
 
     market: int
@@ -69,7 +77,9 @@ class Look:
 
 
 class Seen(NamedTuple):
-    """A frame's shape values at a limit, and compositions; None = no plan meets the limit. shut: nor does one meet `latest_s`."""
+    """A frame's shape values at a limit, and compositions; None = no plan meets the limit. shut:
+    nor does one meet `latest_s`.
+    """
 
     values: Values
     found: list[tuple[Lanes, MixedCandidate | None]] | None
@@ -81,7 +91,9 @@ def looked(stock: Stock, look: Look) -> Seen:
     market = stock.markets[look.market]
     dual, values = market.priced(look.frame, look.limit_s, start=look.values)
     if dual.samples < market.batch:
-        shut = look.latest_s > 0 and market.priced(look.frame, look.latest_s)[0].samples < market.batch
+        shut = (
+            look.latest_s > 0 and market.priced(look.frame, look.latest_s)[0].samples < market.batch
+        )
         return Seen(values, None, shut=shut)
     pools = market.ground.table.pools
     dual, values = market.priced(look.frame, look.limit_s, start=values, thorough=True)
@@ -89,12 +101,21 @@ def looked(stock: Stock, look: Look) -> Seen:
     found = [
         dealt(one, market.shapes, batch=market.batch)
         for grain in dict.fromkeys((node, 1))
-        for one in compositions(market, dual, values, replicas=look.frame.replicas, lanes=lanes, grain=grain, most=PAIRS)
+        for one in compositions(
+            market, dual, values, replicas=look.frame.replicas, lanes=lanes, grain=grain, most=PAIRS
+        )
     ]
     distinct: dict[tuple[tuple[int, int, int], ...], Lanes] = {}
     for one in found:
         distinct.setdefault(tuple(sorted(one)), one)
-    return Seen(values, [(one, candidate(market, one, look.limit_s, look.options)) for one in distinct.values() if one])
+    return Seen(
+        values,
+        [
+            (one, candidate(market, one, look.limit_s, look.options))
+            for one in distinct.values()
+            if one
+        ],
+    )
 
 
 @dataclass(slots=True)
@@ -102,11 +123,13 @@ class Composing:
     """Compositions of a market that are still to be looked for, frame by frame.
 
     Args:
-        waiting: a heap. A frame that prices close at a limit waits for one that is later by its step, twice as far each time; one that
-            they do not waits for the next level.
-        left: limits at which compositions are still looked for in this round. under_way: looks, each of which may be at such a limit.
-        share: part of the looks of a round that it has. undivided: the frame that the waiting ones are parts of, at the first limit at
-            which prices no longer close it; None = they close it at every limit.
+        waiting: a heap. A frame that prices close at a limit waits for one that is later by its
+            step, twice as far each time; one that they do not waits for the next level.
+        left: limits at which compositions are still looked for in this round.
+        under_way: looks, each of which may be at such a limit.
+        share: part of the looks of a round that it has.
+        undivided: the frame that the waiting ones are parts of, at the first limit at which prices
+            no longer close it; None = they close it at every limit.
     """
 
     market: Market
@@ -119,7 +142,11 @@ class Composing:
 
     def next(self, standing: Standing) -> Look | None:
         """The smallest limit, taken from the heap; None = there is none to be looked at now."""
-        if self.under_way >= min(self.left, AT_ONCE) or not self.waiting or self.waiting[0][0][0] >= standing.best_s * WORTH:
+        if (
+            self.under_way >= min(self.left, AT_ONCE)
+            or not self.waiting
+            or self.waiting[0][0][0] >= standing.best_s * WORTH
+        ):
             return None
         self.under_way += 1
         return heappop(self.waiting)[1]
@@ -131,7 +158,11 @@ class Composing:
         if seen.shut:
             return
         if seen.found is None:
-            self._wait(replace(known, limit_s=look.limit_s * (1 + look.step), step=min(2 * look.step, COARSEST)))
+            self._wait(
+                replace(
+                    known, limit_s=look.limit_s * (1 + look.step), step=min(2 * look.step, COARSEST)
+                )
+            )
             return
         self.left -= 1
         for lanes, one in seen.found:
@@ -143,9 +174,11 @@ class Composing:
         heappush(self.waiting, (look.rank, look))
 
 
-def composing_of(standing: Standing, bench: Bench, markets: Sequence[tuple[Options, Market]]) -> list[Composing]:
-    """Every frame of each market, from the limit on at which prices no longer close them all together; plans in which some lane shards
-    apart.
+def composing_of(
+    standing: Standing, bench: Bench, markets: Sequence[tuple[Options, Market]]
+) -> list[Composing]:
+    """Every frame of each market, from the limit on at which prices no longer close them all
+    together; plans in which some lane shards apart.
     """
     most = min(standing.best_s * WORTH, LONGEST_STEP_S)
     asked = [
@@ -154,13 +187,21 @@ def composing_of(standing: Standing, bench: Bench, markets: Sequence[tuple[Optio
         for frame in whole_frames(market)
     ]
     firsts = bench.map(_first_of, [first for _, first in asked])
-    # Where no plan is known that a limit could be too late for, frames that memory closes would wait for one later limit after another.
+    # Where no plan is known that a limit could be too late for, frames that memory closes would
+    # wait for one later limit after another.
     latest_s = most if standing.best is None else 0.0
-    return [_begun(bench, options, first, *found, latest_s=latest_s) for (options, first), found in zip(asked, firsts, strict=True)]
+    return [
+        _begun(bench, options, first, *found, latest_s=latest_s)
+        for (options, first), found in zip(asked, firsts, strict=True)
+    ]
 
 
-def look_at_limits(standing: Standing, bench: Bench, composing: Sequence[Composing], *, most: int) -> None:
-    """Let compositions wait for their simulation, at so many limits of each market at most, the smallest first."""
+def look_at_limits(
+    standing: Standing, bench: Bench, composing: Sequence[Composing], *, most: int
+) -> None:
+    """Let compositions wait for their simulation, at so many limits of each market at most, the
+    smallest first.
+    """
     for one in composing:
         one.left = max(most * FEW // max(len(one.market.shapes), FEW) // one.share, 1)
     begun = deque[tuple[Composing, Look]]()
@@ -173,12 +214,16 @@ def look_at_limits(standing: Standing, bench: Bench, composing: Sequence[Composi
         return None
 
     more = sum(one.left for one in composing)
-    for seen in bench.flow(looked, lambda: None if standing.ends() else ask(), size=AT_ONCE * len(composing), more=more):
+    for seen in bench.flow(
+        looked, lambda: None if standing.ends() else ask(), size=AT_ONCE * len(composing), more=more
+    ):
         one, look = begun.popleft()
         one.take(standing, look, seen)
 
 
-def look_at_undivided(standing: Standing, bench: Bench, composing: Sequence[Composing], *, rise: float) -> None:
+def look_at_undivided(
+    standing: Standing, bench: Bench, composing: Sequence[Composing], *, rise: float
+) -> None:
     """Let compositions of every market's undivided frame wait for their simulation.
 
     One look a market costs as much as one at a small part of the frame, and finds plans a few
@@ -213,7 +258,9 @@ def look_at_undivided(standing: Standing, bench: Bench, composing: Sequence[Comp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class First:
-    """A frame whose first limit is asked for, its market's place on the bench, and the latest limit."""
+    """A frame whose first limit is asked for, its market's place on the bench, and the latest
+    limit.
+    """
 
     market: int
     frame: Frame
@@ -225,7 +272,15 @@ def _first_of(stock: Stock, asked: First) -> tuple[float, Values | None]:
     return first_limit(market, asked.frame, most=asked.most)
 
 
-def _begun(bench: Bench, options: Options, asked: First, limit_s: float, values: Values | None, *, latest_s: float) -> Composing:
+def _begun(
+    bench: Bench,
+    options: Options,
+    asked: First,
+    limit_s: float,
+    values: Values | None,
+    *,
+    latest_s: float,
+) -> Composing:
     market, waiting, undivided = bench.stock.markets[asked.market], [], None
     if values is not None:
         undivided = Look(
@@ -243,7 +298,9 @@ def _begun(bench: Bench, options: Options, asked: First, limit_s: float, values:
         looks = [replace(undivided, turn=turn, frame=frame) for turn, frame in parts]
         waiting = [(look.rank, look) for look in looks]
     share = OTHERS if asked.frame.sharded and not first_frames(market.ground)[0].sharded else 1
-    return Composing(market=market, options=options, waiting=waiting, undivided=undivided, share=share)
+    return Composing(
+        market=market, options=options, waiting=waiting, undivided=undivided, share=share
+    )
 
 
 def composed_frames(whole: Frame) -> list[Frame]:
@@ -254,8 +311,8 @@ def composed_frames(whole: Frame) -> list[Frame]:
 
 
 def whole_frames(market: Market) -> tuple[Frame, ...]:
-    """The frames of plans that are composed: of some of the pools those alone in which no lane shards, unless all do. Plans of one lane are
-    looked at one by one.
+    """The frames of plans that are composed: of some of the pools those alone in which no lane
+    shards, unless all do. Plans of one lane are looked at one by one.
     """
     frames = tuple(frame for frame in first_frames(market.ground) if not frame.alone)
     return frames if market.is_whole else frames[:1]
@@ -264,11 +321,18 @@ def whole_frames(market: Market) -> tuple[Frame, ...]:
 def whole_frame(market: Market, *, sharded: bool = False, alone: bool = False) -> Frame:
     """The frame of any number of replicas."""
     ground = market.ground
-    return Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes), sharded=sharded, alone=alone)
+    return Frame(
+        replicas=(1, ground.most_replicas),
+        tp=ground.least_tp,
+        nodes=(0.0, ground.nodes),
+        sharded=sharded,
+        alone=alone,
+    )
 
 
 def first_limit(market: Market, frame: Frame, *, most: float) -> tuple[float, Values | None]:
-    """The limit, to a percent, at which prices no longer close a frame, and what is known of its shapes there.
+    """The limit, to a percent, at which prices no longer close a frame, and what is known of its
+    shapes there.
 
     Args:
         most: where they close it there too, it is inf and nothing is known.

@@ -1,5 +1,5 @@
-"""Plans on fewer nodes of a mixed cluster: what is best there is looked for as if the others were not, so that an answer with more nodes is
-never slower.
+"""Plans on fewer nodes of a mixed cluster: what is best there is looked for as if the others were
+not, so that an answer with more nodes is never slower.
 """
 
 from __future__ import annotations
@@ -23,31 +23,49 @@ from shardwright.search.mixed.tables import StageTable
 from shardwright.search.mixed.terms import Ground, first_frames
 
 MOST = 64
-"""Clusters of fewer nodes that are looked at; where there are more, none is: a search of each takes as long as of the whole."""
+"""Clusters of fewer nodes that are looked at; where there are more, none is: a search of each takes
+as long as of the whole."""
 
 Search = Callable[[Problem], tuple[Standing, dict[Options, Ground]]]
 """What is found on a cluster, and the ground of each set of options."""
 
 
 def counts_of(cluster: Cluster) -> Iterator[tuple[int, ...]]:
-    """Nodes of each group on fewer nodes, most first, as long as there are two groups or more; none of clusters that have too many."""
+    """Nodes of each group on fewer nodes, most first, as long as there are two groups or more; none
+    of clusters that have too many.
+    """
     whole = tuple(group.count for group in cluster.groups)
     if prod(count + 1 for count in whole) > MOST:
         return
     some = product(*(range(count + 1) for count in whole))
-    yield from sorted((one for one in some if one != whole and np.count_nonzero(one) > 1), key=lambda one: (-sum(one), one))
+    yield from sorted(
+        (one for one in some if one != whole and np.count_nonzero(one) > 1),
+        key=lambda one: (-sum(one), one),
+    )
 
 
 def with_counts(cluster: Cluster, counts: tuple[int, ...]) -> Cluster:
-    """The cluster with so many nodes of each group; groups of none are left out, and links of zones that are empty then."""
-    groups = tuple(replace(group, count=count) for group, count in zip(cluster.groups, counts, strict=True) if count)
+    """The cluster with so many nodes of each group; groups of none are left out, and links of zones
+    that are empty then.
+    """
+    groups = tuple(
+        replace(group, count=count)
+        for group, count in zip(cluster.groups, counts, strict=True)
+        if count
+    )
     zones = {group.zone for group in groups}
-    links = tuple(link for link in cluster.links if {link.source, link.target} <= zones) if len(zones) > 1 else ()
+    links = (
+        tuple(link for link in cluster.links if {link.source, link.target} <= zones)
+        if len(zones) > 1
+        else ()
+    )
     return replace(cluster, groups=groups, links=links)
 
 
 def look_at_fewer(standing: Standing, markets: dict[Options, Market], search: Search) -> None:
-    """Keep the best plan on fewer nodes where it is faster. Clusters on which prices leave none that is are not searched."""
+    """Keep the best plan on fewer nodes where it is faster. Clusters on which prices leave none
+    that is are not searched.
+    """
     problem = standing.problem
     for counts in counts_of(problem.cluster):
         if standing.ends():
@@ -63,29 +81,53 @@ def look_at_fewer(standing: Standing, markets: dict[Options, Market], search: Se
         if found.mixed is None or found.best is None or found.best_s >= standing.best_s:
             continue
         options = found.best.options
-        ground = markets[options].ground if options in markets else Ground.of(replace(grounds[options].problem, cluster=problem.cluster))
-        plan = _renamed(grounds[options].table, ground.table, [place for place, count in enumerate(counts) if count], found.mixed)
+        ground = (
+            markets[options].ground
+            if options in markets
+            else Ground.of(replace(grounds[options].problem, cluster=problem.cluster))
+        )
+        plan = _renamed(
+            grounds[options].table,
+            ground.table,
+            [place for place, count in enumerate(counts) if count],
+            found.mixed,
+        )
         standing.attempt(general_plan(ground, plan, options=options), plan)
 
 
 def _is_closed(market: Market, counts: tuple[int, ...], limit_s: float) -> bool:
     """Whether prices close all plans on so many nodes by a limit."""
     pools = market.ground.table.pools
-    devices = np.array([count * pool.node for count, pool in zip(counts, pools, strict=True)], dtype=np.float64)
+    devices = np.array(
+        [count * pool.node for count, pool in zip(counts, pools, strict=True)], dtype=np.float64
+    )
     fewer, nodes = replace(market, devices=devices), float(sum(counts))
     frames = (replace(frame, nodes=(0.0, nodes)) for frame in first_frames(market.ground))
     return all(fewer.priced(frame, limit_s)[0].samples < market.batch for frame in frames)
 
 
 def _renamed(table: StageTable, other: StageTable, pools: list[int], plan: MixedPlan) -> MixedPlan:
-    """The plan with the rows of another table. Args: pools: of the other one, which those of the first are."""
+    """The plan with the rows of another table. Args: pools: of the other one, which those of the
+    first are.
+    """
 
     def key(of: StageTable, row: int, pool: int) -> tuple[int, StageMesh, int, int, int, bool]:
-        return pool, of.mesh(row), int(of.mbs[row]), int(of.zero[row]), int(of.least[row]), row < of.several
+        return (
+            pool,
+            of.mesh(row),
+            int(of.mbs[row]),
+            int(of.zero[row]),
+            int(of.least[row]),
+            row < of.several,
+        )
 
     number = {key(other, row, int(other.pool[row])): row for row in range(len(other))}
 
     def row_of(row: int) -> int:
         return number[key(table, row, pools[int(table.pool[row])])]
 
-    return MixedPlan(lanes=tuple(replace(lane, rows=tuple(row_of(row) for row in lane.rows)) for lane in plan.lanes))
+    return MixedPlan(
+        lanes=tuple(
+            replace(lane, rows=tuple(row_of(row) for row in lane.rows)) for lane in plan.lanes
+        )
+    )

@@ -1,4 +1,6 @@
-"""Search over a mixed cluster: each pool alone, then pipelines over all of them; the best simulated plan, and a bound."""
+"""Search over a mixed cluster: each pool alone, then pipelines over all of them; the best simulated
+plan, and a bound.
+"""
 
 from __future__ import annotations
 
@@ -51,14 +53,16 @@ from shardwright.strategy.plan.plan import Plan
 
 Progress = Callable[[str, int, int], None]
 ALONE, COMPOSED = 0.5, 0.6
-"""Shares of a time limit that the grids of all pools have together, and that the look for plans has of what they leave; the rest is the
-proof's."""
+"""Shares of a time limit that the grids of all pools have together, and that the look for plans has
+of what they leave; the rest is the proof's."""
 TOLERANCE = 0.03
 """Gap that is good enough."""
 ROUNDS = ((5, 12), (16, 24), (24, 48), (48, 96))
-"""Limits at which compositions are looked for in a round at most, and simulations, as long as the gap is wider."""
+"""Limits at which compositions are looked for in a round at most, and simulations, as long as the
+gap is wider."""
 EARLY_SIMULATIONS = 4
-"""Plans of each kind of lanes (sharded or not) that are simulated after a look at every market's undivided frame."""
+"""Plans of each kind of lanes (sharded or not) that are simulated after a look at every market's
+undivided frame."""
 PROVED = (0, 3)
 """Rounds after which the best is polished and the bound made."""
 
@@ -68,8 +72,9 @@ class MixedAnswer:
     """The best plan of a mixed space and its certificate.
 
     Args:
-        mixed: the plan as replicas of shapes; None where a grid of one pool alone is best. waited: the limit cut in before there was a
-            plan (`search.limit.Limit`). simulation: as a plan file holds it.
+        mixed: the plan as replicas of shapes; None where a grid of one pool alone is best.
+        waited: the limit cut in before there was a plan (`search.limit.Limit`).
+        simulation: as a plan file holds it.
     """
 
     plan: Plan
@@ -87,7 +92,9 @@ class MixedAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """What a search on some nodes found: the best, pools alone, and what closes the frames under each set of options."""
+    """What a search on some nodes found: the best, pools alone, and what closes the frames under
+    each set of options.
+    """
 
     standing: Standing
     singles: list[Alone]
@@ -108,14 +115,20 @@ def find_mixed(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> MixedAnswer:
-    """The best plan found on a mixed cluster, with a bound of its whole space: pipelines over all pools and grids of each, or grids alone
-    where pipelines of the model are not searched (`tables.why_alone`).
+    """The best plan found on a mixed cluster, with a bound of its whole space: pipelines over all
+    pools and grids of each, or grids alone where pipelines of the model are not searched
+    (`tables.why_alone`).
 
     Args:
-        problem: its devices have the memory that plans may fill. choices: what is pinned; None = nothing. top: next best compositions that
-            are told. tolerance: gap that is good enough. time_limit_s: past it the best so far stands with what is proven by then.
-        stops: at which looks at the clock a search was stopped, to repeat it (see `search.limit.limit_of`). memory: bytes for the members
-            of all pools' grids. engine: where tasks are worked out, one after another without; the answer is the same.
+        problem: its devices have the memory that plans may fill.
+        choices: what is pinned; None = nothing.
+        top: next best compositions that are told.
+        tolerance: gap that is good enough.
+        time_limit_s: past it the best so far stands with what is proven by then.
+        stops: at which looks at the clock a search was stopped, to repeat it (see
+            `search.limit.limit_of`).
+        memory: bytes for the members of all pools' grids.
+        engine: where tasks are worked out, one after another without; the answer is the same.
 
     Raises:
         UsageError: nothing has what is pinned.
@@ -139,7 +152,9 @@ def find_mixed(
             stops=stops if own is problem else None,
             memory=memory,
             known=known,
-            done=lambda count: _say(progress, "plan each kind of device alone", count, len(own.cluster.groups)),
+            done=lambda count: _say(
+                progress, "plan each kind of device alone", count, len(own.cluster.groups)
+            ),
         )
         rows = () if why_alone(own) else option_rows(singles, choices)
         markets = {options: Market.of(Ground.of(under(own, options), choices)) for options in rows}
@@ -149,9 +164,15 @@ def find_mixed(
         standing.limit = clocks[0]
         if not markets:
             _require_grid(singles)
-            return _Found(standing=standing, singles=singles, markets=markets, closings=(), lower_s=inf)
-        lower_s, closings = _narrowed(standing, markets, clocks[1], engine or Serial(), tolerance=tolerance, progress=progress)
-        return _Found(standing=standing, singles=singles, markets=markets, closings=closings, lower_s=lower_s)
+            return _Found(
+                standing=standing, singles=singles, markets=markets, closings=(), lower_s=inf
+            )
+        lower_s, closings = _narrowed(
+            standing, markets, clocks[1], engine or Serial(), tolerance=tolerance, progress=progress
+        )
+        return _Found(
+            standing=standing, singles=singles, markets=markets, closings=closings, lower_s=lower_s
+        )
 
     def on_fewer(own: Problem) -> tuple[Standing, dict[Options, Ground]]:
         found = search(own)
@@ -172,7 +193,12 @@ def find_mixed(
             part,
             space_text(problem, tuple(markets), choices),
             best_s=standing.best_s,
-            shown_s=min([part.lower_bound_s if markets else inf, *(one.lower_bound_s for one in found.singles)]),
+            shown_s=min(
+                [
+                    part.lower_bound_s if markets else inf,
+                    *(one.lower_bound_s for one in found.singles),
+                ]
+            ),
             stopped_at=proof.stopped_at,
         ),
         waited=standing.limit.waited,
@@ -181,31 +207,51 @@ def find_mixed(
 
 
 def _require_grid(singles: list[Alone]) -> None:
-    """Raises: InfeasibleError: no grid fits on any pool. OutOfTimeError: none was found in time on some."""
+    """Raises: InfeasibleError: no grid fits on any pool. OutOfTimeError: none was found in time on
+    some.
+    """
     if any(one.answer is not None for one in singles):
         return
     if any(one.stopped_at == GIVEN_UP for one in singles):
         raise out_of_time()
-    raise InfeasibleError("no grid fits in memory on any pool alone", hint="more or larger devices, or a smaller model")
+    raise InfeasibleError(
+        "no grid fits in memory on any pool alone",
+        hint="more or larger devices, or a smaller model",
+    )
 
 
 def _narrowed(
-    standing: Standing, markets: dict[Options, Market], proof: Limit, engine: Engine, *, tolerance: float, progress: Progress | None
+    standing: Standing,
+    markets: dict[Options, Market],
+    proof: Limit,
+    engine: Engine,
+    *,
+    tolerance: float,
+    progress: Progress | None,
 ) -> tuple[float, tuple[Closing, ...]]:
-    """The bound of all markets, after as many rounds of compositions and simulations as bring the best within `tolerance` of it.
+    """The bound of all markets, after as many rounds of compositions and simulations as bring the
+    best within `tolerance` of it.
 
     Raises:
         InfeasibleError: nothing fits. OutOfTimeError: long past the limit there is no plan yet.
     """
 
     def say(what: str, number: int) -> None:
-        _say(progress, standing_text(what, best_s=standing.best_s, lower_s=found[0], limit=standing.limit), number, len(ROUNDS))
+        _say(
+            progress,
+            standing_text(what, best_s=standing.best_s, lower_s=found[0], limit=standing.limit),
+            number,
+            len(ROUNDS),
+        )
 
     parts = [(options, part) for options, market in markets.items() for part in parts_of(market)]
     bench = Bench.of(engine, standing.problem, [part for _, part in parts])
     grounds = {options: market.ground for options, market in markets.items()}
     every = tuple(markets.values())
-    found: tuple[float, tuple[Closing, ...]] = 0.0, tuple(Closing(market=one, bench=bench) for one in every)
+    found: tuple[float, tuple[Closing, ...]] = (
+        0.0,
+        tuple(Closing(market=one, bench=bench) for one in every),
+    )
     proved_s = inf
 
     def within_tolerance() -> bool:
@@ -237,9 +283,21 @@ def _narrowed(
     for number, (limits, most) in enumerate(ROUNDS):
         say("compose and simulate", number)
         look_at_limits(standing, bench, composing, most=limits)
-        simulate_best(standing, bench, grounds, most=most * sum(one.share == 1 for one in composing), sharded=all_sharded)
+        simulate_best(
+            standing,
+            bench,
+            grounds,
+            most=most * sum(one.share == 1 for one in composing),
+            sharded=all_sharded,
+        )
         if not all_sharded:
-            simulate_best(standing, bench, grounds, most=max(most // OTHERS, 1) * sum(one.share > 1 for one in composing), sharded=True)
+            simulate_best(
+                standing,
+                bench,
+                grounds,
+                most=max(most // OTHERS, 1) * sum(one.share > 1 for one in composing),
+                sharded=True,
+            )
         if within_tolerance():
             break
         if number in PROVED:
@@ -249,14 +307,20 @@ def _narrowed(
     if standing.best is None and standing.limit.stopped_at:
         raise out_of_time()
     if standing.best is None:
-        raise InfeasibleError("no plan fits in memory on any pool or on all together", hint="more or larger devices, or a smaller model")
+        raise InfeasibleError(
+            "no plan fits in memory on any pool or on all together",
+            hint="more or larger devices, or a smaller model",
+        )
     return found
 
 
 def _part(found: _Found, *, top: int, tolerance: float) -> MixedPart:
     """What was found of each pool alone and of other compositions, and what closes the frames."""
     standing, closings = found.standing, found.closings
-    closed = tuple(Closed(options=options, duals=tuple(c.closed.values())) for options, c in zip(found.markets, closings, strict=True))
+    closed = tuple(
+        Closed(options=options, duals=tuple(c.closed.values()))
+        for options, c in zip(found.markets, closings, strict=True)
+    )
     grounds = {options: market.ground for options, market in found.markets.items()}
     worth, best = worth_of(closed, [one.pool.node for one in found.singles]), standing.mixed
     return MixedPart(
@@ -264,7 +328,8 @@ def _part(found: _Found, *, top: int, tolerance: float) -> MixedPart:
         alone=tuple(one.told(worth_s) for one, worth_s in zip(found.singles, worth, strict=True)),
         closed=closed,
         tests=sum(closing.tests for closing in closings),
-        # A tighter one that was met by the way is not claimed: with a node less it might not have been, and no node more raises a bound.
+        # A tighter one that was met by the way is not claimed: with a node less it might not have
+        # been, and no node more raises a bound.
         lower_bound_s=min(found.lower_s, aimed_at(standing.best_s, tolerance)) if closings else 0.0,
         tolerance=tolerance,
         pipelines=pipelines_text(closings[0].market.ground.table, best) if best is not None else "",
@@ -280,7 +345,9 @@ def _say(progress: Progress | None, text: str, done: int, total: int) -> None:
 
 
 def option_rows(singles: list[Alone], choices: Choices) -> tuple[Options, ...]:
-    """The options of each pool's best grid; what is pinned, and else the runtime as it is, where no grid fits."""
+    """The options of each pool's best grid; what is pinned, and else the runtime as it is, where no
+    grid fits.
+    """
     rows = [one.answer.grid.options for one in singles if one.answer is not None]
     return tuple(dict.fromkeys(rows)) or (ordered(choices.options),)
 
@@ -289,27 +356,32 @@ def space_text(problem: Problem, rows: tuple[Options, ...], choices: Choices) ->
     """The space in words and values."""
     pinned = f"; {choices.text()}" if choices.text() else ""
     return (
-        f"{pipelines_space(problem, rows, choices)}; and every grid of the standard space of each pool alone, on any "
-        f"number of its nodes{pinned}"
+        f"{pipelines_space(problem, rows, choices)}; and every grid of the standard space of each"
+        f" pool alone, on any number of its nodes{pinned}"
     )
 
 
 def pipelines_space(problem: Problem, rows: tuple[Options, ...], choices: Choices) -> str:
     """The pipelines of the space in words and values."""
-    devices = f"mixed: {' + '.join(f'{pool.devices} {pool.name}' for pool in pools_of(problem.cluster))}"
+    devices = (
+        f"mixed: {' + '.join(f'{pool.devices} {pool.name}' for pool in pools_of(problem.cluster))}"
+    )
     if because := why_alone(problem):
         return f"{devices}; no pipelines over several pools, as {because}"
     stage = "tp inside a node and sp"
     if has_experts(problem):
         stage = "tp x dp inside a node, sp, and experts over all of it (ep = tp x dp)"
     cuts = f" ({said})" if (said := pattern_of(problem.model).text()) else ""
-    options = ", ".join(" ".join(f"{name}={value}" for name, value in row) or "as it is" for row in rows)
+    options = ", ".join(
+        " ".join(f"{name}={value}" for name, value in row) or "as it is" for row in rows
+    )
     sizes = ", ".join(map(str, choices.sizes(MICROBATCHES)))
     return (
-        f"{devices}; any number of replicas of any pipelines of at most two "
-        f"runs of like stages, {MOST_STAGES} stages in all, a stage on one pool with {stage}; mbs {{{sizes}}}, any cut of "
-        f"the layers{cuts}, each stage recomputes any number of its first layers in full and of the next ones selectively, 1F1B, "
-        f"{_lanes_space(problem, choices)}, any shares of the batch, any idle devices; options of the runtime {{{options}}}"
+        f"{devices}; any number of replicas of any pipelines of at most two runs of like stages,"
+        f" {MOST_STAGES} stages in all, a stage on one pool with {stage}; mbs {{{sizes}}}, any cut"
+        f" of the layers{cuts}, each stage recomputes any number of its first layers in full and of"
+        f" the next ones selectively, 1F1B, {_lanes_space(problem, choices)}, any shares of the"
+        f" batch, any idle devices; options of the runtime {{{options}}}"
     )
 
 
@@ -318,9 +390,20 @@ def _lanes_space(problem: Problem, choices: Choices) -> str:
     stages = zero_stages(problem, choices)
     if stages.every == (PLAIN,):
         return "zero1 over all replicas"
-    of_all = "zero1 over all replicas of a lane that shares no more, or " if PLAIN in stages.every else ""
+    of_all = (
+        "zero1 over all replicas of a lane that shares no more, or "
+        if PLAIN in stages.every
+        else ""
+    )
     several = [str(zero) for zero in stages.several if zero != PLAIN]
     beside = ""
     if several != [str(zero) for zero in stages.one]:
-        beside = f", {{{', '.join(several)}}} in pipelines of several stages" if several else ", in pipelines of one stage"
-    return f"{of_all}zero {{{', '.join(map(str, stages.one))}}} over the two or more replicas of one shape{beside}"
+        beside = (
+            f", {{{', '.join(several)}}} in pipelines of several stages"
+            if several
+            else ", in pipelines of one stage"
+        )
+    return (
+        f"{of_all}zero {{{', '.join(map(str, stages.one))}}} over the two or more replicas of one"
+        f" shape{beside}"
+    )

@@ -1,4 +1,6 @@
-"""Plans to compare with: those that wait for their simulation, those that were simulated, and the best so far."""
+"""Plans to compare with: those that wait for their simulation, those that were simulated, and the
+best so far.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ Lanes = list[tuple[int, int, int]]
 LOOSE = 1.25
 """Times a limit by which a lane may end under the terms of the plan's own frame."""
 AT_ONCE = 8
-"""Plans that are simulated at once, whatever the workers: each unless what was known before the last so many rules it out."""
+"""Plans that are simulated at once, whatever the workers: each unless what was known before the
+last so many rules it out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +40,10 @@ class MixedCandidate:
     """A plan that was not simulated yet.
 
     Args:
-        seconds: that its stages leave at least. likely_s: the same with sums as slow as the slowest lane's; by these it waits its
-            turn. kinds: the rows of its lanes, which are tried in turn. sharded: some lane shards.
+        seconds: that its stages leave at least.
+        likely_s: the same with sums as slow as the slowest lane's; by these it waits its turn.
+            kinds: the rows of its lanes, which are tried in turn.
+        sharded: some lane shards.
     """
 
     seconds: float
@@ -58,7 +63,8 @@ class Simulating:
     """A plan to be simulated.
 
     Args:
-        market: a market on its ground, by its place on the bench. whole: all of the simulation is asked for, not its seconds alone.
+        market: a market on its ground, by its place on the bench.
+        whole: all of the simulation is asked for, not its seconds alone.
     """
 
     market: int
@@ -80,8 +86,12 @@ class Standing:
     """The best plan so far, and what was looked at.
 
     Args:
-        seen: plans that were looked at. ranked: (seconds, turn, plan, options) of all that were simulated and fit. waiting: candidates.
-        behind: those that cannot be the best. limit: past it the best so far stands. after: called with every plan that was simulated and
+        seen: plans that were looked at.
+        ranked: (seconds, turn, plan, options) of all that were simulated and fit.
+        waiting: candidates.
+        behind: those that cannot be the best.
+        limit: past it the best so far stands.
+        after: called with every plan that was simulated and
         fits.
     """
 
@@ -101,15 +111,30 @@ class Standing:
     after: Callable[[Plan, MixedPlan | None, SimulatedPlan], None] | None = None
 
     def ends(self) -> bool:
-        """Look at the clock: whether no more plans are looked at. Raises as `search.limit.Limit.ends`."""
+        """Look at the clock: whether no more plans are looked at. Raises as
+        `search.limit.Limit.ends`.
+        """
         return self.limit.ends(found=self.best is not None)
 
     def attempt(self, plan: Plan, mixed: MixedPlan | None) -> float:
-        """Simulate a plan, and keep it if it fits and is faster. Its seconds; inf = it does not fit, or says what lowering leaves out."""
+        """Simulate a plan, and keep it if it fits and is faster. Its seconds; inf = it does not
+        fit, or says what lowering leaves out.
+        """
         done = simulated(self.problem, plan)
-        return self.take(mixed, plan.options, None if done is None else SimulatedStep(seconds=done.step_time_s, whole=done), lambda: plan)
+        return self.take(
+            mixed,
+            plan.options,
+            None if done is None else SimulatedStep(seconds=done.step_time_s, whole=done),
+            lambda: plan,
+        )
 
-    def take(self, mixed: MixedPlan | None, options: Options, step: SimulatedStep | None, written: Callable[[], Plan]) -> float:
+    def take(
+        self,
+        mixed: MixedPlan | None,
+        options: Options,
+        step: SimulatedStep | None,
+        written: Callable[[], Plan],
+    ) -> float:
         """Keep a plan that was simulated if it is faster. Its seconds; inf = it does not fit.
 
         Args:
@@ -147,7 +172,9 @@ class Standing:
             self.wait(lanes, candidate(market, lanes, limit_s, options), options)
 
     def wait(self, lanes: Lanes, one: MixedCandidate | None, options: Options) -> None:
-        """Let lanes that were cut wait for their simulation, unless they were looked at. Args: one: None = no cut of them fits."""
+        """Let lanes that were cut wait for their simulation, unless they were looked at. Args: one:
+        None = no cut of them fits.
+        """
         key = (options, tuple(sorted(lanes)))
         if key in self.seen:
             return
@@ -159,19 +186,29 @@ class Standing:
             self.waiting.append(one)
 
 
-def candidate(market: Market, lanes: Lanes, limit_s: float, options: Options) -> MixedCandidate | None:
+def candidate(
+    market: Market, lanes: Lanes, limit_s: float, options: Options
+) -> MixedCandidate | None:
     """Some lanes, each cut as well as can be; None where no cut fits."""
     total = sum(replicas for _, replicas, _ in lanes)
     tp = min(int(market.shapes.tp[shape]) for shape, _, _ in lanes)
     sharded = any(bool(market.shapes.sharded[shape]) for shape, _, _ in lanes)
-    frame = Frame(replicas=(total, total), tp=tp, nodes=(0.0, market.ground.nodes), sharded=sharded, alone=sharded and len(lanes) == 1)
+    frame = Frame(
+        replicas=(total, total),
+        tp=tp,
+        nodes=(0.0, market.ground.nodes),
+        sharded=sharded,
+        alone=sharded and len(lanes) == 1,
+    )
     cut = cut_lanes(market.ground, market.terms(frame), market, lanes, limit_s=limit_s * LOOSE)
     if cut is None:
         return None
     plan, slowest = cut
     seconds = slowest * market.ground.jitter(frame_of(market.ground.table, plan))
     likely = seconds + likely_later(market, plan)
-    return MixedCandidate(seconds=seconds, likely_s=likely, plan=plan, options=options, sharded=sharded)
+    return MixedCandidate(
+        seconds=seconds, likely_s=likely, plan=plan, options=options, sharded=sharded
+    )
 
 
 def simulated(problem: Problem, plan: Plan) -> SimulatedPlan | None:
@@ -185,23 +222,47 @@ def simulated(problem: Problem, plan: Plan) -> SimulatedPlan | None:
 
 def simulated_there(stock: Stock, asked: Simulating) -> SimulatedStep | None:
     """The same of a plan that is not written out yet, of the problem of a bench."""
-    done = simulated(stock.problem, general_plan(stock.markets[asked.market].ground, asked.plan, options=asked.options))
-    return None if done is None else SimulatedStep(seconds=done.step_time_s, whole=done if asked.whole else None)
+    done = simulated(
+        stock.problem,
+        general_plan(stock.markets[asked.market].ground, asked.plan, options=asked.options),
+    )
+    return (
+        None
+        if done is None
+        else SimulatedStep(seconds=done.step_time_s, whole=done if asked.whole else None)
+    )
 
 
-def simulate_best(standing: Standing, bench: Bench, grounds: Mapping[Options, Ground], *, most: int, sharded: bool = False) -> None:
-    """Simulate the most promising of the waiting plans, at most so many: the best of each kind in turn, as long as it may be the best.
+def simulate_best(
+    standing: Standing,
+    bench: Bench,
+    grounds: Mapping[Options, Ground],
+    *,
+    most: int,
+    sharded: bool = False,
+) -> None:
+    """Simulate the most promising of the waiting plans, at most so many: the best of each kind in
+    turn, as long as it may be the best.
 
     Args:
         sharded: of those plans in which some lane shards, or else in which none does.
     """
     places = {options: bench.place_of(ground) for options, ground in grounds.items()}
     tried = 0
-    while any(one.sharded == sharded for one in standing.waiting) and tried < most and not standing.ends():
+    while (
+        any(one.sharded == sharded for one in standing.waiting)
+        and tried < most
+        and not standing.ends()
+    ):
         standing.set_aside()
-        turn, begun = islice(_in_turn(standing, sharded=sharded), most - tried), deque[MixedCandidate]()
+        turn, begun = (
+            islice(_in_turn(standing, sharded=sharded), most - tried),
+            deque[MixedCandidate](),
+        )
 
-        def ask(turn: Iterator[MixedCandidate] = turn, begun: deque[MixedCandidate] = begun) -> Simulating | None:
+        def ask(
+            turn: Iterator[MixedCandidate] = turn, begun: deque[MixedCandidate] = begun
+        ) -> Simulating | None:
             one = next((one for one in turn if one.seconds < standing.best_s), None)
             if one is None or standing.ends():
                 return None
@@ -210,18 +271,27 @@ def simulate_best(standing: Standing, bench: Bench, grounds: Mapping[Options, Gr
 
         for step in bench.flow(simulated_there, ask, size=AT_ONCE, more=most - tried):
             one = begun.popleft()
-            standing.take(one.plan, one.options, step, partial(general_plan, grounds[one.options], one.plan, options=one.options))
+            standing.take(
+                one.plan,
+                one.options,
+                step,
+                partial(general_plan, grounds[one.options], one.plan, options=one.options),
+            )
             standing.waiting.remove(one)
             tried += 1
 
 
 def _in_turn(standing: Standing, *, sharded: bool) -> Iterator[MixedCandidate]:
-    """The best waiting plan of each kind: kinds of which a plan was simulated by their fastest, others by the least that theirs take."""
+    """The best waiting plan of each kind: kinds of which a plan was simulated by their fastest,
+    others by the least that theirs take.
+    """
     done: dict[object, float] = {}
     for seconds, _, plan, options in standing.ranked:
         kinds = MixedCandidate(seconds=seconds, likely_s=seconds, plan=plan, options=options).kinds
         done[kinds] = min(done.get(kinds, inf), seconds)
     best: dict[object, MixedCandidate] = {}
-    for one in sorted((one for one in standing.waiting if one.sharded == sharded), key=lambda one: one.likely_s):
+    for one in sorted(
+        (one for one in standing.waiting if one.sharded == sharded), key=lambda one: one.likely_s
+    ):
         best.setdefault(one.kinds, one)
     return iter(sorted(best.values(), key=lambda one: done.get(one.kinds, one.likely_s)))

@@ -1,7 +1,9 @@
-"""The bound of a search for cost or energy: times are cut into cells, and each shows the least that plans that end in it take.
+"""The bound of a search for cost or energy: times are cut into cells, and each shows the least that
+plans that end in it take.
 
-A plan that takes begin_s to limit_s does the batch by limit_s, so it takes no less a second than the least rate by then, and no less a
-step than begin_s times that. From the longest time down each cell reaches as far as that stays above what is to be shown.
+A plan that takes begin_s to limit_s does the batch by limit_s, so it takes no less a second than
+the least rate by then, and no less a step than begin_s times that. From the longest time down each
+cell reaches as far as that stays above what is to be shown.
 """
 
 from __future__ import annotations
@@ -31,12 +33,21 @@ Markets = Mapping[Options, Market]
 
 
 def rate_by(
-    markets: Markets, tariff: Tariff, limit_s: float, known: Mapping[Options, Known], *, enough: float
+    markets: Markets,
+    tariff: Tariff,
+    limit_s: float,
+    known: Mapping[Options, Known],
+    *,
+    enough: float,
 ) -> tuple[float, tuple[Floors, ...]]:
-    """The least that any plan of several markets takes a second to end by a limit, on whole nodes, and what shows it; inf = none ends."""
+    """The least that any plan of several markets takes a second to end by a limit, on whole nodes,
+    and what shows it; inf = none ends.
+    """
     shown, rate = [], inf
     for options, market in markets.items():
-        floors = least_floors(market, tariff, limit_s, enough=enough, most=TESTS, known=known[options])
+        floors = least_floors(
+            market, tariff, limit_s, enough=enough, most=TESTS, known=known[options]
+        )
         shown.append(Floors(options=options, floors=floors))
         rate = min(rate, least_of(floors))
     return whole_rate(markets, tariff, rate), tuple(shown)
@@ -45,15 +56,32 @@ def rate_by(
 def whole_rate(markets: Markets, tariff: Tariff, rate: float) -> float:
     """The least rate of whole nodes that is no smaller."""
     market = next(iter(markets.values()))
-    packs = [pool.devices // int(size) for pool, size in zip(market.ground.table.pools, tariff.sizes, strict=True)]
+    packs = [
+        pool.devices // int(size)
+        for pool, size in zip(market.ground.table.pools, tariff.sizes, strict=True)
+    ]
     return tariff.whole(rate, packs)
 
 
-def cell_of(markets: Markets, tariff: Tariff, limit_s: float, known: Mapping[Options, Known], *, budget: float, enough: float) -> Cell:
+def cell_of(
+    markets: Markets,
+    tariff: Tariff,
+    limit_s: float,
+    known: Mapping[Options, Known],
+    *,
+    budget: float,
+    enough: float,
+) -> Cell:
     """The cell of all times up to a limit."""
     rate, shown = rate_by(markets, tariff, limit_s, known, enough=enough)
     empty = rate > budget * (1 + 1e-9)
-    return Cell(begin_s=0.0, limit_s=limit_s, rate=rate if isfinite(rate) else None, empty=empty or not isfinite(rate), shown=shown)
+    return Cell(
+        begin_s=0.0,
+        limit_s=limit_s,
+        rate=rate if isfinite(rate) else None,
+        empty=empty or not isfinite(rate),
+        shown=shown,
+    )
 
 
 def march(
@@ -71,8 +99,12 @@ def march(
     """Cells of all times, the longest first.
 
     Args:
-        budget: units a second that plans may take, inf = any. last: the first cell. target: value that is to be shown of plans that end
-            by a limit. edges: times that no cell reaches over. clock: past it nothing more is shown. say: called with each limit.
+        budget: units a second that plans may take, inf = any.
+        last: the first cell.
+        target: value that is to be shown of plans that end by a limit.
+        edges: times that no cell reaches over.
+        clock: past it nothing more is shown.
+        say: called with each limit.
     """
     high, cells = last.begin_s, [last]
     while True:
@@ -89,7 +121,15 @@ def march(
         high = low
 
 
-def earliest_within(markets: Markets, tariff: Tariff, *, budget: float, high: float, clock: Limit, known: Mapping[Options, Known]) -> Cell:
+def earliest_within(
+    markets: Markets,
+    tariff: Tariff,
+    *,
+    budget: float,
+    high: float,
+    clock: Limit,
+    known: Mapping[Options, Known],
+) -> Cell:
     """Times by which no plan within a budget ends, as long as can be shown up to `high`."""
 
     def tried(limit_s: float) -> Cell:
@@ -107,8 +147,17 @@ def earliest_within(markets: Markets, tariff: Tariff, *, budget: float, high: fl
 
 
 def least_value(cells: tuple[Cell, ...], *, by: float = inf) -> float:
-    """What a plan that ends by some seconds takes at least; inf where cells show that there is none."""
-    return min((cell.begin_s * cell.rate for cell in cells if cell.begin_s < by and not cell.empty and cell.rate is not None), default=inf)
+    """What a plan that ends by some seconds takes at least; inf where cells show that there is
+    none.
+    """
+    return min(
+        (
+            cell.begin_s * cell.rate
+            for cell in cells
+            if cell.begin_s < by and not cell.empty and cell.rate is not None
+        ),
+        default=inf,
+    )
 
 
 def cell_holds(markets: Markets, tariff: Tariff, cell: Cell) -> bool:

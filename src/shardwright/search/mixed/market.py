@@ -1,7 +1,9 @@
-"""Shapes on their ground: what a replica of each does by a limit, and prices that bound what all replicas together do.
+"""Shapes on their ground: what a replica of each does by a limit, and prices that bound what all
+replicas together do.
 
-A frame is priced by generating columns: prices of the shapes that are known exactly, then those among all others that are worth more than
-they cost, until there are none. What one frame leaves is where its parts, and later limits, begin.
+A frame is priced by generating columns: prices of the shapes that are known exactly, then those
+among all others that are worth more than they cost, until there are none. What one frame leaves is
+where its parts, and later limits, begin.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ class Values:
     """Microbatches of each shape by a limit inside a frame.
 
     Args:
-        microbatches: (shapes,) that a replica does at most. exact: that many are what the stage inequalities leave. active: shapes that
-            prices were made of.
+        microbatches: (shapes,) that a replica does at most.
+        exact: that many are what the stage inequalities leave.
+        active: shapes that prices were made of.
     """
 
     frame: Frame
@@ -47,8 +50,10 @@ class Market:
     """Shapes on their ground.
 
     Args:
-        devices: (pools,) that there are. use_of, first: see `shapes.alike_use`. is_whole: the shapes are all of them. kept: terms of
-            frames, as they were asked for.
+        devices: (pools,) that there are.
+        use_of, first: see `shapes.alike_use`.
+        is_whole: the shapes are all of them.
+        kept: terms of frames, as they were asked for.
     """
 
     ground: Ground
@@ -80,18 +85,22 @@ class Market:
         return self.ground.problem.job.global_batch
 
     def values(self, frame: Frame, limit_s: float, start: Values | None = None) -> Values:
-        """Upper bounds of the frame's shapes, none of them exact: by work, or what `start` found at no earlier a limit of a frame around
-        it.
+        """Upper bounds of the frame's shapes, none of them exact: by work, or what `start` found at
+        no earlier a limit of a frame around it.
         """
         if start is not None and start.limit_s >= limit_s and _inside(frame, start.frame):
             upper = start.microbatches.copy()
         else:
             limit = limit_s / self.ground.jitter(frame)
             least = start.microbatches if start is not None else None
-            upper = most_by_work(self.terms(frame), self.shapes, batch=self.batch, limit=limit, least=least)
+            upper = most_by_work(
+                self.terms(frame), self.shapes, batch=self.batch, limit=limit, least=least
+            )
         upper[~self._in_frame(frame)] = 0
         active = start.active if start is not None else np.zeros(0, dtype=np.int64)
-        return Values(frame=frame, limit_s=limit_s, microbatches=upper, exact=upper == 0, active=active)
+        return Values(
+            frame=frame, limit_s=limit_s, microbatches=upper, exact=upper == 0, active=active
+        )
 
     def _in_frame(self, frame: Frame) -> BoolArray:
         """(shapes,) those that plans of the frame may have."""
@@ -102,17 +111,26 @@ class Market:
             lanes = frame.sharded & shapes.sharded & (shapes.least <= high)
             within &= lanes & (shapes.most >= low) if frame.alone else lanes | ~shapes.sharded
         for one in frame.sole or ():
-            pools = [place for place, number in enumerate(self.ground.shared.classes) if number == one]
+            pools = [
+                place for place, number in enumerate(self.ground.shared.classes) if number == one
+            ]
             within &= shapes.use[:, pools].any(axis=1)
         return within
 
     def refine(self, values: Values, which: IntArray, *, above: IntArray | None = None) -> None:
-        """Make the values of some shapes exact; of those that do no more microbatches than `above` (per shape) that is all that is found
-        out.
+        """Make the values of some shapes exact; of those that do no more microbatches than `above`
+        (per shape) that is all that is found out.
         """
         least = np.zeros(len(which), dtype=np.int64) if above is None else above
         limit = values.limit_s / self.ground.jitter(values.frame)
-        found = most_above(self.terms(values.frame), self.shapes, upper=values.microbatches, which=which, least=least, limit=limit)
+        found = most_above(
+            self.terms(values.frame),
+            self.shapes,
+            upper=values.microbatches,
+            which=which,
+            least=least,
+            limit=limit,
+        )
         values.exact[which] = (found > least) | (least == 0)
         values.microbatches[which] = np.minimum(found, values.microbatches[which])
 
@@ -120,9 +138,12 @@ class Market:
         """(shapes,) samples that a replica does at most."""
         return np.asarray(values.microbatches * self.shapes.mbs, dtype=np.float64)
 
-    def priced(self, frame: Frame, limit_s: float, *, start: Values | None = None, thorough: bool = False) -> tuple[Dual, Values]:
-        """Prices that no shape of the frame is worth more than, as low as can be; or, unless `thorough`, the first that close the frame, or
-        under which shapes that can be had do the batch.
+    def priced(
+        self, frame: Frame, limit_s: float, *, start: Values | None = None, thorough: bool = False
+    ) -> tuple[Dual, Values]:
+        """Prices that no shape of the frame is worth more than, as low as can be; or, unless
+        `thorough`, the first that close the frame, or under which shapes that can be had do the
+        batch.
 
         Args:
             start: of a frame or a limit near by.
@@ -138,7 +159,9 @@ class Market:
             dual = self._dual(frame, limit_s, prices)
             if dual.samples >= self.batch and not thorough:
                 return dual, values
-            above = _above(self.shapes.use, self.shapes.nodes, self.shapes.mbs, values.microbatches, *prices)
+            above = _above(
+                self.shapes.use, self.shapes.nodes, self.shapes.mbs, values.microbatches, *prices
+            )
             raised = self._raised(dual, float(above[1].max(initial=0.0)))
             if not thorough and raised.samples < self.batch:
                 return raised, values
@@ -151,7 +174,9 @@ class Market:
         return self.repriced(dual, self.samples(values)), values
 
     def _first(self, values: Values) -> IntArray:
-        """Shapes that a linear program begins with: those nearest to the prices of what work alone leaves."""
+        """Shapes that a linear program begins with: those nearest to the prices of what work alone
+        leaves.
+        """
         alive = np.flatnonzero(values.microbatches > 0)
         worth = self.samples(values)
         best = np.full(len(self.first), -1.0)
@@ -164,15 +189,25 @@ class Market:
         return self._unlike(alive[near[np.lexsort((near, -gains[near]))]])
 
     def dear(self, values: Values, prices: Prices) -> IntArray:
-        """Shapes that are worth more than they cost and not yet among the active ones, some of the dearest; [] = there are none."""
-        return self._dear(values, *_above(self.shapes.use, self.shapes.nodes, self.shapes.mbs, values.microbatches, *prices))
+        """Shapes that are worth more than they cost and not yet among the active ones, some of the
+        dearest; [] = there are none.
+        """
+        return self._dear(
+            values,
+            *_above(
+                self.shapes.use, self.shapes.nodes, self.shapes.mbs, values.microbatches, *prices
+            ),
+        )
 
-    def _dear(self, values: Values, which: IntArray, gains: FloatArray, floor: IntArray) -> IntArray:
-        """Of shapes that may be worth more than they cost some of the dearest that are, and not yet among the active ones; [] = there are
-        none.
+    def _dear(
+        self, values: Values, which: IntArray, gains: FloatArray, floor: IntArray
+    ) -> IntArray:
+        """Of shapes that may be worth more than they cost some of the dearest that are, and not yet
+        among the active ones; [] = there are none.
 
         Args:
-            which, gains, floor: shapes, by how much, and the most microbatches that they would not be for.
+            which, gains, floor: shapes, by how much, and the most microbatches that they would not
+                be for.
         """
         mbs, known = self.shapes.mbs, np.zeros(len(self.shapes), dtype=np.bool_)
         known[values.active] = True
@@ -185,7 +220,9 @@ class Market:
             self.refine(values, which[doubtful], above=floor[doubtful])
             dear = first[values.microbatches[which[first]] > floor[first]]
             if len(dear):
-                gains = values.microbatches[which[dear]] * mbs[which[dear]] - (floor[dear] * mbs[which[dear]])
+                gains = values.microbatches[which[dear]] * mbs[which[dear]] - (
+                    floor[dear] * mbs[which[dear]]
+                )
                 return self._unlike(which[dear[np.lexsort((which[dear], -gains))]])
             which, gains, floor = which[rest], gains[rest], floor[rest]
         return which
@@ -196,19 +233,28 @@ class Market:
         return ranked[np.sort(first)[:_JOIN]]
 
     def look_near(self, values: Values, prices: Prices) -> None:
-        """Make the values of shapes that are nearest to their price exact, of lanes that shard and of others: those that compositions
-        choose from.
+        """Make the values of shapes that are nearest to their price exact, of lanes that shard and
+        of others: those that compositions choose from.
         """
         open_to = ~values.exact & (values.microbatches > 0)
         gains = self.samples(values) - self.cost(prices)
-        for which in (~self.shapes.sharded, self.shapes.sharded) if values.frame.sharded else (~self.shapes.sharded,):
+        for which in (
+            (~self.shapes.sharded, self.shapes.sharded)
+            if values.frame.sharded
+            else (~self.shapes.sharded,)
+        ):
             near = np.flatnonzero(open_to & which)
             most = min(_NEAR, len(near))
-            self.refine(values, np.sort(near[np.argpartition(-gains[near], most - 1)[:most]]) if most else near)
+            self.refine(
+                values,
+                np.sort(near[np.argpartition(-gains[near], most - 1)[:most]]) if most else near,
+            )
 
     def cost(self, prices: Prices) -> FloatArray:
         """(shapes,) what a replica of each costs."""
-        return np.asarray(self.shapes.use @ prices.devices + self.shapes.nodes * prices.nodes + prices.replicas)
+        return np.asarray(
+            self.shapes.use @ prices.devices + self.shapes.nodes * prices.nodes + prices.replicas
+        )
 
     def _prices(self, values: Values, some: IntArray, worth: FloatArray) -> Prices:
         """Prices of some shapes, of those that do any microbatch."""
@@ -237,13 +283,19 @@ class Market:
         )
 
     def repriced(self, dual: Dual, worth: FloatArray) -> Dual:
-        """The prices with a replica's raised until they cover what every shape is worth, and what all costs then."""
-        return self._raised(dual, float((worth - self.cost(prices_of(dual)))[worth > 0].max(initial=0.0)))
+        """The prices with a replica's raised until they cover what every shape is worth, and what
+        all costs then.
+        """
+        return self._raised(
+            dual, float((worth - self.cost(prices_of(dual)))[worth > 0].max(initial=0.0))
+        )
 
     def _raised(self, dual: Dual, more: float) -> Dual:
         """The prices with a replica's raised, and what all costs then."""
         prices = prices_of(dual)
-        return self._dual(dual.frame, dual.limit_s, prices._replace(replicas=prices.replicas + max(more, 0.0)))
+        return self._dual(
+            dual.frame, dual.limit_s, prices._replace(replicas=prices.replicas + max(more, 0.0))
+        )
 
     def within(self, pools: tuple[int, ...]) -> Market:
         """The shapes that lie on some of the pools."""
@@ -255,9 +307,17 @@ class Market:
 
 @compiled
 def _above(
-    use: IntArray, nodes: FloatArray, mbs: IntArray, upper: IntArray, devices: FloatArray, node: float, replica: float
+    use: IntArray,
+    nodes: FloatArray,
+    mbs: IntArray,
+    upper: IntArray,
+    devices: FloatArray,
+    node: float,
+    replica: float,
 ) -> tuple[IntArray, FloatArray, IntArray]:
-    """Shapes that may be worth more than they cost, by how much, and the most microbatches that they would not be for."""
+    """Shapes that may be worth more than they cost, by how much, and the most microbatches that
+    they would not be for.
+    """
     count = 0
     which = np.zeros(len(mbs), dtype=np.int64)
     gains = np.zeros(len(mbs), dtype=np.float64)

@@ -16,9 +16,17 @@ from shardwright.program.problem import Problem
 
 
 def stage_rows(
-    tp: IntArray, mbs: IntArray, *, sp: bool, dp: IntArray | int = 1, ep: IntArray | int = 1, stride: IntArray | int = 1
+    tp: IntArray,
+    mbs: IntArray,
+    *,
+    sp: bool,
+    dp: IntArray | int = 1,
+    ep: IntArray | int = 1,
+    stride: IntArray | int = 1,
 ) -> Rows:
-    """Rows of a table: stages of some degrees, whose data-parallel members stand `stride` devices apart. Args: mbs: of each member."""
+    """Rows of a table: stages of some degrees, whose data-parallel members stand `stride` devices
+    apart. Args: mbs: of each member.
+    """
     ones = np.ones_like(tp)
     columns = dict.fromkeys(("cp", "etp", "pp", "ulysses", "s_tp", "s_cp", "s_pp"), ones)
     columns |= {"tp": tp, "mbs": mbs, "ep": ones * ep, "dp": ones * dp, "s_dp": ones * stride}
@@ -27,16 +35,27 @@ def stage_rows(
 
 
 def filled(own: Problem, *, by: int) -> Problem:
-    """A uniform problem as plans find it that fill nodes with as many sets of `by` devices as have room.
+    """A uniform problem as plans find it that fill nodes with as many sets of `by` devices as have
+    room.
 
-    What leaves a node takes no longer with fewer of them: each then has more of the node's cards, and more to send.
+    What leaves a node takes no longer with fewer of them: each then has more of the node's cards,
+    and more to send.
     """
     node = own.cluster.node.num_devices
     return working_problem(own, range(node - node % by)) if by < node else own
 
 
-def sums_table(own: Problem, rows: Rows, shard: IntArray, *, parts: tuple[str, ...] = SUMMED, copies: Axes | None = None) -> SyncTable:
-    """Seconds of gradient sums and gathers of one layer of each block, of a uniform problem. Args: as of `column_sums.sync_table`."""
+def sums_table(
+    own: Problem,
+    rows: Rows,
+    shard: IntArray,
+    *,
+    parts: tuple[str, ...] = SUMMED,
+    copies: Axes | None = None,
+) -> SyncTable:
+    """Seconds of gradient sums and gathers of one layer of each block, of a uniform problem. Args:
+    as of `column_sums.sync_table`.
+    """
     repeats = [0] * len(own.model.blocks)
     for run in own.model.runs:
         repeats[run.block] += run.count

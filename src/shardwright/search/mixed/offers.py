@@ -1,4 +1,6 @@
-"""Plans that take little a second: whole replicas of a few shapes on whole nodes, at limits from the fastest to the cheapest."""
+"""Plans that take little a second: whole replicas of a few shapes on whole nodes, at limits from
+the fastest to the cheapest.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ TRIES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A simulated plan: seconds and units of the tariff of its step; its replicas of shapes, or else its grid in words."""
+    """A simulated plan: seconds and units of the tariff of its step; its replicas of shapes, or
+    else its grid in words.
+    """
 
     seconds: float
     value: float
@@ -62,10 +66,14 @@ class Book:
         spending = step_spending(self.standing.problem, done)
         if (spending.usd_per_hour or 0.0) <= self.budget * (1 + 1e-12):
             value, grid = self.tariff.value(spending), "" if mixed is not None else self.grid
-            self.points.append(Point(seconds=done.step_time_s, value=value, plan=plan, mixed=mixed, grid=grid))
+            self.points.append(
+                Point(seconds=done.step_time_s, value=value, plan=plan, mixed=mixed, grid=grid)
+            )
 
     def ends(self) -> bool:
-        """Look at the clock: whether no more plans are looked at. Raises as `search.limit.Limit.ends`."""
+        """Look at the clock: whether no more plans are looked at. Raises as
+        `search.limit.Limit.ends`.
+        """
         return self.standing.limit.ends(found=bool(self.points))
 
     def least(self, *, by: float = inf) -> float:
@@ -89,13 +97,25 @@ class Book:
         return tuple(found)
 
 
-def look_at(book: Book, markets: dict[Options, Market], limit_s: float, *, known: dict[Options, Known], timed: bool = False) -> None:
+def look_at(
+    book: Book,
+    markets: dict[Options, Market],
+    limit_s: float,
+    *,
+    known: dict[Options, Known],
+    timed: bool = False,
+) -> None:
     """Compose and simulate plans that end by about a limit and take little a second.
 
     Args:
-        known: of each market's frames, kept from limit to limit. timed: plans that take as little as others and end earlier count too.
+        known: of each market's frames, kept from limit to limit.
+        timed: plans that take as little as others and end earlier count too.
     """
-    for options, whole in [(options, whole) for options, market in markets.items() for whole in first_frames(market.ground)]:
+    for options, whole in [
+        (options, whole)
+        for options, market in markets.items()
+        for whole in first_frames(market.ground)
+    ]:
         market = markets[options]
         floors = []
         for frame in composed_frames(whole):
@@ -114,7 +134,11 @@ def _rate(floor: Floor) -> float:
 
 def _compose(book: Book, market: Market, floor: Floor, values: Values, options: Options) -> None:
     """Let the cheapest compositions of a frame by its limit wait for their simulation."""
-    prices = with_rates(Prices(devices=np.array(floor.devices), nodes=floor.nodes, replicas=floor.replicas), book.tariff, floor.money)
+    prices = with_rates(
+        Prices(devices=np.array(floor.devices), nodes=floor.nodes, replicas=floor.replicas),
+        book.tariff,
+        floor.money,
+    )
     market.look_near(values, prices)
     some = np.flatnonzero(values.exact & (values.microbatches > 0))
     ranked = some[np.argsort((market.cost(prices) - market.samples(values))[some], kind="stable")]
@@ -124,19 +148,40 @@ def _compose(book: Book, market: Market, floor: Floor, values: Values, options: 
     node = max(pool.node for pool in market.ground.table.pools)
     for lanes in (1, max(2, len(market.ground.table.pools))):
         for grain in dict.fromkeys((node, 1)):
-            found = _cheapest(book, market, values, chosen, replicas=floor.frame.replicas, lanes=lanes, grain=grain)
+            found = _cheapest(
+                book,
+                market,
+                values,
+                chosen,
+                replicas=floor.frame.replicas,
+                lanes=lanes,
+                grain=grain,
+            )
             if found is not None:
                 lanes_of = dealt(found, market.shapes, batch=market.batch)
                 book.standing.consider(market, lanes_of, floor.limit_s, options)
 
 
 def _cheapest(
-    book: Book, market: Market, values: Values, chosen: IntArray, *, replicas: tuple[int, int], lanes: int, grain: int
+    book: Book,
+    market: Market,
+    values: Values,
+    chosen: IntArray,
+    *,
+    replicas: tuple[int, int],
+    lanes: int,
+    grain: int,
 ) -> Composition | None:
-    """Replicas of at most `lanes` shapes, of each a multiple of `grain`, that do the batch on the cheapest nodes; None = none was found."""
+    """Replicas of at most `lanes` shapes, of each a multiple of `grain`, that do the batch on the
+    cheapest nodes; None = none was found.
+    """
     tariff, shapes, pools = book.tariff, market.shapes, market.ground.table.pools
     use, worth = shapes.use[chosen], market.samples(values)[chosen]
-    devices, n, (low, high) = np.array([pool.devices for pool in pools], dtype=np.float64), len(chosen), replicas
+    devices, n, (low, high) = (
+        np.array([pool.devices for pool in pools], dtype=np.float64),
+        len(chosen),
+        replicas,
+    )
     most = most_replicas(market, chosen, devices, worth, high=high, grain=grain)
     if not most.any():
         return None
@@ -151,22 +196,39 @@ def _cheapest(
     upper = np.concatenate([np.zeros(k), [high, np.inf, book.budget]])
     costs = np.concatenate([np.zeros(n), taken / taken.max()])
     least = -(-shapes.least[chosen] // grain)
-    found = whole_replicas(costs, rows, (lower, upper), least=least, most=most, others=np.floor(packs), shapes=lanes)
+    found = whole_replicas(
+        costs, rows, (lower, upper), least=least, most=most, others=np.floor(packs), shapes=lanes
+    )
     if found is None:
         return None
     many = grain * found
     used = np.flatnonzero(many)
     enough = worth @ many >= market.batch and (use.T @ many <= devices).all()
-    return Composition(shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]) if enough else None
+    return (
+        Composition(
+            shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]
+        )
+        if enough
+        else None
+    )
 
 
 def _simulate(book: Book, markets: dict[Options, Market]) -> None:
-    """Simulate the waiting plans that may be cheaper than any that ends as early, some of the cheapest; the others are dropped."""
+    """Simulate the waiting plans that may be cheaper than any that ends as early, some of the
+    cheapest; the others are dropped.
+    """
     standing = book.standing
     some: list[tuple[float, float, int, MixedCandidate]] = []
     for one in standing.waiting:
         table = markets[one.options].ground.table
-        some.append((one.seconds * book.tariff.rate(devices_of(table, one.plan)), one.seconds, len(some), one))
+        some.append(
+            (
+                one.seconds * book.tariff.rate(devices_of(table, one.plan)),
+                one.seconds,
+                len(some),
+                one,
+            )
+        )
     standing.waiting = []
     tried = 0
     for value, seconds, _, one in sorted(some, key=lambda one: one[:3]):
@@ -179,7 +241,9 @@ def _simulate(book: Book, markets: dict[Options, Market]) -> None:
 
 
 def _attempt(book: Book, markets: dict[Options, Market], one: MixedCandidate) -> None:
-    book.standing.attempt(general_plan(markets[one.options].ground, one.plan, options=one.options), one.plan)
+    book.standing.attempt(
+        general_plan(markets[one.options].ground, one.plan, options=one.options), one.plan
+    )
 
 
 def limits_between(first: float, last: float, *, rise: float) -> tuple[float, ...]:

@@ -25,8 +25,9 @@ class Equal:
     """Replicas that share the batch equally.
 
     Args:
-        market: its place on the bench, with some options. limit_s: by which they end. whole: what is known of shapes by then of any number
-            of replicas.
+        market: its place on the bench, with some options.
+        limit_s: by which they end.
+        whole: what is known of shapes by then of any number of replicas.
     """
 
     market: int
@@ -37,7 +38,9 @@ class Equal:
 
 
 def look_at_one_shape(standing: Standing, bench: Bench, market: Market, options: Options) -> None:
-    """Let plans of one shape wait: of each number of replicas that shares the batch equally the shapes that end first."""
+    """Let plans of one shape wait: of each number of replicas that shares the batch equally the
+    shapes that end first.
+    """
     if standing.ends():
         return
     limit = standing.best_s * WORTH if isfinite(standing.best_s) else LONGEST_STEP_S
@@ -45,13 +48,29 @@ def look_at_one_shape(standing: Standing, bench: Bench, market: Market, options:
     # Lanes of one stage that shard are grids of a pool.
     several = bool((shapes.sharded & (shapes.stages.sum(axis=1) > 1)).any())
     for sharded in (*((False,) if not shapes.sharded.all() else ()), *((True,) if several else ())):
-        _look_at_equal(standing, bench, market, options, market.values(whole_frame(market, sharded=sharded, alone=sharded), limit), place)
+        _look_at_equal(
+            standing,
+            bench,
+            market,
+            options,
+            market.values(whole_frame(market, sharded=sharded, alone=sharded), limit),
+            place,
+        )
 
 
-def _look_at_equal(standing: Standing, bench: Bench, market: Market, options: Options, whole: Values, place: int) -> None:
+def _look_at_equal(
+    standing: Standing, bench: Bench, market: Market, options: Options, whole: Values, place: int
+) -> None:
     limit = whole.limit_s
-    counts = [replicas for replicas in range(1, market.ground.most_replicas + 1) if market.batch % replicas == 0]
-    asked = [Equal(market=place, options=options, replicas=replicas, limit_s=limit, whole=whole) for replicas in counts]
+    counts = [
+        replicas
+        for replicas in range(1, market.ground.most_replicas + 1)
+        if market.batch % replicas == 0
+    ]
+    asked = [
+        Equal(market=place, options=options, replicas=replicas, limit_s=limit, whole=whole)
+        for replicas in counts
+    ]
     for found in bench.map(shapes_that_end, asked):
         for lanes, one in found:
             standing.wait(lanes, one, options)
@@ -61,9 +80,19 @@ def shapes_that_end(stock: Stock, asked: Equal) -> list[tuple[Lanes, MixedCandid
     """Lanes that do the batch by the limit, cut, of the shapes that fill most of the cluster."""
     market, replicas = stock.markets[asked.market], asked.replicas
     shapes = market.shapes
-    each = np.where(market.batch % (replicas * shapes.mbs) == 0, market.batch // (replicas * shapes.mbs), 0)
-    room = (each > 0) & (replicas * shapes.use <= market.devices).all(axis=1) & (asked.whole.microbatches >= each)
-    room &= (shapes.sharded == asked.whole.frame.sharded) & (shapes.least <= replicas) & (replicas <= shapes.most)
+    each = np.where(
+        market.batch % (replicas * shapes.mbs) == 0, market.batch // (replicas * shapes.mbs), 0
+    )
+    room = (
+        (each > 0)
+        & (replicas * shapes.use <= market.devices).all(axis=1)
+        & (asked.whole.microbatches >= each)
+    )
+    room &= (
+        (shapes.sharded == asked.whole.frame.sharded)
+        & (shapes.least <= replicas)
+        & (replicas <= shapes.most)
+    )
     which = np.flatnonzero(room)
     if not len(which):
         return []
@@ -74,5 +103,10 @@ def shapes_that_end(stock: Stock, asked: Equal) -> list[tuple[Lanes, MixedCandid
     which = which[np.argsort(-(shapes.use[which] @ weights_of(market)), kind="stable")[:SINGLE]]
     market.refine(values, which, above=each[which] - 1)
     ends = which[values.microbatches[which] == each[which]]
-    alone: list[Lanes] = [[(shape, replicas, microbatches)] for shape, microbatches in zip(ends.tolist(), each[ends].tolist(), strict=True)]
-    return [(lanes, candidate(market, lanes, asked.limit_s / LOOSE, asked.options)) for lanes in alone]
+    alone: list[Lanes] = [
+        [(shape, replicas, microbatches)]
+        for shape, microbatches in zip(ends.tolist(), each[ends].tolist(), strict=True)
+    ]
+    return [
+        (lanes, candidate(market, lanes, asked.limit_s / LOOSE, asked.options)) for lanes in alone
+    ]

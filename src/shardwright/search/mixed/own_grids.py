@@ -1,7 +1,9 @@
-"""Grids of a pool alone by how many of its nodes they use: fewer nodes take longer and are paid less.
+"""Grids of a pool alone by how many of its nodes they use: fewer nodes take longer and are paid
+less.
 
-A grid that uses `fewest` to `devices` devices ends no sooner than the bound of all of them, and pays for no fewer than `fewest`; so it
-costs no less than their product. Ranges whose product is below what is to be shown are split.
+A grid that uses `fewest` to `devices` devices ends no sooner than the bound of all of them, and
+pays for no fewer than `fewest`; so it costs no less than their product. Ranges whose product is
+below what is to be shown are split.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Range:
     """Grids on some numbers of a pool's devices.
 
     Args:
-        fewest, devices: that they use at least and at most. found: their best and their bound.
+        fewest, devices: that they use at least and at most.
+        found: their best and their bound.
     """
 
     pool: Pool
@@ -54,7 +57,9 @@ class OwnGrids:
     """The ranges of all pools.
 
     Args:
-        ranges: that make up the space. searched: all that were, in order. seconds, memory: of a search of one.
+        ranges: that make up the space.
+        searched: all that were, in order.
+        seconds, memory: of a search of one.
     """
 
     book: Book
@@ -76,10 +81,16 @@ class OwnGrids:
     def _most_nodes(self, pool: Pool) -> int:
         """Nodes that the budget pays for."""
         price = self.book.standing.problem.cluster.groups[pool.group].price * pool.node
-        return pool.nodes if not isfinite(self.book.budget) else min(pool.nodes, int(self.book.budget / price * (1 + 1e-12)))
+        return (
+            pool.nodes
+            if not isfinite(self.book.budget)
+            else min(pool.nodes, int(self.book.budget / price * (1 + 1e-12)))
+        )
 
     def _halves(self, pool: Pool) -> list[tuple[int, int]]:
-        """(fewest, most) devices of ranges of whole nodes, each of twice as many as the next. Of one node, where it is paid whole, any."""
+        """(fewest, most) devices of ranges of whole nodes, each of twice as many as the next. Of
+        one node, where it is paid whole, any.
+        """
         found, nodes = [], self._most_nodes(pool)
         while nodes > 1:
             found.append(((nodes // 2 + 1) * pool.node, nodes * pool.node))
@@ -105,14 +116,27 @@ class OwnGrids:
         found = self.engine.map(pool_alone, tasks, shared=self.book.standing.problem, done=done)
         for (pool, fewest, most), answer in zip(asked, found, strict=True):
             self.book.grid = "" if isinstance(answer, float) else print_grid(answer.grid)
-            one = Range(pool=pool, fewest=fewest, devices=most, found=placed(self.book.standing, pool, answer))
+            one = Range(
+                pool=pool,
+                fewest=fewest,
+                devices=most,
+                found=placed(self.book.standing, pool, answer),
+            )
             self.ranges.append(one)
             self.searched.append(one)
 
-    def refine(self, target: Callable[[float], float], clock: Limit, say: Callable[[str], None]) -> None:
-        """Split ranges as long as some may hold a grid below the target of its time, and there are not too many."""
+    def refine(
+        self, target: Callable[[float], float], clock: Limit, say: Callable[[str], None]
+    ) -> None:
+        """Split ranges as long as some may hold a grid below the target of its time, and there are
+        not too many.
+        """
         while len(self.searched) < MOST and not clock.passed():
-            weak = [one for one in self.ranges if _parts(one) and self.least(one) < target(one.found.lower_bound_s)]
+            weak = [
+                one
+                for one in self.ranges
+                if _parts(one) and self.least(one) < target(one.found.lower_bound_s)
+            ]
             if not weak:
                 return
             worst = min(weak, key=lambda one: self.least(one) / target(one.found.lower_bound_s))
@@ -121,14 +145,22 @@ class OwnGrids:
             self._search([(worst.pool, *part) for part in _parts(worst)], lambda _: None)
 
     def least(self, one: Range) -> float:
-        """Units that a grid of a range takes at least; inf = none fits, or none is paid by the budget."""
+        """Units that a grid of a range takes at least; inf = none fits, or none is paid by the
+        budget.
+        """
         used = [0] * len(self.book.tariff.sizes)
         used[one.pool.group] = one.fewest
-        return self.book.tariff.rate(used) * one.found.lower_bound_s if one.found.lower_bound_s < inf else inf
+        return (
+            self.book.tariff.rate(used) * one.found.lower_bound_s
+            if one.found.lower_bound_s < inf
+            else inf
+        )
 
     def bound(self, *, by: float = inf) -> float:
         """Units that a grid that ends by some seconds takes at least."""
-        return min((self.least(one) for one in self.ranges if one.found.lower_bound_s <= by), default=inf)
+        return min(
+            (self.least(one) for one in self.ranges if one.found.lower_bound_s <= by), default=inf
+        )
 
     @property
     def lower_bound_s(self) -> float:

@@ -1,4 +1,6 @@
-"""Where pipelines of mixed plans may be cut: a model's layers as some first ones, equal units, and some last ones."""
+"""Where pipelines of mixed plans may be cut: a model's layers as some first ones, equal units, and
+some last ones.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,14 @@ from shardwright.model.ir.graph import Model
 from shardwright.search.joint.chain import chain_of
 
 LAYER, BEFORE, AFTER = range(3)
-"""Parts of a stage: one of its units, what stands before the first unit of the model, what stands behind the last."""
+"""Parts of a stage: one of its units, what stands before the first unit of the model, what stands
+behind the last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """The layers of a chain: `first` ones that stand on the first stage, `units` of `period` layers that are alike, `last` ones that stand
-    on the last stage. Stages hold whole units, one or more.
+    """The layers of a chain: `first` ones that stand on the first stage, `units` of `period` layers
+    that are alike, `last` ones that stand on the last stage. Stages hold whole units, one or more.
     """
 
     first: int
@@ -37,19 +40,25 @@ class Pattern:
     def text(self) -> str:
         """What cuts there are, in words; empty = any."""
         said = [f"behind every {self.period} layers"] if self.period > 1 else []
-        said += [f"the first {self.first} on the first stage and never run again"] if self.first else []
+        said += (
+            [f"the first {self.first} on the first stage and never run again"] if self.first else []
+        )
         said += [f"the last {self.last} on the last one and never run again"] if self.last else []
         return ", ".join(said)
 
 
 @lru_cache(maxsize=64)
 def pattern_of(model: Model) -> Pattern:
-    """The pattern under which the least that an end of a pipeline must hold is least: of a few first dense layers before many with experts
-    those first ones, of layers in turns the turn. Of several the one of most units, then of the shortest ends.
+    """The pattern under which the least that an end of a pipeline must hold is least: of a few
+    first dense layers before many with experts those first ones, of layers in turns the turn. Of
+    several the one of most units, then of the shortest ends.
     """
     inner = chain_of(model).inner
     found = [one for period in range(1, len(inner) + 1) for one in _of_period(inner, period)]
-    return min(found, key=lambda one: (max(one.first, one.last) + one.period, -one.units, one.first + one.last))
+    return min(
+        found,
+        key=lambda one: (max(one.first, one.last) + one.period, -one.units, one.first + one.last),
+    )
 
 
 def _of_period(inner: IntArray, period: int) -> list[Pattern]:
@@ -60,7 +69,9 @@ def _of_period(inner: IntArray, period: int) -> list[Pattern]:
     while at + period <= total:
         run = sum(1 for _ in takewhile(bool, same[at:]))
         units = run // period + 1
-        found.append(Pattern(first=at, period=period, units=units, last=total - at - units * period))
+        found.append(
+            Pattern(first=at, period=period, units=units, last=total - at - units * period)
+        )
         at += run + 1
     return found
 
@@ -73,6 +84,10 @@ def parts_of(model: Model) -> IntArray:
     before = (*chain.before, *(block for layer in chain.layers[: pattern.first] for block in layer))
     after = (*(block for layer in chain.layers[end:] for block in layer), *chain.after)
     counts = np.zeros((3, len(model.blocks)), dtype=np.int64)
-    for part, some in ((LAYER, tuple(block for layer in units for block in layer)), (BEFORE, before), (AFTER, after)):
+    for part, some in (
+        (LAYER, tuple(block for layer in units for block in layer)),
+        (BEFORE, before),
+        (AFTER, after),
+    ):
         np.add.at(counts[part], list(some), 1)
     return counts

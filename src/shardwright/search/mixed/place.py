@@ -1,4 +1,6 @@
-"""A mixed plan written out in the general form: a lane a shape, its stages on the pools' devices, replicas of a stage side by side."""
+"""A mixed plan written out in the general form: a lane a shape, its stages on the pools' devices,
+replicas of a stage side by side.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ class MixedLane:
     """Replicas of one shape.
 
     Args:
-        rows: of the table, one a run. stages: of each run. sizes: units of layers of each stage. microbatches: that each replica does.
+        rows: of the table, one a run.
+        stages: of each run.
+        sizes: units of layers of each stage.
+        microbatches: that each replica does.
     """
 
     rows: tuple[int, ...]
@@ -38,7 +43,9 @@ class MixedLane:
 
     def stage_rows(self) -> tuple[int, ...]:
         """The row of each stage."""
-        return tuple(row for row, count in zip(self.rows, self.stages, strict=True) for _ in range(count))
+        return tuple(
+            row for row, count in zip(self.rows, self.stages, strict=True) for _ in range(count)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +61,8 @@ class MixedPlan:
 
 
 def pipelines_text(table: StageTable, plan: MixedPlan) -> str:
-    """The plan in a line: ``4 x (2 stages h100-sxm tp2 + 1 stage l40s tp4) mbs1 of 32 microbatches, layers 13 13 6``, a piece a lane.
+    """The plan in a line: ``4 x (2 stages h100-sxm tp2 + 1 stage l40s tp4) mbs1 of 32 microbatches,
+    layers 13 13 6``, a piece a lane.
 
     Where the members of a lane's runs have microbatches of unlike sizes, both are said: mbs2/1.
     """
@@ -63,12 +71,16 @@ def pipelines_text(table: StageTable, plan: MixedPlan) -> str:
         return f"{stages} stage{'s' if stages > 1 else ''} {table.text(row)}"
 
     def sizes(lane: MixedLane) -> str:
-        return "/".join(dict.fromkeys(str(int(table.mbs[row]) // table.mesh(row).dp) for row in lane.rows))
+        return "/".join(
+            dict.fromkeys(str(int(table.mbs[row]) // table.mesh(row).dp) for row in lane.rows)
+        )
 
     return "; ".join(
-        f"{lane.replicas} x ({' + '.join(run(row, stages) for row, stages in zip(lane.rows, lane.stages, strict=True))}) "
-        f"mbs{sizes(lane)} of {lane.microbatches} microbatch{'es' if lane.microbatches > 1 else ''}, "
-        f"layers {' '.join(map(str, table.pattern.layers(lane.sizes)))}"
+        f"{lane.replicas} x"
+        f" ({' + '.join(run(row, stages) for row, stages in zip(lane.rows, lane.stages, strict=True))})"
+        f" mbs{sizes(lane)} of {lane.microbatches}"
+        f" microbatch{'es' if lane.microbatches > 1 else ''}, layers"
+        f" {' '.join(map(str, table.pattern.layers(lane.sizes)))}"
         for lane in plan.lanes
     )
 
@@ -85,9 +97,20 @@ def devices_of(table: StageTable, plan: MixedPlan) -> list[int]:
 def frame_of(table: StageTable, plan: MixedPlan) -> Frame:
     """The least frame that a plan is in."""
     tp = min(int(table.tp[row]) for lane in plan.lanes for row in lane.rows)
-    nodes = sum(used / pool.node for used, pool in zip(devices_of(table, plan), table.pools, strict=True))
-    sharded, many = any(zero_of(table, lane) > 1 for lane in plan.lanes), (plan.replicas, plan.replicas)
-    return Frame(replicas=many, tp=tp, nodes=(nodes, nodes), sharded=sharded, alone=sharded and len(plan.lanes) == 1)
+    nodes = sum(
+        used / pool.node for used, pool in zip(devices_of(table, plan), table.pools, strict=True)
+    )
+    sharded, many = (
+        any(zero_of(table, lane) > 1 for lane in plan.lanes),
+        (plan.replicas, plan.replicas),
+    )
+    return Frame(
+        replicas=many,
+        tp=tp,
+        nodes=(nodes, nodes),
+        sharded=sharded,
+        alone=sharded and len(plan.lanes) == 1,
+    )
 
 
 def zero_of(table: StageTable, lane: MixedLane) -> int:
@@ -96,18 +119,33 @@ def zero_of(table: StageTable, lane: MixedLane) -> int:
 
 
 def sharers_of(table: StageTable, plan: MixedPlan) -> Sharers:
-    """Who shares states; of each lane's runs the one of the fewest members counts, so that what fits so fits whoever holds which layer.
-    Likewise of two lanes of one row that shard each for itself.
+    """Who shares states; of each lane's runs the one of the fewest members counts, so that what
+    fits so fits whoever holds which layer. Likewise of two lanes of one row that shard each for
+    itself.
     """
-    members = sum(lane.replicas * min(table.mesh(row).dp for row in lane.rows) for lane in plan.lanes)
-    some = [(row, lane.replicas) for lane in plan.lanes if zero_of(table, lane) > 1 for row in lane.rows]
-    lanes = tuple(sorted({row: min(many for other, many in some if other == row) for row, _ in some}.items()))
+    members = sum(
+        lane.replicas * min(table.mesh(row).dp for row in lane.rows) for lane in plan.lanes
+    )
+    some = [
+        (row, lane.replicas) for lane in plan.lanes if zero_of(table, lane) > 1 for row in lane.rows
+    ]
+    lanes = tuple(
+        sorted({row: min(many for other, many in some if other == row) for row, _ in some}.items())
+    )
     apart = bool(lanes) and len(plan.lanes) > 1
-    return Sharers(members=(members,) * len(table.meshes), replicas=plan.replicas, several=plan.replicas > 1, lanes=lanes, apart=apart)
+    return Sharers(
+        members=(members,) * len(table.meshes),
+        replicas=plan.replicas,
+        several=plan.replicas > 1,
+        lanes=lanes,
+        apart=apart,
+    )
 
 
 def general_plan(ground: Ground, plan: MixedPlan, *, options: Options = ()) -> Plan:
-    """The plan in the general form. Of each pool the stages of more devices come first, so that no group crosses a node."""
+    """The plan in the general form. Of each pool the stages of more devices come first, so that no
+    group crosses a node.
+    """
     problem, table, experts = ground.problem, ground.table, has_experts(ground.problem)
     redone = ground.redone(sharers_of(table, plan))
     bases = _bases(table, plan)
@@ -120,9 +158,23 @@ def general_plan(ground: Ground, plan: MixedPlan, *, options: Options = ()) -> P
             last = max(last, base + mesh.size * lane.replicas)
             grid = grid_of(problem, mesh, mbs=int(table.mbs[row]), replicas=lane.replicas)
             keeps = _keeps(redone, table.pattern, lane, place, row)
-            stages.append(Stage(items=chunks[place], base=base, placements=grid_placements(grid, experts=experts), keeps=keeps))
+            stages.append(
+                Stage(
+                    items=chunks[place],
+                    base=base,
+                    placements=grid_placements(grid, experts=experts),
+                    keeps=keeps,
+                )
+            )
         samples = lane.replicas * lane.microbatches * int(table.mbs[lane.rows[0]])
-        lanes.append(Lane(name=lane_name(number), samples=samples, microbatches=lane.microbatches, stages=tuple(stages)))
+        lanes.append(
+            Lane(
+                name=lane_name(number),
+                samples=samples,
+                microbatches=lane.microbatches,
+                stages=tuple(stages),
+            )
+        )
     return Plan(
         devices=last,
         lanes=tuple(lanes),
@@ -134,7 +186,11 @@ def general_plan(ground: Ground, plan: MixedPlan, *, options: Options = ()) -> P
 
 def _shards(table: StageTable, plan: MixedPlan) -> tuple[Shards, ...]:
     """ZeRO-1 over all lanes, and of each that shards more the rule of its own."""
-    found = [] if all(zero_of(table, lane) > 1 for lane in plan.lanes) else list(grid_shards(Grid(zero=1), experts=False))
+    found = (
+        []
+        if all(zero_of(table, lane) > 1 for lane in plan.lanes)
+        else list(grid_shards(Grid(zero=1), experts=False))
+    )
     for number, lane in enumerate(plan.lanes):
         if (zero := zero_of(table, lane)) > 1:
             (rule,) = grid_shards(Grid(zero=zero), experts=False)
@@ -150,7 +206,11 @@ def lane_name(number: int) -> str:
 def _bases(table: StageTable, plan: MixedPlan) -> dict[tuple[int, int], int]:
     """First device of each stage of each lane."""
     free = [pool.first for pool in table.pools]
-    places = [(number, place, row) for number, lane in enumerate(plan.lanes) for place, row in enumerate(lane.stage_rows())]
+    places = [
+        (number, place, row)
+        for number, lane in enumerate(plan.lanes)
+        for place, row in enumerate(lane.stage_rows())
+    ]
     found = {}
     for number, place, row in sorted(places, key=lambda one: -int(table.size[one[2]])):
         pool, size = table.pools[table.pool[row]], int(table.size[row])
@@ -161,27 +221,49 @@ def _bases(table: StageTable, plan: MixedPlan) -> dict[tuple[int, int], int]:
     return found
 
 
-def _keeps(redone: Redone, pattern: Pattern, lane: MixedLane, place: int, row: int) -> tuple[Keep, ...]:
+def _keeps(
+    redone: Redone, pattern: Pattern, lane: MixedLane, place: int, row: int
+) -> tuple[Keep, ...]:
     """What a stage recomputes: its first units of layers in full, the next selectively."""
     stages = len(lane.sizes)
     role = (FIRST if place == 0 else 0) + (LAST if place == stages - 1 else 0)
-    at, alone = (row, role, min(lane.microbatches, stages - place) - 1, lane.sizes[place]), row - len(redone.full)
+    at, alone = (
+        (row, role, min(lane.microbatches, stages - place) - 1, lane.sizes[place]),
+        row - len(redone.full),
+    )
     if alone >= 0:
         full, selective = int(redone.whole_full[alone]), int(redone.whole_selective[alone])
     else:
         full, selective = int(redone.full[at]), int(redone.selective[at])
     begin = 0 if place else pattern.first
     ranges = (
-        (begin + a * pattern.period, begin + b * pattern.period, what) for a, b, what in ((0, full, FULL), (full, full + selective, "core"))
+        (begin + a * pattern.period, begin + b * pattern.period, what)
+        for a, b, what in ((0, full, FULL), (full, full + selective, "core"))
     )
-    return tuple(Keep(blocks=(a, b - 1), how=How.RECOMPUTE, operators=(what,)) for a, b, what in ranges if a < b)
+    return tuple(
+        Keep(blocks=(a, b - 1), how=How.RECOMPUTE, operators=(what,))
+        for a, b, what in ranges
+        if a < b
+    )
 
 
 def moved(plan: Plan, problem: Problem, pool: Pool) -> Plan:
     """A plan of a pool alone on the devices that the pool has in the cluster."""
-    lanes = tuple(replace(lane, stages=tuple(replace(stage, base=stage.base + pool.first) for stage in lane.stages)) for lane in plan.lanes)
+    lanes = tuple(
+        replace(
+            lane,
+            stages=tuple(replace(stage, base=stage.base + pool.first) for stage in lane.stages),
+        )
+        for lane in plan.lanes
+    )
     orders = tuple(
-        order if isinstance(order, Named) else replace(order, rows=tuple((device + pool.first, row) for device, row in order.rows))
+        (
+            order
+            if isinstance(order, Named)
+            else replace(
+                order, rows=tuple((device + pool.first, row) for device, row in order.rows)
+            )
+        )
         for order in plan.orders
     )
     assert pool.first + plan.devices <= problem.cluster.num_devices

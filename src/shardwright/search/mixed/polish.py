@@ -1,4 +1,6 @@
-"""Small changes to the best mixed plans, kept where their step is shorter: a layer to the next stage, microbatches to another lane."""
+"""Small changes to the best mixed plans, kept where their step is shorter: a layer to the next
+stage, microbatches to another lane.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,24 @@ FEW = 4
 
 
 def polish(standing: Standing, bench: Bench, grounds: Mapping[Options, Ground]) -> None:
-    """Change each of the best plans step by step; a change that helps it is kept, until none does or TRIES are spent."""
+    """Change each of the best plans step by step; a change that helps it is kept, until none does
+    or TRIES are spent.
+    """
     for seconds, _, plan, options in sorted(standing.ranked)[:BEST]:
         climb(standing, bench, grounds[options], seconds, plan, options)
 
 
-def climb(standing: Standing, bench: Bench, ground: Ground, seconds: float, plan: MixedPlan, options: Options) -> None:
-    """Change one plan step by step. Of changes that are under way when one helps, the others are still of the plan before it."""
+def climb(
+    standing: Standing,
+    bench: Bench,
+    ground: Ground,
+    seconds: float,
+    plan: MixedPlan,
+    options: Options,
+) -> None:
+    """Change one plan step by step. Of changes that are under way when one helps, the others are
+    still of the plan before it.
+    """
     place, begun, tries = bench.place_of(ground), deque[MixedPlan](), 0
     others = neighbours(ground, plan)
 
@@ -46,7 +59,9 @@ def climb(standing: Standing, bench: Bench, ground: Ground, seconds: float, plan
 
     for step in bench.flow(simulated_there, ask, size=AT_ONCE, more=TRIES):
         other = begun.popleft()
-        found = standing.take(other, options, step, partial(general_plan, ground, other, options=options))
+        found = standing.take(
+            other, options, step, partial(general_plan, ground, other, options=options)
+        )
         if found < seconds:
             seconds, others = found, neighbours(ground, other)
 
@@ -54,21 +69,33 @@ def climb(standing: Standing, bench: Bench, ground: Ground, seconds: float, plan
 def neighbours(ground: Ground, plan: MixedPlan) -> Iterator[MixedPlan]:
     """Plans that differ by one layer of one lane's cut, or by a few microbatches of two lanes."""
     for number, lane in enumerate(plan.lanes):
-        for give, take in ((i, j) for i in range(len(lane.sizes)) for j in (i - 1, i + 1) if 0 <= j < len(lane.sizes)):
+        for give, take in (
+            (i, j)
+            for i in range(len(lane.sizes))
+            for j in (i - 1, i + 1)
+            if 0 <= j < len(lane.sizes)
+        ):
             if lane.sizes[give] > 1:
                 sizes = list(lane.sizes)
                 sizes[give], sizes[take] = sizes[give] - 1, sizes[take] + 1
                 yield _with(plan, {number: replace(lane, sizes=tuple(sizes))})
     for one, other in permutations(range(len(plan.lanes)), 2):
-        units = [plan.lanes[n].replicas * int(ground.table.mbs[plan.lanes[n].rows[0]]) for n in (one, other)]
+        units = [
+            plan.lanes[n].replicas * int(ground.table.mbs[plan.lanes[n].rows[0]])
+            for n in (one, other)
+        ]
         less, more = (lcm(*units) // unit for unit in units)
         if max(less, more) <= FEW and plan.lanes[one].microbatches > less:
             changed = {
                 one: replace(plan.lanes[one], microbatches=plan.lanes[one].microbatches - less),
-                other: replace(plan.lanes[other], microbatches=plan.lanes[other].microbatches + more),
+                other: replace(
+                    plan.lanes[other], microbatches=plan.lanes[other].microbatches + more
+                ),
             }
             yield _with(plan, changed)
 
 
 def _with(plan: MixedPlan, changed: dict[int, MixedLane]) -> MixedPlan:
-    return replace(plan, lanes=tuple(changed.get(number, lane) for number, lane in enumerate(plan.lanes)))
+    return replace(
+        plan, lanes=tuple(changed.get(number, lane) for number, lane in enumerate(plan.lanes))
+    )

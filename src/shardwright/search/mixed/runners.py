@@ -12,8 +12,12 @@ from shardwright.search.mixed.place import MixedPlan, general_plan, pipelines_te
 from shardwright.search.mixed.terms import Ground
 
 
-def runners_of(standing: Standing, grounds: Mapping[Options, Ground], *, top: int) -> tuple[Runner, ...]:
-    """Up to `top` next best plans, the fastest first; those that differ from a faster one by their cut or shares alone are left out."""
+def runners_of(
+    standing: Standing, grounds: Mapping[Options, Ground], *, top: int
+) -> tuple[Runner, ...]:
+    """Up to `top` next best plans, the fastest first; those that differ from a faster one by their
+    cut or shares alone are left out.
+    """
     seen = {composition(standing.mixed)} if standing.mixed is not None else set()
     found: list[Runner] = []
     for seconds, _, plan, options in sorted(standing.ranked, key=lambda one: one[:2]):
@@ -24,12 +28,20 @@ def runners_of(standing: Standing, grounds: Mapping[Options, Ground], *, top: in
         seen.add(composition(plan))
         ground = grounds[options]
         words = pipelines_text(ground.table, plan)
-        found.append(Runner(pipelines=words, step_time_s=seconds, plan=general_plan(ground, plan, options=options)))
+        found.append(
+            Runner(
+                pipelines=words,
+                step_time_s=seconds,
+                plan=general_plan(ground, plan, options=options),
+            )
+        )
     return tuple(found)
 
 
 def simulate_behind(standing: Standing, markets: Mapping[Options, Market], *, top: int) -> None:
-    """Simulate plans that cannot be the best, those that leave the least first, where fewer than `top` compositions are known."""
+    """Simulate plans that cannot be the best, those that leave the least first, where fewer than
+    `top` compositions are known.
+    """
     seen = {composition(plan) for _, _, plan, _ in standing.ranked}
     tries = 2 * top
     for one in sorted(standing.behind, key=lambda one: one.seconds):
@@ -40,7 +52,9 @@ def simulate_behind(standing: Standing, markets: Mapping[Options, Market], *, to
             standing.bounded -= 1
             standing.looked_at -= 1
             tries -= 1
-            standing.attempt(general_plan(markets[one.options].ground, one.plan, options=one.options), one.plan)
+            standing.attempt(
+                general_plan(markets[one.options].ground, one.plan, options=one.options), one.plan
+            )
 
 
 def composition(plan: MixedPlan) -> frozenset[tuple[tuple[int, ...], tuple[int, ...], int]]:

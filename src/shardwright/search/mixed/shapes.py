@@ -18,9 +18,14 @@ class Shapes:
     """Pipelines; s = shape.
 
     Args:
-        rows: (s, 2) row of the stages of each run. stages: (s, 2) how many. mbs: (s,) samples of a microbatch. use: (s, pools) devices of
-            a replica. nodes: (s,) nodes that these fill. tp: (s,) the smaller of the runs' degrees. sharded: (s,) its lane shards
-            gradients or parameters among its replicas; least, most: (s,) replicas of the lane.
+        rows: (s, 2) row of the stages of each run.
+        stages: (s, 2) how many.
+        mbs: (s,) samples of a microbatch.
+        use: (s, pools) devices of a replica.
+        nodes: (s,) nodes that these fill.
+        tp: (s,) the smaller of the runs' degrees.
+        sharded: (s,) its lane shards gradients or parameters among its replicas;
+        least, most: (s,) replicas of the lane.
     """
 
     rows: IntArray
@@ -38,13 +43,17 @@ class Shapes:
 
     def take(self, which: IntArray) -> Shapes:
         """Some of them."""
-        return Shapes(**{name: np.ascontiguousarray(getattr(self, name)[which]) for name in Shapes.__slots__})
+        return Shapes(
+            **{name: np.ascontiguousarray(getattr(self, name)[which]) for name in Shapes.__slots__}
+        )
 
 
 def shapes_of(table: StageTable) -> Shapes:
-    """Every shape: one run, or two of different pool or mesh in either order, of as many stages as there are layers at most.
+    """Every shape: one run, or two of different pool or mesh in either order, of as many stages as
+    there are layers at most.
 
-    Lanes that shard have rows of their own for one stage: pipelines of them have two stages or more.
+    Lanes that shard have rows of their own for one stage: pipelines of them have two stages or
+    more.
     """
     most = min(MOST_STAGES, table.layers)
     rows, stages = [], []
@@ -59,7 +68,9 @@ def shapes_of(table: StageTable) -> Shapes:
         stages.append(np.stack([single, np.zeros(len(single), dtype=np.int64)], axis=1))
         for other in range(table.several if one < table.several else 0):
             if other != one and all(column[one] == column[other] for column in alike):
-                pair = np.stack(np.meshgrid(lengths, lengths, indexing="ij"), axis=-1).reshape(-1, 2)
+                pair = np.stack(np.meshgrid(lengths, lengths, indexing="ij"), axis=-1).reshape(
+                    -1, 2
+                )
                 pair = pair[pair.sum(axis=1) <= most]
                 rows.append(np.tile([one, other], (len(pair), 1)))
                 stages.append(pair)
@@ -67,7 +78,9 @@ def shapes_of(table: StageTable) -> Shapes:
     use = np.zeros((len(both), len(table.pools)), dtype=np.int64)
     tp, size = (np.where(both >= 0, column[both], 0) for column in (table.tp, table.size))
     for run in range(2):
-        np.add.at(use, (np.arange(len(both)), table.pool[both[:, run]]), count[:, run] * size[:, run])
+        np.add.at(
+            use, (np.arange(len(both)), table.pool[both[:, run]]), count[:, run] * size[:, run]
+        )
     fits = (use <= [pool.devices for pool in table.pools]).all(axis=1)
     both, count, use, tp = both[fits], count[fits], use[fits], tp[fits]
     return Shapes(
@@ -84,7 +97,9 @@ def shapes_of(table: StageTable) -> Shapes:
 
 
 def alike_use(shapes: Shapes) -> tuple[IntArray, IntArray]:
-    """The number of each shape among those that use as many devices of every pool, and one shape of each."""
+    """The number of each shape among those that use as many devices of every pool, and one shape of
+    each.
+    """
     keys = shapes.use @ np.cumprod([1, *(shapes.use.max(axis=0)[:-1] + 1)])
     some, place = np.unique(keys, return_inverse=True)
     first = np.zeros(len(some), dtype=np.int64)

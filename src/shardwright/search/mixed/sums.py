@@ -1,6 +1,8 @@
-"""Gradient sums and gathers of stages of mixed plans, by how many members there are at least and how many share a node at most.
+"""Gradient sums and gathers of stages of mixed plans, by how many members there are at least and
+how many share a node at most.
 
-Dense parameters are summed by all data-parallel members of all replicas, those of an expert by one device of each replica.
+Dense parameters are summed by all data-parallel members of all replicas, those of an expert by one
+device of each replica.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ class Sums:
     """Seconds of a gather and of a gradient sum of one of each part.
 
     Args:
-        strides: that members stand apart, ascending. dense: (2, pairs, strides, members, parts), from one member on. experts: the same of
-            the holders of experts, one a replica; of models without experts nothing.
+        strides: that members stand apart, ascending.
+        dense: (2, pairs, strides, members, parts), from one member on.
+        experts: the same of the holders of experts, one a replica; of models without experts
+            nothing.
         dp: (pairs,) members of a replica.
     """
 
@@ -44,7 +48,9 @@ class Sums:
         dp = np.array([mesh.dp for _, mesh in table.meshes], dtype=np.int64)
         strides = tuple(sorted({one for _, mesh in table.meshes for one in (mesh.tp, mesh.size)}))
         of_pairs = range(len(table.meshes))
-        dense = [_dense(problem, table, pair, strides, replicas * int(dp.max())) for pair in of_pairs]
+        dense = [
+            _dense(problem, table, pair, strides, replicas * int(dp.max())) for pair in of_pairs
+        ]
         copied = of_pairs if table.experts.any() else ()
         experts = [_experts(problem, table, pair, strides, replicas) for pair in copied]
         return Sums(
@@ -56,18 +62,33 @@ class Sums:
         )
 
     def members(self, frame: Frame, rows: BoolArray) -> tuple[IntArray, IntArray]:
-        """(pairs,) least and most members of plans of a frame that have a stage of the pair, whose other stages are of some rows."""
+        """(pairs,) least and most members of plans of a frame that have a stage of the pair, whose
+        other stages are of some rows.
+        """
         some = self.dp[self.table.pairs[rows]]
         low, high = (count - 1 for count in frame.replicas)
         return self.dp + low * some.min(initial=self.dp.max()), self.dp + high * some.max(initial=1)
 
     def least(self, frame: Frame, rows: BoolArray) -> FloatArray:
-        """(2, pairs, parts) seconds at least in plans of a frame whose stages are of some rows; members may stand as near as any's."""
+        """(2, pairs, parts) seconds at least in plans of a frame whose stages are of some rows;
+        members may stand as near as any's.
+        """
         low, high = self.members(frame, rows)
-        tp, size = (self._stride(column[rows].min(initial=column.max())) for column in (self.table.tp, self.table.size))
-        found = np.stack([self.dense[:, pair, tp, low[pair] - 1 : high[pair]].min(axis=1) for pair in range(len(low))], axis=1)
+        tp, size = (
+            self._stride(column[rows].min(initial=column.max()))
+            for column in (self.table.tp, self.table.size)
+        )
+        found = np.stack(
+            [
+                self.dense[:, pair, tp, low[pair] - 1 : high[pair]].min(axis=1)
+                for pair in range(len(low))
+            ],
+            axis=1,
+        )
         if self.experts.size:
-            found = found + self.experts[:, :, size, frame.replicas[0] - 1 : frame.replicas[1]].min(axis=2)
+            found = found + self.experts[:, :, size, frame.replicas[0] - 1 : frame.replicas[1]].min(
+                axis=2
+            )
         return np.asarray(found)
 
     def of_row(self, row: int, *, members: int, replicas: int) -> FloatArray:
@@ -82,29 +103,57 @@ class Sums:
         return self.strides.index(int(devices))
 
 
-def _dense(problem: Problem, table: StageTable, pair: int, strides: tuple[int, ...], most: int) -> FloatArray:
+def _dense(
+    problem: Problem, table: StageTable, pair: int, strides: tuple[int, ...], most: int
+) -> FloatArray:
     """(2, strides, members, parts) of all parameters but those of experts."""
     members = np.arange(1, most + 1, dtype=np.int64)
     tp = np.full(most, table.meshes[pair][1].tp)
-    rows = [stage_rows(tp, np.ones_like(tp), sp=True, dp=members, stride=stride) for stride in strides]
-    return np.stack([_priced(problem, table, pair, some, members, parts=("dense",)) for some in rows], axis=1)
+    rows = [
+        stage_rows(tp, np.ones_like(tp), sp=True, dp=members, stride=stride) for stride in strides
+    ]
+    return np.stack(
+        [_priced(problem, table, pair, some, members, parts=("dense",)) for some in rows], axis=1
+    )
 
 
-def _experts(problem: Problem, table: StageTable, pair: int, strides: tuple[int, ...], most: int) -> FloatArray:
+def _experts(
+    problem: Problem, table: StageTable, pair: int, strides: tuple[int, ...], most: int
+) -> FloatArray:
     """(2, strides, replicas, parts) of the parameters of experts."""
     mesh, replicas = table.meshes[pair][1], np.arange(1, most + 1, dtype=np.int64)
     ones = np.ones_like(replicas)
-    rows = stage_rows(mesh.tp * ones, ones, sp=True, dp=mesh.dp * replicas, ep=mesh.ep, stride=mesh.tp)
+    rows = stage_rows(
+        mesh.tp * ones, ones, sp=True, dp=mesh.dp * replicas, ep=mesh.ep, stride=mesh.tp
+    )
     along = [((ones, ones), (replicas, stride * ones)) for stride in strides]
-    return np.stack([_priced(problem, table, pair, rows, mesh.dp * replicas, parts=("experts",), copies=one) for one in along], axis=1)
+    return np.stack(
+        [
+            _priced(problem, table, pair, rows, mesh.dp * replicas, parts=("experts",), copies=one)
+            for one in along
+        ],
+        axis=1,
+    )
 
 
 def _priced(
-    problem: Problem, table: StageTable, pair: int, rows: Rows, shard: IntArray, *, parts: tuple[str, ...], copies: Axes | None = None
+    problem: Problem,
+    table: StageTable,
+    pair: int,
+    rows: Rows,
+    shard: IntArray,
+    *,
+    parts: tuple[str, ...],
+    copies: Axes | None = None,
 ) -> FloatArray:
     """(2, rows, parts of the model) seconds of gathers and gradient sums."""
     pool, mesh = table.meshes[pair]
-    own = filled(group_problem(problem, table.pools[pool].group), by=mesh.size if "experts" in parts else mesh.tp)
+    own = filled(
+        group_problem(problem, table.pools[pool].group),
+        by=mesh.size if "experts" in parts else mesh.tp,
+    )
     counts = parts_of(problem.model)
     found = sums_table(own, rows, shard, parts=parts, copies=copies)
-    return np.stack([np.einsum("pb,bn->np", counts, seconds) for seconds in (found.gather, found.reduce)])
+    return np.stack(
+        [np.einsum("pb,bn->np", counts, seconds) for seconds in (found.gather, found.reduce)]
+    )

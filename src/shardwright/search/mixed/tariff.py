@@ -27,8 +27,9 @@ class Tariff:
     """Units that a plan takes a second.
 
     Args:
-        unit: usd or joules. rates: (pools,) of a device in a second. sizes: (pools,) devices that are taken together: nodes are rented
-            whole.
+        unit: usd or joules.
+        rates: (pools,) of a device in a second.
+        sizes: (pools,) devices that are taken together: nodes are rented whole.
     """
 
     unit: str
@@ -40,7 +41,8 @@ class Tariff:
         return float(self.rates @ (-(-np.array(used) // self.sizes) * self.sizes))
 
     def whole(self, rate: float, packs: Sequence[int]) -> float:
-        """The least rate of any whole numbers of nodes that is no smaller; the rate itself where there are too many such numbers.
+        """The least rate of any whole numbers of nodes that is no smaller; the rate itself where
+        there are too many such numbers.
 
         Args:
             packs: (pools,) nodes, or devices where they are taken one by one.
@@ -72,7 +74,8 @@ def tariff_of(cluster: Cluster, pools: tuple[Pool, ...], objective: str) -> Tari
         for pool, limit in zip(pools, watts, strict=True):
             if not limit:
                 raise UsageError(
-                    f"the power of {pool.name} is not known", hint="--objective cost, with prices behind the devices: :8/2.5usd"
+                    f"the power of {pool.name} is not known",
+                    hint="--objective cost, with prices behind the devices: :8/2.5usd",
                 )
         return Tariff(unit="joules", rates=np.array(watts), sizes=np.ones_like(sizes))
     prices = [cluster.groups[pool.group].price for pool in pools]
@@ -85,10 +88,23 @@ def tariff_of(cluster: Cluster, pools: tuple[Pool, ...], objective: str) -> Tari
 def _no_price(cluster: Cluster, pool: Pool) -> UsageError:
     group = cluster.groups[pool.group]
     known, instance = list_price(group.kind), find_instance(group.kind.name)
-    name, count = (instance.name, group.count) if instance is not None else (pool.name, pool.devices)
-    rented = "" if group.kind.accelerator.name not in NOT_RENTED else " (no cloud lists a price of it in dollars)"
-    dollars, of = (f"{known.usd_per_hour:.4g}", f" ({known.of} asks that)") if known is not None else ("2.5", rented)
+    name, count = (
+        (instance.name, group.count) if instance is not None else (pool.name, pool.devices)
+    )
+    rented = (
+        ""
+        if group.kind.accelerator.name not in NOT_RENTED
+        else " (no cloud lists a price of it in dollars)"
+    )
+    dollars, of = (
+        (f"{known.usd_per_hour:.4g}", f" ({known.of} asks that)")
+        if known is not None
+        else ("2.5", rented)
+    )
     return UsageError(
         f"the cluster states no price of {pool.name}",
-        hint=f"dollars of a device and hour behind it: {name}:{count}/{dollars}usd{of}; or {GIVE_A_PRICE}",
+        hint=(
+            f"dollars of a device and hour behind it: {name}:{count}/{dollars}usd{of}; or"
+            f" {GIVE_A_PRICE}"
+        ),
     )

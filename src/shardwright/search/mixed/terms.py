@@ -27,14 +27,21 @@ from shardwright.search.mixed.tables import StageTable, stage_table
 
 
 class Terms(NamedTuple):
-    """What a stage takes inside a frame at least. r = row, p = part, f = microbatches in flight less one, n = layers; s = row of several
-    stages.
+    """What a stage takes inside a frame at least. r = row, p = part, f = microbatches in flight
+    less one, n = layers; s = row of several stages.
 
-    seconds: (r, p, 2). extra: (s, roles, f, n) seconds that recompute adds to a backward so that the stage fits; inf = it does not.
+    seconds: (r, p, 2).
+    extra: (s, roles, f, n) seconds that recompute adds to a backward so that the stage fits; inf =
+        it does not.
     fits: (s, roles, f) layers with which it does, at most (`layers_that_fit`).
-    whole: (r less s,) the same of the only stage of a pipeline. send: (s, s, 2). gather, reduce, update: (r, p) seconds of one of each
-    part. layers: units of them in the model. blocks: (p,) of one of each part. blocking: sends hold up their sender. gathers_first:
-    parameters are gathered at the step's start. reduces_last: gradients wait for the last backward.
+    whole: (r less s,) the same of the only stage of a pipeline.
+    send: (s, s, 2).
+    gather, reduce, update: (r, p) seconds of one of each part.
+    layers: units of them in the model.
+    blocks: (p,) of one of each part.
+    blocking: sends hold up their sender.
+    gathers_first: parameters are gathered at the step's start.
+    reduces_last: gradients wait for the last backward.
     """
 
     seconds: FloatArray
@@ -57,7 +64,8 @@ class Ground:
     """All that frames are priced from.
 
     Args:
-        sums: of gradients, and gathers. kept: recompute by who shares states, as it was asked for.
+        sums: of gradients, and gathers.
+        kept: recompute by who shares states, as it was asked for.
     """
 
     problem: Problem
@@ -74,7 +82,9 @@ class Ground:
         near = replace(problem, cluster=in_one_zone(problem.cluster))
         sums = Sums.of(near, table, replicas=_most_replicas(problem, table))
         send = send_table(problem, table)[: table.several, : table.several]
-        return Ground(problem=problem, table=table, send=np.where(np.isfinite(send), send, 0.0), sums=sums)
+        return Ground(
+            problem=problem, table=table, send=np.where(np.isfinite(send), send, 0.0), sums=sums
+        )
 
     @cached_property
     def parties(self) -> Parties:
@@ -105,7 +115,10 @@ class Ground:
     def alive(self) -> BoolArray:
         """(rows,) those under which a stage of one layer fits in some plan."""
         all_rows = np.ones(len(self.table), dtype=np.bool_)
-        frames = (Frame(replicas=(many, many), tp=1, nodes=(0.0, self.nodes)) for many in (1, self.most_replicas))
+        frames = (
+            Frame(replicas=(many, many), tp=1, nodes=(0.0, self.nodes))
+            for many in (1, self.most_replicas)
+        )
         found = [self.redone(self._sharers(frame, all_rows)) for frame in frames]
         several = np.isfinite([one.seconds[:, :, 0, 1] for one in found]).any(axis=(0, 2))
         return np.concatenate([several, np.isfinite([one.whole for one in found]).any(axis=0)])
@@ -119,19 +132,24 @@ class Ground:
     def _sharers(self, frame: Frame, rows: BoolArray) -> Sharers:
         """Who shares states at most in plans of a frame whose stages are of some rows."""
         most = self.sums.members(frame, rows)[1]
-        return Sharers(members=tuple(most.tolist()), replicas=frame.replicas[1], several=frame.replicas[0] > 1)
+        return Sharers(
+            members=tuple(most.tolist()), replicas=frame.replicas[1], several=frame.replicas[0] > 1
+        )
 
     def jitter(self, frame: Frame) -> float:
         """Factor on the step of a plan of the frame at least, less what clocks round."""
         return jitter_of_nodes(self.problem, frame.nodes[0]) * (1 - 1e-6)
 
     def rows(self, frame: Frame) -> BoolArray:
-        """(rows,) those that stages of the frame may have: of lanes that shard, where the frame has any and enough replicas; all of them,
-        where there is one lane.
+        """(rows,) those that stages of the frame may have: of lanes that shard, where the frame has
+        any and enough replicas; all of them, where there is one lane.
         """
         table, (low, high) = self.table, frame.replicas
         shards = table.sharded & frame.sharded & (table.least <= high)
-        return np.asarray((table.tp >= frame.tp) & (shards & (table.most >= low) if frame.alone else shards | (table.zero == PLAIN)))
+        return np.asarray(
+            (table.tp >= frame.tp)
+            & (shards & (table.most >= low) if frame.alone else shards | (table.zero == PLAIN))
+        )
 
     def terms(self, frame: Frame) -> Terms:
         """What stages of the frame take at least."""
@@ -141,11 +159,15 @@ class Ground:
             gather, reduce = table.own_sums
         elif frame.sharded:
             own = table.own_sums + self.parties.beside(frame, rows)
-            gather, reduce = np.where(table.sharded[:, None], own, self.parties.least(frame, rows)[:, table.pairs])
+            gather, reduce = np.where(
+                table.sharded[:, None], own, self.parties.least(frame, rows)[:, table.pairs]
+            )
         else:
             least = self.sums.least(frame, rows)
             if frame.sole is not None:
-                least = np.maximum(least, self.shared.least(rows, self.sums.members(frame, rows)[0], frame.sole))
+                least = np.maximum(
+                    least, self.shared.least(rows, self.sums.members(frame, rows)[0], frame.sole)
+                )
             gather, reduce = least[:, table.pairs]
         sharers = self._sharers(frame, rows)
         redone = self.redone(sharers)
@@ -170,7 +192,9 @@ class Ground:
 
 
 def layers_that_fit(extra: FloatArray) -> IntArray:
-    """(s, roles, f) layers of a stage at most, from what recompute adds to its backward: `Terms.extra`."""
+    """(s, roles, f) layers of a stage at most, from what recompute adds to its backward:
+    `Terms.extra`.
+    """
     return np.asarray(np.isfinite(extra[..., 1:]).sum(axis=-1))
 
 
@@ -183,9 +207,15 @@ def _updates(problem: Problem, table: StageTable, sharers: Sharers) -> FloatArra
     update = np.zeros_like(table.elements)
     for pair, (pool, mesh) in enumerate(table.meshes):
         facts = table.facts[pool]
-        passes = float(gradient_pass_bytes(problem, np.array([1 + (sharers.several or mesh.dp > 1)]))[0])
-        dense = table.elements[pair] * ((facts.update_bytes / sharers.members[pair] + passes) / facts.bandwidth)
-        update[pair] = dense + table.experts[pair] * ((facts.update_bytes / sharers.replicas + passes) / facts.bandwidth)
+        passes = float(
+            gradient_pass_bytes(problem, np.array([1 + (sharers.several or mesh.dp > 1)]))[0]
+        )
+        dense = table.elements[pair] * (
+            (facts.update_bytes / sharers.members[pair] + passes) / facts.bandwidth
+        )
+        update[pair] = dense + table.experts[pair] * (
+            (facts.update_bytes / sharers.replicas + passes) / facts.bandwidth
+        )
     if table.tied:
         update[:, [BEFORE, AFTER]] = 0.0
     result: FloatArray = update[table.pairs]
@@ -193,7 +223,9 @@ def _updates(problem: Problem, table: StageTable, sharers: Sharers) -> FloatArra
 
 
 def first_frames(ground: Ground) -> tuple[Frame, ...]:
-    """The frames of all plans in which no lane shards, of others with several lanes, and with one; what has no rows is left out."""
+    """The frames of all plans in which no lane shards, of others with several lanes, and with one;
+    what has no rows is left out.
+    """
     whole = Frame(replicas=(1, ground.most_replicas), tp=ground.least_tp, nodes=(0.0, ground.nodes))
     shards = ground.table.sharded
     others = (replace(whole, sharded=True), replace(whole, sharded=True, alone=True))
@@ -201,10 +233,12 @@ def first_frames(ground: Ground) -> tuple[Frame, ...]:
 
 
 def split(ground: Ground, frame: Frame) -> tuple[Frame, ...]:
-    """The frame in two, by filled nodes and then by replicas, at edges that are the same in every cluster; where it lies between two, by
-    the classes of pools that alone hold some layer; () where these are known, too.
+    """The frame in two, by filled nodes and then by replicas, at edges that are the same in every
+    cluster; where it lies between two, by the classes of pools that alone hold some layer; () where
+    these are known, too.
 
-    So a plan lies in the same smallest frame whatever other nodes there are, and no bound rises where some are added.
+    So a plan lies in the same smallest frame whatever other nodes there are, and no bound rises
+    where some are added.
     """
     low, high = frame.nodes
     inside = [edge for edge in _node_edges(high) if low < edge < high]
@@ -223,7 +257,9 @@ def split(ground: Ground, frame: Frame) -> tuple[Frame, ...]:
 
 def _node_edges(most: float) -> list[float]:
     """To as many digits as plan files keep."""
-    return [float(f"{2 ** (quarter / 4):.5g}") for quarter in range(1 + int(4 * log2(max(most, 1.0))))]
+    return [
+        float(f"{2 ** (quarter / 4):.5g}") for quarter in range(1 + int(4 * log2(max(most, 1.0))))
+    ]
 
 
 def replica_edges(most: int) -> list[int]:

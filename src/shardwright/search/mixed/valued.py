@@ -1,4 +1,6 @@
-"""Search of the pipelines of a cluster for cost, energy or a front of time and cost, or for time within a budget."""
+"""Search of the pipelines of a cluster for cost, energy or a front of time and cost, or for time
+within a budget.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ Progress = Callable[[str, int, int], None]
 TOLERANCE = 0.03
 """Gap that is good enough."""
 RISE, FINER = 1.15, 1.03
-"""Times a limit at which compositions are looked for that the next is, from the fastest to the cheapest; and near the best."""
+"""Times a limit at which compositions are looked for that the next is, from the fastest to the
+cheapest; and near the best."""
 FAST = 2
 """Rounds of the search for time that a front begins with."""
 NEAR = 4
@@ -51,8 +54,10 @@ class GoalSearch:
     """What all parts of a search share.
 
     Args:
-        markets: of each set of options; none where the model's pipelines are not searched. own: grids of each pool. known: of the frames
-            of each market, for the bound. say: tells what is done.
+        markets: of each set of options; none where the model's pipelines are not searched.
+        own: grids of each pool.
+        known: of the frames of each market, for the bound.
+        say: tells what is done.
     """
 
     goal: Goal
@@ -93,15 +98,17 @@ def find_valued(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> MixedAnswer:
-    """The best plan found for a goal among the pipelines of a cluster's pools and each pool's own grids, with a bound; a cluster of one
-    kind is one pool. Models whose pipelines are not searched (`tables.why_alone`) have the grids alone.
+    """The best plan found for a goal among the pipelines of a cluster's pools and each pool's own
+    grids, with a bound; a cluster of one kind is one pool. Models whose pipelines are not searched
+    (`tables.why_alone`) have the grids alone.
 
     Args:
         choices, tolerance, time_limit_s, stops, memory, engine: as of `find.find_mixed`.
 
     Raises:
-        UsageError: as `find_mixed`; or a price, or a power limit, is missing. InfeasibleError: nothing fits, or nothing within the budget.
-        OutOfTimeError: long past the limit there is no plan yet.
+        UsageError: as `find_mixed`; or a price, or a power limit, is missing. InfeasibleError:
+        nothing fits, or nothing within the budget. OutOfTimeError: long past the limit there is no
+        plan yet.
     """
     begun = time.monotonic()
 
@@ -112,7 +119,15 @@ def find_valued(
         if progress is not None:
             progress(text, done, total)
 
-    own = _own_grids(problem, goal, choices or Choices(), engine or Serial(), seconds=ALONE * time_limit_s, stops=stops, memory=memory)
+    own = _own_grids(
+        problem,
+        goal,
+        choices or Choices(),
+        engine or Serial(),
+        seconds=ALONE * time_limit_s,
+        stops=stops,
+        memory=memory,
+    )
     own.begin(pools_of(problem.cluster), lambda count: say("plan each kind of device alone", count))
     search = _search(own, goal, tolerance, say, searched=not why_alone(problem))
     standing = own.book.standing
@@ -130,14 +145,23 @@ def find_valued(
         plan=best.plan,
         mixed=best.mixed,
         step_time_s=best.seconds,
-        certificate=valued_certificate(goal, own, search.markets, best, cells, tolerance=tolerance, stopped_at=proof.stopped_at),
+        certificate=valued_certificate(
+            goal, own, search.markets, best, cells, tolerance=tolerance, stopped_at=proof.stopped_at
+        ),
         waited=standing.limit.waited,
         search_time_s=time.monotonic() - begun,
     )
 
 
 def _own_grids(
-    problem: Problem, goal: Goal, choices: Choices, engine: Engine, *, seconds: float, stops: Stops | None, memory: int
+    problem: Problem,
+    goal: Goal,
+    choices: Choices,
+    engine: Engine,
+    *,
+    seconds: float,
+    stops: Stops | None,
+    memory: int,
 ) -> OwnGrids:
     """Grids of each pool, none searched yet, and a book without plans."""
     pools, standing = pools_of(problem.cluster), Standing(problem=problem)
@@ -146,15 +170,23 @@ def _own_grids(
         tariff_of(problem.cluster, pools, COST)
     book = Book(standing=standing, tariff=tariff, budget=goal.budget)
     standing.after = book.note
-    return OwnGrids(book=book, engine=engine, choices=choices, seconds=seconds / 4, memory=memory, stops=stops)
+    return OwnGrids(
+        book=book, engine=engine, choices=choices, seconds=seconds / 4, memory=memory, stops=stops
+    )
 
 
-def _search(own: OwnGrids, goal: Goal, tolerance: float, say: Callable[[str], None], *, searched: bool) -> GoalSearch:
+def _search(
+    own: OwnGrids, goal: Goal, tolerance: float, say: Callable[[str], None], *, searched: bool
+) -> GoalSearch:
     """Every set of options of the grids with its market."""
     largest = {one.pool.group: one.found for one in reversed(own.ranges)}
-    rows = option_rows([largest[group] for group in sorted(largest)], own.choices) if searched else ()
+    rows = (
+        option_rows([largest[group] for group in sorted(largest)], own.choices) if searched else ()
+    )
     problem = own.book.standing.problem
-    markets = {options: Market.of(Ground.of(under(problem, options), own.choices)) for options in rows}
+    markets = {
+        options: Market.of(Ground.of(under(problem, options), own.choices)) for options in rows
+    }
     return GoalSearch(
         goal=goal,
         tariff=own.book.tariff,
@@ -168,14 +200,22 @@ def _search(own: OwnGrids, goal: Goal, tolerance: float, say: Callable[[str], No
 
 
 def _look(search: GoalSearch) -> Cell:
-    """Simulate plans from the fastest to the cheapest; what plans take a second whatever their time.
+    """Simulate plans from the fastest to the cheapest; what plans take a second whatever their
+    time.
 
     Raises:
         OutOfTimeError: there is no time for a first plan.
     """
     book = search.book
     search.say("find what plans take at least")
-    last = cell_of(search.markets, search.tariff, LONGEST_STEP_S, search.known, budget=search.per_second, enough=inf)
+    last = cell_of(
+        search.markets,
+        search.tariff,
+        LONGEST_STEP_S,
+        search.known,
+        budget=search.per_second,
+        enough=inf,
+    )
     if last.empty or last.rate is None:
         return last
     known: dict[Options, Known] = {options: {} for options in search.markets}
@@ -194,7 +234,11 @@ def _look(search: GoalSearch) -> Cell:
         limit *= RISE
     if not book.points:
         return last
-    top = min(first * RISE, book.points[0].seconds) if timed else min(book.least() / last.rate, LONGEST_STEP_S)
+    top = (
+        min(first * RISE, book.points[0].seconds)
+        if timed
+        else min(book.least() / last.rate, LONGEST_STEP_S)
+    )
     for limit in limits_between(first, max(top, first), rise=FINER if timed else RISE):
         look(limit)
     best = book.cheapest()
@@ -223,26 +267,46 @@ def _look_fast(search: GoalSearch) -> None:
 
 
 def _polish(search: GoalSearch) -> None:
-    """Change the best plan, or those of the front, step by step: on the same nodes what ends earlier takes less."""
+    """Change the best plan, or those of the front, step by step: on the same nodes what ends
+    earlier takes less.
+    """
     book = search.book
     bench = Bench.of(Serial(), book.standing.problem, tuple(search.markets.values()))
     for point in book.front() if search.goal.objective == PARETO else (search.best,):
         if point is not None and point.mixed is not None and not book.ends():
             options = point.plan.options
-            climb(book.standing, bench, search.markets[options].ground, point.seconds, point.mixed, options)
+            climb(
+                book.standing,
+                bench,
+                search.markets[options].ground,
+                point.seconds,
+                point.mixed,
+                options,
+            )
 
 
 def _first(search: GoalSearch) -> float:
-    """The limit, nearly, at which prices no longer show that no plan, or none within the budget, ends by it."""
+    """The limit, nearly, at which prices no longer show that no plan, or none within the budget,
+    ends by it.
+    """
     first = min(
-        first_limit(market, frame, most=LONGEST_STEP_S)[0] for market in search.markets.values() for frame in first_frames(market.ground)
+        first_limit(market, frame, most=LONGEST_STEP_S)[0]
+        for market in search.markets.values()
+        for frame in first_frames(market.ground)
     )
     if search.per_second == inf:
         return first
     clock = search.book.standing.limit
     high = first
     while high < LONGEST_STEP_S and not clock.passed():
-        cell = cell_of(search.markets, search.tariff, high, search.known, budget=search.per_second, enough=search.per_second * 1.001)
+        cell = cell_of(
+            search.markets,
+            search.tariff,
+            high,
+            search.known,
+            budget=search.per_second,
+            enough=search.per_second * 1.001,
+        )
         if not cell.empty:
             break
         high *= RISE
@@ -257,8 +321,16 @@ def _cells(search: GoalSearch, last: Cell, best: Point, clock: Limit) -> tuple[C
     if search.goal.objective == TIME:
         search.say("prove that nothing within the budget is faster")
         high = best.seconds * (1.0 - search.tolerance)
-        return (earliest_within(markets, tariff, budget=search.per_second, high=high, clock=clock, known=known),)
-    edges = tuple(point.seconds for point in search.book.front()) if search.goal.objective == PARETO else ()
+        return (
+            earliest_within(
+                markets, tariff, budget=search.per_second, high=high, clock=clock, known=known
+            ),
+        )
+    edges = (
+        tuple(point.seconds for point in search.book.front())
+        if search.goal.objective == PARETO
+        else ()
+    )
     return march(
         markets,
         tariff,
@@ -275,8 +347,15 @@ def _cells(search: GoalSearch, last: Cell, best: Point, clock: Limit) -> tuple[C
 def _nothing(search: GoalSearch, last: Cell | None) -> InfeasibleError:
     """Nothing fits, or nothing that fits is paid by the budget."""
     if search.goal.budget == inf or (last is not None and last.rate is None):
-        return InfeasibleError("no plan fits in memory on any pool or on all together", hint="more or larger devices, or a smaller model")
+        return InfeasibleError(
+            "no plan fits in memory on any pool or on all together",
+            hint="more or larger devices, or a smaller model",
+        )
     hint = (
-        f"the least that any may do is {last.rate * SECONDS_PER_HOUR:.4g}: --budget" if last is not None and last.rate else "a larger one"
+        f"the least that any may do is {last.rate * SECONDS_PER_HOUR:.4g}: --budget"
+        if last is not None and last.rate
+        else "a larger one"
     )
-    return InfeasibleError(f"no plan that fits rents for {search.goal.budget:g} dollars an hour", hint=hint)
+    return InfeasibleError(
+        f"no plan that fits rents for {search.goal.budget:g} dollars an hour", hint=hint
+    )

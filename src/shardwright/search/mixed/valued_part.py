@@ -25,19 +25,29 @@ from shardwright.search.universal import universal_bound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What is asked: an objective of `request.OBJECTIVES`, and dollars an hour that plans may rent for (inf = any)."""
+    """What is asked: an objective of `request.OBJECTIVES`, and dollars an hour that plans may rent
+    for (inf = any).
+    """
 
     objective: str = TIME
     budget: float = inf
 
 
 def valued_certificate(
-    goal: Goal, own: OwnGrids, markets: Mapping[Options, Market], best: Point, cells: tuple[Cell, ...], *, tolerance: float, stopped_at: int
+    goal: Goal,
+    own: OwnGrids,
+    markets: Mapping[Options, Market],
+    best: Point,
+    cells: tuple[Cell, ...],
+    *,
+    tolerance: float,
+    stopped_at: int,
 ) -> Certificate:
     """All plans that were looked at, the bounds of time and of what is asked, and the front.
 
     Args:
-        markets: none where pipelines of the model are not searched. stopped_at: as of `Certificate`.
+        markets: none where pipelines of the model are not searched.
+        stopped_at: as of `Certificate`.
     """
     book = own.book
     standing = book.standing
@@ -69,7 +79,9 @@ def _space(goal: Goal, own: OwnGrids, markets: Mapping[Options, Market]) -> str:
     problem, choices = own.book.standing.problem, own.choices
     said = pipelines_space(problem, tuple(markets), choices)
     pipelines = f"{said}; and " if markets or not problem.cluster.is_uniform else ""
-    ranges = ", ".join(one.text() for one in sorted(own.ranges, key=lambda one: (one.pool.group, one.fewest)))
+    ranges = ", ".join(
+        one.text() for one in sorted(own.ranges, key=lambda one: (one.pool.group, one.fewest))
+    )
     pinned = f"; {choices.text()}" if choices.text() else ""
     budget = f"; for at most {goal.budget:g} dollars an hour" if isfinite(goal.budget) else ""
     least = goal.objective if goal.objective != PARETO else "cost by each time"
@@ -78,15 +90,31 @@ def _space(goal: Goal, own: OwnGrids, markets: Mapping[Options, Market]) -> str:
 
 def _words(point: Point, markets: Mapping[Options, Market]) -> str:
     """A plan in a line."""
-    return pipelines_text(next(iter(markets.values())).ground.table, point.mixed) if point.mixed is not None else point.grid
+    return (
+        pipelines_text(next(iter(markets.values())).ground.table, point.mixed)
+        if point.mixed is not None
+        else point.grid
+    )
 
 
-def _valued(goal: Goal, own: OwnGrids, markets: Mapping[Options, Market], best: Point, cells: tuple[Cell, ...]) -> ValuedPart:
+def _valued(
+    goal: Goal,
+    own: OwnGrids,
+    markets: Mapping[Options, Market],
+    best: Point,
+    cells: tuple[Cell, ...],
+) -> ValuedPart:
     book, whatever = own.book, least_of_any(own.book)
 
     def lower(by: float, value: float) -> float:
-        shown = whatever if goal.objective == TIME else max(min(least_value(cells, by=by), own.bound(by=by)), whatever)
-        assert shown <= value * (1 + 1e-9) or shown == inf, f"{shown} {book.tariff.unit} are called a bound of {value}"
+        shown = (
+            whatever
+            if goal.objective == TIME
+            else max(min(least_value(cells, by=by), own.bound(by=by)), whatever)
+        )
+        assert shown <= value * (1 + 1e-9) or shown == inf, (
+            f"{shown} {book.tariff.unit} are called a bound of {value}"
+        )
         return min(shown, value)
 
     front = tuple(
@@ -111,8 +139,13 @@ def _valued(goal: Goal, own: OwnGrids, markets: Mapping[Options, Market], best: 
 
 
 def least_of_any(book: Book) -> float:
-    """Units that no plan whatever can do a step for: all its work at the best rate of the kind that takes least for it."""
+    """Units that no plan whatever can do a step for: all its work at the best rate of the kind that
+    takes least for it.
+    """
     problem = book.standing.problem
     rates: list[float] = book.tariff.rates.tolist()
     pools = pools_of(problem.cluster)
-    return min(rate * universal_bound(kind_problem(problem, pool.first), 1) for rate, pool in zip(rates, pools, strict=True))
+    return min(
+        rate * universal_bound(kind_problem(problem, pool.first), 1)
+        for rate, pool in zip(rates, pools, strict=True)
+    )

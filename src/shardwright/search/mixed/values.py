@@ -1,6 +1,8 @@
-"""How many microbatches a replica of a shape can do by a limit, at most; and the cut of the layers that does as many.
+"""How many microbatches a replica of a shape can do by a limit, at most; and the cut of the layers
+that does as many.
 
-The stage inequalities are those of docs/decisions/0015. Compiled, over plain arrays: it knows no model.
+The stage inequalities are those of docs/decisions/0015. Compiled, over plain arrays: it knows no
+model.
 """
 
 from __future__ import annotations
@@ -22,9 +24,13 @@ PIECES = 4.0
 class _Place(NamedTuple):
     """Where a stage stands.
 
-    i, p: it is stage i of p. m: microbatches. hd, tl: seconds of a microbatch before the stage out, and back. way: of one microbatch
-    through all stages and back. sf, sb: of its sends on and back. close: of the first stage's last bucket. least: of the update of some
-    stage, which all wait for.
+    i, p: it is stage i of p.
+    m: microbatches.
+    hd, tl: seconds of a microbatch before the stage out, and back.
+    way: of one microbatch through all stages and back.
+    sf, sb: of its sends on and back.
+    close: of the first stage's last bucket.
+    least: of the update of some stage, which all wait for.
     """
 
     i: int
@@ -55,7 +61,11 @@ def _stage_holds(terms: Terms, r: int, role: int, n: int, at: _Place, limit: flo
     reduce = n * terms.reduce[r, 0] + first * terms.reduce[r, 1] + last * terms.reduce[r, 2]
     gather = n * terms.gather[r, 0] + first * terms.gather[r, 1] + last * terms.gather[r, 2]
     update = n * terms.update[r, 0] + first * terms.update[r, 1] + last * terms.update[r, 2]
-    pieces = 1.0 if terms.reduces_last else min(PIECES, n * terms.blocks[0] + first * terms.blocks[1] + last * terms.blocks[2])
+    pieces = (
+        1.0
+        if terms.reduces_last
+        else min(PIECES, n * terms.blocks[0] + first * terms.blocks[1] + last * terms.blocks[2])
+    )
     ends = max(reduce / pieces, reduce - (pieces - 1.0) / pieces * backward)
     after = max(tl + at.close, ends) + max(update, at.least)
     held_f, held_b = (at.sf, at.sb) if terms.blocking else (0.0, 0.0)
@@ -71,8 +81,20 @@ def _stage_holds(terms: Terms, r: int, role: int, n: int, at: _Place, limit: flo
 
 
 @inner
-def _cut(terms: Terms, one: int, other: int, p1: int, p2: int, n1: int, m: int, limit: float, sizes: IntArray) -> bool:
-    """Whether m microbatches end by the limit with n1 layers in the first run; `sizes`: layers of each stage then."""
+def _cut(
+    terms: Terms,
+    one: int,
+    other: int,
+    p1: int,
+    p2: int,
+    n1: int,
+    m: int,
+    limit: float,
+    sizes: IntArray,
+) -> bool:
+    """Whether m microbatches end by the limit with n1 layers in the first run; `sizes`: layers of
+    each stage then.
+    """
     p, layers = p1 + p2, terms.layers
     s = terms.seconds
     border_f, border_b = 0.0, 0.0
@@ -87,13 +109,25 @@ def _cut(terms: Terms, one: int, other: int, p1: int, p2: int, n1: int, m: int, 
         border_b += inside[one, other, 1]
     tail = other if p2 > 0 else one
     n2 = layers - n1
-    way = n1 * (s[one, 0, 0] + s[one, 0, 1]) + s[one, 1, 0] + s[one, 1, 1] + s[tail, 2, 0] + s[tail, 2, 1] + border_f + border_b
+    way = (
+        n1 * (s[one, 0, 0] + s[one, 0, 1])
+        + s[one, 1, 0]
+        + s[one, 1, 1]
+        + s[tail, 2, 0]
+        + s[tail, 2, 1]
+        + border_f
+        + border_b
+    )
     if p2 > 0:
         way += n2 * (s[other, 0, 0] + s[other, 0, 1])
     # What must be gathered before the first forward at least: that of a first stage with one layer.
     start = terms.gather[one, 0] + terms.gather[one, 1]
     way += start
-    pieces = 1.0 if terms.reduces_last else min(PIECES, layers * terms.blocks[0] + terms.blocks[1] + terms.blocks[2])
+    pieces = (
+        1.0
+        if terms.reduces_last
+        else min(PIECES, layers * terms.blocks[0] + terms.blocks[1] + terms.blocks[2])
+    )
     close = (terms.reduce[one, 0] + terms.reduce[one, 1]) / pieces
     # Some stage of a run has its mean of layers or more.
     least = np.ceil(n1 / p1) * terms.update[one, 0]
@@ -133,8 +167,11 @@ def _cut(terms: Terms, one: int, other: int, p1: int, p2: int, n1: int, m: int, 
 
 
 @inner
-def _run_holds(terms: Terms, row: int, first: int, stages: int, p: int, m: int, limit: float) -> int:
-    """Layers that a run holds at most, by the memory and the own work of each of its stages; 0 = some stage holds none.
+def _run_holds(
+    terms: Terms, row: int, first: int, stages: int, p: int, m: int, limit: float
+) -> int:
+    """Layers that a run holds at most, by the memory and the own work of each of its stages; 0 =
+    some stage holds none.
 
     Args:
         first: number of its first stage, of p.
@@ -152,8 +189,12 @@ def _run_holds(terms: Terms, row: int, first: int, stages: int, p: int, m: int, 
 
 
 @inner
-def _possible(terms: Terms, one: int, other: int, p1: int, p2: int, m: int, limit: float, sizes: IntArray) -> int:
-    """Layers of the first run of some cut under which m microbatches end by the limit; 0 = there is none."""
+def _possible(
+    terms: Terms, one: int, other: int, p1: int, p2: int, m: int, limit: float, sizes: IntArray
+) -> int:
+    """Layers of the first run of some cut under which m microbatches end by the limit; 0 = there is
+    none.
+    """
     layers = terms.layers
     if p2 == 0:
         if p1 > layers or (p1 > 1 and _run_holds(terms, one, 0, p1, p1, m, limit) < layers):
@@ -162,10 +203,14 @@ def _possible(terms: Terms, one: int, other: int, p1: int, p2: int, m: int, limi
     q = 1.0 - 1.0 / m
     s = terms.seconds
     each, other_each = s[one, 0, 0] + s[one, 0, 1], s[other, 0, 0] + s[other, 0, 1]
-    # All layers of a run take at least their own work: `most` of the first one, and what the second one holds.
+    # All layers of a run take at least their own work: `most` of the first one, and what the second
+    # one holds.
     most = min(int(limit * (1.0 - q**p1) / each) + 1, layers - p2)
     least = max(layers - int(limit * (1.0 - q**p2) / other_each) - 1, p1)
-    first, second = _run_holds(terms, one, 0, p1, p1 + p2, m, limit), _run_holds(terms, other, p1, p2, p1 + p2, m, limit)
+    first, second = (
+        _run_holds(terms, one, 0, p1, p1 + p2, m, limit),
+        _run_holds(terms, other, p1, p2, p1 + p2, m, limit),
+    )
     if first == 0 or second == 0:
         return 0
     most, least = min(most, first), max(least, layers - second)
@@ -176,7 +221,9 @@ def _possible(terms: Terms, one: int, other: int, p1: int, p2: int, m: int, limi
 
 
 @inner
-def _work_allows(each: float, other_each: float, p1: int, p2: int, m: int, layers: int, limit: float) -> bool:
+def _work_allows(
+    each: float, other_each: float, p1: int, p2: int, m: int, layers: int, limit: float
+) -> bool:
     """m microbatches find room by work alone: see `most_by_work`."""
     q = 1.0 - 1.0 / m
     before, after = 1.0, 1.0
@@ -185,12 +232,20 @@ def _work_allows(each: float, other_each: float, p1: int, p2: int, m: int, layer
     for _ in range(p2):
         after *= q
     second = (1.0 - after) / other_each
-    return bool(max((1.0 - before) / each + before * second, second) * limit * (1.0 + 1e-9) >= layers)
+    return bool(
+        max((1.0 - before) / each + before * second, second) * limit * (1.0 + 1e-9) >= layers
+    )
 
 
 @compiled
 def _most_by_work(
-    each: FloatArray, rows: IntArray, stages: IntArray, least: IntArray, high: IntArray, layers: int, limit: float
+    each: FloatArray,
+    rows: IntArray,
+    stages: IntArray,
+    least: IntArray,
+    high: IntArray,
+    layers: int,
+    limit: float,
 ) -> IntArray:
     result = np.zeros(len(rows), dtype=np.int64)
     for s in range(len(rows)):
@@ -209,9 +264,18 @@ def _most_by_work(
 
 @compiled
 def _most_above(
-    terms: Terms, each: FloatArray, rows: IntArray, stages: IntArray, upper: IntArray, which: IntArray, least: IntArray, limit: float
+    terms: Terms,
+    each: FloatArray,
+    rows: IntArray,
+    stages: IntArray,
+    upper: IntArray,
+    which: IntArray,
+    least: IntArray,
+    limit: float,
 ) -> IntArray:
-    """(which,) most microbatches of some shapes by the limit, none above `upper`; `least` where it is no more than that."""
+    """(which,) most microbatches of some shapes by the limit, none above `upper`; `least` where it
+    is no more than that.
+    """
     result = np.zeros(len(which), dtype=np.int64)
     sizes = np.zeros(64, dtype=np.int64)
     for place in range(len(which)):
@@ -219,16 +283,18 @@ def _most_above(
         one, other, p1, p2 = rows[shape, 0], rows[shape, 1], stages[shape, 0], stages[shape, 1]
         low, high = least[place], upper[shape]
         # Most shapes are dear: one look says so, at work alone or at all inequalities.
-        allows = low < high and _work_allows(each[one], each[other], p1, p2, low + 1, terms.layers, limit)
+        allows = low < high and _work_allows(
+            each[one], each[other], p1, p2, low + 1, terms.layers, limit
+        )
         if allows and _possible(terms, one, other, p1, p2, low + 1, limit, sizes):
             low += 1
             step = 1
             while low < high:
                 # By doubled steps as long as they hold, as most is often near.
                 middle = min(low + step, high)
-                if _work_allows(each[one], each[other], p1, p2, middle, terms.layers, limit) and _possible(
-                    terms, one, other, p1, p2, middle, limit, sizes
-                ):
+                if _work_allows(
+                    each[one], each[other], p1, p2, middle, terms.layers, limit
+                ) and _possible(terms, one, other, p1, p2, middle, limit, sizes):
                     low, step = middle, 2 * step
                 else:
                     high, step = middle - 1, max((middle - low) // 2, 1)
@@ -236,37 +302,53 @@ def _most_above(
     return result
 
 
-def most_above(terms: Terms, shapes: Shapes, *, upper: IntArray, which: IntArray, least: IntArray, limit: float) -> IntArray:
-    """Microbatches that a replica of some shapes can do by `limit` at most, where they are more than `least`; else `least`.
+def most_above(
+    terms: Terms, shapes: Shapes, *, upper: IntArray, which: IntArray, least: IntArray, limit: float
+) -> IntArray:
+    """Microbatches that a replica of some shapes can do by `limit` at most, where they are more
+    than `least`; else `least`.
 
     Args:
-        upper: (shapes,) no shape does more, as `most_by_work`. least: (which,).
+        upper: (shapes,) no shape does more, as `most_by_work`.
+        least: (which,).
     """
     each = terms.seconds[:, 0].sum(axis=1)
-    return np.asarray(_most_above(terms, each, shapes.rows, shapes.stages, upper, which, least, limit))
+    return np.asarray(
+        _most_above(terms, each, shapes.rows, shapes.stages, upper, which, least, limit)
+    )
 
 
-def most_by_work(terms: Terms, shapes: Shapes, *, batch: int, limit: float, least: IntArray | None = None) -> IntArray:
+def most_by_work(
+    terms: Terms, shapes: Shapes, *, batch: int, limit: float, least: IntArray | None = None
+) -> IntArray:
     """(shapes,) a bound of the same by work alone, in closed form.
 
         T (1 - q^p1) / t1 + T q^p1 (1 - q^p2) / t2 >= layers,   q = 1 - 1 / m
 
-    with t seconds of a layer: what stage by stage is left of the limit holds its m-th part of layers. Where a slow first run only stands
-    in the way of the second, it holds none.
+    with t seconds of a layer: what stage by stage is left of the limit holds its m-th part of
+    layers. Where a slow first run only stands in the way of the second, it holds none.
 
     Args:
         least: (shapes,) what is known of an earlier limit.
     """
     known = np.zeros(len(shapes), dtype=np.int64) if least is None else least
     each = terms.seconds[:, 0].sum(axis=1)
-    return np.asarray(_most_by_work(each, shapes.rows, shapes.stages, known, batch // shapes.mbs, terms.layers, limit))
+    return np.asarray(
+        _most_by_work(
+            each, shapes.rows, shapes.stages, known, batch // shapes.mbs, terms.layers, limit
+        )
+    )
 
 
-def best_cut(terms: Terms, shape: tuple[int, int, int, int], *, microbatches: int, limit: float) -> tuple[float, tuple[int, ...]]:
-    """The least limit (to 1e-4) by which a replica does so many microbatches, and layers of each of its stages then.
+def best_cut(
+    terms: Terms, shape: tuple[int, int, int, int], *, microbatches: int, limit: float
+) -> tuple[float, tuple[int, ...]]:
+    """The least limit (to 1e-4) by which a replica does so many microbatches, and layers of each of
+    its stages then.
 
     Args:
-        shape: rows and stages of both runs. limit: by which it does.
+        shape: rows and stages of both runs.
+        limit: by which it does.
     """
     sizes = np.zeros(64, dtype=np.int64)
     stages = shape[2] + shape[3]
@@ -283,5 +365,7 @@ def best_cut(terms: Terms, shape: tuple[int, int, int, int], *, microbatches: in
 
 
 @compiled
-def _cut_once(terms: Terms, one: int, other: int, p1: int, p2: int, m: int, limit: float, sizes: IntArray) -> int:
+def _cut_once(
+    terms: Terms, one: int, other: int, p1: int, p2: int, m: int, limit: float, sizes: IntArray
+) -> int:
     return _possible(terms, one, other, p1, p2, m, limit, sizes)

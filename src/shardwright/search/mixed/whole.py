@@ -8,7 +8,8 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from shardwright.arrays import FloatArray, IntArray
 
 NODES = 100
-"""Nodes that the integer program looks at; no seconds, so that it finds the same on every machine."""
+"""Nodes that the integer program looks at; no seconds, so that it finds the same on every machine.
+"""
 USED = 1e-6
 """What a shape more costs, so that of equal choices the one of fewer shapes is taken."""
 
@@ -26,8 +27,11 @@ def whole_replicas(
     """(n,) replicas of at most `shapes` of n shapes that cost least; None where none was found.
 
     Args:
-        costs: (n + k,) of a replica of each shape, and of one of each of k other whole numbers. rows: (r, n + k) of these.
-        within: (r,) least and most of each row. least, most: (n,) replicas of each that is used. others: (k,) most of the others.
+        costs: (n + k,) of a replica of each shape, and of one of each of k other whole numbers.
+        rows: (r, n + k) of these.
+        within: (r,) least and most of each row.
+        least, most: (n,) replicas of each that is used.
+        others: (k,) most of the others.
     """
     n, k, r = len(most), len(others), len(rows)
     few = np.flatnonzero(least > 1)
@@ -42,7 +46,9 @@ def whole_replicas(
         np.concatenate([costs[:n], np.full(n, USED), costs[n:]]),
         integrality=np.ones(2 * n + k),
         bounds=Bounds(np.zeros(2 * n + k), np.concatenate([most, np.ones(n), others])),
-        constraints=LinearConstraint(whole, lower, np.concatenate([within[1], [shapes], np.zeros(n + len(few))])),
+        constraints=LinearConstraint(
+            whole, lower, np.concatenate([within[1], [shapes], np.zeros(n + len(few))])
+        ),
         options={"node_limit": NODES, "mip_rel_gap": 1e-3},
     )
     return None if found.x is None else np.rint(found.x[:n]).astype(np.int64)

@@ -1,4 +1,6 @@
-"""The best order of a pipeline's actions: named schedules, repetends, list scheduling and local search, with a bound."""
+"""The best order of a pipeline's actions: named schedules, repetends, list scheduling and local
+search, with a bound.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.search.orders.bounds import order_bounds, trip
-from shardwright.search.orders.found import Codes, FoundOrder, codes_of, one_at_a_time, table_of_codes, weigh
+from shardwright.search.orders.found import (
+    Codes,
+    FoundOrder,
+    codes_of,
+    one_at_a_time,
+    table_of_codes,
+    weigh,
+)
 from shardwright.search.orders.greedy import climb, list_schedule, reserves
 from shardwright.search.orders.named import named_tables
 from shardwright.search.orders.problem import OrderProblem, flat
@@ -30,13 +39,17 @@ MOVED = ", improved"
 
 
 def find_order(problem: OrderProblem, *, effort: float = 1.0, seed: int = 0) -> FoundOrder:
-    """The best order found that keeps within every rank's limit; never worse than a named schedule that does.
+    """The best order found that keeps within every rank's limit; never worse than a named schedule
+    that does.
 
-    Candidates are the named schedules of this placement, unrolled repetends, and list schedules under a grid of policies. The best policies
-    and then the best orders are changed at random as long as they get no worse. The same arguments give the same order.
+    Candidates are the named schedules of this placement, unrolled repetends, and list schedules
+    under a grid of policies. The best policies and then the best orders are changed at random as
+    long as they get no worse. The same arguments give the same order.
 
     Args:
-        effort: factor of the number of random changes; 1 takes well under a second for 16 ranks and 64 microbatches. seed: of the changes.
+        effort: factor of the number of random changes; 1 takes well under a second for 16 ranks and
+            64 microbatches.
+        seed: of the changes.
     """
     columns, limit, local = flat(problem)
     goal = order_bounds(problem).best
@@ -50,7 +63,9 @@ def find_order(problem: OrderProblem, *, effort: float = 1.0, seed: int = 0) -> 
 
 
 def found_order(problem: OrderProblem, order: Codes, *, lower_bound: int) -> FoundOrder:
-    """`order` as a result. Its time and peaks are those of its table, where timeless weight gradients may have moved forward."""
+    """`order` as a result. Its time and peaks are those of its table, where timeless weight
+    gradients may have moved forward.
+    """
     table = table_of_codes(problem, order)
     final = weigh(problem, flat(problem)[0], *codes_of(problem, table), method=order.method)
     return FoundOrder(
@@ -69,15 +84,36 @@ def _fitting(orders: list[Codes], limit: IntArray) -> list[Codes]:
     return sorted(fitting, key=lambda order: order.makespan)
 
 
-def _improved(problem: OrderProblem, columns: IntArray, orders: list[Codes], goal: int, effort: float, seed: int) -> Codes:
-    """The best of `orders` after random moves: a few starts have a small share of the tries each, and the best of them the rest."""
+def _improved(
+    problem: OrderProblem,
+    columns: IntArray,
+    orders: list[Codes],
+    goal: int,
+    effort: float,
+    seed: int,
+) -> Codes:
+    """The best of `orders` after random moves: a few starts have a small share of the tries each,
+    and the best of them the rest.
+    """
     tries = int(effort * SHIFT_ACTIONS) // len(orders[0].codes)
     for starts, share in ((STARTS, tries // (2 * STARTS)), (1, tries // 2)):
         tried: list[Codes] = []
         for start in orders[:starts]:
-            if min(orders[0].makespan, *(order.makespan for order in tried), start.makespan) <= goal:
+            if (
+                min(orders[0].makespan, *(order.makespan for order in tried), start.makespan)
+                <= goal
+            ):
                 break
-            makespan, codes = shift(columns, problem.limit.copy(), start.codes, start.row_start, problem.microbatches, goal, share, seed)
+            makespan, codes = shift(
+                columns,
+                problem.limit.copy(),
+                start.codes,
+                start.row_start,
+                problem.microbatches,
+                goal,
+                share,
+                seed,
+            )
             if makespan < start.makespan:
                 name = start.method.removesuffix(MOVED)
                 tried.append(weigh(problem, columns, codes, start.row_start, method=name + MOVED))
@@ -85,14 +121,24 @@ def _improved(problem: OrderProblem, columns: IntArray, orders: list[Codes], goa
     return orders[0]
 
 
-def _named(problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int) -> list[Codes]:
+def _named(
+    problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int
+) -> list[Codes]:
     """The named schedules that the problem's chunks could run."""
-    return [weigh(problem, columns, *codes_of(problem, table), method=name) for name, table in named_tables(problem)]
+    return [
+        weigh(problem, columns, *codes_of(problem, table), method=name)
+        for name, table in named_tables(problem)
+    ]
 
 
-def _repeated(problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int) -> list[Codes]:
+def _repeated(
+    problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int
+) -> list[Codes]:
     """Unrolled repetends."""
-    return [weigh(problem, columns, *unrolled(problem, block), method="repetend") for block in repetends(problem)]
+    return [
+        weigh(problem, columns, *unrolled(problem, block), method="repetend")
+        for block in repetends(problem)
+    ]
 
 
 def policies(problem: OrderProblem) -> Iterator[IntArray]:
@@ -105,23 +151,39 @@ def policies(problem: OrderProblem) -> Iterator[IntArray]:
         most = np.array([max(1, ceil(depth * time / period - 1e-9)) for time in through.tolist()])
         for patience in PATIENCE:
             for prefer in (0, 1):
-                yield np.stack([np.full(problem.ranks, patience), np.full(problem.ranks, prefer), most]).astype(np.int64)
+                yield np.stack(
+                    [np.full(problem.ranks, patience), np.full(problem.ranks, prefer), most]
+                ).astype(np.int64)
 
 
-def _listed(problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int) -> list[Codes]:
+def _listed(
+    problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int
+) -> list[Codes]:
     """The best list schedule of the grid of policies, and what its policy changes into."""
     limit = problem.limit.copy()
     reserve = reserves(columns, local)
     best: tuple[int, IntArray] | None = None
     for policy in policies(problem):
-        makespan = int(list_schedule(columns, limit, local, reserve, problem.microbatches, policy)[0])
+        makespan = int(
+            list_schedule(columns, limit, local, reserve, problem.microbatches, policy)[0]
+        )
         if makespan >= 0 and (best is None or makespan < best[0]):
             best = makespan, policy
         if best is not None and best[0] <= goal:
             break
     if best is None:
         return []
-    tries = int(effort * CLIMB_ACTIONS) // (3 * problem.lanes * problem.chunks * problem.microbatches)
-    changed = climb(columns, limit, local, reserve, problem.microbatches, best[1], goal, tries, seed)[1]
-    lists = [list_schedule(columns, limit, local, reserve, problem.microbatches, policy) for policy in (best[1], changed)]
-    return [weigh(problem, columns, codes, row_start, method="list schedule") for _, codes, row_start in lists]
+    tries = int(effort * CLIMB_ACTIONS) // (
+        3 * problem.lanes * problem.chunks * problem.microbatches
+    )
+    changed = climb(
+        columns, limit, local, reserve, problem.microbatches, best[1], goal, tries, seed
+    )[1]
+    lists = [
+        list_schedule(columns, limit, local, reserve, problem.microbatches, policy)
+        for policy in (best[1], changed)
+    ]
+    return [
+        weigh(problem, columns, codes, row_start, method="list schedule")
+        for _, codes, row_start in lists
+    ]

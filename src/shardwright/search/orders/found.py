@@ -16,9 +16,12 @@ class FoundOrder:
     """The best order that a search found, with what is proven about it.
 
     Args:
-        table: the order; F, I and W, or B where W takes no time. makespan: its end, in the problem's unit of time.
-        lower_bound: no order that fits ends earlier. classical_bound: the same without regard to memory (`OrderBounds.classical`).
-        peak: most that each rank keeps. method: what found it.
+        table: the order; F, I and W, or B where W takes no time.
+        makespan: its end, in the problem's unit of time.
+        lower_bound: no order that fits ends earlier.
+        classical_bound: the same without regard to memory (`OrderBounds.classical`).
+        peak: most that each rank keeps.
+        method: what found it.
     """
 
     table: ActionTable
@@ -34,7 +37,10 @@ class Codes:
     """An order as `walk` reads it, and what it is worth.
 
     Args:
-        codes: rows one after another. row_start: (ranks + 1,). makespan: -1 if it deadlocks. peak: (ranks,) most that each rank keeps.
+        codes: rows one after another.
+        row_start: (ranks + 1,).
+        makespan: -1 if it deadlocks.
+        peak: (ranks,) most that each rank keeps.
     """
 
     codes: IntArray
@@ -44,17 +50,31 @@ class Codes:
     method: str
 
 
-def weigh(problem: OrderProblem, columns: IntArray, codes: IntArray, row_start: IntArray, *, method: str) -> Codes:
+def weigh(
+    problem: OrderProblem, columns: IntArray, codes: IntArray, row_start: IntArray, *, method: str
+) -> Codes:
     """`codes` with its makespan and peaks. `columns`: of `problem.flat`."""
     kinds = 3 * columns.shape[1]
     end = np.zeros((kinds, problem.microbatches), np.int64)
-    at, free, count = np.zeros(problem.ranks, np.int64), np.zeros(problem.ranks, np.int64), np.zeros(kinds, np.int64)
+    at, free, count = (
+        np.zeros(problem.ranks, np.int64),
+        np.zeros(problem.ranks, np.int64),
+        np.zeros(kinds, np.int64),
+    )
     makespan = int(walk(columns, codes, row_start, problem.microbatches, end, at, free, count))
-    return Codes(codes=codes, row_start=row_start, makespan=makespan, peak=levels(columns, codes, row_start), method=method)
+    return Codes(
+        codes=codes,
+        row_start=row_start,
+        makespan=makespan,
+        peak=levels(columns, codes, row_start),
+        method=method,
+    )
 
 
 def codes_of(problem: OrderProblem, table: ActionTable) -> tuple[IntArray, IntArray]:
-    """A table's rows as codes, B as I and W, microbatches of a chunk in the order in which they come: (codes, row_start)."""
+    """A table's rows as codes, B as I and W, microbatches of a chunk in the order in which they
+    come: (codes, row_start).
+    """
     chunks = problem.lanes * problem.chunks
     place = table.lane.astype(np.int64) * problem.chunks + table.chunk
     kind = np.where(table.kind == B, I, table.kind).astype(np.int64)
@@ -76,7 +96,8 @@ def table_of_codes(problem: OrderProblem, order: Codes) -> ActionTable:
         turn[mine] = np.arange(int(mine.sum()))
     kind, place = codes // chunks, codes % chunks
     timeless = (problem.weight.reshape(-1) == 0)[place]
-    # A weight gradient of no time may stand anywhere behind its input gradient: right behind it, it frees most and delays nothing.
+    # A weight gradient of no time may stand anywhere behind its input gradient: right behind it, it
+    # frees most and delays nothing.
     kept = ~(timeless & (kind == W))
     new_kind = np.where(timeless & (kind == I), B, kind)
     sizes = np.add.reduceat(kept, row_start[:-1])
@@ -94,7 +115,9 @@ def table_of_codes(problem: OrderProblem, order: Codes) -> ActionTable:
 
 
 def one_at_a_time(problem: OrderProblem) -> tuple[IntArray, IntArray]:
-    """The order that ends one microbatch before the next begins, which fits wherever anything fits: (codes, row_start)."""
+    """The order that ends one microbatch before the next begins, which fits wherever anything fits:
+    (codes, row_start).
+    """
     chunks = problem.lanes * problem.chunks
     owner = problem.owner.reshape(-1)
     rows: list[list[int]] = [[] for _ in range(problem.ranks)]
@@ -105,4 +128,6 @@ def one_at_a_time(problem: OrderProblem) -> tuple[IntArray, IntArray]:
         for chunk in reversed(own):
             rows[owner[chunk]] += [I * chunks + chunk, W * chunks + chunk]
     row_start = np.concatenate(([0], np.cumsum([len(row) * problem.microbatches for row in rows])))
-    return np.concatenate([np.tile(np.array(row, np.int64), problem.microbatches) for row in rows]), row_start.astype(np.int64)
+    return np.concatenate(
+        [np.tile(np.array(row, np.int64), problem.microbatches) for row in rows]
+    ), row_start.astype(np.int64)

@@ -1,7 +1,9 @@
-"""Memory-limited list scheduling: every rank takes, whenever it is free, what its policy likes best of what it can start.
+"""Memory-limited list scheduling: every rank takes, whenever it is free, what its policy likes best
+of what it can start.
 
-Forwards are admitted only where the rank keeps room for all its deeper chunks, so the furthest microbatch can always go on and a
-pipeline of one lane never deadlocks. Weight gradients fill gaps and make room.
+Forwards are admitted only where the rank keeps room for all its deeper chunks, so the furthest
+microbatch can always go on and a pipeline of one lane never deadlocks. Weight gradients fill gaps
+and make room.
 """
 
 from __future__ import annotations
@@ -11,7 +13,17 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.compiled import compiled, inner
 from shardwright.search.orders.problem import MODULUS, MULTIPLIER
-from shardwright.search.orders.walk import FIRST, FORWARD, HELD, LAST, OWNER, SEND_BACKWARD, SEND_FORWARD, STASH, WEIGHT
+from shardwright.search.orders.walk import (
+    FIRST,
+    FORWARD,
+    HELD,
+    LAST,
+    OWNER,
+    SEND_BACKWARD,
+    SEND_FORWARD,
+    STASH,
+    WEIGHT,
+)
 
 NEVER = 2**62
 PARTS = 16
@@ -56,7 +68,8 @@ def _choose(
                     arrived = max(arrived, end[chunks + c + 1, k] + table[SEND_BACKWARD, c + 1])
             if known:
                 start = max(free, arrived)
-                # Among actions that may start together the policy's kind comes first, then the deeper chunk.
+                # Among actions that may start together the policy's kind comes first, then the
+                # deeper chunk.
                 rank = 0 if policy[1, r] == 0 else 1
                 if start < best_start or (start == best_start and rank < best_rank):
                     best_start, best_code, best_rank = start, chunks + c, rank
@@ -72,7 +85,8 @@ def _choose(
                 if not fits:
                     blocked = True
                 elif alive < policy[2, r] or local[r, slot + 1] >= 0:
-                    # The cap holds for the shallowest chunk alone: what has come in must be able to go on.
+                    # The cap holds for the shallowest chunk alone: what has come in must be able to
+                    # go on.
                     start = max(free, arrived)
                     rank = 1 if policy[1, r] == 0 else 0
                     if start < best_start or (start == best_start and rank < best_rank):
@@ -82,21 +96,32 @@ def _choose(
             filler, filler_time = 2 * chunks + c, table[WEIGHT, c]
     if filler >= 0:
         gap = best_start - free
-        if best_code < 0 or gap * PARTS > filler_time * policy[0, r] or (blocked and best_code >= chunks and gap > 0):
+        if (
+            best_code < 0
+            or gap * PARTS > filler_time * policy[0, r]
+            or (blocked and best_code >= chunks and gap > 0)
+        ):
             return free, filler
     return best_start, best_code
 
 
 @compiled
 def list_schedule(
-    table: IntArray, limit: IntArray, local: IntArray, reserve: IntArray, microbatches: int, policy: IntArray
+    table: IntArray,
+    limit: IntArray,
+    local: IntArray,
+    reserve: IntArray,
+    microbatches: int,
+    policy: IntArray,
 ) -> tuple[int, IntArray, IntArray]:
     """The order that a policy finds.
 
     Args:
-        reserve: (chunks,) room that must be left for deeper chunks of the same rank after F of a chunk.
-        policy: (3, ranks) patience (a weight gradient is begun if more than patience/PARTS of it fit before the next F or I), 0 to prefer I
-            and 1 to prefer F of those that may start together, the most forwards without their I.
+        reserve: (chunks,) room that must be left for deeper chunks of the same rank after F of a
+            chunk.
+        policy: (3, ranks) patience (a weight gradient is begun if more than patience/PARTS of it
+            fit before the next F or I), 0 to prefer I and 1 to prefer F of those that may start
+            together, the most forwards without their I.
 
     Returns:
         Makespan (-1 if no rank can go on), codes, row_start; see `walk`.
@@ -114,7 +139,9 @@ def list_schedule(
     at = row_start[:ranks].copy()
     start, code = np.full(ranks, NEVER, dtype=np.int64), np.full(ranks, -1, dtype=np.int64)
     for r in range(ranks):
-        start[r], code[r] = _choose(r, table, limit, local, reserve, microbatches, policy, end, count, free[r], level[r])
+        start[r], code[r] = _choose(
+            r, table, limit, local, reserve, microbatches, policy, end, count, free[r], level[r]
+        )
     makespan = 0
     for _ in range(codes.shape[0]):
         r = 0
@@ -137,7 +164,9 @@ def list_schedule(
         codes[at[r]] = code[r]
         at[r] += 1
         makespan = max(makespan, finish)
-        start[r], code[r] = _choose(r, table, limit, local, reserve, microbatches, policy, end, count, free[r], level[r])
+        start[r], code[r] = _choose(
+            r, table, limit, local, reserve, microbatches, policy, end, count, free[r], level[r]
+        )
         other = r
         if kind == 0 and table[LAST, c] == 0:
             other = table[OWNER, c + 1]
@@ -145,7 +174,17 @@ def list_schedule(
             other = table[OWNER, c - 1]
         if other != r:
             start[other], code[other] = _choose(
-                other, table, limit, local, reserve, microbatches, policy, end, count, free[other], level[other]
+                other,
+                table,
+                limit,
+                local,
+                reserve,
+                microbatches,
+                policy,
+                end,
+                count,
+                free[other],
+                level[other],
             )
     return makespan, codes, row_start
 
@@ -173,10 +212,13 @@ def climb(
     tries: int,
     seed: int,
 ) -> tuple[int, IntArray]:
-    """The best policy that small random changes of `policy` lead to: a change stays if the order does not end later.
+    """The best policy that small random changes of `policy` lead to: a change stays if the order
+    does not end later.
 
     Args:
-        goal: makespan to stop at. tries: changes at most. seed: of the random numbers.
+        goal: makespan to stop at.
+        tries: changes at most.
+        seed: of the random numbers.
 
     Returns:
         Makespan, policy.
@@ -199,7 +241,9 @@ def climb(
             elif kind == 1:
                 trial[1, r] = 1 - trial[1, r]
             else:
-                trial[2, r] = max(1, min(trial[2, r], microbatches) + (step % 4 - 4 if step < 4 else step % 4 + 1))
+                trial[2, r] = max(
+                    1, min(trial[2, r], microbatches) + (step % 4 - 4 if step < 4 else step % 4 + 1)
+                )
         found, _, _ = list_schedule(table, limit, local, reserve, microbatches, trial)
         if found >= 0 and (found <= makespan or makespan < 0):
             makespan, best = found, trial

@@ -15,7 +15,8 @@ from shardwright.search.orders.memory_option import MemoryOption, Options, least
 from shardwright.search.orders.problem import OrderProblem
 
 BLOCKS = 64
-"""Most combinations of one rank's options that are bounded one by one; beyond, neighbouring options share a bound."""
+"""Most combinations of one rank's options that are bounded one by one; beyond, neighbouring options
+share a bound."""
 ROUNDS = 6
 """How often options that end too late leave and the rest is bounded again."""
 STEPS = 7
@@ -31,8 +32,10 @@ class MemoryBound:
     """A lower bound of the makespan over all choices and orders.
 
     Args:
-        value: the bound. best: for each chunk, the option with which its own rank's bound is least. left: for each chunk, places of the
-            options that may end before the best known order; all of them if none is known.
+        value: the bound.
+        best: for each chunk, the option with which its own rank's bound is least.
+        left: for each chunk, places of the options that may end before the best known order; all of
+            them if none is known.
     """
 
     value: int
@@ -43,10 +46,12 @@ class MemoryBound:
 def memory_bound(problem: OrderProblem, options: Options, *, below: int = NEVER) -> MemoryBound:
     """The largest over ranks of the least bound that the rank's own choices leave.
 
-    For a rank r and a choice x of its chunks, all other chunks get the least of each number over their options; `order_bounds` of that
-    problem bounds every order of every choice that agrees with x on r. So no choice ends before max over r of min over x. For a time T,
-    options whose bound is not under T leave, and what is left is bounded again: a choice ends at T or later, or is made of what is left.
-    Where the bound of that reaches T, T is a bound; the largest such T up to `below` is searched by halving.
+    For a rank r and a choice x of its chunks, all other chunks get the least of each number over
+    their options; `order_bounds` of that problem bounds every order of every choice that agrees
+    with x on r. So no choice ends before max over r of min over x. For a time T, options whose
+    bound is not under T leave, and what is left is bounded again: a choice ends at T or later, or
+    is made of what is left. Where the bound of that reaches T, T is a bound; the largest such T up
+    to `below` is searched by halving.
 
     Args:
         below: makespan of a known order; the value is at most that.
@@ -57,7 +62,10 @@ def memory_bound(problem: OrderProblem, options: Options, *, below: int = NEVER)
     everything = [tuple(range(len(of))) for of in options]
     best, _, value = _round(problem, options, everything, NEVER)
     if value >= NEVER:
-        raise InfeasibleError("no memory option of a rank's chunks fits", hint="offer options that keep less or raise the limit")
+        raise InfeasibleError(
+            "no memory option of a rank's chunks fits",
+            hint="offer options that keep less or raise the limit",
+        )
     if below >= NEVER:
         return MemoryBound(value=value, best=best, left=tuple(everything))
     value = min(value, below)
@@ -74,7 +82,9 @@ def memory_bound(problem: OrderProblem, options: Options, *, below: int = NEVER)
     return MemoryBound(value=low, best=best, left=tuple(left))
 
 
-def _until(problem: OrderProblem, options: Options, left: Sequence[Block], time: int) -> tuple[int, list[Block]]:
+def _until(
+    problem: OrderProblem, options: Options, left: Sequence[Block], time: int
+) -> tuple[int, list[Block]]:
     """A bound of at most `time`, and the options with which a choice may end before it."""
     kept, value = list(left), 0
     for _ in range(ROUNDS):
@@ -86,8 +96,12 @@ def _until(problem: OrderProblem, options: Options, left: Sequence[Block], time:
     return value, kept
 
 
-def _round(problem: OrderProblem, options: Options, left: Sequence[Block], below: int) -> tuple[tuple[int, ...], list[Block], int]:
-    """Each chunk's option in its rank's best combination, the options left, and the bound; options leave as soon as that is known."""
+def _round(
+    problem: OrderProblem, options: Options, left: Sequence[Block], below: int
+) -> tuple[tuple[int, ...], list[Block], int]:
+    """Each chunk's option in its rank's best combination, the options left, and the bound; options
+    leave as soon as that is known.
+    """
     picked, kept, value = [mine[0] for mine in left], list(left), 0
     others = [least([of[place] for place in mine]) for of, mine in zip(options, left, strict=True)]
     owner = problem.owner.reshape(-1)
@@ -115,7 +129,12 @@ def _round(problem: OrderProblem, options: Options, left: Sequence[Block], below
 
 
 def _bound(
-    problem: OrderProblem, options: Options, others: Sequence[MemoryOption], rank: int, chunks: list[int], blocks: Sequence[Block]
+    problem: OrderProblem,
+    options: Options,
+    others: Sequence[MemoryOption],
+    rank: int,
+    chunks: list[int],
+    blocks: Sequence[Block],
 ) -> int:
     """The bound of one rank with its chunks narrowed to `blocks`; NEVER if that does not fit."""
     chosen = list(others)
@@ -133,13 +152,18 @@ def _bound(
 
 
 def _reachable(option: MemoryOption, limit: int, microbatches: int) -> int:
-    """The most that a rank with one chunk can keep up to `limit`: so many microbatches whole and so many that wait for W alone."""
+    """The most that a rank with one chunk can keep up to `limit`: so many microbatches whole and so
+    many that wait for W alone.
+    """
     if option.held == 0:
         return limit
     most = min(limit // option.held, microbatches)
     if option.stash == 0:
         return most * option.held
-    rest = [min((limit - n * option.held) // option.stash, microbatches - n) * option.stash for n in range(most + 1)]
+    rest = [
+        min((limit - n * option.held) // option.stash, microbatches - n) * option.stash
+        for n in range(most + 1)
+    ]
     return max(n * option.held + stays for n, stays in enumerate(rest))
 
 

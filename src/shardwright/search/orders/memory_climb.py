@@ -37,7 +37,9 @@ class _Climb:
 
     def numbers(self, places: IntArray) -> list[int]:
         """The combination of each rank."""
-        return [int(ladder[place]) for ladder, place in zip(self.ladders, places.tolist(), strict=True)]
+        return [
+            int(ladder[place]) for ladder, place in zip(self.ladders, places.tolist(), strict=True)
+        ]
 
     def schedule(self, places: IntArray, policy: IntArray) -> tuple[int, IntArray, IntArray]:
         """See `list_schedule`."""
@@ -51,8 +53,12 @@ class _Climb:
         )
         return made
 
-    def changed(self, places: IntArray, policy: IntArray, random: np.random.Generator) -> tuple[IntArray, IntArray]:
-        """A few neighbouring ranks move along their ladders, or some rank's policy changes, or both."""
+    def changed(
+        self, places: IntArray, policy: IntArray, random: np.random.Generator
+    ) -> tuple[IntArray, IntArray]:
+        """A few neighbouring ranks move along their ladders, or some rank's policy changes, or
+        both.
+        """
         places, policy = places.copy(), policy.copy()
         ranks = self.problem.ranks
         what = int(random.integers(3))
@@ -75,19 +81,31 @@ class _Climb:
 
 
 def climb_choices(
-    problem: OrderProblem, options: Options, offers: Sequence[Offers], choice: Choice, *, goal: int, tries: int, random: np.random.Generator
+    problem: OrderProblem,
+    options: Options,
+    offers: Sequence[Offers],
+    choice: Choice,
+    *,
+    goal: int,
+    tries: int,
+    random: np.random.Generator,
 ) -> tuple[Choice, IntArray, IntArray] | None:
-    """The choice and list schedule that small random changes of `choice` lead to: a change stays if the order does not end later.
+    """The choice and list schedule that small random changes of `choice` lead to: a change stays if
+    the order does not end later.
 
     Args:
-        goal: makespan to stop at. tries: changes at most.
+        goal: makespan to stop at.
+        tries: changes at most.
 
     Returns:
         Choice, codes, row_start; None where no policy schedules the choice.
     """
     climb = _Climb(problem, offers, choice)
     places = climb.places
-    made = [(climb.schedule(places, policy)[0], policy) for policy in policies(applied(problem, options, choice))]
+    made = [
+        (climb.schedule(places, policy)[0], policy)
+        for policy in policies(applied(problem, options, choice))
+    ]
     made = [(makespan, policy) for makespan, policy in made if makespan >= 0]
     if not made:
         return None
@@ -104,7 +122,9 @@ def climb_choices(
 
 
 def _ladder(offers: Offers) -> IntArray:
-    """Numbers of a rank's combinations from the cheapest to the leanest; those that keep no less than a cheaper one are left out."""
+    """Numbers of a rank's combinations from the cheapest to the leanest; those that keep no less
+    than a cheaper one are left out.
+    """
     time, kept = offers.extra.sum(axis=1), offers.held.sum(axis=1)
     order = np.lexsort((kept, time))
     before = np.concatenate(([np.iinfo(np.int64).max], np.minimum.accumulate(kept[order])[:-1]))

@@ -26,7 +26,9 @@ class Offers:
     """Combinations of one rank's options.
 
     Args:
-        chunks: (n,) of the rank. places: (combinations, n) option of each. extra, held, stash, whole: (combinations, n).
+        chunks: (n,) of the rank.
+        places: (combinations, n) option of each.
+        extra, held, stash, whole: (combinations, n).
         working: (combinations,) the largest.
     """
 
@@ -40,7 +42,9 @@ class Offers:
 
 
 def offers_of(problem: OrderProblem, options: Options) -> tuple[Offers, ...]:
-    """Every rank's combinations of useful options; with very many, of an even selection of each chunk's."""
+    """Every rank's combinations of useful options; with very many, of an even selection of each
+    chunk's.
+    """
     owner = problem.owner.reshape(-1)
     result = []
     for rank in range(problem.ranks):
@@ -49,11 +53,19 @@ def offers_of(problem: OrderProblem, options: Options) -> tuple[Offers, ...]:
         mine = [_selected(options[c], most) for c in chunks]
         places = np.array(list(product(*mine)), np.int64)
         columns = {
-            name: np.stack([np.array([getattr(o, name) for o in options[c]], np.int64)[places[:, i]] for i, c in enumerate(chunks)], axis=1)
+            name: np.stack(
+                [
+                    np.array([getattr(o, name) for o in options[c]], np.int64)[places[:, i]]
+                    for i, c in enumerate(chunks)
+                ],
+                axis=1,
+            )
             for name in ("extra", "held", "stash", "whole", "working")
         }
         working = columns.pop("working").max(axis=1)
-        result.append(Offers(chunks=np.array(chunks, np.int64), places=places, working=working, **columns))
+        result.append(
+            Offers(chunks=np.array(chunks, np.int64), places=places, working=working, **columns)
+        )
     return tuple(result)
 
 
@@ -61,21 +73,28 @@ def in_flight(problem: OrderProblem, codes: IntArray, row_start: IntArray) -> tu
     """For each rank, what an order keeps right after each of its forwards.
 
     Returns:
-        A (states, 2 n) array of each rank with n chunks: how many microbatches of each have their I ahead, how many their W alone.
+        A (states, 2 n) array of each rank with n chunks: how many microbatches of each have their I
+        ahead, how many their W alone.
     """
     chunks = problem.lanes * problem.chunks
     owner = problem.owner.reshape(-1)
     result = []
     for rank in range(problem.ranks):
         row = codes[row_start[rank] : row_start[rank + 1]]
-        done = np.stack([np.cumsum(row[:, None] == kind * chunks + np.flatnonzero(owner == rank), axis=0) for kind in range(3)])
+        done = np.stack(
+            [
+                np.cumsum(row[:, None] == kind * chunks + np.flatnonzero(owner == rank), axis=0)
+                for kind in range(3)
+            ]
+        )
         states = np.concatenate([done[0] - done[1], done[1] - done[2]], axis=1)[row < chunks]
         result.append(distinct_rows(states))
     return tuple(result)
 
 
 def fitting(offers: Offers, states: IntArray, limit: int) -> IntArray:
-    """Numbers of the rank's combinations that fit into `limit` in all `states` (see `in_flight`), those of the least time first.
+    """Numbers of the rank's combinations that fit into `limit` in all `states` (see `in_flight`),
+    those of the least time first.
 
     Of them only those that no other one is as quick as on every chunk.
     """
@@ -91,15 +110,25 @@ def fitting(offers: Offers, states: IntArray, limit: int) -> IntArray:
 
 
 def choose_for(
-    problem: OrderProblem, offers: Sequence[Offers], codes: IntArray, row_start: IntArray, *, states: Sequence[IntArray] | None = None
+    problem: OrderProblem,
+    offers: Sequence[Offers],
+    codes: IntArray,
+    row_start: IntArray,
+    *,
+    states: Sequence[IntArray] | None = None,
 ) -> tuple[int, Choice] | None:
-    """The quickest choice found with which an order fits, and its makespan; None if there is none or the order deadlocks.
+    """The quickest choice found with which an order fits, and its makespan; None if there is none
+    or the order deadlocks.
 
-    With one chunk a rank and no whole backwards it is the best for this order: on every rank the least time that fits. Else each rank's
-    combinations are run one after the other until none of them ends earlier.
+    With one chunk a rank and no whole backwards it is the best for this order: on every rank the
+    least time that fits. Else each rank's combinations are run one after the other until none of
+    them ends earlier.
     """
     states = in_flight(problem, codes, row_start) if states is None else states
-    found = [fitting(mine, seen, int(limit)) for mine, seen, limit in zip(offers, states, problem.limit, strict=True)]
+    found = [
+        fitting(mine, seen, int(limit))
+        for mine, seen, limit in zip(offers, states, problem.limit, strict=True)
+    ]
     if not all(len(mine) for mine in found):
         return None
     run = Runs(problem, codes, row_start)
@@ -131,7 +160,9 @@ def choice_of(problem: OrderProblem, offers: Sequence[Offers], numbers: Sequence
 
 
 class Runs:
-    """One order, run with changing options; `table` is the problem's with the options as they are (see `problem.flat`)."""
+    """One order, run with changing options; `table` is the problem's with the options as they are
+    (see `problem.flat`).
+    """
 
     def __init__(self, problem: OrderProblem, codes: IntArray, row_start: IntArray) -> None:
         self.table = flat(problem)[0].copy()
@@ -146,13 +177,26 @@ class Runs:
         """A rank's chunks take combination `number`."""
         whole = offers.whole[number] > 0
         c = offers.chunks
-        self.table[INPUT, c] = self._input[c] + offers.extra[number] + np.where(whole, self._weight[c], 0)
+        self.table[INPUT, c] = (
+            self._input[c] + offers.extra[number] + np.where(whole, self._weight[c], 0)
+        )
         self.table[WEIGHT, c] = np.where(whole, 0, self._weight[c])
         self.table[HELD, c], self.table[STASH, c] = offers.held[number], offers.stash[number]
 
     def makespan(self) -> int:
         """Of the order with the options as they are; -1 if it deadlocks."""
-        return int(walk(self.table, self._codes, self._row_start, self._microbatches, self._end, self._at, self._free, self._count))
+        return int(
+            walk(
+                self.table,
+                self._codes,
+                self._row_start,
+                self._microbatches,
+                self._end,
+                self._at,
+                self._free,
+                self._count,
+            )
+        )
 
 
 def _selected(options: Sequence[MemoryOption], most: int) -> tuple[int, ...]:
@@ -166,4 +210,7 @@ def _spread(places: tuple[int, ...], most: int) -> tuple[int, ...]:
     """At most `most` of them, evenly, with both ends."""
     if len(places) <= most:
         return places
-    return tuple(places[i] for i in sorted({round(step * (len(places) - 1) / (most - 1)) for step in range(most)}))
+    return tuple(
+        places[i]
+        for i in sorted({round(step * (len(places) - 1) / (most - 1)) for step in range(most)})
+    )

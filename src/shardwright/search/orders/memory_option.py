@@ -14,14 +14,17 @@ from shardwright.search.orders.problem import LARGEST, OrderProblem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOption:
-    """One way to keep a chunk's activations between its forward and its backward, for every microbatch; in the problem's units.
+    """One way to keep a chunk's activations between its forward and its backward, for every
+    microbatch; in the problem's units.
 
-    A recompute that restores what W reads makes its backward whole: W runs right behind I and nothing stays in between, for a stash of
-    what was not kept would have to be kept after all.
+    A recompute that restores what W reads makes its backward whole: W runs right behind I and
+    nothing stays in between, for a stash of what was not kept would have to be kept after all.
 
     Args:
-        extra: time that I takes longer: recompute, the exposed part of an offload. held, stash: as in `OrderProblem`.
-        working: most that I takes beyond `held` while it runs; every rank keeps that much free for the largest of its chunks.
+        extra: time that I takes longer: recompute, the exposed part of an offload.
+        held, stash: as in `OrderProblem`.
+        working: most that I takes beyond `held` while it runs; every rank keeps that much free for
+            the largest of its chunks.
         whole: W runs with I; `stash` is then 0.
     """
 
@@ -32,10 +35,17 @@ class MemoryOption:
     whole: bool = False
 
     def __post_init__(self) -> None:
-        if not all(0 <= number <= LARGEST for number in (self.extra, self.held, self.stash, self.working)):
-            raise UsageError(f"extra, held, stash and working must be whole numbers from 0 to {LARGEST}")
+        if not all(
+            0 <= number <= LARGEST for number in (self.extra, self.held, self.stash, self.working)
+        ):
+            raise UsageError(
+                f"extra, held, stash and working must be whole numbers from 0 to {LARGEST}"
+            )
         if self.stash > (0 if self.whole else self.held):
-            raise UsageError("stash is what stays of held: it cannot be more, and nothing stays of a whole backward")
+            raise UsageError(
+                "stash is what stays of held: it cannot be more, and nothing stays of a whole"
+                " backward"
+            )
 
     @property
     def cost(self) -> tuple[int, int, int, int, bool]:
@@ -50,18 +60,23 @@ Options = Sequence[Sequence[MemoryOption]]
 def check_options(problem: OrderProblem, options: Options) -> None:
     """UsageError unless every chunk of every lane has an option."""
     if len(options) != problem.lanes * problem.chunks or not all(options):
-        raise UsageError(f"each of the {problem.lanes * problem.chunks} chunks needs at least one memory option")
+        raise UsageError(
+            f"each of the {problem.lanes * problem.chunks} chunks needs at least one memory option"
+        )
 
 
 def applied(problem: OrderProblem, options: Options, choice: Sequence[int]) -> OrderProblem:
-    """The problem in which each chunk keeps what its chosen option says; InfeasibleError if a rank cannot keep one microbatch."""
+    """The problem in which each chunk keeps what its chosen option says; InfeasibleError if a rank
+    cannot keep one microbatch.
+    """
     return with_options(problem, [of[index] for of, index in zip(options, choice, strict=True)])
 
 
 def with_options(problem: OrderProblem, chosen: Sequence[MemoryOption]) -> OrderProblem:
     """The problem in which each chunk keeps what its one option says.
 
-    With `least` of some options for each chunk, every order of every choice among those also solves it, no later and in no more memory.
+    With `least` of some options for each chunk, every order of every choice among those also solves
+    it, no later and in no more memory.
 
     Raises:
         InfeasibleError: a rank cannot keep one microbatch.
@@ -82,17 +97,28 @@ def with_options(problem: OrderProblem, chosen: Sequence[MemoryOption]) -> Order
 
 
 def least(options: Sequence[MemoryOption]) -> MemoryOption:
-    """An option as good as each of them everywhere: the least of every number; whole only if all are."""
-    extra, held, stash, working, _ = (min(column) for column in zip(*(option.cost for option in options), strict=True))
+    """An option as good as each of them everywhere: the least of every number; whole only if all
+    are.
+    """
+    extra, held, stash, working, _ = (
+        min(column) for column in zip(*(option.cost for option in options), strict=True)
+    )
     whole = all(option.whole for option in options)
-    return MemoryOption(extra=extra, held=held, stash=min(stash, held), working=working, whole=whole)
+    return MemoryOption(
+        extra=extra, held=held, stash=min(stash, held), working=working, whole=whole
+    )
 
 
 def useful(options: Sequence[MemoryOption]) -> tuple[int, ...]:
-    """Places of the options that no other one is as good as everywhere, from the cheapest on; of equals the first."""
+    """Places of the options that no other one is as good as everywhere, from the cheapest on; of
+    equals the first.
+    """
     ranked = sorted(range(len(options)), key=lambda place: (options[place].cost, place))
     kept: list[int] = []
     for place in ranked:
-        if not any(all(a <= b for a, b in zip(options[other].cost, options[place].cost, strict=True)) for other in kept):
+        if not any(
+            all(a <= b for a, b in zip(options[other].cost, options[place].cost, strict=True))
+            for other in kept
+        ):
             kept.append(place)
     return tuple(kept)

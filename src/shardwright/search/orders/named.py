@@ -14,7 +14,9 @@ from shardwright.search.orders.problem import OrderProblem
 
 
 def named_tables(problem: OrderProblem) -> Iterator[tuple[str, ActionTable]]:
-    """Every schedule of the registry whose chunks lie as the problem's and that has a table of its sizes, without regard to memory."""
+    """Every schedule of the registry whose chunks lie as the problem's and that has a table of its
+    sizes, without regard to memory.
+    """
     if problem.chunks % problem.ranks:
         return
     each = problem.chunks // problem.ranks
@@ -23,7 +25,12 @@ def named_tables(problem: OrderProblem) -> Iterator[tuple[str, ActionTable]]:
         if not _lies_as(problem, placement, each):
             continue
         try:
-            table = schedule_table(name, num_ranks=problem.ranks, chunks_per_rank=each, num_microbatches=problem.microbatches)
+            table = schedule_table(
+                name,
+                num_ranks=problem.ranks,
+                chunks_per_rank=each,
+                num_microbatches=problem.microbatches,
+            )
         except StrategyError:
             continue
         yield name, table
@@ -32,4 +39,7 @@ def named_tables(problem: OrderProblem) -> Iterator[tuple[str, ActionTable]]:
 def _lies_as(problem: OrderProblem, placement: Placement, chunks_per_rank: int) -> bool:
     if placement.lanes != problem.lanes:
         return False
-    return np.array_equal(chunk_ranks(placement, num_ranks=problem.ranks, chunks_per_rank=chunks_per_rank), problem.owner)
+    return np.array_equal(
+        chunk_ranks(placement, num_ranks=problem.ranks, chunks_per_rank=chunks_per_rank),
+        problem.owner,
+    )

@@ -1,4 +1,6 @@
-"""What an order search is given: chunks on ranks, what each of their actions takes, and what each rank may keep."""
+"""What an order search is given: chunks on ranks, what each of their actions takes, and what each
+rank may keep.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +14,38 @@ LARGEST = 2**40
 """Most units of a time or of memory: sums over a whole table stay far inside 64 bits."""
 
 MULTIPLIER, MODULUS = 48271, 2**31 - 1
-"""Park and Miller's random numbers: they fit into 64 bits, so they are the same with and without numba."""
+"""Park and Miller's random numbers: they fit into 64 bits, so they are the same with and without
+numba."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OrderProblem:
     """Find the order of a pipeline's actions that ends first (read-only arrays of whole numbers).
 
-    Chunks of a lane are a chain. F waits for F of the chunk before, I for I of the chunk after (F of the last chunk), W for I. Forwards and
-    backwards are apart everywhere; a table whose backwards are whole (B) is the special case of W right after I. Microbatches are alike, so
-    orders may take those of a chunk from first to last without loss: exchanging two that overtake each other changes no time and no level.
+    Chunks of a lane are a chain. F waits for F of the chunk before, I for I of the chunk after (F
+    of the last chunk), W for I. Forwards and backwards are apart everywhere; a table whose
+    backwards are whole (B) is the special case of W right after I. Microbatches are alike, so
+    orders may take those of a chunk from first to last without loss: exchanging two that overtake
+    each other changes no time and no level.
 
-    Left out: transfers are a delay (they do not queue behind one another), pairs that overlap, token slices, recompute as an action.
+    Left out: transfers are a delay (they do not queue behind one another), pairs that overlap,
+    token slices, recompute as an action.
 
     Args:
-        owner: (lanes, chunks) rank of each chunk. microbatches: of each lane.
+        owner: (lanes, chunks) rank of each chunk.
+        microbatches: of each lane.
         forward, input, weight: (lanes, chunks) time of F, I and W, in any one unit.
-        send_forward: (lanes, chunks) from the end of a chunk's F to where F of the next one may start; the last is not used.
-        send_backward: (lanes, chunks) from the end of a chunk's I to where I of the one before may start; the first is not used.
-        held: (lanes, chunks) kept from F's start to I's end. stash: (lanes, chunks) of that, what stays until W's end; at most `held`.
+        send_forward: (lanes, chunks) from the end of a chunk's F to where F of the next one may
+            start; the last is not used.
+        send_backward: (lanes, chunks) from the end of a chunk's I to where I of the one before may
+            start; the first is not used.
+        held: (lanes, chunks) kept from F's start to I's end.
+        stash: (lanes, chunks) of that, what stays until W's end; at most `held`.
         limit: (ranks,) most that a rank may keep, in the unit of `held`.
 
     Raises:
-        UsageError: shapes or numbers make no sense. InfeasibleError: a rank cannot keep even one microbatch.
+        UsageError: shapes or numbers make no sense. InfeasibleError: a rank cannot keep even one
+        microbatch.
     """
 
     owner: IntArray
@@ -50,13 +61,31 @@ class OrderProblem:
 
     def __post_init__(self) -> None:
         shape = np.shape(self.owner)
-        for name in ("owner", "forward", "input", "weight", "send_forward", "send_backward", "held", "stash", "limit"):
+        for name in (
+            "owner",
+            "forward",
+            "input",
+            "weight",
+            "send_forward",
+            "send_backward",
+            "held",
+            "stash",
+            "limit",
+        ):
             given = np.asarray(getattr(self, name))
             array = given.astype(np.int64)
-            if given.dtype.kind not in "iu" or array.size == 0 or array.min() < 0 or array.max() > LARGEST:
+            if (
+                given.dtype.kind not in "iu"
+                or array.size == 0
+                or array.min() < 0
+                or array.max() > LARGEST
+            ):
                 raise UsageError(f"{name} must be whole numbers from 0 to {LARGEST}")
             if name != "limit" and array.shape != shape:
-                raise UsageError(f"{name} must have a number for each lane and chunk, shape {shape}, not {array.shape}")
+                raise UsageError(
+                    f"{name} must have a number for each lane and chunk, shape {shape}, not"
+                    f" {array.shape}"
+                )
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         if len(shape) != 2 or self.limit.ndim != 1:
@@ -72,11 +101,14 @@ class OrderProblem:
     def _check_room(self) -> None:
         """Every rank can keep one microbatch of each lane alone."""
         for lane, owner in enumerate(self.owner):
-            need = np.bincount(owner, weights=self.held[lane], minlength=len(self.limit)).astype(np.int64)
+            need = np.bincount(owner, weights=self.held[lane], minlength=len(self.limit)).astype(
+                np.int64
+            )
             short = int(np.argmax(need - self.limit))
             if need[short] > self.limit[short]:
                 raise InfeasibleError(
-                    f"rank {short} may keep {self.limit[short]} and one microbatch of lane {lane} takes {need[short]}",
+                    f"rank {short} may keep {self.limit[short]} and one microbatch of lane {lane}"
+                    f" takes {need[short]}",
                     hint="keep less of each chunk (recompute, offload) or raise the limit",
                 )
 
@@ -107,9 +139,9 @@ def flat(problem: OrderProblem) -> tuple[IntArray, IntArray, IntArray]:
     """The problem for compiled kernels.
 
     Returns:
-        table: (10, lanes * chunks) rows owner, F, I, W, send forward, send backward, held, stash, 1 if first of its lane, 1 if last.
-        limit: (ranks,). local: (ranks, most + 1) chunks of each rank from the deepest of its lane to the shallowest, -1 where there are
-        no more.
+        table: (10, lanes * chunks) rows owner, F, I, W, send forward, send backward, held, stash, 1
+        if first of its lane, 1 if last. limit: (ranks,). local: (ranks, most + 1) chunks of each
+        rank from the deepest of its lane to the shallowest, -1 where there are no more.
     """
     first = np.zeros_like(problem.owner)
     last = np.zeros_like(problem.owner)

@@ -1,7 +1,8 @@
 """Repetends: one microbatch's block of actions that repeats every period, as Tessel searches them.
 
-Lin et al. 2024 (Tessel, HPCA, arXiv:2311.15269): find a short repeating block, prove that none repeats faster, unroll it. No period is
-shorter than a rank's work on one microbatch of each lane, so a block of that period is proven.
+Lin et al. 2024 (Tessel, HPCA, arXiv:2311.15269): find a short repeating block, prove that none
+repeats faster, unroll it. No period is shorter than a rank's work on one microbatch of each lane,
+so a block of that period is proven.
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ from shardwright.arrays import IntArray
 from shardwright.lazy_dataclass import dataclass
 from shardwright.search.orders.problem import OrderProblem
 
-STRETCHES = tuple(Fraction(number, 100) for number in (100, 101, 103, 106, 110, 115, 122, 130, 145, 165, 200, 250, 350, 500))
+STRETCHES = tuple(
+    Fraction(number, 100)
+    for number in (100, 101, 103, 106, 110, 115, 122, 130, 145, 165, 200, 250, 350, 500)
+)
 """Periods tried, in shortest possible ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Repetend:
-    """A block: start of each kind of action of each chunk (3, chunks) for microbatch 0; microbatch i is i periods later.
+    """A block: start of each kind of action of each chunk (3, chunks) for microbatch 0; microbatch
+    i is i periods later.
 
     Args:
         proven: no period is shorter.
@@ -47,24 +52,37 @@ def unrolled(problem: OrderProblem, repetend: Repetend) -> tuple[IntArray, IntAr
     """The order of all microbatches of a repetend: (codes, row_start), see `walk`."""
     chunks = problem.lanes * problem.chunks
     shape = (3, chunks, problem.microbatches)
-    start = np.broadcast_to(repetend.start[:, :, None], shape) + repetend.period * np.arange(problem.microbatches)
+    start = np.broadcast_to(repetend.start[:, :, None], shape) + repetend.period * np.arange(
+        problem.microbatches
+    )
     kind, chunk, microbatch = np.indices(shape)
     rank = problem.owner.reshape(-1)[chunk]
     # Actions of no time may start together: they stand as they depend on each other.
     depth = np.where(kind == 0, chunk % problem.chunks, 2 * problem.chunks - chunk % problem.chunks)
-    order = np.lexsort(tuple(column.reshape(-1) for column in (kind, depth, microbatch, start, rank)))
+    order = np.lexsort(
+        tuple(column.reshape(-1) for column in (kind, depth, microbatch, start, rank))
+    )
     codes = (kind * chunks + chunk).reshape(-1)[order].astype(np.int64)
-    row_start = np.searchsorted(rank.reshape(-1)[order], np.arange(problem.ranks + 1)).astype(np.int64)
+    row_start = np.searchsorted(rank.reshape(-1)[order], np.arange(problem.ranks + 1)).astype(
+        np.int64
+    )
     return codes, row_start
 
 
 def _block(problem: OrderProblem, period: int) -> IntArray | None:
-    """Starts of one microbatch of each lane, each action as early as its inputs and its rank's other actions modulo the period let it."""
+    """Starts of one microbatch of each lane, each action as early as its inputs and its rank's
+    other actions modulo the period let it.
+    """
     chunks = problem.lanes * problem.chunks
-    times = [array.reshape(-1).tolist() for array in (problem.forward, problem.input, problem.weight)]
+    times = [
+        array.reshape(-1).tolist() for array in (problem.forward, problem.input, problem.weight)
+    ]
     owner = problem.owner.reshape(-1).tolist()
     busy: list[list[tuple[int, int]]] = [[] for _ in range(problem.ranks)]
-    left = [sorted(times[kind][c] for c in range(chunks) if owner[c] == rank for kind in range(3)) for rank in range(problem.ranks)]
+    left = [
+        sorted(times[kind][c] for c in range(chunks) if owner[c] == rank for kind in range(3))
+        for rank in range(problem.ranks)
+    ]
     start = np.zeros((3, chunks), np.int64)
 
     def put(kind: int, chunk: int, earliest: int) -> int:
@@ -98,8 +116,12 @@ class _NoRoomError(Exception):
     """A block of this period does not fit."""
 
 
-def _slot(busy: list[tuple[int, int]], lasts: int, earliest: int, period: int, left: list[int]) -> int:
-    """The first start from `earliest` that meets nothing of `busy` modulo the period and leaves room for what is left; -1 for none."""
+def _slot(
+    busy: list[tuple[int, int]], lasts: int, earliest: int, period: int, left: list[int]
+) -> int:
+    """The first start from `earliest` that meets nothing of `busy` modulo the period and leaves
+    room for what is left; -1 for none.
+    """
     marks = {earliest}
     for at, length in busy:
         for edge in (at + length, at - lasts):
@@ -118,7 +140,9 @@ def _gaps(busy: list[tuple[int, int]], period: int) -> list[int] | None:
     if not ordered:
         return [period]
     gaps = []
-    for (at, length), (following, _) in zip(ordered, [*ordered[1:], (ordered[0][0] + period, 0)], strict=True):
+    for (at, length), (following, _) in zip(
+        ordered, [*ordered[1:], (ordered[0][0] + period, 0)], strict=True
+    ):
         if at + length > following:
             return None
         gaps.append(following - at - length)

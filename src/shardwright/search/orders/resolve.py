@@ -18,8 +18,19 @@ from shardwright.schedules.entries import row_entries
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.orders.find import find_order
 from shardwright.search.orders.problem import LARGEST, OrderProblem
-from shardwright.search.orders.shared_actions import NEVER, SharedActions, improve, list_sequence, run_sequence
-from shardwright.search.orders.shared_actions_problem import SharedActionsProblem, rows_in_order, sequence_of, shared_actions_problem
+from shardwright.search.orders.shared_actions import (
+    NEVER,
+    SharedActions,
+    improve,
+    list_sequence,
+    run_sequence,
+)
+from shardwright.search.orders.shared_actions_problem import (
+    SharedActionsProblem,
+    rows_in_order,
+    sequence_of,
+    shared_actions_problem,
+)
 from shardwright.search.orders.times import StageTimes
 from shardwright.strategy.plan.order import Named, Table
 from shardwright.strategy.plan.plan import Plan
@@ -37,17 +48,21 @@ MOVE_ACTIONS = 30_000_000
 def resolve(plan: Plan, *, times: StageTimes, effort: float = 1.0, named: bool = False) -> Plan:
     """`plan` with a found table in place of each order called ``table-search``.
 
-    Where stages share devices wholly or not at all and lanes are chains cut alike, the order is `find_order`'s. Else it is the best list
-    schedule of a grid of policies, or the best named schedule that fits, after random moves: each action occupies all devices of its stage.
-    Either is no longer than every named schedule that fits. The same arguments give the same plan.
+    Where stages share devices wholly or not at all and lanes are chains cut alike, the order is
+    `find_order`'s. Else it is the best list schedule of a grid of policies, or the best named
+    schedule that fits, after random moves: each action occupies all devices of its stage. Either is
+    no longer than every named schedule that fits. The same arguments give the same plan.
 
     Left out: transfers that queue behind one another, pairs that overlap, recompute as an action.
 
     Args:
-        times: of every stage. effort: factor of the number of random changes. named: replace orders by name too.
+        times: of every stage.
+        effort: factor of the number of random changes.
+        named: replace orders by name too.
 
     Raises:
-        StrategyError: a search has other parameters than ``seed``. InfeasibleError: no order that was tried keeps within the limits.
+        StrategyError: a search has other parameters than ``seed``. InfeasibleError: no order that
+        was tried keeps within the limits.
     """
     orders: list[Named | Table] = []
     for i, order in enumerate(plan.orders):
@@ -63,25 +78,37 @@ def _found(plan: Plan, order: Named, *, times: StageTimes, effort: float, path: 
     parameters = dict(order.parameters) if order.schedule == TABLE_SEARCH else {}
     seed = parameters.pop("seed", 0)
     if parameters or not isinstance(seed, int):
-        raise StrategyError(f"{TABLE_SEARCH} has one parameter, seed, a number", rule="order.parameter", path=path)
-    lanes = tuple(next(i for i, lane in enumerate(plan.lanes) if lane.name == name) for name in order.lanes)
+        raise StrategyError(
+            f"{TABLE_SEARCH} has one parameter, seed, a number", rule="order.parameter", path=path
+        )
+    lanes = tuple(
+        next(i for i, lane in enumerate(plan.lanes) if lane.name == name) for name in order.lanes
+    )
     take = participation(plan, lanes=lanes)
     problem = _as_order_problem(plan, lanes=lanes, take=take, times=times)
     if problem is not None:
         table = find_order(problem, effort=effort, seed=seed).table
-        rows = tuple((devices[0], row_entries(table, rank=rank)) for rank, devices in enumerate(take.sets))
+        rows = tuple(
+            (devices[0], row_entries(table, rank=rank)) for rank, devices in enumerate(take.sets)
+        )
         return Table(lanes=order.lanes, rows=tuple(sorted(rows, key=lambda row: row[0])))
     found = found_rows(plan, lanes=lanes, take=take, times=times, effort=effort, seed=seed)
     return table_of(found, plan=replace(plan, orders=(replace(order, schedule=TABLE_SEARCH),)))
 
 
-def _as_order_problem(plan: Plan, *, lanes: tuple[int, ...], take: Participation, times: StageTimes) -> OrderProblem | None:
+def _as_order_problem(
+    plan: Plan, *, lanes: tuple[int, ...], take: Participation, times: StageTimes
+) -> OrderProblem | None:
     """The lanes as chunks on ranks, where each stage is on one rank and lanes are alike."""
     mine = [plan.lanes[lane] for lane in lanes]
     alike = len({(lane.microbatches, len(lane.stages)) for lane in mine}) == 1
-    plain = all(len(lane.slices) < 2 and all(stage.every == 1 for stage in lane.stages) for lane in mine)
+    plain = all(
+        len(lane.slices) < 2 and all(stage.every == 1 for stage in lane.stages) for lane in mine
+    )
     usual = chains(plan)
-    chained = times.edges is None or all(sorted(times.edges[lane]) == sorted(usual[lane]) for lane in lanes)
+    chained = times.edges is None or all(
+        sorted(times.edges[lane]) == sorted(usual[lane]) for lane in lanes
+    )
     if not (alike and plain and chained and take.disjoint):
         return None
     stages = len(mine[0].stages)
@@ -89,13 +116,26 @@ def _as_order_problem(plan: Plan, *, lanes: tuple[int, ...], take: Participation
         name: getattr(times, name)[list(lanes), :stages]
         for name in ("forward", "input", "weight", "send_forward", "send_backward", "held", "stash")
     }
-    least = [LARGEST if times.limit is None else int(times.limit[devices.array].min()) for devices in take.sets]
-    owner = np.array([[take.set_of[lane, chunk] for chunk in range(stages)] for lane in lanes], np.int64)
-    return OrderProblem(owner=owner, microbatches=mine[0].microbatches, limit=np.array(least, np.int64), **columns)
+    least = [
+        LARGEST if times.limit is None else int(times.limit[devices.array].min())
+        for devices in take.sets
+    ]
+    owner = np.array(
+        [[take.set_of[lane, chunk] for chunk in range(stages)] for lane in lanes], np.int64
+    )
+    return OrderProblem(
+        owner=owner, microbatches=mine[0].microbatches, limit=np.array(least, np.int64), **columns
+    )
 
 
 def found_rows(
-    plan: Plan, *, lanes: tuple[int, ...], take: Participation, times: StageTimes, effort: float = 1.0, seed: int = 0
+    plan: Plan,
+    *,
+    lanes: tuple[int, ...],
+    take: Participation,
+    times: StageTimes,
+    effort: float = 1.0,
+    seed: int = 0,
 ) -> ActionRows:
     """The best rows found for stages that may share any part of their devices; see `resolve`.
 
@@ -113,9 +153,14 @@ def found_rows(
         if makespan < NEVER and not any(makespan == other for other, _, _ in starts):
             starts = sorted([*starts, (makespan, k, sequence)], key=lambda one: one[:2])[:STARTS]
     if not starts:
-        raise InfeasibleError("no order keeps within the devices' limits", hint="keep less of each stage (recompute, offload)")
+        raise InfeasibleError(
+            "no order keeps within the devices' limits",
+            hint="keep less of each stage (recompute, offload)",
+        )
     tries = int(effort * MOVE_ACTIONS) // (2 * len(arrays.time))
-    moved = [improve(arrays, sequence, goal, tries // len(starts), seed) for _, _, sequence in starts]
+    moved = [
+        improve(arrays, sequence, goal, tries // len(starts), seed) for _, _, sequence in starts
+    ]
     _, best = improve(arrays, min(moved, key=lambda one: one[0])[1], goal, tries, seed)
     return rows_in_order(problem, best)
 
@@ -123,11 +168,23 @@ def found_rows(
 def _ends(arrays: SharedActions, sequence: IntArray) -> int:
     """When a sequence ends; NEVER if it does not fit."""
     rows = len(arrays.limit)
-    return int(run_sequence(arrays, sequence, np.zeros(len(sequence), np.int64), np.zeros(rows, np.int64), np.zeros(rows, np.int64)))
+    return int(
+        run_sequence(
+            arrays,
+            sequence,
+            np.zeros(len(sequence), np.int64),
+            np.zeros(rows, np.int64),
+            np.zeros(rows, np.int64),
+        )
+    )
 
 
-def _sequences(plan: Plan, problem: SharedActionsProblem, *, lanes: tuple[int, ...], effort: float) -> Iterator[IntArray]:
-    """Named schedules, then list schedules under a grid of policies, few microbatches at once first."""
+def _sequences(
+    plan: Plan, problem: SharedActionsProblem, *, lanes: tuple[int, ...], effort: float
+) -> Iterator[IntArray]:
+    """Named schedules, then list schedules under a grid of policies, few microbatches at once
+    first.
+    """
     names = tuple(plan.lanes[lane].name for lane in lanes)
     for name in SCHEDULES:
         try:

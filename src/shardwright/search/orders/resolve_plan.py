@@ -1,4 +1,6 @@
-"""Orders called ``table-search`` of a general plan, found for the seconds and bytes that the plan's stages take on a cluster."""
+"""Orders called ``table-search`` of a general plan, found for the seconds and bytes that the plan's
+stages take on a cluster.
+"""
 
 from __future__ import annotations
 
@@ -49,19 +51,27 @@ def _is_searched(order: Named | Table) -> TypeGuard[Named]:
 
 
 def resolved(problem: Problem, plan: Plan, *, effort: float = 1.0) -> Plan:
-    """`plan` with the fastest order known in place of every order called ``table-search``; any other plan as it is.
+    """`plan` with the fastest order known in place of every order called ``table-search``; any
+    other plan as it is.
 
-    `resolve` finds tables for the plan's own times (`stage_times`), which leave out what the simulation has: transfers that queue behind
-    one another, reductions, pairs that overlap. So each schedule of the registry that lies as the plan's stages do is simulated too, in
-    place of all searched orders at once, and stays where it fits the memory and takes less than the tables. The same arguments give the
-    same plan.
+    `resolve` finds tables for the plan's own times (`stage_times`), which leave out what the
+    simulation has: transfers that queue behind one another, reductions, pairs that overlap. So each
+    schedule of the registry that lies as the plan's stages do is simulated too, in place of all
+    searched orders at once, and stays where it fits the memory and takes less than the tables. The
+    same arguments give the same plan.
 
     Raises:
-        StrategyError: the plan breaks a rule, or says what lowering leaves out. InfeasibleError: no order keeps within the memory.
+        StrategyError: the plan breaks a rule, or says what lowering leaves out. InfeasibleError: no
+        order keeps within the memory.
     """
     if not is_open(plan):
         return plan
-    require_valid(plan, model=problem.model, global_batch=problem.job.global_batch, seq_len=problem.job.sequence_length)
+    require_valid(
+        plan,
+        model=problem.model,
+        global_batch=problem.job.global_batch,
+        seq_len=problem.job.sequence_length,
+    )
     refusal: InfeasibleError | None = None
     best: tuple[float, Plan] | None = None
     try:
@@ -83,9 +93,13 @@ def resolved(problem: Problem, plan: Plan, *, effort: float = 1.0) -> Plan:
 
 
 def _named(plan: Plan) -> Iterator[Plan]:
-    """`plan` with each schedule of the registry in place of its searched orders, if its stages are where that schedule has them."""
+    """`plan` with each schedule of the registry in place of its searched orders, if its stages are
+    where that schedule has them.
+    """
     for name in SCHEDULES:
-        orders = tuple(replace(o, schedule=name, parameters=()) if _is_searched(o) else o for o in plan.orders)
+        orders = tuple(
+            replace(o, schedule=name, parameters=()) if _is_searched(o) else o for o in plan.orders
+        )
         variant = replace(plan, orders=orders)
         try:
             action_rows(variant)
@@ -97,15 +111,19 @@ def _named(plan: Plan) -> Iterator[Plan]:
 def stage_times(problem: Problem, plan: Plan) -> StageTimes:
     """What the stages of `plan` take and keep: nanoseconds, and bytes.
 
-    A stage takes as long as its slowest devices, its transfers as long as the busiest device's. A device may keep what its memory leaves
-    beside all that lives through the step, its largest temporaries and logits, and what is outside of the allocator.
+    A stage takes as long as its slowest devices, its transfers as long as the busiest device's. A
+    device may keep what its memory leaves beside all that lives through the step, its largest
+    temporaries and logits, and what is outside of the allocator.
 
     Raises:
-        StrategyError: a stage does not resolve, or says what lowering leaves out. InfeasibleError: a device is full without activations.
+        StrategyError: a stage does not resolve, or says what lowering leaves out. InfeasibleError:
+        a device is full without activations.
     """
     stages = plan_stages(plan, model=problem.model)
     problem = working_problem(problem, working_devices(Same(stages)))
-    costs = price_stages(problem, plan, stages, stage_kinds(problem, stages, summings_of(problem, stages)))
+    costs = price_stages(
+        problem, plan, stages, stage_kinds(problem, stages, summings_of(problem, stages))
+    )
     shape = (len(stages), max(len(lane) for lane in stages))
     names = ("forward", "input", "weight", "send_forward", "send_backward", "held")
     columns = {name: np.zeros(shape, dtype=np.int64) for name in names}
@@ -113,24 +131,45 @@ def stage_times(problem: Problem, plan: Plan) -> StageTimes:
     for number, lane in enumerate(stages):
         for stage in lane:
             found = [_family(costs, stage, family) for family in range(len(stage.families))]
-            for name, value in zip(("forward", "input", "weight", "held"), np.array(found).max(axis=0).tolist(), strict=True):
+            for name, value in zip(
+                ("forward", "input", "weight", "held"),
+                np.array(found).max(axis=0).tolist(),
+                strict=True,
+            ):
                 columns[name][number, stage.chunk] = value
         links = lane_edges(problem, lane)
         edges.append(tuple((link.edge.source, link.edge.target) for link in links))
         for link in links:
             forward, backward = _crossing(problem, costs, link)
-            columns["send_forward"][number, link.edge.source] = max(columns["send_forward"][number, link.edge.source], forward)
-            columns["send_backward"][number, link.edge.target] = max(columns["send_backward"][number, link.edge.target], backward)
+            columns["send_forward"][number, link.edge.source] = max(
+                columns["send_forward"][number, link.edge.source], forward
+            )
+            columns["send_backward"][number, link.edge.target] = max(
+                columns["send_backward"][number, link.edge.target], backward
+            )
     # Until its W, a device keeps all of a microbatch: what only I needs of it is not told apart.
-    return StageTimes(**columns, stash=columns["held"], limit=_limits(problem, plan, stages, costs), edges=tuple(edges))
+    return StageTimes(
+        **columns,
+        stash=columns["held"],
+        limit=_limits(problem, plan, stages, costs),
+        edges=tuple(edges),
+    )
 
 
 def _family(costs: StageCosts, stage: StageParts, family: int) -> tuple[int, int, int, int]:
     """(F, I, W) nanoseconds and kept bytes of one microbatch, of its slowest slice where it is cut."""
     place = stage.lane, stage.chunk, family
     parts = range(len(costs.families[place].slices))
-    times = [max(_whole(costs.seconds(*place, part, kind)) for part in parts) for kind in (TaskKind.F, TaskKind.I, TaskKind.W)]
-    return times[0], times[1], times[2], max(int(costs.step(*place, part).saved_bytes[0]) for part in parts)
+    times = [
+        max(_whole(costs.seconds(*place, part, kind)) for part in parts)
+        for kind in (TaskKind.F, TaskKind.I, TaskKind.W)
+    ]
+    return (
+        times[0],
+        times[1],
+        times[2],
+        max(int(costs.step(*place, part).saved_bytes[0]) for part in parts),
+    )
 
 
 def _whole(seconds: float) -> int:
@@ -141,10 +180,14 @@ def _crossing(problem: Problem, costs: StageCosts, link: LaneEdge) -> tuple[int,
     """Nanoseconds of one microbatch's (longest slice's) way over an edge, forward and backward."""
     lengths = costs.lengths[link.lane]
     scale = costs.element * max(lengths) / sum(lengths)
-    return _whole(crossing_seconds(problem, link.forward, scale=scale)), _whole(crossing_seconds(problem, link.backward, scale=scale))
+    return _whole(crossing_seconds(problem, link.forward, scale=scale)), _whole(
+        crossing_seconds(problem, link.backward, scale=scale)
+    )
 
 
-def _limits(problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], costs: StageCosts) -> IntArray:
+def _limits(
+    problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], costs: StageCosts
+) -> IntArray:
     """(devices,) bytes that each may keep of microbatches."""
     places: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for lane in stages:
@@ -169,8 +212,16 @@ def _room(own: Problem, costs: StageCosts, places: list[tuple[int, int, int]], d
     static: dict[str, int] = defaultdict(int)
     for place in places:
         for name, values in costs.step(*place).static_bytes:
-            static[name] = max(static[name], int(values[0])) if name in _ONCE else static[name] + int(values[0])
-    fixed = sum(static.values()) + max(int(s.logits_bytes[0]) for s in steps) + max(int(s.transient_bytes[0]) for s in steps)
+            static[name] = (
+                max(static[name], int(values[0]))
+                if name in _ONCE
+                else static[name] + int(values[0])
+            )
+    fixed = (
+        sum(static.values())
+        + max(int(s.logits_bytes[0]) for s in steps)
+        + max(int(s.transient_bytes[0]) for s in steps)
+    )
     capacity = own.cluster.node.accelerator.memory_bytes
     blocks = max(steps, key=lambda s: int(s.blocks_bytes[0]))
     kept, held = (int(x[0]) for x in held_bytes(own, blocks, np.array([fixed], dtype=np.int64)))
@@ -178,7 +229,8 @@ def _room(own: Problem, costs: StageCosts, places: list[tuple[int, int, int]], d
     room = ceil((capacity - held) * (fixed / kept if kept else 1.0))
     if room < 0:
         raise InfeasibleError(
-            f"device {device} needs {format_bytes(held)} beside its activations, more than its {format_bytes(capacity)}",
+            f"device {device} needs {format_bytes(held)} beside its activations, more than its"
+            f" {format_bytes(capacity)}",
             hint="shard or offload more, or more devices",
         )
     return min(room, LARGEST)

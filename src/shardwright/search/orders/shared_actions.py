@@ -1,7 +1,9 @@
-"""Orders where several rows meet in one action: list schedules and moves over one sequence of all actions, compiled, on an integer clock.
+"""Orders where several rows meet in one action: list schedules and moves over one sequence of all
+actions, compiled, on an integer clock.
 
-An order is a sequence of all actions in which each comes after what it waits for; a row's order is the part of the sequence that it takes
-part in. So every sequence can be run: there is no deadlock to check for. An action occupies all its rows from start to end.
+An order is a sequence of all actions in which each comes after what it waits for; a row's order is
+the part of the sequence that it takes part in. So every sequence can be run: there is no deadlock
+to check for. An action occupies all its rows from start to end.
 """
 
 from __future__ import annotations
@@ -25,11 +27,18 @@ class SharedActions(NamedTuple):
     """Actions, rows and what waits for what; lists by action are in CSR form.
 
     Args:
-        time: (n,) of each action. weight: (n,) 1 for weight gradients. urgency: (n,) longest way from its start to the end of the step.
-        unit: (n,) number of its microbatch over all lanes. opens: (n,) 1 for forwards of stages that wait for no other.
-        row_start, row: rows of each action. need_start, need, delay: what it waits for, and for how long after its end.
-        after_start, after: who waits for it. turn: (n,) the action of the same stage and kind that comes before it, or -1.
-        next: (n,) the one that comes after it, or -1. step: (n,) change of what its rows hold. limit: (rows,) most that a row may hold.
+        time: (n,) of each action.
+        weight: (n,) 1 for weight gradients.
+        urgency: (n,) longest way from its start to the end of the step.
+        unit: (n,) number of its microbatch over all lanes.
+        opens: (n,) 1 for forwards of stages that wait for no other.
+        row_start, row: rows of each action.
+        need_start, need, delay: what it waits for, and for how long after its end.
+        after_start, after: who waits for it.
+        turn: (n,) the action of the same stage and kind that comes before it, or -1.
+        next: (n,) the one that comes after it, or -1.
+        step: (n,) change of what its rows hold.
+        limit: (rows,) most that a row may hold.
     """
 
     time: IntArray
@@ -51,8 +60,12 @@ class SharedActions(NamedTuple):
 
 
 @compiled
-def run_sequence(m: SharedActions, sequence: IntArray, start: IntArray, free: IntArray, level: IntArray) -> int:
-    """When `sequence` ends; NEVER if a row holds more than it may. `start`: (n,), `free`, `level`: (rows,) scratch."""
+def run_sequence(
+    m: SharedActions, sequence: IntArray, start: IntArray, free: IntArray, level: IntArray
+) -> int:
+    """When `sequence` ends; NEVER if a row holds more than it may. `start`: (n,), `free`, `level`:
+    (rows,) scratch.
+    """
     free[:] = 0
     level[:] = 0
     makespan = 0
@@ -75,7 +88,9 @@ def run_sequence(m: SharedActions, sequence: IntArray, start: IntArray, free: In
 
 @inner
 def _admitted(m: SharedActions, a: int, level: IntArray, rest: IntArray, first: bool) -> bool:
-    """Whether a forward fits on all its rows, beside what the microbatch begun first still needs there."""
+    """Whether a forward fits on all its rows, beside what the microbatch begun first still needs
+    there.
+    """
     for i in range(m.row_start[a], m.row_start[a + 1]):
         r = m.row[i]
         if level[r] + m.step[a] + (0 if first else rest[r]) > m.limit[r]:
@@ -84,25 +99,42 @@ def _admitted(m: SharedActions, a: int, level: IntArray, rest: IntArray, first: 
 
 
 @compiled
-def list_sequence(m: SharedActions, most: int, patience: int, deep: int, careful: int) -> tuple[int, IntArray]:
-    """The sequence that takes, again and again, the action that can start first; the more urgent one of several.
+def list_sequence(
+    m: SharedActions, most: int, patience: int, deep: int, careful: int
+) -> tuple[int, IntArray]:
+    """The sequence that takes, again and again, the action that can start first; the more urgent
+    one of several.
 
-    Careful, it admits forwards only where all their rows keep room for what the microbatch begun first still has to go through, so that one
-    can always end; else it does not look at limits.
+    Careful, it admits forwards only where all their rows keep room for what the microbatch begun
+    first still has to go through, so that one can always end; else it does not look at limits.
 
     Args:
-        most: microbatches begun and not ended, over all lanes. patience: a weight gradient counts as starting that many parts of its time
-            later. careful: 0 or 1. deep: 1 = of actions that can start together the one of the earliest microbatch comes first, then the
-            more urgent.
+        most: microbatches begun and not ended, over all lanes.
+        patience: a weight gradient counts as starting that many parts of its time later.
+        careful: 0 or 1.
+        deep: 1 = of actions that can start together the one of the earliest microbatch comes first,
+            then the more urgent.
 
     Returns:
         How many actions it has, all of them unless it got stuck, and the sequence.
     """
     n, rows, units = m.time.shape[0], m.limit.shape[0], m.unit.max() + 1
     left, missing = np.zeros(units, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    ready, sequence, done = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    start, free, begun = np.zeros(n, dtype=np.int64), np.zeros(rows, dtype=np.int64), np.zeros(units, dtype=np.int64)
-    level, rest, queue = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64), np.zeros(units, dtype=np.int64)
+    ready, sequence, done = (
+        np.zeros(n, dtype=np.int64),
+        np.zeros(n, dtype=np.int64),
+        np.zeros(n, dtype=np.int64),
+    )
+    start, free, begun = (
+        np.zeros(n, dtype=np.int64),
+        np.zeros(rows, dtype=np.int64),
+        np.zeros(units, dtype=np.int64),
+    )
+    level, rest, queue = (
+        np.zeros(rows, dtype=np.int64),
+        np.zeros(rows, dtype=np.int64),
+        np.zeros(units, dtype=np.int64),
+    )
     waiting, size, alive, head, tail, oldest = 0, 0, 0, 0, 0, -1
     for a in range(n):
         left[m.unit[a]] += 1
@@ -116,7 +148,11 @@ def list_sequence(m: SharedActions, most: int, patience: int, deep: int, careful
             a = ready[slot]
             if m.opens[a] == 1 and begun[m.unit[a]] == 0 and alive >= most:
                 continue
-            if careful == 1 and m.step[a] > 0 and not _admitted(m, a, level, rest, m.unit[a] == oldest):
+            if (
+                careful == 1
+                and m.step[a] > 0
+                and not _admitted(m, a, level, rest, m.unit[a] == oldest)
+            ):
                 continue
             begin = 0
             for i in range(m.need_start[a], m.need_start[a + 1]):
@@ -127,7 +163,8 @@ def list_sequence(m: SharedActions, most: int, patience: int, deep: int, careful
             begin += m.weight[a] * m.time[a] * patience // PARTS
             order = -m.urgency[a] if deep == 0 else m.unit[a]
             if begin < best_start or (
-                begin == best_start and (order < best_order or (order == best_order and m.urgency[a] > m.urgency[best]))
+                begin == best_start
+                and (order < best_order or (order == best_order and m.urgency[a] > m.urgency[best]))
             ):
                 best, best_start, best_order, best_slot = a, begin, order, slot
         if best < 0:
@@ -212,10 +249,16 @@ def _move(m: SharedActions, sequence: IntArray, at: int, ahead: bool, times: int
 
 
 @compiled
-def improve(m: SharedActions, sequence: IntArray, goal: int, tries: int, seed: int) -> tuple[int, IntArray]:
+def improve(
+    m: SharedActions, sequence: IntArray, goal: int, tries: int, seed: int
+) -> tuple[int, IntArray]:
     """(makespan, sequence) after random moves that make it no longer; ends early at `goal`."""
     n = sequence.shape[0]
-    start, free, level = np.zeros(n, dtype=np.int64), np.zeros(m.limit.shape[0], dtype=np.int64), np.zeros(m.limit.shape[0], dtype=np.int64)
+    start, free, level = (
+        np.zeros(n, dtype=np.int64),
+        np.zeros(m.limit.shape[0], dtype=np.int64),
+        np.zeros(m.limit.shape[0], dtype=np.int64),
+    )
     best = run_sequence(m, sequence, start, free, level)
     kept = sequence[np.argsort(start[sequence], kind="mergesort")]
     tried = kept.copy()

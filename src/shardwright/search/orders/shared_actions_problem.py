@@ -1,4 +1,6 @@
-"""Lanes of a general plan as a problem of actions that occupy several rows, and sequences of it as rows and back."""
+"""Lanes of a general plan as a problem of actions that occupy several rows, and sequences of it as
+rows and back.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,11 @@ class SharedActionsProblem:
     """An order to be found.
 
     Args:
-        rows: the actions of each row, in no order that means anything. graph: their nodes. arrays: for the kernels, by node.
-        place: (3, lanes, stages, microbatches, slices) node of each forward, backward and weight gradient; -1 where there is none.
+        rows: the actions of each row, in no order that means anything.
+        graph: their nodes.
+        arrays: for the kernels, by node.
+        place: (3, lanes, stages, microbatches, slices) node of each forward, backward and weight
+            gradient; -1 where there is none.
     """
 
     rows: ActionRows
@@ -36,33 +41,50 @@ class SharedActionsProblem:
     place: IntArray
 
 
-def shared_actions_problem(plan: Plan, *, lanes: tuple[int, ...], take: Participation, times: StageTimes) -> SharedActionsProblem:
+def shared_actions_problem(
+    plan: Plan, *, lanes: tuple[int, ...], take: Participation, times: StageTimes
+) -> SharedActionsProblem:
     """The actions of `lanes`: F and, where W takes time, I and W, else B."""
     rows = _unordered(plan, lanes=lanes, take=take, times=times)
     graph = action_graph(plan, rows, edges=times.edges)
     at = graph.position
     lane, chunk, kind, microbatch, part = (
-        column[at].astype(np.int64) for column in (rows.lane, rows.chunk, rows.kind, rows.microbatch, rows.slice)
+        column[at].astype(np.int64)
+        for column in (rows.lane, rows.chunk, rows.kind, rows.microbatch, rows.slice)
     )
     sort = np.array([0, 1, 2, 1, 0])[kind]
-    place = np.full((_SORTS, *times.forward.shape, int(microbatch.max()) + 1, int(part.max()) + 1), -1, np.int64)
+    place = np.full(
+        (_SORTS, *times.forward.shape, int(microbatch.max()) + 1, int(part.max()) + 1), -1, np.int64
+    )
     place[sort, lane, chunk, microbatch, part] = np.arange(len(at))
     turn, following = _turns(place)
-    every = np.array([[s.every for s in one.stages] + [1] * (times.forward.shape[1] - len(one.stages)) for one in plan.lanes])
+    every = np.array(
+        [
+            [s.every for s in one.stages] + [1] * (times.forward.shape[1] - len(one.stages))
+            for one in plan.lanes
+        ]
+    )
     start = np.concatenate(([0], np.cumsum([one.microbatches for one in plan.lanes])))
     moved = chunk[graph.source] != chunk[graph.target]
     send = np.where(sort == 0, times.send_forward[lane, chunk], times.send_backward[lane, chunk])
-    by_target, by_source = np.argsort(graph.target, kind="stable"), np.argsort(graph.source, kind="stable")
+    by_target, by_source = (
+        np.argsort(graph.target, kind="stable"),
+        np.argsort(graph.source, kind="stable"),
+    )
     ends = np.arange(len(at) + 1)
     meeting, row_start = _rows_of(rows, graph)
     held, stash = times.held[lane, chunk], np.where(kind == B, 0, times.stash[lane, chunk])
-    duration = np.choose(sort, [table[lane, chunk] for table in (times.forward, times.input, times.weight)])
+    duration = np.choose(
+        sort, [table[lane, chunk] for table in (times.forward, times.input, times.weight)]
+    )
     fed = np.zeros(len(at), bool)
     fed[graph.target] = True
     arrays = SharedActions(
         time=duration,
         weight=(sort == 2).astype(np.int64),
-        urgency=_urgency(duration, graph, delay=np.where(moved, send[graph.source], 0), following=following),
+        urgency=_urgency(
+            duration, graph, delay=np.where(moved, send[graph.source], 0), following=following
+        ),
         unit=start[lane] + microbatch * every[lane, chunk],
         opens=((sort == 0) & ~fed).astype(np.int64),
         row_start=row_start,
@@ -87,19 +109,27 @@ def _limits(rows: ActionRows, times: StageTimes) -> IntArray:
     return np.array([times.limit[devices.array].min() for devices in rows.devices], np.int64)
 
 
-def _unordered(plan: Plan, *, lanes: tuple[int, ...], take: Participation, times: StageTimes) -> ActionRows:
+def _unordered(
+    plan: Plan, *, lanes: tuple[int, ...], take: Participation, times: StageTimes
+) -> ActionRows:
     """All actions of every class of devices, stage by stage."""
     stages: list[list[IntArray]] = [[] for _ in take.classes]
     for lane in lanes:
         one = plan.lanes[lane]
         for chunk, stage in enumerate(one.stages):
             kinds = [F, I, W] if times.weight[lane, chunk] else [F, B]
-            units = np.indices((1, len(kinds), one.microbatches // stage.every, max(1, len(one.slices)))).reshape(4, -1)
-            columns = np.stack([np.array(kinds)[units[1]], units[0] + lane, units[0] + chunk, units[2], units[3]])
+            units = np.indices(
+                (1, len(kinds), one.microbatches // stage.every, max(1, len(one.slices)))
+            ).reshape(4, -1)
+            columns = np.stack(
+                [np.array(kinds)[units[1]], units[0] + lane, units[0] + chunk, units[2], units[3]]
+            )
             for row in take.members[take.set_of[lane, chunk]]:
                 stages[row].append(columns)
     sizes = [sum(columns.shape[1] for columns in row) for row in stages]
-    kind, *others = np.concatenate([columns for row in stages for columns in row], axis=1).astype(np.int32)
+    kind, *others = np.concatenate([columns for row in stages for columns in row], axis=1).astype(
+        np.int32
+    )
     lane_of, chunk_of, microbatch, part = others
     return ActionRows(
         devices=take.classes,
@@ -113,7 +143,9 @@ def _unordered(plan: Plan, *, lanes: tuple[int, ...], take: Participation, times
 
 
 def _turns(place: IntArray) -> tuple[IntArray, IntArray]:
-    """(nodes,) the node of the same stage and kind before each, and the one after it; backwards take slices from last to first."""
+    """(nodes,) the node of the same stage and kind before each, and the one after it; backwards
+    take slices from last to first.
+    """
     ordered = place.copy()
     ordered[1:] = ordered[1:, ..., ::-1]
     lines = ordered.reshape(*place.shape[:3], -1)
@@ -130,7 +162,9 @@ def _rows_of(rows: ActionRows, graph: ActionGraph) -> tuple[IntArray, IntArray]:
     return rows.row[order], np.searchsorted(graph.node[order], np.arange(len(graph.position) + 1))
 
 
-def _urgency(duration: IntArray, graph: ActionGraph, *, delay: IntArray, following: IntArray) -> IntArray:
+def _urgency(
+    duration: IntArray, graph: ActionGraph, *, delay: IntArray, following: IntArray
+) -> IntArray:
     """(nodes,) longest way from each node's start to the end of the step."""
     has = np.flatnonzero(following >= 0)
     source = np.concatenate([graph.source, has])
@@ -143,7 +177,9 @@ def _urgency(duration: IntArray, graph: ActionGraph, *, delay: IntArray, followi
     behind, gap = target[sort].tolist(), wait[sort].tolist()
     way = duration.tolist()
     for one in reversed(order):
-        way[one] += max((gap[i] + way[behind[i]] for i in range(start[one], start[one + 1])), default=0)
+        way[one] += max(
+            (gap[i] + way[behind[i]] for i in range(start[one], start[one + 1])), default=0
+        )
     return np.array(way, np.int64)
 
 

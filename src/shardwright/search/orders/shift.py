@@ -7,7 +7,17 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.compiled import compiled, inner
 from shardwright.search.orders.problem import MODULUS, MULTIPLIER
-from shardwright.search.orders.walk import FIRST, FORWARD, HELD, LAST, OWNER, SEND_BACKWARD, SEND_FORWARD, STASH, walk
+from shardwright.search.orders.walk import (
+    FIRST,
+    FORWARD,
+    HELD,
+    LAST,
+    OWNER,
+    SEND_BACKWARD,
+    SEND_FORWARD,
+    STASH,
+    walk,
+)
 
 REACH = 12
 """How many places an action moves at most."""
@@ -29,8 +39,11 @@ def _critical(
     """Places in the order, last first, of the actions of one critical path; how many there are.
 
     Args:
-        end: of each action. turn: (actions,) microbatch of each place. place: (3 * chunks, microbatches) place of each action.
-        path: (actions,) room for the result. count: (3 * chunks,) room.
+        end: of each action.
+        turn: (actions,) microbatch of each place.
+        place: (3 * chunks, microbatches) place of each action.
+        path: (actions,) room for the result.
+        count: (3 * chunks,) room.
     """
     chunks = table.shape[1]
     for code in range(count.size):
@@ -53,10 +66,19 @@ def _critical(
         start = end[code, k] - table[FORWARD + kind, c]
         r = table[OWNER, c]
         before = -1
-        # What comes from another rank binds before what stands in the row: moves need an end of the waiting, not its middle.
-        if kind == 0 and table[FIRST, c] == 0 and end[c - 1, k] + table[SEND_FORWARD, c - 1] == start:
+        # What comes from another rank binds before what stands in the row: moves need an end of the
+        # waiting, not its middle.
+        if (
+            kind == 0
+            and table[FIRST, c] == 0
+            and end[c - 1, k] + table[SEND_FORWARD, c - 1] == start
+        ):
             before = place[c - 1, k]
-        elif kind == 1 and table[LAST, c] == 0 and end[chunks + c + 1, k] + table[SEND_BACKWARD, c + 1] == start:
+        elif (
+            kind == 1
+            and table[LAST, c] == 0
+            and end[chunks + c + 1, k] + table[SEND_BACKWARD, c + 1] == start
+        ):
             before = place[chunks + c + 1, k]
         elif at > row_start[r] and end[codes[at - 1], turn[at - 1]] == start:
             before = at - 1
@@ -84,9 +106,17 @@ def _fits(table: IntArray, codes: IntArray, first: int, last: int, limit: int) -
 
 @compiled
 def shift(
-    table: IntArray, limit: IntArray, codes: IntArray, row_start: IntArray, microbatches: int, goal: int, tries: int, seed: int
+    table: IntArray,
+    limit: IntArray,
+    codes: IntArray,
+    row_start: IntArray,
+    microbatches: int,
+    goal: int,
+    tries: int,
+    seed: int,
 ) -> tuple[int, IntArray]:
-    """The order that random moves of critical actions lead to; a move stays if the order does not end later and fits.
+    """The order that random moves of critical actions lead to; a move stays if the order does not
+    end later and fits.
 
     Returns:
         Makespan, codes.
@@ -95,7 +125,11 @@ def shift(
     end = np.zeros((3 * chunks, microbatches), dtype=np.int64)
     trial_end = np.zeros((3 * chunks, microbatches), dtype=np.int64)
     place = np.zeros((3 * chunks, microbatches), dtype=np.int64)
-    at, free, count = np.zeros(ranks, dtype=np.int64), np.zeros(ranks, dtype=np.int64), np.zeros(3 * chunks, dtype=np.int64)
+    at, free, count = (
+        np.zeros(ranks, dtype=np.int64),
+        np.zeros(ranks, dtype=np.int64),
+        np.zeros(3 * chunks, dtype=np.int64),
+    )
     turn, path = np.zeros(codes.shape[0], dtype=np.int64), np.zeros(codes.shape[0], dtype=np.int64)
     best = codes.copy()
     makespan = walk(table, best, row_start, microbatches, end, at, free, count)
@@ -123,7 +157,9 @@ def shift(
         if found >= 0 and found <= makespan:
             makespan = found
             end, trial_end = trial_end, end
-            size = _critical(table, best, row_start, microbatches, makespan, end, turn, place, path, count)
+            size = _critical(
+                table, best, row_start, microbatches, makespan, end, turn, place, path, count
+            )
         else:
             for x in range(b, a, -step):
                 best[x] = best[x - step]

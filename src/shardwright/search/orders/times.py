@@ -13,15 +13,20 @@ from shardwright.search.orders.problem import LARGEST
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageTimes:
-    """Times and bytes of the actions of each stage, for one microbatch, or one slice where the lane is cut (read-only whole numbers).
+    """Times and bytes of the actions of each stage, for one microbatch, or one slice where the lane
+    is cut (read-only whole numbers).
 
     Where the whole backward is one action, its time is `input` and `weight` is 0.
 
     Args:
-        forward, input, weight: (lanes of the plan, stages) time of F, I and W, in any one unit; what a shorter lane does not use is 0.
-        send_forward, send_backward: the same, from the end of a stage's F (I) to where that of the next stage (the one before) may start.
-        held: the same, kept on each device from F's start to I's end. stash: of that, what stays until W's end; at most `held`.
-        limit: (devices of the plan,) most that each may keep, in the unit of `held`; None = no limit.
+        forward, input, weight: (lanes of the plan, stages) time of F, I and W, in any one unit;
+            what a shorter lane does not use is 0.
+        send_forward, send_backward: the same, from the end of a stage's F (I) to where that of the
+            next stage (the one before) may start.
+        held: the same, kept on each device from F's start to I's end.
+        stash: of that, what stays until W's end; at most `held`.
+        limit: (devices of the plan,) most that each may keep, in the unit of `held`; None = no
+            limit.
         edges: stages that feed one another, by lane; None = each lane is a chain.
 
     Raises:
@@ -40,16 +45,33 @@ class StageTimes:
 
     def __post_init__(self) -> None:
         shape = np.shape(self.forward)
-        for name in ("forward", "input", "weight", "send_forward", "send_backward", "held", "stash", "limit"):
+        for name in (
+            "forward",
+            "input",
+            "weight",
+            "send_forward",
+            "send_backward",
+            "held",
+            "stash",
+            "limit",
+        ):
             given = getattr(self, name)
             if name == "limit" and given is None:
                 continue
             given = np.asarray(given)
             array = given.astype(np.int64)
-            if given.dtype.kind not in "iu" or array.size == 0 or array.min() < 0 or array.max() > LARGEST:
+            if (
+                given.dtype.kind not in "iu"
+                or array.size == 0
+                or array.min() < 0
+                or array.max() > LARGEST
+            ):
                 raise UsageError(f"{name} must be whole numbers from 0 to {LARGEST}")
             if array.ndim != 1 if name == "limit" else array.shape != shape or len(shape) != 2:
-                raise UsageError(f"{name} has shape {array.shape}; times are (lanes, stages), limit is (devices,)")
+                raise UsageError(
+                    f"{name} has shape {array.shape}; times are (lanes, stages), limit is"
+                    " (devices,)"
+                )
             array.flags.writeable = False
             object.__setattr__(self, name, array)
         if (self.stash > self.held).any():

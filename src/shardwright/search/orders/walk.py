@@ -1,7 +1,8 @@
 """The longest path through an order, and what its ranks keep: compiled, on an integer clock.
 
-An order is the codes of each rank's row, one rank after the other: kind * chunks + chunk, with kinds F, I, W as 0, 1, 2 and chunks of all
-lanes numbered through. Which microbatch an action takes is how often its code has stood before.
+An order is the codes of each rank's row, one rank after the other: kind * chunks + chunk, with
+kinds F, I, W as 0, 1, 2 and chunks of all lanes numbered through. Which microbatch an action takes
+is how often its code has stood before.
 """
 
 from __future__ import annotations
@@ -17,17 +18,26 @@ OWNER, FORWARD, INPUT, WEIGHT, SEND_FORWARD, SEND_BACKWARD, HELD, STASH, FIRST, 
 
 @compiled
 def walk(
-    table: IntArray, codes: IntArray, row_start: IntArray, microbatches: int, end: IntArray, at: IntArray, free: IntArray, count: IntArray
+    table: IntArray,
+    codes: IntArray,
+    row_start: IntArray,
+    microbatches: int,
+    end: IntArray,
+    at: IntArray,
+    free: IntArray,
+    count: IntArray,
 ) -> int:
     """Makespan of an order; -1 if it deadlocks.
 
     Args:
-        end: (3 * chunks, microbatches) scratch; holds the end of each action afterwards. at, free: (ranks,) scratch.
+        end: (3 * chunks, microbatches) scratch; holds the end of each action afterwards.
+        at, free: (ranks,) scratch.
         count: (3 * chunks,) scratch.
     """
     chunks = table.shape[1]
     ranks = row_start.shape[0] - 1
-    # A row copied as a slice would be compiled with all that formats the message of an error in its shape.
+    # A row copied as a slice would be compiled with all that formats the message of an error in its
+    # shape.
     for code in range(3 * chunks):
         count[code] = 0
     for r in range(ranks):

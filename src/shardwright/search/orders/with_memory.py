@@ -1,4 +1,6 @@
-"""The order of a pipeline's actions and what each chunk keeps, chosen together under every rank's memory limit."""
+"""The order of a pipeline's actions and what each chunk keeps, chosen together under every rank's
+memory limit.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,24 @@ from shardwright.search.orders.found import FoundOrder, codes_of, one_at_a_time,
 from shardwright.search.orders.memory_bound import NEVER, memory_bound
 from shardwright.search.orders.memory_climb import climb_choices
 from shardwright.search.orders.memory_fixed import Choice, Offers, choose_for, fitting, offers_of
-from shardwright.search.orders.memory_option import Options, applied, check_options, least, with_options
+from shardwright.search.orders.memory_option import (
+    Options,
+    applied,
+    check_options,
+    least,
+    with_options,
+)
 from shardwright.search.orders.named import named_tables
 from shardwright.search.orders.problem import OrderProblem, flat
 
 DEPTHS = (0.5, 0.625, 0.75, 0.875, 1.0, 1.125, 1.25, 1.5, 1.75, 2.0, 3.0, 100.0)
-"""Microbatches in flight that a start makes room for, in what a pipeline without waits has in flight."""
+"""Microbatches in flight that a start makes room for, in what a pipeline without waits has in
+flight."""
 SKETCHED = 8
 """Choices that an order is sketched for."""
 REFINED = 3
-"""Choices that an order is searched for, each again as long as order and choice improve each other."""
+"""Choices that an order is searched for, each again as long as order and choice improve each other.
+"""
 SKETCH = 0.05
 """Share of an order search's random changes that a sketch takes."""
 
@@ -42,8 +52,11 @@ class FoundWithMemory:
     """An order with what each chunk keeps, and what is proven about the two together.
 
     Args:
-        order: of the problem with the choice made; its own `lower_bound` holds for this choice alone. choice: option of each chunk, lanes
-            numbered through. problem: with the choice made. lower_bound: no order of any choice ends earlier.
+        order: of the problem with the choice made; its own `lower_bound` holds for this choice
+            alone.
+        choice: option of each chunk, lanes numbered through.
+        problem: with the choice made.
+        lower_bound: no order of any choice ends earlier.
     """
 
     order: FoundOrder
@@ -53,24 +66,36 @@ class FoundWithMemory:
 
 
 def order_with_memory(
-    problem: OrderProblem, options: Options, *, starts: Sequence[Sequence[int]] = (), effort: float = 1.0, seed: int = 0
+    problem: OrderProblem,
+    options: Options,
+    *,
+    starts: Sequence[Sequence[int]] = (),
+    effort: float = 1.0,
+    seed: int = 0,
 ) -> FoundWithMemory:
     """The best order and choice found, with a bound over all of both.
 
-    Never worse than a named schedule that fits with one of `starts`, nor, where all chunks have as many options, with the same option
-    everywhere. Given an order, its microbatches in flight are known and the best options of each rank are a small knapsack; given
-    options, `find_order` orders. The two take turns from several starts: named schedules, the options that the bound likes, and the
-    cheapest options that leave room for some depth of the pipeline. The same arguments give the same answer.
+    Never worse than a named schedule that fits with one of `starts`, nor, where all chunks have as
+    many options, with the same option everywhere. Given an order, its microbatches in flight are
+    known and the best options of each rank are a small knapsack; given options, `find_order`
+    orders. The two take turns from several starts: named schedules, the options that the bound
+    likes, and the cheapest options that leave room for some depth of the pipeline. The same
+    arguments give the same answer.
 
     Args:
-        problem: its `held` and `stash` are not used: options say what is kept. Its `limit` is of everything, `working` included.
-        options: of each chunk, lanes numbered through. starts: choices to begin from too, an option of each chunk.
-        effort: as in `find_order`. seed: of random changes.
+        problem: its `held` and `stash` are not used: options say what is kept. Its `limit` is of
+            everything, `working` included.
+        options: of each chunk, lanes numbered through.
+        starts: choices to begin from too, an option of each chunk.
+        effort: as in `find_order`.
+        seed: of random changes.
 
     Raises:
-        UsageError: a chunk without options, numbers that make no sense. InfeasibleError: no choice fits.
+        UsageError: a chunk without options, numbers that make no sense. InfeasibleError: no choice
+        fits.
 
-    Source: AdaPipe (Sun et al. 2024, section 5) chooses recompute for 1F1B's fixed counts in flight; here the order is found with it.
+    Source: AdaPipe (Sun et al. 2024, section 5) chooses recompute for 1F1B's fixed counts in
+    flight; here the order is found with it.
     """
     check_options(problem, options)
     first = memory_bound(problem, options)
@@ -82,25 +107,40 @@ def order_with_memory(
     search.refine(1)
     choice = search.best()
     if choice is None:
-        raise InfeasibleError("no choice of memory options fits", hint="offer options that keep less or raise the limit")
+        raise InfeasibleError(
+            "no choice of memory options fits",
+            hint="offer options that keep less or raise the limit",
+        )
     order, value = search.found[choice], first.value
     if order.makespan > value:
         value = memory_bound(problem, options, below=order.makespan).value
-    return FoundWithMemory(order=order, choice=choice, problem=applied(problem, options, choice), lower_bound=value)
+    return FoundWithMemory(
+        order=order, choice=choice, problem=applied(problem, options, choice), lower_bound=value
+    )
 
 
 class _Search:
     """Choices with the best order known of each."""
 
-    def __init__(self, problem: OrderProblem, options: Options, *, effort: float, seed: int, bound: int) -> None:
-        self.problem, self.options, self.effort, self.seed, self.bound = problem, options, effort, seed, bound
+    def __init__(
+        self, problem: OrderProblem, options: Options, *, effort: float, seed: int, bound: int
+    ) -> None:
+        self.problem, self.options, self.effort, self.seed, self.bound = (
+            problem,
+            options,
+            effort,
+            seed,
+            bound,
+        )
         self.offers = offers_of(problem, options)
         self.found: dict[Choice, FoundOrder] = {}
         self.refined: set[Choice] = set()
 
     def best(self, tried: Set[Choice] = frozenset()) -> Choice | None:
         """The choice whose order ends first, but for those of `tried`; the smallest of equals."""
-        left = [(order.makespan, choice) for choice, order in self.found.items() if choice not in tried]
+        left = [
+            (order.makespan, choice) for choice, order in self.found.items() if choice not in tried
+        ]
         return min(left)[1] if left else None
 
     @property
@@ -129,12 +169,16 @@ class _Search:
 
     def order(self, choice: Choice, *, effort: float) -> Choice:
         """Keep the order found for `choice` and the best choice of that order, which is returned."""
-        order = find_order(applied(self.problem, self.options, choice), effort=effort, seed=self.seed)
+        order = find_order(
+            applied(self.problem, self.options, choice), effort=effort, seed=self.seed
+        )
         self.keep(choice, order)
         return self.rechoose(*codes_of(self.problem, order.table), method=order.method) or choice
 
     def begin(self, choices: Sequence[Choice]) -> None:
-        """The named schedules and one microbatch at a time, each with its best choice; the given choices with what named schedules fit."""
+        """The named schedules and one microbatch at a time, each with its best choice; the given
+        choices with what named schedules fit.
+        """
         for name, table in named_tables(self.problem):
             self.rechoose(*codes_of(self.problem, table), method=name)
         self.rechoose(*one_at_a_time(self.problem), method="one at a time")
@@ -149,7 +193,9 @@ class _Search:
         bounds = []
         for choice in dict.fromkeys(choices):
             try:
-                bounds.append((order_bounds(applied(self.problem, self.options, choice)).best, choice))
+                bounds.append(
+                    (order_bounds(applied(self.problem, self.options, choice)).best, choice)
+                )
             except InfeasibleError:
                 continue
         for bound, choice in sorted(bounds)[:SKETCHED]:
@@ -167,13 +213,23 @@ class _Search:
             if choice is None or self.least <= self.bound:
                 break
             tried.add(choice)
-            made = climb_choices(self.problem, self.options, self.offers, choice, goal=self.bound, tries=tries, random=random)
+            made = climb_choices(
+                self.problem,
+                self.options,
+                self.offers,
+                choice,
+                goal=self.bound,
+                tries=tries,
+                random=random,
+            )
             if made is not None:
                 self.weigh(*made, method="list schedule")
                 self.rechoose(*made[1:], method="list schedule")
 
     def refine(self, choices: int) -> None:
-        """Full searches from the best choices; order and choice take turns until a choice comes back."""
+        """Full searches from the best choices; order and choice take turns until a choice comes
+        back.
+        """
         tried = self.refined
         for _ in range(choices):
             choice = self.best(tried)
@@ -185,12 +241,18 @@ class _Search:
 def _starts(options: Options, starts: Sequence[Sequence[int]]) -> list[Choice]:
     """The given choices and the same option everywhere."""
     count = len(options[0])
-    same = [(place,) * len(options) for place in range(count)] if all(len(of) == count for of in options) else []
+    same = (
+        [(place,) * len(options) for place in range(count)]
+        if all(len(of) == count for of in options)
+        else []
+    )
     return list(dict.fromkeys([*(tuple(choice) for choice in starts), *same]))
 
 
 def _deep(problem: OrderProblem, options: Options, offers: Sequence[Offers]) -> Iterator[Choice]:
-    """For each depth the cheapest options with which a rank keeps that much of a pipeline without waits, or as much of it as fits."""
+    """For each depth the cheapest options with which a rank keeps that much of a pipeline without
+    waits, or as much of it as fits.
+    """
     quick = with_options(problem, [least(of) for of in options])
     period = max(int(quick.work().max()) / problem.microbatches, 1.0)
     flight = trip(quick)
@@ -200,14 +262,19 @@ def _deep(problem: OrderProblem, options: Options, offers: Sequence[Offers]) -> 
             numbers = np.empty(0, np.int64)
             share = depth
             while not len(numbers):
-                most = [max(1, min(problem.microbatches, ceil(share * time / period - 1e-9))) for time in flight[mine.chunks].tolist()]
+                most = [
+                    max(1, min(problem.microbatches, ceil(share * time / period - 1e-9)))
+                    for time in flight[mine.chunks].tolist()
+                ]
                 numbers = fitting(mine, np.array([most + [0] * len(most)]), limit)
                 if max(most) == 1:
                     break
                 share *= 0.9
             if not len(numbers):
                 break
-            for c, place in zip(mine.chunks.tolist(), mine.places[numbers[0]].tolist(), strict=True):
+            for c, place in zip(
+                mine.chunks.tolist(), mine.places[numbers[0]].tolist(), strict=True
+            ):
                 choice[c] = place
         else:
             yield tuple(choice)

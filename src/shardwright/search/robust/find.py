@@ -1,9 +1,11 @@
-"""Search for one plan for several states of a cluster: the best plans of each state, tried in all of them, until no other can be better.
+"""Search for one plan for several states of a cluster: the best plans of each state, tried in all
+of them, until no other can be better.
 
-A threshold search (Fagin, Lotem and Naor 2003, Optimal aggregation algorithms for middleware, section 4): every state ranks the plans of
-the space by their seconds in it. What is among the k best of no state takes, in each, at least what that state's k-th takes; so the mean of
-its slow tail is no less than that of these seconds, as the mean never falls when some seconds rise. k grows until that is no less than
-the best plan tried.
+A threshold search (Fagin, Lotem and Naor 2003, Optimal aggregation algorithms for middleware,
+section 4): every state ranks the plans of the space by their seconds in it. What is among the k
+best of no state takes, in each, at least what that state's k-th takes; so the mean of its slow tail
+is no less than that of these seconds, as the mean never falls when some seconds rise. k grows until
+that is no less than the best plan tried.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.search.certificate import Certificate, assert_sound
 from shardwright.search.engine.protocol import Engine, rounds
 from shardwright.search.grid.kernels import load_kernels
-from shardwright.search.robust.ranking import Contender, Ranking, RankTask, StateQuestion, ranked, seconds_in
+from shardwright.search.robust.ranking import (
+    Contender,
+    Ranking,
+    RankTask,
+    StateQuestion,
+    ranked,
+    seconds_in,
+)
 from shardwright.search.scenarios import ScenarioOutcome, ScenariosPart, Tried, judged_by, tail_mean
 from shardwright.search.universal import universal_seconds
 from shardwright.strategy.grid.axes import Grid
@@ -28,7 +37,8 @@ from shardwright.strategy.plan.plan import Plan
 
 Progress = Callable[[str, int, int], None]
 RANKED: Final = (4, 16, 64, 256)
-"""How many plans each state ranks, in turn: as long as something that is not among them may be better."""
+"""How many plans each state ranks, in turn: as long as something that is not among them may be
+better."""
 OF_FURTHER: Final = 4
 """Plans that a search of a state with slow nodes adds."""
 AT_ONCE: Final = 8
@@ -37,7 +47,9 @@ AT_ONCE: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RobustFound:
-    """The plan with the least mean of its slow tail, seconds in each state, and why none of the space is better."""
+    """The plan with the least mean of its slow tail, seconds in each state, and why none of the
+    space is better.
+    """
 
     best: Grid | Plan
     steps_s: tuple[float, ...]
@@ -49,7 +61,8 @@ class _Pool:
     """Plans with their seconds in every state, in the order in which they were met.
 
     Args:
-        top: next best plans to tell: what may be one of them is simulated. ruled_out: how many plans were not.
+        top: next best plans to tell: what may be one of them is simulated.
+        ruled_out: how many plans were not.
     """
 
     questions: tuple[StateQuestion, ...]
@@ -66,12 +79,15 @@ class _Pool:
         return sorted(self.steps_s, key=lambda one: self.tail_s(self.steps_s[one]))
 
     def consider(self, least_s: Mapping[Contender, Sequence[float]]) -> None:
-        """Simulate plans in every state, unless what they take at least in each is too much already: those that promise most first.
+        """Simulate plans in every state, unless what they take at least in each is too much
+        already: those that promise most first.
 
         Args:
             least_s: by plan, seconds that it takes in each state at least.
         """
-        promised = {one: self.tail_s(seconds) for one, seconds in least_s.items() if one not in self.steps_s}
+        promised = {
+            one: self.tail_s(seconds) for one, seconds in least_s.items() if one not in self.steps_s
+        }
         states = range(len(self.questions))
         self.ruled_out = 0
         for some in rounds(sorted(promised, key=promised.__getitem__), size=AT_ONCE):
@@ -79,17 +95,31 @@ class _Pool:
             worst_s = known[self.top] if len(known) > self.top else inf
             kept = [one for one in some if promised[one] < worst_s]
             self.ruled_out += len(some) - len(kept)
-            found = self.engine.map(seconds_in, [(number, one) for one in kept for number in states], shared=self.questions)
-            self.steps_s |= {one: tuple(found[at * len(states) : (at + 1) * len(states)]) for at, one in enumerate(kept)}
+            found = self.engine.map(
+                seconds_in,
+                [(number, one) for one in kept for number in states],
+                shared=self.questions,
+            )
+            self.steps_s |= {
+                one: tuple(found[at * len(states) : (at + 1) * len(states)])
+                for at, one in enumerate(kept)
+            }
 
 
 def find_robust(
-    questions: tuple[StateQuestion, ...], *, level: float, engine: Engine, top: int = 0, progress: Progress | None = None
+    questions: tuple[StateQuestion, ...],
+    *,
+    level: float,
+    engine: Engine,
+    top: int = 0,
+    progress: Progress | None = None,
 ) -> RobustFound:
     """The plan with the least mean of its slow tail over all states (`tail_mean`).
 
     Args:
-        level: of the tail. engine: where states are searched and plans simulated; the answer is the same. top: next best plans to tell.
+        level: of the tail.
+        engine: where states are searched and plans simulated; the answer is the same.
+        top: next best plans to tell.
 
     Raises:
         InfeasibleError: nothing fits in some state.
@@ -97,30 +127,51 @@ def find_robust(
     # Processes that are forked share what is loaded.
     load_kernels()
     pool = _Pool(questions=questions, level=level, engine=engine, top=top)
-    further = [one for one in engine.map(ranked, _further_tasks(questions), shared=questions) if one is not None]
+    further = [
+        one
+        for one in engine.map(ranked, _further_tasks(questions), shared=questions)
+        if one is not None
+    ]
     known, count, best_s = list[Ranking](), 0, inf
     for count in RANKED:
         if progress is not None:
-            progress(f"the {count} best of each scenario in all of them", RANKED.index(count), len(RANKED))
+            progress(
+                f"the {count} best of each scenario in all of them",
+                RANKED.index(count),
+                len(RANKED),
+            )
         known = _ranked_all(questions, engine, count, known)
         pool.consider(_least(known, further))
         best_s = pool.tail_s(pool.steps_s[pool.best_first()[0]])
-        if pool.tail_s([one.beyond_s for one in known]) >= best_s or not any(one.more for one in known):
+        if pool.tail_s([one.beyond_s for one in known]) >= best_s or not any(
+            one.more for one in known
+        ):
             break
     if best_s == inf:
-        raise InfeasibleError("no plan that was tried fits in every scenario", hint="fewer scenarios, or more or larger devices")
+        raise InfeasibleError(
+            "no plan that was tried fits in every scenario",
+            hint="fewer scenarios, or more or larger devices",
+        )
     best = pool.best_first()[0]
-    return RobustFound(best=best.strategy, steps_s=pool.steps_s[best], certificate=_certificate(pool, known, count))
+    return RobustFound(
+        best=best.strategy, steps_s=pool.steps_s[best], certificate=_certificate(pool, known, count)
+    )
 
 
 def _least(known: Sequence[Ranking], further: Sequence[Ranking]) -> dict[Contender, list[float]]:
-    """Every plan that some state ranks, and what it takes in each at least: its own seconds where that is known, else those of the best.
+    """Every plan that some state ranks, and what it takes in each at least: its own seconds where
+    that is known, else those of the best.
 
-    Plans of `further` searches belong to no state's space, and those of mixed clusters to their own state's alone (options of the runtime
-    differ), so nothing is known of them before they are simulated. What is best in some state is simulated in all, whatever is known:
-    answers tell of it.
+    Plans of `further` searches belong to no state's space, and those of mixed clusters to their own
+    state's alone (options of the runtime differ), so nothing is known of them before they are
+    simulated. What is best in some state is simulated in all, whatever is known: answers tell of
+    it.
     """
-    found = {plan: [one.certificate.lower_bound_s for one in known] for one in known for plan in one.plans}
+    found = {
+        plan: [one.certificate.lower_bound_s for one in known]
+        for one in known
+        for plan in one.plans
+    }
     for at, one in enumerate(known):
         for plan, seconds in zip(one.plans, one.steps_s, strict=True):
             found[plan][at] = seconds
@@ -130,14 +181,33 @@ def _least(known: Sequence[Ranking], further: Sequence[Ranking]) -> dict[Contend
 
 
 def _further_tasks(questions: Sequence[StateQuestion]) -> list[RankTask]:
-    return [RankTask(number=number, top=OF_FURTHER, further=True) for number, one in enumerate(questions) if one.further is not None]
+    return [
+        RankTask(number=number, top=OF_FURTHER, further=True)
+        for number, one in enumerate(questions)
+        if one.further is not None
+    ]
 
 
-def _ranked_all(questions: tuple[StateQuestion, ...], engine: Engine, count: int, known: list[Ranking]) -> list[Ranking]:
-    """The `count` best of every state; states that share a space are searched once, and one that can say no more not again."""
-    first = [next(at for at, other in enumerate(questions) if other.bounding == one.bounding) for one in questions]
-    tasks = [RankTask(number=at, top=count) for at in sorted(set(first)) if not known or known[at].more]
-    found = dict(zip([task.number for task in tasks], engine.map(ranked, tasks, shared=questions), strict=True))
+def _ranked_all(
+    questions: tuple[StateQuestion, ...], engine: Engine, count: int, known: list[Ranking]
+) -> list[Ranking]:
+    """The `count` best of every state; states that share a space are searched once, and one that
+    can say no more not again.
+    """
+    first = [
+        next(at for at, other in enumerate(questions) if other.bounding == one.bounding)
+        for one in questions
+    ]
+    tasks = [
+        RankTask(number=at, top=count) for at in sorted(set(first)) if not known or known[at].more
+    ]
+    found = dict(
+        zip(
+            [task.number for task in tasks],
+            engine.map(ranked, tasks, shared=questions),
+            strict=True,
+        )
+    )
     rankings = [found[at] if at in found else known[at] for at in first]
     return [one for one in rankings if one is not None]
 
@@ -160,7 +230,9 @@ def _certificate(pool: _Pool, known: Sequence[Ranking], count: int) -> Certifica
                 step_time_s=pool.steps_s[order[0]][at],
                 best_s=pool.steps_s[fastest[at]][at],
                 strategy=fastest[at].text,
-                lower_bound_s=min(known[at].certificate.lower_bound_s, pool.steps_s[fastest[at]][at]),
+                lower_bound_s=min(
+                    known[at].certificate.lower_bound_s, pool.steps_s[fastest[at]][at]
+                ),
             )
             for at, one in enumerate(questions)
         ),
@@ -168,7 +240,9 @@ def _certificate(pool: _Pool, known: Sequence[Ranking], count: int) -> Certifica
         tried=len(order),
         ruled_out=pool.ruled_out,
         next_best=tuple(
-            Tried(strategy=one.text, tail_s=pool.tail_s(pool.steps_s[one]), steps_s=pool.steps_s[one])
+            Tried(
+                strategy=one.text, tail_s=pool.tail_s(pool.steps_s[one]), steps_s=pool.steps_s[one]
+            )
             for one in order[1 : pool.top + 1]
             if pool.tail_s(pool.steps_s[one]) < inf
         ),
@@ -187,7 +261,9 @@ def _summed(
     lower_s: float,
     universal: float,
 ) -> Certificate:
-    """One certificate of all states' searches: what each accounts for, added up; its digest is of the states, too."""
+    """One certificate of all states' searches: what each accounts for, added up; its digest is of
+    the states, too.
+    """
     spaces = list(dict.fromkeys(one.space for one in found))
     space = f"{judged_by(part.level)}; in each scenario: {' / '.join(spaces)}"
     states = [repr((one.state, one.share)) for one in questions]
@@ -196,7 +272,9 @@ def _summed(
         reasons.update(dict(one.infeasible_by_reason))
     return Certificate(
         space=space,
-        digest=hashlib.sha256("\n".join([space, *states, *(one.digest for one in found)]).encode()).hexdigest(),
+        digest=hashlib.sha256(
+            "\n".join([space, *states, *(one.digest for one in found)]).encode()
+        ).hexdigest(),
         enumerated=sum(one.enumerated for one in found),
         illegal=sum(one.illegal for one in found),
         duplicates=sum(one.duplicates for one in found),

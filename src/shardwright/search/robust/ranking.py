@@ -1,4 +1,6 @@
-"""The fastest plans of one state of a cluster, and what every other plan of the space takes there at least."""
+"""The fastest plans of one state of a cluster, and what every other plan of the space takes there
+at least.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from shardwright.strategy.text.grid_notation import print_grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A plan that may be tried in every state: a grid, or what a search of unlike devices found; and it in words."""
+    """A plan that may be tried in every state: a grid, or what a search of unlike devices found;
+    and it in words.
+    """
 
     strategy: Grid | Plan
     text: str = field(compare=False)
@@ -33,7 +37,9 @@ class Contender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridQuestion:
-    """A space of grids on a uniform cluster: what is searched, bytes of a device that plans may fill, bytes that the search may take."""
+    """A space of grids on a uniform cluster: what is searched, bytes of a device that plans may
+    fill, bytes that the search may take.
+    """
 
     problem: Problem
     space: Space
@@ -56,8 +62,11 @@ class StateQuestion:
     """One state of the cluster.
 
     Args:
-        share: of the time. problem: in the state, with the memory that plans may fill. bounding: the space that is bounded, on a cluster on
-            which no plan of it is slower than in the state. further: plans that may be better in the state than any of that space.
+        share: of the time.
+        problem: in the state, with the memory that plans may fill.
+        bounding: the space that is bounded, on a cluster on which no plan of it is slower than in
+            the state.
+        further: plans that may be better in the state than any of that space.
     """
 
     state: State
@@ -81,8 +90,11 @@ class Ranking:
     """The fastest plans of a state.
 
     Args:
-        plans: best first. steps_s: no less than these does each take in the state. beyond_s: no other plan of the space is faster; inf =
-            there is none that fits. certificate: of the search. more: a longer ranking says more.
+        plans: best first.
+        steps_s: no less than these does each take in the state.
+        beyond_s: no other plan of the space is faster; inf = there is none that fits.
+        certificate: of the search.
+        more: a longer ranking says more.
     """
 
     plans: tuple[Contender, ...]
@@ -106,14 +118,25 @@ def ranked(questions: Sequence[StateQuestion], task: RankTask) -> Ranking | None
         except InfeasibleError:
             return None
     asked = question.bounding
-    return _of_grids(asked, task.top) if isinstance(asked, GridQuestion) else _of_mixed(asked, task.top)
+    return (
+        _of_grids(asked, task.top)
+        if isinstance(asked, GridQuestion)
+        else _of_mixed(asked, task.top)
+    )
 
 
 def _of_grids(asked: GridQuestion, top: int) -> Ranking:
-    """Grids are ranked with proof: what is not among the best is no faster than the last of them, or, of a search that was stopped, than
-    its bound.
+    """Grids are ranked with proof: what is not among the best is no faster than the last of them,
+    or, of a search that was stopped, than its bound.
     """
-    answer = find(asked.problem, asked.space, asked.facts, capacity=asked.capacity, top=top, memory=asked.memory)
+    answer = find(
+        asked.problem,
+        asked.space,
+        asked.facts,
+        capacity=asked.capacity,
+        top=top,
+        memory=asked.memory,
+    )
     grids = (answer.grid, *(one.grid for one in answer.alternatives))
     steps_s = (answer.prediction.step_time_s, *(one.step_time_s for one in answer.alternatives))
     stopped = answer.certificate.stopped_at > 0
@@ -140,12 +163,20 @@ def _of_mixed(asked: MixedQuestion, top: int) -> Ranking:
         *(Contender(strategy=one.plan, text=one.pipelines) for one in part.runners),
     ]
     steps_s = (answer.step_time_s, *(one.step_time_s for one in part.runners))
-    return Ranking(plans=tuple(plans), steps_s=steps_s, beyond_s=bound_s, certificate=answer.certificate, more=False)
+    return Ranking(
+        plans=tuple(plans),
+        steps_s=steps_s,
+        beyond_s=bound_s,
+        certificate=answer.certificate,
+        more=False,
+    )
 
 
 def seconds_in(questions: Sequence[StateQuestion], task: tuple[int, Contender]) -> float:
     """Seconds of a plan's step in a state; inf = it does not fit, or is none there."""
     number, contender = task
     problem, strategy = questions[number].problem, contender.strategy
-    done = simulated(problem, plan_of_grid(problem, strategy) if isinstance(strategy, Grid) else strategy)
+    done = simulated(
+        problem, plan_of_grid(problem, strategy) if isinstance(strategy, Grid) else strategy
+    )
     return inf if done is None else done.step_time_s

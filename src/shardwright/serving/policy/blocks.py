@@ -60,7 +60,9 @@ def take(state: State, rank: int, count: int) -> None:
 
 @inner
 def hold(state: State, rank: int, request: int, tokens: int) -> bool:
-    """The request has blocks for `tokens` tokens; False = there are not enough, and nothing changed."""
+    """The request has blocks for `tokens` tokens; False = there are not enough, and nothing
+    changed.
+    """
     need = blocks_of(state, tokens) - state.requests[request, HELD]
     if need <= 0:
         return True
@@ -90,7 +92,9 @@ def cached_keys(state: State, rank: int, request: int) -> int:
 
 @inner
 def own_blocks(state: State, rank: int, request: int, keys: int) -> int:
-    """How many blocks behind its first `keys` keys the request can take back, that it lost when it was preempted."""
+    """How many blocks behind its first `keys` keys the request can take back, that it lost when it
+    was preempted.
+    """
     node = state.requests[request, OWN_RUN]
     if node == NONE:
         return 0
@@ -106,12 +110,17 @@ def own_blocks(state: State, rank: int, request: int, keys: int) -> int:
 def cached_tokens(state: State, rank: int, request: int) -> int:
     """Tokens of a waiting request that need not be computed."""
     keys = cached_keys(state, rank, request)
-    return int(keys * state.settings[KEY_TOKENS] + own_blocks(state, rank, request, keys) * state.settings[BLOCK_TOKENS])
+    return int(
+        keys * state.settings[KEY_TOKENS]
+        + own_blocks(state, rank, request, keys) * state.settings[BLOCK_TOKENS]
+    )
 
 
 @inner
 def done_tokens(state: State, request: int, cached: int) -> int:
-    """Tokens that need not be computed: those that are `cached`, or that came with a request whose prompt was computed elsewhere."""
+    """Tokens that need not be computed: those that are `cached`, or that came with a request whose
+    prompt was computed elsewhere.
+    """
     if state.settings[ONLY_ANSWERS] and state.requests[request, PREEMPTED] == 0:
         own = 1 if state.settings[ONLY_ANSWERS] == COMPUTES_FIRST else 0
         return int(state.requests[request, INPUTS] - own)
@@ -120,7 +129,9 @@ def done_tokens(state: State, request: int, cached: int) -> int:
 
 @inner
 def revived_blocks(state: State, rank: int, request: int) -> int:
-    """Of those, the blocks that are free (nobody uses them): they are taken from the free ones, though they are not computed."""
+    """Of those, the blocks that are free (nobody uses them): they are taken from the free ones,
+    though they are not computed.
+    """
     if not state.settings[PREFIX_CACHE]:
         return 0
     keys = cached_keys(state, rank, request)
@@ -176,7 +187,8 @@ def take_known(state: State, rank: int, count: int) -> None:
 def remember(state: State, rank: int, request: int, tokens: int) -> None:
     """Full blocks of the request's first `tokens` tokens are found by others with the same text.
 
-    Where somebody else computes the same text at the same time, his are found, and this request's are its own.
+    Where somebody else computes the same text at the same time, his are found, and this request's
+    are its own.
     """
     if not state.settings[PREFIX_CACHE] or state.requests[request, PRIVATE]:
         return
@@ -200,13 +212,19 @@ def remember(state: State, rank: int, request: int, tokens: int) -> None:
 
 @inner
 def release(state: State, rank: int, request: int, wanted: int) -> None:
-    """The request's blocks are free, its last ones first; it may come back for those of its first `wanted` tokens."""
+    """The request's blocks are free, its last ones first; it may come back for those of its first
+    `wanted` tokens.
+    """
     held = state.requests[request, HELD]
     state.requests[request, HELD] = 0
     if not state.settings[PREFIX_CACHE]:
         state.ranks[rank, FREE] += held
         return
-    per_key = state.settings[KEY_TOKENS] // state.settings[BLOCK_TOKENS] if state.settings[KEY_TOKENS] else 0
+    per_key = (
+        state.settings[KEY_TOKENS] // state.settings[BLOCK_TOKENS]
+        if state.settings[KEY_TOKENS]
+        else 0
+    )
     keys = state.requests[request, SHARED]
     kept = keys * per_key
     own = max(0, min(held, wanted // state.settings[BLOCK_TOKENS]) - kept)

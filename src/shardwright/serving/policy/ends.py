@@ -1,7 +1,8 @@
-"""Admission where the ends of all answers are known: at each of them the free tokens have to last (SGLang, `add_one_req_ignore_eos`).
+"""Admission where the ends of all answers are known: at each of them the free tokens have to last
+(SGLang, `add_one_req_ignore_eos`).
 
-Requests in the order of their ends: until the i-th ends, all from the i-th on take a token an iteration, and what ended before gave back
-its prompt and what it had generated when it was counted.
+Requests in the order of their ends: until the i-th ends, all from the i-th on take a token an
+iteration, and what ended before gave back its prompt and what it had generated when it was counted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ _LEFT, _HELD = range(2)
 
 @inner
 def sort_ends(state: State, rank: int) -> None:
-    """Tokens that running requests lack, and those they hold, the next to end first; how many is in the last row."""
+    """Tokens that running requests lack, and those they hold, the next to end first; how many is in
+    the last row.
+    """
     ends = state.ends
     count = 0
     for at in range(state.ranks[rank, NUM_RUNNING]):
@@ -43,7 +46,9 @@ def insert_end(state: State, rank: int, request: int, count: int) -> int:
 
 @inner
 def ends_allow(state: State, rank: int, request: int, free: float) -> bool:
-    """Whether `free` tokens, behind the request's prompt, last until every end; it is counted from now on."""
+    """Whether `free` tokens, behind the request's prompt, last until every end; it is counted from
+    now on.
+    """
     ends = state.ends
     last = ends.shape[1] - 1
     count = insert_end(state, rank, request, ends[rank, last, _LEFT])

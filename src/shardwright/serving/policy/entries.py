@@ -38,7 +38,9 @@ from shardwright.serving.policy.state import (
 
 @inner
 def known_tokens(state: State, request: int) -> int:
-    """Tokens of its prompt and its answer; where iterations are planned ahead, those that are under way count."""
+    """Tokens of its prompt and its answer; where iterations are planned ahead, those that are under
+    way count.
+    """
     placed = state.requests[request, PLACED] if state.settings[AHEAD] else 0
     return int(state.requests[request, INPUTS] + state.requests[request, GENERATED] + placed)
 
@@ -51,7 +53,9 @@ def wanted_tokens(state: State, request: int) -> int:
 
 @inner
 def lacking(state: State, request: int) -> int:
-    """Tokens of a running request that are to be computed, the guesses behind its answer among them. 0 = its last is under way."""
+    """Tokens of a running request that are to be computed, the guesses behind its answer among
+    them. 0 = its last is under way.
+    """
     new = known_tokens(state, request) - state.requests[request, COMPUTED]
     answered = state.requests[request, GENERATED] + state.requests[request, PLACED]
     if new <= 0 or answered >= wanted_tokens(state, request):
@@ -61,7 +65,9 @@ def lacking(state: State, request: int) -> int:
 
 @inner
 def schedule(state: State, rank: int, request: int, tokens: int) -> None:
-    """An entry of the next iteration: `tokens` of the request behind those that are computed, which they then are too."""
+    """An entry of the next iteration: `tokens` of the request behind those that are computed, which
+    they then are too.
+    """
     slot = state.ranks[rank, SLOT]
     entry = state.batch_size[rank, slot]
     state.batch_size[rank, slot] += 1
@@ -74,7 +80,9 @@ def schedule(state: State, rank: int, request: int, tokens: int) -> None:
     state.batch[rank, slot, entry, BEFORE] = before
     state.batch[rank, slot, entry, SAMPLED] = 1 if sampled else 0
     came = state.settings[ONLY_ANSWERS] > 0 and before > 0
-    state.batch[rank, slot, entry, DECODES] = 1 if (answered > 0 or came) and known - before == 1 else 0
+    state.batch[rank, slot, entry, DECODES] = (
+        1 if (answered > 0 or came) and known - before == 1 else 0
+    )
     state.batch[rank, slot, entry, LIFE] = state.requests[request, PREEMPTED]
     state.requests[request, COMPUTED] = min(before + tokens, known)
     if sampled:
@@ -104,7 +112,9 @@ def run(state: State, rank: int, request: int) -> None:
 
 @inner
 def lose(state: State, rank: int, request: int, wanted: int) -> None:
-    """A running request loses its blocks, and a token that is under way; it may come back for those of its first `wanted` tokens."""
+    """A running request loses its blocks, and a token that is under way; it may come back for those
+    of its first `wanted` tokens.
+    """
     release(state, rank, request, wanted)
     state.requests[request, COMPUTED] = 0
     state.requests[request, PLACED] = 0
@@ -125,7 +135,9 @@ def preempt_last(state: State, rank: int) -> int:
 
 @inner
 def hold_or_preempt(state: State, rank: int, request: int, tokens: int) -> int:
-    """Blocks for `tokens` tokens of a running request, at the cost of those that came last. How many were preempted; -1 = it was itself."""
+    """Blocks for `tokens` tokens of a running request, at the cost of those that came last. How
+    many were preempted; -1 = it was itself.
+    """
     preempted = 0
     while not hold(state, rank, request, tokens):
         preempted += 1

@@ -1,4 +1,6 @@
-"""Iterations of a rank whose decoding requests are counts: planned and finished as `iteration` does one by one."""
+"""Iterations of a rank whose decoding requests are counts: planned and finished as `iteration` does
+one by one.
+"""
 
 from __future__ import annotations
 
@@ -69,12 +71,15 @@ from shardwright.serving.policy.waits import decoding, going_on, note_rank
 
 
 @inner
-def plan_folded(state: State, steady: Steady, rank: int, slot: int, under_way: int, counted: bool) -> int:
+def plan_folded(
+    state: State, steady: Steady, rank: int, slot: int, under_way: int, counted: bool
+) -> int:
     """Fill the rank's next iteration; how many requests are in it.
 
     Args:
-        under_way: a slot whose iteration has not ended; NONE = none. counted: requests that decode may be counted: they get one token each
-            time, and are in one iteration at a time, or in the next one too.
+        under_way: a slot whose iteration has not ended; NONE = none.
+        counted: requests that decode may be counted: they get one token each time, and are in one
+            iteration at a time, or in the next one too.
     """
     if steady.ranks[rank, ON]:
         look(state, rank)
@@ -103,7 +108,9 @@ def note_folded(state: State, steady: Steady, rank: int) -> None:
 
 @inner
 def can_fold(state: State, steady: Steady, rank: int) -> bool:
-    """All members get a token, and a prompt that goes on its part, without anybody's loss; and nothing has to look at them one by one."""
+    """All members get a token, and a prompt that goes on its part, without anybody's loss; and
+    nothing has to look at them one by one.
+    """
     need = growth(state, steady, rank) if steady.ranks[rank, MEMBERS] > 0 else 0
     if need > state.ranks[rank, FREE]:
         return False
@@ -119,7 +126,9 @@ def can_fold(state: State, steady: Steady, rank: int) -> bool:
     if request == NONE:
         return True
     new = part_of(state, request, budget)
-    blocks = blocks_of(state, state.requests[request, COMPUTED] + new) - state.requests[request, HELD]
+    blocks = (
+        blocks_of(state, state.requests[request, COMPUTED] + new) - state.requests[request, HELD]
+    )
     return bool(need + max(0, blocks) <= state.ranks[rank, FREE])
 
 
@@ -127,7 +136,11 @@ def can_fold(state: State, steady: Steady, rank: int) -> bool:
 def part_of(state: State, request: int, budget: int) -> int:
     """Tokens of the prompt that goes on."""
     left = known_tokens(state, request) - state.requests[request, COMPUTED]
-    return cut(state, left, budget) if state.settings[BATCHING] == IN_FLIGHT else int(min(left, budget))
+    return (
+        cut(state, left, budget)
+        if state.settings[BATCHING] == IN_FLIGHT
+        else int(min(left, budget))
+    )
 
 
 @inner
@@ -188,7 +201,9 @@ def take_in(state: State, steady: Steady, rank: int, slot: int) -> None:
         if not state.batch[rank, slot, entry, SAMPLED]:
             if state.settings[BATCHING] != PREFILL_FIRST:
                 steady.ranks[rank, PARTIAL] = request
-        elif state.requests[request, GENERATED] + state.requests[request, PLACED] < wanted_tokens(state, request):
+        elif state.requests[request, GENERATED] + state.requests[request, PLACED] < wanted_tokens(
+            state, request
+        ):
             join(state, steady, rank, request)
 
 
@@ -201,12 +216,16 @@ def settle_decode(state: State, rank: int) -> None:
         state.ranks[rank, FULL] = 0
         state.share[rank] = state.shares[SHARE_FIRST]
     else:
-        state.share[rank] = max(state.shares[SHARE_LEAST], state.share[rank] - state.shares[SHARE_FALL])
+        state.share[rank] = max(
+            state.shares[SHARE_LEAST], state.share[rank] - state.shares[SHARE_FALL]
+        )
 
 
 @inner
 def ending(state: State, steady: Steady, rank: int, slot: int) -> int:
-    """First of the members whose last token the slot's iteration was, in their order, linked by NEXT; they are members of no list then."""
+    """First of the members whose last token the slot's iteration was, in their order, linked by
+    NEXT; they are members of no list then.
+    """
     step = steady.slots[rank, slot, SLOT_STEP]
     if step == NONE:
         return NONE
@@ -229,7 +248,9 @@ def insert_ordered(state: State, first: int, request: int) -> int:
         state.requests[request, NEXT] = first
         return request
     at = first
-    while state.requests[at, NEXT] != NONE and state.requests[state.requests[at, NEXT], ORDER] < order:
+    while (
+        state.requests[at, NEXT] != NONE and state.requests[state.requests[at, NEXT], ORDER] < order
+    ):
         at = state.requests[at, NEXT]
     state.requests[request, NEXT] = state.requests[at, NEXT]
     state.requests[at, NEXT] = request
@@ -246,7 +267,9 @@ def end_member(state: State, rank: int, request: int) -> None:
     tokens = state.requests[request, INPUTS] + wanted - 1
     state.requests[request, HELD] = max(state.requests[request, HELD], blocks_of(state, tokens))
     if state.settings[ADMISSION] == OF_WHOLE:
-        state.ranks[rank, PROMISED] -= max(0, whole_blocks(state, request) - state.requests[request, HELD])
+        state.ranks[rank, PROMISED] -= max(
+            0, whole_blocks(state, request) - state.requests[request, HELD]
+        )
         state.requests[request, PROMISE] = 0
     state.requests[request, STATUS] = DONE
     release(state, rank, request, 0)

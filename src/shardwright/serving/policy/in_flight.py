@@ -1,23 +1,41 @@
-"""Batches in flight, as TensorRT-LLM's PyTorch executor fills them: a capacity scheduler, then a micro-batch scheduler.
+"""Batches in flight, as TensorRT-LLM's PyTorch executor fills them: a capacity scheduler, then a
+micro-batch scheduler.
 
-Capacity: with GUARANTEED_NO_EVICT (`Admission.WHOLE`) a request is admitted if the blocks of its prompt and of its longest answer are free
-beside those that running requests may still need, so nobody is ever evicted. With MAX_UTILIZATION a request needs the blocks of its next
-step; where those who run need more than there are, those who were started last are paused, one after the other, before the micro batch is
-chosen: they wait in front and compute their tokens anew.
+Capacity: with GUARANTEED_NO_EVICT (`Admission.WHOLE`) a request is admitted if the blocks of its
+prompt and of its longest answer are free beside those that running requests may still need, so
+nobody is ever evicted. With MAX_UTILIZATION a request needs the blocks of its next step; where
+those who run need more than there are, those who were started last are paused, one after the other,
+before the micro batch is chosen: they wait in front and compute their tokens anew.
 
-Micro batch: a token (and the guesses) of each running request, then prompts in their order up to the token budget: whole ones, or with
-chunks as much of each as the budget leaves, down to a multiple of a block where it is cut.
+Micro batch: a token (and the guesses) of each running request, then prompts in their order up to
+the token budget: whole ones, or with chunks as much of each as the budget leaves, down to a
+multiple of a block where it is cut.
 
-Source: TensorRT-LLM, tensorrt_llm/_torch/pyexecutor/scheduler/scheduler.py (`GuaranteedNoEvictPolicy`, `MaxUtilizationPolicy`,
-`PyMicroBatchScheduler`, `_chunk_fcfs`). Left out: skipping of requests whose prefix another one is computing, two-step lookahead, equal
-progress of chunks; after a pause nobody is admitted in the same step.
+Source: TensorRT-LLM, tensorrt_llm/_torch/pyexecutor/scheduler/scheduler.py
+(`GuaranteedNoEvictPolicy`, `MaxUtilizationPolicy`, `PyMicroBatchScheduler`, `_chunk_fcfs`). Left
+out: skipping of requests whose prefix another one is computing, two-step lookahead, equal progress
+of chunks; after a pause nobody is admitted in the same step.
 """
 
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.blocks import blocks_of, cached_tokens, done_tokens, hold, revived_blocks
-from shardwright.serving.policy.entries import known_tokens, lacking, preempt_last, run, schedule, start, wanted_tokens
+from shardwright.serving.policy.blocks import (
+    blocks_of,
+    cached_tokens,
+    done_tokens,
+    hold,
+    revived_blocks,
+)
+from shardwright.serving.policy.entries import (
+    known_tokens,
+    lacking,
+    preempt_last,
+    run,
+    schedule,
+    start,
+    wanted_tokens,
+)
 from shardwright.serving.policy.queue import first_waiting
 from shardwright.serving.policy.state import (
     ADMISSION,
@@ -44,7 +62,10 @@ from shardwright.serving.policy.state import (
 def whole_blocks(state: State, request: int) -> int:
     """Blocks of a request's prompt and longest answer, guesses behind it among them."""
     answer = wanted_tokens(state, request)
-    return blocks_of(state, state.requests[request, INPUTS] + answer + (state.settings[GUESSES] if answer > 1 else 0))
+    return blocks_of(
+        state,
+        state.requests[request, INPUTS] + answer + (state.settings[GUESSES] if answer > 1 else 0),
+    )
 
 
 @inner
@@ -59,22 +80,29 @@ def promise(state: State, rank: int, request: int) -> None:
 
 @inner
 def cut(state: State, new: int, budget: int) -> int:
-    """Tokens of a prompt's next part: all `new` ones, or as many whole blocks as the budget has; 0 = it has to wait."""
+    """Tokens of a prompt's next part: all `new` ones, or as many whole blocks as the budget has; 0
+    = it has to wait.
+    """
     if new <= budget:
         return new
     if not state.settings[CHUNKED_PREFILL]:
-        # One that is computed anew with its answer is longer than its prompt, which fits; it runs alone.
+        # One that is computed anew with its answer is longer than its prompt, which fits; it runs
+        # alone.
         return new if budget == state.settings[TOKEN_BUDGET] else 0
     return int(budget // state.settings[BLOCK_TOKENS] * state.settings[BLOCK_TOKENS])
 
 
 @inner
 def next_part(state: State, request: int, prompts: bool, budget: int) -> int:
-    """Tokens of a running request's part where those that decode have their turn, or `prompts` that go on; 0 = it is not its turn, NONE =
-    the budget does not hold it, and nobody's behind it.
+    """Tokens of a running request's part where those that decode have their turn, or `prompts` that
+    go on; 0 = it is not its turn, NONE = the budget does not hold it, and nobody's behind it.
     """
     new = lacking(state, request)
-    decodes = new > 0 and new == 1 + state.settings[GUESSES] and state.requests[request, COMPUTED] >= state.requests[request, INPUTS]
+    decodes = (
+        new > 0
+        and new == 1 + state.settings[GUESSES]
+        and state.requests[request, COMPUTED] >= state.requests[request, INPUTS]
+    )
     if new == 0 or decodes == prompts:
         return 0
     if prompts:
@@ -94,14 +122,20 @@ def next_blocks(state: State, rank: int) -> int:
             if new == NONE:
                 return need
             if new > 0:
-                need += max(0, blocks_of(state, state.requests[request, COMPUTED] + new) - state.requests[request, HELD])
+                need += max(
+                    0,
+                    blocks_of(state, state.requests[request, COMPUTED] + new)
+                    - state.requests[request, HELD],
+                )
                 budget -= new
     return need
 
 
 @inner
 def run_in_flight(state: State, rank: int) -> int:
-    """The running requests' part: those that decode, then prompts that go on. What is left of the budget, -1 where somebody was paused."""
+    """The running requests' part: those that decode, then prompts that go on. What is left of the
+    budget, -1 where somebody was paused.
+    """
     paused = False
     while next_blocks(state, rank) > state.ranks[rank, FREE]:
         preempt_last(state, rank)

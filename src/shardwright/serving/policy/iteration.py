@@ -1,7 +1,8 @@
 """The next iteration of a rank and what it leaves behind: the calls of every user of a policy.
 
-`arrive` brings a request, `plan` fills ``state.batch[rank, slot]``, and when that iteration has run, `give` hands a token (or more) to the
-requests of its entries, one by one, and `leave` takes those that are done off the running ones.
+`arrive` brings a request, `plan` fills ``state.batch[rank, slot]``, and when that iteration has
+run, `give` hands a token (or more) to the requests of its entries, one by one, and `leave` takes
+those that are done off the running ones.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ def refusals(state: State, found: BoolArray) -> None:
 
 @allocation_free
 def plan(state: State, rank: int, slot: int) -> int:
-    """Fill the rank's next iteration as the engine would; how many requests are in it. 0 = it has nothing to do."""
+    """Fill the rank's next iteration as the engine would; how many requests are in it. 0 = it has
+    nothing to do.
+    """
     begin_plan(state, rank, slot)
     if state.settings[BATCHING] == MIXED:
         plan_mixed(state, rank)
@@ -117,7 +120,8 @@ def end_plan(state: State, rank: int, decodes: bool) -> None:
 
 @allocation_free
 def give(state: State, rank: int, slot: int, entry: int, tokens: int) -> int:
-    """The request of an entry whose iteration has run gets `tokens` tokens (1, and guesses that were right), or as many as it lacks.
+    """The request of an entry whose iteration has run gets `tokens` tokens (1, and guesses that
+    were right), or as many as it lacks.
 
     Returns how many it got. Its blocks are free if those were the last.
     """
@@ -126,7 +130,12 @@ def give(state: State, rank: int, slot: int, entry: int, tokens: int) -> int:
         return 0
     if state.settings[BATCHING] != MIXED:
         # Other engines' caches know a prompt when it has been computed, vLLM's when it is planned.
-        remember(state, rank, request, state.batch[rank, slot, entry, BEFORE] + state.batch[rank, slot, entry, TOKENS])
+        remember(
+            state,
+            rank,
+            request,
+            state.batch[rank, slot, entry, BEFORE] + state.batch[rank, slot, entry, TOKENS],
+        )
     if not state.batch[rank, slot, entry, SAMPLED]:
         return 0
     wanted = wanted_tokens(state, request)

@@ -1,19 +1,36 @@
 """Mixed batches, as vLLM's V1 scheduler fills them.
 
-Every running request gets the tokens it lacks, in the order in which they were admitted: one (and the guesses to check) if it decodes, the
-next part of its prompt otherwise, up to the token budget. Where blocks are missing the request that was admitted last loses its own and
-waits in front of all others. If nobody was preempted, waiting requests are admitted in their order, while there are tokens of the budget,
-sequences, and blocks for what they compute now, or for all that is known of them (`Admission.PROMPT`: scheduler_reserve_full_isl).
+Every running request gets the tokens it lacks, in the order in which they were admitted: one (and
+the guesses to check) if it decodes, the next part of its prompt otherwise, up to the token budget.
+Where blocks are missing the request that was admitted last loses its own and waits in front of all
+others. If nobody was preempted, waiting requests are admitted in their order, while there are
+tokens of the budget, sequences, and blocks for what they compute now, or for all that is known of
+them (`Admission.PROMPT`: scheduler_reserve_full_isl).
 
-Source: vLLM, vllm/v1/core/sched/scheduler.py (`Scheduler.schedule`), vllm/v1/core/kv_cache_manager.py (`allocate_slots`,
-`get_computed_blocks`). Left out: priorities, encoders, LoRA, structured outputs, long_prefill_token_threshold.
+Source: vLLM, vllm/v1/core/sched/scheduler.py (`Scheduler.schedule`),
+vllm/v1/core/kv_cache_manager.py (`allocate_slots`, `get_computed_blocks`). Left out: priorities,
+encoders, LoRA, structured outputs, long_prefill_token_threshold.
 """
 
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.blocks import blocks_of, cached_tokens, done_tokens, hold, remember, revived_blocks
-from shardwright.serving.policy.entries import hold_or_preempt, known_tokens, lacking, run, schedule, start
+from shardwright.serving.policy.blocks import (
+    blocks_of,
+    cached_tokens,
+    done_tokens,
+    hold,
+    remember,
+    revived_blocks,
+)
+from shardwright.serving.policy.entries import (
+    hold_or_preempt,
+    known_tokens,
+    lacking,
+    run,
+    schedule,
+    start,
+)
 from shardwright.serving.policy.queue import first_waiting
 from shardwright.serving.policy.state import (
     ADMISSION,
@@ -33,7 +50,9 @@ from shardwright.serving.policy.state import (
 
 @inner
 def run_mixed(state: State, rank: int) -> int:
-    """The running requests' part of the next iteration. Returns what is left of the budget, -1 where somebody was preempted."""
+    """The running requests' part of the next iteration. Returns what is left of the budget, -1
+    where somebody was preempted.
+    """
     budget = state.settings[TOKEN_BUDGET]
     anybody = False
     at = 0
@@ -73,7 +92,9 @@ def admit_mixed(state: State, rank: int, budget: int) -> int:
                 break
         # Cached blocks that nobody uses are among the free ones until they are adopted.
         last = done + new if state.settings[ADMISSION] == OF_CHUNK else known
-        need = blocks_of(state, last) - blocks_of(state, cached) + revived_blocks(state, rank, request)
+        need = (
+            blocks_of(state, last) - blocks_of(state, cached) + revived_blocks(state, rank, request)
+        )
         spare = state.settings[WATERMARK] if state.ranks[rank, NUM_RUNNING] > 0 else 0
         if need + spare > state.ranks[rank, FREE]:
             break

@@ -1,30 +1,50 @@
 """Prompts first, as SGLang's scheduler fills batches.
 
-As long as any waiting request can be admitted an iteration is of prompts alone, up to `TOKEN_BUDGET` tokens (chunked_prefill_size): whole
-prompts, and the last one cut where chunks are allowed, which goes on first in the next iteration. Otherwise all running requests decode a
-token. With `MIXES_DECODE` they do so beside prompts too.
+As long as any waiting request can be admitted an iteration is of prompts alone, up to
+`TOKEN_BUDGET` tokens (chunked_prefill_size): whole prompts, and the last one cut where chunks are
+allowed, which goes on first in the next iteration. Otherwise all running requests decode a token.
+With `MIXES_DECODE` they do so beside prompts too.
 
-Admission: the free tokens, less the share of their answers that running requests are expected to need, hold the prompt and its longest
-answer. The share falls with each iteration of decode; where decode finds no block those with the fewest tokens (of them the longest
-prompts) are sent back behind all that wait, and the share is set anew. Once nobody could be admitted, nobody is looked at until a running
-request has left and a decode iteration was planned since. Where ends are known (`KNOWS_ENDS`: answers ignore the end and the cache of
-prefixes is off) the free tokens at each coming end are followed instead.
+Admission: the free tokens, less the share of their answers that running requests are expected to
+need, hold the prompt and its longest answer. The share falls with each iteration of decode; where
+decode finds no block those with the fewest tokens (of them the longest prompts) are sent back
+behind all that wait, and the share is set anew. Once nobody could be admitted, nobody is looked at
+until a running request has left and a decode iteration was planned since. Where ends are known
+(`KNOWS_ENDS`: answers ignore the end and the cache of prefixes is off) the free tokens at each
+coming end are followed instead.
 
-A worker for answers alone lets in whoever brings the cache of his prompt while there are sequences and blocks: chunks are of prompts that
-it computes, which are those of requests that were sent back (left out: that their cache comes back from the host's memory instead).
+A worker for answers alone lets in whoever brings the cache of his prompt while there are sequences
+and blocks: chunks are of prompts that it computes, which are those of requests that were sent back
+(left out: that their cache comes back from the host's memory instead).
 
-Source: SGLang, python/sglang/srt/disaggregation/decode.py (`get_new_prebuilt_batch`), python/sglang/srt/managers/schedule_policy.py
-(`PrefillAdder`), scheduler.py (`get_next_batch_to_run`, `get_new_batch_prefill`, `update_running_batch`), schedule_batch.py
-(`check_decode_mem`, `retract_decode`). Left out: orders other than first come, priorities, the prefill delayer, sliding windows' own
-budget, a batch's finished members that run once more with the overlapped scheduler.
+Source: SGLang, python/sglang/srt/disaggregation/decode.py (`get_new_prebuilt_batch`),
+python/sglang/srt/managers/schedule_policy.py (`PrefillAdder`), scheduler.py
+(`get_next_batch_to_run`, `get_new_batch_prefill`, `update_running_batch`), schedule_batch.py
+(`check_decode_mem`, `retract_decode`). Left out: orders other than first come, priorities, the
+prefill delayer, sliding windows' own budget, a batch's finished members that run once more with the
+overlapped scheduler.
 """
 
 from __future__ import annotations
 
 from shardwright.compiled import inner
-from shardwright.serving.policy.blocks import blocks_of, cached_tokens, done_tokens, hold, revived_blocks
+from shardwright.serving.policy.blocks import (
+    blocks_of,
+    cached_tokens,
+    done_tokens,
+    hold,
+    revived_blocks,
+)
 from shardwright.serving.policy.ends import ends_allow, sort_ends
-from shardwright.serving.policy.entries import known_tokens, lacking, lose, run, schedule, start, wanted_tokens
+from shardwright.serving.policy.entries import (
+    known_tokens,
+    lacking,
+    lose,
+    run,
+    schedule,
+    start,
+    wanted_tokens,
+)
 from shardwright.serving.policy.queue import append, first_waiting
 from shardwright.serving.policy.state import (
     BLOCK_TOKENS,
@@ -61,7 +81,11 @@ _CONTINUE, _NO_TOKEN, _OTHER = range(3)
 @inner
 def expected_tokens(state: State, request: int) -> float:
     """Tokens that its answer may still have, none beyond the clip counted."""
-    left = wanted_tokens(state, request) - state.requests[request, GENERATED] - state.requests[request, PLACED]
+    left = (
+        wanted_tokens(state, request)
+        - state.requests[request, GENERATED]
+        - state.requests[request, PLACED]
+    )
     return float(max(0.0, min(float(left), state.shares[CLIP])))
 
 
@@ -114,7 +138,9 @@ def wants_prompts(state: State, rank: int) -> bool:
 
 @inner
 def add_prompts(state: State, rank: int, expected: float) -> int:
-    """Prompts of the next iteration; how many requests have a part in it. `expected`: see `expected_of_all`."""
+    """Prompts of the next iteration; how many requests have a part in it. `expected`: see
+    `expected_of_all`.
+    """
     block = state.settings[BLOCK_TOKENS]
     running = state.ranks[rank, NUM_RUNNING]
     aside = running if state.settings[MIXES_DECODE] else 0
@@ -129,7 +155,11 @@ def add_prompts(state: State, rank: int, expected: float) -> int:
         new = go_on(state, rank, chunk, total)
         count += 1 if new > 0 else 0
         ended = state.ranks[rank, CHUNKED] == NONE
-        total -= paged(state, new) + block + (min(float(wanted_tokens(state, request)), state.shares[CLIP]) if ended else 0.0)
+        total -= (
+            paged(state, new)
+            + block
+            + (min(float(wanted_tokens(state, request)), state.shares[CLIP]) if ended else 0.0)
+        )
         now -= paged(state, new) + block
         inputs, chunk = inputs - paged(state, new), chunk - paged(state, new)
     while True:
@@ -147,7 +177,13 @@ def add_prompts(state: State, rank: int, expected: float) -> int:
         verdict = fits(state, rank, request, room, total, now)
         # Who brings the cache of his prompt has no part in a chunk.
         brings = state.settings[ONLY_ANSWERS] and state.requests[request, PREEMPTED] == 0
-        if not brings and verdict == _CONTINUE and state.settings[PROMPT_TOKENS] > 0 and count > 0 and paged(state, left) >= inputs:
+        if (
+            not brings
+            and verdict == _CONTINUE
+            and state.settings[PROMPT_TOKENS] > 0
+            and count > 0
+            and paged(state, left) >= inputs
+        ):
             verdict = _OTHER
         new = left
         if not brings and state.settings[CHUNKED_PREFILL] and paged(state, left) > chunk:
@@ -167,7 +203,9 @@ def add_prompts(state: State, rank: int, expected: float) -> int:
             state.ranks[rank, CHUNKED] = request
         else:
             run(state, rank, request)
-        answer = min(float(wanted_tokens(state, request)), state.shares[CLIP]) if new == left else 0.0
+        answer = (
+            min(float(wanted_tokens(state, request)), state.shares[CLIP]) if new == left else 0.0
+        )
         taken = paged(state, new + done - cached) + block + revived
         total -= taken + answer
         now -= taken
@@ -177,20 +215,30 @@ def add_prompts(state: State, rank: int, expected: float) -> int:
         if brings:
             continue
         inputs, chunk = inputs - paged(state, new), chunk - paged(state, new)
-        if (state.settings[PROMPT_TOKENS] > 0 and inputs <= 0) or (state.settings[CHUNKED_PREFILL] and chunk <= 0):
+        if (state.settings[PROMPT_TOKENS] > 0 and inputs <= 0) or (
+            state.settings[CHUNKED_PREFILL] and chunk <= 0
+        ):
             break
     return count
 
 
 @inner
 def fits(state: State, rank: int, request: int, left: int, total: float, now: float) -> int:
-    """Whether the free tokens hold the first one that waits: by the ends of all, or with what is expected of them."""
+    """Whether the free tokens hold the first one that waits: by the ends of all, or with what is
+    expected of them.
+    """
     block = state.settings[BLOCK_TOKENS]
     need = paged(state, left) + block
     if state.settings[KNOWS_ENDS]:
-        return _CONTINUE if need <= now and ends_allow(state, rank, request, now - need) else _NO_TOKEN
+        return (
+            _CONTINUE if need <= now and ends_allow(state, rank, request, now - need) else _NO_TOKEN
+        )
     revived = revived_blocks(state, rank, request) * block
-    return _NO_TOKEN if left + expected_tokens(state, request) + block + revived >= total else _CONTINUE
+    return (
+        _NO_TOKEN
+        if left + expected_tokens(state, request) + block + revived >= total
+        else _CONTINUE
+    )
 
 
 @inner
@@ -201,30 +249,45 @@ def decode_blocks(state: State, rank: int) -> int:
         request = state.running[rank, at]
         new = lacking(state, request)
         if new > 0:
-            need += max(0, blocks_of(state, state.requests[request, COMPUTED] + new) - state.requests[request, HELD])
+            need += max(
+                0,
+                blocks_of(state, state.requests[request, COMPUTED] + new)
+                - state.requests[request, HELD],
+            )
     return need
 
 
 @inner
 def send_back(state: State, rank: int) -> None:
-    """The running request with the fewest tokens, of several the one with the longest prompt, the last of them, waits behind all others."""
+    """The running request with the fewest tokens, of several the one with the longest prompt, the
+    last of them, waits behind all others.
+    """
     worst = 0
     for at in range(1, state.ranks[rank, NUM_RUNNING]):
         request, least = state.running[rank, at], state.running[rank, worst]
         fewer = state.requests[request, GENERATED] - state.requests[least, GENERATED]
-        if fewer < 0 or (fewer == 0 and state.requests[request, INPUTS] >= state.requests[least, INPUTS]):
+        if fewer < 0 or (
+            fewer == 0 and state.requests[request, INPUTS] >= state.requests[least, INPUTS]
+        ):
             worst = at
     request = state.running[rank, worst]
     for at in range(worst + 1, state.ranks[rank, NUM_RUNNING]):
         state.running[rank, at - 1] = state.running[rank, at]
     state.ranks[rank, NUM_RUNNING] -= 1
-    lose(state, rank, request, min(state.requests[request, COMPUTED], state.requests[request, INPUTS]))
+    lose(
+        state,
+        rank,
+        request,
+        min(state.requests[request, COMPUTED], state.requests[request, INPUTS]),
+    )
     append(state, rank, request)
 
 
 @inner
 def expect_anew(state: State, rank: int) -> None:
-    """The share of their answers that those who stay are expected to give: what they gave and some steps more, over all they may give."""
+    """The share of their answers that those who stay are expected to give: what they gave and some
+    steps more, over all they may give.
+    """
     given, most = 0.0, 0.0
     running = state.ranks[rank, NUM_RUNNING]
     for at in range(running):
@@ -235,7 +298,9 @@ def expect_anew(state: State, rank: int) -> None:
 
 @inner
 def decode_all(state: State, rank: int) -> None:
-    """A token of each running request, at the cost of the shortest answers where blocks are missing."""
+    """A token of each running request, at the cost of the shortest answers where blocks are
+    missing.
+    """
     if state.ranks[rank, LEFT]:
         state.ranks[rank, FULL], state.ranks[rank, LEFT] = 0, 0
     if state.ranks[rank, NUM_RUNNING] == 0:
@@ -243,12 +308,17 @@ def decode_all(state: State, rank: int) -> None:
         state.share[rank] = state.shares[SHARE_FIRST]
         return
     if decode_blocks(state, rank) > state.ranks[rank, FREE]:
-        while state.ranks[rank, NUM_RUNNING] > 1 and decode_blocks(state, rank) > state.ranks[rank, FREE]:
+        while (
+            state.ranks[rank, NUM_RUNNING] > 1
+            and decode_blocks(state, rank) > state.ranks[rank, FREE]
+        ):
             send_back(state, rank)
         expect_anew(state, rank)
         state.ranks[rank, FULL] = 0
     else:
-        state.share[rank] = max(state.shares[SHARE_LEAST], state.share[rank] - state.shares[SHARE_FALL])
+        state.share[rank] = max(
+            state.shares[SHARE_LEAST], state.share[rank] - state.shares[SHARE_FALL]
+        )
     decode_running(state, rank, state.ranks[rank, NUM_RUNNING])
 
 

@@ -1,7 +1,9 @@
-"""Nodes of a prefix cache: the list of free blocks, oldest first, and the table of those whose text is known.
+"""Nodes of a prefix cache: the list of free blocks, oldest first, and the table of those whose text
+is known.
 
-A node is a key's blocks (a hash of all the text up to there), or a run of blocks without one. Blocks that are taken come from the head of
-the list: what was let go first is forgotten first. Runs make it short, and without shared prefixes it is one run.
+A node is a key's blocks (a hash of all the text up to there), or a run of blocks without one.
+Blocks that are taken come from the head of the list: what was let go first is forgotten first. Runs
+make it short, and without shared prefixes it is one run.
 """
 
 from __future__ import annotations
@@ -119,13 +121,16 @@ def forget_node(state: State, rank: int, node: int) -> None:
 
 @inner
 def take_oldest(state: State, rank: int, count: int) -> None:
-    """`count` blocks leave the list, the oldest first; what they held is forgotten. There are as many."""
+    """`count` blocks leave the list, the oldest first; what they held is forgotten. There are as
+    many.
+    """
     while count > 0:
         node = state.ranks[rank, LRU_HEAD]
         there = state.nodes[rank, node, COUNT]
         key = state.nodes[rank, node, KEY]
         if key >= 0:
-            # A key whose last block goes is no prefix any more; its other blocks are the next to go.
+            # A key whose last block goes is no prefix any more; its other blocks are the next to
+            # go.
             forget_node(state, rank, node)
             state.nodes[rank, node, KEY] = NOBODY
         if there > count:

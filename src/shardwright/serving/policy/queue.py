@@ -1,4 +1,6 @@
-"""Queues of requests: lists that are linked through the requests, so that both ends take and give in one step."""
+"""Queues of requests: lists that are linked through the requests, so that both ends take and give
+in one step.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,13 @@ from shardwright.serving.policy.state import (
 
 @inner
 def look(state: State, rank: int) -> None:
-    """All that wait are seen, if it is time to look: every so many iterations, and whenever prompts or nothing ran."""
-    if state.ranks[rank, SINCE_LOOK] >= state.settings[POLLING] or state.ranks[rank, NUM_RUNNING] == 0:
+    """All that wait are seen, if it is time to look: every so many iterations, and whenever prompts
+    or nothing ran.
+    """
+    if (
+        state.ranks[rank, SINCE_LOOK] >= state.settings[POLLING]
+        or state.ranks[rank, NUM_RUNNING] == 0
+    ):
         state.ranks[rank, VISIBLE] = state.ranks[rank, NUM_WAITING]
         state.ranks[rank, SINCE_LOOK] = 0
 

@@ -1,4 +1,6 @@
-"""State of queues and caches as plain arrays: what policies read and change, compiled, in plain Python and in the executed server alike."""
+"""State of queues and caches as plain arrays: what policies read and change, compiled, in plain
+Python and in the executed server alike.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from shardwright.compiled import by_reference
 from shardwright.serving.requests import Requests
 from shardwright.serving.scheduler import Scheduler
 
-# Columns of a request. COMPUTED of its tokens are in the cache, or will be behind the iterations under way, of which PLACED give it a
-# token. HELD blocks are its own, the first SHARED keys of them nodes of the prefix cache. NEXT is the one behind it in a queue. ORDER: the
-# how many-th of its rank that ran; PLACE among the running ones. JOINED, ENDS: first and last step of `steady`, NONE = it is not in it.
+# Columns of a request. COMPUTED of its tokens are in the cache, or will be behind the iterations
+# under way, of which PLACED give it a token. HELD blocks are its own, the first SHARED keys of them
+# nodes of the prefix cache. NEXT is the one behind it in a queue. ORDER: the how many-th of its
+# rank that ran; PLACE among the running ones. JOINED, ENDS: first and last step of `steady`, NONE =
+# it is not in it.
 (
     INPUTS,
     OUTPUTS,
@@ -38,10 +42,11 @@ from shardwright.serving.scheduler import Scheduler
     NUM_REQUEST_COLUMNS,
 ) = range(20)
 
-# Columns of a rank. VISIBLE of those that wait have been looked at. SLOT is being planned. MOST_BLOCKS in use at any time. LRU_*,
-# NODE_FREE: of its prefix cache. CHUNKED: a request whose prompt goes on; FULL: nobody can be admitted until some LEFT (prefill_first).
-# SINCE_LOOK: iterations. PROMISED: blocks that those who run may still need (in_flight). HELD_BACK: prompts wait for company, WAITED: for
-# how many iterations (`waits`).
+# Columns of a rank. VISIBLE of those that wait have been looked at. SLOT is being planned.
+# MOST_BLOCKS in use at any time. LRU_*, NODE_FREE: of its prefix cache. CHUNKED: a request whose
+# prompt goes on; FULL: nobody can be admitted until some LEFT (prefill_first). SINCE_LOOK:
+# iterations. PROMISED: blocks that those who run may still need (in_flight). HELD_BACK: prompts
+# wait for company, WAITED: for how many iterations (`waits`).
 (
     FREE,
     NUM_RUNNING,
@@ -99,12 +104,12 @@ OF_CHUNK, OF_PROMPT, OF_WHOLE, OF_ESTIMATE = range(4)
 # Columns of `shares`, from `Scheduler.shares`.
 SHARE_FIRST, SHARE_LEAST, SHARE_FALL, GRANTED, CLIP, KEPT = range(6)
 
-# Columns of an entry of a batch: `TOKENS` of the request behind `BEFORE` that are cached; SAMPLED: it gets a token of it; DECODES: nothing
-# but that; LIFE: how often it had been preempted.
+# Columns of an entry of a batch: `TOKENS` of the request behind `BEFORE` that are cached; SAMPLED:
+# it gets a token of it; DECODES: nothing but that; LIFE: how often it had been preempted.
 ENTRY, TOKENS, BEFORE, SAMPLED, DECODES, LIFE, NUM_ENTRY_COLUMNS = range(7)
 
-# Columns of a node of a prefix cache: KEY, a hash, or one of the two below; COUNT of blocks; USERS; the list of free ones and the chain of
-# its bucket.
+# Columns of a node of a prefix cache: KEY, a hash, or one of the two below; COUNT of blocks; USERS;
+# the list of free ones and the chain of its bucket.
 KEY, COUNT, USERS, BEFORE_NODE, AFTER_NODE, CHAIN, FIRST, NUM_NODE_COLUMNS = range(8)
 NOBODY: Final = -1
 """Key of blocks whose text nobody will ask for again."""
@@ -132,12 +137,18 @@ class State(NamedTuple):
     """Everything that a policy sees.
 
     Args:
-        settings: (NUM_SETTINGS,). requests: (n, NUM_REQUEST_COLUMNS). ranks: (r, NUM_RANK_COLUMNS). running: (r, sequences) requests in
-            their order. batch: (r, slots, sequences, NUM_ENTRY_COLUMNS) what iterations compute, and batch_size: (r, slots) how many
-            entries of it count; there is a slot for each iteration that is under way.
-        key_offsets, keys: of prompts, see `Requests`. nodes: (r, m, NUM_NODE_COLUMNS), buckets: (r, b) of the prefix caches.
-        shares: see `Scheduler`; share: (r,) of their answers that requests are expected to give.
-            ends: (r, 2 sequences + 1, 2) room to sort.
+        settings: (NUM_SETTINGS,).
+        requests: (n, NUM_REQUEST_COLUMNS).
+        ranks: (r, NUM_RANK_COLUMNS).
+        running: (r, sequences) requests in their order.
+        batch: (r, slots, sequences, NUM_ENTRY_COLUMNS) what iterations compute, and batch_size: (r,
+            slots) how many entries of it count; there is a slot for each iteration that is under
+            way.
+        key_offsets, keys: of prompts, see `Requests`.
+        nodes: (r, m, NUM_NODE_COLUMNS), buckets: (r, b) of the prefix caches.
+        shares: see `Scheduler`;
+        share: (r,) of their answers that requests are expected to give.
+        ends: (r, 2 sequences + 1, 2) room to sort.
     """
 
     settings: IntArray
@@ -155,12 +166,16 @@ class State(NamedTuple):
     ends: IntArray
 
 
-def new_state(requests: Requests, scheduler: Scheduler, *, ranks: int = 1, slots: int = 1, seed: int = 0) -> State:
+def new_state(
+    requests: Requests, scheduler: Scheduler, *, ranks: int = 1, slots: int = 1, seed: int = 0
+) -> State:
     """Nothing has arrived and all blocks are free.
 
     Args:
-        requests: their lengths and blocks; when they arrive is not read. ranks: with a queue and a cache of their own, all equal. slots:
-            iterations under way at once, at most. seed: of guesses.
+        requests: their lengths and blocks; when they arrive is not read.
+        ranks: with a queue and a cache of their own, all equal.
+        slots: iterations under way at once, at most.
+        seed: of guesses.
     """
     n = len(requests.inputs)
     columns = np.zeros((n, NUM_REQUEST_COLUMNS), dtype=np.int64)
@@ -176,7 +191,9 @@ def new_state(requests: Requests, scheduler: Scheduler, *, ranks: int = 1, slots
     sequences = scheduler.max_sequences
     num_nodes = scheduler.blocks + 2 if scheduler.prefix_cache else 0
     nodes = np.zeros((ranks, num_nodes, NUM_NODE_COLUMNS), dtype=np.int64)
-    buckets = np.full((ranks, 2 * scheduler.blocks + 1 if scheduler.prefix_cache else 0), NONE, dtype=np.int64)
+    buckets = np.full(
+        (ranks, 2 * scheduler.blocks + 1 if scheduler.prefix_cache else 0), NONE, dtype=np.int64
+    )
     if scheduler.prefix_cache:
         # One run of all blocks; the other nodes are in a list of unused ones.
         nodes[:, :, AFTER_NODE] = np.arange(1, num_nodes + 1)

@@ -1,8 +1,10 @@
-"""Requests that do nothing but decode, as counts: an iteration of all of them takes the time of one.
+"""Requests that do nothing but decode, as counts: an iteration of all of them takes the time of
+one.
 
-While nobody is preempted each of them gets a token in each iteration that decodes, a step. So it is enough to know how many there are, the
-sum of their contexts, how many begin a block in each step, and who ends in which step. `leave_steady` writes what each of them has become
-to the state, for a policy that has to look at them one by one, and `enter_steady` takes those that decode in again.
+While nobody is preempted each of them gets a token in each iteration that decodes, a step. So it is
+enough to know how many there are, the sum of their contexts, how many begin a block in each step,
+and who ends in which step. `leave_steady` writes what each of them has become to the state, for a
+policy that has to look at them one by one, and `enter_steady` takes those that decode in again.
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ from shardwright.serving.policy.state import (
     State,
 )
 
-# Columns of a rank: whether it counts at all, the last step that was planned, requests in the next one, their contexts' sum and that of
-# their last steps, and a request whose prompt goes on.
+# Columns of a rank: whether it counts at all, the last step that was planned, requests in the next
+# one, their contexts' sum and that of their last steps, and a request whose prompt goes on.
 ON, STEP, MEMBERS, CONTEXT, LAST_STEPS, PARTIAL, NUM_STEADY_COLUMNS = range(7)
 # Columns of a slot: its step (NONE = none), members, contexts.
 SLOT_STEP, SLOT_MEMBERS, SLOT_CONTEXT, NUM_SLOT_COLUMNS = range(4)
@@ -56,10 +58,15 @@ class Steady(NamedTuple):
     """Counts of each rank.
 
     Args:
-        ranks: (r, NUM_STEADY_COLUMNS). begins: (r, block tokens) requests that begin a block in steps of that remainder. ends: (r, c) first
-            of the requests that end in a step, by its remainder, linked by NEXT. slots: (r, slots, NUM_SLOT_COLUMNS).
-        windows: (w,) tokens. inside: (r, w) requests whose whole context lies in the window; seen: (r, w) sum of what of the contexts does;
-            fills: (r, w, c) requests that fill it in a step. slot_seen: (r, slots, w).
+        ranks: (r, NUM_STEADY_COLUMNS).
+        begins: (r, block tokens) requests that begin a block in steps of that remainder.
+        ends: (r, c) first of the requests that end in a step, by its remainder, linked by NEXT.
+        slots: (r, slots, NUM_SLOT_COLUMNS).
+        windows: (w,) tokens.
+        inside: (r, w) requests whose whole context lies in the window;
+        seen: (r, w) sum of what of the contexts does;
+        fills: (r, w, c) requests that fill it in a step.
+        slot_seen: (r, slots, w).
     """
 
     ranks: IntArray
@@ -129,7 +136,9 @@ def growth(state: State, steady: Steady, rank: int) -> int:
 @inner
 def lacking_tokens(steady: Steady, rank: int) -> int:
     """Tokens that members lack, behind those under way."""
-    return int(steady.ranks[rank, LAST_STEPS] - steady.ranks[rank, MEMBERS] * steady.ranks[rank, STEP])
+    return int(
+        steady.ranks[rank, LAST_STEPS] - steady.ranks[rank, MEMBERS] * steady.ranks[rank, STEP]
+    )
 
 
 @inner
@@ -143,7 +152,9 @@ def order_ends(state: State, steady: Steady, rank: int) -> None:
         request = steady.ends[rank, (step + left) % num_steps]
         while request != NONE:
             state.ends[rank, count, 0] = left
-            state.ends[rank, count, 1] = state.requests[request, INPUTS] + wanted_tokens(state, request) - left
+            state.ends[rank, count, 1] = (
+                state.requests[request, INPUTS] + wanted_tokens(state, request) - left
+            )
             count += 1
             request = state.requests[request, NEXT]
     state.ends[rank, state.ends.shape[1] - 1, 0] = count
@@ -190,7 +201,9 @@ def no_step(steady: Steady, rank: int, slot: int) -> None:
 
 @inner
 def enter_steady(state: State, steady: Steady, rank: int) -> None:
-    """Running requests that decode are counted from the next step on, unless several prompts go on at once."""
+    """Running requests that decode are counted from the next step on, unless several prompts go on
+    at once.
+    """
     partial = NONE
     for at in range(state.ranks[rank, NUM_RUNNING]):
         request = state.running[rank, at]
@@ -209,15 +222,21 @@ def enter_steady(state: State, steady: Steady, rank: int) -> None:
 
 @inner
 def decodes_next(state: State, request: int) -> bool:
-    """Its prompt is computed, or will be behind the iterations under way, and it lacks further tokens of its answer."""
+    """Its prompt is computed, or will be behind the iterations under way, and it lacks further
+    tokens of its answer.
+    """
     answered = state.requests[request, GENERATED] + state.requests[request, PLACED]
     prompt = state.requests[request, INPUTS] + answered - 1
-    return bool(0 < answered < wanted_tokens(state, request) and state.requests[request, COMPUTED] >= prompt)
+    return bool(
+        0 < answered < wanted_tokens(state, request) and state.requests[request, COMPUTED] >= prompt
+    )
 
 
 @inner
 def leave_steady(state: State, steady: Steady, rank: int, under_way: int) -> None:
-    """Each request is what it has become; members of the step that is `under_way` in a slot (NONE = none) have an entry there."""
+    """Each request is what it has become; members of the step that is `under_way` in a slot (NONE =
+    none) have an entry there.
+    """
     steady.ranks[rank, ON] = 0
     step = steady.slots[rank, under_way, SLOT_STEP] if under_way != NONE else NONE
     restore_order(state, rank)
@@ -232,11 +251,18 @@ def leave_steady(state: State, steady: Steady, rank: int, under_way: int) -> Non
         there = 1 if step != NONE and first <= step <= last else 0
         state.requests[request, GENERATED] += planned - there
         state.requests[request, PLACED] += there
-        tokens = state.requests[request, INPUTS] + state.requests[request, GENERATED] + state.requests[request, PLACED] - 1
+        tokens = (
+            state.requests[request, INPUTS]
+            + state.requests[request, GENERATED]
+            + state.requests[request, PLACED]
+            - 1
+        )
         state.requests[request, COMPUTED] = tokens
         state.requests[request, HELD] = max(state.requests[request, HELD], blocks_of(state, tokens))
         if state.settings[ADMISSION] == OF_WHOLE:
-            state.requests[request, PROMISE] = max(0, whole_blocks(state, request) - state.requests[request, HELD])
+            state.requests[request, PROMISE] = max(
+                0, whole_blocks(state, request) - state.requests[request, HELD]
+            )
         state.requests[request, ENDS] = NONE
         steady.ends[rank, last % steady.ends.shape[1]] = NONE
         if there:
@@ -278,7 +304,9 @@ def insert_entry(state: State, rank: int, slot: int, at: int, request: int, befo
 
 @inner
 def restore_order(state: State, rank: int) -> None:
-    """Running requests in the order in which they came, which counting does not keep (Shell's sort)."""
+    """Running requests in the order in which they came, which counting does not keep (Shell's
+    sort).
+    """
     count = state.ranks[rank, NUM_RUNNING]
     gap = count // 2
     while gap > 0:

@@ -1,12 +1,16 @@
-"""Prompts that wait for company, though they could run: whether the next iteration of a worker goes without them.
+"""Prompts that wait for company, though they could run: whether the next iteration of a worker goes
+without them.
 
-Two rules of TensorRT-LLM's executor, asked before each iteration is filled (`PyExecutor._balance_adp_requests`, `_waiting_requests`; read
-in a copy of 1.2). With attention of their own ranks run in lockstep, so that a prompt of one holds up all: prompts wait until every
-rank has one, and a seat for it, or until the count of iterations in which that was not so, with prompts or without, has come to a limit.
-Elsewhere they wait until they and the tokens of answers fill a share of the budget, or so many iterations. In both nobody waits where
-somebody has nothing else to do.
+Two rules of TensorRT-LLM's executor, asked before each iteration is filled
+(`PyExecutor._balance_adp_requests`, `_waiting_requests`; read in a copy of 1.2). With attention of
+their own ranks run in lockstep, so that a prompt of one holds up all: prompts wait until every rank
+has one, and a seat for it, or until the count of iterations in which that was not so, with prompts
+or without, has come to a limit. Elsewhere they wait until they and the tokens of answers fill a
+share of the budget, or so many iterations. In both nobody waits where somebody has nothing else to
+do.
 
-Source: https://github.com/NVIDIA/TensorRT-LLM/blob/v1.2.0rc6/tensorrt_llm/_torch/pyexecutor/py_executor.py
+Source:
+https://github.com/NVIDIA/TensorRT-LLM/blob/v1.2.0rc6/tensorrt_llm/_torch/pyexecutor/py_executor.py
 """
 
 from __future__ import annotations
@@ -68,12 +72,17 @@ def going_on(state: State, rank: int) -> int:
 @inner
 def _decodes(state: State, request: int) -> bool:
     new = lacking(state, request)
-    return bool(new > 0 and new == 1 + state.settings[GUESSES] and state.requests[request, COMPUTED] >= state.requests[request, INPUTS])
+    return bool(
+        new > 0
+        and new == 1 + state.settings[GUESSES]
+        and state.requests[request, COMPUTED] >= state.requests[request, INPUTS]
+    )
 
 
 @inner
 def prompt_tokens(state: State, rank: int, answers: int, partial: int) -> int:
-    """Whole prompts that the next iteration of a rank would have, in tokens, beside `answers` requests that decode; 0 = none.
+    """Whole prompts that the next iteration of a rank would have, in tokens, beside `answers`
+    requests that decode; 0 = none.
 
     Args:
         partial: a running request whose prompt goes on; NONE = there is none.
@@ -85,14 +94,21 @@ def prompt_tokens(state: State, rank: int, answers: int, partial: int) -> int:
     spare = state.ranks[rank, FREE]
     if state.settings[ADMISSION] == OF_WHOLE:
         spare -= state.ranks[rank, PROMISED]
-    request, seats = first_waiting(state, rank), state.settings[MAX_SEQUENCES] - state.ranks[rank, NUM_RUNNING]
+    request, seats = (
+        first_waiting(state, rank),
+        state.settings[MAX_SEQUENCES] - state.ranks[rank, NUM_RUNNING],
+    )
     for _ in range(min(seats, state.ranks[rank, VISIBLE])):
         if request == NONE or budget <= 0:
             break
         cached = cached_tokens(state, rank, request)
         done = done_tokens(state, request, cached)
         new = cut(state, known_tokens(state, request) - done, budget)
-        whole = whole_blocks(state, request) if state.settings[ADMISSION] == OF_WHOLE else blocks_of(state, done + new)
+        whole = (
+            whole_blocks(state, request)
+            if state.settings[ADMISSION] == OF_WHOLE
+            else blocks_of(state, done + new)
+        )
         spare -= whole - blocks_of(state, cached) + revived_blocks(state, rank, request)
         if new == 0 or spare < 0:
             break
@@ -104,14 +120,18 @@ def prompt_tokens(state: State, rank: int, answers: int, partial: int) -> int:
 
 @inner
 def note_rank(state: State, rank: int, answers: int, partial: int) -> None:
-    """What `settle` asks of a rank: HELD_BACK is 0 without prompts, 1 with some, 2 with enough of them or none to wait for.
+    """What `settle` asks of a rank: HELD_BACK is 0 without prompts, 1 with some, 2 with enough of
+    them or none to wait for.
 
     A rank without a seat for a prompt counts as one without prompts.
     """
     look(state, rank)
     tokens = prompt_tokens(state, rank, answers, partial)
     if state.settings[WAIT_ITERATIONS] > 0:
-        enough = answers == 0 or tokens + answers * (1 + state.settings[GUESSES]) >= state.settings[WAIT_TOKENS]
+        enough = (
+            answers == 0
+            or tokens + answers * (1 + state.settings[GUESSES]) >= state.settings[WAIT_TOKENS]
+        )
         state.ranks[rank, HELD_BACK] = 0 if tokens == 0 else 2 if enough else 1
         return
     seat = answers < state.settings[MAX_SEQUENCES]
@@ -120,10 +140,15 @@ def note_rank(state: State, rank: int, answers: int, partial: int) -> None:
 
 @inner
 def settle(state: State, first: int, count: int) -> None:
-    """Decide for `count` ranks of a worker from `first` on, which `note_rank` was asked of: HELD_BACK says then whether prompts wait."""
+    """Decide for `count` ranks of a worker from `first` on, which `note_rank` was asked of:
+    HELD_BACK says then whether prompts wait.
+    """
     fewest, most = 2, 0
     for rank in range(first, first + count):
-        fewest, most = min(fewest, state.ranks[rank, HELD_BACK]), max(most, state.ranks[rank, HELD_BACK])
+        fewest, most = (
+            min(fewest, state.ranks[rank, HELD_BACK]),
+            max(most, state.ranks[rank, HELD_BACK]),
+        )
     wait = False
     if state.settings[WAIT_ITERATIONS] > 0:
         if most == 1 and state.ranks[first, WAITED] < state.settings[WAIT_ITERATIONS]:
@@ -133,7 +158,11 @@ def settle(state: State, first: int, count: int) -> None:
             state.ranks[first, WAITED] = 0
     else:
         state.ranks[first, WAITED] += 1
-        if fewest > 0 or most == 2 or state.ranks[first, WAITED] >= state.settings[BALANCE_ITERATIONS]:
+        if (
+            fewest > 0
+            or most == 2
+            or state.ranks[first, WAITED] >= state.settings[BALANCE_ITERATIONS]
+        ):
             state.ranks[first, WAITED] = 0
         else:
             wait = True

@@ -1,19 +1,23 @@
-"""The event kernel: tasks with dependencies that share resources, on an integer clock. It knows no domain.
+"""The event kernel: tasks with dependencies that share resources, on an integer clock. It knows no
+domain.
 
-Time and work are int64 picoseconds, loads and weights fixed point with `SCALE` for a whole resource. Everything is integer
-arithmetic, so the results are the same with and without numba, and do not depend on how tasks or resources are numbered.
+Time and work are int64 picoseconds, loads and weights fixed point with `SCALE` for a whole
+resource. Everything is integer arithmetic, so the results are the same with and without numba, and
+do not depend on how tasks or resources are numbered.
 
-A task starts when its predecessors have finished (a stream's order is a chain of dependencies). While it runs it adds its weights to
-the loads of its resources, and it advances at::
+A task starts when its predecessors have finished (a stream's order is a chain of dependencies).
+While it runs it adds its weights to the loads of its resources, and it advances at::
 
     rate = min(1, min over its resources of SCALE / load)
 
-so resources are shared in proportion, and weights that add up to SCALE or less leave each other alone. A rate changes only at an
-instant where a load changes; then ``remaining -= floor(elapsed SCALE / load)`` and ``finish = now + ceil(remaining load / SCALE)``.
-All that happens at one instant is applied before any rate is renewed, which is why order inside an instant cannot matter and why one
-task of weight k w stands exactly for k copies of weight w.
+so resources are shared in proportion, and weights that add up to SCALE or less leave each other
+alone. A rate changes only at an instant where a load changes; then ``remaining -= floor(elapsed
+SCALE / load)`` and ``finish = now + ceil(remaining load / SCALE)``. All that happens at one instant
+is applied before any rate is renewed, which is why order inside an instant cannot matter and why
+one task of weight k w stands exactly for k copies of weight w.
 
-Left out: rates given back by a task that is held up elsewhere (max-min fairness), preemption, priorities.
+Left out: rates given back by a task that is held up elsewhere (max-min fairness), preemption,
+priorities.
 """
 
 from __future__ import annotations
@@ -31,17 +35,18 @@ from shardwright.simulator.kernel.heaps import PLACE, pop, push, sift_down, sift
 Integer = int | np.signedinteger[Any]
 
 SCALE: Final = 2**14 * 3**3 * 5 * 7
-"""The load of a resource that is exactly used up: one that the shares of 8, 12, 36 or 72 devices divide, so that equal shares add up."""
+"""The load of a resource that is exactly used up: one that the shares of 8, 12, 36 or 72 devices
+divide, so that equal shares add up."""
 
 
 _NEVER: Final = np.int64(2**63 - 1)
 
-# State is packed into few arrays of plain integers: tuples of arrays cost ten times the work they hold.
-# A running task has a slot, with columns: the task, work left at the instant SINCE, the highest load it has been under since then, and
-# its place in the heap of finishes.
+# State is packed into few arrays of plain integers: tuples of arrays cost ten times the work they
+# hold. A running task has a slot, with columns: the task, work left at the instant SINCE, the
+# highest load it has been under since then, and its place in the heap of finishes.
 _TASK, _LEFT, _SINCE, _SLOWEST = range(4)
-# A resource has a load, the load before the turn CHANGED_IN, and the first of the uses that load it now. An instant has a further turn
-# where a task's rest is rounded to nothing as its rate changes.
+# A resource has a load, the load before the turn CHANGED_IN, and the first of the uses that load it
+# now. An instant has a further turn where a task's rest is rounded to nothing as its rate changes.
 _LOAD, _BEFORE, _CHANGED_IN, _FIRST = range(4)
 # A use has the slot of its task, and the next and previous use of the same resource.
 _SLOT, _NEXT, _PREVIOUS = range(3)
@@ -90,9 +95,11 @@ def _settle(
     num_done: int,
     num_told: int,
 ) -> tuple[int, int]:
-    """Tell the successors of all tasks done so far; those that become ready arrive at their start, or are done at once.
+    """Tell the successors of all tasks done so far; those that become ready arrive at their start,
+    or are done at once.
 
-    A task without resources (or work) needs no event: its finish follows from its start, even if both lie ahead of the clock.
+    A task without resources (or work) needs no event: its finish follows from its start, even if
+    both lie ahead of the clock.
     """
     while num_told < num_done:
         task = done[num_told]
@@ -189,7 +196,9 @@ def _renew(
     item: Int32Array,
     size: int,
 ) -> None:
-    """Give the task in `slot` the rate of its present loads, if that is another one, and move its finish."""
+    """Give the task in `slot` the rate of its present loads, if that is another one, and move its
+    finish.
+    """
     task, old = slots[slot, _TASK], slots[slot, _SLOWEST]
     slowest = np.int64(SCALE)
     for use in range(use_start[task], use_start[task + 1]):
@@ -202,7 +211,10 @@ def _renew(
         slots[slot, _SINCE] = now
         slots[slot, _SLOWEST] = slowest
         place = slots[slot, PLACE]
-        before, key[place] = key[place], now + (left // SCALE) * slowest - (-(left % SCALE) * slowest // SCALE)
+        before, key[place] = (
+            key[place],
+            now + (left // SCALE) * slowest - (-(left % SCALE) * slowest // SCALE),
+        )
         # Not by the rates: what is rounded may end a picosecond later at a higher one.
         if key[place] < before:
             sift_up(key, item, slots, place)
@@ -236,13 +248,26 @@ def run_events(
     """`simulate` on checked arrays, into `start` and `finish`; the number of finished tasks.
 
     Args:
-        waiting, done, arrival, arriving, key, item, spare: room, shape (tasks + 1,). slots: (tasks + 1, 8). resources: (resources, 4).
-            changed: (resources,). uses: (uses, 3).
+        waiting, done, arrival, arriving, key, item, spare: room, shape (tasks + 1,).
+        slots: (tasks + 1, 8).
+        resources: (resources, 4).
+        changed: (resources,).
+        uses: (uses, 3).
     """
     size, num_spare, turn = 0, 0, 0
     for resource in range(changed.size):
-        resources[resource, _LOAD], resources[resource, _CHANGED_IN], resources[resource, _FIRST] = 0, -1, -1
-    num_arriving, num_done = _seed(work, start, finish, waiting, indegree, use_start, done, arrival, arriving)
+        (
+            resources[resource, _LOAD],
+            resources[resource, _CHANGED_IN],
+            resources[resource, _FIRST],
+        ) = (
+            0,
+            -1,
+            -1,
+        )
+    num_arriving, num_done = _seed(
+        work, start, finish, waiting, indegree, use_start, done, arrival, arriving
+    )
     now, num_told = np.int64(0), 0
     while True:
         num_changed, turn = 0, turn + 1
@@ -251,7 +276,17 @@ def run_events(
             task = slots[slot, _TASK]
             spare[num_spare] = slot
             num_spare += 1
-            num_changed = _unload(task, turn, use_start, use_resource, use_weight, uses, resources, changed, num_changed)
+            num_changed = _unload(
+                task,
+                turn,
+                use_start,
+                use_resource,
+                use_weight,
+                uses,
+                resources,
+                changed,
+                num_changed,
+            )
             size -= 1
             if size > 0:
                 key[0], item[0] = key[size], item[size]
@@ -260,7 +295,19 @@ def run_events(
             done[num_done] = task
             num_done += 1
         num_arriving, num_done = _settle(
-            work, start, finish, waiting, edge_start, edge, use_start, done, arrival, arriving, num_arriving, num_done, num_told
+            work,
+            start,
+            finish,
+            waiting,
+            edge_start,
+            edge,
+            use_start,
+            done,
+            arrival,
+            arriving,
+            num_arriving,
+            num_done,
+            num_told,
         )
         num_told = num_done
         while num_arriving > 0 and arrival[0] == now:
@@ -271,8 +318,24 @@ def run_events(
             if num_spare > 0:
                 num_spare -= 1
                 slot = spare[num_spare]
-            slots[slot, _TASK], slots[slot, _LEFT], slots[slot, _SINCE], slots[slot, _SLOWEST] = task, work[task], now, SCALE
-            num_changed = _load(task, slot, turn, use_start, use_resource, use_weight, uses, resources, changed, num_changed)
+            slots[slot, _TASK], slots[slot, _LEFT], slots[slot, _SINCE], slots[slot, _SLOWEST] = (
+                task,
+                work[task],
+                now,
+                SCALE,
+            )
+            num_changed = _load(
+                task,
+                slot,
+                turn,
+                use_start,
+                use_resource,
+                use_weight,
+                uses,
+                resources,
+                changed,
+                num_changed,
+            )
             key[size], item[size] = now + work[task], slot
             sift_up(key, item, slots, size)
             size += 1
@@ -281,7 +344,17 @@ def run_events(
             if max(resources[resource, _LOAD], resources[resource, _BEFORE]) > SCALE:
                 use = resources[resource, _FIRST]
                 while use >= 0:
-                    _renew(uses[use, _SLOT], now, use_start, use_resource, resources, slots, key, item, size)
+                    _renew(
+                        uses[use, _SLOT],
+                        now,
+                        use_start,
+                        use_resource,
+                        resources,
+                        slots,
+                        key,
+                        item,
+                        size,
+                    )
                     use = uses[use, _NEXT]
         if size == 0 and num_arriving == 0:
             break
@@ -300,16 +373,19 @@ def simulate(
     use_weight: npt.ArrayLike,
     num_resources: int,
 ) -> tuple[IntArray, IntArray, int]:
-    """Start and finish of each task when tasks slow each other down on shared resources (rule in the module's docstring).
+    """Start and finish of each task when tasks slow each other down on shared resources (rule in
+    the module's docstring).
 
     Args:
-        work: picoseconds alone on its resources, at least 0, shape (tasks,). indegree, successor_start, successor: as `longest_path`.
-        use_start, use_resource, use_weight: CSR of what a task loads while it runs, and by how much of SCALE (at least 0).
+        work: picoseconds alone on its resources, at least 0, shape (tasks,).
+        indegree, successor_start, successor: as `longest_path`.
+        use_start, use_resource, use_weight: CSR of what a task loads while it runs, and by how much
+            of SCALE (at least 0).
         num_resources: count.
 
     Returns:
-        start, finish: picoseconds, shape (tasks,); -1 for tasks that never become ready. Then the number of finished tasks: fewer
-        than there are tasks means deadlock.
+        start, finish: picoseconds, shape (tasks,); -1 for tasks that never become ready. Then the
+        number of finished tasks: fewer than there are tasks means deadlock.
     """
     fixed_work, fixed_indegree = fixed64(work), fixed32(indegree)
     start, after = fixed32(successor_start), fixed32(successor)
@@ -320,12 +396,27 @@ def simulate(
     assert weight.size == resource.size
     num_tasks, capacity = fixed_work.size, fixed_work.size + 1
     begun, ended = np.empty(num_tasks, np.int64), np.empty(num_tasks, np.int64)
-    # Two large blocks, of which only what is in use is touched: the allocator keeps them between calls instead of faulting them in anew.
+    # Two large blocks, of which only what is in use is touched: the allocator keeps them between
+    # calls instead of faulting them in anew.
     wide, narrow = np.empty(10 * capacity, np.int64), np.empty(5 * capacity, np.int32)
-    arrival, key, slots = wide[:capacity], wide[capacity : 2 * capacity], wide[2 * capacity :].reshape(capacity, 8)
+    arrival, key, slots = (
+        wide[:capacity],
+        wide[capacity : 2 * capacity],
+        wide[2 * capacity :].reshape(capacity, 8),
+    )
     waiting, done, arriving, item, spare = narrow.reshape(5, capacity)
     loads, changed = np.empty((num_resources, 4), np.int64), np.empty(num_resources, np.int32)
     inputs = fixed_work, fixed_indegree, start, after, uses, resource, weight
     heaps = arrival, arriving, key, item, spare, slots
-    finished = run_events(*inputs, begun, ended, waiting, done, *heaps, loads, changed, np.empty((resource.size, 3), np.int32))
+    finished = run_events(
+        *inputs,
+        begun,
+        ended,
+        waiting,
+        done,
+        *heaps,
+        loads,
+        changed,
+        np.empty((resource.size, 3), np.int32),
+    )
     return begun, ended, finished

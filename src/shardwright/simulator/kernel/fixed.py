@@ -10,7 +10,9 @@ from shardwright.compiled import inner
 
 
 def fixed64(array: npt.ArrayLike) -> IntArray:
-    """A read-only int64 view (or copy) of `array`: one compiled signature, whatever the caller's flags."""
+    """A read-only int64 view (or copy) of `array`: one compiled signature, whatever the caller's
+    flags.
+    """
     view = np.ascontiguousarray(array, dtype=np.int64).view()
     view.flags.writeable = False
     return view
@@ -24,7 +26,9 @@ def fixed32(array: npt.ArrayLike) -> Int32Array:
 
 
 def check_rows(start: Int32Array, num_rows: int, entries: Int32Array, bound: int) -> None:
-    """A CSR that would read outside its arrays is our own bug, and must not become a wild memory access."""
+    """A CSR that would read outside its arrays is our own bug, and must not become a wild memory
+    access.
+    """
     assert start.size == num_rows + 1
     assert start[0] == 0
     assert start[-1] == entries.size

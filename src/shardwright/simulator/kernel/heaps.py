@@ -50,7 +50,9 @@ def pop(key: IntArray, item: Int32Array, size: int) -> None:
 
 @inlined
 def sift_up(key: IntArray, item: Int32Array, slots: IntArray, place: Integer) -> None:
-    """Move the entry at `place` of the heap of finishes towards the root until its parent is not later."""
+    """Move the entry at `place` of the heap of finishes towards the root until its parent is not
+    later.
+    """
     instant, slot = key[place], item[place]
     while place > 0:
         parent = (place - 1) >> 1
@@ -67,7 +69,9 @@ def sift_up(key: IntArray, item: Int32Array, slots: IntArray, place: Integer) ->
 
 @inlined
 def sift_down(key: IntArray, item: Int32Array, slots: IntArray, size: int, place: Integer) -> None:
-    """Move the entry at `place` of the heap of finishes towards the leaves until no child is earlier."""
+    """Move the entry at `place` of the heap of finishes towards the leaves until no child is
+    earlier.
+    """
     instant, slot = key[place], item[place]
     while True:
         child = 2 * place + 1

@@ -28,7 +28,9 @@ BORN: Final = (
     Rule(
         rule="grid.degree",
         holds=lambda g, _: g.cp % g.ulysses == 0,
-        message=lambda g, _: f"cp = ring x ulysses, but ulysses {g.ulysses} does not divide cp {g.cp}",
+        message=lambda g, _: (
+            f"cp = ring x ulysses, but ulysses {g.ulysses} does not divide cp {g.cp}"
+        ),
     ),
     Rule(
         rule="grid.recompute",
@@ -38,7 +40,9 @@ BORN: Final = (
     Rule(
         rule="grid.host",
         holds=lambda g, _: (g.host == 0) | (g.recompute == "none"),
-        message=lambda g, _: "layers in host memory (host=) are not recomputed: they need recompute=none",
+        message=lambda g, _: (
+            "layers in host memory (host=) are not recomputed: they need recompute=none"
+        ),
     ),
 )
 """Rules that a grid keeps by being one."""
@@ -49,21 +53,30 @@ class Grid:
     """A grid of devices and what runs on it.
 
     Args:
-        tp: tensor parallel degree (split on t). sp: stream is split on s beside it.
-        cp: context parallel degree in all; ulysses: the part of it that trades heads for positions (cp = ring x ulysses).
+        tp: tensor parallel degree (split on t).
+        sp: stream is split on s beside it.
+        cp: context parallel degree in all;
+        ulysses: the part of it that trades heads for positions (cp = ring x ulysses).
         gather: the ring part gathers keys instead of passing them round.
-        ep: expert parallel degree, folded over tp x cp x dp. etp: tensor parallel degree inside an expert.
-        dp: data parallel degree. pp: pipeline devices. vpp: chunks a device.
+        ep: expert parallel degree, folded over tp x cp x dp.
+        etp: tensor parallel degree inside an expert.
+        dp: data parallel degree.
+        pp: pipeline devices.
+        vpp: chunks a device.
         microbatch: samples of one microbatch on one replica (Megatron's mbs).
-        zero: ZeRO stage 0-3. shard: members of a sharding group, 0 = all of dp x cp (hybrid sharding when smaller).
-        recompute: none, selective, full; recompute_layers: layers of each chunk recomputed in full (0 = all, with `full`).
+        zero: ZeRO stage 0-3.
+        shard: members of a sharding group, 0 = all of dp x cp (hybrid sharding when smaller).
+        recompute: none, selective, full;
+        recompute_layers: layers of each chunk recomputed in full (0 = all, with `full`).
         host: layers of each chunk, its first ones, whose activations wait in host memory.
         offload: percent of the optimizer's state and step on the host.
-        schedule: registry name. first, last: layers of the first and last stage (0 = as the rest). layers: of every chunk, in order,
-            where they follow no such rule (empty = they do).
+        schedule: registry name.
+        first, last: layers of the first and last stage (0 = as the rest).
+        layers: of every chunk, in order, where they follow no such rule (empty = they do).
         slices: parts of every sequence, of as many tokens, for schedules that order them.
         order: axes from innermost to outermost (decides which groups share a node).
-        options: of the runtime, that this strategy sets (`runtime.options`), in the order of the vocabulary.
+        options: of the runtime, that this strategy sets (`runtime.options`), in the order of the
+            vocabulary.
     """
 
     tp: int = 1
@@ -92,14 +105,33 @@ class Grid:
     options: Options = ()
 
     def __post_init__(self) -> None:
-        degrees = (self.tp, self.cp, self.ulysses, self.ep, self.etp, self.dp, self.pp, self.vpp, self.microbatch, self.slices)
+        degrees = (
+            self.tp,
+            self.cp,
+            self.ulysses,
+            self.ep,
+            self.etp,
+            self.dp,
+            self.pp,
+            self.vpp,
+            self.microbatch,
+            self.slices,
+        )
         if min(degrees) < 1 or max(degrees) > MAX_DEGREE:
-            raise StrategyError(f"a degree of the grid is not in 1..{MAX_DEGREE}: {degrees}", rule="grid.degree")
-        counts = (self.shard, self.recompute_layers, self.host, self.first, self.last)
-        if min(counts) < 0 or max(counts) > MAX_DEGREE or not 0 <= self.zero <= 3 or not 0 <= self.offload <= 100:
             raise StrategyError(
-                f"out of range: shard {self.shard}, recompute layers {self.recompute_layers}, host {self.host}, first {self.first}, "
-                f"last {self.last}, zero {self.zero} (0..3) or offload {self.offload} (0..100)",
+                f"a degree of the grid is not in 1..{MAX_DEGREE}: {degrees}", rule="grid.degree"
+            )
+        counts = (self.shard, self.recompute_layers, self.host, self.first, self.last)
+        if (
+            min(counts) < 0
+            or max(counts) > MAX_DEGREE
+            or not 0 <= self.zero <= 3
+            or not 0 <= self.offload <= 100
+        ):
+            raise StrategyError(
+                f"out of range: shard {self.shard}, recompute layers {self.recompute_layers}, host"
+                f" {self.host}, first {self.first}, last {self.last}, zero {self.zero} (0..3) or"
+                f" offload {self.offload} (0..100)",
                 rule="grid.degree",
             )
         for rule in BORN:
@@ -118,9 +150,16 @@ class Grid:
                 rule="grid.layers",
             )
         if not _SCHEDULE.fullmatch(self.schedule):
-            raise StrategyError(f"schedule {self.schedule[:40]!r} is not a name", hint="such as 1f1b", rule="grid.schedule")
+            raise StrategyError(
+                f"schedule {self.schedule[:40]!r} is not a name",
+                hint="such as 1f1b",
+                rule="grid.schedule",
+            )
         if sorted(self.order) != sorted(AXES):
-            raise StrategyError(f"order {'-'.join(self.order)} is not a permutation of {'-'.join(AXES)}", rule="grid.order")
+            raise StrategyError(
+                f"order {'-'.join(self.order)} is not a permutation of {'-'.join(AXES)}",
+                rule="grid.order",
+            )
 
     @property
     def devices(self) -> int:

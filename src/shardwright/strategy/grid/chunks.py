@@ -8,26 +8,41 @@ from shardwright.arrays import IntArray
 from shardwright.errors import StrategyError
 
 
-def chunk_layers(num_layers: int, *, pp: int, vpp: int = 1, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """Layers of each chunk, pp x vpp numbers that sum to `num_layers`; chunk c is on pipeline rank c mod pp.
+def chunk_layers(
+    num_layers: int,
+    *,
+    pp: int,
+    vpp: int = 1,
+    first: int = 0,
+    last: int = 0,
+    layers: tuple[int, ...] = (),
+) -> tuple[int, ...]:
+    """Layers of each chunk, pp x vpp numbers that sum to `num_layers`; chunk c is on pipeline rank
+    c mod pp.
 
     The embedding is on chunk 0 and the head on the last one, beside these layers. In this order:
 
     0. `layers` given: these, chunk by chunk.
-    1. `first` or `last` given: these many layers on the first and last pipeline rank (split evenly over its vpp chunks), the
-       rest evenly on the others (Megatron's num-layers-in-first/last-pipeline-stage).
+    1. `first` or `last` given: these many layers on the first and last pipeline rank (split evenly
+       over its vpp chunks), the rest evenly on the others (Megatron's
+       num-layers-in-first/last-pipeline-stage).
     2. layers divide by pp x vpp: equal chunks.
-    3. layers + 2 divide by pp x vpp: embedding and head count as a layer each, so the first and last chunk have one layer less
-       (Llama 3.1 405B: 126 + 2 = 16 x 8).
-    4. several chunks a rank, and layers + 3 divide (embedding, one module that predicts a further token, head): equal chunks, the last one
-       with three layers less, but for chunks of two, where the first has one and the last none (the layouts of Megatron-Bridge's
-       DeepSeek-V3: ``Et*4|(t*4|)*14tmL`` and ``Et|(tt|)*30mL``).
-    5. one chunk a rank: layers + 2 as evenly as possible; what is left over goes to the ranks before the last, where fewer
-       microbatches are in flight (DeepSeek-V3: 61 + 2 over 16 ranks = 15 x 4 + 3).
+    3. layers + 2 divide by pp x vpp: embedding and head count as a layer each, so the first and
+       last chunk have one layer less (Llama 3.1 405B: 126 + 2 = 16 x 8).
+    4. several chunks a rank, and layers + 3 divide (embedding, one module that predicts a further
+       token, head): equal chunks, the last one with three layers less, but for chunks of two, where
+       the first has one and the last none (the layouts of Megatron-Bridge's DeepSeek-V3:
+       ``Et*4|(t*4|)*14tmL`` and ``Et|(tt|)*30mL``).
+    5. one chunk a rank: layers + 2 as evenly as possible; what is left over goes to the ranks
+       before the last, where fewer microbatches are in flight (DeepSeek-V3: 61 + 2 over 16 ranks =
+       15 x 4 + 3).
 
     Args:
-        num_layers: layers between embedding and head. pp: pipeline ranks. vpp: chunks a rank.
-        first, last: layers of the first and last rank; 0 = as the rest. layers: of every chunk; empty = by the other rules.
+        num_layers: layers between embedding and head.
+        pp: pipeline ranks.
+        vpp: chunks a rank.
+        first, last: layers of the first and last rank; 0 = as the rest.
+        layers: of every chunk; empty = by the other rules.
 
     Raises:
         StrategyError: none of these holds (rule ``grid.layers``).
@@ -35,7 +50,9 @@ def chunk_layers(num_layers: int, *, pp: int, vpp: int = 1, first: int = 0, last
     chunks = pp * vpp
     if chunks > num_layers + 2:
         raise StrategyError(
-            f"pp {pp} x vpp {vpp} = {chunks} chunks for {num_layers} layers + embedding + head", hint="lower pp or vpp", rule="grid.layers"
+            f"pp {pp} x vpp {vpp} = {chunks} chunks for {num_layers} layers + embedding + head",
+            hint="lower pp or vpp",
+            rule="grid.layers",
         )
     if layers:
         return _listed(num_layers, chunks=chunks, layers=layers, ends=bool(first or last))
@@ -52,14 +69,17 @@ def chunk_layers(num_layers: int, *, pp: int, vpp: int = 1, first: int = 0, last
     if vpp == 1:
         return _spread(num_layers, pp=pp)
     raise StrategyError(
-        f"neither {num_layers} layers nor {num_layers} + 2 (embedding and head as a layer each) divide by pp {pp} x vpp {vpp} = {chunks}",
+        f"neither {num_layers} layers nor {num_layers} + 2 (embedding and head as a layer each)"
+        f" divide by pp {pp} x vpp {vpp} = {chunks}",
         hint="give first= and last= (layers of the first and last stage), or another pp x vpp",
         rule="grid.layers",
     )
 
 
 def largest_chunks(num_layers: int, *, pp: IntArray, vpp: IntArray) -> IntArray:
-    """(pipelines,) layers of the largest chunk that `chunk_layers` makes without `first`, `last` and `layers`; -1 where it makes none."""
+    """(pipelines,) layers of the largest chunk that `chunk_layers` makes without `first`, `last`
+    and `layers`; -1 where it makes none.
+    """
     chunks, one = pp * vpp, vpp == 1
     size, left = np.divmod(num_layers + 2, chunks)
     three = (num_layers + 3) // chunks
@@ -74,17 +94,25 @@ def largest_chunks(num_layers: int, *, pp: IntArray, vpp: IntArray) -> IntArray:
             ~one & ((num_layers + 3) % chunks == 0) & (num_layers + 3 > chunks),
             one,
         ],
-        [np.full_like(chunks, -1), num_layers // chunks, ends, np.where((three == 2) & (chunks == 2), 1, three), spread],
+        [
+            np.full_like(chunks, -1),
+            num_layers // chunks,
+            ends,
+            np.where((three == 2) & (chunks == 2), 1, three),
+            spread,
+        ],
         default=-1,
     )
     return found
 
 
 def teacher_chunks(num_layers: int, *, chunks: int) -> tuple[int, ...]:
-    """Layers of a teacher beside the model in each of so many chunks, one a rank: by the rule for models of which nothing is said.
+    """Layers of a teacher beside the model in each of so many chunks, one a rank: by the rule for
+    models of which nothing is said.
 
-    Its embedding is on the first chunk, its head on the last one. Every stage so runs a part of both models, and sends both streams on, as
-    ModelOpt's plug-in for Megatron-Core does (torch/distill/plugins/megatron.py at 3093b8a57f42: `_forward` joins the outputs of both, and
+    Its embedding is on the first chunk, its head on the last one. Every stage so runs a part of
+    both models, and sends both streams on, as ModelOpt's plug-in for Megatron-Core does
+    (torch/distill/plugins/megatron.py at 3093b8a57f42: `_forward` joins the outputs of both, and
     `get_tensor_shapes_adjust_fn_for_distillation` is for plain pipelines alone; read).
 
     Raises:
@@ -94,7 +122,9 @@ def teacher_chunks(num_layers: int, *, chunks: int) -> tuple[int, ...]:
 
 
 def _spread(num_layers: int, *, pp: int) -> tuple[int, ...]:
-    """Layers and the two ends as evenly as possible over `pp` ranks; the larger ranks stand before the last."""
+    """Layers and the two ends as evenly as possible over `pp` ranks; the larger ranks stand before
+    the last.
+    """
     size, left = divmod(num_layers + 2, pp)
     ranks = [size] * (pp - 1 - left) + [size + 1] * left + [size]
     ranks[0] -= 1
@@ -102,12 +132,26 @@ def _spread(num_layers: int, *, pp: int) -> tuple[int, ...]:
     return tuple(ranks)
 
 
-def _listed(num_layers: int, *, chunks: int, layers: tuple[int, ...], ends: bool) -> tuple[int, ...]:
-    """The list itself, if it is one of positive numbers for these chunks and layers; the ends hold the embedding and the head at least."""
-    if len(layers) != chunks or sum(layers) != num_layers or min(layers) < 0 or min(layers[1:-1], default=1) < 1 or ends:
+def _listed(
+    num_layers: int, *, chunks: int, layers: tuple[int, ...], ends: bool
+) -> tuple[int, ...]:
+    """The list itself, if it is one of positive numbers for these chunks and layers; the ends hold
+    the embedding and the head at least.
+    """
+    if (
+        len(layers) != chunks
+        or sum(layers) != num_layers
+        or min(layers) < 0
+        or min(layers[1:-1], default=1) < 1
+        or ends
+    ):
         raise StrategyError(
-            f"layers={','.join(map(str, layers[:20]))}: {len(layers)} chunks with {sum(layers)} layers, for {chunks} and {num_layers}",
-            hint="a positive number for each chunk (the first and the last may be 0), pp x vpp of them, without first= and last=",
+            f"layers={','.join(map(str, layers[:20]))}: {len(layers)} chunks with {sum(layers)}"
+            f" layers, for {chunks} and {num_layers}",
+            hint=(
+                "a positive number for each chunk (the first and the last may be 0), pp x vpp of"
+                " them, without first= and last="
+            ),
             rule="grid.layers",
         )
     return layers
@@ -119,7 +163,8 @@ def _given(num_layers: int, *, pp: int, vpp: int, first: int, last: int) -> tupl
     rest = num_layers - first - last
     if others < 0 or rest < 0 or (others == 0 and rest) or (others and rest % others):
         raise StrategyError(
-            f"first={first} last={last}: {rest} layers are left for {max(others, 0)} other pipeline ranks",
+            f"first={first} last={last}: {rest} layers are left for {max(others, 0)} other pipeline"
+            " ranks",
             hint="the rest must divide evenly over the other ranks",
             rule="grid.layers",
         )
@@ -131,7 +176,8 @@ def _given(num_layers: int, *, pp: int, vpp: int, first: int, last: int) -> tupl
         ranks[-1] = last
     if any(layers % vpp for layers in ranks) or not all(ranks):
         raise StrategyError(
-            f"first={first} last={last}: ranks hold {ranks[0]}, {middle}, {ranks[-1]} layers, not each a positive multiple of vpp {vpp}",
+            f"first={first} last={last}: ranks hold {ranks[0]}, {middle}, {ranks[-1]} layers, not"
+            f" each a positive multiple of vpp {vpp}",
             hint="each rank's layers split evenly over its chunks",
             rule="grid.layers",
         )

@@ -40,29 +40,42 @@ class _Term:
 
 
 def _chain(terms: Sequence[_Term]) -> Split | None:
-    """Terms from outermost to innermost as a tree; neighbours that are one cut in two steps are joined.
+    """Terms from outermost to innermost as a tree; neighbours that are one cut in two steps are
+    joined.
 
-    Cutting a list in a and every part in b parts is cutting it in a x b parts, for blocks and for zigzag pairs alike.
+    Cutting a list in a and every part in b parts is cutting it in a x b parts, for blocks and for
+    zigzag pairs alike.
     """
     joined: list[_Term] = []
     for term in terms:
         if term.parts == 1:
             continue
         last = joined[-1] if joined else None
-        if last and (last.dim, last.zigzag, last.step) == (term.dim, term.zigzag, term.parts * term.step):
-            joined[-1] = _Term(dim=term.dim, parts=last.parts * term.parts, step=term.step, zigzag=term.zigzag)
+        if last and (last.dim, last.zigzag, last.step) == (
+            term.dim,
+            term.zigzag,
+            term.parts * term.step,
+        ):
+            joined[-1] = _Term(
+                dim=term.dim, parts=last.parts * term.parts, step=term.step, zigzag=term.zigzag
+            )
         else:
             joined.append(term)
     tree: Split | None = None
     for term in reversed(joined):
-        tree = Split(dim=term.dim, parts=term.parts, step=term.step, children=(tree,), zigzag=term.zigzag)
+        tree = Split(
+            dim=term.dim, parts=term.parts, step=term.step, children=(tree,), zigzag=term.zigzag
+        )
     return tree
 
 
 def _atoms(grid: Grid) -> tuple[MeshPiece, ...]:
     """The stage's devices as pieces of the dense and the expert mesh."""
     if grid.ep * grid.etp == 1:
-        return tuple(MeshPiece(dense=axis, expert="edp", size=size, stride=stride) for axis, size, stride in dense_axes(grid))
+        return tuple(
+            MeshPiece(dense=axis, expert="edp", size=size, stride=stride)
+            for axis, size, stride in dense_axes(grid)
+        )
     atoms = fold(grid)
     if atoms is None:
         raise StrategyError(
@@ -73,13 +86,19 @@ def _atoms(grid: Grid) -> tuple[MeshPiece, ...]:
     return atoms
 
 
-def _pieces(atoms: tuple[MeshPiece, ...], axis: str, dim: Dim, *, zigzag: bool = False, expert: str = "") -> list[_Term]:
-    """Cuts of `dim` along a dense axis, outermost first: pieces that copy experts come before pieces that split them.
+def _pieces(
+    atoms: tuple[MeshPiece, ...], axis: str, dim: Dim, *, zigzag: bool = False, expert: str = ""
+) -> list[_Term]:
+    """Cuts of `dim` along a dense axis, outermost first: pieces that copy experts come before
+    pieces that split them.
 
-    That order makes the tokens of one set of expert copies those of one set of devices (rule ``experts.coset``).
+    That order makes the tokens of one set of expert copies those of one set of devices (rule
+    ``experts.coset``).
     """
     chosen = sorted(
-        (a for a in atoms if a.dense == axis and expert in ("", a.expert)), key=lambda a: (a.expert == "edp", a.stride), reverse=True
+        (a for a in atoms if a.dense == axis and expert in ("", a.expert)),
+        key=lambda a: (a.expert == "edp", a.stride),
+        reverse=True,
     )
     return [_Term(dim=dim, parts=a.size, step=a.stride, zigzag=zigzag) for a in chosen]
 
@@ -87,9 +106,10 @@ def _pieces(atoms: tuple[MeshPiece, ...], axis: str, dim: Dim, *, zigzag: bool =
 def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tuple[Placement, ...]:
     """The trees of every stage of a grid.
 
-    ``all`` is cut over dp (b), ring (s, dealt zigzag), ulysses (s) and tp (t); the stream and the router trade t for s (sp) or for
-    copies; the core trades the ulysses part of s for heads; experts keep the token cuts of the devices that copy them and are cut
-    over ep (e) and etp (f), but are cut like the rest where tokens are copied over tp.
+    ``all`` is cut over dp (b), ring (s, dealt zigzag), ulysses (s) and tp (t); the stream and the
+    router trade t for s (sp) or for copies; the core trades the ulysses part of s for heads;
+    experts keep the token cuts of the devices that copy them and are cut over ep (e) and etp (f),
+    but are cut like the rest where tokens are copied over tp.
 
     Args:
         experts, attention: the model has such operators (only then their placements are written).
@@ -101,7 +121,13 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
     result = [Placement(select=Selector(), split=_chain([*batch, *ring, *ulysses, *width]))]
     if grid.cp > 1 and attention:
         exchange = (Exchange.GATHER if grid.gather else Exchange.RING) if grid.ring > 1 else None
-        result.append(Placement(select=Selector(classes=("core",)), split=_chain([*batch, *ring, *width, *heads]), exchange=exchange))
+        result.append(
+            Placement(
+                select=Selector(classes=("core",)),
+                split=_chain([*batch, *ring, *width, *heads]),
+                exchange=exchange,
+            )
+        )
     if grid.tp > 1:
         classes = ("stream", "router") if experts else ("stream",)
         stream = _chain([*batch, *ring, *ulysses, *_pieces(atoms, "tp", stream_dim)])
@@ -119,12 +145,15 @@ def grid_placements(grid: Grid, *, experts: bool, attention: bool = True) -> tup
             for a in reversed(atoms)
             if a.expert == name
         ]
-        result.append(Placement(select=Selector(classes=("experts",)), split=_chain([*tokens, *split])))
+        result.append(
+            Placement(select=Selector(classes=("experts",)), split=_chain([*tokens, *split]))
+        )
     return tuple(result)
 
 
 def chunk_items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, ...], ...]:
-    """What every chunk runs: its layers by count; blocks that are not layers stand by name before the next layer, or at the end.
+    """What every chunk runs: its layers by count; blocks that are not layers stand by name before
+    the next layer, or at the end.
 
     A teacher's come first, in as many chunks (`teacher_chunks`), all by name.
     """
@@ -134,17 +163,22 @@ def chunk_items(model: Model, *, chunks: tuple[int, ...]) -> tuple[tuple[Item, .
     if not of_teacher:
         return own
     its = {run.name for run in of_teacher if not model.blocks[run.block].has_words}
-    named = _dealt(of_teacher, teacher_chunks(model.teacher_layers, chunks=len(chunks)), its, named=True)
+    named = _dealt(
+        of_teacher, teacher_chunks(model.teacher_layers, chunks=len(chunks)), its, named=True
+    )
     return tuple((*before, *after) for before, after in zip(named, own, strict=True))
 
 
-def _dealt(runs: Sequence[Run], chunks: tuple[int, ...], layers: set[str], *, named: bool = False) -> tuple[tuple[Item, ...], ...]:
+def _dealt(
+    runs: Sequence[Run], chunks: tuple[int, ...], layers: set[str], *, named: bool = False
+) -> tuple[tuple[Item, ...], ...]:
     """The items of some runs in a row; `named`: those of layers too."""
     result: list[list[Item]] = [[] for _ in chunks]
     chunk, room, to_come = 0, chunks[0], sum(chunks)
     for run in runs:
         if run.name not in layers:
-            # Behind the last layer of a chunk it goes with the next one; before all layers it begins the first chunk.
+            # Behind the last layer of a chunk it goes with the next one; before all layers it
+            # begins the first chunk.
             while not room and 0 < to_come < sum(chunks):
                 chunk += 1
                 room = chunks[chunk]
@@ -191,7 +225,9 @@ def _keeps(grid: Grid, *, layers: int) -> tuple[Keep, ...]:
 
 
 def expert_shard(grid: Grid) -> int:
-    """Members of a sharding group of experts: that part of an expert's holders which `shard` is of all others', at least one."""
+    """Members of a sharding group of experts: that part of an expert's holders which `shard` is of
+    all others', at least one.
+    """
     holders = grid.cp * grid.dp
     copies = holders if grid.tp > 1 and not grid.sp else grid.edp
     return gcd(max(grid.shard * copies // holders, 1), copies) if grid.shard else copies
@@ -200,7 +236,8 @@ def expert_shard(grid: Grid) -> int:
 def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
     """The ZeRO stage, the sharding group and the host share as rules on parameter classes.
 
-    Stage 1 shards the optimizer, 2 the gradient as well (reduced every microbatch), 3 the parameter too (gathered at every use).
+    Stage 1 shards the optimizer, 2 the gradient as well (reduced every microbatch), 3 the parameter
+    too (gathered at every use).
     """
     host = ((State.OPTIMIZER, grid.offload),) if grid.offload else ()
     if not grid.zero:
@@ -225,34 +262,51 @@ def grid_shards(grid: Grid, *, experts: bool) -> tuple[Shards, ...]:
 
 
 def plan_of(grid: Grid, *, model: Model, global_batch: int, lone: LoneStages = ()) -> Plan:
-    """`grid` as a general plan for `model`: one lane of pp x vpp stages that share their trees, or two in opposite directions.
+    """`grid` as a general plan for `model`: one lane of pp x vpp stages that share their trees, or
+    two in opposite directions.
 
-    Grids that mean the same give the same plan. Chunks are on the pipeline ranks that the schedule's placement has them on (chunk c on
-    c mod pp for most); rank r's first device is r times pp's stride.
+    Grids that mean the same give the same plan. Chunks are on the pipeline ranks that the
+    schedule's placement has them on (chunk c on c mod pp for most); rank r's first device is r
+    times pp's stride.
 
     Args:
-        global_batch: samples a step. lone: `GridFacts.lone_stages` of the runtime.
+        global_batch: samples a step.
+        lone: `GridFacts.lone_stages` of the runtime.
 
     Raises:
-        StrategyError: the layers, the batch or the experts do not divide (the other rules are `grid_rules.violations`).
+        StrategyError: the layers, the batch or the experts do not divide (the other rules are
+        `grid_rules.violations`).
     """
     facts = grid_facts(model, devices=grid.devices, global_batch=global_batch, seq_len=1, lone=lone)
     grid = canonical(grid, facts=facts)
     if global_batch < 1 or global_batch % (grid.dp * grid.microbatch):
         raise StrategyError(
-            f"global batch {global_batch} does not divide by dp x mbs = {grid.dp} x {grid.microbatch}",
+            f"global batch {global_batch} does not divide by dp x mbs = {grid.dp} x"
+            f" {grid.microbatch}",
             hint="every replica takes a whole number of microbatches",
             rule="grid.batch",
         )
-    lanes, orders = _pipeline(replace(grid, zero=0, shard=0, offload=0, options=()), model, global_batch)
-    return Plan(devices=grid.devices, lanes=lanes, orders=orders, shards=grid_shards(grid, experts=facts.experts > 0), options=grid.options)
+    lanes, orders = _pipeline(
+        replace(grid, zero=0, shard=0, offload=0, options=()), model, global_batch
+    )
+    return Plan(
+        devices=grid.devices,
+        lanes=lanes,
+        orders=orders,
+        shards=grid_shards(grid, experts=facts.experts > 0),
+        options=grid.options,
+    )
 
 
 @lru_cache(maxsize=64)
-def _pipeline(grid: Grid, model: Model, global_batch: int) -> tuple[tuple[Lane, ...], tuple[Named, ...]]:
+def _pipeline(
+    grid: Grid, model: Model, global_batch: int
+) -> tuple[tuple[Lane, ...], tuple[Named, ...]]:
     """Lanes and orders of a grid: the same objects for grids that differ only in where states lie."""
     facts = grid_facts(model, devices=grid.devices, global_batch=global_batch, seq_len=1)
-    chunks = chunk_layers(facts.layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers)
+    chunks = chunk_layers(
+        facts.layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers
+    )
     placements = grid_placements(grid, experts=facts.experts > 0, attention=facts.heads > 0)
     stride = grid.strides()["pp"]
     kept = {layers: _keeps(grid, layers=layers) for layers in set(chunks)}
@@ -262,17 +316,31 @@ def _pipeline(grid: Grid, model: Model, global_batch: int) -> tuple[tuple[Lane, 
     microbatches = global_batch // (grid.dp * grid.microbatch)
     if microbatches % laid.lanes:
         raise StrategyError(
-            f"{microbatches} microbatches a replica do not halve over the two lanes of {grid.schedule}",
+            f"{microbatches} microbatches a replica do not halve over the two lanes of"
+            f" {grid.schedule}",
             hint="each lane takes as many",
             rule="grid.lanes",
         )
 
     def lane(name: str, number: int) -> Lane:
         stages = tuple(
-            Stage(items=item, base=laid.rank(c, pp=grid.pp, lane=number) * stride, placements=placements, keeps=kept[layers])
+            Stage(
+                items=item,
+                base=laid.rank(c, pp=grid.pp, lane=number) * stride,
+                placements=placements,
+                keeps=kept[layers],
+            )
             for c, (item, layers) in enumerate(zip(items, chunks, strict=True))
         )
         slices = (1,) * grid.slices if grid.slices > 1 else ()
-        return Lane(name=name, samples=global_batch // laid.lanes, microbatches=microbatches // laid.lanes, stages=stages, slices=slices)
+        return Lane(
+            name=name,
+            samples=global_batch // laid.lanes,
+            microbatches=microbatches // laid.lanes,
+            stages=stages,
+            slices=slices,
+        )
 
-    return tuple(lane(name, number) for number, name in enumerate(names)), (Named(schedule=grid.schedule, lanes=names),)
+    return tuple(lane(name, number) for number, name in enumerate(names)), (
+        Named(schedule=grid.schedule, lanes=names),
+    )

@@ -15,7 +15,9 @@ from shardwright.strategy.grid.axes import Grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshPiece:
-    """A piece of both meshes: `size` devices at `stride` that lie on axis `dense` of the one and axis `expert` of the other."""
+    """A piece of both meshes: `size` devices at `stride` that lie on axis `dense` of the one and
+    axis `expert` of the other.
+    """
 
     dense: str
     expert: str
@@ -24,13 +26,18 @@ class MeshPiece:
 
 
 def dense_axes(grid: Grid) -> tuple[tuple[str, int, int], ...]:
-    """(axis, size, device stride) of a stage's dense mesh, innermost first, axes of one device left out; cp is ulysses inside ring."""
+    """(axis, size, device stride) of a stage's dense mesh, innermost first, axes of one device left
+    out; cp is ulysses inside ring.
+    """
     strides = grid.strides()
     sizes = {"tp": grid.tp, "dp": grid.dp}
     axes: list[tuple[str, int, int]] = []
     for axis in grid.order:
         if axis == "cp":
-            axes += [("ulysses", grid.ulysses, strides["cp"]), ("ring", grid.ring, strides["cp"] * grid.ulysses)]
+            axes += [
+                ("ulysses", grid.ulysses, strides["cp"]),
+                ("ring", grid.ring, strides["cp"] * grid.ulysses),
+            ]
         elif axis in sizes:
             axes.append((axis, sizes[axis], strides[axis]))
     return tuple(a for a in axes if a[1] > 1)
@@ -48,10 +55,12 @@ def expert_axes(grid: Grid) -> tuple[tuple[str, int], ...]:
 def fold(grid: Grid) -> tuple[MeshPiece, ...] | None:
     """The common refinement of both meshes over a stage's devices, innermost first.
 
-    None if an axis of one cuts an axis of the other unevenly, or if the tokens of one set of expert copies could not be those of one
-    set of devices (a cut of the sequence that copies experts inside one that splits them).
+    None if an axis of one cuts an axis of the other unevenly, or if the tokens of one set of expert
+    copies could not be those of one set of devices (a cut of the sequence that copies experts
+    inside one that splits them).
 
-    Both count the same devices in the same order (position in the dense mesh), so the pieces of the one must tile the other's.
+    Both count the same devices in the same order (position in the dense mesh), so the pieces of the
+    one must tile the other's.
     """
     dense, expert = list(dense_axes(grid)), list(expert_axes(grid))
     atoms: list[MeshPiece] = []
@@ -82,25 +91,46 @@ def folds(columns: Mapping[str, IntArray], order: tuple[str, ...]) -> BoolArray:
     """
     c = columns
     edp = c["tp"] * c["cp"] * c["dp"] // (c["ep"] * c["etp"])
-    dense: dict[str, IntArray] = {"tp": c["tp"], "ulysses": c["ulysses"], "ring": c["cp"] // c["ulysses"], "dp": c["dp"]}
+    dense: dict[str, IntArray] = {
+        "tp": c["tp"],
+        "ulysses": c["ulysses"],
+        "ring": c["cp"] // c["ulysses"],
+        "dp": c["dp"],
+    }
     expert: dict[str, IntArray] = {"tp": c["etp"], "ep": c["ep"], "dp": edp}
-    names = [name for axis in order for name in (("ulysses", "ring") if axis == "cp" else (axis,)) if name in dense]
+    names = [
+        name
+        for axis in order
+        for name in (("ulysses", "ring") if axis == "cp" else (axis,))
+        if name in dense
+    ]
     outer = {name: (begin, end) for name, begin, end in _boundaries(names, dense)}
-    inner = {name: (begin, end) for name, begin, end in _boundaries([axis for axis in order if axis in expert], expert)}
+    inner = {
+        name: (begin, end)
+        for name, begin, end in _boundaries([axis for axis in order if axis in expert], expert)
+    }
     ends = np.sort(np.stack([end for _, end in (*outer.values(), *inner.values())]), axis=0)
     # A degree that divides nothing leaves parts of no device, which fold over none.
-    found: BoolArray = np.all([(small > 0) & (large % np.maximum(small, 1) == 0) for small, large in pairwise(ends)], axis=0)
+    found: BoolArray = np.all(
+        [(small > 0) & (large % np.maximum(small, 1) == 0) for small, large in pairwise(ends)],
+        axis=0,
+    )
     splits = np.zeros(len(edp), dtype=np.bool_)
     for name in ("ring", "ulysses", "tp"):
         begin, end = outer[name]
-        meets = {axis: np.maximum(begin, low) < np.minimum(end, high) for axis, (low, high) in inner.items()}
+        meets = {
+            axis: np.maximum(begin, low) < np.minimum(end, high)
+            for axis, (low, high) in inner.items()
+        }
         counted = c["sp"] > 0 if name == "tp" else np.ones_like(splits)
         found &= ~(counted & splits & meets["dp"])
         splits |= counted & (meets["tp"] | meets["ep"])
     return found
 
 
-def _boundaries(names: Iterable[str], sizes: Mapping[str, IntArray]) -> list[tuple[str, IntArray, IntArray]]:
+def _boundaries(
+    names: Iterable[str], sizes: Mapping[str, IntArray]
+) -> list[tuple[str, IntArray, IntArray]]:
     """(axis, devices inside it, devices up to its end) of axes, innermost first."""
     found, at = [], np.ones_like(next(iter(sizes.values())))
     for name in names:
@@ -110,7 +140,9 @@ def _boundaries(names: Iterable[str], sizes: Mapping[str, IntArray]) -> list[tup
 
 
 def _nested(grid: Grid, atoms: list[MeshPiece]) -> bool:
-    """Going inwards through the cuts of the sequence, all that copy experts come before all that split them."""
+    """Going inwards through the cuts of the sequence, all that copy experts come before all that
+    split them.
+    """
     splits = False
     for axis in ("ring", "ulysses", "tp") if grid.sp else ("ring", "ulysses"):
         kinds = {atom.expert for atom in atoms if atom.dense == axis}

@@ -18,11 +18,14 @@ _DENSE = (OperatorClass.MLP, OperatorClass.SHARED)
 def layer_runs(model: Model) -> tuple[Run, ...]:
     """Runs whose blocks a grid counts as layers of its pipeline, in the model's order.
 
-    They lie on a way to the model's output (the last run) and have no embedding and no head among their operators. Side outputs, such as
-    modules that predict further tokens, are not counted: they stay beside the head. Nor are a teacher's blocks.
+    They lie on a way to the model's output (the last run) and have no embedding and no head among
+    their operators. Side outputs, such as modules that predict further tokens, are not counted:
+    they stay beside the head. Nor are a teacher's blocks.
     """
     reached = model.before(model.runs[-1].name)
-    return tuple(run for run in model.runs if run.name in reached and model.blocks[run.block].is_layer)
+    return tuple(
+        run for run in model.runs if run.name in reached and model.blocks[run.block].is_layer
+    )
 
 
 def num_layers(model: Model) -> int:
@@ -37,7 +40,12 @@ def _common(values: list[int]) -> int:
 
 def _sizes(operators: list[Operator], dim: Dim) -> list[int]:
     """Runs that a split on `dim` may cut between, of every extent of that dim."""
-    return [extent.runs for operator in operators for extent in (*operator.reads, *operator.writes) if extent.dim is dim]
+    return [
+        extent.runs
+        for operator in operators
+        for extent in (*operator.reads, *operator.writes)
+        if extent.dim is dim
+    ]
 
 
 def has_experts(model: Model) -> bool:
@@ -48,11 +56,16 @@ def has_experts(model: Model) -> bool:
 def lone_stages(runtime: Runtime) -> LoneStages:
     """ZeRO stages that mean something where one device holds all, and the stage that each means.
 
-    From ZeRO-2 on gradients wait in host memory where the optimizer's states do (`Runtime.gradients_on_host`), and under ZeRO-3 the shards
-    of parameters may (`Runtime.parameters_on_host`), which are copied up even where nothing is gathered. Of stages that cut gradients the
-    lowest stands for all.
+    From ZeRO-2 on gradients wait in host memory where the optimizer's states do
+    (`Runtime.gradients_on_host`), and under ZeRO-3 the shards of parameters may
+    (`Runtime.parameters_on_host`), which are copied up even where nothing is gathered. Of stages
+    that cut gradients the lowest stands for all.
     """
-    cut = [stage for stage in sorted(runtime.zero_stages) if stage >= 2] if runtime.gradients_on_host else []
+    cut = (
+        [stage for stage in sorted(runtime.zero_stages) if stage >= 2]
+        if runtime.gradients_on_host
+        else []
+    )
     found = dict.fromkeys(cut, min(cut, default=0))
     return tuple((found | {MAX_STAGE: MAX_STAGE} if runtime.parameters_on_host else found).items())
 
@@ -66,7 +79,8 @@ def grid_facts(
     runtime: Runtime | None = None,
     lone: LoneStages = (),
 ) -> GridFacts:
-    """What a grid for `model` is checked against; devices and samples are counts, `seq_len` tokens a sample.
+    """What a grid for `model` is checked against; devices and samples are counts, `seq_len` tokens
+    a sample.
 
     Args:
         runtime: that runs it; None = no rule of a runtime, and `lone` are the lone stages.
@@ -84,7 +98,9 @@ def grid_facts(
         kv_heads=_common([a.kv_heads for a in attention]),
         ffn=_common(_sizes([o for o in operators if o.klass in _DENSE], Dim.FFN)),
         experts=_common(experts),
-        expert_ffn=_common(_sizes([o for o in operators if o.klass is OperatorClass.EXPERTS], Dim.FFN)),
+        expert_ffn=_common(
+            _sizes([o for o in operators if o.klass is OperatorClass.EXPERTS], Dim.FFN)
+        ),
         scan_heads=_common([o.scan.heads for o in operators if o.scan is not None]),
         teacher=model.teacher_layers,
         **{} if runtime is None else {name: getattr(runtime, name) for name in _OF_RUNTIME},

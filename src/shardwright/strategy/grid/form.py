@@ -15,9 +15,11 @@ PLACED = ("1f1b", "interleaved-1f1b", "zb-v", "hanayo")
 
 
 def grid_form(plan: Plan, *, model: Model) -> tuple[Grid, Table | None] | None:
-    """The grid whose stages are the plan's, and the plan's own table if it has one; None if there is no such grid.
+    """The grid whose stages are the plan's, and the plan's own table if it has one; None if there
+    is no such grid.
 
-    A table says the order; where its stages are, the grid's schedule says, which is any that puts chunks there.
+    A table says the order; where its stages are, the grid's schedule says, which is any that puts
+    chunks there.
     """
     found = grid_of(plan, model=model)
     if found is not None:
@@ -26,7 +28,9 @@ def grid_form(plan: Plan, *, model: Model) -> tuple[Grid, Table | None] | None:
     if not isinstance(table, Table):
         return None
     for name in PLACED:
-        found = grid_of(replace(plan, orders=(Named(schedule=name, lanes=table.lanes),)), model=model)
+        found = grid_of(
+            replace(plan, orders=(Named(schedule=name, lanes=table.lanes),)), model=model
+        )
         if found is not None:
             return found, table
     return None

@@ -27,12 +27,18 @@ from shardwright.strategy.plan.stages import How, Placement
 def grid_of(plan: Plan, *, model: Model) -> Grid | None:
     """The grid whose plan for `model` equals `plan`, None if there is none.
 
-    A candidate is read off the plan (degrees from the trees, ranks from the bases), then built and compared.
+    A candidate is read off the plan (degrees from the trees, ranks from the bases), then built and
+    compared.
     """
     if not plan.lanes or len(plan.orders) != 1 or not plan.lanes[0].stages:
         return None
     lane, order, names = plan.lanes[0], plan.orders[0], tuple(lane.name for lane in plan.lanes)
-    if names not in ((MAIN,), TWO_WAY) or not isinstance(order, Named) or order.lanes != names or order.parameters:
+    if (
+        names not in ((MAIN,), TWO_WAY)
+        or not isinstance(order, Named)
+        or order.lanes != names
+        or order.parameters
+    ):
         return None
     samples = sum(lane.samples for lane in plan.lanes)
     try:
@@ -93,7 +99,9 @@ def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[
     bases = sorted({stage.base for stage in lane.stages})
     base = Grid(
         tp=tp,
-        sp=tp > 1 and stream is not None and Dim.REPLICATE not in [d for d, *_ in _terms(stream.split) or ()],
+        sp=tp > 1
+        and stream is not None
+        and Dim.REPLICATE not in [d for d, *_ in _terms(stream.split) or ()],
         cp=ring * ulysses,
         ulysses=ulysses,
         gather=core is not None and core.exchange is Exchange.GATHER,
@@ -115,7 +123,9 @@ def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[
         grid = replace(base, order=order)
         if grid.pp > 1 and grid.strides()["pp"] != pp_stride:
             continue
-        if (grid.ep * grid.etp == 1 or fold(grid)) and grid_placements(grid, experts=experts, attention=attention) == placements:
+        if (grid.ep * grid.etp == 1 or fold(grid)) and grid_placements(
+            grid, experts=experts, attention=attention
+        ) == placements:
             result.append(grid)
     return result
 
@@ -125,9 +135,15 @@ def _memory(plan: Plan) -> dict[str, Any]:
     if not plan.shards:
         return {}
     rule = plan.shards[0]
-    zero = 3 if rule.parameter != 1 else 2 if rule.gradient != 1 else 1 if rule.optimizer != 1 else 0
+    zero = (
+        3 if rule.parameter != 1 else 2 if rule.gradient != 1 else 1 if rule.optimizer != 1 else 0
+    )
     offload = dict(rule.host).get(State.OPTIMIZER, 0)
-    return {"zero": zero, "shard": rule.optimizer if zero and rule.optimizer != ALL else 0, "offload": offload}
+    return {
+        "zero": zero,
+        "shard": rule.optimizer if zero and rule.optimizer != ALL else 0,
+        "offload": offload,
+    }
 
 
 def _recompute(lane: Lane) -> dict[str, Any]:
@@ -143,8 +159,12 @@ def _recompute(lane: Lane) -> dict[str, Any]:
 
 
 def _ends(lane: Lane, *, layers: int, pp: int, schedule: str) -> dict[str, Any]:
-    """Layers of the first and last rank, or of every chunk, where the plain rule does not give this plan's chunks."""
-    chunks = tuple(sum(item.count for item in stage.items if not item.name) for stage in lane.stages)
+    """Layers of the first and last rank, or of every chunk, where the plain rule does not give this
+    plan's chunks.
+    """
+    chunks = tuple(
+        sum(item.count for item in stage.items if not item.name) for stage in lane.stages
+    )
     vpp = len(chunks) // pp
     try:
         if chunk_layers(layers, pp=pp, vpp=vpp) == chunks:

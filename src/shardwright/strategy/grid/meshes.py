@@ -21,7 +21,9 @@ class Mesh:
     """Stages in a row that have the same degrees.
 
     Args:
-        grid: of one of them, with its share of all replicas. layers: of each. recomputed: layers of each that are recomputed in full.
+        grid: of one of them, with its share of all replicas.
+        layers: of each.
+        recomputed: layers of each that are recomputed in full.
         bases: first device of each, lane by lane.
     """
 
@@ -37,13 +39,19 @@ class Mesh:
 
 
 def meshes_of(plan: Plan, *, model: Model) -> tuple[Grid, tuple[Mesh, ...]] | None:
-    """A plan of like lanes in 1F1B as meshes, from the first stage on, and the grid that it were if all stages were as the first, with the
-    most layers that one of them recomputes; None if lanes differ, a stage is no grid's, or stages differ in what waits on the host.
+    """A plan of like lanes in 1F1B as meshes, from the first stage on, and the grid that it were if
+    all stages were as the first, with the most layers that one of them recomputes; None if lanes
+    differ, a stage is no grid's, or stages differ in what waits on the host.
     """
     lane = plan.lanes[0]
-    if not all(isinstance(order, Named) and (order.schedule, order.parameters) == (ORDER, ()) for order in plan.orders):
+    if not all(
+        isinstance(order, Named) and (order.schedule, order.parameters) == (ORDER, ())
+        for order in plan.orders
+    ):
         return None
-    if any(_form(other) != _form(lane) for other in plan.lanes) or len({stage.base for stage in lane.stages}) < len(lane.stages):
+    if any(_form(other) != _form(lane) for other in plan.lanes) or len(
+        {stage.base for stage in lane.stages}
+    ) < len(lane.stages):
         return None
     found: list[Mesh] = []
     for number in range(len(lane.stages)):
@@ -55,12 +63,20 @@ def meshes_of(plan: Plan, *, model: Model) -> tuple[Grid, tuple[Mesh, ...]] | No
         else:
             found.append(mesh)
     first, chunks = found[0].grid, tuple(layers for mesh in found for layers in mesh.layers)
-    if any((mesh.grid.recompute, mesh.grid.host) != (first.recompute, first.host) for mesh in found):
+    if any(
+        (mesh.grid.recompute, mesh.grid.host) != (first.recompute, first.host) for mesh in found
+    ):
         return None
     most = max(layers for mesh in found for layers in mesh.recomputed)
     if most and first.recompute is not Recompute.NONE:
         return None
-    whole = replace(first, pp=len(chunks), layers=chunks if len(chunks) > 1 else (), schedule=ORDER, options=plan.options)
+    whole = replace(
+        first,
+        pp=len(chunks),
+        layers=chunks if len(chunks) > 1 else (),
+        schedule=ORDER,
+        options=plan.options,
+    )
     if most:
         alike = all(mesh.recomputed == mesh.layers for mesh in found)
         whole = replace(whole, recompute=Recompute.FULL, recompute_layers=0 if alike else most)
@@ -77,7 +93,9 @@ def _stage(plan: Plan, number: int, *, model: Model) -> Mesh | None:
     full = grid.recompute is Recompute.FULL
     recomputed = min(grid.recompute_layers or layers, layers) if full else 0
     kept = Recompute.NONE if full else grid.recompute
-    grid = replace(grid, dp=grid.dp * replicas, layers=(), first=0, last=0, recompute=kept, recompute_layers=0)
+    grid = replace(
+        grid, dp=grid.dp * replicas, layers=(), first=0, last=0, recompute=kept, recompute_layers=0
+    )
     bases = tuple(other.stages[number].base for other in plan.lanes)
     return Mesh(grid=grid, layers=(layers,), recomputed=(recomputed,), bases=(bases,))
 
@@ -91,7 +109,12 @@ def stages_of(meshes: Sequence[Mesh]) -> Iterator[Mesh]:
 
 def joined(one: Mesh, other: Mesh) -> Mesh:
     """Two meshes of the same degrees as one, the second behind the first."""
-    return replace(one, layers=one.layers + other.layers, recomputed=one.recomputed + other.recomputed, bases=one.bases + other.bases)
+    return replace(
+        one,
+        layers=one.layers + other.layers,
+        recomputed=one.recomputed + other.recomputed,
+        bases=one.bases + other.bases,
+    )
 
 
 def _form(lane: Lane) -> Lane:

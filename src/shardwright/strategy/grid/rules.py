@@ -1,6 +1,8 @@
-"""What makes a grid legal for a model, a batch and a number of devices; and the one representative of grids that mean the same.
+"""What makes a grid legal for a model, a batch and a number of devices; and the one representative
+of grids that mean the same.
 
-A rule is one predicate on whole numbers or on columns of them: it refuses a grid, and the search judges its members by it.
+A rule is one predicate on whole numbers or on columns of them: it refuses a grid, and the search
+judges its members by it.
 """
 
 from __future__ import annotations
@@ -21,8 +23,11 @@ from shardwright.strategy.grid.expert_mesh import fold
 from shardwright.strategy.grid.schedules import GRID_SCHEDULES, WAVE, grid_schedule
 from shardwright.strategy.violation import Rule, Violation
 
-SCHEDULES: Final[Mapping[str, bool]] = MappingProxyType({"gpipe": False, "1f1b": False, "interleaved-1f1b": True})
-"""Schedules that grids are searched and lowered with directly -> they need several chunks a device (vpp > 1)."""
+SCHEDULES: Final[Mapping[str, bool]] = MappingProxyType(
+    {"gpipe": False, "1f1b": False, "interleaved-1f1b": True}
+)
+"""Schedules that grids are searched and lowered with directly -> they need several chunks a device
+(vpp > 1)."""
 
 
 LoneStages: TypeAlias = tuple[tuple[int, int], ...]
@@ -33,16 +38,24 @@ class GridFacts:
     """What a grid is checked against, as plain counts.
 
     Args:
-        devices: of the cluster, of which a plan may leave some idle. global_batch: samples a step. seq_len: tokens a sample.
-        layers: blocks between embedding and head. vocab: rows of the embedding.
-        heads, kv_heads: of attention (the greatest common divisor if layers differ; 0 = no attention).
+        devices: of the cluster, of which a plan may leave some idle.
+        global_batch: samples a step.
+        seq_len: tokens a sample.
+        layers: blocks between embedding and head.
+        vocab: rows of the embedding.
+        heads, kv_heads: of attention (the greatest common divisor if layers differ; 0 = no
+            attention).
         ffn: width of the dense and shared feed-forward (greatest common divisor; 0 = none).
-        experts: of a layer (greatest common divisor; 0 = dense model). expert_ffn: width of one.
+        experts: of a layer (greatest common divisor; 0 = dense model).
+        expert_ffn: width of one.
         scan_heads: heads of linear recurrences (greatest common divisor; 0 = none).
-        causal: no position reads a later one or another sequence. teacher: layers of a teacher beside the model (0 = none).
-        fills_pipeline, ties_experts, equal_stages, equal_between: as the runtime has them (`Runtime`).
-        lone_stages: ZeRO stages that mean something where one device holds all, as something waits in host memory under them, and the
-            stage that each means; whatever the grid's own options say (`facts.lone_stages`).
+        causal: no position reads a later one or another sequence.
+        teacher: layers of a teacher beside the model (0 = none).
+        fills_pipeline, ties_experts, equal_stages, equal_between: as the runtime has them
+            (`Runtime`).
+        lone_stages: ZeRO stages that mean something where one device holds all, as something waits
+            in host memory under them, and the stage that each means; whatever the grid's own
+            options say (`facts.lone_stages`).
     """
 
     devices: int
@@ -68,7 +81,8 @@ class GridFacts:
 MAX_STAGE: Final = 3
 """The ZeRO stage that shards everything."""
 HOST_SHARDS: Final = ("param_offload", "on")
-"""The option under which ZeRO-3's shards wait in host memory: there ZeRO-3 means something on one device too."""
+"""The option under which ZeRO-3's shards wait in host memory: there ZeRO-3 means something on one
+device too."""
 
 
 _COMMON: Final = (
@@ -76,21 +90,30 @@ _COMMON: Final = (
     Rule(
         rule="grid.devices",
         holds=lambda g, f: g.tp * g.cp * g.dp * g.pp <= f.devices,
-        message=lambda g, f: f"tp x cp x dp x pp = {g.tp} x {g.cp} x {g.dp} x {g.pp} = {g.devices}, more than the {f.devices} devices",
+        message=lambda g, f: (
+            f"tp x cp x dp x pp = {g.tp} x {g.cp} x {g.dp} x {g.pp} = {g.devices}, more than the"
+            f" {f.devices} devices"
+        ),
         hint="ep folds over tp x cp x dp and does not count",
     ),
     Rule(
         rule="grid.batch",
         holds=lambda g, f: f.global_batch % (g.dp * g.microbatch) == 0,
-        message=lambda g, f: f"global batch {f.global_batch} does not divide by dp x mbs = {g.dp} x {g.microbatch}",
+        message=lambda g, f: (
+            f"global batch {f.global_batch} does not divide by dp x mbs = {g.dp} x {g.microbatch}"
+        ),
         hint="every replica takes a whole number of microbatches",
     ),
     Rule(
         rule="grid.heads",
         holds=lambda g, f: (
-            (f.heads % (g.tp * g.ulysses) == 0) & ((f.kv_heads % (g.tp * g.ulysses) == 0) | (g.tp * g.ulysses % (f.kv_heads or 1) == 0))
+            (f.heads % (g.tp * g.ulysses) == 0)
+            & ((f.kv_heads % (g.tp * g.ulysses) == 0) | (g.tp * g.ulysses % (f.kv_heads or 1) == 0))
         ),
-        message=lambda g, f: f"{f.heads} heads ({f.kv_heads} of keys) do not divide over tp x ulysses = {g.tp} x {g.ulysses}",
+        message=lambda g, f: (
+            f"{f.heads} heads ({f.kv_heads} of keys) do not divide over tp x ulysses = {g.tp} x"
+            f" {g.ulysses}"
+        ),
         hint="tp x ulysses divides the heads, and the key heads divide it or are divided by it",
     ),
     Rule(
@@ -107,12 +130,19 @@ _COMMON: Final = (
     ),
     Rule(
         rule="grid.sequence",
-        # A ring has cp / ulysses parts: the length divides by twice as many where `length x ulysses` does by 2 cp.
+        # A ring has cp / ulysses parts: the length divides by twice as many where `length x
+        # ulysses` does by 2 cp.
         holds=lambda g, f: (
-            (f.seq_len % (g.cp * (1 + g.sp * (g.tp - 1))) == 0) & ((g.cp == g.ulysses) | (f.seq_len * g.ulysses % (2 * g.cp) == 0))
+            (f.seq_len % (g.cp * (1 + g.sp * (g.tp - 1))) == 0)
+            & ((g.cp == g.ulysses) | (f.seq_len * g.ulysses % (2 * g.cp) == 0))
         ),
-        message=lambda g, f: f"{f.seq_len} tokens do not divide by {g.cp} x {g.tp if g.sp else 1} (cp x tp with sp) and 2 x ring {g.ring}",
-        hint="causal ring parts are dealt in pairs, so twice the ring degree must divide the length",
+        message=lambda g, f: (
+            f"{f.seq_len} tokens do not divide by {g.cp} x {g.tp if g.sp else 1} (cp x tp with sp)"
+            f" and 2 x ring {g.ring}"
+        ),
+        hint=(
+            "causal ring parts are dealt in pairs, so twice the ring degree must divide the length"
+        ),
     ),
     Rule(
         rule="grid.sp",
@@ -129,7 +159,10 @@ _COMMON: Final = (
     Rule(
         rule="grid.experts",
         holds=lambda g, f: (f.experts % g.ep == 0) & (f.expert_ffn % g.etp == 0),
-        message=lambda g, f: f"{f.experts} experts of width {f.expert_ffn} do not divide by ep {g.ep} and etp {g.etp}",
+        message=lambda g, f: (
+            f"{f.experts} experts of width {f.expert_ffn} do not divide by ep {g.ep} and etp"
+            f" {g.etp}"
+        ),
         hint="ep divides the experts, etp their width",
         after="grid.experts",
     ),
@@ -137,7 +170,8 @@ _COMMON: Final = (
         rule="grid.experts",
         holds=lambda g, f: g.tp * g.cp * g.dp % (g.ep * g.etp) == 0,
         message=lambda g, f: (
-            f"edp = tp x cp x dp / (ep x etp) = {g.tp} x {g.cp} x {g.dp} / ({g.ep} x {g.etp}) = {g.tp * g.cp * g.dp / (g.ep * g.etp):.4g}"
+            f"edp = tp x cp x dp / (ep x etp) = {g.tp} x {g.cp} x {g.dp} / ({g.ep} x {g.etp}) ="
+            f" {g.tp * g.cp * g.dp / (g.ep * g.etp):.4g}"
         ),
         hint="edp must be whole: ep x etp divides the devices of a pipeline stage",
         after="grid.experts",
@@ -145,7 +179,10 @@ _COMMON: Final = (
     Rule(
         rule="grid.experts",
         holds=lambda g, f: g.folds,
-        message=lambda g, f: f"edp {g.edp} x ep {g.ep} x etp {g.etp} does not line up with tp, cp, dp in order {'-'.join(g.order)}",
+        message=lambda g, f: (
+            f"edp {g.edp} x ep {g.ep} x etp {g.etp} does not line up with tp, cp, dp in order"
+            f" {'-'.join(g.order)}"
+        ),
         hint="going outwards, the products of both meshes must divide one another",
         after="grid.experts",
     ),
@@ -153,7 +190,10 @@ _COMMON: Final = (
         rule="grid.experts",
         holds=lambda g, f: (g.ep * g.etp == 1) | (g.tp == 1) | (g.sp == 1),
         message=lambda g, f: f"{'ep' if g.ep > 1 else 'etp'} with tp needs sp",
-        hint="else each member of a tp group has every token, and experts are cut like the MLP by tp: add sp",
+        hint=(
+            "else each member of a tp group has every token, and experts are cut like the MLP by"
+            " tp: add sp"
+        ),
     ),
     Rule(
         rule="grid.layers",
@@ -163,15 +203,25 @@ _COMMON: Final = (
     ),
     Rule(
         rule="runtime.layers",
-        holds=lambda g, f: (g.unlike <= 1 - f.equal_stages) | (not (f.equal_stages | f.equal_between)),
-        message=lambda g, f: f"chunks of {', '.join(map(str, g.chunks))[:60]} layers, which the runtime has no argument for",
-        hint=lambda g: "layers that divide by pp x vpp, first= and last=, or a runtime with a layout: megatron-core-0.12",
+        holds=lambda g, f: (
+            (g.unlike <= 1 - f.equal_stages) | (not (f.equal_stages | f.equal_between))
+        ),
+        message=lambda g, f: (
+            f"chunks of {', '.join(map(str, g.chunks))[:60]} layers, which the runtime has no"
+            " argument for"
+        ),
+        hint=lambda g: (
+            "layers that divide by pp x vpp, first= and last=, or a runtime with a layout:"
+            " megatron-core-0.12"
+        ),
         after="grid.layers",
     ),
     Rule(
         rule="runtime.experts",
         holds=lambda g, f: (not f.ties_experts) | (f.experts == 0) | (g.etp == g.tp),
-        message=lambda g, f: f"etp {g.etp} with tp {g.tp}: the runtime cuts experts as it cuts layers",
+        message=lambda g, f: (
+            f"etp {g.etp} with tp {g.tp}: the runtime cuts experts as it cuts layers"
+        ),
         hint="etp as tp",
         after="grid.experts",
     ),
@@ -179,20 +229,27 @@ _COMMON: Final = (
         rule="grid.teacher",
         holds=lambda g, f: (f.teacher == 0) | ((g.vpp == 1) & (g.pp <= f.teacher + 2)),
         message=lambda g, f: f"pp {g.pp} vpp {g.vpp} with a teacher of {f.teacher} layers",
-        hint="every stage runs a part of the teacher too, in one chunk: vpp 1, and pp at most its layers + 2",
+        hint=(
+            "every stage runs a part of the teacher too, in one chunk: vpp 1, and pp at most its"
+            " layers + 2"
+        ),
     ),
     Rule(
         rule="grid.recompute",
         holds=lambda g, f: g.recompute_layers <= g.largest + (g.largest < 0) * (f.layers + 1),
         message=lambda g, f: (
-            f"recompute=full:{g.recompute_layers}, but the largest chunk has {f.layers if g.largest < 0 else g.largest} layers"
+            f"recompute=full:{g.recompute_layers}, but the largest chunk has"
+            f" {f.layers if g.largest < 0 else g.largest} layers"
         ),
         hint="recompute=full recomputes them all",
     ),
     Rule(
         rule="grid.host",
         holds=lambda g, f: g.host <= g.largest + (g.largest < 0) * (f.layers + 1),
-        message=lambda g, f: f"host={g.host}, but the largest chunk has {f.layers if g.largest < 0 else g.largest} layers",
+        message=lambda g, f: (
+            f"host={g.host}, but the largest chunk has {f.layers if g.largest < 0 else g.largest}"
+            " layers"
+        ),
         hint="at most the layers of a chunk",
     ),
     Rule(
@@ -204,7 +261,9 @@ _COMMON: Final = (
     Rule(
         rule="grid.slices",
         holds=lambda g, f: (g.slices == 1) | f.causal,
-        message=lambda g, f: f"{g.slices} slices of a model whose positions read later ones or another sequence",
+        message=lambda g, f: (
+            f"{g.slices} slices of a model whose positions read later ones or another sequence"
+        ),
         hint="token slices are for causal models: drop the slices",
     ),
 )
@@ -226,13 +285,21 @@ _SEARCHED: Final = (
         rule="grid.vpp",
         holds=lambda g, f: ((g.vpp > 1) == g.interleaved) & ((g.vpp == 1) | (g.pp > 1)),
         message=lambda g, f: f"pp {g.pp} vpp {g.vpp} with schedule {g.schedule}",
-        hint="several chunks a device need pp above 1 and an interleaved schedule, and the other way round",
+        hint=(
+            "several chunks a device need pp above 1 and an interleaved schedule, and the other way"
+            " round"
+        ),
         after="grid.schedule",
     ),
     Rule(
         rule="grid.interleave",
-        holds=lambda g, f: (g.interleaved == 0) | (f.global_batch // (g.dp * g.microbatch) % g.pp == 0),
-        message=lambda g, f: f"{f.global_batch // (g.dp * g.microbatch)} microbatches a replica do not divide by pp {g.pp}",
+        holds=lambda g, f: (
+            (g.interleaved == 0) | (f.global_batch // (g.dp * g.microbatch) % g.pp == 0)
+        ),
+        message=lambda g, f: (
+            f"{f.global_batch // (g.dp * g.microbatch)} microbatches a replica do not divide by pp"
+            f" {g.pp}"
+        ),
         hint="the interleaved schedule runs microbatches in rounds of pp",
         after="grid.batch",
     ),
@@ -245,7 +312,8 @@ _SEARCHED: Final = (
             | (f.global_batch // (g.dp * g.microbatch) == 1)
         ),
         message=lambda g, f: (
-            f"{f.global_batch // (g.dp * g.microbatch)} microbatches a replica are fewer than pp {g.pp}, which the runtime's 1F1B refuses"
+            f"{f.global_batch // (g.dp * g.microbatch)} microbatches a replica are fewer than pp"
+            f" {g.pp}, which the runtime's 1F1B refuses"
         ),
         hint="a smaller mbs, a lower pp, or schedule=gpipe",
         after="grid.batch",
@@ -261,14 +329,18 @@ _GENERAL: Final = (
     Rule(
         rule="grid.layers",
         holds=lambda g, f: (g.wave == 0) | (g.first + g.last == 0),
-        message=lambda g, f: f"first {g.first} last {g.last} with schedule {g.schedule}, whose first rank has the last chunk",
+        message=lambda g, f: (
+            f"first {g.first} last {g.last} with schedule {g.schedule}, whose first rank has the"
+            " last chunk"
+        ),
         hint="layers= names every chunk's",
     ),
     Rule(
         rule="grid.lanes",
         holds=lambda g, f: f.global_batch // (g.dp * g.microbatch) % g.lanes == 0,
         message=lambda g, f: (
-            f"{f.global_batch // (g.dp * g.microbatch)} microbatches a replica do not halve over the two lanes of {g.schedule}"
+            f"{f.global_batch // (g.dp * g.microbatch)} microbatches a replica do not halve over"
+            f" the two lanes of {g.schedule}"
         ),
         hint="each lane takes as many",
     ),
@@ -276,13 +348,18 @@ _GENERAL: Final = (
 _MEMORY: Final = (
     Rule(
         rule="grid.zero",
-        holds=lambda g, f: (g.zero == 0) | (g.dp * g.cp % (g.shard + (g.shard == 0)) == 0) | (g.shard == 0),
-        message=lambda g, f: f"shard {g.shard} does not divide dp x cp = {g.dp} x {g.cp} = {g.dp * g.cp}",
+        holds=lambda g, f: (
+            (g.zero == 0) | (g.dp * g.cp % (g.shard + (g.shard == 0)) == 0) | (g.shard == 0)
+        ),
+        message=lambda g, f: (
+            f"shard {g.shard} does not divide dp x cp = {g.dp} x {g.cp} = {g.dp * g.cp}"
+        ),
         hint="a sharding group is a whole part of the replicas",
     ),
 )
 RULES: Final[tuple[Rule, ...]] = (*_COMMON, *_SEARCHED, *_MEMORY)
-"""What a grid whose schedule is one of SCHEDULES keeps; the search and the refusal of one grid read this list."""
+"""What a grid whose schedule is one of SCHEDULES keeps; the search and the refusal of one grid read
+this list."""
 GENERAL_RULES: Final[tuple[Rule, ...]] = (*_COMMON, *_GENERAL, *_MEMORY)
 """What a grid keeps whose schedule only general plans are lowered with."""
 
@@ -290,7 +367,9 @@ GENERAL_RULES: Final[tuple[Rule, ...]] = (*_COMMON, *_GENERAL, *_MEMORY)
 def chunks_of(grid: Grid, *, layers: int) -> tuple[int, ...] | StrategyError:
     """How many of `layers` each chunk has; or why they make no chunks."""
     try:
-        return chunk_layers(layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers)
+        return chunk_layers(
+            layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers
+        )
     except StrategyError as error:
         return error
 
@@ -302,8 +381,9 @@ def largest_chunk(grid: Grid, *, layers: int) -> int:
 
 
 def unlike_stages(grid: Grid, *, layers: int) -> int:
-    """How stages differ in layers: 0 = not at all, or they make no chunks; 1 = the first or the last one differs from all between, or they
-    are as if embedding and head were a layer each; 2 = otherwise.
+    """How stages differ in layers: 0 = not at all, or they make no chunks; 1 = the first or the
+    last one differs from all between, or they are as if embedding and head were a layer each; 2 =
+    otherwise.
     """
     chunks = chunks_of(grid, layers=layers)
     return 0 if isinstance(chunks, StrategyError) else unlike_chunks(chunks, ranks=grid.pp)
@@ -320,7 +400,9 @@ def unlike_chunks(chunks: Sequence[int], *, ranks: int) -> int:
 
 
 def _row(grid: Grid, facts: GridFacts) -> SimpleNamespace:
-    """What rules read of one grid: its fields, and what no arithmetic on columns says of its layers, experts and schedule."""
+    """What rules read of one grid: its fields, and what no arithmetic on columns says of its
+    layers, experts and schedule.
+    """
     laid = grid_schedule(grid.schedule)
     return SimpleNamespace(
         **{name: getattr(grid, name) for name in (*Grid.__slots__, "devices", "ring", "edp")},
@@ -341,22 +423,32 @@ def _row(grid: Grid, facts: GridFacts) -> SimpleNamespace:
 def _readable(known: frozenset[str], judged: frozenset[str]) -> tuple[Rule, ...]:
     """Rules that read no other columns than `known`, and some that are not `judged`."""
     facts = frozenset(field.name for field in fields(GridFacts))
-    reads = [(rule, frozenset(cast(FunctionType, rule.holds).__code__.co_names) - facts) for rule in RULES]
+    reads = [
+        (rule, frozenset(cast(FunctionType, rule.holds).__code__.co_names) - facts)
+        for rule in RULES
+    ]
     return tuple(rule for rule, names in reads if names <= known and not names <= judged)
 
 
 def keeps(columns: Mapping[str, Any], facts: GridFacts, *, judged: Collection[str] = ()) -> Any:
-    """Which rows of `columns` keep every rule that reads these columns alone, but for rules that read only `judged` ones; True = all."""
+    """Which rows of `columns` keep every rule that reads these columns alone, but for rules that
+    read only `judged` ones; True = all.
+    """
     row = SimpleNamespace(**columns)
-    return reduce(operator.and_, (rule.holds(row, facts) for rule in _readable(frozenset(columns), frozenset(judged))), True)
+    return reduce(
+        operator.and_,
+        (rule.holds(row, facts) for rule in _readable(frozenset(columns), frozenset(judged))),
+        True,
+    )
 
 
 def violations(grid: Grid, *, facts: GridFacts, general: bool = False) -> tuple[Violation, ...]:
-    """Every rule that `grid` breaks; none = it is a legal plan for a model, batch and number of devices with these `facts`.
+    """Every rule that `grid` breaks; none = it is a legal plan for a model, batch and number of
+    devices with these `facts`.
 
     Args:
-        general: schedules that only general plans are lowered with are legal too; what they themselves refuse is
-            `schedules.grid_order.order_violations`.
+        general: schedules that only general plans are lowered with are legal too; what they
+            themselves refuse is `schedules.grid_order.order_violations`.
     """
     row = _row(grid, facts)
     found: list[Violation] = []
@@ -378,11 +470,13 @@ def require_legal(grid: Grid, *, facts: GridFacts, general: bool = False) -> Non
 
 
 def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
-    """The representative of all grids that lower to the same plan for a model with these `facts` (idempotent).
+    """The representative of all grids that lower to the same plan for a model with these `facts`
+    (idempotent).
 
-    Switches without effect are off: sp without tp, gather without a ring, shards with one holder (but what waits in host memory under
-    them: see `lone_stage`), experts' degrees on a dense model, first and last that only repeat the rule, full:N that covers every
-    chunk, gpipe with one microbatch, and the places of axes in `order` that change no group.
+    Switches without effect are off: sp without tp, gather without a ring, shards with one holder
+    (but what waits in host memory under them: see `lone_stage`), experts' degrees on a dense model,
+    first and last that only repeat the rule, full:N that covers every chunk, gpipe with one
+    microbatch, and the places of axes in `order` that change no group.
     """
     if not facts.experts:
         grid = replace(grid, ep=1, etp=1)
@@ -403,7 +497,11 @@ def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
         gather=grid.gather and grid.ring > 1,
         zero=zero,
         shard=shard,
-        recompute_layers=0 if grid.recompute_layers >= (facts.layers if largest < 0 else largest) else grid.recompute_layers,
+        recompute_layers=(
+            0
+            if grid.recompute_layers >= (facts.layers if largest < 0 else largest)
+            else grid.recompute_layers
+        ),
         schedule="1f1b" if grid.schedule == "gpipe" and microbatches <= 1 else grid.schedule,
         first=first,
         last=last,
@@ -412,7 +510,9 @@ def canonical(grid: Grid, *, facts: GridFacts) -> Grid:
 
 
 def lone_stage(grid: Grid, *, facts: GridFacts) -> int:
-    """What the grid's ZeRO stage means where one device holds all: a stage under which something waits in host memory, or 0."""
+    """What the grid's ZeRO stage means where one device holds all: a stage under which something
+    waits in host memory, or 0.
+    """
     if grid.zero == MAX_STAGE and HOST_SHARDS in grid.options:
         return MAX_STAGE
     return dict(facts.lone_stages).get(grid.zero, 0)
@@ -458,6 +558,9 @@ def _plain_order(grid: Grid) -> tuple[str, ...]:
 def _first_order(dense: tuple[str, ...], expert: tuple[str, ...]) -> tuple[str, ...]:
     """The least permutation of the axes that keeps these axes in these orders."""
     for order in itertools.permutations(AXES):
-        if tuple(a for a in order if a in dense) == dense and tuple(a for a in order if a in expert) == expert:
+        if (
+            tuple(a for a in order if a in dense) == dense
+            and tuple(a for a in order if a in expert) == expert
+        ):
             return order
     raise AssertionError("an order exists: the grid's own")

@@ -1,4 +1,6 @@
-"""What of a grid only some frameworks run: rules on a grid, or on the largest value that a search looks at of each axis, and a runtime."""
+"""What of a grid only some frameworks run: rules on a grid, or on the largest value that a search
+looks at of each axis, and a runtime.
+"""
 
 from __future__ import annotations
 

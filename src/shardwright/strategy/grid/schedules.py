@@ -1,4 +1,5 @@
-"""Where the schedules that a grid can name want its chunks: what a grid needs to know of a schedule to become a plan.
+"""Where the schedules that a grid can name want its chunks: what a grid needs to know of a schedule
+to become a plan.
 
 The tables themselves are `schedules`, above this package; a test holds both to say the same.
 """
@@ -21,8 +22,9 @@ class GridSchedule:
     """How a schedule lays chunks over pipeline ranks.
 
     Args:
-        placement: looped (chunk c on rank c mod pp), wave (down the ranks, up again, ...) or opposite (two lanes, one down and one up,
-            that take half of the microbatches each). chunks: of each rank and lane where a grid does not say (vpp).
+        placement: looped (chunk c on rank c mod pp), wave (down the ranks, up again, ...) or
+            opposite (two lanes, one down and one up, that take half of the microbatches each).
+        chunks: of each rank and lane where a grid does not say (vpp).
     """
 
     placement: str = LOOPED
@@ -36,7 +38,9 @@ class GridSchedule:
     def rank(self, chunk: int, *, pp: int, lane: int = 0) -> int:
         """The pipeline rank that runs a chunk of a lane."""
         turn, place = divmod(chunk, pp)
-        upward = lane == 1 if self.placement == OPPOSITE else self.placement == WAVE and turn % 2 == 1
+        upward = (
+            lane == 1 if self.placement == OPPOSITE else self.placement == WAVE and turn % 2 == 1
+        )
         return pp - 1 - place if upward else place
 
 
@@ -45,7 +49,9 @@ _TWO_WAY: Final = GridSchedule(placement=OPPOSITE)
 
 GRID_SCHEDULES: Final[Mapping[str, GridSchedule]] = MappingProxyType(
     {
-        **dict.fromkeys(("gpipe", "1f1b", "eager-1f1b", "breadth-first", "looped-bfs"), GridSchedule()),
+        **dict.fromkeys(
+            ("gpipe", "1f1b", "eager-1f1b", "breadth-first", "looped-bfs"), GridSchedule()
+        ),
         "interleaved-1f1b": GridSchedule(),
         **dict.fromkeys(("zb-h1", "zb-h2", "terapipe", "seq-1f1b"), GridSchedule()),
         **dict.fromkeys(("zb-v", "v-half", "v-min", "dualpipe-v", "hanayo"), _V),

@@ -18,7 +18,8 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """`samples` of the global batch, cut into equal `microbatches` (and each into `slices` by weight), through its own stages.
+    """`samples` of the global batch, cut into equal `microbatches` (and each into `slices` by
+    weight), through its own stages.
 
     A stage's position is its chunk number.
     """

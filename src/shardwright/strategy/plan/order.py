@@ -8,7 +8,9 @@ from shardwright.lazy_dataclass import dataclass
 
 
 class Kind(StrEnum):
-    """Kinds of action, in PyTorch's letters: forward, input gradient, weight gradient, full backward, recompute."""
+    """Kinds of action, in PyTorch's letters: forward, input gradient, weight gradient, full
+    backward, recompute.
+    """
 
     F = "F"
     I = "I"  # noqa: E741 - PyTorch's letter
@@ -39,7 +41,8 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A total order for each class of devices that take part in the same stages; the key is the class's lowest device.
+    """A total order for each class of devices that take part in the same stages; the key is the
+    class's lowest device.
 
     An entry is one action, or a pair that runs overlapped.
     """

@@ -9,7 +9,9 @@ from shardwright.strategy.plan.split import Split
 
 
 def rounded(total: int, weights: tuple[int, ...]) -> tuple[int, ...]:
-    """`total` things in shares of these weights: each its whole part, what is left to the largest remainders, ties to the first."""
+    """`total` things in shares of these weights: each its whole part, what is left to the largest
+    remainders, ties to the first.
+    """
     whole = sum(weights)
     sizes = [total * weight // whole for weight in weights]
     ranked = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % whole))
@@ -22,7 +24,8 @@ def empty_dims(split: Split | None, counts: Mapping[Dim, int]) -> frozenset[Dim]
     """Dims of which some device of the tree gets nothing.
 
     Args:
-        counts: things to share of each dim (samples, tokens, heads, ..); dims that are not named are not looked at.
+        counts: things to share of each dim (samples, tokens, heads, ..); dims that are not named
+            are not looked at.
     """
     if split is None:
         return frozenset()
@@ -33,4 +36,9 @@ def empty_dims(split: Split | None, counts: Mapping[Dim, int]) -> frozenset[Dim]
     sizes = (total // split.parts,) if isinstance(split.parts, int) else rounded(total, split.parts)
     if min(sizes) == 0:
         return frozenset({split.dim})
-    return frozenset().union(*(empty_dims(child, {**counts, split.dim: size}) for child, size in zip(split.children, sizes, strict=True)))
+    return frozenset().union(
+        *(
+            empty_dims(child, {**counts, split.dim: size})
+            for child, size in zip(split.children, sizes, strict=True)
+        )
+    )

@@ -40,14 +40,17 @@ ALL = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shards:
-    """ZeRO for some parameter classes (none named = all): three degrees over the members of each sync group.
+    """ZeRO for some parameter classes (none named = all): three degrees over the members of each
+    sync group.
 
-    A rule that names lanes holds for these alone. Optimizer states are shared by all that sum, of whichever lane. Gradients and parameters
-    of a lane that some rule names are shared by its own members: lanes of unlike microbatches gather and reduce at unlike times.
+    A rule that names lanes holds for these alone. Optimizer states are shared by all that sum, of
+    whichever lane. Gradients and parameters of a lane that some rule names are shared by its own
+    members: lanes of unlike microbatches gather and reduce at unlike times.
 
     Args:
         lanes: that it holds for; none named = all.
-        optimizer, gradient, parameter: 1 = not sharded, `ALL` = the whole group; each divides the one before.
+        optimizer, gradient, parameter: 1 = not sharded, `ALL` = the whole group; each divides the
+            one before.
         gather, reduce: cadence of parameter gathers and gradient reductions.
         host: (state, percent) that lives in host memory.
         by_memory: shares follow the holders' free memory instead of being equal.
@@ -67,7 +70,9 @@ class Shards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A whole strategy on `devices` devices, numbered as the cluster numbers them; `options` of the runtime hold for all of it."""
+    """A whole strategy on `devices` devices, numbered as the cluster numbers them; `options` of the
+    runtime hold for all of it.
+    """
 
     devices: int
     lanes: tuple[Lane, ...]

@@ -43,7 +43,9 @@ class Split:
             or not (len(self.parts) == len(self.step) == len(self.children))
             or min(self.parts) < 1
         ):
-            raise ValueError("weighted parts need one positive weight, one offset and one child each")
+            raise ValueError(
+                "weighted parts need one positive weight, one offset and one child each"
+            )
         if min(self.step, default=0) < 0 if isinstance(self.step, tuple) else self.step < 0:
             raise ValueError("strides and offsets are counted upwards from the first device")
 
@@ -59,9 +61,17 @@ def devices_of(split: Split | None, base: int = 0) -> tuple[int, ...]:
         return (base,)
     if isinstance(split.parts, int):
         assert isinstance(split.step, int)
-        return tuple(d for i in range(split.parts) for d in devices_of(split.children[0], base + i * split.step))
+        return tuple(
+            d
+            for i in range(split.parts)
+            for d in devices_of(split.children[0], base + i * split.step)
+        )
     assert isinstance(split.step, tuple)
-    return tuple(d for child, offset in zip(split.children, split.step, strict=True) for d in devices_of(child, base + offset))
+    return tuple(
+        d
+        for child, offset in zip(split.children, split.step, strict=True)
+        for d in devices_of(child, base + offset)
+    )
 
 
 def num_leaves(split: Split | None) -> int:

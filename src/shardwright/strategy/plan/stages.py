@@ -1,4 +1,6 @@
-"""Stages: which operators, on which devices, under which trees, and what they keep (DESIGN section 2, A_pipe and memory choices)."""
+"""Stages: which operators, on which devices, under which trees, and what they keep (DESIGN section
+2, A_pipe and memory choices).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class How(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """Part of a chunk: the named block or operator (`count` 0), or the next `count` blocks of the sequence called `name` (empty = any)."""
+    """Part of a chunk: the named block or operator (`count` 0), or the next `count` blocks of the
+    sequence called `name` (empty = any).
+    """
 
     name: str = ""
     count: int = 0
@@ -26,7 +30,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """Operator classes (none = all) and, optionally, a range of blocks counted inside the chunk (first, last)."""
+    """Operator classes (none = all) and, optionally, a range of blocks counted inside the chunk
+    (first, last).
+    """
 
     classes: tuple[str, ...] = ()
     blocks: tuple[int, int] | None = None
@@ -34,7 +40,9 @@ class Selector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """A tree for the selected operators; later placements override earlier ones. `offset` shifts the stage's base device."""
+    """A tree for the selected operators; later placements override earlier ones. `offset` shifts
+    the stage's base device.
+    """
 
     select: Selector
     split: Split | None
@@ -48,7 +56,8 @@ class Keep:
 
     Args:
         operators: classes or operator names; ``full`` is the whole block.
-        unit: blocks recomputed as one (one saved input a unit). percent: share that is moved.
+        unit: blocks recomputed as one (one saved input a unit).
+        percent: share that is moved.
     """
 
     blocks: tuple[int, int]
@@ -60,9 +69,11 @@ class Keep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One chunk of a lane: its items in topological order, its first device, its trees and what it keeps.
+    """One chunk of a lane: its items in topological order, its first device, its trees and what it
+    keeps.
 
-    `every`: it runs once for that many microbatches of the lane (an encoder with a larger microbatch).
+    `every`: it runs once for that many microbatches of the lane (an encoder with a larger
+    microbatch).
     """
 
     items: tuple[Item, ...]

@@ -15,7 +15,9 @@ Interval = tuple[Fraction, Fraction]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenPiece:
-    """Samples and positions as shares of the whole: one interval of the batch, a list of intervals of the sequence."""
+    """Samples and positions as shares of the whole: one interval of the batch, a list of intervals
+    of the sequence.
+    """
 
     batch: Interval = (Fraction(0), Fraction(1))
     sequence: tuple[Interval, ...] = ((Fraction(0), Fraction(1)),)
@@ -25,12 +27,19 @@ class TokenPiece:
         return (
             other.batch[0] <= self.batch[0]
             and self.batch[1] <= other.batch[1]
-            and all(any(low <= a and b <= high for low, high in other.sequence) for a, b in self.sequence)
+            and all(
+                any(low <= a and b <= high for low, high in other.sequence)
+                for a, b in self.sequence
+            )
         )
 
 
-def cut(intervals: tuple[Interval, ...], shares: tuple[Fraction, ...], *, zigzag: bool = False) -> list[tuple[Interval, ...]]:
-    """A list of intervals cut in order into parts with these shares; zigzag gives part i the pieces i and 2n-1-i."""
+def cut(
+    intervals: tuple[Interval, ...], shares: tuple[Fraction, ...], *, zigzag: bool = False
+) -> list[tuple[Interval, ...]]:
+    """A list of intervals cut in order into parts with these shares; zigzag gives part i the pieces
+    i and 2n-1-i.
+    """
     if zigzag:
         halves = [share / 2 for share in shares]
         pieces = cut(intervals, (*halves, *reversed(halves)))
@@ -61,7 +70,9 @@ def joined(intervals: tuple[Interval, ...]) -> tuple[Interval, ...]:
     return tuple(result)
 
 
-def regions(split: Split | None, *, base: int = 0, region: TokenPiece | None = None) -> Iterator[tuple[int, TokenPiece]]:
+def regions(
+    split: Split | None, *, base: int = 0, region: TokenPiece | None = None
+) -> Iterator[tuple[int, TokenPiece]]:
     """(device, its tokens) of every leaf, in tree order."""
     region = TokenPiece() if region is None else region
     if split is None:
@@ -70,12 +81,22 @@ def regions(split: Split | None, *, base: int = 0, region: TokenPiece | None = N
     weights = split.parts if isinstance(split.parts, tuple) else (1,) * split.parts
     total = sum(weights)
     shares = tuple(Fraction(weight, total) for weight in weights)
-    steps = split.step if isinstance(split.step, tuple) else tuple(split.step * i for i in range(len(weights)))
+    steps = (
+        split.step
+        if isinstance(split.step, tuple)
+        else tuple(split.step * i for i in range(len(weights)))
+    )
     children = split.children if isinstance(split.parts, tuple) else split.children * len(weights)
     if split.dim is Dim.BATCH:
-        cuts = [TokenPiece(batch=part[0], sequence=region.sequence) for part in cut((region.batch,), shares)]
+        cuts = [
+            TokenPiece(batch=part[0], sequence=region.sequence)
+            for part in cut((region.batch,), shares)
+        ]
     elif split.dim is Dim.SEQUENCE:
-        cuts = [TokenPiece(batch=region.batch, sequence=part) for part in cut(region.sequence, shares, zigzag=split.zigzag)]
+        cuts = [
+            TokenPiece(batch=region.batch, sequence=part)
+            for part in cut(region.sequence, shares, zigzag=split.zigzag)
+        ]
     else:
         cuts = [region] * len(weights)
     for child, step, part in zip(children, steps, cuts, strict=True):

@@ -15,7 +15,9 @@ def span(split: Split | None) -> int:
     if split is None:
         return 0
     if isinstance(split.step, tuple):
-        return max(offset + span(child) for offset, child in zip(split.step, split.children, strict=True))
+        return max(
+            offset + span(child) for offset, child in zip(split.step, split.children, strict=True)
+        )
     return (split.num_parts - 1) * split.step + span(split.children[0])
 
 
@@ -35,7 +37,8 @@ def nodes(split: Split | None) -> Iterator[Split]:
 def overlaps(split: Split | None) -> bool:
     """Two leaves are one device (or there are too many irregular leaves to say).
 
-    A chain of equal cuts whose strides, sorted, each exceed the span of the smaller ones has distinct leaves; others are listed.
+    A chain of equal cuts whose strides, sorted, each exceed the span of the smaller ones has
+    distinct leaves; others are listed.
     """
     chain: list[tuple[int, int]] = []
     node = split

@@ -1,4 +1,6 @@
-"""First devices of stages as text, both ways: ``0..12/4`` is 0 4 8 12, ``3..0`` runs down, ``(0..3)*8`` repeats."""
+"""First devices of stages as text, both ways: ``0..12/4`` is 0 4 8 12, ``3..0`` runs down,
+``(0..3)*8`` repeats.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ def print_bases(bases: Sequence[int]) -> str:
     """Numbers as ranges; a whole that repeats is written once."""
     length = len(bases)
     for period in range(1, length // 2 + 1):
-        if length > 2 and length % period == 0 and bases[0] == bases[period] and list(bases) == list(bases[:period]) * (length // period):
+        if (
+            length > 2
+            and length % period == 0
+            and bases[0] == bases[period]
+            and list(bases) == list(bases[:period]) * (length // period)
+        ):
             return f"({_ranges(bases[:period])})*{length // period}"
     return _ranges(bases)
 

@@ -1,9 +1,11 @@
-"""The grid's one-line notation, both ways: ``tp8 sp pp16 vpp8 dp128 mbs1 zero1 recompute=none schedule=interleaved-1f1b order=...``.
+"""The grid's one-line notation, both ways: ``tp8 sp pp16 vpp8 dp128 mbs1 zero1 recompute=none
+schedule=interleaved-1f1b order=...``.
 
-Options of the runtime stand behind the degrees as ``graphs=iteration``. Words may come in any order, each at most once; ``tp8`` and
-``tp=8`` are the same word. What is left out has its default
-(docs/notation.md lists them); dp, where the number of devices is known, what the other degrees leave over.
-The printer is canonical: equal grids print equal text, and the text parses to the same grid.
+Options of the runtime stand behind the degrees as ``graphs=iteration``. Words may come in any
+order, each at most once; ``tp8`` and ``tp=8`` are the same word. What is left out has its default
+(docs/notation.md lists them); dp, where the number of devices is known, what the other degrees
+leave over. The printer is canonical: equal grids print equal text, and the text parses to the same
+grid.
 """
 
 from __future__ import annotations
@@ -37,7 +39,17 @@ _DEGREES: Final[dict[str, tuple[str, int]]] = {
     "shard": ("shard", 0),
 }
 _FLAGS: Final = {"sp": "sp", "cp-gather": "gather"}
-_KEYS: Final = ("recompute", "host", "offload", "schedule", "slices", "first", "last", "layers", "order")
+_KEYS: Final = (
+    "recompute",
+    "host",
+    "offload",
+    "schedule",
+    "slices",
+    "first",
+    "last",
+    "layers",
+    "order",
+)
 _WORDS: Final = (*(f"{w}N" for w in _DEGREES), *_FLAGS, *(f"{k}=" for k in _KEYS))
 _OPTION_WORDS: Final = tuple(f"{name}=" for name in BY_NAME)
 
@@ -46,7 +58,8 @@ _KEY_WORD: Final = re.compile(r"([^=]*)=(.*)", re.DOTALL)
 
 
 def name_and_value(word: str) -> tuple[str, str]:
-    """``tp8``, ``tp=8`` and ``TP=8`` as ("tp", "8"), and a flag such as ``sp`` as ("sp", "1"); the value of any other word is empty.
+    """``tp8``, ``tp=8`` and ``TP=8`` as ("tp", "8"), and a flag such as ``sp`` as ("sp", "1"); the
+    value of any other word is empty.
 
     Case does not count: every name and value of the notation is in small letters.
     """
@@ -66,20 +79,27 @@ def is_word(word: str) -> bool:
 def print_grid(grid: Grid) -> str:
     """The canonical text of a grid.
 
-    Degrees of 1, flags that are off and keys at their default are left out, but for what a reader always wants to see: ``dp``, ``mbs``,
-    ``zero`` and ``recompute``; the schedule when there is a pipeline; the order of the axes when two or more exceed 1.
+    Degrees of 1, flags that are off and keys at their default are left out, but for what a reader
+    always wants to see: ``dp``, ``mbs``, ``zero`` and ``recompute``; the schedule when there is a
+    pipeline; the order of the axes when two or more exceed 1.
     """
     words: list[str] = []
     for word, (field, default) in _DEGREES.items():
         value = getattr(grid, field)
-        if value != default or word in ("dp", "mbs", "zero") or (word == "vpp" and value != grid_schedule(grid.schedule).chunks):
+        if (
+            value != default
+            or word in ("dp", "mbs", "zero")
+            or (word == "vpp" and value != grid_schedule(grid.schedule).chunks)
+        ):
             words.append(f"{word}{value}")
         if word == "tp" and grid.sp:
             words.append("sp")
         if word == "ulysses" and grid.gather:
             words.append("cp-gather")
         if word == "vpp":
-            words += [f"{key}={getattr(grid, key)}" for key in ("first", "last") if getattr(grid, key)]
+            words += [
+                f"{key}={getattr(grid, key)}" for key in ("first", "last") if getattr(grid, key)
+            ]
             words += [f"layers={','.join(map(str, grid.layers))}"] if grid.layers else []
     layers = f":{grid.recompute_layers}" if grid.recompute_layers else ""
     words.append(f"recompute={grid.recompute.value}{layers}")
@@ -98,7 +118,9 @@ def print_grid(grid: Grid) -> str:
 
 
 def complete_order(axes: tuple[str, ...]) -> tuple[str, ...]:
-    """All five axes, innermost first: those not named take their place behind the axis they follow by default (``tp cp ep dp pp``)."""
+    """All five axes, innermost first: those not named take their place behind the axis they follow
+    by default (``tp cp ep dp pp``).
+    """
     result = list(axes)
     for i, axis in enumerate(AXES):
         if axis not in result:
@@ -108,9 +130,15 @@ def complete_order(axes: tuple[str, ...]) -> tuple[str, ...]:
 
 def _number(text: str, *, word: str, smallest: int = 0) -> int:
     """A count written in digits."""
-    if not text.isascii() or not text.isdigit() or len(text) > 10 or not smallest <= int(text) <= MAX_DEGREE:
+    if (
+        not text.isascii()
+        or not text.isdigit()
+        or len(text) > 10
+        or not smallest <= int(text) <= MAX_DEGREE
+    ):
         raise StrategyError(
-            f"{word[:40]!r}: {text[:20]!r} is not a whole number of at least {smallest}", hint="write a degree as tp8 or tp=8"
+            f"{word[:40]!r}: {text[:20]!r} is not a whole number of at least {smallest}",
+            hint="write a degree as tp8 or tp=8",
         )
     return int(text)
 
@@ -119,7 +147,9 @@ def _recompute(text: str) -> dict[str, Any]:
     """``none``, ``selective``, ``full`` or ``full:N`` (N layers of each chunk; full:0 is none)."""
     kind, colon, layers = text.partition(":")
     if kind not in [r.value for r in Recompute] or (colon and kind != Recompute.FULL):
-        raise StrategyError(f"recompute={text[:40]} is not known", hint="one of none, selective, full, full:N")
+        raise StrategyError(
+            f"recompute={text[:40]} is not known", hint="one of none, selective, full, full:N"
+        )
     if not colon:
         return {"recompute": Recompute(kind), "recompute_layers": 0}
     count = _number(layers, word=f"recompute={text}")
@@ -131,16 +161,24 @@ def _order(text: str) -> dict[str, Any]:
     axes = tuple(text.split("-"))
     for axis in axes:
         if axis not in AXES:
-            raise StrategyError(f"order={text[:40]}: {axis[:20]!r} is not an axis", hint=nearest(axis[:20], AXES))
+            raise StrategyError(
+                f"order={text[:40]}: {axis[:20]!r} is not an axis", hint=nearest(axis[:20], AXES)
+            )
     if len(set(axes)) != len(axes):
-        raise StrategyError(f"order={text[:60]} names an axis twice", hint="each of tp, cp, ep, dp, pp at most once, innermost first")
+        raise StrategyError(
+            f"order={text[:60]} names an axis twice",
+            hint="each of tp, cp, ep, dp, pp at most once, innermost first",
+        )
     return {"order": complete_order(axes)}
 
 
 def _offload(text: str) -> dict[str, Any]:
     percent = _number(text.removesuffix("%"), word=f"offload={text}")
     if percent > 100:
-        raise StrategyError(f"offload={percent} is more than 100 percent", hint="percent of the optimizer's state that lives on the host")
+        raise StrategyError(
+            f"offload={percent} is more than 100 percent",
+            hint="percent of the optimizer's state that lives on the host",
+        )
     return {"offload": percent}
 
 
@@ -159,20 +197,30 @@ def _degree(text: str, *, name: str) -> dict[str, Any]:
 
 def _flag(text: str, *, name: str) -> dict[str, Any]:
     if text not in ("0", "1"):
-        raise StrategyError(f"{name}={text[:20]} is neither on nor off", hint=f"{name}, or {name}=0 to switch it off")
+        raise StrategyError(
+            f"{name}={text[:20]} is neither on nor off",
+            hint=f"{name}, or {name}=0 to switch it off",
+        )
     return {_FLAGS[name]: text == "1"}
 
 
 def _option(text: str, *, name: str) -> dict[str, Any]:
     if text not in BY_NAME[name].values:
-        raise StrategyError(f"{name}={text[:40]} is not known", hint=f"{name} is {' or '.join(BY_NAME[name].values)}")
+        raise StrategyError(
+            f"{name}={text[:40]} is not known",
+            hint=f"{name} is {' or '.join(BY_NAME[name].values)}",
+        )
     return {f"{_OPTION}{name}": text}
 
 
 def _fields(read: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """What words set, the options of the runtime together."""
     fields = {field: value for values in read.values() for field, value in values.items()}
-    options = [(field.removeprefix(_OPTION), fields.pop(field)) for field in list(fields) if field.startswith(_OPTION)]
+    options = [
+        (field.removeprefix(_OPTION), fields.pop(field))
+        for field in list(fields)
+        if field.startswith(_OPTION)
+    ]
     return {**fields, "options": ordered(options)} if options else fields
 
 
@@ -208,7 +256,10 @@ def _read_words(text: str) -> dict[str, dict[str, Any]]:
     """
     words = text.split() if len(text) <= _MAX_TEXT else []
     if not words:
-        raise StrategyError(f"a grid is 1 to {_MAX_TEXT} characters of words, not {len(text)}", hint="such as 'tp8 pp4 dp2 mbs1 zero1'")
+        raise StrategyError(
+            f"a grid is 1 to {_MAX_TEXT} characters of words, not {len(text)}",
+            hint="such as 'tp8 pp4 dp2 mbs1 zero1'",
+        )
     found: dict[str, dict[str, Any]] = {}
     for word in words:
         name, value = name_and_value(word)
@@ -226,7 +277,8 @@ def _dp_left(fields: dict[str, Any], *, devices: int) -> int:
     dp, rest = divmod(devices, tp * cp * pp)
     if rest or not dp:
         raise StrategyError(
-            f"tp x cp x pp = {tp} x {cp} x {pp} = {tp * cp * pp} does not divide the {devices:,} devices, so no dp takes the rest",
+            f"tp x cp x pp = {tp} x {cp} x {pp} = {tp * cp * pp} does not divide the {devices:,}"
+            " devices, so no dp takes the rest",
             hint="other degrees; or say dp",
             rule="grid.devices",
         )
@@ -236,15 +288,16 @@ def _dp_left(fields: dict[str, Any], *, devices: int) -> int:
 def parse_grid(text: str, *, devices: int = 0) -> Grid:
     """The grid that `text` says; any order of words, each at most once.
 
-    Left out words have their defaults; ``vpp`` above 1 without a schedule means ``interleaved-1f1b``, and a schedule in waves without
-    ``vpp`` has two chunks a rank.
+    Left out words have their defaults; ``vpp`` above 1 without a schedule means
+    ``interleaved-1f1b``, and a schedule in waves without ``vpp`` has two chunks a rank.
 
     Args:
-        devices: that a text which does not say dp is for: dp is what its other degrees leave over. 0 = not known, and dp is 1.
+        devices: that a text which does not say dp is for: dp is what its other degrees leave over.
+            0 = not known, and dp is 1.
 
     Raises:
-        StrategyError: a word, number or combination that has no meaning (the rules against model and cluster are in `grid_rules`), or the
-            degrees do not divide the devices.
+        StrategyError: a word, number or combination that has no meaning (the rules against model
+            and cluster are in `grid_rules`), or the degrees do not divide the devices.
     """
     fields = _fields(_read_words(text))
     if fields.get("vpp", 1) > 1 and "schedule" not in fields:
@@ -262,9 +315,10 @@ _LAYERS: Final = ("first", "last", "layers")
 def changed_grid(grid: Grid, text: str) -> Grid:
     """`grid` with the axes that `text` names changed: ``zero3``, ``tp4 dp16``, ``recompute=full``.
 
-    Where dp is not named it is as large as the grid's devices have room for. What only goes with an axis that changed follows:
-    sp ends with tp, layers by number with pp and vpp, an interleaved schedule with vpp. A text that says dp, mbs, zero and recompute, as
-    the printer does, is a whole strategy.
+    Where dp is not named it is as large as the grid's devices have room for. What only goes with an
+    axis that changed follows: sp ends with tp, layers by number with pp and vpp, an interleaved
+    schedule with vpp. A text that says dp, mbs, zero and recompute, as the printer does, is a whole
+    strategy.
 
     Raises:
         StrategyError: a word, number or combination that has no meaning.
@@ -280,7 +334,14 @@ def changed_grid(grid: Grid, text: str) -> Grid:
     if {"pp", "vpp", "schedule"} & fields.keys() and not set(_LAYERS) & fields.keys():
         fields |= {"first": 0, "last": 0, "layers": ()}
     if "schedule" in fields:
-        fields.setdefault("vpp", grid.vpp if fields["schedule"] == _INTERLEAVED else grid_schedule(fields["schedule"]).chunks)
+        fields.setdefault(
+            "vpp",
+            (
+                grid.vpp
+                if fields["schedule"] == _INTERLEAVED
+                else grid_schedule(fields["schedule"]).chunks
+            ),
+        )
     elif "vpp" in fields and grid.schedule in ("1f1b", _INTERLEAVED):
         fields["schedule"] = _INTERLEAVED if fields["vpp"] > 1 else "1f1b"
     if "dp" not in fields:

@@ -39,7 +39,11 @@ def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) ->
     if grid is not None:
         lines.append(f"grid samples {sum(lane.samples for lane in plan.lanes)} {print_grid(grid)}")
     else:
-        lines += ["options " + " ".join(f"{name}={value}" for name, value in plan.options)] if plan.options else []
+        lines += (
+            ["options " + " ".join(f"{name}={value}" for name, value in plan.options)]
+            if plan.options
+            else []
+        )
         lines += [_shards(rule) for rule in plan.shards]
         for lane in plan.lanes:
             lines += _lane(lane)
@@ -51,18 +55,26 @@ def print_plan(plan: Plan, *, name: str = "plan", model: Model | None = None) ->
 def _name(name: str, *, pattern: re.Pattern[str] = NAME) -> str:
     """`name`, if it can be written."""
     if not pattern.fullmatch(name):
-        raise StrategyError(f"the name {name[:60]!r} cannot be written", hint="letters, digits, '_' and '-'", rule="notation.name")
+        raise StrategyError(
+            f"the name {name[:60]!r} cannot be written",
+            hint="letters, digits, '_' and '-'",
+            rule="notation.name",
+        )
     return name
 
 
 def _names(names: Sequence[str]) -> str:
     if "all" in names:
-        raise StrategyError("a class cannot be named all", hint="no class means all", rule="notation.name")
+        raise StrategyError(
+            "a class cannot be named all", hint="no class means all", rule="notation.name"
+        )
     return ",".join(_name(name, pattern=DOTTED) for name in names) or "all"
 
 
 def _shards(rule: Shards) -> str:
-    degrees = "/".join("all" if d == ALL else str(d) for d in (rule.optimizer, rule.gradient, rule.parameter))
+    degrees = "/".join(
+        "all" if d == ALL else str(d) for d in (rule.optimizer, rule.gradient, rule.parameter)
+    )
     words = [f"zero {_names(rule.parameters)}: {degrees}"]
     if rule.lanes:
         words.append("lanes=" + ",".join(map(_name, rule.lanes)))
@@ -85,7 +97,9 @@ def _lane(lane: Lane) -> list[str]:
     lines = [f"lane {_name(lane.name)} samples {lane.samples} in {lane.microbatches}{slices}{role}"]
     for stages, pattern in _runs(lane.stages):
         every = f" every {stages[0].every}" if stages[0].every != 1 else ""
-        lines.append(f"  stages {_chunks(stages)} on {print_bases([s.base for s in stages])}{every}")
+        lines.append(
+            f"  stages {_chunks(stages)} on {print_bases([s.base for s in stages])}{every}"
+        )
         lines += [f"    {_placement(p)}" for p in stages[0].placements]
         lines += [f"    {_keep(keep, is_open=is_open)}" for keep, is_open in pattern]
     return lines
@@ -97,7 +111,9 @@ def num_blocks(items: Sequence[Item]) -> int:
 
 
 def kept(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
-    """A run's keep lines for a chunk of so many blocks: an open range ends at the last block and vanishes when it would be empty."""
+    """A run's keep lines for a chunk of so many blocks: an open range ends at the last block and
+    vanishes when it would be empty.
+    """
     return tuple(
         replace(keep, blocks=(keep.blocks[0], blocks - 1)) if is_open else keep
         for keep, is_open in pattern
@@ -108,7 +124,9 @@ def kept(pattern: Pattern, *, blocks: int) -> tuple[Keep, ...]:
 def _patterns(stage: Stage) -> list[Pattern]:
     """Ways to write a stage's keeps: ranges that reach the last block open, or all closed."""
     last = num_blocks(stage.items) - 1
-    opened = tuple((keep, keep.blocks[1] == last and 0 <= keep.blocks[0] <= last) for keep in stage.keeps)
+    opened = tuple(
+        (keep, keep.blocks[1] == last and 0 <= keep.blocks[0] <= last) for keep in stage.keeps
+    )
     closed = tuple((keep, False) for keep in stage.keeps)
     return [opened] if opened == closed else [opened, closed]
 
@@ -133,14 +151,21 @@ def _fitting(members: Sequence[Stage], patterns: list[Pattern], stage: Stage) ->
     known = [p for p in patterns if kept(p, blocks=num_blocks(stage.items)) == stage.keeps]
     if known or any(patterns):
         return known
-    # so far nobody kept anything: chunks without blocks may take over the lines of the first that has some
-    return [p for p in _patterns(stage) if all(kept(p, blocks=num_blocks(m.items)) == m.keeps for m in members)]
+    # so far nobody kept anything: chunks without blocks may take over the lines of the first that
+    # has some
+    return [
+        p
+        for p in _patterns(stage)
+        if all(kept(p, blocks=num_blocks(m.items)) == m.keeps for m in members)
+    ]
 
 
 def _chunks(stages: Sequence[Stage]) -> str:
     texts = ["+".join(_item(item) for item in stage.items) for stage in stages]
     if not all(texts):
-        raise StrategyError("a stage without items cannot be written", rule="notation.items", hint="drop the stage")
+        raise StrategyError(
+            "a stage without items cannot be written", rule="notation.items", hint="drop the stage"
+        )
     groups = [(text, sum(1 for _ in group)) for text, group in groupby(texts)]
     return ", ".join(text if count == 1 else f"{text}*{count}" for text, count in groups)
 
@@ -173,12 +198,21 @@ def _order(order: Named | Table, *, lanes: tuple[str, ...]) -> list[str]:
     among = f"({', '.join(_name(lane) for lane in order.lanes)})"
     if isinstance(order, Named):
         if order.schedule == "table":
-            raise StrategyError("a schedule cannot be named table", rule="notation.name", hint="that word begins a table of actions")
-        words = [f"order {_name(order.schedule)}{among}", *(f"{_name(k)}={_value(v)}" for k, v in order.parameters)]
+            raise StrategyError(
+                "a schedule cannot be named table",
+                rule="notation.name",
+                hint="that word begins a table of actions",
+            )
+        words = [
+            f"order {_name(order.schedule)}{among}",
+            *(f"{_name(k)}={_value(v)}" for k, v in order.parameters),
+        ]
         return [" ".join(words)]
     lines = [f"order table{among}"]
     for device, entries in order.rows:
-        lines.append(f"  {device}: " + " ".join(_entry(entry, lanes=order.lanes) for entry in entries))
+        lines.append(
+            f"  {device}: " + " ".join(_entry(entry, lanes=order.lanes) for entry in entries)
+        )
     return lines
 
 
@@ -186,7 +220,9 @@ def _value(value: int | str) -> str:
     if isinstance(value, str):
         return _name(value, pattern=DOTTED)
     if not 0 <= value < 10**18:
-        raise StrategyError(f"parameter {value} cannot be written", hint="a count", rule="notation.number")
+        raise StrategyError(
+            f"parameter {value} cannot be written", hint="a count", rule="notation.number"
+        )
     return str(value)
 
 
@@ -198,7 +234,9 @@ def _entry(entry: Action | tuple[Action, Action], *, lanes: tuple[str, ...]) -> 
 
 def _action(action: Action, *, lanes: tuple[str, ...]) -> str:
     if not 0 <= action.lane < len(lanes):
-        raise StrategyError(f"action of lane {action.lane}, but the table has {len(lanes)}", rule="order.lanes")
+        raise StrategyError(
+            f"action of lane {action.lane}, but the table has {len(lanes)}", rule="order.lanes"
+        )
     lane = f"{lanes[action.lane]}/" if len(lanes) > 1 else ""
     part = f".{action.slice}" if action.slice else ""
     return f"{lane}{action.chunk}{action.kind.value}{action.microbatch}{part}"

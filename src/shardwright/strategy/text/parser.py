@@ -33,12 +33,17 @@ _HEADER: Final = re.compile(rf"plan ({_NAME}) devices (\d+)", re.ASCII)
 _GRID: Final = re.compile(r"grid samples (\d+) (.+)", re.ASCII)
 _ZERO: Final = re.compile(r"zero ([^:]+): *([^ /]+)/([^ /]+)/([^ /]+)((?: [^ ]+)*)", re.ASCII)
 _OPTIONS: Final = re.compile(r"options (.+)", re.ASCII)
-_LANE: Final = re.compile(rf"lane ({_NAME}) samples (\d+) in (\d+)(?: slices (\d+(?::\d+)*))?(?: role ([a-z]+))?", re.ASCII)
+_LANE: Final = re.compile(
+    rf"lane ({_NAME}) samples (\d+) in (\d+)(?: slices (\d+(?::\d+)*))?(?: role ([a-z]+))?",
+    re.ASCII,
+)
 _STAGES: Final = re.compile(r"stages (.+?) on (.+?)(?: every (\d+))?", re.ASCII)
 _CHUNK: Final = re.compile(r"(.+?)(?: ?\* ?(\d+))?", re.ASCII)
 _ITEM: Final = re.compile(rf"(\d+)|({_DOTTED})(?::(\d+))?", re.ASCII)
 _TREE: Final = re.compile(r"([^=\[\] ]+)(?:\[(\d+)-(\d+)\])? ?= ?(.+)", re.ASCII)
-_KEEP: Final = re.compile(r"(recompute|host|nvme) (\d+)-(\d*)(?:/(\d+))?(?: (\d+)%)?: ?(.+)", re.ASCII)
+_KEEP: Final = re.compile(
+    r"(recompute|host|nvme) (\d+)-(\d*)(?:/(\d+))?(?: (\d+)%)?: ?(.+)", re.ASCII
+)
 _ORDER: Final = re.compile(rf"order ({_NAME})\(([^()]*)\)((?: [^ ]+)*)", re.ASCII)
 _TABLE: Final = re.compile("order table")
 _ROW: Final = re.compile(r"(\d+): ?(.*)", re.ASCII)
@@ -48,7 +53,9 @@ _INTEGER: Final = re.compile(r"\d{1,18}", re.ASCII)
 
 @dataclass(slots=True)
 class _Reader:
-    """The lines of a text that say something, one after another; trees that are equal become one object."""
+    """The lines of a text that say something, one after another; trees that are equal become one
+    object.
+    """
 
     lines: list[tuple[int, str]]
     place: int = 0
@@ -59,8 +66,12 @@ class _Reader:
         """Where the next line is."""
         return f"line {self.lines[min(self.place, len(self.lines) - 1)][0]}" if self.lines else ""
 
-    def next(self, pattern: re.Pattern[str], *, first: str | tuple[str, ...] = "") -> re.Match[str] | None:
-        """The next line if it starts with the word `first` and has this form; an error if it only starts so."""
+    def next(
+        self, pattern: re.Pattern[str], *, first: str | tuple[str, ...] = ""
+    ) -> re.Match[str] | None:
+        """The next line if it starts with the word `first` and has this form; an error if it only
+        starts so.
+        """
         if self.place == len(self.lines):
             return None
         text = self.lines[self.place][1]
@@ -68,7 +79,9 @@ class _Reader:
             return None
         found = pattern.fullmatch(text)
         if found is None and first:
-            raise self.error(f"cannot read {text[:80]!r}", hint="the forms of a line are in docs/notation.md")
+            raise self.error(
+                f"cannot read {text[:80]!r}", hint="the forms of a line are in docs/notation.md"
+            )
         if found is not None:
             self.place += 1
         return found
@@ -85,15 +98,20 @@ def parse_plan(text: str, *, model: Model | None = None) -> Plan:
         model: needed for texts with a ``grid`` line, which says a plan only together with a model.
 
     Raises:
-        StrategyError: the text says no plan; the line is named. Whether the plan is legal is `verify.verify`.
+        StrategyError: the text says no plan; the line is named. Whether the plan is legal is
+        `verify.verify`.
     """
     if len(text) > MAX_TEXT:
         raise StrategyError(f"a plan of {len(text)} characters", hint=f"at most {MAX_TEXT}")
-    stripped = ((i, " ".join(line.partition("#")[0].split())) for i, line in enumerate(text.split("\n"), 1))
+    stripped = (
+        (i, " ".join(line.partition("#")[0].split())) for i, line in enumerate(text.split("\n"), 1)
+    )
     reader = _Reader(lines=[(i, line) for i, line in stripped if line])
     header = reader.next(_HEADER, first="plan ")
     if header is None:
-        raise reader.error("a plan begins with its name and devices", hint="such as 'plan mine devices 64'")
+        raise reader.error(
+            "a plan begins with its name and devices", hint="such as 'plan mine devices 64'"
+        )
     devices = _count(reader, header[2], smallest=1)
     grid = reader.next(_GRID, first="grid ")
     if grid is not None:
@@ -107,16 +125,29 @@ def parse_plan(text: str, *, model: Model | None = None) -> Plan:
         orders.append(order)
     if reader.place < len(reader.lines):
         word = reader.lines[reader.place][1].split()[0][:40]
-        raise reader.error(f"unexpected {word!r}", hint=nearest(word, ("grid", "options", "zero", "lane", "stages", "recompute", "order")))
+        raise reader.error(
+            f"unexpected {word!r}",
+            hint=nearest(word, ("grid", "options", "zero", "lane", "stages", "recompute", "order")),
+        )
     return Plan(devices=devices, lanes=lanes, orders=tuple(orders), shards=shards, options=options)
 
 
 def _from_grid(reader: _Reader, grid: re.Match[str], *, devices: int, model: Model | None) -> Plan:
     if model is None:
-        raise StrategyError("a plan by its grid needs the model it is for", hint="give the model, or print the plan in its general form")
-    plan = plan_of(parse_grid(grid[2], devices=devices), model=model, global_batch=_count(reader, grid[1], smallest=1))
+        raise StrategyError(
+            "a plan by its grid needs the model it is for",
+            hint="give the model, or print the plan in its general form",
+        )
+    plan = plan_of(
+        parse_grid(grid[2], devices=devices),
+        model=model,
+        global_batch=_count(reader, grid[1], smallest=1),
+    )
     if plan.devices != devices:
-        raise StrategyError(f"the grid has {plan.devices} devices, the first line says {devices}", rule="grid.devices")
+        raise StrategyError(
+            f"the grid has {plan.devices} devices, the first line says {devices}",
+            rule="grid.devices",
+        )
     if reader.place < len(reader.lines):
         raise reader.error("nothing may follow a grid", hint="a grid says the whole plan")
     return plan
@@ -154,7 +185,10 @@ def _member(reader: _Reader, kind: type[_Enum], word: str) -> _Enum:
     try:
         return kind(word)
     except ValueError:
-        raise reader.error(f"unknown {kind.__name__.lower()} {word[:40]!r}", hint=nearest(word[:40], [m.value for m in kind])) from None
+        raise reader.error(
+            f"unknown {kind.__name__.lower()} {word[:40]!r}",
+            hint=nearest(word[:40], [m.value for m in kind]),
+        ) from None
 
 
 def _read_shards(reader: _Reader) -> Shards | None:
@@ -229,7 +263,10 @@ def _read_options(reader: _Reader) -> Options:
         if name not in BY_NAME:
             raise reader.error(f"{name[:40]!r} is no option", hint=nearest(name, BY_NAME))
         if value not in BY_NAME[name].values:
-            raise reader.error(f"{name}={value[:40]} is not known", hint=f"{name} is {' or '.join(BY_NAME[name].values)}")
+            raise reader.error(
+                f"{name}={value[:40]} is not known",
+                hint=f"{name} is {' or '.join(BY_NAME[name].values)}",
+            )
     if len(dict(pairs)) < len(pairs):
         raise reader.error("an option is said twice", hint="keep one of them")
     return ordered(pairs)
@@ -241,7 +278,9 @@ def _read_lane(reader: _Reader) -> Lane | None:
     if line is None:
         return None
     samples, microbatches = _count(reader, line[2]), _count(reader, line[3])
-    slices = tuple(_count(reader, part, smallest=1) for part in line[4].split(":")) if line[4] else ()
+    slices = (
+        tuple(_count(reader, part, smallest=1) for part in line[4].split(":")) if line[4] else ()
+    )
     role = _member(reader, Role, line[5]) if line[5] else Role.TRAIN
     stages: list[Stage] = []
     while (run := _read_stages(reader)) is not None:
@@ -249,12 +288,23 @@ def _read_lane(reader: _Reader) -> Lane | None:
         if len(stages) > MAX_STAGES:
             raise reader.error(f"more than {MAX_STAGES} stages")
     if not stages:
-        raise reader.error(f"lane {line[1]} has no stages", hint="such as 'stages embed+32+head on 0'")
-    return Lane(name=line[1], samples=samples, microbatches=microbatches, stages=tuple(stages), slices=slices, role=role)
+        raise reader.error(
+            f"lane {line[1]} has no stages", hint="such as 'stages embed+32+head on 0'"
+        )
+    return Lane(
+        name=line[1],
+        samples=samples,
+        microbatches=microbatches,
+        stages=tuple(stages),
+        slices=slices,
+        role=role,
+    )
 
 
 def _read_stages(reader: _Reader) -> list[Stage] | None:
-    """``stages embed+8, 8*2, 8+head on 0..24/8``, the trees and the keep lines that its stages share."""
+    """``stages embed+8, 8*2, 8+head on 0..24/8``, the trees and the keep lines that its stages
+    share.
+    """
     line = reader.next(_STAGES, first="stages ")
     if line is None:
         return None
@@ -265,14 +315,22 @@ def _read_stages(reader: _Reader) -> list[Stage] | None:
     if cursor.peek():
         raise cursor.error("expected the end of the list of devices")
     if len(bases) != len(chunks):
-        raise reader.error(f"{len(chunks)} chunks on {len(bases)} first devices", hint="one device for each chunk")
+        raise reader.error(
+            f"{len(chunks)} chunks on {len(bases)} first devices", hint="one device for each chunk"
+        )
     every = _count(reader, line[3], smallest=1) if line[3] else 1
     reader.place += 1
     placements = _many(reader, _read_placement)
     placements = reader.placements.setdefault(placements, placements)
     pattern = _many(reader, _read_keep)
     return [
-        Stage(items=items, base=base, placements=placements, keeps=kept(pattern, blocks=num_blocks(items)), every=every)
+        Stage(
+            items=items,
+            base=base,
+            placements=placements,
+            keeps=kept(pattern, blocks=num_blocks(items)),
+            every=every,
+        )
         for items, base in zip(chunks, bases, strict=True)
     ]
 
@@ -295,7 +353,10 @@ def _chunks(reader: _Reader, text: str) -> list[tuple[Item, ...]]:
 def _item(reader: _Reader, text: str) -> Item:
     found = _ITEM.fullmatch(text)
     if found is None:
-        raise reader.error(f"{text[:40]!r} is no part of a chunk", hint="a block's name, a count of blocks, or run:count")
+        raise reader.error(
+            f"{text[:40]!r} is no part of a chunk",
+            hint="a block's name, a count of blocks, or run:count",
+        )
     if found[1]:
         return Item(count=_count(reader, found[1]))
     return Item(name=found[2], count=_count(reader, found[3], smallest=1) if found[3] else 0)
@@ -309,7 +370,9 @@ def _read_placement(reader: _Reader) -> Placement | None:
         return None
     line = reader.next(_TREE)
     if line is None:
-        raise reader.error(f"cannot read {reader.lines[reader.place][1][:80]!r}", hint="such as 'stream = b2 s8'")
+        raise reader.error(
+            f"cannot read {reader.lines[reader.place][1][:80]!r}", hint="such as 'stream = b2 s8'"
+        )
     reader.place -= 1
     blocks = (_count(reader, line[2]), _count(reader, line[3])) if line[2] else None
     cursor = Cursor(text=line[4], where=reader.where)
@@ -320,7 +383,10 @@ def _read_placement(reader: _Reader) -> Placement | None:
     if rest:
         word, _, name = rest.partition(" ")
         if word != "via":
-            raise cursor.error("expected the end of the split", hint="after a split: +offset, via ring or via gather")
+            raise cursor.error(
+                "expected the end of the split",
+                hint="after a split: +offset, via ring or via gather",
+            )
         exchange = _member(reader, Exchange, name)
     select = Selector(classes=_names(reader, line[1]), blocks=blocks)
     reader.place += 1
@@ -367,7 +433,9 @@ def _read_rows(reader: _Reader, *, lanes: tuple[str, ...]) -> Table:
     rows: list[tuple[int, tuple[Action | tuple[Action, Action], ...]]] = []
     while (line := reader.next(_ROW)) is not None:
         reader.place -= 1
-        entries = tuple(_entry(reader, word, lanes=lanes) for word in re.sub(r" ?\| ?", "|", line[2]).split())
+        entries = tuple(
+            _entry(reader, word, lanes=lanes) for word in re.sub(r" ?\| ?", "|", line[2]).split()
+        )
         rows.append((_count(reader, line[1]), entries))
         reader.place += 1
     return Table(lanes=lanes, rows=tuple(rows))
@@ -383,7 +451,10 @@ def _entry(reader: _Reader, word: str, *, lanes: tuple[str, ...]) -> Action | tu
 def _action(reader: _Reader, word: str, *, lanes: tuple[str, ...]) -> Action:
     found = _ACTION.fullmatch(word)
     if found is None:
-        raise reader.error(f"{word[:40]!r} is no action", hint="lane/chunk, a letter of F I W B R, microbatch[.slice]: down/0F3")
+        raise reader.error(
+            f"{word[:40]!r} is no action",
+            hint="lane/chunk, a letter of F I W B R, microbatch[.slice]: down/0F3",
+        )
     if found[1] is None and len(lanes) != 1:
         raise reader.error(f"{word[:40]!r} names no lane", hint=f"lanes: {', '.join(lanes[:8])}")
     if found[1] is not None and found[1] not in lanes:

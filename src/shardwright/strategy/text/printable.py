@@ -7,6 +7,8 @@ MAX_STRATEGY = 1000
 
 
 def printable(text: str, *, length: int = MAX_NAME) -> str:
-    """`text` without control characters and not longer than `length`: safe on a terminal and in XML."""
+    """`text` without control characters and not longer than `length`: safe on a terminal and in
+    XML.
+    """
     clean = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     return clean if len(clean) <= length else clean[: length - 1] + "…"

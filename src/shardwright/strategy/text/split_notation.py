@@ -27,7 +27,9 @@ def compact_step(child: Split | None) -> int:
 
 
 def print_split(split: Split | None) -> str:
-    """A tree as text: terms from outermost to innermost; strides and offsets only where they are not compact."""
+    """A tree as text: terms from outermost to innermost; strides and offsets only where they are
+    not compact.
+    """
     if split is None:
         return "."
     terms: list[str] = []
@@ -42,7 +44,8 @@ def print_split(split: Split | None) -> str:
             continue
         offsets = node.step if isinstance(node.step, tuple) else ()
         children = ", ".join(
-            print_split(child) + (f"+{offset}" if offset else "") for child, offset in zip(node.children, offsets, strict=True)
+            print_split(child) + (f"+{offset}" if offset else "")
+            for child, offset in zip(node.children, offsets, strict=True)
         )
         terms.append(f"{node.dim.value}[{':'.join(map(str, node.parts))}]{zigzag}{{{children}}}")
         break
@@ -54,7 +57,9 @@ class Cursor:
     """A place in one line of text.
 
     Args:
-        text: the line. where: named in errors, such as ``line 4``. place: characters read.
+        text: the line.
+        where: named in errors, such as ``line 4``.
+        place: characters read.
     """
 
     text: str
@@ -99,7 +104,11 @@ class Cursor:
     def error(self, message: str, *, hint: str = "") -> StrategyError:
         """An error that shows what comes next."""
         rest = self.text[self.place : self.place + 20].strip()
-        return StrategyError(f"{message}, found {rest!r}" if rest else f"{message} at the end of the line", path=self.where, hint=hint)
+        return StrategyError(
+            f"{message}, found {rest!r}" if rest else f"{message} at the end of the line",
+            path=self.where,
+            hint=hint,
+        )
 
 
 def read_split(cursor: Cursor, *, depth: int = 0) -> Split | None:
@@ -123,7 +132,8 @@ def read_split(cursor: Cursor, *, depth: int = 0) -> Split | None:
             raise cursor.error(f"a tree deeper than {MAX_DEPTH}")
     if not terms and innermost is None:
         raise cursor.error(
-            "expected a split such as 'b2 t8', or '.' for one device", hint=f"a term is a dim ({' '.join(_DIMS)}) and a count"
+            "expected a split such as 'b2 t8', or '.' for one device",
+            hint=f"a term is a dim ({' '.join(_DIMS)}) and a count",
         )
     tree = innermost
     for dim, parts, zigzag, step in reversed(terms):
@@ -154,4 +164,6 @@ def _read_weighted(cursor: Cursor, dim: Dim, *, depth: int) -> Split:
     cursor.expect("}")
     if len(children) != len(weights):
         raise cursor.error(f"{len(weights)} weights but {len(children)} children")
-    return Split(dim=dim, parts=tuple(weights), step=tuple(offsets), children=tuple(children), zigzag=zigzag)
+    return Split(
+        dim=dim, parts=tuple(weights), step=tuple(offsets), children=tuple(children), zigzag=zigzag
+    )

@@ -1,9 +1,12 @@
-"""Strategies as people name them, in the grid's notation: ``fsdp``, ``zero-3``, ``no recompute``, ``more tp``, ``tensor parallel 4``.
+"""Strategies as people name them, in the grid's notation: ``fsdp``, ``zero-3``, ``no recompute``,
+``more tp``, ``tensor parallel 4``.
 
-A phrase is one to five words, hyphens and underscores read as spaces. Words of the notation itself stay as they are, and decide where a
-phrase says the same axis: ``fsdp tp4`` is ``tp4 cp1 pp1 zero3``. Sources of the phrases: FSDP is full sharding over all devices (Zhao et
-al. 2023, arXiv 2304.11277, section 3.2: FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD); DDP holds all states on every device (Li et al. 2020,
-arXiv 2006.15704); ZeRO's stages are those of Rajbhandari et al. 2020 (arXiv 1910.02054, section 3).
+A phrase is one to five words, hyphens and underscores read as spaces. Words of the notation itself
+stay as they are, and decide where a phrase says the same axis: ``fsdp tp4`` is ``tp4 cp1 pp1
+zero3``. Sources of the phrases: FSDP is full sharding over all devices (Zhao et al. 2023, arXiv
+2304.11277, section 3.2: FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD); DDP holds all states on every
+device (Li et al. 2020, arXiv 2006.15704); ZeRO's stages are those of Rajbhandari et al. 2020 (arXiv
+1910.02054, section 3).
 """
 
 from __future__ import annotations
@@ -49,27 +52,57 @@ DEGREES: Final[Mapping[str, str]] = {
 ALONE: Final = "tp1 cp1 pp1"
 """No parallelism but data parallelism."""
 PHRASES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("fsdp", "fsdp2", "full shard", "fully sharded", "fully sharded data parallel"), f"{ALONE} zero3"),
-    **dict.fromkeys(("ddp", "distributed data parallel", "plain data parallel", "pure data parallel", "pure dp"), f"{ALONE} zero0"),
+    **dict.fromkeys(
+        ("fsdp", "fsdp2", "full shard", "fully sharded", "fully sharded data parallel"),
+        f"{ALONE} zero3",
+    ),
+    **dict.fromkeys(
+        (
+            "ddp",
+            "distributed data parallel",
+            "plain data parallel",
+            "pure data parallel",
+            "pure dp",
+        ),
+        f"{ALONE} zero0",
+    ),
     **dict.fromkeys(("only dp", "dp only", "only data parallel", "data parallel only"), ALONE),
     "shard grad op": f"{ALONE} zero2",
     "zero": "zero1",
     **dict.fromkeys(("distributed optimizer", "zero optimizer"), "zero1"),
-    **dict.fromkeys(("no zero", "without zero", "no sharding", "without sharding", "no fsdp"), "zero0"),
+    **dict.fromkeys(
+        ("no zero", "without zero", "no sharding", "without sharding", "no fsdp"), "zero0"
+    ),
     **dict.fromkeys(("sequence parallel", "with sp"), "sp"),
     **dict.fromkeys(("no sp", "without sp", "no sequence parallel"), "sp=0"),
     **dict.fromkeys(("no experts parallel", "no ep", "without ep"), "ep1"),
-    **dict.fromkeys(("recompute", "full recompute", "full activation recompute", "activation recompute"), "recompute=full"),
-    **dict.fromkeys(("activation checkpointing", "gradient checkpointing", "checkpointing"), "recompute=full"),
-    **dict.fromkeys(("selective", "selective recompute", "selective checkpointing"), "recompute=selective"),
-    **dict.fromkeys(("no recompute", "without recompute", "no checkpointing", "without checkpointing"), "recompute=none"),
+    **dict.fromkeys(
+        ("recompute", "full recompute", "full activation recompute", "activation recompute"),
+        "recompute=full",
+    ),
+    **dict.fromkeys(
+        ("activation checkpointing", "gradient checkpointing", "checkpointing"), "recompute=full"
+    ),
+    **dict.fromkeys(
+        ("selective", "selective recompute", "selective checkpointing"), "recompute=selective"
+    ),
+    **dict.fromkeys(
+        ("no recompute", "without recompute", "no checkpointing", "without checkpointing"),
+        "recompute=none",
+    ),
     **dict.fromkeys(("no activation checkpointing", "no gradient checkpointing"), "recompute=none"),
-    **dict.fromkeys(("offload", "cpu offload", "optimizer offload", "offload optimizer"), "offload=100"),
+    **dict.fromkeys(
+        ("offload", "cpu offload", "optimizer offload", "offload optimizer"), "offload=100"
+    ),
     **dict.fromkeys(("no offload", "without offload"), "offload=0"),
     **dict.fromkeys(("no interleaving", "without interleaving"), "schedule=1f1b"),
     **dict.fromkeys(("zero bubble", "zb"), "schedule=zb-h1"),
     "zbv": "schedule=zb-v",
-    **{name.replace("-", " "): f"schedule={name}" for name in GRID_SCHEDULES if name != "interleaved-1f1b"},
+    **{
+        name.replace("-", " "): f"schedule={name}"
+        for name in GRID_SCHEDULES
+        if name != "interleaved-1f1b"
+    },
 }
 """Phrases that mean the same for every plan -> the notation."""
 _UP: Final = ("more", "larger", "bigger", "higher")
@@ -81,7 +114,9 @@ _FILLERS: Final = frozenset(("with", "and", "plus", "use", "using", "+"))
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A strategy in the grid's notation, and how it was read: empty where the text was in the notation already."""
+    """A strategy in the grid's notation, and how it was read: empty where the text was in the
+    notation already.
+    """
 
     text: str
     read_as: str = ""
@@ -94,7 +129,8 @@ def read_words(text: str, *, of: Grid | None) -> Reading:
         of: the grid that ``more tp`` changes; None = there is none.
 
     Raises:
-        StrategyError: a word is neither of the notation nor part of a phrase, or asks for a change where there is nothing to change.
+        StrategyError: a word is neither of the notation nor part of a phrase, or asks for a change
+        where there is nothing to change.
     """
     if len(text) > MAX_TEXT or not text.strip() or all(is_word(word) for word in text.split()):
         return Reading(text)
@@ -110,7 +146,9 @@ def read_words(text: str, *, of: Grid | None) -> Reading:
         elif is_word(words[0]):
             said.append(words[0])
         else:
-            raise StrategyError(f"unknown word {words[0][:40]!r} in a strategy", hint=_near(words[0]))
+            raise StrategyError(
+                f"unknown word {words[0][:40]!r} in a strategy", hint=_near(words[0])
+            )
         words = words[max(count, 1) :]
     named = {name_and_value(word)[0] for word in said}
     by_name = {name: word for word in meant if (name := name_and_value(word)[0]) not in named}
@@ -118,12 +156,16 @@ def read_words(text: str, *, of: Grid | None) -> Reading:
 
 
 def _longest(words: list[str], of: Grid | None) -> tuple[int, str]:
-    """How many of the first words are a phrase, and what it means; 0 where none are. A word of the notation is one by itself."""
+    """How many of the first words are a phrase, and what it means; 0 where none are. A word of the
+    notation is one by itself.
+    """
     for count in range(min(LONGEST, len(words)), 0, -1):
         if count == 1 and is_word(words[0]):
             break
         plain = " ".join(" ".join(words[:count]).replace("-", " ").replace("_", " ").split())
-        meaning = _meaning(plain.replace("parallelism", "parallel").replace("recomputation", "recompute"), of)
+        meaning = _meaning(
+            plain.replace("parallelism", "parallel").replace("recomputation", "recompute"), of
+        )
         if meaning:
             return count, meaning
     return 0, ""
@@ -143,21 +185,32 @@ def _meaning(phrase: str, of: Grid | None) -> str:
         return _moved(rest, first in _UP, of)
     if phrase in DEGREES:
         return _moved(phrase, True, of)
-    return _moved("vpp", True, of) if phrase in ("interleaved", "interleaving", "interleaved 1f1b", "virtual") else ""
+    return (
+        _moved("vpp", True, of)
+        if phrase in ("interleaved", "interleaving", "interleaved 1f1b", "virtual")
+        else ""
+    )
 
 
 def _moved(name: str, up: bool, of: Grid | None) -> str:
-    """One step more, or less, of a degree (its double or its half), of ZeRO's stage or of recompute."""
+    """One step more, or less, of a degree (its double or its half), of ZeRO's stage or of
+    recompute.
+    """
     degree = DEGREES.get(name, name)
     if degree not in _STEPS and degree not in DEGREES.values():
         return ""
     if of is None:
-        raise StrategyError(f"{'more' if up else 'less'} {name[:40]}: than what?", hint="a strategy of its own says a number: tp4")
+        raise StrategyError(
+            f"{'more' if up else 'less'} {name[:40]}: than what?",
+            hint="a strategy of its own says a number: tp4",
+        )
     if degree in _STEPS:
         return _STEPS[degree](of, up)
     now = {"mbs": of.microbatch}.get(degree) or getattr(of, degree)
     if not up and now == 1:
-        raise StrategyError(f"less {name[:40]}: the plan has {degree}1", hint="nothing is less than 1")
+        raise StrategyError(
+            f"less {name[:40]}: the plan has {degree}1", hint="nothing is less than 1"
+        )
     return f"{degree}{now * 2 if up else now // 2}"
 
 
@@ -179,4 +232,8 @@ _STEPS: Final[Mapping[str, Callable[[Grid, bool], str]]] = {
 
 def _near(word: str) -> str:
     near = nearest(word, (*PHRASES, *DEGREES))
-    return near if near.startswith("did you mean") else f"{word_hint(word)}; or such as fsdp, no recompute, more tp"
+    return (
+        near
+        if near.startswith("did you mean")
+        else f"{word_hint(word)}; or such as fsdp, no recompute, more tp"
+    )

@@ -1,6 +1,8 @@
-"""Structural rules of plans: what must hold before a plan can be lowered. Each broken rule has an id, a path and a hint.
+"""Structural rules of plans: what must hold before a plan can be lowered. Each broken rule has an
+id, a path and a hint.
 
-Not here, because they need the lowered plan: deadlock, what gradients cover, whether shard degrees divide each sync group.
+Not here, because they need the lowered plan: deadlock, what gradients cover, whether shard degrees
+divide each sync group.
 """
 
 from __future__ import annotations
@@ -24,16 +26,22 @@ from shardwright.strategy.verify.stages import placement_rules, stage_rules
 from shardwright.strategy.violation import Violation
 
 
-def verify(plan: Plan, *, model: Model, global_batch: int, seq_len: int | None = None) -> tuple[Violation, ...]:
-    """Every structural rule that `plan` breaks for `model` and `global_batch` samples a step; none = it can be lowered.
+def verify(
+    plan: Plan, *, model: Model, global_batch: int, seq_len: int | None = None
+) -> tuple[Violation, ...]:
+    """Every structural rule that `plan` breaks for `model` and `global_batch` samples a step; none
+    = it can be lowered.
 
     Args:
-        seq_len: text tokens of a sample; None = not known, so nobody asks whether slices and parts of the sequence have a token.
+        seq_len: text tokens of a sample; None = not known, so nobody asks whether slices and parts
+            of the sequence have a token.
     """
     return tuple(_verify(plan, model=model, global_batch=global_batch, seq_len=seq_len))
 
 
-def require_valid(plan: Plan, *, model: Model, global_batch: int, seq_len: int | None = None) -> None:
+def require_valid(
+    plan: Plan, *, model: Model, global_batch: int, seq_len: int | None = None
+) -> None:
     """Raise the first broken rule of `verify`.
 
     Raises:
@@ -43,10 +51,21 @@ def require_valid(plan: Plan, *, model: Model, global_batch: int, seq_len: int |
         raise StrategyError(broken.message, hint=broken.hint, rule=broken.rule, path=broken.path)
 
 
-def _verify(plan: Plan, *, model: Model, global_batch: int, seq_len: int | None) -> Iterator[Violation]:
-    trees = [p.split for lane in plan.lanes for s in {id(s.placements): s for s in lane.stages}.values() for p in s.placements]
+def _verify(
+    plan: Plan, *, model: Model, global_batch: int, seq_len: int | None
+) -> Iterator[Violation]:
+    trees = [
+        p.split
+        for lane in plan.lanes
+        for s in {id(s.placements): s for s in lane.stages}.values()
+        for p in s.placements
+    ]
     if any(depth(tree) > MAX_DEPTH for tree in trees):
-        yield Violation(rule="split.depth", message=f"a tree deeper than {MAX_DEPTH}", hint="join neighbouring cuts of one dim")
+        yield Violation(
+            rule="split.depth",
+            message=f"a tree deeper than {MAX_DEPTH}",
+            hint="join neighbouring cuts of one dim",
+        )
         return
     yield from _lanes(plan, model=model, global_batch=global_batch, seq_len=seq_len)
     pieces: dict[str, tuple[tuple[Piece, ...], ...]] = {}
@@ -61,10 +80,19 @@ def _verify(plan: Plan, *, model: Model, global_batch: int, seq_len: int | None)
             path = f"lane {lane.name} / stage {chunk}"
             if path in {violation.path for violation in broken}:
                 continue
-            yield from stage_rules(stage, parts, lane=lane, model=model, devices=plan.devices, path=path)
-            alike = (lane.name, id(stage.placements), stage.every, tuple((piece.run, piece.operator) for piece in parts))
+            yield from stage_rules(
+                stage, parts, lane=lane, model=model, devices=plan.devices, path=path
+            )
+            alike = (
+                lane.name,
+                id(stage.placements),
+                stage.every,
+                tuple((piece.run, piece.operator) for piece in parts),
+            )
             if alike not in sound:
-                empty = tuple(part_rules(stage, parts, lane=lane, model=model, seq_len=seq_len, path=path))
+                empty = tuple(
+                    part_rules(stage, parts, lane=lane, model=model, seq_len=seq_len, path=path)
+                )
                 sound |= {alike} if not empty else set()
                 yield from empty
             _, operators = shared.setdefault(stage.placements, (path, {}))
@@ -77,13 +105,20 @@ def _verify(plan: Plan, *, model: Model, global_batch: int, seq_len: int | None)
     yield from order_rules(plan, pieces=pieces, model=model)
 
 
-def _lanes(plan: Plan, *, model: Model, global_batch: int, seq_len: int | None) -> Iterator[Violation]:
+def _lanes(
+    plan: Plan, *, model: Model, global_batch: int, seq_len: int | None
+) -> Iterator[Violation]:
     if not plan.lanes:
         yield Violation(rule="plan.lanes", message="no lanes", hint="at least one")
         return
     names = [lane.name for lane in plan.lanes]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield Violation(rule="lane.name", message=f"two lanes are named {name}", hint="one name each", path=f"lane {name}")
+        yield Violation(
+            rule="lane.name",
+            message=f"two lanes are named {name}",
+            hint="one name each",
+            path=f"lane {name}",
+        )
     trained = [lane for lane in plan.lanes if lane.role is Role.TRAIN]
     for lane in trained:
         yield from _cuts(lane)
@@ -112,16 +147,24 @@ def _slices(lane: Lane, *, model: Model, seq_len: int | None) -> Iterator[Violat
     """A slice has tokens, and needs nothing of the slices behind it."""
     path = f"lane {lane.name}"
     if any(weight < 1 for weight in lane.slices):
-        yield Violation(rule="lane.slices", message="a slice without tokens", hint="positive weights", path=path)
+        yield Violation(
+            rule="lane.slices", message="a slice without tokens", hint="positive weights", path=path
+        )
     elif lane.slices and seq_len is not None and min(rounded(seq_len, lane.slices)) < 1:
         yield Violation(
-            rule="lane.slices", message=f"{seq_len} tokens give a slice none", hint="fewer slices, or weights nearer each other", path=path
+            rule="lane.slices",
+            message=f"{seq_len} tokens give a slice none",
+            hint="fewer slices, or weights nearer each other",
+            path=path,
         )
     run = next((run for run in model.runs if not model.blocks[run.block].is_causal), None)
     if len(lane.slices) > 1 and run is not None:
         yield Violation(
             rule="lane.strict",
-            message=f"{len(lane.slices)} slices, but {run.name} reads positions behind its own or another sequence",
+            message=(
+                f"{len(lane.slices)} slices, but {run.name} reads positions behind its own or"
+                " another sequence"
+            ),
             hint="token slices are for causal models: drop the slices",
             path=path,
         )

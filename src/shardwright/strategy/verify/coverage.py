@@ -21,7 +21,8 @@ class Piece:
     Args:
         run: index into `Model.runs`.
         operator: name of the only operator that is run; empty = the whole blocks.
-        counted: the blocks count in the stage's block ranges (blocks given by name alone do not, nor a teacher's).
+        counted: the blocks count in the stage's block ranges (blocks given by name alone do not,
+            nor a teacher's).
     """
 
     run: int
@@ -76,10 +77,16 @@ def _find(name: str, runs: tuple[Run, ...]) -> tuple[int, str] | None:
     return None
 
 
-def stage_pieces(lane: Lane, *, model: Model) -> tuple[tuple[tuple[Piece, ...], ...], tuple[Violation, ...]]:
+def stage_pieces(
+    lane: Lane, *, model: Model
+) -> tuple[tuple[tuple[Piece, ...], ...], tuple[Violation, ...]]:
     """(pieces of every stage, broken rules ``stage.item`` and ``stage.coverage`` met on the way)."""
     named = {run.name for run in layer_runs(model)}
-    taken = _Taken(model=model, blocks=[0] * len(model.runs), layers=[i for i, run in enumerate(model.runs) if run.name in named])
+    taken = _Taken(
+        model=model,
+        blocks=[0] * len(model.runs),
+        layers=[i for i, run in enumerate(model.runs) if run.name in named],
+    )
     result: list[tuple[Piece, ...]] = []
     broken: list[Violation] = []
     for chunk, stage in enumerate(lane.stages):
@@ -100,31 +107,59 @@ def _resolve(item: Item, taken: _Taken, *, path: str) -> list[Piece] | Violation
     if not item.name:
         layers = taken.layer(item.count)
         if layers is None:
-            return Violation(rule="stage.coverage", message=f"{item.count} more layers than the model has left", path=path)
+            return Violation(
+                rule="stage.coverage",
+                message=f"{item.count} more layers than the model has left",
+                path=path,
+            )
         return layers
     found = _find(item.name, runs)
     if found is None:
         hint = nearest(item.name, [run.name for run in runs])
-        return Violation(rule="stage.item", message=f"the model has no block {item.name!r}", hint=hint, path=path)
+        return Violation(
+            rule="stage.item", message=f"the model has no block {item.name!r}", hint=hint, path=path
+        )
     run, operator = found
     if operator:
         names = [o.name for o in taken.model.blocks[runs[run].block].operators]
         if operator not in names or runs[run].count != 1 or item.count:
-            hint = nearest(operator, names) if runs[run].count == 1 else "only a block that does not repeat can be cut between operators"
-            return Violation(rule="stage.item", message=f"no operator {item.name!r} can stand alone", hint=hint, path=path)
+            hint = (
+                nearest(operator, names)
+                if runs[run].count == 1
+                else "only a block that does not repeat can be cut between operators"
+            )
+            return Violation(
+                rule="stage.item",
+                message=f"no operator {item.name!r} can stand alone",
+                hint=hint,
+                path=path,
+            )
         return [Piece(run=run, first=0, count=1, operator=operator)]
     if not item.count and runs[run].count > 1:
         hint = f"write {item.name}:{runs[run].count}, or a count alone"
-        return Violation(rule="stage.item", message=f"{item.name!r} is {runs[run].count} blocks", hint=hint, path=path)
+        return Violation(
+            rule="stage.item",
+            message=f"{item.name!r} is {runs[run].count} blocks",
+            hint=hint,
+            path=path,
+        )
     counted = bool(item.count) and taken.model.blocks[runs[run].block].is_layer
     piece = taken.next(run, item.count or 1, counted=counted)
     if piece is None:
-        return Violation(rule="stage.coverage", message=f"{item.name!r} has no {item.count or 1} more blocks", path=path)
+        return Violation(
+            rule="stage.coverage",
+            message=f"{item.name!r} has no {item.count or 1} more blocks",
+            path=path,
+        )
     return [piece]
 
 
-def coverage(lane: Lane, pieces: tuple[tuple[Piece, ...], ...], *, model: Model) -> Iterator[Violation]:
-    """Every block of the model exactly once (``stage.coverage``), none before what it reads (``stage.topology``)."""
+def coverage(
+    lane: Lane, pieces: tuple[tuple[Piece, ...], ...], *, model: Model
+) -> Iterator[Violation]:
+    """Every block of the model exactly once (``stage.coverage``), none before what it reads
+    (``stage.topology``).
+    """
     whole: dict[int, int] = {}
     parts: dict[int, list[str]] = {}
     first: dict[int, int] = {}
@@ -139,10 +174,12 @@ def coverage(lane: Lane, pieces: tuple[tuple[Piece, ...], ...], *, model: Model)
     path = f"lane {lane.name}"
     for i, run in enumerate(model.runs):
         expected = [] if i in whole else [o.name for o in model.blocks[run.block].operators]
-        if whole.get(i, 0) != (0 if i in parts and i not in whole else run.count) or sorted(parts.get(i, [])) != sorted(
-            expected if i in parts else []
-        ):
-            covered = f"{whole.get(i, 0)} of {run.count} blocks" + (f" and operators {', '.join(parts[i])}" if i in parts else "")
+        if whole.get(i, 0) != (0 if i in parts and i not in whole else run.count) or sorted(
+            parts.get(i, [])
+        ) != sorted(expected if i in parts else []):
+            covered = f"{whole.get(i, 0)} of {run.count} blocks" + (
+                f" and operators {', '.join(parts[i])}" if i in parts else ""
+            )
             yield Violation(
                 rule="stage.coverage",
                 message=f"{run.name}: {covered} are in the stages",
@@ -151,7 +188,10 @@ def coverage(lane: Lane, pieces: tuple[tuple[Piece, ...], ...], *, model: Model)
             )
         elif i in parts and parts[i] != expected:
             yield Violation(
-                rule="stage.topology", message=f"{run.name}: operators in order {', '.join(parts[i])}", hint=", ".join(expected), path=path
+                rule="stage.topology",
+                message=f"{run.name}: operators in order {', '.join(parts[i])}",
+                hint=", ".join(expected),
+                path=path,
             )
     position = {run.name: i for i, run in enumerate(model.runs)}
     for i, run in enumerate(model.runs):

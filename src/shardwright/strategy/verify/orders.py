@@ -20,7 +20,9 @@ Chunk = tuple[int, int]
 Row = tuple[Action, ...]
 
 
-def order_rules(plan: Plan, *, pieces: dict[str, tuple[tuple[Piece, ...], ...]], model: Model) -> Iterator[Violation]:
+def order_rules(
+    plan: Plan, *, pieces: dict[str, tuple[tuple[Piece, ...], ...]], model: Model
+) -> Iterator[Violation]:
     """Rules of all orders of a plan.
 
     Args:
@@ -30,11 +32,19 @@ def order_rules(plan: Plan, *, pieces: dict[str, tuple[tuple[Piece, ...], ...]],
     times = Counter(name for order in plan.orders for name in order.lanes)
     for name in times:
         if name not in lanes:
-            yield Violation(rule="order.lanes", message=f"there is no lane {name!r}", hint=nearest(name, lanes), path="order")
+            yield Violation(
+                rule="order.lanes",
+                message=f"there is no lane {name!r}",
+                hint=nearest(name, lanes),
+                path="order",
+            )
     for name in lanes:
         if times[name] != 1:
             yield Violation(
-                rule="order.lanes", message=f"lane {name} is in {times[name]} orders", hint="in exactly one", path=f"lane {name}"
+                rule="order.lanes",
+                message=f"lane {name} is in {times[name]} orders",
+                hint="in exactly one",
+                path=f"lane {name}",
             )
     if any(times[name] != 1 for name in lanes) or set(times) - set(lanes):
         return
@@ -42,7 +52,9 @@ def order_rules(plan: Plan, *, pieces: dict[str, tuple[tuple[Piece, ...], ...]],
         yield from _joint(plan, lanes)
     for i, order in enumerate(plan.orders):
         if isinstance(order, Table):
-            yield from _table(order, [lanes[name] for name in order.lanes], pieces, model=model, path=f"order {i}")
+            yield from _table(
+                order, [lanes[name] for name in order.lanes], pieces, model=model, path=f"order {i}"
+            )
 
 
 def stage_devices(lane: Lane, chunk: int) -> frozenset[int]:
@@ -50,7 +62,9 @@ def stage_devices(lane: Lane, chunk: int) -> frozenset[int]:
     stage = lane.stages[chunk]
     if any(num_leaves(p.split) > MAX_LISTED for p in stage.placements):
         return frozenset()
-    return frozenset(d for p in stage.placements for d in devices_of(p.split, stage.base + p.offset))
+    return frozenset(
+        d for p in stage.placements for d in devices_of(p.split, stage.base + p.offset)
+    )
 
 
 def _joint(plan: Plan, lanes: dict[str, Lane]) -> Iterator[Violation]:
@@ -59,12 +73,16 @@ def _joint(plan: Plan, lanes: dict[str, Lane]) -> Iterator[Violation]:
     for i, order in enumerate(plan.orders):
         for name in order.lanes:
             lane = lanes[name]
-            for device in frozenset().union(*(stage_devices(lane, c) for c in range(len(lane.stages)))):
+            for device in frozenset().union(
+                *(stage_devices(lane, c) for c in range(len(lane.stages)))
+            ):
                 other = owner.setdefault(device, (i, name))
                 if other[0] != i:
                     yield Violation(
                         rule="order.joint",
-                        message=f"lanes {other[1]} and {name} share device {device} but not an order",
+                        message=(
+                            f"lanes {other[1]} and {name} share device {device} but not an order"
+                        ),
                         hint="one order for lanes that share devices",
                         path=f"order {i}",
                     )
@@ -72,7 +90,12 @@ def _joint(plan: Plan, lanes: dict[str, Lane]) -> Iterator[Violation]:
 
 
 def _table(
-    table: Table, lanes: list[Lane], pieces: dict[str, tuple[tuple[Piece, ...], ...]], *, model: Model, path: str
+    table: Table,
+    lanes: list[Lane],
+    pieces: dict[str, tuple[tuple[Piece, ...], ...]],
+    *,
+    model: Model,
+    path: str,
 ) -> Iterator[Violation]:
     takes: dict[int, list[Chunk]] = {}
     for i, lane in enumerate(lanes):
@@ -86,15 +109,26 @@ def _table(
     if sorted(keys) != sorted(classes.values()):
         yield Violation(
             rule="order.rows",
-            message=f"rows for devices {_some(keys)}, but the classes begin at {_some(sorted(classes.values()))}",
-            hint="one row for each class of devices that take part in the same stages, keyed by its lowest device",
+            message=(
+                f"rows for devices {_some(keys)}, but the classes begin at"
+                f" {_some(sorted(classes.values()))}"
+            ),
+            hint=(
+                "one row for each class of devices that take part in the same stages, keyed by its"
+                " lowest device"
+            ),
             path=path,
         )
         return
     chunks = {device: members for members, device in classes.items()}
-    rows = {key: tuple(a for entry in row for a in (entry if isinstance(entry, tuple) else (entry,))) for key, row in table.rows}
+    rows = {
+        key: tuple(a for entry in row for a in (entry if isinstance(entry, tuple) else (entry,)))
+        for key, row in table.rows
+    }
     for device, row in rows.items():
-        yield from _row(row, chunks[device], lanes, pieces, model=model, path=f"{path} / row {device}")
+        yield from _row(
+            row, chunks[device], lanes, pieces, model=model, path=f"{path} / row {device}"
+        )
     yield from _rendezvous(rows, chunks, path=path)
 
 
@@ -103,25 +137,53 @@ def _some(numbers: list[int]) -> str:
 
 
 def _row(
-    row: Row, members: frozenset[Chunk], lanes: list[Lane], pieces: dict[str, tuple[tuple[Piece, ...], ...]], *, model: Model, path: str
+    row: Row,
+    members: frozenset[Chunk],
+    lanes: list[Lane],
+    pieces: dict[str, tuple[tuple[Piece, ...], ...]],
+    *,
+    model: Model,
+    path: str,
 ) -> Iterator[Violation]:
     """A row has each forward once, and for what is trained one backward, whole or in two halves."""
     times = Counter((a.lane, a.chunk, a.microbatch, a.slice, a.kind) for a in row)
     counts = {(i, c): lanes[i].microbatches // max(1, lanes[i].stages[c].every) for i, c in members}
     if sum(counts.values()) > len(row):
-        yield Violation(rule="order.actions", message=f"{len(row)} actions for {sum(counts.values())} forwards", path=path)
+        yield Violation(
+            rule="order.actions",
+            message=f"{len(row)} actions for {sum(counts.values())} forwards",
+            path=path,
+        )
         return
-    wanted = {(i, c, m, s) for (i, c), count in counts.items() for m in range(count) for s in range(max(1, len(lanes[i].slices)))}
+    wanted = {
+        (i, c, m, s)
+        for (i, c), count in counts.items()
+        for m in range(count)
+        for s in range(max(1, len(lanes[i].slices)))
+    }
     foreign = next((a for a in row if (a.lane, a.chunk, a.microbatch, a.slice) not in wanted), None)
     if foreign:
-        message = f"chunk {foreign.chunk} microbatch {foreign.microbatch} slice {foreign.slice} is not these devices' work"
-        yield Violation(rule="order.actions", message=message, hint="only stages that the devices take part in", path=path)
+        message = (
+            f"chunk {foreign.chunk} microbatch {foreign.microbatch} slice {foreign.slice} is not"
+            " these devices' work"
+        )
+        yield Violation(
+            rule="order.actions",
+            message=message,
+            hint="only stages that the devices take part in",
+            path=path,
+        )
         return
     for unit in sorted(wanted):
-        forward, input_grad, weight_grad, both = (times[(*unit, kind)] for kind in (Kind.F, Kind.I, Kind.W, Kind.B))
+        forward, input_grad, weight_grad, both = (
+            times[(*unit, kind)] for kind in (Kind.F, Kind.I, Kind.W, Kind.B)
+        )
         lane = lanes[unit[0]]
         trained = lane.role is Role.TRAIN and any(
-            p.trainable for piece in pieces[lane.name][unit[1]] for o in operators_of(piece, model=model) for p in o.parameters
+            p.trainable
+            for piece in pieces[lane.name][unit[1]]
+            for o in operators_of(piece, model=model)
+            for p in o.parameters
         )
         halves = input_grad == weight_grad == 1 and not both
         whole = both == 1 and not input_grad and not weight_grad
@@ -129,14 +191,24 @@ def _row(
         # the first chunk that is trained needs no input gradient, so a lone W is a backward too
         lone = weight_grad == 1 and not both and not input_grad
         if forward != 1 or not (halves or whole or partial or lone):
-            message = f"chunk {unit[1]} microbatch {unit[2]} slice {unit[3]}: F {forward}, I {input_grad}, W {weight_grad}, B {both} times"
-            yield Violation(rule="order.actions", message=message, hint="F once, then B once or I and W once", path=path)
+            message = (
+                f"chunk {unit[1]} microbatch {unit[2]} slice {unit[3]}: F {forward}, I"
+                f" {input_grad}, W {weight_grad}, B {both} times"
+            )
+            yield Violation(
+                rule="order.actions",
+                message=message,
+                hint="F once, then B once or I and W once",
+                path=path,
+            )
             return
     yield from _recomputed(row, lanes, path=path)
 
 
 def _recomputed(row: Row, lanes: list[Lane], *, path: str) -> Iterator[Violation]:
-    """A recompute that has a place of its own is of a chunk that recomputes, once, between forward and backward."""
+    """A recompute that has a place of its own is of a chunk that recomputes, once, between forward
+    and backward.
+    """
     places: dict[tuple[int, int, int, int], str] = {}
     for action in row:
         unit = (action.lane, action.chunk, action.microbatch, action.slice)
@@ -153,7 +225,9 @@ def _recomputed(row: Row, lanes: list[Lane], *, path: str) -> Iterator[Violation
             return
 
 
-def _rendezvous(rows: dict[int, Row], chunks: dict[int, frozenset[Chunk]], *, path: str) -> Iterator[Violation]:
+def _rendezvous(
+    rows: dict[int, Row], chunks: dict[int, frozenset[Chunk]], *, path: str
+) -> Iterator[Violation]:
     """Two classes that share stages run the actions of these in the same order."""
     devices = sorted(rows)
     for i, one in enumerate(devices):
@@ -161,7 +235,9 @@ def _rendezvous(rows: dict[int, Row], chunks: dict[int, frozenset[Chunk]], *, pa
             common = chunks[one] & chunks[other]
             if not common:
                 continue
-            here, there = ([a for a in rows[d] if (a.lane, a.chunk) in common] for d in (one, other))
+            here, there = (
+                [a for a in rows[d] if (a.lane, a.chunk) in common] for d in (one, other)
+            )
             if here != there:
                 yield Violation(
                     rule="order.rendezvous",

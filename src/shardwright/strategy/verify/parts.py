@@ -16,12 +16,27 @@ from shardwright.strategy.verify.coverage import Piece, operators_of
 from shardwright.strategy.violation import Violation
 
 
-def part_rules(stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, model: Model, seq_len: int | None, path: str) -> Iterator[Violation]:
+def part_rules(
+    stage: Stage,
+    pieces: tuple[Piece, ...],
+    *,
+    lane: Lane,
+    model: Model,
+    seq_len: int | None,
+    path: str,
+) -> Iterator[Violation]:
     """Every device of a tree has a sample, a token and a run of each width that the tree cuts.
 
-    A width is that of the selected operator with the most runs: coarser operators beside it are copied (key heads under query heads).
+    A width is that of the selected operator with the most runs: coarser operators beside it are
+    copied (key heads under query heads).
     """
-    if lane.role is not Role.TRAIN or lane.microbatches < 1 or lane.samples < 1 or stage.every < 1 or min(lane.slices, default=1) < 1:
+    if (
+        lane.role is not Role.TRAIN
+        or lane.microbatches < 1
+        or lane.samples < 1
+        or stage.every < 1
+        or min(lane.slices, default=1) < 1
+    ):
         return
     samples = lane.samples * stage.every // lane.microbatches
     operators = [o for piece in pieces for o in operators_of(piece, model=model)]
@@ -39,18 +54,24 @@ def part_rules(stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, model: Mo
             counts |= {Dim.SEQUENCE: tokens, Dim.CONTEXT: tokens}
         for dim in sorted(empty_dims(placement.split, counts)):
             rule, what = (
-                ("split.batch", f"{samples} samples a microbatch") if dim is Dim.BATCH else ("split.parts", f"{counts[dim]} of {dim.value}")
+                ("split.batch", f"{samples} samples a microbatch")
+                if dim is Dim.BATCH
+                else ("split.parts", f"{counts[dim]} of {dim.value}")
             )
             yield Violation(
                 rule=rule,
                 message=f"{what} leave a part without any",
-                hint="fewer microbatches or parts" if dim is Dim.BATCH else "fewer parts, or weights nearer each other",
+                hint="fewer microbatches or parts"
+                if dim is Dim.BATCH
+                else "fewer parts, or weights nearer each other",
                 path=f"{path} / {','.join(named) or 'all'}",
             )
 
 
 def widths(operators: list[Operator]) -> dict[Dim, int]:
-    """Most runs of each dim of these operators that a cut can fall between; a cut of `t` has those of the widest own width."""
+    """Most runs of each dim of these operators that a cut can fall between; a cut of `t` has those
+    of the widest own width.
+    """
     found: dict[Dim, int] = {}
     for operator in operators:
         own = operator.width()

@@ -33,14 +33,21 @@ def _lanes(rule: Shards, plan: Plan) -> Iterator[Violation]:
     names = [lane.name for lane in plan.lanes]
     for name in rule.lanes:
         if name not in names:
-            yield Violation(rule="shards.lanes", message=f"unknown lane {name!r}", hint=nearest(name, names), path=_path(rule))
+            yield Violation(
+                rule="shards.lanes",
+                message=f"unknown lane {name!r}",
+                hint=nearest(name, names),
+                path=_path(rule),
+            )
     for lane in (lane for lane in plan.lanes if lane.name in rule.lanes):
         own = _devices(lane)
         other = next((o for o in plan.lanes if o is not lane and own & _devices(o)), None)
         if other is not None:
             yield Violation(
                 rule="shards.lanes",
-                message=f"lanes {lane.name} and {other.name} share device {min(own & _devices(other))}",
+                message=(
+                    f"lanes {lane.name} and {other.name} share device {min(own & _devices(other))}"
+                ),
                 hint="a lane of shards of its own has its devices to itself: name no lanes",
                 path=_path(rule),
             )
@@ -62,7 +69,10 @@ def _optimizers(plan: Plan) -> Iterator[Violation]:
             (one, first), (two, second), *_ = found.items()
             yield Violation(
                 rule="shards.lanes",
-                message=f"optimizer states of {klass.value} parameters: {one or 'all'} in lane {first}, {two or 'all'} in lane {second}",
+                message=(
+                    f"optimizer states of {klass.value} parameters: {one or 'all'} in lane {first},"
+                    f" {two or 'all'} in lane {second}"
+                ),
                 hint="lanes share them, so the first degree is the same in all",
                 path="zero",
             )
@@ -75,17 +85,36 @@ def _shards(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
     held = {p.klass.value for block in model.blocks for o in block.operators for p in o.parameters}
     for klass in rule.parameters:
         if klass not in known:
-            yield Violation(rule="shards.class", message=f"unknown class {klass!r}", hint=nearest(klass, known), path=path)
+            yield Violation(
+                rule="shards.class",
+                message=f"unknown class {klass!r}",
+                hint=nearest(klass, known),
+                path=path,
+            )
         elif klass not in held:
             hint = f"it has {', '.join(sorted(held))}"
-            yield Violation(rule="shards.class", message=f"the model has no parameters of class {klass}", hint=hint, path=path)
+            yield Violation(
+                rule="shards.class",
+                message=f"the model has no parameters of class {klass}",
+                hint=hint,
+                path=path,
+            )
     chain = (rule.optimizer, rule.gradient, rule.parameter)
-    steps = chain[2:] if _frozen(rule, model=model) else chain[1:] if rule.lanes and rule.optimizer != 1 else chain
+    steps = (
+        chain[2:]
+        if _frozen(rule, model=model)
+        else chain[1:]
+        if rule.lanes and rule.optimizer != 1
+        else chain
+    )
     divides = all(one == ALL or (two != ALL and one % two == 0) for one, two in pairwise(steps))
     if _frozen(rule, model=model) and any(degree != 1 for degree in chain[:2]):
         yield Violation(
             rule="shards.frozen",
-            message=f"optimizer {chain[0] or 'all'}, gradient {chain[1] or 'all'} of parameters that are not trained",
+            message=(
+                f"optimizer {chain[0] or 'all'}, gradient {chain[1] or 'all'} of parameters that"
+                " are not trained"
+            ),
             hint="frozen parameters have only the last degree: 1/1/all",
             path=path,
         )
@@ -93,17 +122,27 @@ def _shards(rule: Shards, *, model: Model, devices: int) -> Iterator[Violation]:
     if min(chain) < 0 or max(chain) > devices or not divides:
         yield Violation(
             rule="shards.degrees",
-            message=f"optimizer {chain[0] or 'all'}, gradient {chain[1] or 'all'}, parameter {chain[2] or 'all'} on {devices} devices",
+            message=(
+                f"optimizer {chain[0] or 'all'}, gradient {chain[1] or 'all'}, parameter"
+                f" {chain[2] or 'all'} on {devices} devices"
+            ),
             hint="each degree divides the one before it",
             path=path,
         )
     states = [state for state, _ in rule.host]
     if len(set(states)) != len(states) or any(not 1 <= percent <= 100 for _, percent in rule.host):
-        yield Violation(rule="shards.host", message="host shares", hint="each state once, 1 to 100 percent", path=path)
+        yield Violation(
+            rule="shards.host",
+            message="host shares",
+            hint="each state once, 1 to 100 percent",
+            path=path,
+        )
 
 
 def _frozen(rule: Shards, *, model: Model) -> bool:
-    """All parameters it names are frozen: they have no gradient and no optimizer state, so only the last degree counts."""
+    """All parameters it names are frozen: they have no gradient and no optimizer state, so only the
+    last degree counts.
+    """
     chosen = [
         p
         for block in model.blocks

@@ -21,8 +21,14 @@ _SIZED = {Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB}
 
 
 def placed(placements: tuple[Placement, ...], klass: str) -> Placement | None:
-    """The placement that rules blocks of a class outside all block ranges: the last one that selects it."""
-    found = [p for p in placements if p.select.blocks is None and (not p.select.classes or klass in p.select.classes)]
+    """The placement that rules blocks of a class outside all block ranges: the last one that
+    selects it.
+    """
+    found = [
+        p
+        for p in placements
+        if p.select.blocks is None and (not p.select.classes or klass in p.select.classes)
+    ]
     return found[-1] if found else None
 
 
@@ -40,7 +46,9 @@ def has_dim(operator: Operator, dim: Dim) -> bool:
     return dim in _SIZED and dim in extents
 
 
-def placement_rules(placements: tuple[Placement, ...], operators: tuple[Operator, ...], *, model: Model, path: str) -> Iterator[Violation]:
+def placement_rules(
+    placements: tuple[Placement, ...], operators: tuple[Operator, ...], *, model: Model, path: str
+) -> Iterator[Violation]:
     """Rules of one tuple of placements for all stages that share it.
 
     Args:
@@ -52,16 +60,33 @@ def placement_rules(placements: tuple[Placement, ...], operators: tuple[Operator
         where = f"{path} / {','.join(named) or 'all'}"
         for klass in named:
             if klass not in _CLASSES:
-                yield Violation(rule="placement.class", message=f"unknown class {klass!r}", hint=nearest(klass, _CLASSES), path=where)
+                yield Violation(
+                    rule="placement.class",
+                    message=f"unknown class {klass!r}",
+                    hint=nearest(klass, _CLASSES),
+                    path=where,
+                )
         if named and set(named) <= _CLASSES and not set(named) & known:
             yield Violation(
-                rule="placement.unused", message="the model has no such operators", hint=f"it has {', '.join(sorted(known))}", path=where
+                rule="placement.unused",
+                message="the model has no such operators",
+                hint=f"it has {', '.join(sorted(known))}",
+                path=where,
             )
-        yield from _tree_rules(placement.split, [o for o in operators if not named or o.klass.value in named], path=where)
+        yield from _tree_rules(
+            placement.split,
+            [o for o in operators if not named or o.klass.value in named],
+            path=where,
+        )
         cuts = {node.dim for node in nodes(placement.split)}
-        if placement.exchange and (not cuts & {Dim.SEQUENCE, Dim.CONTEXT} or (named and "core" not in named)):
+        if placement.exchange and (
+            not cuts & {Dim.SEQUENCE, Dim.CONTEXT} or (named and "core" not in named)
+        ):
             yield Violation(
-                rule="core.exchange", message=f"via {placement.exchange.value} without a cut of positions", hint="drop it", path=where
+                rule="core.exchange",
+                message=f"via {placement.exchange.value} without a cut of positions",
+                hint="drop it",
+                path=where,
             )
         cores = [o for o in operators if o.klass is OperatorClass.CORE and o.attention is not None]
         if (
@@ -84,11 +109,15 @@ def _rules_core(placement: Placement, placements: tuple[Placement, ...]) -> bool
     """Nothing later takes the core of the same blocks away."""
     later = placements[placements.index(placement) + 1 :]
     return not any(
-        (not p.select.classes or "core" in p.select.classes) and p.select.blocks in (None, placement.select.blocks) for p in later
+        (not p.select.classes or "core" in p.select.classes)
+        and p.select.blocks in (None, placement.select.blocks)
+        for p in later
     )
 
 
-def _tree_rules(split: Split | None, operators: list[Operator], *, path: str) -> Iterator[Violation]:
+def _tree_rules(
+    split: Split | None, operators: list[Operator], *, path: str
+) -> Iterator[Violation]:
     for dim in dict.fromkeys(node.dim for node in nodes(split)):
         if operators and not any(has_dim(o, dim) for o in operators):
             yield Violation(
@@ -98,47 +127,89 @@ def _tree_rules(split: Split | None, operators: list[Operator], *, path: str) ->
                 path=path,
             )
     if any(node.zigzag and node.dim not in (Dim.SEQUENCE, Dim.CONTEXT) for node in nodes(split)):
-        yield Violation(rule="split.zigzag", message="only positions are dealt zigzag", hint="drop the z, or cut s or c", path=path)
+        yield Violation(
+            rule="split.zigzag",
+            message="only positions are dealt zigzag",
+            hint="drop the z, or cut s or c",
+            path=path,
+        )
     if overlaps(split):
-        yield Violation(rule="split.devices-overlap", message="two parts are on one device", hint="check strides and offsets", path=path)
+        yield Violation(
+            rule="split.devices-overlap",
+            message="two parts are on one device",
+            hint="check strides and offsets",
+            path=path,
+        )
 
 
-def _coset(placements: tuple[Placement, ...], operators: tuple[Operator, ...], *, path: str) -> Iterator[Violation]:
-    """The tokens of a set of expert copies are those of its own devices, else the all-to-all would be between all."""
+def _coset(
+    placements: tuple[Placement, ...], operators: tuple[Operator, ...], *, path: str
+) -> Iterator[Violation]:
+    """The tokens of a set of expert copies are those of its own devices, else the all-to-all would
+    be between all.
+    """
     expert, dense = placed(placements, "experts"), placed(placements, "router")
-    if expert is None or dense is None or expert is dense or not any(o.klass is OperatorClass.EXPERTS for o in operators):
+    if (
+        expert is None
+        or dense is None
+        or expert is dense
+        or not any(o.klass is OperatorClass.EXPERTS for o in operators)
+    ):
         return
     if max(num_leaves(expert.split), num_leaves(dense.split)) > MAX_LISTED:
         return
     owned = dict(regions(dense.split, base=dense.offset))
     served = dict(regions(expert.split, base=expert.offset))
-    if owned.keys() == served.keys() and not all(owned[device].inside(served[device]) for device in owned):
+    if owned.keys() == served.keys() and not all(
+        owned[device].inside(served[device]) for device in owned
+    ):
         yield Violation(
             rule="experts.coset",
-            message="the batch and sequence part of the experts' tree is not what the same devices own",
-            hint="edp x ep x etp devices: the cuts of b and s in the experts' tree must be the outermost ones of the router's",
+            message=(
+                "the batch and sequence part of the experts' tree is not what the same devices own"
+            ),
+            hint=(
+                "edp x ep x etp devices: the cuts of b and s in the experts' tree must be the"
+                " outermost ones of the router's"
+            ),
             path=f"{path} / experts",
         )
 
 
-def stage_rules(stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, model: Model, devices: int, path: str) -> Iterator[Violation]:
+def stage_rules(
+    stage: Stage, pieces: tuple[Piece, ...], *, lane: Lane, model: Model, devices: int, path: str
+) -> Iterator[Violation]:
     """Rules of one stage that depend on its blocks, its base and its lane."""
     blocks = sum(piece.count for piece in pieces if piece.counted)
     yield from _ranges(stage, blocks=blocks, model=model, path=path)
-    for klass in dict.fromkeys(o.klass.value for piece in pieces for o in operators_of(piece, model=model)):
-        if placed(stage.placements, klass) is None and not _ranges_cover(stage, pieces, klass, blocks=blocks, model=model):
+    for klass in dict.fromkeys(
+        o.klass.value for piece in pieces for o in operators_of(piece, model=model)
+    ):
+        if placed(stage.placements, klass) is None and not _ranges_cover(
+            stage, pieces, klass, blocks=blocks, model=model
+        ):
             yield Violation(
                 rule="placement.missing",
                 message=f"no placement says where {klass} operators run",
                 hint="begin with a line 'all = ..'",
                 path=path,
             )
-    reach = max((stage.base + p.offset + span(p.split) for p in stage.placements), default=stage.base)
+    reach = max(
+        (stage.base + p.offset + span(p.split) for p in stage.placements), default=stage.base
+    )
     if reach >= devices or stage.base < 0:
-        yield Violation(rule="plan.devices", message=f"device {reach} of {devices}", hint="devices are counted from 0", path=path)
+        yield Violation(
+            rule="plan.devices",
+            message=f"device {reach} of {devices}",
+            hint="devices are counted from 0",
+            path=path,
+        )
     if stage.every < 1 or lane.microbatches % stage.every:
         yield Violation(
-            rule="stage.every", message=f"every {stage.every} of {lane.microbatches} microbatches", hint="it divides them", path=path
+            rule="stage.every",
+            message=f"every {stage.every} of {lane.microbatches} microbatches",
+            hint="it divides them",
+            path=path,
         )
 
 
@@ -148,30 +219,55 @@ def _ranges(stage: Stage, *, blocks: int, model: Model, path: str) -> Iterator[V
         chosen = placement.select.blocks
         if chosen is not None and not 0 <= chosen[0] <= chosen[1] < blocks:
             yield Violation(
-                rule="placement.blocks", message=f"blocks {chosen[0]}-{chosen[1]} of {blocks}", hint="counted from 0", path=path
+                rule="placement.blocks",
+                message=f"blocks {chosen[0]}-{chosen[1]} of {blocks}",
+                hint="counted from 0",
+                path=path,
             )
     seen: set[tuple[int, str]] = set()
     names = _keep_names(model) if stage.keeps else frozenset()
     for keep in stage.keeps:
         if not 0 <= keep.blocks[0] <= keep.blocks[1] < blocks:
             yield Violation(
-                rule="keep.blocks", message=f"blocks {keep.blocks[0]}-{keep.blocks[1]} of {blocks}", hint="counted from 0", path=path
+                rule="keep.blocks",
+                message=f"blocks {keep.blocks[0]}-{keep.blocks[1]} of {blocks}",
+                hint="counted from 0",
+                path=path,
             )
             continue
         for name in keep.operators:
             if name not in names:
-                yield Violation(rule="keep.operators", message=f"nothing is named {name!r}", hint=nearest(name, names), path=path)
+                yield Violation(
+                    rule="keep.operators",
+                    message=f"nothing is named {name!r}",
+                    hint=nearest(name, names),
+                    path=path,
+                )
         moved = keep.how is not How.RECOMPUTE
-        if keep.unit < 1 or not 1 <= keep.percent <= 100 or not keep.operators or (keep.unit > 1 if moved else keep.percent < 100):
+        if (
+            keep.unit < 1
+            or not 1 <= keep.percent <= 100
+            or not keep.operators
+            or (keep.unit > 1 if moved else keep.percent < 100)
+        ):
             yield Violation(
                 rule="keep.share",
                 message=f"{keep.how.value}: unit {keep.unit}, {keep.percent} percent",
                 hint="units of blocks are recomputed, 1 to 100 percent are moved to host or nvme",
                 path=path,
             )
-        marks = {(block, name) for block in range(keep.blocks[0], keep.blocks[1] + 1) for name in _kept_operators(keep, model=model)}
+        marks = {
+            (block, name)
+            for block in range(keep.blocks[0], keep.blocks[1] + 1)
+            for name in _kept_operators(keep, model=model)
+        }
         if marks & seen:
-            yield Violation(rule="keep.overlap", message="one operator of one block is kept in two ways", hint="one line each", path=path)
+            yield Violation(
+                rule="keep.overlap",
+                message="one operator of one block is kept in two ways",
+                hint="one line each",
+                path=path,
+            )
         seen |= marks
 
 
@@ -188,13 +284,28 @@ def _kept_operators(keep: Keep, *, model: Model) -> frozenset[str]:
 def _keep_names(model: Model) -> frozenset[str]:
     """Names that keep lines may use: full, classes, operators."""
     operators = {o.name for block in model.blocks for o in block.operators}
-    return frozenset({"full", *_CLASSES, *operators, *(f"{o.klass.value}.{o.name}" for block in model.blocks for o in block.operators)})
+    return frozenset(
+        {
+            "full",
+            *_CLASSES,
+            *operators,
+            *(f"{o.klass.value}.{o.name}" for block in model.blocks for o in block.operators),
+        }
+    )
 
 
-def _ranges_cover(stage: Stage, pieces: tuple[Piece, ...], klass: str, *, blocks: int, model: Model) -> bool:
+def _ranges_cover(
+    stage: Stage, pieces: tuple[Piece, ...], klass: str, *, blocks: int, model: Model
+) -> bool:
     """Block ranges alone place all operators of a class."""
     for piece in pieces:
-        if not piece.counted and any(o.klass.value == klass for o in operators_of(piece, model=model)):
+        if not piece.counted and any(
+            o.klass.value == klass for o in operators_of(piece, model=model)
+        ):
             return False
-    chosen = [p.select.blocks for p in stage.placements if p.select.blocks and (not p.select.classes or klass in p.select.classes)]
+    chosen = [
+        p.select.blocks
+        for p in stage.placements
+        if p.select.blocks and (not p.select.classes or klass in p.select.classes)
+    ]
     return all(any(first <= block <= last for first, last in chosen) for block in range(blocks))

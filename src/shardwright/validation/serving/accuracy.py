@@ -21,13 +21,27 @@ MAX_WORKERS: Final = 8
 
 
 def serving_facts(*paths: Path | str, folder: Path | str | None = None) -> Facts:
-    """The facts in `folder`, else those in the folders ``facts`` beside the tables. Raises DataError as `validation.facts.read_facts`."""
-    return facts_beside(map(Path, paths), columns=COLUMNS) if folder is None else read_facts(Path(folder), columns=COLUMNS)
+    """The facts in `folder`, else those in the folders ``facts`` beside the tables. Raises
+    DataError as `validation.facts.read_facts`.
+    """
+    return (
+        facts_beside(map(Path, paths), columns=COLUMNS)
+        if folder is None
+        else read_facts(Path(folder), columns=COLUMNS)
+    )
 
 
-def serving_cases(*paths: Path | str, facts: Facts, engine: str = "") -> tuple[ServingCase | ServingSkip, ...]:
-    """The cases of all rows of all tables; `engine`: of rows for which neither they nor their facts name one. Raises DataError."""
-    return tuple(to_serving_case(row, facts=facts, engine=engine) for path in paths for row in read_serving(path))
+def serving_cases(
+    *paths: Path | str, facts: Facts, engine: str = ""
+) -> tuple[ServingCase | ServingSkip, ...]:
+    """The cases of all rows of all tables; `engine`: of rows for which neither they nor their facts
+    name one. Raises DataError.
+    """
+    return tuple(
+        to_serving_case(row, facts=facts, engine=engine)
+        for path in paths
+        for row in read_serving(path)
+    )
 
 
 def serving_accuracy(
@@ -41,18 +55,24 @@ def serving_accuracy(
     """Predicted against measured for every row with a full configuration, of all tables together.
 
     Args:
-        known: slopes to fit the constants of folds with; without, they are taken anew where a fold holds rows out.
+        known: slopes to fit the constants of folds with; without, they are taken anew where a fold
+            holds rows out.
 
     Raises:
         UsageError: unknown fold. DataError: a table cannot be read.
     """
     for fold in folds:
         require_serving_fold(fold)
-    cases, workers = serving_cases(*paths, facts=facts, engine=engine), min(os.cpu_count() or 1, MAX_WORKERS)
+    cases, workers = (
+        serving_cases(*paths, facts=facts, engine=engine),
+        min(os.cpu_count() or 1, MAX_WORKERS),
+    )
     slopes = known
     if slopes is None and any(fold != "none" for fold in folds):
         usable = [case for case in cases if isinstance(case, ServingCase)]
         slopes = slopes_of(usable, evaluate=predict_serving, workers=workers, progress=progress)
     fit = shipped if slopes is None else LinearFit(slopes=slopes)
-    study = serving_study(cases, evaluate=predict_serving, fit=fit, folds=folds, workers=workers, progress=progress)
+    study = serving_study(
+        cases, evaluate=predict_serving, fit=fit, folds=folds, workers=workers, progress=progress
+    )
     return replace(study, slopes=slopes)

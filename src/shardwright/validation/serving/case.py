@@ -15,8 +15,8 @@ from shardwright.validation.serving.measurements import ServingMeasurement
 
 
 class Metric(StrEnum):
-    """What is judged: seconds a token behind the first, to the first one, and of a whole answer, in the mean of requests; tokens a
-    second.
+    """What is judged: seconds a token behind the first, to the first one, and of a whole answer, in
+    the mean of requests; tokens a second.
     """
 
     TPOT = "tpot"
@@ -39,10 +39,13 @@ class ServingCase:
     """One measured configuration, ready to predict.
 
     Args:
-        measurement: the row as published. engine: with its options, not yet on its devices. version: as the row says it, ``sglang 0.5.9``;
-            the engine alone where it says none.
-        tpot_s, ttft_s, tokens_per_s: as measured; None = were not. guessed: tokens were guessed ahead.
-        doubt: the first that holds. assumptions: what the row does not say and how it is known, one line each.
+        measurement: the row as published.
+        engine: with its options, not yet on its devices.
+        version: as the row says it, ``sglang 0.5.9``; the engine alone where it says none.
+        tpot_s, ttft_s, tokens_per_s: as measured; None = were not. guessed: tokens were guessed
+            ahead.
+        doubt: the first that holds.
+        assumptions: what the row does not say and how it is known, one line each.
     """
 
     measurement: ServingMeasurement
@@ -79,11 +82,26 @@ class ServingCase:
         return self.job.arrivals.concurrency if isinstance(self.job.arrivals, ClosedLoop) else 0
 
     def measured(self, metric: Metric) -> float | None:
-        """Seconds, or tokens a second; None where it was not measured. A whole answer takes TTFT + (tokens - 1) x TPOT."""
-        return metric_value(metric, ttft_s=self.ttft_s, tpot_s=self.tpot_s, tokens_per_s=self.tokens_per_s, outputs=self.mean_outputs)
+        """Seconds, or tokens a second; None where it was not measured. A whole answer takes TTFT +
+        (tokens - 1) x TPOT.
+        """
+        return metric_value(
+            metric,
+            ttft_s=self.ttft_s,
+            tpot_s=self.tpot_s,
+            tokens_per_s=self.tokens_per_s,
+            outputs=self.mean_outputs,
+        )
 
 
-def metric_value(metric: Metric, *, ttft_s: float | None, tpot_s: float | None, tokens_per_s: float | None, outputs: float) -> float | None:
+def metric_value(
+    metric: Metric,
+    *,
+    ttft_s: float | None,
+    tpot_s: float | None,
+    tokens_per_s: float | None,
+    outputs: float,
+) -> float | None:
     """One metric of those that are at hand; `outputs`: tokens of an answer in the mean."""
     if metric is Metric.TPOT:
         return tpot_s

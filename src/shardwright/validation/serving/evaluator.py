@@ -14,9 +14,12 @@ class ServingPrediction:
     """What a configuration is predicted to do, in the mean of its requests.
 
     Args:
-        tpot_s, ttft_s: seconds a token behind the first, and to the first. tokens_per_s: of answers, of all workers.
-        cache_load: tokens that all requests in flight would hold over those that fit (of the rank with the least room); 0 = not known.
-        endless_ttft_s: to the first token if the cache were endless; None = not asked for (`serving.predict`).
+        tpot_s, ttft_s: seconds a token behind the first, and to the first.
+        tokens_per_s: of answers, of all workers.
+        cache_load: tokens that all requests in flight would hold over those that fit (of the rank
+            with the least room); 0 = not known.
+        endless_ttft_s: to the first token if the cache were endless; None = not asked for
+            (`serving.predict`).
     """
 
     tpot_s: float
@@ -27,14 +30,21 @@ class ServingPrediction:
 
     def of(self, metric: Metric, *, outputs: float) -> float | None:
         """One metric; `outputs`: tokens of an answer in the mean."""
-        return metric_value(metric, ttft_s=self.ttft_s, tpot_s=self.tpot_s, tokens_per_s=self.tokens_per_s, outputs=outputs)
+        return metric_value(
+            metric,
+            ttft_s=self.ttft_s,
+            tpot_s=self.tpot_s,
+            tokens_per_s=self.tokens_per_s,
+            outputs=outputs,
+        )
 
 
 class ServingEvaluator(Protocol):
     """Predicts a case under constants.
 
     Raises:
-        InfeasibleError: it does not fit. StrategyError, ModelError, ClusterError, RuntimeModelError: it cannot be expressed.
+        InfeasibleError: it does not fit. StrategyError, ModelError, ClusterError,
+        RuntimeModelError: it cannot be expressed.
     """
 
     def __call__(self, case: ServingCase, constants: ServingConstants, /) -> ServingPrediction: ...  # noqa: D102 - see the class

@@ -1,7 +1,8 @@
 """Predicted against measured: errors of times and throughput, row by row and by groups.
 
-Rows whose source leaves something open have columns of their own (`Column`), and so have those whose requests would fill nearly the whole
-cache: there a few per cent of memory decide whether requests wait.
+Rows whose source leaves something open have columns of their own (`Column`), and so have those
+whose requests would fill nearly the whole cache: there a few per cent of memory decide whether
+requests wait.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ INFEASIBLE_ERROR: Final = 1.0
 NEAR: Final = 0.2
 """A cache is nearly full where what requests would hold is within this part of it."""
 WAITING: Final = 2.0
-"""Requests wait where the first token takes more than this many times what it would with an endless cache."""
+"""Requests wait where the first token takes more than this many times what it would with an endless
+cache."""
 FOLDS: Final = ("none", "model", "version")
 
 
@@ -50,8 +52,8 @@ class ServingRow:
     """A judged row.
 
     Args:
-        fold: key of the rows that were held out with it; empty = none were. prediction: None for a run that is called infeasible, which
-            `infeasible` explains.
+        fold: key of the rows that were held out with it; empty = none were.
+        prediction: None for a run that is called infeasible, which `infeasible` explains.
     """
 
     case: ServingCase
@@ -65,17 +67,29 @@ class ServingRow:
         return self.prediction is not None and abs(self.prediction.cache_load - 1) <= NEAR
 
     def column(self, metric: Metric) -> Column:
-        """Where it is counted; capacity concerns the waiting that times to first tokens have in them."""
+        """Where it is counted; capacity concerns the waiting that times to first tokens have in
+        them.
+        """
         if self.case.doubt is not Doubt.NONE:
             return Column(self.case.doubt.value)
-        return Column.CAPACITY if self.near_capacity and metric in (Metric.TTFT, Metric.E2E) else Column.KNOWN
+        return (
+            Column.CAPACITY
+            if self.near_capacity and metric in (Metric.TTFT, Metric.E2E)
+            else Column.KNOWN
+        )
 
     def predicted(self, metric: Metric) -> float | None:
         """Seconds, or tokens a second."""
-        return self.prediction.of(metric, outputs=self.case.mean_outputs) if self.prediction is not None else None
+        return (
+            self.prediction.of(metric, outputs=self.case.mean_outputs)
+            if self.prediction is not None
+            else None
+        )
 
     def error(self, metric: Metric) -> float | None:
-        """Predicted over measured, less 1; a run that is called infeasible counts as 100 %; None where it was not measured."""
+        """Predicted over measured, less 1; a run that is called infeasible counts as 100 %; None
+        where it was not measured.
+        """
         measured = self.case.measured(metric)
         if not measured:
             return None
@@ -85,7 +99,9 @@ class ServingRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """Of n rows: median and mean of |error|, the worst, and the bias: their median with sign (minus: predicted too fast)."""
+    """Of n rows: median and mean of |error|, the worst, and the bias: their median with sign
+    (minus: predicted too fast).
+    """
 
     n: int
     median: float
@@ -100,7 +116,9 @@ def errors_of(rows: Iterable[ServingRow], metric: Metric) -> Errors | None:
     if not found:
         return None
     sizes = [abs(error) for error in found]
-    return Errors(n=len(found), median=median(sizes), mean=fmean(sizes), worst=max(sizes), bias=median(found))
+    return Errors(
+        n=len(found), median=median(sizes), mean=fmean(sizes), worst=max(sizes), bias=median(found)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +141,9 @@ def require_serving_fold(fold: str) -> None:
 
 
 def fold_key(case: ServingCase, *, fold: str) -> str:
-    """What is held out together with a case: its model, or its engine's version. Raises as `require_serving_fold`."""
+    """What is held out together with a case: its model, or its engine's version. Raises as
+    `require_serving_fold`.
+    """
     require_serving_fold(fold)
     return {"none": "", "model": case.model.name, "version": case.version}[fold]
 
@@ -154,11 +174,29 @@ def judge_serving(
         except InfeasibleError as error:
             rows.append(ServingRow(case=case, fold=key, prediction=None, infeasible=error.message))
         except StrategyError as error:
-            skipped.append(ServingSkip(measurement=case.measurement, reason=SkipReason.UNSUPPORTED_STRATEGY, detail=error.message))
+            skipped.append(
+                ServingSkip(
+                    measurement=case.measurement,
+                    reason=SkipReason.UNSUPPORTED_STRATEGY,
+                    detail=error.message,
+                )
+            )
         except ModelError as error:
-            skipped.append(ServingSkip(measurement=case.measurement, reason=SkipReason.UNSUPPORTED_MODEL, detail=error.message))
+            skipped.append(
+                ServingSkip(
+                    measurement=case.measurement,
+                    reason=SkipReason.UNSUPPORTED_MODEL,
+                    detail=error.message,
+                )
+            )
         except (ClusterError, RuntimeModelError) as error:
-            skipped.append(ServingSkip(measurement=case.measurement, reason=SkipReason.UNSUPPORTED_RUNTIME, detail=error.message))
+            skipped.append(
+                ServingSkip(
+                    measurement=case.measurement,
+                    reason=SkipReason.UNSUPPORTED_RUNTIME,
+                    detail=error.message,
+                )
+            )
     return ServingValidation(fold=fold, rows=tuple(rows), skipped=tuple(skipped))
 
 
@@ -171,17 +209,24 @@ class Waiting:
 
 
 def waiting(rows: Iterable[ServingRow]) -> Waiting:
-    """Whether requests wait, measured and predicted, by the time to the first token with an endless cache."""
+    """Whether requests wait, measured and predicted, by the time to the first token with an endless
+    cache.
+    """
     found = []
     for row in rows:
-        measured, endless = row.case.ttft_s, row.prediction.endless_ttft_s if row.prediction else None
+        measured, endless = (
+            row.case.ttft_s,
+            row.prediction.endless_ttft_s if row.prediction else None,
+        )
         if row.prediction is None or not row.near_capacity or not measured or not endless:
             continue
         found.append((measured > WAITING * endless) == (row.prediction.ttft_s > WAITING * endless))
     return Waiting(n=len(found), right=sum(found))
 
 
-def grouped(rows: Iterable[ServingRow], by: Callable[[ServingRow], str]) -> dict[str, tuple[ServingRow, ...]]:
+def grouped(
+    rows: Iterable[ServingRow], by: Callable[[ServingRow], str]
+) -> dict[str, tuple[ServingRow, ...]]:
     """Rows by a word, in the order of the words."""
     found: dict[str, list[ServingRow]] = {}
     for row in rows:
@@ -220,7 +265,11 @@ def serving_json(validation: ServingValidation) -> dict[str, Any]:
 def _row_json(row: ServingRow) -> dict[str, Any]:
     case, measurement = row.case, row.case.measurement
     metrics = {
-        metric.value: {"measured": case.measured(metric), "predicted": row.predicted(metric), "error": row.error(metric)}
+        metric.value: {
+            "measured": case.measured(metric),
+            "predicted": row.predicted(metric),
+            "error": row.error(metric),
+        }
         for metric in Metric
         if case.measured(metric) is not None
     }
@@ -247,4 +296,10 @@ def _row_json(row: ServingRow) -> dict[str, Any]:
 def _errors_json(errors: Errors | None) -> dict[str, Any] | None:
     if errors is None:
         return None
-    return {"n": errors.n, "median": errors.median, "mean": errors.mean, "worst": errors.worst, "bias": errors.bias}
+    return {
+        "n": errors.n,
+        "median": errors.median,
+        "mean": errors.mean,
+        "worst": errors.worst,
+        "bias": errors.bias,
+    }

@@ -1,4 +1,6 @@
-"""What a launch sets, as text: of all its workers, ``token_budget=8192``, or of those of one role, ``decode.sequences=128``."""
+"""What a launch sets, as text: of all its workers, ``token_budget=8192``, or of those of one role,
+``decode.sequences=128``.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,18 @@ from shardwright.serving.deployment import Deployment, Pool, Role
 def joined(facts: Mapping[str, str], own: str) -> str:
     """Options that facts give and those of the row itself, which win."""
     said = {word.partition("=")[0] for word in own.split()}
-    return " ".join([*(f"{name}={value}" for name, value in facts.items() if name not in said), *own.split()])
+    return " ".join(
+        [*(f"{name}={value}" for name, value in facts.items() if name not in said), *own.split()]
+    )
 
 
 def of_all(options: str) -> str:
     """Those of the engine, whoever's workers they are."""
-    return " ".join(word for word in options.split() if not any(word.startswith(f"{role.value}.") for role in Role))
+    return " ".join(
+        word
+        for word in options.split()
+        if not any(word.startswith(f"{role.value}.") for role in Role)
+    )
 
 
 def told_workers(deployment: Deployment, *, engine: Engine, options: str) -> Deployment:
@@ -29,15 +37,32 @@ def told_workers(deployment: Deployment, *, engine: Engine, options: str) -> Dep
         RuntimeModelError: they are none of the engine's, or no workers have that role.
     """
     roles = {pool.role for pool in deployment.pools}
-    lost = next((word for role in Role if role not in roles for word in options.split() if word.startswith(f"{role.value}.")), "")
+    lost = next(
+        (
+            word
+            for role in Role
+            if role not in roles
+            for word in options.split()
+            if word.startswith(f"{role.value}.")
+        ),
+        "",
+    )
     if lost:
-        raise RuntimeModelError(f"{lost[:60]} is said of workers that there are none of", hint="leave the role out")
-    return Deployment(pools=tuple(_told(pool, engine=engine, options=options) for pool in deployment.pools))
+        raise RuntimeModelError(
+            f"{lost[:60]} is said of workers that there are none of", hint="leave the role out"
+        )
+    return Deployment(
+        pools=tuple(_told(pool, engine=engine, options=options) for pool in deployment.pools)
+    )
 
 
 def _told(pool: Pool, *, engine: Engine, options: str) -> Pool:
     role = f"{pool.role.value}."
-    own = {name.removeprefix(role): value for name, _, value in (word.partition("=") for word in options.split()) if name.startswith(role)}
+    own = {
+        name.removeprefix(role): value
+        for name, _, value in (word.partition("=") for word in options.split())
+        if name.startswith(role)
+    }
     chosen = tuple(sorted((own | dict(pool.worker.options)).items()))
     with_options(engine, chosen)
     return replace(pool, worker=replace(pool.worker, options=chosen))

@@ -46,7 +46,8 @@ def serving_page(study: ServingStudy, *, facts: Facts, far: float = FAR) -> str:
     """Markdown text.
 
     Args:
-        facts: their remarks are shown beside rows. far: rows further off (a fraction) are listed.
+        facts: their remarks are shown beside rows.
+        far: rows further off (a fraction) are listed.
     """
     plain = study.validation("none")
     parts = [
@@ -68,22 +69,61 @@ def serving_page(study: ServingStudy, *, facts: Facts, far: float = FAR) -> str:
 def _bars(results: Sequence[ServingBarResult]) -> str:
     lines = []
     for result in results:
-        figures = ", ".join(f"{name} {percent(found)} of {percent(limit)}" for name, (found, limit) in result.figures.items() if result.n)
+        figures = ", ".join(
+            f"{name} {percent(found)} of {percent(limit)}"
+            for name, (found, limit) in result.figures.items()
+            if result.n
+        )
         text = figures or "no rows"
-        lines.append((result.name, result.fold, str(result.n), f"**{text}**" if result.holds else f"*{text}*"))
-    about = "Found and allowed; **bold** holds its bar, *italic* misses it. Only rows that leave nothing open count."
+        lines.append(
+            (
+                result.name,
+                result.fold,
+                str(result.n),
+                f"**{text}**" if result.holds else f"*{text}*",
+            )
+        )
+    about = (
+        "Found and allowed; **bold** holds its bar, *italic* misses it. Only rows that leave"
+        " nothing open count."
+    )
     return f"## Bars\n\n{about}\n\n" + table(("rows", "held out", "n", "result"), lines)
 
 
 def _constants(study: ServingStudy) -> str:
-    """What was fitted, and how many rows tell it: those whose time moves by more than 2 % of the constant's change."""
-    informed = [0] * len(DECLARED_SERVING) if study.slopes is None else (abs(study.slopes.slope) > INFORMS).sum(axis=0).tolist()
+    """What was fitted, and how many rows tell it: those whose time moves by more than 2 % of the
+    constant's change.
+    """
+    informed = (
+        [0] * len(DECLARED_SERVING)
+        if study.slopes is None
+        else (abs(study.slopes.slope) > INFORMS).sum(axis=0).tolist()
+    )
     lines = [
-        (one.name, one.owner, f"{getattr(SERVING, one.name):.3g}", f"{one.prior:.3g}", str(rows), one.meaning, one.source)
+        (
+            one.name,
+            one.owner,
+            f"{getattr(SERVING, one.name):.3g}",
+            f"{one.prior:.3g}",
+            str(rows),
+            one.meaning,
+            one.source,
+        )
         for one, rows in zip(DECLARED_SERVING, informed, strict=True)
     ]
-    about = "Fitted to all rows that leave nothing open, of one role and without guesses; none is of a model, an engine or a version."
-    header = ("constant", "owner", "shipped", "prior", "rows that move it", "meaning", "source of the prior")
+    about = (
+        "Fitted to all rows that leave nothing open, of one role and without guesses; none is of a"
+        " model, an engine or a version."
+    )
+    header = (
+        "constant",
+        "owner",
+        "shipped",
+        "prior",
+        "rows that move it",
+        "meaning",
+        "source of the prior",
+    )
     return f"## Constants\n\n{about}\n\n" + table(header, lines)
 
 
@@ -93,11 +133,15 @@ def _columns(validation: ServingValidation) -> str:
         cells = [_cell(errors_of(validation.counted(metric, column), metric)) for metric in Metric]
         if any(cell != "-" for cell in cells):
             lines.append((column.value, *cells))
-    return "## What the sources leave open\n\nMedian, mean (rows).\n\n" + table(("column", *(metric.value for metric in Metric)), lines)
+    return "## What the sources leave open\n\nMedian, mean (rows).\n\n" + table(
+        ("column", *(metric.value for metric in Metric)), lines
+    )
 
 
 def _cell(errors: Errors | None) -> str:
-    return "-" if errors is None else f"{percent(errors.median)}, {percent(errors.mean)} ({errors.n})"
+    return (
+        "-" if errors is None else f"{percent(errors.median)}, {percent(errors.mean)} ({errors.n})"
+    )
 
 
 def _groups(title: str, validation: ServingValidation, by: Callable[[ServingRow], str]) -> str:
@@ -119,21 +163,37 @@ def _folds(study: ServingStudy) -> str:
     lines = []
     for validation in study.validations:
         name = "nothing" if validation.fold == "none" else f"each {validation.fold}"
-        lines.append((name, *(_cell(errors_of(validation.counted(metric), metric)) for metric in Metric)))
+        lines.append(
+            (name, *(_cell(errors_of(validation.counted(metric), metric)) for metric in Metric))
+        )
     about = "Each row predicted with constants fitted without the rows that are held out with it."
-    return f"## Held out\n\n{about}\n\n" + table(("held out", *(metric.value for metric in Metric)), lines)
+    return f"## Held out\n\n{about}\n\n" + table(
+        ("held out", *(metric.value for metric in Metric)), lines
+    )
 
 
 def _throughput(validation: ServingValidation) -> str:
     lines = []
     rows = [row for row in validation.rows if row.case.measured(Metric.THROUGHPUT) is not None]
-    for name, some in grouped(rows, lambda row: f"{row.case.model.name}, {engine_and_device(row)}, {_deployed(row)}").items():
+    for name, some in grouped(
+        rows, lambda row: f"{row.case.model.name}, {engine_and_device(row)}, {_deployed(row)}"
+    ).items():
         errors = errors_of(some, Metric.THROUGHPUT)
         if errors is not None:
-            lines.append((name, str(errors.n), percent(errors.median), percent(errors.mean), percent(errors.bias, sign=True)))
+            lines.append(
+                (
+                    name,
+                    str(errors.n),
+                    percent(errors.median),
+                    percent(errors.mean),
+                    percent(errors.bias, sign=True),
+                )
+            )
     if not lines:
         return ""
-    return "## Throughput\n\n" + table(("model, engine, device, deployment", "rows", "median", "mean", "bias"), lines)
+    return "## Throughput\n\n" + table(
+        ("model, engine, device, deployment", "rows", "median", "mean", "bias"), lines
+    )
 
 
 def _deployed(row: ServingRow) -> str:
@@ -141,11 +201,25 @@ def _deployed(row: ServingRow) -> str:
 
 
 def _far(validation: ServingValidation, *, facts: Facts, far: float) -> str:
-    lines = [_far_row(row, facts=facts) for row in validation.rows if max((abs(row.error(m) or 0.0) for m in Metric), default=0.0) > far]
+    lines = [
+        _far_row(row, facts=facts)
+        for row in validation.rows
+        if max((abs(row.error(m) or 0.0) for m in Metric), default=0.0) > far
+    ]
     title = f"## Rows more than {100 * far:.0f} % off\n\n"
     if not lines:
         return f"{title}None.\n"
-    header = ("source", "row", "model", "device", "engine", "deployment", "in, out, in flight", *(metric.value for metric in Metric), "why")
+    header = (
+        "source",
+        "row",
+        "model",
+        "device",
+        "engine",
+        "deployment",
+        "in, out, in flight",
+        *(metric.value for metric in Metric),
+        "why",
+    )
     return f"{title}{len(lines)} of {len(validation.rows)}.\n\n" + table(header, lines)
 
 
@@ -162,14 +236,24 @@ def _far_row(row: ServingRow, *, facts: Facts) -> tuple[str, ...]:
         case.version,
         f"`{_deployed(row)}`",
         f"{measurement.isl}, {measurement.osl}, {case.concurrency}",
-        *(percent(error, sign=True) if (error := row.error(metric)) is not None else "" for metric in Metric),
+        *(
+            percent(error, sign=True) if (error := row.error(metric)) is not None else ""
+            for metric in Metric
+        ),
         f"infeasible: {row.infeasible}" if row.infeasible else remark or doubt,
     )
 
 
 def _skipped(validation: ServingValidation) -> str:
-    counts = Counter((skip.measurement.source_id, skip.reason.value, skip.detail) for skip in validation.skipped)
+    counts = Counter(
+        (skip.measurement.source_id, skip.reason.value, skip.detail) for skip in validation.skipped
+    )
     if not counts:
         return ""
-    lines = [(source, reason, detail, str(count)) for (source, reason, detail), count in sorted(counts.items())]
-    return f"## Skipped rows\n\n{len(validation.skipped)} rows.\n\n" + table(("source", "reason", "what", "rows"), lines)
+    lines = [
+        (source, reason, detail, str(count))
+        for (source, reason, detail), count in sorted(counts.items())
+    ]
+    return f"## Skipped rows\n\n{len(validation.skipped)} rows.\n\n" + table(
+        ("source", "reason", "what", "rows"), lines
+    )

@@ -28,7 +28,8 @@ def predictions_of(
     """What is predicted of each task, or why it cannot be.
 
     Args:
-        workers: processes; `evaluate` must then be a function of a module. label: of the progress.
+        workers: processes; `evaluate` must then be a function of a module.
+        label: of the progress.
     """
     found: list[Outcome] = []
     if workers <= 1 or len(tasks) < MIN_TASKS:

@@ -1,4 +1,6 @@
-"""All rows in all kinds of fold: each predicted with constants that have not seen the rows held out with it."""
+"""All rows in all kinds of fold: each predicted with constants that have not seen the rows held out
+with it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.validation.serving.case import ServingCase, ServingSkip
 from shardwright.validation.serving.evaluator import ServingEvaluator, ServingPrediction
 from shardwright.validation.serving.fit import ServingSlopes
-from shardwright.validation.serving.judge import FOLDS, Progress, ServingValidation, fold_key, judge_serving
+from shardwright.validation.serving.judge import (
+    FOLDS,
+    Progress,
+    ServingValidation,
+    fold_key,
+    judge_serving,
+)
 from shardwright.validation.serving.predictions import predictions_of
 
 
@@ -56,16 +64,25 @@ def serving_study(
     """Each kind of fold, with constants that `fit` finds in the rows that are not held out.
 
     Args:
-        folds: kinds of fold; ``none`` predicts with the shipped constants. workers: processes; `evaluate` must then be a function of a
-            module.
+        folds: kinds of fold; ``none`` predicts with the shipped constants.
+        workers: processes; `evaluate` must then be a function of a module.
 
     Raises:
         UsageError: unknown fold.
     """
     usable = [case for case in cases if isinstance(case, ServingCase)]
     constants = {fold: _held_out(usable, fold=fold, fit=fit) for fold in folds}
-    tasks = {(id(case), one[fold_key(case, fold=fold)]): case for fold, one in constants.items() for case in usable}
-    outcomes = predictions_of([(case, key[1]) for key, case in tasks.items()], evaluate=evaluate, workers=workers, progress=progress)
+    tasks = {
+        (id(case), one[fold_key(case, fold=fold)]): case
+        for fold, one in constants.items()
+        for case in usable
+    }
+    outcomes = predictions_of(
+        [(case, key[1]) for key, case in tasks.items()],
+        evaluate=evaluate,
+        workers=workers,
+        progress=progress,
+    )
     known = dict(zip(tasks, outcomes, strict=True))
 
     def predict(case: ServingCase, *, fold: str) -> ServingPrediction:
@@ -74,10 +91,16 @@ def serving_study(
             raise found
         return found
 
-    return ServingStudy(validations=tuple(judge_serving(cases, predict=partial(predict, fold=fold), fold=fold) for fold in folds))
+    return ServingStudy(
+        validations=tuple(
+            judge_serving(cases, predict=partial(predict, fold=fold), fold=fold) for fold in folds
+        )
+    )
 
 
-def _held_out(cases: Sequence[ServingCase], *, fold: str, fit: ServingFit) -> dict[str, ServingConstants]:
+def _held_out(
+    cases: Sequence[ServingCase], *, fold: str, fit: ServingFit
+) -> dict[str, ServingConstants]:
     """Key of each fold -> constants fitted without its rows."""
     keys = dict.fromkeys(fold_key(case, fold=fold) for case in cases)
     if fold == "none":

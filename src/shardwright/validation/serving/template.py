@@ -1,4 +1,6 @@
-"""A table of served configurations to fill in: columns, two rows that are whole, and what each column means."""
+"""A table of served configurations to fill in: columns, two rows that are whole, and what each
+column means.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,32 @@ from typing import Final
 COLUMNS: Final[tuple[tuple[str, str, tuple[str, str]], ...]] = (
     ("source_id", "who measured it", ("mine", "mine")),
     ("table_or_row", "what tells it from other rows", ("run 1", "run 2")),
-    ("model_name", "a model of `shardwright catalog models`; any name beside `config`", ("llama-3.3-70b", "deepseek-r1")),
-    ("config", "path of a Hugging Face config.json from the table's folder, or its text, where it is no model of the catalog", ("", "")),
+    (
+        "model_name",
+        "a model of `shardwright catalog models`; any name beside `config`",
+        ("llama-3.3-70b", "deepseek-r1"),
+    ),
+    (
+        "config",
+        (
+            "path of a Hugging Face config.json from the table's folder, or its text, where it is"
+            " no model of the catalog"
+        ),
+        ("", ""),
+    ),
     ("gpu", "accelerator: of the catalog, or as its driver calls it", ("NVIDIA H200", "B200")),
     ("gpu_count", "devices of all workers; empty = what the degrees say", ("4", "")),
     ("engine", "vLLM, SGLang or TensorRT-LLM and its version", ("vLLM 0.12.0", "SGLang 0.5.9")),
-    ("options", "what its launch set, as `shardwright catalog engines` calls it", ("token_budget=16384", "kv=fp8")),
-    ("deployment", "workers in the notation of serve-simulate; or tp, dpa, ep, pp", ("", "prefill 1x(tp8) decode 2x(dpa8 ep8)")),
+    (
+        "options",
+        "what its launch set, as `shardwright catalog engines` calls it",
+        ("token_budget=16384", "kv=fp8"),
+    ),
+    (
+        "deployment",
+        "workers in the notation of serve-simulate; or tp, dpa, ep, pp",
+        ("", "prefill 1x(tp8) decode 2x(dpa8 ep8)"),
+    ),
     ("tp", "tensor parallel degree of attention", ("4", "")),
     ("dpa", "ranks with attention of their own (attention DP); empty = 1", ("", "")),
     ("ep", "devices that experts are spread over; empty = 1", ("", "")),
@@ -23,7 +44,11 @@ COLUMNS: Final[tuple[tuple[str, str, tuple[str, str]], ...]] = (
     ("kv_precision", "of the cache; empty = as the engine and the checkpoint say", ("fp8", "")),
     ("isl", "tokens of a prompt; the longest where they differ", ("1024", "8192")),
     ("osl", "tokens of an answer; the longest where they differ", ("1024", "1024")),
-    ("shortest", "the shortest over the longest, lengths between them as likely; empty = 1", ("0.8", "")),
+    (
+        "shortest",
+        "the shortest over the longest, lengths between them as likely; empty = 1",
+        ("0.8", ""),
+    ),
     ("concurrency", "requests in flight; or request_rate", ("64", "256")),
     ("request_rate", "arrivals a second, independent of one another", ("", "")),
     ("requests", "of the run; empty = ten for each in flight", ("640", "")),

@@ -1,4 +1,6 @@
-"""Degrees of a row as a deployment: those of equal workers, or the pools in the words that InferenceX prints."""
+"""Degrees of a row as a deployment: those of equal workers, or the pools in the words that
+InferenceX prints.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ def row_deployment(row: ServingMeasurement, *, guesses: int = 0) -> Deployment:
         guesses: tokens that workers which decode guess ahead.
 
     Raises:
-        StrategyError: degrees are missing, do not fit one another, or do not fit the number of devices.
+        StrategyError: degrees are missing, do not fit one another, or do not fit the number of
+        devices.
     """
     if row.deployment:
         found = parse_deployment(row.deployment)
@@ -40,7 +43,9 @@ def row_deployment(row: ServingMeasurement, *, guesses: int = 0) -> Deployment:
 
 
 def _pools(words: str, *, guesses: int) -> Deployment:
-    """``1x(tp4ep4dp)+5x(tp8ep8)``: prefill, then decode. With ``dp`` each of the tp devices has attention of its own."""
+    """``1x(tp4ep4dp)+5x(tp8ep8)``: prefill, then decode. With ``dp`` each of the tp devices has
+    attention of its own.
+    """
     parts = [_POOL.fullmatch(part.strip()) for part in words.split("+")]
     if len(parts) != 2 or None in parts:
         raise StrategyError(f"workers {words[:60]!r} are not of the form 1x(tp4ep4dp)+5x(tp8ep8)")
@@ -50,7 +55,12 @@ def _pools(words: str, *, guesses: int) -> Deployment:
         count, devices, ep, own = int(part[1]), int(part[2]), int(part[3] or 1), bool(part[4])
         if not count or not devices or not ep:
             raise StrategyError(f"workers {words[:60]!r}: a count or degree of 0")
-        worker = Worker(tp=1 if own else devices, dpa=devices if own else 1, ep=ep, guesses=guesses if role is Role.DECODE else 0)
+        worker = Worker(
+            tp=1 if own else devices,
+            dpa=devices if own else 1,
+            ep=ep,
+            guesses=guesses if role is Role.DECODE else 0,
+        )
         pools.append(Pool(role=role, count=count, worker=worker))
     return Deployment(pools=tuple(pools))
 
