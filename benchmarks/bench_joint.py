@@ -9,7 +9,9 @@ from shardwright.search.request import Request
 
 
 class EightyLayers:
-    """80 layers (Llama-3.1 70B) on 1,024 H100: the bar is a gap of 1 % in 5 s, with named orders."""
+    """80 layers (Llama-3.1 70B) on 1,024 H100:
+    the bar is a gap of 1 % in 5 s, with named orders.
+    """
 
     repeat = 7
     number = 1

@@ -27,7 +27,9 @@ RUNS = 7
 
 
 def cpu_seconds(words: Sequence[str], **environment: str) -> float:
-    """CPU seconds of one process of the command line, those of processes that it starts among them."""
+    """CPU seconds of one process of the command line,
+    those of processes that it starts among them.
+    """
     before = os.times()
     subprocess.run(
         [sys.executable, "-m", "shardwright", *words],

@@ -151,7 +151,8 @@ def grids(draw: st.DrawFn) -> Grid:
 
 @st.composite
 def small_grids(draw: st.DrawFn) -> Grid:
-    """Grids with small powers of two: many are legal for the small models above with a batch of 64."""
+    """Grids with small powers of two: many are legal for the small models above with a batch of
+    64."""
     ulysses = draw(st.sampled_from((1, 1, 2)))
     tp, pp = draw(_power), draw(st.sampled_from((1, 1, 2, 4)))
     vpp = draw(st.sampled_from((1, 2))) if pp > 1 else 1

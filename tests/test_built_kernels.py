@@ -1,4 +1,5 @@
-"""Kernels in their three forms: as the extension, as numba compiles them, and as they are written."""
+"""Kernels in their three forms: as the extension, as numba compiles them, and as they are
+written."""
 
 from __future__ import annotations
 
@@ -56,8 +57,7 @@ def test_the_argument_types_of_every_kernel_are_known() -> None:
     assert SIGNATURES.keys() - kernels() == set(), "these kernels are gone: delete their entries"
 
 
-# ---- three forms, bit for bit
-# ------------------------------------------------------------------------------------
+# ---- three forms, bit for bit --------------------------------------------------------------------
 
 COMMANDS = [
     ["plan", "examples/tiny.json", "h100-sxm:4", "--seq-len", "64", "--global-batch", "8"],
@@ -249,8 +249,7 @@ def test_commands_import_neither_numba_nor_scipy_where_kernels_are_built() -> No
         assert done.stdout.splitlines()[-1] == "0 {} []"
 
 
-# ---- changed sources
-# ---------------------------------------------------------------------------------------------
+# ---- changed sources -----------------------------------------------------------------------------
 
 
 def written_again(kernel: Any, **changes: str) -> types.FunctionType:
@@ -342,8 +341,7 @@ def test_a_kernel_whose_source_has_changed_runs_in_its_new_form(
     assert [one.tolist() for one in paths.longest_path(*WORK)] == [[0, 3, 3], [3, 4, 5]]
 
 
-# ---- arguments
-# ---------------------------------------------------------------------------------------------------
+# ---- arguments -----------------------------------------------------------------------------------
 
 
 @built
@@ -380,8 +378,7 @@ def test_names_and_wrong_numbers_of_arguments() -> None:
         call(*WORK, other=1)
 
 
-# ---- building
-# ----------------------------------------------------------------------------------------------------
+# ---- building ------------------------------------------------------------------------------------
 
 
 def test_a_kernel_is_built_loaded_and_called(
@@ -401,7 +398,8 @@ def test_a_kernel_is_built_loaded_and_called(
 import sys
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_loader
-spec = spec_from_loader("shardwright._kernels", ExtensionFileLoader("shardwright._kernels", {str(path)!r}))
+spec = spec_from_loader("shardwright._kernels",\
+ ExtensionFileLoader("shardwright._kernels", {str(path)!r}))
 sys.modules["shardwright._kernels"] = module = module_from_spec(spec)
 import numpy as np
 from shardwright import built_kernels, compiled
@@ -409,7 +407,8 @@ from shardwright.simulator.kernel.longest_path import longest_path
 built_kernels.use(module)
 compiled.form = "built"
 kernel = built_kernels.Kernel(built_kernels._written(longest_path), None)
-work = np.array([3, 1, 2]), np.array([0, 1, 1], np.int32), np.array([0, 2, 2, 2], np.int32), np.array([1, 2], np.int32)
+work = np.array([3, 1, 2]), np.array([0, 1, 1], np.int32),\
+ np.array([0, 2, 2, 2], np.int32), np.array([1, 2], np.int32)
 print([one.tolist() for one in kernel(*work)], built_kernels.fallbacks)
 """
     done = subprocess.run(

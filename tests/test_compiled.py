@@ -21,7 +21,8 @@ def decorators(node: ast.AST) -> set[str]:
 
 
 def named_outside(tree: ast.AST) -> Iterator[str]:
-    """Names read outside compiled functions, but for those that are asked for as they are written."""
+    """Names read outside compiled functions, but for those that are asked for as they are
+    written."""
     for child in ast.iter_child_nodes(tree):
         if decorators(child) & COMPILED or (
             isinstance(child, ast.Call)

@@ -22,7 +22,8 @@ from shardwright.compiled import allocation_free, by_reference, inner
 
 optimized = []
 optimize = CPUCodeLibrary._optimize_final_module
-CPUCodeLibrary._optimize_final_module = lambda self: (optimized.append(self.name), optimize(self))[1]
+CPUCodeLibrary._optimize_final_module = lambda self:\
+ (optimized.append(self.name), optimize(self))[1]
 
 
 @by_reference
@@ -60,7 +61,8 @@ held = Held(np.zeros(5, np.int64), np.arange(10.0).reshape(5, 2), np.arange(5, d
 answer = twice(held), twice(held)
 (part,) = square.overloads.values()
 code = part.library._final_module.get_function(part.fndesc.mangled_name)
-print((answer, held.counts.tolist(), optimized, len(list(code.arguments)), [total(held), total(held._replace(numbers=held.counts))]))
+print((answer, held.counts.tolist(), optimized,\
+ len(list(code.arguments)), [total(held), total(held._replace(numbers=held.counts))]))
 """
 
 
@@ -102,7 +104,8 @@ numba.__version__ = "0.59.1"
 """
     + PROGRAM.split("(part,)")[0]
     + """
-print((answer, held.counts.tolist(), sorted(name for name in sys.modules if name.startswith("shardwright.compiled"))))
+print((answer, held.counts.tolist(),\
+ sorted(name for name in sys.modules if name.startswith("shardwright.compiled"))))
 """
 )
 

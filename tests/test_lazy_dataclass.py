@@ -170,7 +170,8 @@ COMPILED = """
 import dataclasses
 asked = []
 create = dataclasses._create_fn
-dataclasses._create_fn = lambda name, *rest, **named: (asked.append(name), create(name, *rest, **named))[1]
+dataclasses._create_fn = lambda name, *rest, **named:\
+ (asked.append(name), create(name, *rest, **named))[1]
 import shardwright.cli.plan
 print(len(asked))
 """

@@ -79,7 +79,8 @@ def _names(requirements: list[str]) -> set[str]:
 
 
 def _imports(source: str) -> set[str]:
-    """Top-level names that a module imports, by a statement or by ``import_module`` with a literal."""
+    """Top-level names that a module imports, by a statement or by ``import_module`` with a
+    literal."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

@@ -1,8 +1,10 @@
 """Record or check what 400 commands answer: tests/lock/locked.tsv.
 
-    python tools/behaviour_lock.py --check                     # compare; the exit code is 1 where an answer differs
-    python tools/behaviour_lock.py --check --only mixed        # those whose name or words contain "mixed"
-    python tools/behaviour_lock.py --record                    # write the answers of this tree into locked.tsv
+    python tools/behaviour_lock.py --check                 # compare
+    python tools/behaviour_lock.py --check --only mixed    # those with "mixed" in name or words
+    python tools/behaviour_lock.py --record                # write this tree's answers to locked.tsv
+
+The exit code of `--check` is 1 where an answer differs.
 
 A line of locked.tsv is a name, the words behind `shardwright`, and the answer: the exit code and
 three SHA-256 digests (their first 32 digits). `answer` is of the JSON that the command prints,

@@ -30,8 +30,10 @@ MOST = 12
 HEAD = f"""\
 # Errors and rules
 
-Made by `python tools/error_index.py` from the source; a test holds the two together. A user's mistake is one line on standard error,
-a line with a hint where there is one, and an exit code; `--debug` adds the traceback. In Python each is an exception with `message`,
+Made by `python tools/error_index.py` from the source; a test holds the two together. A user's \
+mistake is one line on standard error,
+a line with a hint where there is one, and an exit code; `--debug` adds the traceback. In Python \
+each is an exception with `message`,
 `hint` and `exit_code`. `{ANY}` stands for a value.
 
 ## Exit codes
@@ -42,8 +44,10 @@ a line with a hint where there is one, and an exit code; `--debug` adds the trac
 RULES = """
 ## Rules
 
-A strategy that breaks a rule is a `shardwright.errors.StrategyError` whose message ends with the rule's name in brackets:
-`[grid.devices]`. The exception has it as `rule`, and `path` says where in the plan. The first part of a name is what the rule is about.
+A strategy that breaks a rule is a `shardwright.errors.StrategyError` whose message ends with the \
+rule's name in brackets:
+`[grid.devices]`. The exception has it as `rule`, and `path` says where in the plan. The first \
+part of a name is what the rule is about.
 
 | rule | message | where it is checked |
 |---|---|---|
@@ -81,7 +85,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Found:
-    """An error: the class that is raised, its rule ('' = none), its message, and where it is made."""
+    """An error: the class that is raised, its rule ('' = none), its message, and where it is
+    made.
+    """
 
     error: str
     rule: str

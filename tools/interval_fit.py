@@ -1,6 +1,7 @@
 """Coefficients of the interval by quantile regression on held-out residuals.
 
-    minimise  sum_i [ q max(e_i - h_i, 0) + (1 - q) max(h_i - e_i, 0) ],  h_i = sum_k c_k x_ik,  c >= 0
+    minimise  sum_i [ q max(e_i - h_i, 0) + (1 - q) max(h_i - e_i, 0) ],
+              h_i = sum_k c_k x_ik,  c >= 0
 
 e_i = |ln(measured / predicted)| of row i under the constants of its fold, x_ik its share of doubt
 k: the c for which a share q of the rows lie inside, as narrow as can be. A linear program. Rows are

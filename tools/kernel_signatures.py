@@ -1,8 +1,10 @@
 """Write src/shardwright/kernel_signatures.json: the argument types with which each compiled kernel
 is called.
 
-    python tools/kernel_signatures.py                              # add what the commands below call
-    python -m pytest -p tools.kernel_signatures -n 0 tests/search/orders    # add what these tests call
+    # add what the commands below call
+    python tools/kernel_signatures.py
+    # add what these tests call
+    python -m pytest -p tools.kernel_signatures -n 0 tests/search/orders
 
 Kernels run as numba compiles them, once for each list of argument types that they meet; those lists
 are what the file holds. Lists that differ only in which arrays may be written or are contiguous

@@ -1,10 +1,13 @@
 """Move modules into the packages that tools/rooms.csv names, and rewrite all that names their paths
 (decision 27).
 
-    python tools/rooms.py check               # the table is complete, and no two packages import each other in a circle
-    python tools/rooms.py graph cost          # who imports whom among the modules of a folder
-    python tools/rooms.py move                # all moves, on a clean tree; --only cost for the rows of one folder
-    python tools/rooms.py verify              # every module compiles and is imported, no name is left that has moved
+    python tools/rooms.py check         # the table is complete, and no two packages import each
+                                        # other in a circle
+    python tools/rooms.py graph cost    # who imports whom among the modules of a folder
+    python tools/rooms.py move          # all moves, on a clean tree; --only cost for the rows of
+                                        # one folder
+    python tools/rooms.py verify        # every module compiles and is imported, no name is left
+                                        # that has moved
 
 `tools/rooms.csv` has a row for each module: `old` and `new`, both dotted names below `shardwright`.
 Rewritten are imports, absolute and relative, dotted names and paths in any text of the repository

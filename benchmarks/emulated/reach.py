@@ -50,7 +50,9 @@ def fit_reach(points: Mapping[int, float], *, mbit: float) -> Reach:
 
 
 def measured(ranks: Ranks, kind: str, *, devices: int, sizes: tuple[int, ...]) -> dict[int, float]:
-    """Median seconds by bytes, of the slowest rank; of a message one way, half of there and back."""
+    """Median seconds by bytes, of the slowest rank;
+    of a message one way, half of there and back.
+    """
     command: dict[str, Any] = {
         "do": "measure",
         "kind": kind,

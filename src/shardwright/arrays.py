@@ -45,7 +45,9 @@ def rises(values: npt.NDArray[_N]) -> bool:
 
 
 def split_by(values: IntArray, numbers: IntArray) -> list[IntArray]:
-    """Values with equal numbers together, in their order; parts in the order of their first values."""
+    """Values with equal numbers together, in their order;
+    parts in the order of their first values.
+    """
     _, first, place = np.unique(numbers, return_index=True, return_inverse=True)
     place = np.argsort(np.argsort(first))[place.reshape(-1)]
     order = np.argsort(place, kind="stable")

@@ -83,7 +83,9 @@ def build(path: Path, *, processes: int) -> None:
 
 
 def _balanced(names: list[str], processes: int) -> list[list[str]]:
-    """The kernels of each process: modules that share functions stay together, the largest first."""
+    """The kernels of each process: modules that share functions stay together,
+    the largest first.
+    """
     groups: dict[str, list[str]] = {}
     for name in names:
         package = ".".join(name.split(":")[0].split(".")[:2])

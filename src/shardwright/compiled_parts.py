@@ -17,7 +17,9 @@ from numba.core.types.misc import unliteral
 
 
 class _Library(JITCodeLibrary):  # type: ignore[misc]  # numba has no types
-    """A function's code, and the libraries of all that it calls, those of parts' parts among them."""
+    """A function's code, and the libraries of all that it calls,
+    those of parts' parts among them.
+    """
 
     def add_linking_library(self, library: Any) -> None:
         own = library._linking_libraries if isinstance(library, _Part) else ()

@@ -83,7 +83,8 @@ def test_the_best_is_that_of_the_search() -> None:
     ],
 )
 def test_everything_at_once_has_every_option_that_helps(more: str) -> None:
-    """It is no slower than any change of one decision, and no option on top makes it 0.1 % faster."""
+    """It is no slower than any change of one decision, and no option on top makes it 0.1 %
+    faster."""
     fast = (
         f"{LLAMA} {SPLIT} {SIZES} --lr 1e-4 --sequence-parallel --use-distributed-optimizer"
         " --overlap-grad-reduce"

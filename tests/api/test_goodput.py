@@ -24,7 +24,8 @@ PINS = tuple(
     )
 )
 FILE = """nodes: [{{accelerator: h100-sxm, count: 64}}]
-reliability: {{failures_per_device_hour: 2.0e-5, storage_gigabytes_per_s: {storage}, restart_s: {restart}}}
+reliability: {{failures_per_device_hour: 2.0e-5,\
+ storage_gigabytes_per_s: {storage}, restart_s: {restart}}}
 """
 
 

@@ -27,8 +27,10 @@ from shardwright.strategy.grid.facts import lone_stages
 from shardwright.units import GIB
 from tests.search.brute import count
 
-MODEL = """{{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048, "intermediate_size": 5632,
-"num_attention_heads": 16, "num_key_value_heads": 8, "num_hidden_layers": {layers}, "vocab_size": 32000,
+MODEL = """{{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,\
+ "intermediate_size": 5632,
+"num_attention_heads": 16, "num_key_value_heads": 8, "num_hidden_layers": {layers},\
+ "vocab_size": 32000,
 "max_position_embeddings": 4096, "rms_norm_eps": 1e-05, "tie_word_embeddings": false}}"""
 NODE = (
     "  - {{accelerator: {accelerator}, count: {count}, devices_per_node: 2, host: {{memory_gib:"

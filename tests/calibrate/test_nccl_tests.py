@@ -28,7 +28,7 @@ NEW = """\
      4194304       1048576     float     sum      -1   100.00   41.94   62.91       0    90.00   46.60   69.91     N/A
 # Out of bounds values : 0 OK
 # Avg bus bandwidth    : 50.9
-"""
+"""  # noqa: E501 - the lines are as nccl-tests prints them
 # An older form: no root, an error column, redop left empty by an all_to_all, launched by mpirun
 # without a list of ranks.
 OLD = """\
@@ -38,7 +38,7 @@ OLD = """\
 [1,0]<stdout>:#        (B)    (elements)                       (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
 [1,0]<stdout>:  268435456       8388608     float            520000    0.52    0.455  0e+00   519562    0.52    0.455  1e+00
 [1,0]<stdout>:  536870912      16777216     float           1040000    0.52    0.455  0e+00  1041299    0.52    0.455  1e+00
-"""
+"""  # noqa: E501 - the lines are as nccl-tests prints them
 IN_PLACE_FIRST = """\
 # all_gather_perf
 # Rank 0 Pid 1 on a device 0

@@ -122,13 +122,16 @@ def used():
         for value in vars(module).values()
         if isinstance(value, numba.core.dispatcher.Dispatcher)
     }
-    doors = [k for k in kernels.values() if k.signatures and not k.targetoptions.get("no_cpython_wrapper")]
+    doors = [k for k in kernels.values()\
+ if k.signatures and not k.targetoptions.get("no_cpython_wrapper")]
     return sorted((k.py_func.__name__, len(k.signatures)) for k in doors), len(kernels)
 
 load_kernels()
 loaded, _ = used()
-for model, device in [("mixtral-8x7b", "h100-sxm"), *(("llama-3.1-8b", name) for name in ("h100-sxm", "v100-sxm-32gb", "tpu-v5p"))]:
-    assert run(["plan", model, f"{device}:16", "--seq-len", "4096", "--global-batch", "64", "--quiet"]) == 0
+for model, device in [("mixtral-8x7b", "h100-sxm"),\
+ *(("llama-3.1-8b", name) for name in ("h100-sxm", "v100-sxm-32gb", "tpu-v5p"))]:
+    assert run(["plan", model, f"{device}:16", "--seq-len", "4096",\
+ "--global-batch", "64", "--quiet"]) == 0
 after, count = used()
 print([loaded, after, count])
 """
@@ -165,7 +168,8 @@ from shardwright.compiled import load
 
 class Compiled(numba.core.event.Listener):
     def on_start(self, event):
-        started[event.data["dispatcher"].py_func.__module__.split(".")[0], event.data["dispatcher"].py_func.__name__] += 1
+        started[event.data["dispatcher"].py_func.__module__.split(".")[0],\
+ event.data["dispatcher"].py_func.__name__] += 1
 
     def on_end(self, event):
         pass
@@ -201,7 +205,8 @@ def tripled(number):
 
 calls = []
 compiled.cores = lambda: int(os.environ["CORES"])
-compiled._call_elsewhere = lambda *named: calls.append(named) or type("Done", (), {"wait": lambda self: calls.append("waited")})()
+compiled._call_elsewhere = lambda *named: calls.append(named)\
+ or type("Done", (), {"wait": lambda self: calls.append("waited")})()
 for number in (1, 1.0, 1.0):
     with compiled.helped("module", "function"):
         assert tripled(number) == 3

@@ -1,4 +1,5 @@
-"""`shardwright run`: a plan file trained, what stops it, and what is refused before the first step."""
+"""`shardwright run`: a plan file trained, what stops it, and what is refused before the first
+step."""
 
 from __future__ import annotations
 

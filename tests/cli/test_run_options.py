@@ -325,7 +325,8 @@ def test_another_job_is_refused_unless_it_is_meant(
 def test_a_curve_is_of_the_steps_that_it_was_made_for(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """More steps keep the rates of the first; another curve is asked for by name, and each is said."""
+    """More steps keep the rates of the first; another curve is asked for by name, and each is
+    said."""
     lines = tmp_path / "steps.jsonl"
     chosen = ["--curve", "linear", "--least", "0.1", "--rate", "0.01"]
     kept = begun(folder, tmp_path / "kept", *chosen, steps=2)

@@ -60,7 +60,8 @@ class Trace:
         )
 
     def chain_latency(self, latencies: tuple[float, ...], start: int) -> float:
-        """Seconds that the piece starting at `start` needs when it moves on by one message a round."""
+        """Seconds that the piece starting at `start` needs when it moves on by one message a
+        round."""
         place, total = start, 0.0
         for messages in self.rounds:
             target = next(t for s, t, _ in messages if s == place)
@@ -140,7 +141,8 @@ def nested_reduce_scatter(members: tuple[int, ...], factors: tuple[int, ...]) ->
 
 
 def recursive_halving(members: tuple[int, ...]) -> Trace:
-    """reduce_scatter with partners at distance 1, 2, 4, ...; half of what is left goes each time."""
+    """reduce_scatter with partners at distance 1, 2, 4, ...; half of what is left goes each
+    time."""
     trace = Trace(members)
     n = trace.size
     holds = [{piece: {rank} for piece in range(n)} for rank in range(n)]

@@ -67,7 +67,8 @@ def busy_links(layout: Layout, edges: list[tuple[int, int]]) -> np.ndarray:
 
 
 def best_mixture(layout: Layout) -> float:
-    """Seconds a byte of the best mixture of all trees: a linear program over every tree there is."""
+    """Seconds a byte of the best mixture of all trees: a linear program over every tree there
+    is."""
     busy = np.array([busy_links(layout, edges) for edges in spanning_trees(layout.size)]).T
     scale = busy.max()
     links, trees = busy.shape

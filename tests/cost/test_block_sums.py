@@ -1,4 +1,5 @@
-"""What is kept of a block's kernels between tables is, bit for bit, what each row costs by itself."""
+"""What is kept of a block's kernels between tables is, bit for bit, what each row costs by
+itself."""
 
 from __future__ import annotations
 

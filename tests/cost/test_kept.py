@@ -62,7 +62,8 @@ def test_what_compute_hides_of_a_transfer_costs_nothing() -> None:
 
 
 def test_what_compute_does_not_hide_of_a_transfer_is_exposed() -> None:
-    """At r bytes/s the forward of a stage of nothing but offloaded layers takes bytes / r in all."""
+    """At r bytes/s the forward of a stage of nothing but offloaded layers takes bytes / r in
+    all."""
     inner = "recompute 0-0: act"
     plain = two_stages(inner).costs.families[0, 1, 0].slices[0]
     slow, fast = (two_stages("host 0-3: act", pcie=rate).costs.step(0, 1, 0) for rate in (1e6, 2e6))

@@ -32,7 +32,7 @@ def table(base: str, loss: str) -> LayerTable:
 @given(
     tokens=st.integers(1, 1 << 22), width=st.integers(1, 1 << 18), hidden=st.integers(1, 1 << 14)
 )
-def test_a_part_of_liger_is_a_power_of_two_of_tokens_whose_logits_take_twice_the_hidden_states_at_most(
+def test_a_part_of_liger_is_a_power_of_two_with_logits_of_at_most_twice_the_hidden_states(
     tokens: int, width: int, hidden: int
 ) -> None:
     found = int(liger_tokens(np.array([tokens]), width=np.array([width]), hidden=hidden)[0])

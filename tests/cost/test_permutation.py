@@ -32,7 +32,8 @@ LOCAL = Local(
 
 
 def test_what_the_kernels_of_pytorch_move() -> None:
-    """70 elements of 2 bytes are read and written by a gather, and read, read and written by a sum."""
+    """70 elements of 2 bytes are read and written by a gather, and read, read and written by a
+    sum."""
     (moe,) = (b for b in load_model("mixtral-8x7b").blocks if b.name == "moe")
     permute, unpermute = (o for o in moe.operators if o.kind is OperatorKind.PERMUTE)
     for operator, more in ((permute, Phase.I), (unpermute, Phase.F)):

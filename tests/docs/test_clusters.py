@@ -1,4 +1,5 @@
-"""docs/clusters.md: every file in it loads, every expression is one, and its keys are the schema's."""
+"""docs/clusters.md: every file in it loads, every expression is one, and its keys are the
+schema's."""
 
 from __future__ import annotations
 

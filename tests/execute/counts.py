@@ -454,7 +454,8 @@ def lowered_sums(problem: Problem) -> Counter[tuple[int, tuple[int, ...]]]:
 
 
 def traced_sums(records: list[SentElements]) -> Counter[tuple[int, tuple[int, ...]]]:
-    """The same of a trace; a duplicate that is sent a sum counts as a member of its sender's group."""
+    """The same of a trace; a duplicate that is sent a sum counts as a member of its sender's
+    group."""
     total: Counter[tuple[int, tuple[int, ...]]] = Counter()
     groups: dict[tuple[int, object], tuple[int, ...]] = {}
     for record in records:

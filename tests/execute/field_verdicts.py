@@ -30,25 +30,33 @@ from tests.execute.published_sizes import Config
 PAGE = Path(__file__).parents[2] / "docs" / "config-fields.md"
 HEAD = """# Fields of configurations
 
-What every field of a family's configuration class does here, found by trying: a small model of Transformers {version} is made with another
-value of the field, or without it. In training mode its loss and every gradient are compared with ours, on the same random weights (1e-5,
+What every field of a family's configuration class does here, found by trying: a small model of \
+Transformers {version} is made with another
+value of the field, or without it. In training mode its loss and every gradient are compared with \
+ours, on the same random weights (1e-5,
 float64). Fields of a section stand behind its name.
 
 - *Computed*: the loss or a gradient changes, and ours with it.
 - *Without effect*: no value that was tried changes the loss or a gradient.
-- *Left out*: dropout. Loss and gradients are equal without it; training here applies none, and `run` names what it leaves out.
+- *Left out*: dropout. Loss and gradients are equal without it; training here applies none, and \
+`run` names what it leaves out.
 - *Must be written*: without it the configuration is refused.
-- *Refused*: some value is refused, with the reason that is said; other values of the same field may be computed.
+- *Refused*: some value is refused, with the reason that is said; other values of the same field \
+may be computed.
 - *Not taken*: Transformers itself takes no other value that was tried.
 
-Models with experts are tried with the load-balancing loss (`output_router_logits`), and all with another `pad_token_id`.
+Models with experts are tried with the load-balancing loss (`output_router_logits`), and all with \
+another `pad_token_id`.
 
-Fields that a published file has and its class does not declare are tried with values of the type that is written there.
+Fields that a published file has and its class does not declare are tried with values of the type \
+that is written there.
 
-Biases of a router's choice (`e_score_correction_bias`) are weights, no field: Transformers never updates them. `run` does where it is asked
+Biases of a router's choice (`e_score_correction_bias`) are weights, no field: Transformers never \
+updates them. `run` does where it is asked
 ([--router-bias-update](running.md#biases-of-routers)).
 
-`python -m tests.execute.field_verdicts [ARCHITECTURE ..]` writes this page, or these sections of it; tests repeat a sample, and
+`python -m tests.execute.field_verdicts [ARCHITECTURE ..]` writes this page, or these sections of \
+it; tests repeat a sample, and
 `make proof` all.
 """
 _DEEPSEEK: Config = {"aux_loss_alpha": 0.25, "seq_aux": True, "ep_size": 1}

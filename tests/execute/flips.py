@@ -1,4 +1,5 @@
-"""Other values of every field of a small configuration, and what Transformers and we make of each."""
+"""Other values of every field of a small configuration, and what Transformers and we make of
+each."""
 
 from __future__ import annotations
 

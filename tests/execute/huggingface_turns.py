@@ -1,4 +1,5 @@
-"""Rotary positions of Hugging Face families in plain torch, by the fields of their configurations."""
+"""Rotary positions of Hugging Face families in plain torch, by the fields of their
+configurations."""
 
 from __future__ import annotations
 

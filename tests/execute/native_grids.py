@@ -1,4 +1,5 @@
-"""Grids of four ranks, drawn among all that PyTorch's engine runs: what no list of cases thinks of."""
+"""Grids of four ranks, drawn among all that PyTorch's engine runs: what no list of cases thinks
+of."""
 
 from __future__ import annotations
 

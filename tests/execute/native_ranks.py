@@ -83,7 +83,8 @@ def learned_positions() -> Model:
 
 
 def stored_factors() -> Model:
-    """Layers with a factor that nobody trains, norms of values, and in some keys that are values."""
+    """Layers with a factor that nobody trains, norms of values, and in some keys that are
+    values."""
     heads = {
         "num_key_value_heads": 2,
         "head_dim": 16,

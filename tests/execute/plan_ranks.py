@@ -73,7 +73,8 @@ MIDDLE = 20
 def train_all(
     rank: int, plans: Mapping[str, Small], *, backend: str = ""
 ) -> tuple[dict[str, list[StepReport]], dict[str, StepTrace]]:
-    """Steps of every plan that has a device on this rank; and the last one's trace, of all ranks."""
+    """Steps of every plan that has a device on this rank; and the last one's trace, of all
+    ranks."""
     found, traces = {}, {}
     with Network({d: d for d in range(RANKS)}, timeout_s=240, backend=backend) as network:
         for name, small in plans.items():

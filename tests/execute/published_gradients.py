@@ -1,4 +1,5 @@
-"""Loss and gradients of a model of Transformers in training mode, against those of a step of ours."""
+"""Loss and gradients of a model of Transformers in training mode, against those of a step of
+ours."""
 
 from __future__ import annotations
 

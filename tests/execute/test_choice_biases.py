@@ -185,7 +185,8 @@ def test_biases_of_prediction_modules_move() -> None:
 
 
 def test_small_moves_are_not_lost_where_parameters_have_sixteen_bits() -> None:
-    """2 ** -12 beside 1 is nothing in bf16; biases are kept in float32, as Transformers keeps them."""
+    """2 ** -12 beside 1 is nothing in bf16; biases are kept in float32, as Transformers keeps
+    them."""
     model, rate = small(1), 2.0**-12
     known, members = begun(model, unsplit(model, JOB), rate=rate, precision=uniform(torch.bfloat16))
     (before,) = biases(members, known).values()

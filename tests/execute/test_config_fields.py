@@ -81,7 +81,8 @@ def test_what_a_head_reads_is_scaled_as_a_t5_was_trained(
 def test_layers_with_a_window_of_an_olmo3_turn_by_the_base_of_its_class(
     tmp_path: Path, fields: dict[str, Any]
 ) -> None:
-    """What is written for all layers is of those without a window alone, as Transformers reads it."""
+    """What is written for all layers is of those without a window alone, as Transformers reads
+    it."""
     found = verdict({**families()["Olmo3ForCausalLM"], **fields}, tmp_path)
     assert found.ending is Ending.EQUAL, found.said
     assert found.model is not None

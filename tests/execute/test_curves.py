@@ -1,4 +1,5 @@
-"""Gradients of activations are those of torch's autograd, and each of them differs from the others."""
+"""Gradients of activations are those of torch's autograd, and each of them differs from the
+others."""
 
 from __future__ import annotations
 

@@ -153,7 +153,8 @@ def _divided(
 
 
 def test_a_ring_in_halves_is_as_near_as_its_format(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What joins over blocks of keys is summed in 32 bits; keys and their gradients travel in 16."""
+    """What joins over blocks of keys is summed in 32 bits; keys and their gradients travel in
+    16."""
     places, inputs = _divided(SHAPE, RINGS["many"], "ring")
     halves = [[one.bfloat16() for one in own] for own in inputs]
     exact = [[one.double() for one in own] for own in halves]

@@ -1,4 +1,5 @@
-"""Products of rows in groups, by PyTorch's kernel and by a loop, are the same; empty groups, too."""
+"""Products of rows in groups, by PyTorch's kernel and by a loop, are the same; empty groups,
+too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Operators cut over devices equal the operator on one device: outputs and gradients, parts added."""
+"""Operators cut over devices equal the operator on one device: outputs and gradients, parts
+added."""
 
 from __future__ import annotations
 

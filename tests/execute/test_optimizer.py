@@ -203,7 +203,8 @@ def test_devices_hold_as_much_as_lowering_says(name: str) -> None:
 
 
 def test_unequal_duplicates_share_states_with_those_who_sum() -> None:
-    """Two devices work on the same tokens, a third on others: all three hold a third of the states."""
+    """Two devices work on the same tokens, a third on others: all three hold a third of the
+    states."""
     small = PLANS["unequal duplicates"]
     known = small.known()
     members = [member(d, known, source=seeded(small.model, seed=0)) for d in known.devices]

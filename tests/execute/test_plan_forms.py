@@ -81,7 +81,8 @@ def test_memory_of_which_one_part_is_cut_by_heads() -> None:
     ],
 )
 def test_layers_that_share_a_table_of_biases(cut: str, on: str, split: str) -> None:
-    """In one stage or several, by heads and by positions: each has a part of the table's gradient."""
+    """In one stage or several, by heads and by positions: each has a part of the table's
+    gradient."""
     stages = f"  stages encoder_embed+encoder:2+encoder_norm{cut}+head on {on}\n    {split}"
     assert_equal(encoder_decoder(layers=2), stages, devices=4 if split != "all = ." else 3)
 

@@ -196,7 +196,8 @@ def test_three_dims_and_zigzag_to_contiguous_and_back() -> None:
 
 
 def test_sums_do_not_depend_on_who_asks() -> None:
-    """Float sums are in the order of the devices on every member: copies are equal to the last bit."""
+    """Float sums are in the order of the devices on every member: copies are equal to the last
+    bit."""
     source = tuple(Holding(device=d, box=EVERYTHING, part=d) for d in range(5))
     wanted = tuple(Holding(device=d, box=EVERYTHING) for d in range(5))
     noise = torch.randn(5, 6, 6, generator=torch.Generator().manual_seed(3))

@@ -43,7 +43,8 @@ ASKED = (
 
 
 def stand_in(*, devices: int, slices: int) -> None:
-    """Modules of MaxText without what its package imports, and of JAX what the configuration asks."""
+    """Modules of MaxText without what its package imports, and of JAX what the configuration
+    asks."""
     found = find_spec("maxtext")
     assert found is not None
     assert found.submodule_search_locations is not None

@@ -42,7 +42,8 @@ def rows_of(export: Export) -> list[dict[str, str]]:
 def parts_of(
     split: Split | None, base: int, parts: tuple[tuple[Dim, int], ...] = ()
 ) -> dict[int, dict[Dim, list[int]]]:
-    """(dim -> its part of each cut, from the outermost) of every device of a tree of equal parts."""
+    """(dim -> its part of each cut, from the outermost) of every device of a tree of equal
+    parts."""
     if split is None:
         found: dict[Dim, list[int]] = {}
         for dim, number in parts:

@@ -1,4 +1,5 @@
-"""Files that a question names are found from where the plan file lies, whoever reads it from where."""
+"""Files that a question names are found from where the plan file lies, whoever reads it from
+where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The schemas that are printed: what is written has their fields, and they change only on purpose."""
+"""The schemas that are printed: what is written has their fields, and they change only on
+purpose."""
 
 from __future__ import annotations
 

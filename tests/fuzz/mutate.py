@@ -95,7 +95,8 @@ _WORD: Final = re.compile(r"\w+|\W")
 
 
 def mutated(samples: Sequence[str], random: Random) -> str:
-    """One to four changes of one of the samples, drawn by `random`; at most `MAX_CHARACTERS` long."""
+    """One to four changes of one of the samples, drawn by `random`; at most `MAX_CHARACTERS`
+    long."""
     text = random.choice(samples)
     for _ in range(random.choice((1, 1, 1, 2, 2, 3, 4))):
         text = random.choice(_CHANGES)(text, samples, random)[:MAX_CHARACTERS]

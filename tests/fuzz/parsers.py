@@ -291,7 +291,8 @@ CLUSTER_FILES: Final = (
 accelerators:
   h100-capped: {like: h100-sxm, memory_gib: 78, sustained: 1.4, peak_tflops: {bf16: 800}}
 nodes:
-  - {accelerator: h100-capped, count: 16, nic: {bandwidth_gbps: 400, reverse_bandwidth_gbps: 200, latency_us: 12.5}}
+  - {accelerator: h100-capped, count: 16,\
+ nic: {bandwidth_gbps: 400, reverse_bandwidth_gbps: 200, latency_us: 12.5}}
   - {instance: aws-p4d.24xlarge, count: 8}
 fabric:
   - {name: leaf, devices: 64, rails: true}

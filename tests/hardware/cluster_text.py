@@ -62,7 +62,8 @@ def cluster_record(cluster: Cluster) -> dict[str, object]:
 
 
 def _in_unit(value: float, power: int) -> float:
-    """`value` in units of 10^power, so that reading it back gives `value` again where a float can."""
+    """`value` in units of 10^power, so that reading it back gives `value` again where a float
+    can."""
     near = scale_decimal(value, -power)
     candidates = (near, math.nextafter(near, math.inf), math.nextafter(near, 0.0))
     return next((c for c in candidates if scale_decimal(c, power) == value), near)

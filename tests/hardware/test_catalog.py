@@ -149,7 +149,8 @@ def test_a_lower_power_limit_lowers_the_clock_by_the_cube_root_of_what_is_left_f
 
 
 def test_attention_kernels_are_those_that_exist_on_a_device() -> None:
-    """cuDNN is NVIDIA's, from compute capability 8.0 on; FlashAttention-2 is there too and on AMD."""
+    """cuDNN is NVIDIA's, from compute capability 8.0 on; FlashAttention-2 is there too and on
+    AMD."""
     for device in ACCELERATORS:
         names = {rates.generation for rates in device.attention}
         ampere = device.vendor == "NVIDIA" and generation_of(device) >= 8

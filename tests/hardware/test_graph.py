@@ -145,7 +145,8 @@ def test_islands_behind_an_odd_group_begin_where_it_ends() -> None:
 
 
 def test_a_leaf_takes_whole_islands_only() -> None:
-    """Leaves of 16 over islands of 4, 8 and 8: the third island has no room beside the first two."""
+    """Leaves of 16 over islands of 4, 8 and 8: the third island has no room beside the first
+    two."""
     cluster = replace(
         parse_cluster("a100-sxm-80gb:4+h100-sxm:16"),
         fabric=(FabricTier(name="leaf", num_devices=16),),

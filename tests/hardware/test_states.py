@@ -24,8 +24,10 @@ from tests.tiers import in_both, many, random_of
 ZONES = "h100-sxm:16@east+a100-sxm-80gb:16@west,east~west=25gbps/60ms"
 FILE = """scenarios:
   - {name: usual, weight: 3}
-  - {name: busy, weight: 1, network: 0.5, devices: 0.9, nodes: [{node: 1, devices: 0.7, cards: 0.25}]}
-  - {name: far, weight: 1, links: [{between: [east, west], bandwidth: 0.1, later_ms: 20}, {source: a, target: b}]}
+  - {name: busy, weight: 1, network: 0.5, devices: 0.9,\
+ nodes: [{node: 1, devices: 0.7, cards: 0.25}]}
+  - {name: far, weight: 1, links: [{between: [east, west], bandwidth: 0.1, later_ms: 20},\
+ {source: a, target: b}]}
 """
 
 

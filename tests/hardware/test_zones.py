@@ -33,7 +33,8 @@ nodes:
   - {accelerator: v100-sxm-32gb, count: 1, zone: east}
   - {accelerator: l40s, count: 1, zone: far}
 links:
-  - {source: east, target: west, bandwidth_gbps: 25, latency_ms: 60, egress_dollars_per_gigabyte: 0.02}
+  - {source: east, target: west, bandwidth_gbps: 25, latency_ms: 60,\
+ egress_dollars_per_gigabyte: 0.02}
   - {source: west, target: east, bandwidth_gbps: 10, latency_ms: 60}
   - {between: [east, far], bandwidth_gbps: 5, latency_ms: 150, egress_dollars_per_gigabyte: 0.09}
   - {between: [west, far], bandwidth_gbps: 5, latency_ms: 100}

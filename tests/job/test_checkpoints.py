@@ -1,4 +1,5 @@
-"""Published checkpoints: which a word means, and what they are on devices without four-bit units."""
+"""Published checkpoints: which a word means, and what they are on devices without four-bit
+units."""
 
 from __future__ import annotations
 

@@ -91,7 +91,8 @@ def test_files_of_frameworks_that_are_not_read_are_refused_by_name(framework: st
 
 @pytest.mark.parametrize("framework", sorted(OTHERS))
 def test_no_other_reader_takes_a_file_that_is_named_for_it(framework: str) -> None:
-    """Neither is it one of the ten frameworks that share keys with it, where the user says nothing."""
+    """Neither is it one of the ten frameworks that share keys with it, where the user says
+    nothing."""
     mine = OTHERS[framework]
     claims = {
         name: one for name, one in CLAIMANTS.items() if name not in parts_of(framework, CLAIMANTS)

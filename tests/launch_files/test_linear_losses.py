@@ -73,7 +73,8 @@ def tiny():
     return Trainer.Config(
         loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(){}),
         model_spec=spec,
-        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=2 * 4096, max_context_length=4096, steps=10),
+        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=2 * 4096,\
+ max_context_length=4096, steps=10),
         parallelism=ParallelismConfig(tensor_parallel_degree=2),
     )
 """

@@ -1,4 +1,4 @@
-"""Integers that Python reads and refuses to write out again: in one line, whichever file has them."""
+"""Integers that Python reads and refuses to write out again are refused in one line."""
 
 from __future__ import annotations
 

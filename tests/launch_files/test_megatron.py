@@ -21,9 +21,12 @@ from tests.export.plans import BATCH, LENGTH, facts_of, legal, stored
 from tests.export.test_megatron import MODELS, drawn
 from tests.tiers import in_both, numbers
 
-LLAMA = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8
- --swiglu --disable-bias-linear --normalization RMSNorm --untie-embeddings-and-output-weights --position-embedding-type rope
- --rotary-base 500000 --seq-length 8192 --max-position-embeddings 8192 --attention-dropout 0 --hidden-dropout 0 --bf16 """
+LLAMA = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32\
+ --group-query-attention --num-query-groups 8
+ --swiglu --disable-bias-linear --normalization RMSNorm --untie-embeddings-and-output-weights\
+ --position-embedding-type rope
+ --rotary-base 500000 --seq-length 8192 --max-position-embeddings 8192 --attention-dropout 0\
+ --hidden-dropout 0 --bf16 """
 SPLIT = (
     "--tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 2"
     " --use-distributed-optimizer "

@@ -1,4 +1,5 @@
-"""A file that a launch names is read where it is, and named with what is not known where it is not."""
+"""A file that a launch names is read where it is, and named with what is not known where it is
+not."""
 
 from __future__ import annotations
 

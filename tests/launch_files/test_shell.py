@@ -121,7 +121,8 @@ def test_random_assignments_are_as_in_bash() -> None:
             "\\ ",
         ]
         lines = [
-            f"{random.choice(names)}{random.choice(('=', '=', '+='))}{''.join(random.choices(pieces, k=2))}"
+            f"{random.choice(names)}{random.choice(('=', '=', '+='))}"
+            f"{''.join(random.choices(pieces, k=2))}"
             for _ in range(5)
         ]
         lines = ["A=", "B=", "C=", *lines]

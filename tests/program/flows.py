@@ -8,5 +8,6 @@ from shardwright.program.transition.transition import Transition, solve
 
 
 def flows(found: Transition) -> tuple[tuple[PlacedPiece, tuple[tuple[Flow, ...], ...]], ...]:
-    """What each step does, by component: elements of a component are those of its boxes in order."""
+    """What each step does, by component: elements of a component are those of its boxes in
+    order."""
     return tuple((one, tuple(act.flows for act in solve(one.component))) for one in found.placed)

@@ -1,4 +1,5 @@
-"""Rows of actions run by hand, without the package's graphs and kernels, and small plans to order."""
+"""Rows of actions run by hand, without the package's graphs and kernels, and small plans to
+order."""
 
 from __future__ import annotations
 

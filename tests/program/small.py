@@ -1,4 +1,5 @@
-"""Small problems: clusters with any node size and fabric, grids drawn at random, and their costs."""
+"""Small problems: clusters with any node size and fabric, grids drawn at random, and their
+costs."""
 
 from __future__ import annotations
 

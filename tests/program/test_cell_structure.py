@@ -114,7 +114,8 @@ def test_a_ring_joins_the_devices_that_differ_in_positions() -> None:
 
 
 def test_expert_groups() -> None:
-    """ep 4: all four exchange tokens. ep 2 beside f 2 in each half of the batch: strides 2 and 1."""
+    """ep 4: all four exchange tokens. ep 2 beside f 2 in each half of the batch: strides 2 and
+    1."""
     whole = layer_of(
         sparse(),
         "all = s4 via ring",

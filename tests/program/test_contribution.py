@@ -79,7 +79,8 @@ def test_context_parallel_members_join() -> None:
 
 
 def test_experts_over_folded_axes() -> None:
-    """experts b4 e4 f2 on 32 (zoo 5): groups of the four that hold the same eighth, {0, 8, 16, 24}."""
+    """experts b4 e4 f2 on 32 (zoo 5): groups of the four that hold the same eighth,
+    {0, 8, 16, 24}."""
     shares = [share(d, (8, d % 8), work((4, d // 8))) for d in range(32)]
     found = summary(sum_groups(tuple(shares), total=WHOLE))
     assert found == [(ROWS // 8, ((i, i + 8, i + 16, i + 24),)) for i in range(8)]

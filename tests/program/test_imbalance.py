@@ -1,4 +1,5 @@
-"""The device with the busiest experts: its products, its traffic and its memory, and nothing else."""
+"""The device with the busiest experts: its products, its traffic and its memory, and nothing
+else."""
 
 from __future__ import annotations
 

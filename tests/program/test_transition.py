@@ -179,7 +179,8 @@ def test_unequal_parts_share_a_step() -> None:
 
 
 def test_unequal_groups_of_one_step_have_buffers_of_their_own() -> None:
-    """b[2:1]{s2, s2} -> b[2:1]{x2, x2}: two pairs gather at once, one twice as much as the other."""
+    """b[2:1]{s2, s2} -> b[2:1]{x2, x2}: two pairs gather at once, one twice as much as the
+    other."""
     rows = [share(ROWS, (2, 1), d // 2) for d in range(4)]
     source = tuple(Holding(device=d, box=(rows[d], share(COLS, (1, 1), d % 2))) for d in range(4))
     wanted = tuple(Holding(device=d, box=(rows[d], ALL_COLS)) for d in range(4))

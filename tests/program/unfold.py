@@ -181,7 +181,8 @@ def _phase_tasks(
 
 
 def gemm_flops(work: BlockWork, degrees: Degrees) -> int:
-    """Exact FLOPs of a GEMM kernel on one device: 2 m n k (times its groups); 0 for other kernels."""
+    """Exact FLOPs of a GEMM kernel on one device: 2 m n k (times its groups); 0 for other
+    kernels."""
     if work.m is None or work.k is None:
         return 0
     count = (

@@ -46,7 +46,8 @@ def table(name: str, numbers: Numbers) -> ActionTable | None:
 def legal(
     name: str, *, ranks: int, most: int, count: int = 10**9
 ) -> list[tuple[Numbers, ActionTable]]:
-    """All legal tables of up to `ranks` ranks and `most` microbatches; or `count` of them, drawn."""
+    """All legal tables of up to `ranks` ranks and `most` microbatches; or `count` of them,
+    drawn."""
     slices = (1, 3) if "slices" in getattr(schedule(name), "options", ()) else (1,)
     sizes = [
         (p, v, m, s)

@@ -98,7 +98,8 @@ def test_breadth_first(
 def test_slices(
     name: str, ranks: int, microbatches: int, slices: int, forward: int, backward: int
 ) -> None:
-    """Bubble (p - 1)(f + b) of one slice (Li et al. 2021, section 3; Sun et al. 2024, section 3)."""
+    """Bubble (p - 1)(f + b) of one slice (Li et al. 2021, section 3;
+    Sun et al. 2024, section 3)."""
     result = walk(
         name, ranks, 1, microbatches, {"F": forward, "I": backward, "W": 0}, slices=slices
     )
@@ -221,7 +222,8 @@ def test_chimera_by_hand() -> None:
 @given(ranks=ranks_, microbatches=st.integers(1, 9), forward=time_, longer=st.integers(0, 9))
 @MANY
 def test_gems(ranks: int, microbatches: int, forward: int, longer: int) -> None:
-    """N p B + (N + p - 1) F; one microbatch alive (Jain et al. 2020; Li and Hoefler 2021, table 2)."""
+    """N p B + (N + p - 1) F; one microbatch alive (Jain et al. 2020;
+    Li and Hoefler 2021, table 2)."""
     result = walk("gems", ranks, 1, microbatches, {"F": forward, "I": forward + longer, "W": 0})
     both = 2 * microbatches
     assert result.makespan == both * ranks * (forward + longer) + (both + ranks - 1) * forward

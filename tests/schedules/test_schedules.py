@@ -1,4 +1,5 @@
-"""Tables of the named schedules: complete, executable, and as long and as full as the papers say."""
+"""Tables of the named schedules: complete, executable, and as long and as full as the papers
+say."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def makespan(table: ActionTable, *, forward: int, backward: int) -> int:
 
 
 def check_complete(table: ActionTable, *, ranks: int, chunks: int, microbatches: int) -> None:
-    """Each rank has exactly one forward and one backward of each of its chunks on each microbatch."""
+    """Each rank has exactly one forward and one backward of each of its chunks on each
+    microbatch."""
     assert (table.num_ranks, table.num_chunks, table.num_microbatches) == (
         ranks,
         ranks * chunks,

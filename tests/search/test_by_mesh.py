@@ -87,7 +87,8 @@ def test_a_limit_between_meshes_leaves_an_honest_bound(monkeypatch: pytest.Monke
 
 
 def with_slow_islands(problem: Problem) -> Problem:
-    """Devices of a node exchange more slowly than nodes do: the nearest group is not the fastest."""
+    """Devices of a node exchange more slowly than nodes do: the nearest group is not the
+    fastest."""
     groups = []
     for group in problem.cluster.groups:
         link = replace(

@@ -1,4 +1,5 @@
-"""Strategies of meshes are counted without being listed: as many as there are when they are listed."""
+"""Strategies of meshes are counted without being listed: as many as there are when they are
+listed."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ PAGES = Path(__file__).parents[2] / "docs"
 
 @pytest.mark.parametrize("seed", seeds(2, 50, first=1000))
 def test_columns_keep_the_rules_of_grids(seed: int) -> None:
-    """Every raw member of larger random spaces is judged alike by `violations` and by the columns."""
+    """Every raw member of larger random spaces is judged alike by `violations` and by the
+    columns."""
     case = small_case(seed, most=12000)
     counted = count(case.problem, case.space, case.facts)
     parts = every_member(case.problem, case.space, case.facts)

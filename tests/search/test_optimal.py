@@ -164,7 +164,8 @@ def assert_bounds_hold(case: Case, known: dict[Grid, Judged], capacity: int) -> 
 
 
 def assert_certified(answer: Answer, counted: Counted, fits: list[float], *, idle: bool) -> None:
-    """The ranks are the true ones, and the counts of the certificate are those of the brute force."""
+    """The ranks are the true ones, and the counts of the certificate are those of the brute
+    force."""
     ranked = [answer.prediction.step_time_s, *(a.step_time_s for a in answer.alternatives)]
     assert ranked == pytest.approx(fits[:TOP], rel=1e-12)
     proof = answer.certificate

@@ -89,7 +89,8 @@ def test_memory_is_that_of_the_model_and_two_bytes_of_the_teacher_and_both_logit
 
 @pytest.mark.parametrize("strategy", ["tp2 dp4 mbs1", "pp4 dp2 mbs1"])
 def test_nothing_of_the_teacher_runs_again(strategy: str) -> None:
-    """A recompute of all layers costs what it costs without a teacher, but for what lies beside it."""
+    """A recompute of all layers costs what it costs without a teacher, but for what lies beside
+    it."""
     times = {
         (name, again): (
             simulate(replace(ASKED, teacher=name), strategy=f"{strategy} recompute={again}")

@@ -38,7 +38,8 @@ from dynamo.replay import run_trace_replay
 found = []
 for workload in json.load(sys.stdin):
     report = run_trace_replay(workload["trace"], capture_per_request=True, **workload["options"])
-    rows = [(r["input_length"], r["output_length"], r["ttft_ms"], r["e2e_latency_ms"]) for r in report.per_request]
+    rows = [(r["input_length"], r["output_length"], r["ttft_ms"], r["e2e_latency_ms"])\
+ for r in report.per_request]
     found.append({"requests": rows, "seconds": report.summary["duration_ms"] / 1e3})
 json.dump(found, sys.stdout)
 """

@@ -32,7 +32,8 @@ def test_folded_is_unfolded(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_who_is_brought_early_comes_before_the_first_ones_that_come_late(seed: int) -> None:
-    """The first of a closed loop spread over a second: time never goes back, and both loops agree."""
+    """The first of a closed loop spread over a second: time never goes back, and both loops
+    agree."""
     random, count = np.random.default_rng(seed), 20
     job = ServingJob(
         arrivals=ClosedLoop(concurrency=count, requests=150, burst=False),

@@ -99,7 +99,8 @@ def test_whole_prompts_are_the_limit_of_chunks() -> None:
 
 
 def test_ranks_run_in_lockstep() -> None:
-    """Two ranks of a worker take as long as the slower one; alone each is as fast as two workers."""
+    """Two ranks of a worker take as long as the slower one; alone each is as fast as two
+    workers."""
     job = ServingJob(
         arrivals=ClosedLoop(concurrency=2, requests=2), lengths=lengths((500, 500), (50, 50))
     )
@@ -112,7 +113,8 @@ def test_ranks_run_in_lockstep() -> None:
 
 
 def test_stages_hide_one_another() -> None:
-    """With two batches under way throughput is higher than with one whose iterations take as long."""
+    """With two batches under way throughput is higher than with one whose iterations take as
+    long."""
     job = ServingJob(
         arrivals=ClosedLoop(concurrency=32, requests=128), lengths=lengths((100, 100), (50, 50))
     )

@@ -77,7 +77,8 @@ def first_tokens(trace: Trace, fleet: Fleet) -> list[float]:
 
 
 def test_a_prompt_alone_waits_for_the_count_of_iterations_without_all_ranks() -> None:
-    """It counts on, prompts or none, so that a prompt waits for what is left of it: here 19 of 20."""
+    """It counts on, prompts or none, so that a prompt waits for what is left of it: here 19 of
+    20."""
     one = scheduler(Batching.IN_FLIGHT, balance_iterations=20)
     assert first_tokens(late(1), Fleet(scheduler=one, ranks=2)) == pytest.approx([1.21])
     assert first_tokens(
@@ -91,7 +92,8 @@ def test_prompts_of_all_ranks_do_not_wait() -> None:
 
 
 def test_a_rank_without_answers_ends_the_waiting() -> None:
-    """Two of three ranks decode; the third has nothing else to do than the prompt that comes to it."""
+    """Two of three ranks decode; the third has nothing else to do than the prompt that comes to
+    it."""
     one = scheduler(Batching.IN_FLIGHT, balance_iterations=20)
     assert first_tokens(late(1), Fleet(scheduler=one, ranks=3)) == pytest.approx([1.02])
 

@@ -1,4 +1,5 @@
-"""Each tier is a lower bound of the next: B0 <= B1 <= S; and B1 is the longest path of the Program."""
+"""Each tier is a lower bound of the next: B0 <= B1 <= S; and B1 is the longest path of the
+Program."""
 
 from __future__ import annotations
 

@@ -184,8 +184,9 @@ def test_experts_that_a_lane_holds_once_are_summed_once_a_step_and_gathered_behi
         ),
     )
     both = (
-        f"{more}{more.replace('fast samples 48 in 6', 'slow samples 32 in 4').replace('on 0', 'on 8')}order"
-        " 1f1b(fast)\norder 1f1b(slow)\n"
+        f"{more}"
+        f"{more.replace('fast samples 48 in 6', 'slow samples 32 in 4').replace('on 0', 'on 8')}"
+        "order 1f1b(fast)\norder 1f1b(slow)\n"
     )
     own, alone = (
         problem_of(Request(model=model, cluster=cluster, seq_len=4096, global_batch=batch))

@@ -25,7 +25,8 @@ class Sound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken:
-    """The first `old` in the text of the sound plan `plan`, replaced by `new`, breaks `rule` alone."""
+    """The first `old` in the text of the sound plan `plan`, replaced by `new`, breaks `rule`
+    alone."""
 
     rule: str
     plan: str

@@ -13,7 +13,8 @@ Entry = Action | tuple[Action, Action]
 
 
 def classes(lanes: Sequence[Lane]) -> dict[int, frozenset[tuple[int, int]]]:
-    """Lowest device -> (lane, chunk) of every class of devices that take part in the same stages."""
+    """Lowest device -> (lane, chunk) of every class of devices that take part in the same
+    stages."""
     takes: dict[int, set[tuple[int, int]]] = {}
     for i, lane in enumerate(lanes):
         for chunk, stage in enumerate(lane.stages):

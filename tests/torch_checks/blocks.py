@@ -386,7 +386,8 @@ class Scan(nn.Module):
 
 
 class Mamba(nn.Module):
-    """x + mixer(norm x) with a Mamba-2 mixer: ``norm in_proj conv scan gate gate_norm out_proj``."""
+    """x + mixer(norm x) with a Mamba-2 mixer:
+    ``norm in_proj conv scan gate gate_norm out_proj``."""
 
     def __init__(self, config: Config, style: Style) -> None:
         super().__init__()

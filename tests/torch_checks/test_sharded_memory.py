@@ -78,7 +78,10 @@ SOME = ("shard8-tp1-full", "shard4-tp2-sp-selective")
 
 
 def name_of(setting: Setting) -> str:
-    return f"shard{setting.shard}-tp{setting.tp}-{'sp-' if setting.sequence_parallel else ''}{setting.recompute}"
+    return (
+        f"shard{setting.shard}-tp{setting.tp}-"
+        f"{'sp-' if setting.sequence_parallel else ''}{setting.recompute}"
+    )
 
 
 @pytest.mark.parametrize(

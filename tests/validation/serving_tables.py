@@ -16,7 +16,10 @@ from shardwright.validation.serving.measurements import (
 from shardwright.validation.serving.rows import to_serving_case
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "published" / "serving"
-HEADER = "source_id,table_or_row,model_name,gpu,gpu_count,engine,tp,dpa,ep,precision,isl,osl,concurrency,tpot_ms,ttft_ms"
+HEADER = (
+    "source_id,table_or_row,model_name,gpu,gpu_count,engine,tp,dpa,ep,precision,isl,osl,concurrency,"
+    "tpot_ms,ttft_ms"
+)
 LINE = "lab,1,llama-3.3-70b,H200,4,vLLM 0.12.0,4,,,fp8,1024,512,64,17.5,300"
 
 

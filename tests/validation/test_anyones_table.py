@@ -160,7 +160,8 @@ def test_throughput_and_batch_however_they_are_counted() -> None:
 
 
 def test_what_the_runtime_of_a_row_cannot_run_is_told() -> None:
-    """Of a named runtime it is a contradiction; one that nothing names is predicted, and doubted."""
+    """Of a named runtime it is a contradiction; one that nothing names is predicted, and
+    doubted."""
     skip = read(sp="1", runtime="deepspeed")
     assert isinstance(skip, Skip)
     assert (skip.reason, "deepspeed-0.16 has no sequence parallelism (sp)" in skip.detail) == (

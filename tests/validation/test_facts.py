@@ -24,7 +24,10 @@ from shardwright.validation.selector import cells_of
 from tests.tiers import examples
 from tests.validation.published import FOLDER, facts, rows
 
-HEADER = "source_id,table_or_row,model_name,gpu,gpu_count,seq_len,global_batch,micro_batch,precision,tp,pp,measured_iter_time_s"
+HEADER = (
+    "source_id,table_or_row,model_name,gpu,gpu_count,seq_len,global_batch,micro_batch,precision,"
+    "tp,pp,measured_iter_time_s"
+)
 LINE = "mine,run 7,llama-3.1-8b,H100,16,8192,128,1,bf16,2,1,11.5"
 ROW = Measurement(
     line=2,
@@ -58,10 +61,12 @@ def test_rules_fill_replace_and_read_and_the_first_wins() -> None:
     found = _completed("""
         where = { source_id = '^LAB$' }
         rules = [
-          { where = { gpu = ['A100', 'h100'], pp = { at_least = 2 } }, fill = { tp = 2, pp = 8, dropout = true }, because = "its script" },
+          { where = { gpu = ['A100', 'h100'], pp = { at_least = 2 } },\
+ fill = { tp = 2, pp = 8, dropout = true }, because = "its script" },
           { where = { pp = 1 }, fill = { cp = 9 } },
           { fill = { tp = 4, cp = 3 }, replace = { gpu_count = 16 } },
-          { read = { stage_layers = { column = "notes", pattern = 'parts=.([0-9, ]+)', cuts = true, before = 3, after = 3 } } },
+          { read = { stage_layers = { column = "notes", pattern = 'parts=.([0-9, ]+)',\
+ cuts = true, before = 3, after = 3 } } },
           { read = { ulysses = { column = "pp" } } },
         ]
         """)

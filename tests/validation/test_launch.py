@@ -15,16 +15,21 @@ from shardwright.validation.measurements import Measurement
 from shardwright.validation.rows import to_case
 from tests.tiers import examples
 
-DENSE = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention --num-query-groups 8
- --swiglu --normalization RMSNorm --untie-embeddings-and-output-weights --seq-length 8192 --micro-batch-size 1 --global-batch-size 128
+DENSE = """--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32\
+ --group-query-attention --num-query-groups 8
+ --swiglu --normalization RMSNorm --untie-embeddings-and-output-weights --seq-length 8192\
+ --micro-batch-size 1 --global-batch-size 128
  --vocab-size 128256 --bf16 --attention-dropout 0 --hidden-dropout 0.0 --lr 3e-4 --save /ckpt"""
 SPLIT = (
     "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel"
     " --use-distributed-optimizer"
 )
-LATENT = """--num-layers 15 --hidden-size 1024 --ffn-hidden-size 4096 --num-attention-heads 32 --swiglu --seq-length 4096
- --micro-batch-size 1 --global-batch-size 32 --vocab-size 50257 --bf16 --num-experts 32 --moe-router-topk 4 --moe-ffn-hidden-size 1024
- --moe-shared-expert-intermediate-size 1024 --moe-layer-freq ([0]*3+[1]*12) --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512
+LATENT = """--num-layers 15 --hidden-size 1024 --ffn-hidden-size 4096 --num-attention-heads 32\
+ --swiglu --seq-length 4096
+ --micro-batch-size 1 --global-batch-size 32 --vocab-size 50257 --bf16 --num-experts 32\
+ --moe-router-topk 4 --moe-ffn-hidden-size 1024
+ --moe-shared-expert-intermediate-size 1024 --moe-layer-freq ([0]*3+[1]*12)\
+ --multi-latent-attention --q-lora-rank 1536 --kv-lora-rank 512
  --mtp-num-layers 1 --untie-embeddings-and-output-weights"""
 
 

@@ -43,7 +43,10 @@ def test_values_are_read_by_the_header() -> None:
 
 
 def test_columns_in_any_order_unknown_columns_and_empty_lines() -> None:
-    content = b"\xef\xbb\xbfgpu,colour,gpu_count,source_id,model_name,table_or_row\nT4,red,4,lab,m,r\n\nT4,,,lab,m,r2\n"
+    content = (
+        b"\xef\xbb\xbfgpu,colour,gpu_count,source_id,model_name,table_or_row\n"
+        b"T4,red,4,lab,m,r\n\nT4,,,lab,m,r2\n"
+    )
     rows = parse_measurements(content, source="t.csv")
     assert [(r.gpu, r.gpu_count, r.line) for r in rows] == [("T4", 4, 2), ("T4", None, 4)]
 

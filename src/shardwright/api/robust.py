@@ -51,7 +51,9 @@ class RobustAnswer:
 
     def __str__(self) -> str:
         """What was asked, what was found, and whether it is proven best, in a few lines."""
-        return f"{self.simulation}\n{claim(optimal=self.certificate.optimal, lower_bound_s=self.certificate.lower_bound_s)}"
+        proof = self.certificate
+        found = claim(optimal=proof.optimal, lower_bound_s=proof.lower_bound_s)
+        return f"{self.simulation}\n{found}"
 
 
 def plan_robust(
@@ -134,7 +136,9 @@ def _mixed(request: Request, problem: Problem) -> MixedQuestion:
 
 
 def _further(request: Request, problem: Problem) -> MixedQuestion | None:
-    """Plans that give slow nodes less work, or none; None where what is pinned leaves grids alone."""
+    """Plans that give slow nodes less work, or none;
+    None where what is pinned leaves grids alone.
+    """
     try:
         return _mixed(request, problem)
     except UsageError:

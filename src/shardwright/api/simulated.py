@@ -22,7 +22,9 @@ from shardwright.strategy.plan.plan import Plan
 def simulated(
     request: Request, problem: Problem, *, name: str, grid: Grid | None, plan: Plan | None = None
 ) -> Simulation:
-    """The simulation of what was found legal: a grid, or a plan and the grid, if any, that says it."""
+    """The simulation of what was found legal: a grid, or a plan and the grid, if any,
+    that says it.
+    """
     if grid is not None and is_direct(problem, grid):
         prediction = predict(problem, grid)
         fitting = () if prediction.fits else changes_that_fit(problem, grid)

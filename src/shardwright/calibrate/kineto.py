@@ -47,7 +47,8 @@ _CLASSES: Final = (
 )
 _MEMORY: Final = ("gpu_memcpy", "gpu_memset", "memcpy", "memset")
 _ELEMENT_BYTES: Final = {
-    "double": 8, "long": 8, "int64": 8, "float": 4, "float32": 4, "int": 4, "int32": 4, "half": 2, "float16": 2, "bfloat16": 2, "short": 2,
+    "double": 8, "long": 8, "int64": 8, "float": 4, "float32": 4, "int": 4, "int32": 4,
+    "half": 2, "float16": 2, "bfloat16": 2, "short": 2,
     "char": 1, "byte": 1, "bool": 1, "int8": 1, "uint8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
 }  # fmt: skip
 # Names of torch's c10d (record_param_comms), without underscores and the words for one buffer or

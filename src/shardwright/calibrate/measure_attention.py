@@ -1,4 +1,6 @@
-"""Causal attention by the backends of torch's scaled_dot_product_attention, forward and backward."""
+"""Causal attention by the backends of torch's scaled_dot_product_attention,
+forward and backward.
+"""
 
 from __future__ import annotations
 

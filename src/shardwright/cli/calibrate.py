@@ -119,7 +119,9 @@ def calibrate(
     quiet: flags.Quiet = False,
     debug: flags.Debug = False,
 ) -> None:
-    """Measure this machine with torch, or import measurements, into a device profile to plan with."""
+    """Measure this machine with torch, or import measurements,
+    into a device profile to plan with.
+    """
     screen.check_writable(output)
     request = Calibration(
         date=_day(day),

@@ -38,7 +38,9 @@ def stopping() -> Iterator[None]:
 
 
 def note(*, waited: bool) -> None:
-    """Say of a search that had nothing yet when it was to stop that it `waited` for the first plan."""
+    """Say of a search that had nothing yet when it was to stop that it `waited` for
+    the first plan.
+    """
     if waited:
         sys.stderr.write(
             "note: no plan was found before the search was to stop; it went on until the first\n"

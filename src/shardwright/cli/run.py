@@ -368,7 +368,9 @@ def run(
         raise
     except Exception as error:
         text = " ".join(
-            f"rank {os.environ.get('RANK', '0')}: unexpected {type(error).__name__}: {error}".split()
+            (
+                f"rank {os.environ.get('RANK', '0')}: unexpected {type(error).__name__}: {error}"
+            ).split()
         )
         write_error(
             ShardwrightError(

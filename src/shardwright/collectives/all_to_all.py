@@ -10,7 +10,8 @@ leaves the island:
 hierarchical_all_to_all: one exchange a tier among the m_k members of equal place, which passes on
 what belongs beyond:
 
-    alpha = sum over tiers of (m_k - 1) latency_k,   beta = sum over tiers of (m_k - 1)/m_k / bandwidth_k
+    alpha = sum over tiers of (m_k - 1) latency_k
+    beta  = sum over tiers of (m_k - 1)/m_k / bandwidth_k
 
 Fewer and larger messages, more bytes inside the island ((c_0-1)/c_0 V, not (c_0-1)/n V). Left out:
 uneven volumes (the caller scales the volume to the busiest member), overlap of phases, permutation

@@ -4,9 +4,12 @@ being leaves of the other.
 Inside an island the members form a chain, with as many chains as members (one a network card), as
 NCCL builds them. N islands:
 
-    alpha = r * ((c_0 - 1) latency_0 + sum over tiers above of ceil(log2 m_k) latency_k)        r = 2 for all_reduce, 1 for broadcast
-    beta  = max(2 (c_0 - 1)/c_0 / bandwidth_0,  2 / (c_(k-1) bandwidth_k))      all_reduce; the second halved for N = 2
+    alpha = r * ((c_0 - 1) latency_0 + sum over tiers above of ceil(log2 m_k) latency_k)
+    beta  = max(2 (c_0 - 1)/c_0 / bandwidth_0,  2 / (c_(k-1) bandwidth_k))      all_reduce
     beta  = max(1 / bandwidth_0,  1 / (c_(k-1) bandwidth_k))                    broadcast
+
+with r = 2 for all_reduce, 1 for broadcast; the second term of an all_reduce's beta is halved for
+N = 2.
 
 An inner node with two children sends V/2 up and 2 * V/2 down in its own tree and V/2 up in the
 other: 2V in all, whatever the number of islands. A broadcast's root starts all chains of its
@@ -35,7 +38,9 @@ def _sent_in_island(kind: Collective, extent: Extent) -> FloatArray:
 
 
 def sent_by_island(kind: Collective, extent: Extent) -> FloatArray:
-    """Bytes of the busiest island in both trees, a byte of volume; 0 for groups inside one island."""
+    """Bytes of the busiest island in both trees, a byte of volume;
+    0 for groups inside one island.
+    """
     if kind is Collective.ALL_REDUCE:
         return extent.leaves_island * (1.0 + (extent.islands > 2.0))
     return extent.leaves_island

@@ -4,8 +4,10 @@ says.
 The buffer is a line from 0 to 1; at each place of it a tree is cut out, and between places where
 some choice changes the tree is the same:
 
-    units beside each other: mean edges D_u - 1 above one laid end to end; place t of each whole length falls to the unit under it
-    edges of a unit:         laid end to end along the line, over the units (at last members) inside it by their part of them
+    units beside each other: mean edges D_u - 1 above one laid end to end; place t of each whole
+                             length falls to the unit under it
+    edges of a unit:         laid end to end along the line, over the units (at last members)
+                             inside it by their part of them
     inside an island:        a star whose centre moves from member to member
 
 so every unit has its mean number of edges over the line, in each tree that number rounded up or

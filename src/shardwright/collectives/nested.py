@@ -4,7 +4,10 @@ inside, each member on its own network card.
 After the reduce_scatter below tier k a member holds V / c_(k-1); an exchange with its m_k peers on
 tier k moves (m_k - 1)/m_k of that:
 
-    V * (1/c_(k-1)) * (m_k - 1)/m_k = V * (1/c_(k-1) - 1/c_k),   which sums to (n-1)/n V over the tiers
+    V * (1/c_(k-1)) * (m_k - 1)/m_k = V * (1/c_(k-1) - 1/c_k)
+
+which sums to (n-1)/n V over the tiers. Altogether:
+
     alpha = f * sum over tiers of steps(m_k) latency_k
     beta  = f * sum over tiers of (1/c_(k-1) - 1/c_k) / bandwidth_k,   f = 2 for all_reduce, else 1
 

@@ -6,7 +6,9 @@ writes it back once as a multicast: it sends V + V/c_0 and receives as much, aga
 of a ring.
 
     alpha = 14 latency_0 + 2 * sum over tiers above of ceil(log2 m_k) latency_k
-    beta  = max((c_0 + 1)/c_0 / (0.8 bandwidth_0),  2 / (c_(k-1) bandwidth_k))      half of the second over two islands; pipelined
+    beta  = max((c_0 + 1)/c_0 / (0.8 bandwidth_0),  2 / (c_(k-1) bandwidth_k))
+
+Pipelined; over two islands the second term of beta is half of that.
 
 0.8 of what a ring's links reach: 512 MiB over 8 devices has a bus bandwidth of 445 (H100), 461
 (H200), 702 (B200) and 701 GB/s (B300) where the formula without it gives 523, 524, 958 and 960:

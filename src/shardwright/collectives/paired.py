@@ -6,7 +6,8 @@ The buffer is cut into N equal parts, a tree each, one after the other:
     over the outermost units: the spanning tree whose busiest link is the least busy with it; a link
                               from a to b is busy for 1 / (min(members of a, members of b) x
                               bandwidth_ab) seconds a byte, the two directions apart
-    inside a unit:            stars around a centre that moves from member to member, unit in unit down to islands
+    inside a unit:            stars around a centre that moves from member to member, unit in unit
+                              down to islands
 
 So slow pairs carry little or nothing, and fast ones are shared. Kruskal's tree has the least
 busiest edge of all.
@@ -37,7 +38,9 @@ Edge = tuple[int, int]
 
 @lru_cache(maxsize=1024)
 def paired_trees(layout: Layout) -> tuple[Tree, ...]:
-    """The trees of a group with links of each two outermost units, with their shares of the buffer."""
+    """The trees of a group with links of each two outermost units,
+    with their shares of the buffer.
+    """
     largest = max(layout.units[-1])
     parts = largest * -(-FEWEST_PARTS // largest)
     shares: dict[tuple[Edge, ...], float] = {}

@@ -134,7 +134,8 @@ def span_of(
     axes before it. The members below a unit of U devices are the group's points in [0, U), counted
     from the outermost axis inward:
 
-        count(U) = q * (points of the inner axes) + inner count(U - q * stride) if q < degree,   q = min(U // stride, degree)
+        count(U) = q * (points of the inner axes) + inner count(U - q * stride) if q < degree
+        q        = min(U // stride, degree)
 
     This is the group that begins with a unit, and no group has more in any unit. One has at least
     half as many in some unit: what it has in a window of U devices lies in two of them (see

@@ -2,15 +2,17 @@
 
 For a few ranks s of each pipeline (first, second, the fullest inside, one before last, last)::
 
-    T >= gather + head_s + m work_s + max(tail_s + reduce_0, reduce_s) + update,   head and tail over the chunks before s,
-    T >= gather + way_c + p chunk_c + (m - p) work_s + reduce_0 + update,          c the last chunk of s, way over those before it,
+    T >= gather + head_s + m work_s + max(tail_s + reduce_0, reduce_s) + update
+    T >= gather + way_c + p chunk_c + (m - p) work_s + reduce_0 + update
 
-and one microbatch's way through all chunks and back. The second is the way of the first microbatch
-to c, all that the rank does from there to the last one's backward of c, and that one's way back;
-before and after it has p microbatches of each of its other chunks. With 2 chunks a rank, 4 ranks, 8
-microbatches and s = 3: 7 chunks there and back, 8 microbatches of c, 4 of the rank's other chunk.
-Every term is a part of a path through the order that `critical_path` walks, so B0 <= B1. Memory
-counts what must be alive at their fullest.
+and one microbatch's way through all chunks and back. Head and tail are over the chunks before s; c
+is the last chunk of s, and way is over the chunks before c.
+
+The second is the way of the first microbatch to c, all that the rank does from there to the last
+one's backward of c, and that one's way back; before and after it has p microbatches of each of its
+other chunks. With 2 chunks a rank, 4 ranks, 8 microbatches and s = 3: 7 chunks there and back, 8
+microbatches of c, 4 of the rank's other chunk. Every term is a part of a path through the order
+that `critical_path` walks, so B0 <= B1. Memory counts what must be alive at their fullest.
 """
 
 from __future__ import annotations

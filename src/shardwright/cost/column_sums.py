@@ -60,7 +60,9 @@ class ShardedElements(NamedTuple):
     apart: bool = False
 
     def held(self, level: int) -> int:
-        """Elements of the state that ZeRO stage `level` begins to shard: ceil(elements / degree)."""
+        """Elements of the state that ZeRO stage `level` begins to shard:
+        ceil(elements / degree).
+        """
         return -(-self.elements // (self.optimizer, self.gradient, self.parameter)[level - 1])
 
 

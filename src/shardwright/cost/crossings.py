@@ -106,7 +106,9 @@ class _Load:
 def _load(
     messages: Same[Messages], klass: int, class_of: Same[Int32Array], units: tuple[Units, ...]
 ) -> _Load:
-    """What a class sends and what arrives where it sends to, devices counted from the edge's base."""
+    """What a class sends and what arrives where it sends to,
+    devices counted from the edge's base.
+    """
     base, classes = messages.value.base, class_of.value
     source, target, elements = messages.value.sends.T
     mine = classes[source + base] == klass

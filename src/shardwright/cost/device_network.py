@@ -121,7 +121,9 @@ def _between_zones(cluster: Cluster, kinds: tuple[int, ...], tier: Tier) -> Tier
 
 
 def _between_each(cluster: Cluster, kinds: tuple[int, ...]) -> tuple[PairRates, PairRates]:
-    """From each zone to each the slowest of some node groups; 0 for zones that none of them is in."""
+    """From each zone to each the slowest of some node groups;
+    0 for zones that none of them is in.
+    """
     zones, size = (
         [[k for k in kinds if cluster.groups[k].zone == zone] for zone in cluster.zones],
         len(cluster.zones),

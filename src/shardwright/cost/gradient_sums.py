@@ -171,7 +171,9 @@ def is_gathered(party: Party, *, zero: int, on_host: bool = False) -> bool:
 
 
 def is_summed_last(sharing: Sharing, device: int, *, zero: int) -> bool:
-    """Gradients wait for the step's end, though the device's others are reduced in each microbatch."""
+    """Gradients wait for the step's end, though the device's others are reduced in
+    each microbatch.
+    """
     return sharing.stage(device, zero) < 2 <= zero
 
 
@@ -448,7 +450,9 @@ def _fetched(
     groups: SumSpans,
     network: Network,
 ) -> dict[str, FloatArray]:
-    """`fetch_seconds` of a layer's elements; `turn`: 0 before its forward, 1 before its backward."""
+    """`fetch_seconds` of a layer's elements;
+    `turn`: 0 before its forward, 1 before its backward.
+    """
     many = gathered_matrices(
         block.operators, without_gradient(block), experts=key.klass is ParameterClass.EXPERTS
     )[turn]

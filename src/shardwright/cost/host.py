@@ -1,4 +1,6 @@
-"""Seconds that the host needs to launch a block's kernels, and what of them the device waits for."""
+"""Seconds that the host needs to launch a block's kernels,
+and what of them the device waits for.
+"""
 
 from __future__ import annotations
 

@@ -87,7 +87,9 @@ def transfer_bandwidth(problem: Problem, how: How) -> float:
 
 
 def named(operators: Iterable[Operator], names: tuple[str, ...]) -> set[str]:
-    """Names of a block's operators that a keep line means: by name, by class, or as ``class.name``."""
+    """Names of a block's operators that a keep line means:
+    by name, by class, or as ``class.name``.
+    """
     return {
         o.name
         for o in operators

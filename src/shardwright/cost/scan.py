@@ -4,21 +4,18 @@ Its kernels write what they hand on to memory. Per token, of a device's heads (s
 ops/triton/ssd_combined.py at 01b717ae0db0: `_mamba_chunk_scan_combined_fwd` and `_bwd`; 2-byte
 activations):
 
-=============================  ==========================================================  ==========================================
-elements                       forward, bytes                                              backward, bytes
-=============================  ==========================================================  ==========================================
-state of a chunk, / chunk      made in fp32 4, passed on 4 + 2, read 2 = 12                made and passed on again 4 + 8, its gradient
-                                                                                           4, passed
-                                                                                           back 8 +
-                                                                                           4, read
-                                                                                           by three
-                                                                                           6 = 34
-x, out                         x read by two, out written = 6                              x and the gradient read by five each, one
-                                                                                           written = 22
-scores of a chunk, fp32        written, read = 8                                           again, read by two; their gradient written,
-                                                                                           read by two = 24
-B and C                        each read by two = 8                                        each read by five, gradients = 24
-=============================  ==========================================================  ==========================================
+=========================  ================================  ======================================
+elements                   forward, bytes                    backward, bytes
+=========================  ================================  ======================================
+state of a chunk, / chunk  made in fp32 4, passed on 4 + 2,  made and passed on again 4 + 8, its
+                           read 2 = 12                       gradient 4, passed back 8 + 4, read by
+                                                             three 6 = 34
+x, out                     x read by two, out written = 6    x and the gradient read by five each,
+                                                             one written = 22
+scores of a chunk, fp32    written, read = 8                 again, read by two; their gradient
+                                                             written, read by two = 24
+B and C                    each read by two = 8              each read by five, gradients = 24
+=========================  ================================  ======================================
 
 Left out: a Mamba-1 scan keeps its state in registers, so its states are counted though they are not
 moved (a few bytes: one a head).

@@ -50,7 +50,9 @@ def host_gradient_seconds(problem: Problem, sync: SyncTable) -> FloatArray:
     """(blocks, n) seconds that the gradients of one layer and microbatch take to host memory and
     back, all of its states offloaded.
 
-        t = 2 x shard x bytes of a gradient / rate of PCIe       0 where gradients stay on the device (`Runtime.gradients_on_host`)
+        t = 2 x shard x bytes of a gradient / rate of PCIe
+
+    and 0 where gradients stay on the device (`Runtime.gradients_on_host`).
 
     A shard comes back, is added to and leaves again; of m microbatches the first has nothing to
     bring back, and the last leaves in the format that the host updates with, which is twice as wide

@@ -1,7 +1,9 @@
 """What a step costs: the one law of its dollars and joules, which every answer and every search
 reads.
 
-    dollars = seconds x (sum over nodes of which some device works: devices x dollars of a device and hour) / 3600 + egress
+    dollars = seconds
+            x (sum over nodes of which some device works: devices x dollars of a device and hour)
+            / 3600 + egress
     joules  = seconds x (sum over devices that work: power limit)
 
 Clouds rent nodes, so a node with any device that works is paid whole, and one with none is not

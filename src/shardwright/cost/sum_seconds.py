@@ -141,7 +141,9 @@ def fetch_seconds(
     """Seconds to gather one layer's elements, trained or not, as ZeRO-3 does, and the tensors in
     the lists.
 
-        fetch = V / v x T(v)    v = max(V / matrices, gathered)    of V bytes that are gathered in pieces
+        fetch = V / v x T(v)    v = max(V / matrices, gathered)
+
+    of V bytes that are gathered in pieces.
 
     A list has one tensor a member. For each the host calls operators before the collective:
     `copy_seconds` has those. Leaves out that matrices differ in size.

@@ -35,7 +35,8 @@ def staging(
     """Clocks that fetching a tile's operands takes over those of multiplying them, with loads of
     `run` bytes a thread.
 
-        (rows + columns) width / run x instructions / lanes   over   rows columns / (multiplications x 2 / width)
+        (rows + columns) width / run x instructions / lanes
+        over   rows columns / (multiplications x 2 / width)
 
     One instruction moves `run` bytes to shared memory where loads are asynchronous and of 4 bytes
     or more; else a load and a store.
@@ -55,7 +56,8 @@ def unaligned(name: str, sides: tuple[IntArray, IntArray], *, width: float) -> F
     """Multiplying takes so many times as long where rows of the operands are no multiple of 16
     bytes.
 
-        (1 / reach + staging(run)) / (1 + staging(16)),   run = the largest power of two that divides all rows, in bytes
+        (1 / reach + staging(run)) / (1 + staging(16))
+        run = the largest power of two that divides all rows, in bytes
 
     Args:
         name: of the accelerator in the catalog; 1 for one whose multiprocessors are not known.
@@ -103,7 +105,8 @@ def wave_padding(
     """Multiplications that the busiest multiprocessor has time for over its share of those asked
     for: the least over tiles and splits.
 
-        waves x rows x columns x depth x (1 + staging) x count / (m n k groups) + sums,   waves = ceil(tiles x splits / count)
+        waves x rows x columns x depth x (1 + staging) x count / (m n k groups) + sums
+        waves = ceil(tiles x splits / count)
 
     over the same of a product without edges in the best tile. A library picks the tile by the same
     count.

@@ -1,4 +1,6 @@
-"""Seconds of one kernel of a block, and of products that are cut into pieces to meet communication."""
+"""Seconds of one kernel of a block, and of products that are cut into pieces to meet
+communication.
+"""
 
 from __future__ import annotations
 

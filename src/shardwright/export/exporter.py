@@ -124,7 +124,9 @@ class Exporter(Protocol):
         """All that the target cannot say of the plan."""
 
     def files(self, given: Given) -> tuple[ExportFile, ...]:
-        """What the target reads, of a plan of which nothing, or only what may be lost, is lacking."""
+        """What the target reads, of a plan of which nothing, or only what may be lost,
+        is lacking.
+        """
 
 
 def exported(exporter: Exporter, given: Given) -> tuple[ExportFile, ...]:

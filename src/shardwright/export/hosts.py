@@ -1,4 +1,6 @@
-"""Hosts of a cluster's nodes, as a host file lists them: a name a line and, if need be, its slots."""
+"""Hosts of a cluster's nodes, as a host file lists them:
+a name a line and, if need be, its slots.
+"""
 
 from __future__ import annotations
 

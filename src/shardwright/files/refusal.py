@@ -161,7 +161,8 @@ def expectation(root: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
     schema = _resolved(root, schema)
     if some := _branches(root, schema):
         return " or ".join(
-            f"{expectation(root, one)}{' of ' * ('required' in one)}{' and '.join(one.get('required', ()))}"
+            f"{expectation(root, one)}{' of ' * ('required' in one)}"
+            f"{' and '.join(one.get('required', ()))}"
             for one in some
         )
     least: float = schema.get("minimum", 0)

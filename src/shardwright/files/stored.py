@@ -219,7 +219,9 @@ def question_digest(body: dict[str, Any]) -> str:
 
 
 def looked_further(body: dict[str, Any]) -> bool:
-    """Whether a file holds what searches beside its own found: its sensitivity, or what is nearby."""
+    """Whether a file holds what searches beside its own found:
+    its sensitivity, or what is nearby.
+    """
     return body.get("sensitivity") is not None or bool(body.get("nearby"))
 
 

@@ -18,7 +18,9 @@ MAX_FILE_BYTES: Final = 64 * 1024**2
 
 
 def to_text(document: Mapping[str, Any]) -> str:
-    """The one text of a document: sorted keys, floats to `DIGITS` digits, a line break at the end."""
+    """The one text of a document:
+    sorted keys, floats to `DIGITS` digits, a line break at the end.
+    """
     return (
         json.dumps(kept(document), sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
         + "\n"

@@ -32,7 +32,10 @@ def _printed(value: Any) -> str:
         for one in fields(value)
         if one.repr and (one.name not in _AT_DEFAULT or getattr(value, one.name) != one.default)
     ]
-    return f"{type(value).__qualname__}({', '.join(f'{one.name}={getattr(value, one.name)!r}' for one in shown)})"
+    return (
+        f"{type(value).__qualname__}"
+        f"({', '.join(f'{one.name}={getattr(value, one.name)!r}' for one in shown)})"
+    )
 
 
 _AT_DEFAULT: Final = frozenset(["node_tiers", "reliability"])
@@ -189,7 +192,9 @@ class NodeGroup:
 
 
 def by_zone(groups: Iterable[NodeGroup]) -> tuple[NodeGroup, ...]:
-    """The groups with those of a zone side by side, zones in the order in which they first stand."""
+    """The groups with those of a zone side by side,
+    zones in the order in which they first stand.
+    """
     written = tuple(groups)
     zones = tuple(dict.fromkeys(group.zone for group in written))
     return tuple(sorted(written, key=lambda group: zones.index(group.zone)))

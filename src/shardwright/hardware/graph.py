@@ -99,7 +99,9 @@ def levels_inside_nodes(cluster: Cluster) -> int:
 
 @lru_cache(maxsize=256)
 def units_of(cluster: Cluster) -> tuple[Units, ...]:
-    """The units of every level, innermost first; those of a level are whole units of the one below."""
+    """The units of every level, innermost first;
+    those of a level are whole units of the one below.
+    """
     if cluster.is_uniform:
         return regular(tuple(tier.num_devices for tier in cluster.tiers()))
     zones = _zones(cluster)

@@ -63,7 +63,9 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A manifest's containers, the files of its ConfigMaps by name, and the kinds of its objects."""
+    """A manifest's containers, the files of its ConfigMaps by name,
+    and the kinds of its objects.
+    """
 
     containers: tuple[Container, ...]
     files: tuple[tuple[str, str], ...]
@@ -230,7 +232,9 @@ def _listed(value: object) -> Sequence[object]:
 
 
 def _script(words: Sequence[str]) -> str:
-    """A container's command as shell text: what stands behind ``bash -c``, or the words themselves."""
+    """A container's command as shell text: what stands behind ``bash -c``,
+    or the words themselves.
+    """
     if words and words[0] in _SHELLS:
         at = next(
             (n for n, word in enumerate(words[1:4], start=1) if re.fullmatch(r"-[a-z]*c", word)), 0

@@ -339,10 +339,9 @@ def _grid(arguments: Arguments, *, model: Model, devices: int) -> Grid:
     )
     stage = sharding_stage(arguments)
     if stage is None:
+        asked = arguments.get("zero-stage", arguments.get("data-parallel-sharding-strategy"))
         raise DataError(
-            "the stage of ZeRO,"
-            f" {arguments.get('zero-stage', arguments.get('data-parallel-sharding-strategy'))!s:.40},"
-            " is not known here",
+            f"the stage of ZeRO, {asked!s:.40}, is not known here",
             hint="no_shard, optim, optim_grads or optim_grads_params; of Megatron-DeepSpeed 0 to 3",
         )
     if "use-torch-fsdp2" in arguments:

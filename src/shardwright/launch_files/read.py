@@ -1,4 +1,6 @@
-"""Files of a launch -> the launch: which framework they are of, their settings, and what these say."""
+"""Files of a launch -> the launch:
+which framework they are of, their settings, and what these say.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +144,9 @@ def launch_of_files(
 def _function_named(
     files: Sequence[tuple[str, str]], given: Mapping[str, str], framework: str
 ) -> Mapping[str, str]:
-    """The function of a Python file that a command beside it names, such as ``--config llama3_8b``."""
+    """The function of a Python file that a command beside it names,
+    such as ``--config llama3_8b``.
+    """
     if not any(Path(name).suffix.lower() == ".py" for name, _ in files):
         return {}
     scripts = [

@@ -62,5 +62,7 @@ def refuse(arguments: Arguments, table: Mapping[str, Refusal]) -> None:
 
 
 def priced(arguments: Arguments, table: Mapping[str, Refusal]) -> dict[str, str]:
-    """Settings of `table` that have a harmless value -> what they say: nothing that is not priced."""
+    """Settings of `table` that have a harmless value -> what they say:
+    nothing that is not priced.
+    """
     return {name: "as it is priced" for name in arguments if name in table}

@@ -195,7 +195,9 @@ def _if(reader: _Reader, depth: int) -> If:
 
 
 def _through(reader: _Reader, condition: str, word: str, line: int, opened: str) -> str:
-    """A condition up to the word behind it, which is taken: of several commands the last decides."""
+    """A condition up to the word behind it, which is taken:
+    of several commands the last decides.
+    """
     while reader.rest and reader.peek() != word:
         condition = reader.next().text
     if not reader.rest:

@@ -50,7 +50,9 @@ def matches(value: str, pattern: str) -> bool:
 
 
 def _split(words: Sequence[str], at: Sequence[str]) -> tuple[list[list[str]], list[str]]:
-    """Words taken apart at marks outside of ``[[ ... ]]``: the parts, and the marks between them."""
+    """Words taken apart at marks outside of ``[[ ... ]]``: the parts,
+    and the marks between them.
+    """
     parts: list[list[str]] = [[]]
     marks: list[str] = []
     depth = 0

@@ -139,7 +139,9 @@ def _is_command(word: str) -> bool:
 
 
 def _opened(word: str) -> Sequence[str]:
-    """The words of a command in a word, as of ``bash -c``; what a command would print is one word."""
+    """The words of a command in a word, as of ``bash -c``;
+    what a command would print is one word.
+    """
     try:
         return [piece for part in words_of(word) for piece in expanded(part, _NOTHING)]
     except DataError:

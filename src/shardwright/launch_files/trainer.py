@@ -228,7 +228,9 @@ class TrainerReader:
         }
 
     def _unmodelled(self, arguments: Arguments) -> dict[str, str]:
-        """Of the settings those that change what is not counted, and are not off -> what that is."""
+        """Of the settings those that change what is not counted,
+        and are not off -> what that is.
+        """
         table = {**UNMODELLED, **self.words.unmodelled}
         starts = {name[:-1]: why for name, why in table.items() if name.endswith("*")}
         found = {}

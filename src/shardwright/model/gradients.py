@@ -4,7 +4,8 @@ gradient is asked of.
 A tensor has a gradient if an operator before it, or the one that makes it, has a trained parameter.
 An operator then computes
 
-    I (input gradient)  iff one of its inputs has a gradient, or it has adapters, or learns biases of its scores,
+    I (input gradient)  iff one of its inputs has a gradient, or it has adapters, or learns
+                            biases of its scores,
     W (weight gradient) iff a parameter of its own is trained,
 
 keeps what its backward reads iff what it makes has a gradient, and the cotangent of a tensor moves

@@ -188,7 +188,9 @@ def frozen(operator: Operator) -> Operator:
 
 
 def _frozen_in_part(operator: Operator, still: list[bool]) -> Operator:
-    """`operator` without gradients of those of its parameters that are frozen, or are tied to such."""
+    """`operator` without gradients of those of its parameters that are frozen,
+    or are tied to such.
+    """
     pairs = zip(operator.parameters, still, strict=True)
     return (
         replace(operator, parameters=tuple(_base(p) if gone else p for p, gone in pairs))

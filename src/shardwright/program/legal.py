@@ -33,7 +33,9 @@ def facts_of(problem: Problem) -> GridFacts:
 
 
 def grid_violations(problem: Problem, grid: Grid) -> Iterator[Violation]:
-    """Every rule that `grid` breaks for `problem`, the schedule's and the runtime's own included."""
+    """Every rule that `grid` breaks for `problem`,
+    the schedule's and the runtime's own included.
+    """
     of_grid = violations(grid, facts=facts_of(problem), general=True)
     yield from of_grid
     if not of_grid and grid.schedule not in SCHEDULES:

@@ -31,7 +31,9 @@ class Links:
         self._together: list[IntArray] = []
 
     def tasks(self, count: int, **columns: IntArray | int) -> IntArray:
-        """Append tasks; their numbers. A column that is not given has the value that says nothing."""
+        """Append tasks; their numbers.
+        A column that is not given has the value that says nothing.
+        """
         self._parts.append((count, columns))
         self._count += count
         return np.arange(self._count - count, self._count, dtype=np.int64)

@@ -110,8 +110,9 @@ def host_table(hosts: tuple[HostMemory, ...]) -> PlainTable:
 
 def _host_row(host: HostMemory, *, names: tuple[str, ...]) -> tuple[str, ...]:
     items = dict(host.items)
+    nodes = "node" if host.nodes == 1 else f"{host.nodes:,} from node"
     return (
-        f"{'node' if host.nodes == 1 else f'{host.nodes:,} from node'} {host.node} {host.kind}".strip(),
+        f"{nodes} {host.node} {host.kind}".strip(),
         str(host.devices),
         *(_gib(items.get(name, 0)) for name in names),
         _gib(host.need),

@@ -5,5 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 PALETTE: Final = (
-    "#a6cee3", "#fdbf6f", "#b2df8a", "#fb9a99", "#cab2d6", "#ffff99", "#8dd3c7", "#e5c494", "#bebada", "#fccde5", "#d9d9d9", "#ccebc5",
+    "#a6cee3", "#fdbf6f", "#b2df8a", "#fb9a99", "#cab2d6", "#ffff99",
+    "#8dd3c7", "#e5c494", "#bebada", "#fccde5", "#d9d9d9", "#ccebc5",
 )  # fmt: skip

@@ -1,4 +1,6 @@
-"""The blocks of a model cut where any stage of a plan, or any tree inside a stage, begins or ends."""
+"""The blocks of a model cut where any stage of a plan, or any tree inside a stage,
+begins or ends.
+"""
 
 from __future__ import annotations
 

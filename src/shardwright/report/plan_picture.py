@@ -60,7 +60,8 @@ class Row:
     def label(self, *, length: int) -> str:
         """Its devices, cut off behind `length` letters, how many they are, and their kind."""
         devices = self.devices[: length - 1] + "…" if len(self.devices) > length else self.devices
-        return f"{devices}{f' ({self.count:,})' if self.count > 1 else ''}{f' {self.kind}' if self.kind else ''}"
+        count = f" ({self.count:,})" if self.count > 1 else ""
+        return f"{devices}{count}{f' {self.kind}' if self.kind else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

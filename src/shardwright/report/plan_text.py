@@ -239,9 +239,8 @@ def _append_cell(text: Text, words: Sequence[tuple[Cell, str]], *, size: int) ->
 def _trees(trees: Trees, *, lettered: bool, width: int) -> Iterator[Text]:
     """The trees of some stages, side by side as far as they fit."""
     for number, line in enumerate(trees.stages[:MAX_TREES]):
-        yield Text(
-            f"  {trees.letter + '  ' if lettered and not number else '   ' if lettered else ''}{line}"
-        )
+        letter = trees.letter + "  " if lettered and not number else "   " if lettered else ""
+        yield Text(f"  {letter}{line}")
     if len(trees.stages) > MAX_TREES:
         yield Text(f"  .. {len(trees.stages) - MAX_TREES} more lanes")
     shelf: list[list[str]] = []

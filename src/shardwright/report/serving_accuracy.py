@@ -23,7 +23,9 @@ from shardwright.validation.serving.judge import (
 
 
 def render_serving(validation: ServingValidation) -> RenderableType:
-    """Errors by engine and device, then of what the sources leave open, and why rows were skipped."""
+    """Errors by engine and device, then of what the sources leave open,
+    and why rows were skipped.
+    """
     header = (
         "engine, device",
         *(

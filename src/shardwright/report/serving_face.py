@@ -51,7 +51,9 @@ def serving_document(answer: ServingAnswer) -> dict[str, Any]:
 
 
 def estimate_document(found: MeanField) -> dict[str, float]:
-    """What ``serve-simulate --estimate --json`` prints: seconds, and requests and tokens a second."""
+    """What ``serve-simulate --estimate --json`` prints:
+    seconds, and requests and tokens a second.
+    """
     return {field.name: float(getattr(found, field.name)[0]) for field in fields(found)}
 
 

@@ -43,7 +43,10 @@ _HOST: Final = f"{_BLOB}/0cca5393114258967cbfe25e24356e43e81cc9e4/docs/code-docs
 _STAGE_3: Final = (
     f"{_BLOB}/007cca6a2ffe3ed9d393459f4a3081bd54341ba6/deepspeed/runtime/zero/stage3.py"
 )
-_CHECKPOINTS: Final = f"{_BLOB}/02f59ea37362c316f71a4a5a919d9d79528d4b61/deepspeed/runtime/activation_checkpointing/checkpointing.py"
+_CHECKPOINTS: Final = (
+    f"{_BLOB}/02f59ea37362c316f71a4a5a919d9d79528d4b61"
+    "/deepspeed/runtime/activation_checkpointing/checkpointing.py"
+)
 
 _OFFLOADED_OPTIMIZER: Final = (
     read(

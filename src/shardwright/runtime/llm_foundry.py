@@ -19,7 +19,10 @@ from shardwright.runtime.runtime import (
 )
 
 _FOUNDRY: Final = "https://github.com/mosaicml/llm-foundry/blob"
-_BENCHMARK: Final = f"{_FOUNDRY}/12a631913c786ac70e33e42047d2eae6f443ee69/scripts/train/benchmarking/submit_benchmarks.py"
+_BENCHMARK: Final = (
+    f"{_FOUNDRY}/12a631913c786ac70e33e42047d2eae6f443ee69"
+    "/scripts/train/benchmarking/submit_benchmarks.py"
+)
 _MODEL: Final = f"{_FOUNDRY}/8c8dd48f7216/llmfoundry/models/mpt/modeling_mpt.py"
 _API: Final = "https://pytorch.org/docs/2.0/_modules/torch/distributed/fsdp/api.html"
 _COMPOSER: Final = "https://github.com/mosaicml/composer/blob/v0.16.0/composer/trainer"

@@ -15,12 +15,27 @@ from shardwright.runtime.options import offered
 from shardwright.runtime.runtime import Capture, Scaling
 
 _TREE: Final = "https://github.com/NVIDIA-NeMo/Megatron-Bridge/blob"
-_SCOPED: Final = f"{_TREE}/f29a269f8728ff9075f88a226f92e554196a7e41/scripts/performance/configs/qwen/qwen3_workload_base_configs.py"
-_EAGER: Final = f"{_TREE}/04eb4f8d6045526331113ba3f0d39b7a4d22bb85/src/megatron/bridge/perf_recipes/qwen/h100/qwen3_moe.py"
-_WHOLE: Final = f"{_TREE}/134e903ad65fab69a763367796e291837c82a17e/src/megatron/bridge/perf_recipes/qwen/common.py"
-_HYBRID: Final = f"{_TREE}/06e8da4ede242ba8e8e60325b69baa1dec59aa30/scripts/performance/configs/nemotronh/nemotron_3_workload_base_configs.py"
+_SCOPED: Final = (
+    f"{_TREE}/f29a269f8728ff9075f88a226f92e554196a7e41"
+    "/scripts/performance/configs/qwen/qwen3_workload_base_configs.py"
+)
+_EAGER: Final = (
+    f"{_TREE}/04eb4f8d6045526331113ba3f0d39b7a4d22bb85"
+    "/src/megatron/bridge/perf_recipes/qwen/h100/qwen3_moe.py"
+)
+_WHOLE: Final = (
+    f"{_TREE}/134e903ad65fab69a763367796e291837c82a17e"
+    "/src/megatron/bridge/perf_recipes/qwen/common.py"
+)
+_HYBRID: Final = (
+    f"{_TREE}/06e8da4ede242ba8e8e60325b69baa1dec59aa30"
+    "/scripts/performance/configs/nemotronh/nemotron_3_workload_base_configs.py"
+)
 _SUMMARY: Final = f"{_TREE}/067f987df03b/docs/performance-summary.md"
-_PRECISION: Final = f"{_TREE}/05097809102de3cbe888267e7d701868165153d8/src/megatron/bridge/training/mixed_precision.py"
+_PRECISION: Final = (
+    f"{_TREE}/05097809102de3cbe888267e7d701868165153d8"
+    "/src/megatron/bridge/training/mixed_precision.py"
+)
 _DISPATCHER: Final = "https://github.com/NVIDIA/Megatron-LM/blob/core_v0.12.0/megatron/core/transformer/moe/token_dispatcher.py"
 _HOST_NOTE: Final = "counts are copied to the host unless capacity or the whole graph is static"
 

@@ -30,16 +30,28 @@ _WORKSPACE: Final = "https://github.com/NVIDIA/TransformerEngine/blob/v2.4/trans
 _WORKSPACE_NOTE: Final = (
     "get_cublas_workspace_size_bytes: 32 MiB from Hopper on, beside PyTorch's own 32 MiB"
 )
-_ROWS: Final = f"{_SIMUMAX}/1b8ca90bec07db48005ff04c69c002dc0626484f/simu_tools/megatron_scripts/scripts/run_pretrain_deepseekv2.sh"
-_DDP: Final = f"{_LM}/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/distributed_data_parallel_config.py"
+_ROWS: Final = (
+    f"{_SIMUMAX}/1b8ca90bec07db48005ff04c69c002dc0626484f"
+    "/simu_tools/megatron_scripts/scripts/run_pretrain_deepseekv2.sh"
+)
+_DDP: Final = (
+    f"{_LM}/001199898c4badd01eaf0785c212d8ed7ce83042"
+    "/megatron/core/distributed/distributed_data_parallel_config.py"
+)
 _BUCKET_NOTE: Final = "buckets of max(40e6, 1e6 x dp) parameters"
 _ARGUMENTS: Final = f"{_LM}/core_v0.12.0/megatron/training/arguments.py"
-_ROUTER: Final = f"{_LM}/eb0783b6d35607ef1953eaca60b37b886b1a25d0/docs/discussions/deepseek-v3-gb200-optimization/deepseek-v3-gb200-optimization.md"
+_ROUTER: Final = (
+    f"{_LM}/eb0783b6d35607ef1953eaca60b37b886b1a25d0"
+    "/docs/discussions/deepseek-v3-gb200-optimization/deepseek-v3-gb200-optimization.md"
+)
 _ROUTER_NOTE: Final = (
     "2.1.4: the router part has 72 kernels, 31 of them are left where it is fused"
     " (moe_router_fusion, off by default)"
 )
-_BUFFER: Final = f"{_LM}/001199898c4badd01eaf0785c212d8ed7ce83042/megatron/core/distributed/param_and_grad_buffer.py"
+_BUFFER: Final = (
+    f"{_LM}/001199898c4badd01eaf0785c212d8ed7ce83042"
+    "/megatron/core/distributed/param_and_grad_buffer.py"
+)
 _CHECK_NOTE: Final = (
     "check_grads takes the norm of every bucket before its collective, and reset zeroes it; the"
     " check is on by default (from memory)"

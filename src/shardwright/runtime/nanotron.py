@@ -22,7 +22,10 @@ from shardwright.runtime.runtime import (
 from shardwright.units import MIB
 
 _TREE: Final = "https://github.com/huggingface/nanotron/blob"
-_LINEAR: Final = f"{_TREE}/00708b80c88ee7c05c89502e80c3201df916d774/src/nanotron/parallel/tensor_parallel/functional.py"
+_LINEAR: Final = (
+    f"{_TREE}/00708b80c88ee7c05c89502e80c3201df916d774"
+    "/src/nanotron/parallel/tensor_parallel/functional.py"
+)
 _CONFIG: Final = (
     f"{_TREE}/6b2ff6502c1ed4ef12843642572c10a8e7a5d3df/src/nanotron/config/parallelism_config.py"
 )

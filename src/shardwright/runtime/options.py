@@ -489,12 +489,12 @@ def _without_own(runtime: Runtime, lacking: Iterable[Offer]) -> Runtime:
     )
     return replace(
         runtime,
-        **values,
+        **values,  # type: ignore[arg-type]
         own=tuple(own.items()),
         facts=tuple(facts.values()),
         options=options,
         name=name,
-    )  # type: ignore[arg-type]
+    )
 
 
 def ordered(options: Iterable[tuple[str, Value]]) -> tuple[tuple[str, Value], ...]:
@@ -543,8 +543,13 @@ def chosen(runtime: Runtime, given: Iterable[tuple[str, str]]) -> Runtime:
     _require_together(runtime, {**dict(runtime.own), **merged})
     name = " ".join([base, *(f"{option}={value}" for option, value in options)])
     return replace(
-        runtime, **values, name=name, facts=tuple(facts.values()), options=options, base=base
-    )  # type: ignore[arg-type]
+        runtime,
+        **values,  # type: ignore[arg-type]
+        name=name,
+        facts=tuple(facts.values()),
+        options=options,
+        base=base,
+    )
 
 
 def _require_together(runtime: Runtime, present: Mapping[str, str]) -> None:

@@ -1,4 +1,6 @@
-"""The answer of a search: the best strategy, what it is worth, why it is best, and what comes next."""
+"""The answer of a search: the best strategy, what it is worth, why it is best,
+and what comes next.
+"""
 
 from __future__ import annotations
 

@@ -106,7 +106,9 @@ def claim(*, optimal: bool, lower_bound_s: float) -> str:
 
 
 def assert_sound(*, best_s: float, lower_bound_s: float, universal_gap: float) -> None:
-    """No bound lies above the answer: a claim of ours, which every search makes of what it found."""
+    """No bound lies above the answer: a claim of ours,
+    which every search makes of what it found.
+    """
     assert 0 <= lower_bound_s <= best_s < float("inf"), (
         f"{lower_bound_s} s is called a bound of {best_s} s"
     )

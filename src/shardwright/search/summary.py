@@ -96,7 +96,8 @@ def request_lines(request: Request) -> list[Line]:
         f"{request.model} on {request.cluster}{devices}: "
         f"{request.global_batch:,} sequences of {request.seq_len:,} tokens a step,"
         f" {request.precision}"
-        f"{f', trained: {request.train}' if request.train else ''}{f', teacher: {request.teacher}' if request.teacher else ''}"
+        f"{f', trained: {request.train}' if request.train else ''}"
+        f"{f', teacher: {request.teacher}' if request.teacher else ''}"
     )
     goal = [request.objective] if request.objective != "time" else []
     goal += [f"at most {format_dollars(request.budget)} an hour"] if request.budget else []

@@ -14,7 +14,9 @@ from shardwright.serving.requests import Served
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolAnswer:
-    """Of one pool: the memory of its devices, and the share of the cache that was in use at most."""
+    """Of one pool: the memory of its devices,
+    and the share of the cache that was in use at most.
+    """
 
     pool: Pool
     memory: WorkerMemory

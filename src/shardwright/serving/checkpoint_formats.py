@@ -1,4 +1,6 @@
-"""Number formats in which a model is served where the request names none: those of its checkpoint."""
+"""Number formats in which a model is served where the request names none:
+those of its checkpoint.
+"""
 
 from __future__ import annotations
 

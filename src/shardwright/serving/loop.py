@@ -410,7 +410,9 @@ def expect(run: Run, at: float) -> None:
 
 @inner
 def begin_iteration(state: State, steady: Steady, columns: Columns, run: Run, worker: int) -> None:
-    """A worker begins what is planned, or what it plans now; one that plans ahead plans the next."""
+    """A worker begins what is planned, or what it plans now;
+    one that plans ahead plans the next.
+    """
     now, workers = run.clock[NOW], run.workers
     run.begun[worker], workers[worker, LOOKED] = now, 0
     slot = workers[worker, PLANNED]

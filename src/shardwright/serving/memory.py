@@ -1,4 +1,6 @@
-"""What a worker's devices keep: weights, what an iteration needs, and what is left for the cache."""
+"""What a worker's devices keep: weights, what an iteration needs,
+and what is left for the cache.
+"""
 
 from __future__ import annotations
 
@@ -69,10 +71,11 @@ def worker_memory(problem: ServingProblem, worker: Worker) -> WorkerMemory:
     of `on_worker`.
 
         cache = capacity x fraction - weights - activations - others        MemoryRule.TOTAL
-        cache = (capacity - others) x fraction - weights                    STATIC: the rest is left to activations and graphs
+        cache = (capacity - others) x fraction - weights                    STATIC
         cache = (capacity - weights - activations - others) x fraction      FREE
 
-    States of sequences are taken from the cache for as many as may run at once.
+    With STATIC the rest is left to activations and graphs. States of sequences are taken from the
+    cache for as many as may run at once.
 
     Raises:
         InfeasibleError: nothing is left, or one block does not fit.

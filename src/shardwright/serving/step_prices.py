@@ -1,4 +1,6 @@
-"""The step table of a worker: every block lowered once, priced for all numbers of tokens at once."""
+"""The step table of a worker: every block lowered once,
+priced for all numbers of tokens at once.
+"""
 
 from __future__ import annotations
 

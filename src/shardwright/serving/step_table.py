@@ -15,8 +15,10 @@ class StepTable:
     part i has q_i tokens behind p_i that are cached already. Its tokens are T = (guesses + 1) D +
     sum q_i; S requests of it get a token (all that decode, and those whose prompt ends).
 
-        device = base(T) + head(S) + start(D) + slope(D) K + sum over windows w of window_slope_w(D) K_w + sum_i (A(p_i + q_i) - A(p_i))
-        seconds = max(device, host + handing(T)) + answer    where the host is asynchronous, else device + host + answer
+        device = base(T) + head(S) + start(D) + slope(D) K
+            + sum over windows w of window_slope_w(D) K_w + sum_i (A(p_i + q_i) - A(p_i))
+        seconds = max(device, host + handing(T)) + answer    where the host is asynchronous,
+            else device + host + answer
 
     K is the sum of all contexts of the D requests (cached tokens that their new token sees), K_w
     that of min(context, w). All are linear between the points of their columns, and beyond the last

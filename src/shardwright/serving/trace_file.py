@@ -3,9 +3,12 @@ it.
 
 Three forms, told apart by the first line::
 
-    TIMESTAMP,ContextTokens,GeneratedTokens           Azure LLM inference 2023: time of day, tokens of prompt and answer
-    {"timestamp": ms, "input_length": ..., ...}       Mooncake: JSON lines, with "hash_ids" of the prompt's blocks of 512 tokens
-    arrival_s,input_tokens,output_tokens              this project's own: seconds from any start
+    TIMESTAMP,ContextTokens,GeneratedTokens
+        Azure LLM inference 2023: time of day, tokens of prompt and answer
+    {"timestamp": ms, "input_length": ..., ...}
+        Mooncake: JSON lines, with "hash_ids" of the prompt's blocks of 512 tokens
+    arrival_s,input_tokens,output_tokens
+        this project's own: seconds from any start
 
 Requests have to stand in the order of their arrival. Those without an answer (0 tokens) are given
 one of a token, as an engine does.

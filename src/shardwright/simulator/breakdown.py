@@ -125,7 +125,9 @@ def _priced(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float
     def action(
         lane: int, chunk: int, kind: int, part: int, early: bool
     ) -> tuple[float, float, float, float]:
-        """(seconds, of them tokens on their way, products and attention, and waiting for others)."""
+        """(seconds, of them tokens on their way, products and attention,
+        and waiting for others).
+        """
         place = lane, chunk, family_of[lane, chunk]
         seconds = costs.seconds(*place, part, TaskKind(kind), early=early)
         step = costs.step(*place, part)

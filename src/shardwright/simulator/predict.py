@@ -179,7 +179,9 @@ def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Sourc
 
 
 def _checkpoint(problem: Problem) -> tuple[Source, ...]:
-    """That a model whose checkpoint is quantised is trained with weights in the job's own format."""
+    """That a model whose checkpoint is quantised is trained with weights in the
+    job's own format.
+    """
     stored = problem.model.stored
     if stored is None:
         return ()
@@ -208,7 +210,9 @@ _ACROSS_VENDORS: Final = Origin(
 
 
 def _shared_library(vendors: tuple[str, ...]) -> tuple[Source, ...]:
-    """What groups over devices of several vendors need, of which no vendor's own library spans two."""
+    """What groups over devices of several vendors need,
+    of which no vendor's own library spans two.
+    """
     if len(vendors) < 2:
         return ()
     quantity = f"one collective library over {' and '.join(vendors)}"

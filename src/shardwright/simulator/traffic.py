@@ -340,7 +340,9 @@ def _of_gradients(
 def _to_owners(
     sums: _Sums, held: HeldParameters, sharing: Sharing, *, wire: float, stored: float
 ) -> None:
-    """Pieces of gradients to the owners of optimizer states, and new values from them, once a step."""
+    """Pieces of gradients to the owners of optimizer states, and new values from them,
+    once a step.
+    """
     elements, volumes = held.elements * held.layers, owner_volumes(held.group, sharing)
     sums.collective(
         SHARDING, Collective.ALL_TO_ALL, held.group, volume=elements * wire * volumes["to_owners"]

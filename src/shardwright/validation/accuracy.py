@@ -51,7 +51,9 @@ def validate(
 
 
 def facts_of(*paths: Path | str, folder: Path | str | None = None) -> Facts:
-    """The facts in `folder`, else those beside the tables. Raises DataError as `facts.read_facts`."""
+    """The facts in `folder`, else those beside the tables.
+    Raises DataError as `facts.read_facts`.
+    """
     return facts_beside(map(Path, paths)) if folder is None else read_facts(Path(folder))
 
 

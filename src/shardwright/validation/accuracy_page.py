@@ -40,7 +40,7 @@ each source predicted with constants fitted without it; *source*, each laborator
 its rows, its framework described from documents alone: what a stranger should expect; *other base*, the same under the nearest base of
 another framework, for whom nobody has described theirs; *accelerator*, each accelerator predicted with constants fitted on the others. A
 constant that the remaining rows do not inform is then its prior.
-"""
+"""  # noqa: E501 - the text is as the page has it
 
 
 def accuracy_page(study: Study, *, facts: Facts, far: float = FAR, picture: str = "") -> str:

@@ -1,6 +1,7 @@
 """Fitted constants from measured step times: a robust least-squares fit of logarithms with priors.
 
-    minimise  sum_i w_i rho(ln(predicted_i / measured_i) / 0.03) + sum_k (ln(c_k / prior_k) / spread_k)^2
+    minimise  sum_i w_i rho(ln(predicted_i / measured_i) / 0.03)
+              + sum_k (ln(c_k / prior_k) / spread_k)^2
 
 rho(z) = 2 (sqrt(1 + z^2) - 1) grows linearly for rows far off, so that a mechanism that is missing
 bends no constant; 0.03 is the spread between published measurements of one configuration; w_i = 1 /
@@ -80,7 +81,9 @@ def row_weights(cases: Sequence[Case]) -> FloatArray:
 def sensitivity(
     cases: Sequence[Case], *, at: Constants, evaluator: Evaluator, progress: Progress | None = None
 ) -> Sensitivity:
-    """Residuals and slopes at `at`; a constant that leaves a row's time as it is has slope 0 there."""
+    """Residuals and slopes at `at`;
+    a constant that leaves a row's time as it is has slope 0 there.
+    """
     points = [at, *(replace(at, **{d.name: getattr(at, d.name) * (1 + STEP)}) for d in DECLARED)]
     seconds: list[float] = []
     # A case is simulated with all constants in a row: its plan is laid once.

@@ -203,7 +203,9 @@ def _judge(case: Case, outcome: Prediction | str, *, fold: str) -> RowResult:
 
 
 def predicted_memory(prediction: Prediction, *, kind: MemoryKind) -> int | None:
-    """The predicted bytes that are like `kind` of measured memory; None where nothing was measured."""
+    """The predicted bytes that are like `kind` of measured memory;
+    None where nothing was measured.
+    """
     if kind is MemoryKind.NONE:
         return None
     if kind is MemoryKind.RESERVED_WORST:

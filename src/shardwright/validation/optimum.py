@@ -21,7 +21,8 @@ def optimum(
 ) -> dict[str, float]:
     """Name -> value of the constants that minimise
 
-        sum_i w_i rho(z_i / noise) + sum_k (ln(c_k / prior_k) / spread_k)^2,    z_i = residual_i + slope_i . ln(c / at)
+        sum_i w_i rho(z_i / noise) + sum_k (ln(c_k / prior_k) / spread_k)^2,
+        where z_i = residual_i + slope_i . ln(c / at),
 
     with rho(z) = 2 (sqrt(1 + z^2) - 1): by least squares that are weighed anew, then each value
     inside its bounds.

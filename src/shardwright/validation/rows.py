@@ -157,7 +157,9 @@ def _case(published: Measurement, *, completed: Completed, facts: Facts, runtime
 
 
 def _require_runnable(case: Case, *, named: bool, assumptions: list[str]) -> None:
-    """The runtime can run the strategy; one that nothing names is predicted all the same, and told."""
+    """The runtime can run the strategy; one that nothing names is predicted all the same, and
+    told.
+    """
     for broken in runtime_violations(problem_of_case(case), case.grid):
         if named:
             raise _Unusable(SkipReason.UNSUPPORTED_STRATEGY, f"{broken.message} ({broken.hint})")

@@ -67,9 +67,7 @@ def test_units_that_are_not_equal_take_the_slower_path_and_are_listed() -> None:
     assert "assumed devices of a processor: not told apart" in words_of(found)
 
 
-def test_devices_of_a_switch_that_are_not_neighbours_are_told_in_the_order_that_is_planned_for() -> (
-    None
-):
+def test_devices_of_a_switch_that_are_not_neighbours_are_told_in_the_planned_order() -> None:
     found = read(
         topo_matrix(
             8, lambda a, b: "PIX" if a % 4 == b % 4 else "NODE" if a % 2 == b % 2 else "SYS"

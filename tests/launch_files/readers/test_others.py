@@ -27,7 +27,8 @@ VERL = """python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo \\
 """
 NEOX = """{
   "pipe_parallel_size": 2, "model_parallel_size": 2,
-  "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "seq_length": 2048, "no_weight_tying": true, "norm": "rmsnorm",
+  "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "seq_length": 2048,\
+ "no_weight_tying": true, "norm": "rmsnorm",
   "attention_config": [[["flash"], 32]],
   "zero_optimization": {"stage": 1, "overlap_comm": true, "reduce_bucket_size": 500000000},
   "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 8,
@@ -201,8 +202,10 @@ class TestVerl(Conformance):
                             "--config-name=ppo_megatron_trainer.yaml"
                             " actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1"
                             " actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4"
-                            " +actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity=full"
-                            " +actor_rollout_ref.actor.megatron.override_transformer_config.recompute_method=uniform"
+                            " +actor_rollout_ref.actor.megatron.override_transformer_config"
+                            ".recompute_granularity=full"
+                            " +actor_rollout_ref.actor.megatron.override_transformer_config"
+                            ".recompute_method=uniform"
                             " actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2"
                         )
                     ),

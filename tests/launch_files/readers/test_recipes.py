@@ -38,16 +38,20 @@ OWN = """import nemo_run as run
 from nemo import lightning as nl
 
 def trainer(tp: int = 1, pp: int = 1, sp: bool = False):
-    strategy = run.Config(nl.MegatronStrategy, tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, sequence_parallel=sp,
-        virtual_pipeline_model_parallel_size=None, ddp=run.Config(DistributedDataParallelConfig, grad_reduce_in_fp32=True))
+    strategy = run.Config(nl.MegatronStrategy, tensor_model_parallel_size=tp,\
+ pipeline_model_parallel_size=pp, sequence_parallel=sp,
+        virtual_pipeline_model_parallel_size=None,\
+ ddp=run.Config(DistributedDataParallelConfig, grad_reduce_in_fp32=True))
     return run.Config(nl.Trainer, strategy=strategy, plugins=bf16_mixed(), num_nodes=1, devices=8)
 
 def pretrain_recipe(fn=None):
-    return run.Partial(fn, trainer=trainer(tp=4, sp=True), data=run.Config(MockDataModule, seq_length=4096, global_batch_size=32,
+    return run.Partial(fn, trainer=trainer(tp=4, sp=True),\
+ data=run.Config(MockDataModule, seq_length=4096, global_batch_size=32,
         micro_batch_size=2))
 
 def finetune_recipe(fn=None):
-    return run.Partial(fn, trainer=trainer(), data=run.Config(MockDataModule, seq_length=2048, global_batch_size=8, micro_batch_size=1))
+    return run.Partial(fn, trainer=trainer(),\
+ data=run.Config(MockDataModule, seq_length=2048, global_batch_size=8, micro_batch_size=1))
 """
 BRIDGE = """from megatron.bridge.recipes.common import _pretrain_common, _peft_common
 
@@ -77,8 +81,10 @@ TITAN = """from torchtitan.config import CompileConfig, ParallelismConfig, Train
 
 def big() -> Trainer.Config:
     return Trainer.Config(
-        model_spec=model_registry("8B", converters=[Float8LinearConverter.Config(filter_fqns=["output"])]),
-        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=2 * 8192, max_context_length=8192, steps=10),
+        model_spec=model_registry("8B",\
+ converters=[Float8LinearConverter.Config(filter_fqns=["output"])]),
+        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=2 * 8192,\
+ max_context_length=8192, steps=10),
         parallelism=ParallelismConfig(tensor_parallel_degree=2),
         activation_checkpoint=FullAC.Config(),
         compile=CompileConfig(enable=True, components=["model", "loss"]),
@@ -95,7 +101,8 @@ POD = """{indent}- name: pytorch
 {indent}  image: mine
 {indent}  env: [{{name: TP, value: "4"}}]
 {indent}  command: [torchrun, --nproc_per_node=8, pretrain_gpt.py]
-{indent}  args: [--tensor-model-parallel-size, $(TP), --micro-batch-size, "1", --global-batch-size, "64", --seq-length, "4096",
+{indent}  args: [--tensor-model-parallel-size, $(TP), --micro-batch-size, "1",\
+ --global-batch-size, "64", --seq-length, "4096",
 {indent}    --bf16, --use-distributed-optimizer, --attention-dropout, "0", --hidden-dropout, "0"]
 {indent}  resources: {{limits: {{nvidia.com/gpu: 8}}}}
 """

@@ -231,7 +231,8 @@ from shardwright.search.engine.processes import ProcessWorkers, start_method
 from shardwright.search.engine.protocol import results
 
 workers = ProcessWorkers([1], 2)
-sent = results(workers, answered, [[Asked(number=0)], *([Asked(number=n, sleep_s=100.0)] for n in range(4))])
+sent = results(workers, answered,\
+ [[Asked(number=0)], *([Asked(number=n, sleep_s=100.0)] for n in range(4))])
 next(sent)
 import multiprocessing
 print(*(child.pid for child in multiprocessing.active_children()), flush=True)

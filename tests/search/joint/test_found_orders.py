@@ -153,8 +153,8 @@ def test_bounds_hold_for_found_orders(
             ) * jitter
         assert lower <= done.seconds * ROUNDING, pipeline
         seen[
-            f"{pipeline.chunks} chunks a"
-            f" rank{', V' if pipeline.folded else ''}{', unlike splits' if not plan.is_uniform else ''}"
+            f"{pipeline.chunks} chunks a rank{', V' if pipeline.folded else ''}"
+            f"{', unlike splits' if not plan.is_uniform else ''}"
         ] += 1
     for name, count in seen.items():
         record_property(name, count)

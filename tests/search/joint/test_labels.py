@@ -1,4 +1,5 @@
-"""The label program equals brute force over cuts and options, on hundreds of small random arrays."""
+"""The label program equals brute force over cuts and options, on hundreds of small random
+arrays."""
 
 import itertools
 import random

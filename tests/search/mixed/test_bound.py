@@ -1,4 +1,5 @@
-"""The bound of a mixed space against the simulator, and its inequalities against the walk of 1F1B."""
+"""The bound of a mixed space against the simulator, and its inequalities against the walk of
+1F1B."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ SHORT = (
 
 
 def llama(limit: int) -> OrderProblem:
-    """Block times of Llama 3.1 405B at tp8 pp16 on H100, the head on the last stage, microseconds."""
+    """Block times of Llama 3.1 405B at tp8 pp16 on H100, the head on the last stage,
+    microseconds."""
     job = training_job(seq_len=8192, global_batch=MICROBATCHES)
     problem = Problem(
         model=load_model("llama-3.1-405b"),
@@ -77,7 +78,8 @@ def instances(factor: float) -> list[OrderProblem]:
 
 @lru_cache(maxsize=6)
 def gaps(factor: float, count: int | None = None) -> tuple[tuple[float, float], ...]:
-    """(gap to the best bound, gap to the classical bound) of each instance, or of the first ones."""
+    """(gap to the best bound, gap to the classical bound) of each instance, or of the first
+    ones."""
     result = []
     for problem in instances(factor)[:count]:
         found = find_order(problem)

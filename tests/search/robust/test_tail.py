@@ -24,7 +24,8 @@ def split(states: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
 @examples(60)
 @given(states=STATES, level=LEVELS)
 def test_is_the_least_of_its_definition(states: list[tuple[float, float]], level: float) -> None:
-    """min over c, u >= 0 of c + sum share_s u_s / (1 - a) with u_s >= t_s - c, as a linear program."""
+    """min over c, u >= 0 of c + sum share_s u_s / (1 - a) with u_s >= t_s - c, as a linear
+    program."""
     seconds, shares = split(states)
     cost = [1.0, *(share / (1.0 - level) for share in shares)]
     rows = np.hstack([-np.ones((len(seconds), 1)), -np.eye(len(seconds))])

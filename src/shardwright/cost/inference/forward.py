@@ -1,4 +1,6 @@
-"""Seconds of a block's forward over any number of tokens at once, but for what depends on contexts."""
+"""Seconds of a block's forward over any number of tokens at once,
+but for what depends on contexts.
+"""
 
 from __future__ import annotations
 

@@ -44,13 +44,16 @@ def routed_experts_seconds(
     the gate between, sums; shape (n,).
 
         t = form_seconds(FLOPs, bytes) x c(tokens an expert, width / etp, local experts)
-        FLOPs = 6 R hidden width / etp,   R = skew x tokens x topk x local / experts routed copies here
-        bytes = active x 3 hidden width / etp x weights.bytes + 2 (R (3 hidden + 3 width / etp) + tokens x hidden)
+        FLOPs = 6 R hidden width / etp
+        bytes = active x 3 hidden width / etp x weights.bytes
+              + 2 (R (3 hidden + 3 width / etp) + tokens x hidden)
+        R     = skew x tokens x topk x local / experts
 
-    active: see `active_experts`; weights of experts that no token visits are not read. The form's
-    numbers and c are those of the kernel's table of the device, else the products' own rates, half
-    of them in FLOPs, with the start of experts' kernels (`EXPERT_LAUNCHES`). Never falls with the
-    tokens (`rising`). A device without any token takes the start.
+    R: routed copies here. active: see `active_experts`; weights of experts that no token visits are
+    not read. The form's numbers and c are those of the kernel's table of the device, else the
+    products' own rates, half of them in FLOPs, with the start of experts' kernels
+    (`EXPERT_LAUNCHES`). Never falls with the tokens (`rising`). A device without any token takes
+    the start.
 
     Args:
         machine: rates of the format that is multiplied in.

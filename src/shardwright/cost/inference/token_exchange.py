@@ -51,7 +51,8 @@ def exchange_ways(
         ALL_TO_ALL    all_to_all of tokens x topk x hidden, both ways
         LOW_LATENCY   `collectives.engine_exchanges`, tokens x topk x hidden
         NORMAL        hops latency_0 + `communication.dispatch_seconds`, tokens x topk x hidden
-        ONE_SIDED     `collectives.engine_exchanges`, tokens x devices reached x hidden; NORMAL where a group leaves the island
+        ONE_SIDED     `collectives.engine_exchanges`, tokens x devices reached x hidden;
+                      NORMAL where a group leaves the island
 
     devices reached: n (1 - (1 - 1/n)^topk). Where the network has measured curves of the library
     (``network_of(cluster, library="deepep")`` or ``"one-sided"``) for groups of that size in an

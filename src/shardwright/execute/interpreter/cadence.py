@@ -203,7 +203,9 @@ def needed(node: Node, kind: TaskKind) -> tuple[Operator, ...]:
 
 
 def own_gradients(view: FlatBucket, precision: Precision) -> torch.Tensor:
-    """A device's own gradients of a bucket, as they go to others; see `FlatBucket.own_gradients`."""
+    """A device's own gradients of a bucket, as they go to others;
+    see `FlatBucket.own_gradients`.
+    """
     return view.own_gradients(precision.gradient).to(precision.wire)
 
 

@@ -244,7 +244,9 @@ class Walker:
         )
 
     def _lying(self, output: Output, segment: Segment, stage: StageParts, *, part: int) -> Layouts:
-        """Where every extent of an output lies at the border of a segment that makes or reads it."""
+        """Where every extent of an output lies at the border of a segment that makes
+        or reads it.
+        """
         model, slices = self.work.model, self.work.slices[stage.lane]
         length = (
             slices[part] if len(slices) > 1 else self.work.lengths[output_sequence(model, output)]

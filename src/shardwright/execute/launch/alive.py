@@ -16,7 +16,9 @@ ORPHANED = 1
 
 
 def ending() -> tuple[signal.Signals, ...]:
-    """What asks a run to end: Ctrl-C, a scheduler, the end of the terminal (but under ``nohup``)."""
+    """What asks a run to end:
+    Ctrl-C, a scheduler, the end of the terminal (but under ``nohup``).
+    """
     hangup = getattr(signal, "SIGHUP", None)
     ignored = hangup is None or signal.getsignal(hangup) is signal.SIG_IGN
     return (signal.SIGINT, signal.SIGTERM, *(() if ignored else (hangup,)))

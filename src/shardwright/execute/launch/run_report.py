@@ -1,4 +1,6 @@
-"""What a run is asked, and what it found; made by `execute.launch.running`, read without PyTorch."""
+"""What a run is asked, and what it found;
+made by `execute.launch.running`, read without PyTorch.
+"""
 
 from __future__ import annotations
 

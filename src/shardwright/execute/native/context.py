@@ -25,7 +25,9 @@ class Tokens:
     positions: Indices
 
     def of(self, batch: torch.Tensor) -> torch.Tensor:
-        """(samples, positions) of the rank, by microbatch, of all samples and positions of a step."""
+        """(samples, positions) of the rank, by microbatch,
+        of all samples and positions of a step.
+        """
         samples, positions = (
             numbers(taken, like=batch) for taken in (self.samples, self.positions)
         )

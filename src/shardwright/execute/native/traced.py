@@ -141,7 +141,9 @@ class Events:
 
 
 def native_recorder(on: torch.device) -> Recorder:
-    """Of a CPU by its clock; of a GPU by events of its stream, so that kernels overlap as without."""
+    """Of a CPU by its clock; of a GPU by events of its stream,
+    so that kernels overlap as without.
+    """
     if on.type != "cuda":
         return Recorder()
     events = Events(partial(torch.cuda.Event, enable_timing=True), torch.cuda.synchronize)

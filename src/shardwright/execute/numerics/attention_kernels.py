@@ -1,4 +1,6 @@
-"""PyTorch's fused kernels of attention, each with its own backward, by what it computes and where."""
+"""PyTorch's fused kernels of attention, each with its own backward,
+by what it computes and where.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ class Divergence:
     """KL(teacher || student) of every token, not divided: (samples, positions, 1); zero where the
     label is negative.
 
-        sum over words of p (log p - log q),    p = softmax(teacher's logits), q = softmax(the model's own)
+        sum over words of p (log p - log q)
+        p = softmax(teacher's logits), q = softmax(the model's own)
 
     Cut by vocabulary (`groups["vocab"]`), the maxima of both are reduced, then both normal sums and
     the sum of exp(teacher) x (teacher - own): every device of the group has the whole value. A

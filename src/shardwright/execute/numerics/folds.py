@@ -136,7 +136,9 @@ def _tokens(place: OperatorShare, saved: SavedTensors) -> SavedTensors:
 
 
 def _widths(place: OperatorShare) -> tuple[int, ...]:
-    """Local elements of a token that is read, and of those that are written: as weights have them."""
+    """Local elements of a token that is read, and of those that are written:
+    as weights have them.
+    """
     operator = place.operator
     if operator.kind is not OperatorKind.LINEAR:
         return tuple(e.size * neighbours(operator) for e in (operator.reads[0], *operator.writes))

@@ -1,4 +1,6 @@
-"""Keys and values of other positions: gathered from all members of a group, or passed round a ring."""
+"""Keys and values of other positions: gathered from all members of a group,
+or passed round a ring.
+"""
 
 from __future__ import annotations
 

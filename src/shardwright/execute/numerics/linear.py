@@ -113,7 +113,9 @@ def scaled(place: OperatorShare, values: list[torch.Tensor]) -> list[torch.Tenso
 
 
 def names(place: OperatorShare) -> tuple[list[str], list[str]]:
-    """(weights, biases) in the order of the extents written; no biases where the operator has none."""
+    """(weights, biases) in the order of the extents written;
+    no biases where the operator has none.
+    """
     count = len(place.operator.writes)
     listed = [p.name for p in place.operator.parameters]
     biases = [name for name in listed[count:] if name.rpartition("bias")[1]]

@@ -2,7 +2,8 @@
 gradient.
 
     loss = experts x sum over experts e of f_e p_e
-    f_e = tokens of all routers that have e among their topk / rows    p_e = sum of softmax(logits)_e / rows
+    f_e  = tokens of all routers that have e among their topk / rows
+    p_e  = sum of softmax(logits)_e / rows
 
 Rows are tokens times routers: the means are over all layers of a microbatch together, so a router's
 gradient needs what every other router counted. f has no gradient. Source: Fedus, Zoph and Shazeer

@@ -33,7 +33,9 @@ class NormPart:
     groups: int = 1
 
     def summed(self, x: torch.Tensor) -> torch.Tensor:
-        """(.., groups) sums over a block's elements of each group; of groups that are elsewhere 0."""
+        """(.., groups) sums over a block's elements of each group;
+        of groups that are elsewhere 0.
+        """
         if self.groups == 1:
             return x.sum(-1, keepdim=True)
         return x.new_zeros(*x.shape[:-1], self.groups).index_add_(-1, self._group(x), x)

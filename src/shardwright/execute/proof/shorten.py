@@ -81,7 +81,9 @@ def _with_layers(model: Model, job: TrainingJob, plan: Plan, layers: int) -> Que
 
 
 def _counts(lane: Lane, *, any_run: str) -> Counter[str]:
-    """Layers of each run that has several; `any_run` is the one that an item without a name is of."""
+    """Layers of each run that has several;
+    `any_run` is the one that an item without a name is of.
+    """
     found: Counter[str] = Counter()
     for item in (item for stage in lane.stages for item in stage.items):
         found[item.name or any_run] += item.count

@@ -72,7 +72,9 @@ def shrink_for(plan: Plan, *, model: Model) -> Model:
 
 
 def _enough(plan: Plan, dim: Dim, *, model: Model, small: Model) -> bool:
-    """Every operator's cut of `dim` finds in the small model's runs what it finds in the model's."""
+    """Every operator's cut of `dim` finds in the small model's runs what it finds in
+    the model's.
+    """
     for one, other in zip(_cuts(plan, dim, model), _cuts(plan, dim, small), strict=True):
         (parts, runs), (_, fewer) = one, other
         if fewer < runs and fewer < parts:

@@ -11,7 +11,9 @@ from shardwright.model.ir.operator import Mask, OperatorKind
 
 
 def served_model(model: Model) -> Model:
-    """`model` without modules that predict further tokens: runs that its last head does not read."""
+    """`model` without modules that predict further tokens:
+    runs that its last head does not read.
+    """
     needed = model.before(model.runs[-1].name)
     return replace(model, runs=tuple(run for run in model.runs if run.name in needed))
 

@@ -1,4 +1,6 @@
-"""What the unsplit model makes of whole sequences, without a cache: what a server is held against."""
+"""What the unsplit model makes of whole sequences, without a cache:
+what a server is held against.
+"""
 
 from __future__ import annotations
 

@@ -58,7 +58,9 @@ class FlatBucket:
         return (part for stretch in self.stretches for part in stretch.parts)
 
     def own_values(self) -> torch.Tensor:
-        """The values that the parts have, copied; of parts that cover the same box all are equal."""
+        """The values that the parts have, copied;
+        of parts that cover the same box all are equal.
+        """
         flat = self._empty(next(self.parts).held.value.dtype)
         for stretch, values in self._each(flat):
             values.copy_(stretch.parts[0].held.value[stretch.parts[0].rows])

@@ -50,7 +50,9 @@ def gradient_groups(
 
 
 def dims_in_order(model: Model, key: Key) -> tuple[int, ...]:
-    """Positions of a parameter's dims as sum groups have them (sorted by name), in its own order."""
+    """Positions of a parameter's dims as sum groups have them (sorted by name),
+    in its own order.
+    """
     run, _, operator, name = key
     block = model.blocks[model.runs[run].block]
     extents = next(

@@ -129,7 +129,9 @@ def changed(saved: SavedTensors, tensors: Mapping[tuple[int, int], torch.Tensor]
 
 
 def send_away(run: BlockRun, state: LayerState) -> None:
-    """Move what is kept of hosted operators' outputs, and what they save themselves, to the host."""
+    """Move what is kept of hosted operators' outputs, and what they save themselves,
+    to the host.
+    """
     spots: dict[tuple[int, torch.Size], tuple[int, torch.Tensor, list[_Spot]]] = {}
     for operator in (o for o in run.block.operators if o.name in state.ran and run.hosted):
         ran = state.ran[operator.name]

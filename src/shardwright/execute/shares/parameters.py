@@ -155,7 +155,9 @@ class ParameterStore:
     def use(
         self, run: int, layer: int, operator: Operator, parameter: Parameter, box: Box
     ) -> torch.Tensor:
-        """The device's part of a parameter as products take it, dims in the parameter's own order."""
+        """The device's part of a parameter as products take it,
+        dims in the parameter's own order.
+        """
         held, found = self._held(run, layer, operator, parameter, box)
         value = held.value if found.key in self.fine else held.value.to(self.precision.compute)
         return (

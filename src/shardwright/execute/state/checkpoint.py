@@ -52,7 +52,10 @@ def tensor_name(model: Model, key: Key, state: str = VALUE) -> str:
     ``optimizer.first.layers.0...``.
     """
     run, layer, _, name = key
-    return f"{'model' if state == VALUE else f'optimizer.{state}'}.{model.runs[run].name}.{layer}.{name}"
+    return (
+        f"{'model' if state == VALUE else f'optimizer.{state}'}"
+        f".{model.runs[run].name}.{layer}.{name}"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,8 @@ VECTOR = 64
 class AdamW:
     """Adam with decoupled weight decay, and clipping by the global norm.
 
-    m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;  p <- p (1 - rate decay) - rate m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
+    m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;
+    p <- p (1 - rate decay) - rate m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps)
 
     Args:
         rate: learning rate at its peak;

@@ -152,7 +152,9 @@ class Communicators:
         return answered(task, by)
 
     def meet(self, request: Reduce | Exchange, device: int, *, beside: bool = False) -> Answer:
-        """The answer to a request of a group; `beside`: on the communicators of what runs beside."""
+        """The answer to a request of a group;
+        `beside`: on the communicators of what runs beside.
+        """
         if isinstance(request, Reduce):
             return self.reduce(request, beside=beside)
         return self.exchange(request, device, beside=beside)

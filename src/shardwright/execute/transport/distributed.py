@@ -55,7 +55,9 @@ MESSAGE, GOODBYE = 1, 0
 
 @dataclass(frozen=True, slots=True)
 class _Parcel:
-    """What a message brought, as octets. there: what a stream has to wait for; None = it is there."""
+    """What a message brought, as octets.
+    there: what a stream has to wait for; None = it is there.
+    """
 
     dtype: torch.dtype
     octets: torch.Tensor
@@ -261,7 +263,9 @@ class Network:
             )
 
     def abandon(self) -> None:
-        """Stop without waiting for other ranks: connections are closed, so that they learn of it."""
+        """Stop without waiting for other ranks: connections are closed,
+        so that they learn of it.
+        """
         for _, queue in self._sent.values():
             queue.put(None)
         for _, thread in self._threads():

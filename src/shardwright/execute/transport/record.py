@@ -1,4 +1,6 @@
-"""What really moved: a record of every request that a transport answered, counted on its tensors."""
+"""What really moved: a record of every request that a transport answered,
+counted on its tensors.
+"""
 
 from __future__ import annotations
 

@@ -64,7 +64,9 @@ def job_name(given: Given) -> str:
 
 
 def label(text: str) -> str:
-    """Small letters, digits and hyphens of a name, few enough for a DNS label or a label's value."""
+    """Small letters, digits and hyphens of a name,
+    few enough for a DNS label or a label's value.
+    """
     return re.sub(r"[^a-z0-9]+", "-", text[:4096].lower()).strip("-")[:_LABEL].strip("-")
 
 

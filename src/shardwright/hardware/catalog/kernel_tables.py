@@ -270,11 +270,12 @@ def curve_seconds(
     """Seconds for `volume` bytes on a link of that achieved bandwidth and hop latency; never falls
     with volume.
 
-        t = s f(volume B / (s b)),   s = latency / L,  B and L those of the curve's link, b the link's
+        t = s f(volume B / (s b)),   s = latency / L
 
-    the only form in which seconds and bytes rescale; f is the curve itself where the link is the
-    catalog's. f is linear in logarithms between points, flat below the first, and goes on with the
-    bandwidth of the last two points beyond the last.
+    with B and L those of the curve's link and b the link's: the only form in which seconds and
+    bytes rescale; f is the curve itself where the link is the catalog's. f is linear in logarithms
+    between points, flat below the first, and goes on with the bandwidth of the last two points
+    beyond the last.
     """
     result = np.empty(volume.size)
     _along(

@@ -179,7 +179,9 @@ def _node(cluster: PublishedCluster) -> NodeKind:
 def published_cluster(
     cluster: PublishedCluster, *, num_devices: int | None
 ) -> tuple[NodeGroup, tuple[FabricTier, ...]]:
-    """`num_devices` of a published cluster (None = all) and its switch tiers; no more than it has."""
+    """`num_devices` of a published cluster (None = all) and its switch tiers;
+    no more than it has.
+    """
     kind = _node(cluster)
     count = cluster.num_devices if num_devices is None else num_devices
     if count > cluster.num_devices:

@@ -39,7 +39,8 @@ _LIBYAML: Final[Any] = getattr(yaml, "CBaseLoader", None)
 """The parser in C, some ten times as fast; PyYAML is also built without it."""
 _READ_DIFFERENTLY: Final = re.compile(
     r"[^\n\r"
-    r" -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]|[?!%&*]|[|>][-+0-9]*#"
+    r" -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]"
+    r"|[?!%&*]|[|>][-+0-9]*#"
 )
 """In a text that libyaml may accept and PyYAML's own parser refuses, or the two take for other
 events."""

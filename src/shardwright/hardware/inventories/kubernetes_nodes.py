@@ -3,11 +3,12 @@ operators, clouds and Topograph set.
 
 | label | of |
 |---|---|
-| nvidia.com/gpu.product, .count, .memory (MiB), .replicas, .clique | NVIDIA's GPU feature discovery |
+| nvidia.com/gpu.product, .count, .memory (MiB), .replicas, .clique | NVIDIA GPU feature discovery |
 | amd.com/gpu.product-name, beta.amd.com/gpu.product-name | AMD's node labeller |
 | node.kubernetes.io/instance-type, topology.kubernetes.io/zone | kubelet |
 | cloud.google.com/gke-accelerator, karpenter.k8s.aws/instance-gpu-name | GKE, Karpenter on AWS |
-| fabric.topograph.run/tier-N (0 = nearest), accelerator.topograph.run/domain; earlier network.topology.nvidia.com/.. | Topograph |
+| fabric.topograph.run/tier-N (0 = nearest), accelerator.topograph.run/domain | Topograph |
+| network.topology.nvidia.com/.. | earlier Topograph, for the same |
 
 Devices are what kubelet reports (``status.capacity``), over the replicas of devices shared by time;
 where it reports none, the label's.

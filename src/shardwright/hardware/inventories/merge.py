@@ -37,7 +37,9 @@ _OF_A_KIND: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSet:
-    """Nodes of one kind: their facts, guesses where no fact is, and their places among all nodes."""
+    """Nodes of one kind: their facts, guesses where no fact is,
+    and their places among all nodes.
+    """
 
     facts: Mapping[What, Found]
     guesses: tuple[tuple[What, int, str], ...]

@@ -1,11 +1,12 @@
 """What joins devices of a node over PCIe, as islands and tiers of a cluster file: one switch, one
 processor, or the link between two.
 
-| path | what carries it | rate |
-|---|---|---|
-| PIX, PXB | a PCIe switch | 0.62 of a device's slot: L40S, 2 devices, 20 of 32 GB/s (NCCL table of aiconfigurator-core 0.12.0) |
-| PHB, NODE | a processor's root ports | 0.3 of a slot for all devices below a port, as the catalog assumes of PCIe nodes |
-| SYS | the link between processors | measured over the whole node where the catalog has that, else NCCL's own figure by processor |
+- PIX, PXB: carried by a PCIe switch; rate: 0.62 of a device's slot: L40S, 2 devices, 20 of 32 GB/s
+  (NCCL table of aiconfigurator-core 0.12.0).
+- PHB, NODE: carried by a processor's root ports; rate: 0.3 of a slot for all devices below a port,
+  as the catalog assumes of PCIe nodes.
+- SYS: carried by the link between processors; rate: measured over the whole node where the catalog
+  has that, else NCCL's own figure by processor.
 
 Source of NCCL's figures, GB/s one way: NVIDIA/nccl, src/graph/topo.h (BDW_QPI_BW, SKL_QPI_BW,
 SRP_QPI_BW, ERP_QPI_BW, AMD_BW, ARM_BW and P9_BW) and the processors that topo.cc takes them for.

@@ -141,12 +141,15 @@ def schedulable(
 
 
 def named(nodes: Iterable[SeenNode], *, remark: bool = False) -> str:
-    """Names of some nodes by their state: ``gpu3, gpu7 (drain); gpu9 (down and does not answer)``."""
+    """Names of some nodes by their state:
+    ``gpu3, gpu7 (drain); gpu9 (down and does not answer)``.
+    """
     by_state: dict[str, list[str]] = {}
     for node in nodes:
         by_state.setdefault(node.remark if remark else node.away, []).append(node.name)
     return "; ".join(
-        f"{', '.join(names[:MAX_NAMED])}{f' and {len(names) - MAX_NAMED} more' if len(names) > MAX_NAMED else ''}"
+        f"{', '.join(names[:MAX_NAMED])}"
+        f"{f' and {len(names) - MAX_NAMED} more' if len(names) > MAX_NAMED else ''}"
         f" ({state})"
         for state, names in by_state.items()
     )

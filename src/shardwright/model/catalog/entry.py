@@ -40,7 +40,9 @@ def entry(
 def sizes(
     layers: int, hidden: int, heads: int, kv_heads: int, vocab: int, context: int, **more: Any
 ) -> dict[str, Any]:
-    """The sizes of a decoder in Llama's spelling; `more` are further fields as written in the file."""
+    """The sizes of a decoder in Llama's spelling;
+    `more` are further fields as written in the file.
+    """
     return {
         "num_hidden_layers": layers,
         "hidden_size": hidden,

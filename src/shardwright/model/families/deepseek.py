@@ -98,7 +98,9 @@ def shared_experts(
 
 
 def latent_layer(fields: Fields, *, latent: LatentShape, sparse: bool, correction: bool) -> Block:
-    """One layer with latent attention and either a dense feed-forward or experts with shared ones."""
+    """One layer with latent attention and either a dense feed-forward or experts
+    with shared ones.
+    """
     attention = mla_operators(
         hidden=fields.hidden(), shape=latent, bias=fields.flag("attention_bias", default=False)
     )

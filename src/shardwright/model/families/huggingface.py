@@ -185,5 +185,7 @@ def _near_architecture(key: str) -> str:
 
 
 def _model_name(path: Path) -> str:
-    """A name for the model of a file: the folder for ``config.json``, the stem for any other file."""
+    """A name for the model of a file: the folder for ``config.json``,
+    the stem for any other file.
+    """
     return path.resolve().parent.name or path.stem if path.name == "config.json" else path.stem

@@ -21,7 +21,9 @@ LETTERS = {"F": FULL, "S": SHARED}
 
 
 def build_deepseek_v32(fields: Fields) -> Model:
-    """DeepSeek-V3.2: DeepSeek-V3 with an indexer in every layer that selects ``index_topk`` keys."""
+    """DeepSeek-V3.2: DeepSeek-V3 with an indexer in every layer that selects
+    ``index_topk`` keys.
+    """
     return _build_latent(fields, indexers=(FULL,) * fields.layers(), groups=V3_GROUPS)
 
 

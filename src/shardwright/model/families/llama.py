@@ -103,7 +103,9 @@ def build_qwen2(fields: Fields) -> Model:
 
 
 def build_qwen3(fields: Fields) -> Model:
-    """Qwen3 (`Qwen3Config`: head_dim 128, attention_bias false, untied): norms of queries and keys."""
+    """Qwen3 (`Qwen3Config`: head_dim 128, attention_bias false, untied):
+    norms of queries and keys.
+    """
     bias = fields.flag("attention_bias", default=False)
     layers = gated_layers(
         fields,

@@ -116,7 +116,9 @@ def _head_is_quantised(said: Mapping[str, Any]) -> bool:
 
 
 def with_modelopt(config: Mapping[str, Any], beside: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A configuration with what ModelOpt's file beside it says, where it has no such object itself."""
+    """A configuration with what ModelOpt's file beside it says,
+    where it has no such object itself.
+    """
     said = beside.get("quantization")
     if not isinstance(said, Mapping) or any(config.get(name) for name in FIELDS):
         return config
@@ -250,7 +252,9 @@ def _groups(said: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _is_targeted(said: Mapping[str, Any], klass: str, *, layer: int) -> bool:
-    """Whether a group of layers has the class among its targets; all are where there are no groups."""
+    """Whether a group of layers has the class among its targets;
+    all are where there are no groups.
+    """
     targets = [target for group in _groups(said) for target in _texts(group, "targets")]
     if not targets or "Linear" in targets:
         return True

@@ -155,7 +155,9 @@ class CellStructure:
         return self._count(OperatorClass.ROUTER, length)
 
     def gathered_copies(self, operator: Operator, length: int) -> Size:
-        """The routed copies of all devices that share its experts: all that these experts work on."""
+        """The routed copies of all devices that share its experts:
+        all that these experts work on.
+        """
         return (
             self.dispatched(operator, length)
             if self.cell(OperatorClass.EXPERTS) is not None
@@ -167,7 +169,9 @@ class CellStructure:
         return Size(times=sum(replace(self, device=d).router_tokens(length) for d in self.coset()))
 
     def coset(self) -> tuple[int, ...]:
-        """See `Placing.coset`: those with experts for its tokens, and those that only route them."""
+        """See `Placing.coset`: those with experts for its tokens,
+        and those that only route them.
+        """
         across, inside = self.expert_groups()
         return tuple(sorted({*across, *inside, *_coset(self), self.device}))
 

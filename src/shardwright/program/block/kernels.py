@@ -429,7 +429,9 @@ def _indexed(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def chunks_sorted(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    """Whole chunks of tokens laid in another order, forth and back: a copy, not a gather of rows."""
+    """Whole chunks of tokens laid in another order, forth and back:
+    a copy, not a gather of rows.
+    """
     return _stream_once(o, x)
 
 

@@ -198,7 +198,9 @@ def group_of_first(
 
 
 def stride_numbers(levels: tuple[Split, ...], dims: frozenset[Dim]) -> IntArray:
-    """Of every leaf of a tree of equal parts the index of its parts of some dims; see `projection`."""
+    """Of every leaf of a tree of equal parts the index of its parts of some dims;
+    see `projection`.
+    """
     parts = [split.num_parts for split in levels]
     number = np.zeros(parts, dtype=np.int64)
     below = 1

@@ -1,4 +1,6 @@
-"""Where the tensors of a stage lie: what each operator makes, reads and returns, device by device."""
+"""Where the tensors of a stage lie: what each operator makes, reads and returns,
+device by device.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from shardwright.program.layout.projection import PARTS, projection, tokens
 
 
 def stream_operator(extents: tuple[Extent, ...]) -> Operator:
-    """The residual stream as an operator: what a block's input comes from and its output goes to."""
+    """The residual stream as an operator:
+    what a block's input comes from and its output goes to.
+    """
     return Operator(
         name="input",
         kind=OperatorKind.RESIDUAL,

@@ -112,7 +112,10 @@ def _deadlock(
     row = int(rows.row[place])
     if len(missing):
         itself = by_node[missing[0]] == group[place]
-        cause = f"{_text(plan, rows, int(graph.position[missing[0]]))}{', which it runs together with' if itself else ''}"
+        cause = (
+            f"{_text(plan, rows, int(graph.position[missing[0]]))}"
+            f"{', which it runs together with' if itself else ''}"
+        )
         hint = "an action comes after everything it needs, on its own devices too"
     else:
         others = np.flatnonzero((group == group[place]) & (rows.row != row))

@@ -58,7 +58,9 @@ class HeldParameters:
 
     @property
     def is_tied(self) -> bool:
-        """Other stages use it too, under another name: its gradient is summed once all others are."""
+        """Other stages use it too, under another name:
+        its gradient is summed once all others are.
+        """
         return self.near is not self.group and self.near != self.group
 
 
@@ -236,7 +238,9 @@ def _one(group: DeviceList) -> DeviceList:
 def parameter_places(
     stages: tuple[tuple[StageParts, ...], ...], *, model: Model
 ) -> dict[tuple[int, int, str, str], tuple[ParameterPlace, ...]]:
-    """By (run, layer, operator, parameter) of a parameter's owner, all its uses: the owner's first."""
+    """By (run, layer, operator, parameter) of a parameter's owner, all its uses:
+    the owner's first.
+    """
     return {
         (stretch.run, layer, *name): places
         for stretch in _stretches(stages, model=model)

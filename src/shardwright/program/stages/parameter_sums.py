@@ -384,7 +384,9 @@ def _sums_by_device(uses: tuple[ParameterUse, ...], length: int, islands: Units 
 
 @lru_cache(maxsize=4096)
 def _apart(lists: tuple[Indices, ...]) -> bool:
-    """Whether any two index lists are equal or have no index in common, and none of them is empty."""
+    """Whether any two index lists are equal or have no index in common,
+    and none of them is empty.
+    """
     ends = sorted([interval for one in dict.fromkeys(lists) for interval in one])
     lows, highs = [low for low, _ in ends], [high for _, high in ends]
     return all(lists) and all(map(lt, lows, highs)) and all(map(le, highs, lows[1:]))

@@ -280,7 +280,9 @@ def message_traits(
 
 @lru_cache(maxsize=4096)
 def _met_by_messages(messages: Same[IntArray], way: int) -> Grouping:
-    """The senders (0) or the receivers (1) of messages, and those that each sends to or gets from."""
+    """The senders (0) or the receivers (1) of messages,
+    and those that each sends to or gets from.
+    """
     sends = messages.value
     devices, place = np.unique(sends[:, way], return_inverse=True)
     width = int(sends[:, 1 - way].max(initial=0)) + 1

@@ -28,7 +28,10 @@ _V1_2: Final = f"{_REPOSITORY}/v1.2.0rc6"
 _ARGUMENTS: Final = "https://github.com/venkywonka/TensorRT-LLM/blob/35d73ef02f19b9e027e6b8a77fba5a0e64381e78/tensorrt_llm/llmapi/llm_args.py"
 _ARGUMENTS_1_3: Final = "https://github.com/mikeiovine/TensorRT-LLM/blob/1b1598c0c25ff230a26e1fde71ad5494b68be14a/tensorrt_llm/llmapi/llm_args.py"
 
-_EXECUTOR: Final = f"{_REPOSITORY}/9521caf4696c1fb79b0f946f0d980f8f0ebd3e64/tensorrt_llm/_torch/pyexecutor/py_executor.py"
+_EXECUTOR: Final = (
+    f"{_REPOSITORY}/9521caf4696c1fb79b0f946f0d980f8f0ebd3e64"
+    "/tensorrt_llm/_torch/pyexecutor/py_executor.py"
+)
 
 _UNPADDED: Final = Captures(
     ranges=((1, 33, 1), (64, 65, 1), (128, 129, 1)), largest=128, doubles_from=256, ends=True

@@ -58,7 +58,8 @@ class ExactAnswer:
     def __str__(self) -> str:
         """What was asked, what was found, and whether it is proven best, in a few lines."""
         c = self.certificate
-        return f"{self.simulation or ''}\n{claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s)}".strip()
+        proof = claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s)
+        return f"{self.simulation or ''}\n{proof}".strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,7 +163,9 @@ def lane_partitions(
     max_stages: int,
     idle: bool,
 ) -> Iterator[Partition]:
-    """Every partition of a lane on devices of these labels; `idle`: not all of them need to work."""
+    """Every partition of a lane on devices of these labels;
+    `idle`: not all of them need to work.
+    """
     sizes = tuple(len(label) for label in labels)
     for stages in range(1, min(max_stages, blocks, sum(sizes)) + 1):
         maps = [dealt(counts, labels) for counts in _counts(stages, sizes, idle=idle)]
@@ -191,7 +193,9 @@ def _counts(
 def dealt(
     counts: tuple[tuple[int, ...], ...], labels: tuple[tuple[int, ...], ...]
 ) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """The devices of each of a few stages or lanes by label, given how many of each label it has."""
+    """The devices of each of a few stages or lanes by label,
+    given how many of each label it has.
+    """
     found: list[list[tuple[int, ...]]] = [[() for _ in labels] for _ in counts]
     for number, label in enumerate(labels):
         place = 0

@@ -22,7 +22,8 @@ def drop_over_hosts(problem: Problem, prepared: Prepared, seconds: FloatArray) -
     """Set to inf the `seconds` of members whose offloaded model states alone exceed the host memory
     of the nodes that they use.
 
-        devices a stage x sum of blocks x (elements / shard) x bytes an element  >  nodes x host memory of a node
+        devices a stage x sum of blocks x (elements / shard) x bytes an element
+            >  nodes x host memory of a node
 
     Some node needs the mean of all or more, so a member whose sum is larger than all nodes together
     has a node that it does not fit in. Leaves out offloaded activations and what stages hold unlike

@@ -135,7 +135,9 @@ class _Pairs:
         self._row = first[line] + way
 
     def below(self, kind: str, part: IntArray) -> IntArray:
-        """(pairs, tiers - 1) of groups by name (`lines.Group`); 0 where a mesh has no such group."""
+        """(pairs, tiers - 1) of groups by name (`lines.Group`);
+        0 where a mesh has no such group.
+        """
         tiers = next(iter(self.lines[0].below.values())).shape[1]
         found = np.zeros((len(self.outer), tiers), dtype=np.int64)
         for number in arrays.distinct(part).tolist():

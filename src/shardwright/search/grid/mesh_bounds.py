@@ -102,7 +102,9 @@ def mesh_bounds(
 
 
 def has_experts(problem: Problem) -> bool:
-    """What experts exchange depends on where replicas lie: there are too many ways to price each."""
+    """What experts exchange depends on where replicas lie:
+    there are too many ways to price each.
+    """
     return any(o.experts is not None for b in problem.model.blocks for o in b.operators)
 
 

@@ -1,4 +1,6 @@
-"""Meshes of a grid space: the degrees that place devices, with the distinct orders of their axes."""
+"""Meshes of a grid space: the degrees that place devices,
+with the distinct orders of their axes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ MESH: Final = ("tp", "cp", "pp", "ep", "etp", "dp")
 
 
 class MemberCounts(NamedTuple):
-    """(meshes,) combinations of axis values that break no rule, and distinct strategies among them."""
+    """(meshes,) combinations of axis values that break no rule,
+    and distinct strategies among them.
+    """
 
     legal: IntArray
     distinct: IntArray

@@ -458,7 +458,9 @@ def _without_values(space: Space, axis: str, words: tuple[str, ...]) -> Space:
 
 
 def _without_option(space: Space, name: str, words: tuple[str, ...]) -> Space:
-    """`space` without members that have an option at one of these values; as it is where none has."""
+    """`space` without members that have an option at one of these values;
+    as it is where none has.
+    """
     present = space.option_values(name)
     left = tuple(value for value in present if value not in words)
     if left == present:

@@ -103,7 +103,8 @@ class JointAnswer:
     def __str__(self) -> str:
         """What was asked, what was found, and whether it is proven best, in a few lines."""
         c = self.certificate
-        return f"{self.simulation or ''}\n{claim(optimal=c.gap == 0, lower_bound_s=c.lower_bound_s)}".strip()
+        proof = claim(optimal=c.gap == 0, lower_bound_s=c.lower_bound_s)
+        return f"{self.simulation or ''}\n{proof}".strip()
 
 
 def find_joint(

@@ -1,4 +1,6 @@
-"""The order of a joint plan's actions found, under what each rank's memory leaves for activations."""
+"""The order of a joint plan's actions found,
+under what each rank's memory leaves for activations.
+"""
 
 from __future__ import annotations
 

@@ -92,7 +92,9 @@ def shape_bounds(problem: Problem, shaped: ShapedSpace, chain: Chain, facts: Fac
 
 
 def _rules_out_ends(ranks: FloatArray) -> BoolArray:
-    """With two ranks only the first chunk stands before the last rank, and that may have no layer."""
+    """With two ranks only the first chunk stands before the last rank,
+    and that may have no layer.
+    """
     return ranks > 2
 
 

@@ -149,7 +149,9 @@ def choice_of(code: int, *, layers: int) -> RankChoice:
 
 
 def load_label_kernels() -> None:
-    """Load the kernels of the joint search: labels over a chain of two positions that take no time."""
+    """Load the kernels of the joint search:
+    labels over a chain of two positions that take no time.
+    """
     splits = Splits(
         sums=np.zeros((1, labels.WEIGHT + 1, 3)),
         again=np.zeros((1, 2, 2)),

@@ -1,4 +1,6 @@
-"""What tasks of a mixed search read, and the engine that works them out: see docs/decisions/0016."""
+"""What tasks of a mixed search read, and the engine that works them out:
+see docs/decisions/0016.
+"""
 
 from __future__ import annotations
 

@@ -304,7 +304,9 @@ def _begun(
 
 
 def composed_frames(whole: Frame) -> list[Frame]:
-    """Frames that compositions are asked of: replicas from one power of two to the next, in halves."""
+    """Frames that compositions are asked of:
+    replicas from one power of two to the next, in halves.
+    """
     most = whole.replicas[1]
     edges = [*(edge for edge in replica_edges(most) if edge <= most), most + 1]
     return [replace(whole, replicas=(low, high - 1)) for low, high in pairwise(edges)]

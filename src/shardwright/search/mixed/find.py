@@ -87,7 +87,8 @@ class MixedAnswer:
 
     def __str__(self) -> str:
         """What was asked, what was found, and whether it is proven best, in a few lines."""
-        return f"{self.simulation or ''}\n{claim(optimal=False, lower_bound_s=self.certificate.lower_bound_s)}".strip()
+        proof = claim(optimal=False, lower_bound_s=self.certificate.lower_bound_s)
+        return f"{self.simulation or ''}\n{proof}".strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

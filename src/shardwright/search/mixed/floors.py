@@ -1,7 +1,8 @@
 """The least that plans take a second to do the batch by a limit: a linear program's prices, frame
 by frame.
 
-    min sum x_s r_s   s.t.  sum x_s v_s(T) >= batch,  sum x_s use_sk <= N_k,  R1 <= sum x_s <= R2,  sum x_s nodes_s <= M
+    min sum x_s r_s   s.t.  sum x_s v_s(T) >= batch,  sum x_s use_sk <= N_k,
+                            R1 <= sum x_s <= R2,  sum x_s nodes_s <= M
 
 with r_s what a replica takes a second, of devices and not of whole nodes. Prices pi of devices,
 sigma of nodes, rho of a replica and mu of a unit a second with v_s(T) <= sum (pi_k + mu rate_k)
@@ -149,7 +150,9 @@ def _least_prices(market: Market, tariff: Tariff, values: Values) -> tuple[Price
 def _solved(
     use: FloatArray, nodes: FloatArray, share: FloatArray, taken: FloatArray, room: Room
 ) -> FloatArray | None:
-    """(batch, pools, nodes, high, low) dual prices of the program; None where it has no solution."""
+    """(batch, pools, nodes, high, low) dual prices of the program;
+    None where it has no solution.
+    """
     ones = np.ones(len(share))
     rows = np.concatenate([[-share], use.T, [nodes, ones, -ones]])
     low, high = room.replicas

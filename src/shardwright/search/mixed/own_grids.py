@@ -72,7 +72,9 @@ class OwnGrids:
     searched: list[Range] = field(default_factory=list)
 
     def begin(self, pools: tuple[Pool, ...], done: Callable[[int], None]) -> None:
-        """Search each pool from its half to all of its nodes, from a quarter to a half, and so on."""
+        """Search each pool from its half to all of its nodes, from a quarter to a half,
+        and so on.
+        """
         asked = [(pool, fewest, most) for pool in pools for fewest, most in self._halves(pool)]
         load_kernels()
         done(0)

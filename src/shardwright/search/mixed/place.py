@@ -70,6 +70,10 @@ def pipelines_text(table: StageTable, plan: MixedPlan) -> str:
     def run(row: int, stages: int) -> str:
         return f"{stages} stage{'s' if stages > 1 else ''} {table.text(row)}"
 
+    def runs(lane: MixedLane) -> str:
+        pairs = zip(lane.rows, lane.stages, strict=True)
+        return " + ".join(run(row, stages) for row, stages in pairs)
+
     def sizes(lane: MixedLane) -> str:
         return "/".join(
             dict.fromkeys(str(int(table.mbs[row]) // table.mesh(row).dp) for row in lane.rows)
@@ -77,7 +81,7 @@ def pipelines_text(table: StageTable, plan: MixedPlan) -> str:
 
     return "; ".join(
         f"{lane.replicas} x"
-        f" ({' + '.join(run(row, stages) for row, stages in zip(lane.rows, lane.stages, strict=True))})"
+        f" ({runs(lane)})"
         f" mbs{sizes(lane)} of {lane.microbatches}"
         f" microbatch{'es' if lane.microbatches > 1 else ''}, layers"
         f" {' '.join(map(str, table.pattern.layers(lane.sizes)))}"

@@ -34,7 +34,8 @@ def best_prices(use: FloatArray, nodes: FloatArray, worth: FloatArray, room: Roo
     """Prices at which all that there is costs as much as the most samples that replicas can do (the
     dual solution).
 
-        max sum x_s worth_s   s.t.  sum x_s use_sk <= devices_k,  sum x_s nodes_s <= nodes,  low <= sum x_s <= high
+        max sum x_s worth_s   s.t.  sum x_s use_sk <= devices_k,  sum x_s nodes_s <= nodes,
+                                    low <= sum x_s <= high
 
     Where so many replicas find no room whatever they are worth, prices at which all costs nothing.
 

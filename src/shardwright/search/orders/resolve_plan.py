@@ -157,7 +157,9 @@ def stage_times(problem: Problem, plan: Plan) -> StageTimes:
 
 
 def _family(costs: StageCosts, stage: StageParts, family: int) -> tuple[int, int, int, int]:
-    """(F, I, W) nanoseconds and kept bytes of one microbatch, of its slowest slice where it is cut."""
+    """(F, I, W) nanoseconds and kept bytes of one microbatch,
+    of its slowest slice where it is cut.
+    """
     place = stage.lane, stage.chunk, family
     parts = range(len(costs.families[place].slices))
     times = [

@@ -168,7 +168,9 @@ class _Search:
         self.keep(choice, found_order(made, order, lower_bound=order_bounds(made).best))
 
     def order(self, choice: Choice, *, effort: float) -> Choice:
-        """Keep the order found for `choice` and the best choice of that order, which is returned."""
+        """Keep the order found for `choice` and the best choice of that order,
+        which is returned.
+        """
         order = find_order(
             applied(self.problem, self.options, choice), effort=effort, seed=self.seed
         )

@@ -75,7 +75,9 @@ def hold(state: State, rank: int, request: int, tokens: int) -> bool:
 
 @inner
 def cached_keys(state: State, rank: int, request: int) -> int:
-    """How many of the request's first keys are cached. One token at least is left to be computed."""
+    """How many of the request's first keys are cached.
+    One token at least is left to be computed.
+    """
     if not state.settings[PREFIX_CACHE]:
         return 0
     first = state.key_offsets[request]

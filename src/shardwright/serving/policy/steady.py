@@ -162,7 +162,9 @@ def order_ends(state: State, steady: Steady, rank: int) -> None:
 
 @inner
 def plan_step(state: State, steady: Steady, rank: int, slot: int) -> None:
-    """All members decode in the slot's iteration; those whose last token it is are members no more."""
+    """All members decode in the slot's iteration;
+    those whose last token it is are members no more.
+    """
     step = steady.ranks[rank, STEP] + 1
     num_steps = steady.ends.shape[1]
     for w in range(len(steady.windows)):

@@ -64,7 +64,9 @@ def _seed(
     arrival: IntArray,
     arriving: Int32Array,
 ) -> tuple[int, int]:
-    """Tasks without predecessors arrive at 0, which makes a heap in any order, or are done at once."""
+    """Tasks without predecessors arrive at 0, which makes a heap in any order,
+    or are done at once.
+    """
     num_arriving, num_done = 0, 0
     for task in range(work.size):
         start[task], finish[task], waiting[task] = 0, -1, indegree[task]
@@ -165,7 +167,9 @@ def _unload(
     changed: Int32Array,
     num_changed: int,
 ) -> int:
-    """Take `task` off its resources; the number of resources whose load has changed in this turn."""
+    """Take `task` off its resources;
+    the number of resources whose load has changed in this turn.
+    """
     for use in range(use_start[task], use_start[task + 1]):
         resource = use_resource[use]
         if resources[resource, _CHANGED_IN] != turn:

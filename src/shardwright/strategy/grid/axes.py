@@ -173,7 +173,9 @@ class Grid:
 
     @property
     def edp(self) -> int:
-        """Copies of each expert inside a pipeline stage: tp x cp x dp / (ep x etp), rounded down."""
+        """Copies of each expert inside a pipeline stage: tp x cp x dp / (ep x etp),
+        rounded down.
+        """
         return self.tp * self.cp * self.dp // (self.ep * self.etp)
 
     def strides(self) -> dict[str, int]:

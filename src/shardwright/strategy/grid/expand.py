@@ -302,7 +302,9 @@ def plan_of(grid: Grid, *, model: Model, global_batch: int, lone: LoneStages = (
 def _pipeline(
     grid: Grid, model: Model, global_batch: int
 ) -> tuple[tuple[Lane, ...], tuple[Named, ...]]:
-    """Lanes and orders of a grid: the same objects for grids that differ only in where states lie."""
+    """Lanes and orders of a grid:
+    the same objects for grids that differ only in where states lie.
+    """
     facts = grid_facts(model, devices=grid.devices, global_batch=global_batch, seq_len=1)
     chunks = chunk_layers(
         facts.layers, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last, layers=grid.layers

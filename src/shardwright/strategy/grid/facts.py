@@ -29,7 +29,9 @@ def layer_runs(model: Model) -> tuple[Run, ...]:
 
 
 def num_layers(model: Model) -> int:
-    """Blocks that a grid's pipeline spreads: all on the way to the output but embeddings and heads."""
+    """Blocks that a grid's pipeline spreads:
+    all on the way to the output but embeddings and heads.
+    """
     return sum(run.count for run in layer_runs(model))
 
 

@@ -84,7 +84,9 @@ def _placed(placements: tuple[Placement, ...], klass: str) -> Placement | None:
 
 
 def _candidates(plan: Plan, lane: Lane, schedule: str, *, model: Model) -> list[Grid]:
-    """Grids with the plan's degrees whose trees are the plan's, one for each order that gives them."""
+    """Grids with the plan's degrees whose trees are the plan's,
+    one for each order that gives them.
+    """
     placements = lane.stages[0].placements
     everywhere = next((p for p in placements if not p.select.classes), None)
     terms = _terms(everywhere.split) if everywhere else None

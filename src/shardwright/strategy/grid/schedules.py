@@ -62,5 +62,7 @@ GRID_SCHEDULES: Final[Mapping[str, GridSchedule]] = MappingProxyType(
 
 
 def grid_schedule(name: str) -> GridSchedule:
-    """What a grid needs to know of the schedule `name`; a looped one for names that are not known."""
+    """What a grid needs to know of the schedule `name`;
+    a looped one for names that are not known.
+    """
     return GRID_SCHEDULES.get(name, GridSchedule())

@@ -242,7 +242,9 @@ _READERS: Final[dict[str, Callable[[str], dict[str, Any]]]] = {
 
 
 def word_hint(word: str) -> str:
-    """Words like `word`, of the grid or of its runtime's options; where none is, some of the grid."""
+    """Words like `word`, of the grid or of its runtime's options;
+    where none is, some of the grid.
+    """
     form = re.sub(r"=?[0-9]+$", "N", word[:40])
     near = nearest(form, (*_WORDS, *_OPTION_WORDS))
     return near if near.startswith("did you mean") else nearest(form, _WORDS)

@@ -106,7 +106,9 @@ def _lane(lane: Lane) -> list[str]:
 
 
 def num_blocks(items: Sequence[Item]) -> int:
-    """Counted blocks of a chunk: what block ranges are counted in (blocks given by name are not)."""
+    """Counted blocks of a chunk:
+    what block ranges are counted in (blocks given by name are not).
+    """
     return sum(item.count for item in items)
 
 
@@ -145,7 +147,9 @@ def _runs(stages: Sequence[Stage]) -> list[tuple[list[Stage], Pattern]]:
 
 
 def _fitting(members: Sequence[Stage], patterns: list[Pattern], stage: Stage) -> list[Pattern]:
-    """Keep lines that say what all of `members` and `stage` keep; none if they cannot share a run."""
+    """Keep lines that say what all of `members` and `stage` keep;
+    none if they cannot share a run.
+    """
     if members[0].placements != stage.placements or members[0].every != stage.every:
         return []
     known = [p for p in patterns if kept(p, blocks=num_blocks(stage.items)) == stage.keeps]

@@ -409,7 +409,9 @@ def _read_keep(reader: _Reader) -> tuple[Keep, bool] | None:
 
 
 def _read_order(reader: _Reader, *, all_lanes: tuple[str, ...]) -> Named | Table | None:
-    """``order 1f1b(main) seed=0``, or ``order table(a, b)`` with a row for each class of devices."""
+    """``order 1f1b(main) seed=0``,
+    or ``order table(a, b)`` with a row for each class of devices.
+    """
     if reader.next(_TABLE) is not None:
         return _read_rows(reader, lanes=all_lanes)
     line = reader.next(_ORDER, first="order ")

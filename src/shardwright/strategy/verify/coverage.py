@@ -55,7 +55,9 @@ class _Taken:
         return Piece(run=run, first=first, count=count, counted=counted)
 
     def layer(self, count: int) -> list[Piece] | None:
-        """The next `count` layers, whatever runs they are in; None if there are not so many left."""
+        """The next `count` layers, whatever runs they are in;
+        None if there are not so many left.
+        """
         pieces: list[Piece] = []
         for run in self.layers:
             here = min(count, self.model.runs[run].count - self.blocks[run])
@@ -80,7 +82,9 @@ def _find(name: str, runs: tuple[Run, ...]) -> tuple[int, str] | None:
 def stage_pieces(
     lane: Lane, *, model: Model
 ) -> tuple[tuple[tuple[Piece, ...], ...], tuple[Violation, ...]]:
-    """(pieces of every stage, broken rules ``stage.item`` and ``stage.coverage`` met on the way)."""
+    """(pieces of every stage, broken rules ``stage.item`` and ``stage.coverage``
+    met on the way).
+    """
     named = {run.name for run in layer_runs(model)}
     taken = _Taken(
         model=model,

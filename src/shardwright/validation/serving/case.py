@@ -26,7 +26,9 @@ class Metric(StrEnum):
 
 
 class Doubt(StrEnum):
-    """What of a configuration its source leaves open; such rows are judged in columns of their own."""
+    """What of a configuration its source leaves open; such rows are judged in columns of their
+    own.
+    """
 
     NONE = "known"
     MTP = "mtp unknown"

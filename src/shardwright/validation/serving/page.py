@@ -28,14 +28,20 @@ FAR: Final = 0.5
 INFORMS: Final = 0.02
 _HEAD: Final = """# Accuracy of serving
 
-Predicted against measured, on published runs of vLLM, SGLang and TensorRT-LLM. This page is written by `make accuracy`; do not edit it.
+Predicted against measured, on published runs of vLLM, SGLang and TensorRT-LLM. This page is \
+written by `make accuracy`; do not edit it.
 
-Error is |predicted / measured - 1|; bias is its median with sign (minus: predicted too fast). TPOT is the time of each token behind the
-first, TTFT that to the first (the mean of a run, its burst at the start among it), E2E = TTFT + (tokens - 1) x TPOT. A run that happened
-and is called infeasible counts as 100 %. Nothing is tuned per row, per model or per engine's version.
+Error is |predicted / measured - 1|; bias is its median with sign (minus: predicted too fast). \
+TPOT is the time of each token behind the
+first, TTFT that to the first (the mean of a run, its burst at the start among it), E2E = TTFT + \
+(tokens - 1) x TPOT. A run that happened
+and is called infeasible counts as 100 %. Nothing is tuned per row, per model or per engine's \
+version.
 
-Rows whose source leaves open whether tokens were guessed ahead (MTP), or whose degrees do not fit one another, have columns of their own,
-and so have times to first tokens where the requests would fill the cache within 20 %: a few per cent of memory decide there whether they
+Rows whose source leaves open whether tokens were guessed ahead (MTP), or whose degrees do not fit \
+one another, have columns of their own,
+and so have times to first tokens where the requests would fill the cache within 20 %: a few per \
+cent of memory decide there whether they
 wait.
 Rows that repeat a measurement are left out.
 """

@@ -265,7 +265,9 @@ def _arrivals(row: ServingMeasurement, *, assumptions: list[str]) -> Arrivals:
 def _precision(
     row: ServingMeasurement, *, model: Model, cluster: Cluster, assumptions: list[str]
 ) -> tuple[Precision, bool]:
-    """Formats of the row's checkpoint, and whether anything says them; 16 bits where nothing does."""
+    """Formats of the row's checkpoint, and whether anything says them; 16 bits where nothing
+    does.
+    """
     words = _format_words(row.precision or row.model_name)
     checkpoint = find_checkpoint(_catalog_name(model), words=words, name=row.checkpoint)
     device = cluster.node.accelerator
