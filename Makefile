@@ -44,7 +44,7 @@ $(VENV)/.kernels: $(VENV)/.runs $(SOURCES)
 	@touch $@
 
 env: $(VENV)/.develops $(VENV)/.kernels ## make .venv with the package and its development tools, and check messages of commits
-	@git config core.hooksPath .githooks 2>/dev/null || true
+	@git config core.hooksPath .githooks 2>/dev/null && git config blame.ignoreRevsFile .git-blame-ignore-revs || true
 
 demo: $(VENV)/.runs $(VENV)/.kernels ## plan Llama-3.1 405B on 16,384 H100 and print the answer
 	@$(BIN)/shardwright plan $(DEMO)
