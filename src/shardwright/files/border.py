@@ -5,6 +5,7 @@ error.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import types
 import typing
 from collections.abc import Mapping
@@ -138,7 +139,8 @@ class Mirror(Generic[T]):
                     create_model(f"{kind.__name__}.{group}", __base__=Record, **inner),
                     ...,
                 )
-        model = create_model(kind.__name__, __base__=Record, __doc__=kind.__doc__, **outer[""])
+        described = _filled(kind.__doc__ or "")
+        model = create_model(kind.__name__, __base__=Record, __doc__=described, **outer[""])
 
         def build(found: BaseModel) -> Any:
             given = {
@@ -231,3 +233,9 @@ def body_of(
             hint=hint if older else "use the release that wrote it",
         )
     return {field: value for field, value in document.items() if field not in ("schema", "version")}
+
+
+def _filled(docstring: str) -> str:
+    """Each paragraph of a docstring on one line: how the source breaks lines is not in a schema."""
+    paragraphs = inspect.cleandoc(docstring).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
