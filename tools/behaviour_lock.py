@@ -451,7 +451,10 @@ def main(arguments: Sequence[str]) -> int:
         ),
     )
     found: dict[str, Ran] = {}
-    with tempfile.TemporaryDirectory(prefix="lock") as folder:
+    # A plan keeps the path from its own folder to its model: inside the repository that is the same
+    # wherever the repository lies.
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=KEPT, prefix="run") as folder:
         report = _print_cost if given.costs else lambda _: None
         try:
             run_all(asked, found, jobs=given.jobs, folder=Path(folder).resolve(), report=report)
