@@ -18,6 +18,9 @@ GIGA: Final = 10**9
 TERA: Final = 10**12
 PICOSECONDS_PER_SECOND: Final = 10**12
 BITS_PER_BYTE: Final = 8
+MAX_INTEGER_BITS: Final = 4096
+"""Of an integer in a file. YAML, TOML and Python read integers in base 16 of any length, and Python
+refuses to write long ones out again."""
 
 _TIME_STEPS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 _BYTE_STEPS: Final = ((1024**5, "PiB"), (1024**4, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB"))

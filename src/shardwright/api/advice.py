@@ -116,8 +116,8 @@ def _on_devices(launch: Launch, request: Request) -> Launch:
 
 
 def advise(launch: Launch, request: Request, *, progress: Progress | None = None) -> Advice:
-    """What a launch is worth: its time and memory, the changes of one decision that gain most, and
-    the best strategy, certified.
+    """Simulate a launch, rank the changes of one decision by the time they save, and find the best
+    strategy, certified.
 
     Every change of one decision is simulated, so none of them gains more than those that are told;
     the best strategy is that of the standard space under the launch's own numerics, with a proof
@@ -261,8 +261,10 @@ def _change(
 
 
 def _settings(problem: Problem, request: Request, launch: Launch, grid: Grid) -> Mapping[str, str]:
-    """What a strategy is in the framework's words: as the files of its export say it; where these
-    are another framework's that says the same, with the flags of options behind them.
+    """The settings that a strategy has in the launch's framework, as `export` writes them.
+
+    Where `export` writes the files of another framework with the same settings, the flags of the
+    strategy's options follow.
     """
     reader = READERS[launch.framework]
     if isinstance(reader, SaysSettings):

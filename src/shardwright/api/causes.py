@@ -49,8 +49,10 @@ def job_causes(launch: Launch, request: Request, now: Simulation | None) -> tupl
 
 
 def is_repaired(launch: Launch, grid: Grid, model: Model) -> bool:
-    """Whether a launch whose arguments its framework refuses would start with another strategy:
-    stages with as many layers each repair one rule, and no strategy the others.
+    """Return whether another strategy would let the framework start a launch that it refuses.
+
+    Pipeline stages with equal numbers of layers repair one of the framework's rules. No strategy
+    repairs the others.
     """
     layers = num_layers(model)
     return all(

@@ -66,8 +66,9 @@ def num_ranks(stored: Stored) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What a run is held against: seconds a step, memory by class of devices, and the cluster that
-    both are for.
+    """A prediction to compare a run with: seconds a step, and memory of each class of devices.
+
+    `cluster` is the cluster that both were predicted for.
     """
 
     step_time_s: float

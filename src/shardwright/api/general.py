@@ -1,5 +1,5 @@
-"""What plan files hold of answers of joint, exact and mixed searches, and of several scenarios; and
-a stored one, made again.
+"""Convert answers of the joint, exact, mixed and scenario searches to the records of a plan file,
+and such a record back to an answer.
 """
 
 from __future__ import annotations

@@ -117,8 +117,10 @@ def unsearched_of_mixed(answer: MixedAnswer) -> Unsearched:
 
 
 def choices_for(request: Request, problem: Problem) -> Choices:
-    """What a request pins of the problem's pipelines, or of its grids alone, and which options it
-    sets with its runtime.
+    """The choices that a request fixes in a mixed search.
+
+    They are the pins on pipelines, or on grids alone, and the options that the request sets
+    together with its runtime.
     """
     found = choices_of(
         request.pins,

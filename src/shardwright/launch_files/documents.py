@@ -9,12 +9,10 @@ from typing import Any, Final
 
 from shardwright.errors import DataError, ShardwrightError
 from shardwright.runtime.arguments import Arguments
+from shardwright.units import MAX_INTEGER_BITS
 
 MAX_DEPTH: Final = 30
 MAX_SETTINGS: Final = 5_000
-MAX_BITS: Final = 4096
-"""Of an integer. TOML and Python read those in base 16 of any length, and Python refuses to write
-long ones out again."""
 
 
 def settings_of_document(text: str, suffix: str, name: str) -> Arguments:
@@ -94,7 +92,7 @@ def _flat(document: Any, before: str = "", depth: int = 0) -> dict[str, str]:
 
 def _text(value: object, name: str) -> str:
     """A value as text, of the setting `name`."""
-    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+    if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
         raise DataError(
             f"the number of {name[:60]} is too long", hint="a configuration file of a framework"
         )
@@ -111,7 +109,7 @@ def tree_of(text: str, name: str) -> ast.Module:
     """A Python file, parsed.
 
     Raises:
-        DataError: it is no Python, or has an integer of more than `MAX_BITS` bits.
+        DataError: it is no Python, or has an integer of more than `MAX_INTEGER_BITS` bits.
     """
     try:
         tree = ast.parse(text)
@@ -121,7 +119,7 @@ def tree_of(text: str, name: str) -> ast.Module:
         if (
             isinstance(node, ast.Constant)
             and isinstance(node.value, int)
-            and node.value.bit_length() > MAX_BITS
+            and node.value.bit_length() > MAX_INTEGER_BITS
         ):
             raise DataError(
                 f"{name[:60]}: a number in line {node.lineno} is too long",

@@ -1,4 +1,4 @@
-"""What a launch is worth, and what would make it faster."""
+"""The answer of `advise`: a launch simulated, and the changes that make it faster."""
 
 from __future__ import annotations
 

@@ -15,11 +15,10 @@ from yaml.resolver import Resolver
 
 from shardwright.errors import ClusterError
 from shardwright.hardware.files.yaml_expansion import checked
+from shardwright.units import MAX_INTEGER_BITS
 
 MAX_BYTES: Final = 262_144
 _MERGE: Final = "tag:yaml.org,2002:merge"
-MAX_BITS: Final = 4096
-"""Of an integer."""
 CLUSTER_FILE: Final = "cluster file"
 
 # What PyYAML's scanner and constructors let through on hostile text: bad dates, huge integers, odd
@@ -101,7 +100,7 @@ class _Constructor(Composer, SafeConstructor, Resolver):
         refused.
         """
         value: int = super().construct_yaml_int(node)
-        if value.bit_length() > MAX_BITS:
+        if value.bit_length() > MAX_INTEGER_BITS:
             raise ConstructorError(None, None, "a number is too long", node.start_mark)
         return value
 
