@@ -1,24 +1,32 @@
-"""Record or check what 400 commands answer: tests/lock/locked.tsv.
+"""Record or check the output of 400 commands of the CLI, as digests in tests/lock/locked.tsv.
 
-    python tools/behaviour_lock.py --check                 # compare
-    python tools/behaviour_lock.py --check --only mixed    # those with "mixed" in name or words
-    python tools/behaviour_lock.py --record                # write this tree's answers to locked.tsv
+    python tools/behaviour_lock.py --check                 # compare all commands with locked.tsv
+    python tools/behaviour_lock.py --check --only mixed    # "mixed" in the name or the arguments
+    python tools/behaviour_lock.py --record                # write the current output to locked.tsv
 
-The exit code of `--check` is 1 where an answer differs.
+`--check` exits with code 1 where any output differs from the recorded one.
 
-A line of locked.tsv is a name, the words behind `shardwright`, and the answer: the exit code and
-three SHA-256 digests (their first 32 digits). `answer` is of the JSON that the command prints,
-`files` of the files that it writes, `texts` of the sentences among both, which are for people:
-`--allow-texts` accepts other ones. A new command is a line with its name and words alone;
-`--record` adds the rest.
+The columns of locked.tsv, one command a line:
 
-In the words, `OUT/` is a folder of the command's own, and `FROM:NAME/` that of another command,
-which then runs first. Paths are relative to the root of the checkout.
+- `name`: name of the command, unique in the file.
+- `words`: command line arguments, without the leading `shardwright`.
+- `exit_code`: exit code of the command.
+- `answer`: digest of the JSON that the command prints, without the sentences in it.
+- `files`: digest of the files that the command writes, without the sentences in JSON files.
+- `texts`: digest of those sentences, which are for people to read, and of the error output of a
+  command that fails and prints nothing. `--allow-texts` ignores this column.
 
-Each command runs in a fork of a process that has imported the package and has run nothing: what an
-earlier command left in a cache changes no answer, and 400 commands start one Python. Answers of
-`--record` are kept in build/lock/recorded, those of `--check` in build/lock/checked: from both a
-mismatch prints what differs.
+A digest is the first 32 hexadecimal digits of a SHA-256. To add a command, add a line with its name
+and its arguments only, and run `--record`, which fills in the other columns.
+
+In the arguments, `OUT/` is the output folder of the command itself. `FROM:NAME/` is the output
+folder of the command NAME, which then runs first. Other paths are relative to the root of the
+checkout.
+
+One process imports the package and runs no command. Each command runs in a fork of it. So no
+command sees what another one left in a cache, and Python starts once for all 400 commands.
+`--record` keeps the full output in build/lock/recorded, and `--check` in build/lock/checked. Where
+an output differs, `--check` prints a diff of the two.
 """
 
 from __future__ import annotations
@@ -50,14 +58,16 @@ LOCKED: Final = ROOT / "tests" / "lock" / "locked.tsv"
 KEPT: Final = ROOT / "build" / "lock"
 
 CLOCKS: Final[Mapping[str, str]] = {"search_time_s": "wall seconds that a search took"}
-"""Fields of answers and files that are left out, and why. Nothing else that is printed or written
-depends on a clock, a date or the release: two recordings, in different orders and with different
-hash seeds, differ in these alone. Folders of this machine are replaced by fixed names (`_stated`).
+"""JSON field -> what it measures, for the fields that are not compared because they depend on a
+clock. No other field depends on a clock, a date or the release. This was checked: two recordings,
+in different orders and with different hash seeds, differed in these fields only. Folders of this
+machine are replaced by fixed names (`_stated`).
 """
 
 LIMITS: Final = (("shardwright.search.grid.infeasible", "LONGEST_S"),)
-"""Wall-clock limits that an answer depends on on a slow machine (the changes that "what would fit"
-tries): lifted for all commands."""
+"""(module, constant) of wall-clock limits that are set to infinity for all commands. On a slow
+machine the output would depend on them: the limit stops the search for changes of a plan that would
+make it fit in memory."""
 
 TEXTS: Final = frozenset(
     {
@@ -76,11 +86,11 @@ TEXTS: Final = frozenset(
         *("summary", "text", "title", "verdict", "why", "words"),
     }
 )
-"""Fields whose strings are sentences for people. The numbers that `value` has beside `quantity` are
-no texts."""
+"""JSON fields whose strings are sentences for people to read: digested in the column `texts`.
+Values of other types in these fields, and all other fields, are digested in `answer` or `files`."""
 
 SETTINGS: Final = {"OMP_NUM_THREADS": "1", "NO_COLOR": "1", "TZ": "UTC", "LC_ALL": "C.UTF-8"}
-"""Environment of all commands; the variables of `UNSET` are not in it."""
+"""Environment variables that are set for all commands; those of `UNSET` are removed."""
 UNSET: Final = ("COLUMNS", "FORCE_COLOR", "SHARDWRIGHT_SEED")
 
 LEFT_OUT: Final = (
@@ -89,17 +99,19 @@ LEFT_OUT: Final = (
     "shardwright.kernel_objects",
     "shardwright._kernels",
 )
-"""Packages that are not imported before the fork: they need an optional extra, or threads of its
-own that a fork would lose."""
+"""Packages that are not imported before the fork. They need an optional extra, or start threads
+that a fork would lose."""
 
 SHOWN_LINES: Final = 24
-"""Lines of a difference that are printed."""
+"""Number of lines of a diff that are printed for one command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locked:
-    """A command and its answer; digests are empty where nothing was recorded yet, or where there is
-    no such part.
+    """A line of locked.tsv: a command and the digests of its output (columns: see the module).
+
+    A digest is empty where nothing was recorded yet, or where the command writes no files or no
+    sentences.
     """
 
     name: str
@@ -112,7 +124,13 @@ class Locked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a command did: its line, its answer as text, and the CPU seconds that it took."""
+    """The result of a run of a command.
+
+    Args:
+        line: the line for locked.tsv.
+        text: the full output, as JSON.
+        cpu_s: CPU seconds that the command took, of user and system.
+    """
 
     line: Locked
     text: str
@@ -120,7 +138,7 @@ class Ran:
 
 
 def read_lock(path: Path = LOCKED) -> list[Locked]:
-    """All commands in the order of the file."""
+    """All commands of locked.tsv, in the order of the file."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     lines = [Locked(**{key: value or "" for key, value in row.items()}) for row in rows]
@@ -133,7 +151,7 @@ def read_lock(path: Path = LOCKED) -> list[Locked]:
 
 
 def write_lock(lines: Sequence[Locked], path: Path = LOCKED) -> None:
-    """Write the file anew."""
+    """Overwrite locked.tsv with the lines."""
     fields = list(Locked.__dataclass_fields__)
     rows = [
         "\t".join(fields),
@@ -143,12 +161,12 @@ def write_lock(lines: Sequence[Locked], path: Path = LOCKED) -> None:
 
 
 def needed(words: str) -> list[str]:
-    """Names of the commands whose files a command reads."""
+    """Names of the commands whose output files the arguments refer to (`FROM:NAME/`)."""
     return re.findall(r"FROM:([a-z0-9.-]+)/", words)
 
 
 def in_rounds(lines: Sequence[Locked]) -> Iterator[list[Locked]]:
-    """The commands in rounds: each reads files of earlier rounds only."""
+    """The commands in rounds: a command reads only files that commands of earlier rounds wrote."""
     done: set[str] = set()
     left = list(lines)
     while left:
@@ -163,7 +181,7 @@ def in_rounds(lines: Sequence[Locked]) -> Iterator[list[Locked]]:
 
 
 def chosen(lines: Sequence[Locked], wanted: Callable[[Locked], bool]) -> list[Locked]:
-    """The wanted commands, and those whose files they read."""
+    """The commands that `wanted` accepts, and all commands whose files they need."""
     by_name = {line.name: line for line in lines}
     waiting = [line.name for line in lines if wanted(line)]
     names: set[str] = set()
@@ -176,7 +194,7 @@ def chosen(lines: Sequence[Locked], wanted: Callable[[Locked], bool]) -> list[Lo
 
 
 def import_package() -> None:
-    """Import all that commands import, so that forks have it."""
+    """Import the modules that commands use, before any fork, and lift the limits of `LIMITS`."""
     package = import_module("shardwright")
     for module in pkgutil.walk_packages(package.__path__, "shardwright.", onerror=lambda _: None):
         if not module.name.startswith(LEFT_OUT) and not module.name.endswith("__main__"):
@@ -196,8 +214,13 @@ def run_all(
     folder: Path,
     report: Callable[[Ran], None] = lambda _: None,
 ) -> None:
-    """Run the commands, `jobs` at a time, each in a fork of this process with its files in
-    `folder`; answers are added to `found`.
+    """Run the commands, `jobs` at a time, each in a fork of this process, and add each result to
+    `found`.
+
+    Args:
+        found: command name -> result; filled as commands end.
+        folder: each command writes its files in a subfolder of its name.
+        report: called with each result as the command ends.
     """
     import_package()
     running: dict[int, Locked] = {}
@@ -241,13 +264,13 @@ def _run(line: Locked, folder: Path) -> None:
 
 
 def placed(word: str, *, own: Path, folder: Path) -> str:
-    """A word with the folders that it names."""
+    """An argument with `OUT` and `FROM:NAME` replaced by the paths of these folders."""
     word = re.sub(r"\bOUT(?=/)", str(own / "out"), word)
     return re.sub(r"FROM:([a-z0-9.-]+)(?=/)", lambda name: str(folder / name[1] / "out"), word)
 
 
 def ran_of(line: Locked, folder: Path, *, cpu_s: float) -> Ran:
-    """What a command left behind, as digests and as text."""
+    """The result of a command that has ended, read from the files in its folder."""
     own = folder / line.name
     code = (own / "exit").read_text()
     printed = _stated((own / "printed").read_text(encoding="utf-8", errors="replace"), folder)
@@ -279,13 +302,13 @@ def ran_of(line: Locked, folder: Path, *, cpu_s: float) -> Ran:
 
 
 def _stated(text: str, folder: Path) -> str:
-    """A text in which folders of this machine have fixed names."""
+    """The text with the paths of output folders and of the checkout replaced by fixed names."""
     text = re.sub(re.escape(str(folder)) + r"/([a-z0-9.-]+)/out", r"FROM:\1", text)
     return text.replace(str(ROOT), "ROOT")
 
 
 def parsed(text: str) -> Any:
-    """The value of a JSON text; the text itself where it is none."""
+    """The value of a JSON text; the text itself where it is not valid JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -293,8 +316,10 @@ def parsed(text: str) -> Any:
 
 
 def written(path: Path, folder: Path, sentences: list[str]) -> Any:
-    """The content of a file that a command wrote: the value of JSON, the text, or a digest of the
-    bytes.
+    """The content of a file that a command wrote, in a form to compare.
+
+    It is the value of a .json file without its sentences, which are added to `sentences`; the text
+    of any other text file; and a SHA-256 digest of a binary file.
     """
     content = path.read_bytes()
     try:
@@ -305,8 +330,8 @@ def written(path: Path, folder: Path, sentences: list[str]) -> Any:
 
 
 def without(value: Any, sentences: list[str]) -> Any:
-    """A JSON value without clocks (`CLOCKS`) and without texts (`TEXTS`), which are added to
-    `sentences`.
+    """A JSON value without the fields of `CLOCKS` and without the sentences in fields of `TEXTS`;
+    the sentences are added to `sentences`.
     """
     if isinstance(value, list):
         return [without(item, sentences) for item in value]
@@ -324,7 +349,7 @@ def without(value: Any, sentences: list[str]) -> Any:
 
 
 def strings_of(value: Any) -> list[str]:
-    """The strings of a string or of a list of strings; none of any other value."""
+    """The strings of a value that is a string or a list of strings; empty for any other value."""
     if isinstance(value, str):
         return [value]
     return (
@@ -335,19 +360,22 @@ def strings_of(value: Any) -> list[str]:
 
 
 def digest(value: Any) -> str:
-    """The first 32 digits of the SHA-256 digest of a JSON value."""
+    """The first 32 hexadecimal digits of the SHA-256 of a JSON value."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def differences(old: Locked, new: Locked, *, texts: bool = True) -> list[str]:
-    """Names of the columns that differ."""
+    """Names of the columns that differ between two lines of the same command."""
     columns = ["exit_code", "answer", "files", *(["texts"] if texts else [])]
     return [column for column in columns if getattr(old, column) != getattr(new, column)]
 
 
 def difference(name: str, text: str) -> list[str]:
-    """Lines of a recorded answer and of this one that differ, if the recorded one was kept."""
+    """A diff of the recorded output of a command and of `text`, its output now.
+
+    One line that says so where build/lock/recorded does not have the recorded output.
+    """
     recorded = KEPT / "recorded" / f"{name}.json"
     if not recorded.exists():
         return [
@@ -369,7 +397,7 @@ def difference(name: str, text: str) -> list[str]:
 
 
 def compared(lines: Sequence[Locked], found: Mapping[str, Ran], *, texts: bool = True) -> list[str]:
-    """What to print of the commands whose answer is not the recorded one."""
+    """The lines to print about the commands whose output differs from the recorded one."""
     result: list[str] = []
     for line in lines:
         if columns := differences(line, found[line.name].line, texts=texts):
@@ -379,14 +407,14 @@ def compared(lines: Sequence[Locked], found: Mapping[str, Ran], *, texts: bool =
 
 
 def keep(found: Mapping[str, Ran], folder: Path) -> None:
-    """Write the answers as text."""
+    """Write the full output of each command to NAME.json in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, ran in found.items():
         (folder / f"{name}.json").write_text(ran.text, encoding="utf-8")
 
 
 def say(line: str) -> None:
-    """Write a line to standard output at once."""
+    """Write a line to standard output and flush it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -396,7 +424,10 @@ def _print_cost(ran: Ran) -> None:
 
 
 def prepare_environment() -> None:
-    """Set what answers must not depend on; before numpy is imported."""
+    """Fix the environment variables that the output of commands could depend on.
+
+    Call it before numpy is imported, which reads OMP_NUM_THREADS.
+    """
     os.environ.update(SETTINGS)
     for name in UNSET:
         os.environ.pop(name, None)
@@ -404,33 +435,47 @@ def prepare_environment() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Record or check; the exit code."""
+    """Record or check, as the arguments say; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument(
-        "--record", action="store_true", help="write the answers of this tree into locked.tsv"
+        "--record",
+        action="store_true",
+        help="run the commands and write their digests to locked.tsv",
     )
     action.add_argument(
-        "--check", action="store_true", help="compare the answers of this tree with locked.tsv"
+        "--check",
+        action="store_true",
+        help="run the commands and compare their digests with locked.tsv",
     )
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help="commands whose name or words contain TEXT"
+        "--only",
+        default="",
+        metavar="TEXT",
+        help="run only commands with TEXT in the name or the arguments",
     )
     parser.add_argument(
-        "--names", nargs="+", default=[], metavar="NAME", help="commands of these names"
+        "--names",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="run only the commands of these names",
     )
     parser.add_argument(
         "--jobs",
         type=int,
         default=os.cpu_count() or 1,
         metavar="N",
-        help="commands that run at a time",
+        help="commands to run in parallel; default: the CPUs of the machine",
     )
     parser.add_argument(
-        "--allow-texts", action="store_true", help="accept other sentences (column texts)"
+        "--allow-texts", action="store_true", help="ignore changed sentences (column texts)"
     )
     parser.add_argument(
-        "--shuffle", type=int, metavar="SEED", help="run the commands in another order"
+        "--shuffle",
+        type=int,
+        metavar="SEED",
+        help="run the commands in random order, with this random seed",
     )
     parser.add_argument(
         "--costs", action="store_true", help="print the CPU seconds of each command as it ends"
@@ -451,8 +496,8 @@ def main(arguments: Sequence[str]) -> int:
         ),
     )
     found: dict[str, Ran] = {}
-    # A plan keeps the path from its own folder to its model: inside the repository that is the same
-    # wherever the repository lies.
+    # A plan file stores the relative path from its folder to the model's file. With the temporary
+    # folder inside the repository, that path does not depend on where the repository is.
     KEPT.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=KEPT, prefix="run") as folder:
         report = _print_cost if given.costs else lambda _: None

@@ -1,8 +1,9 @@
-"""Check a commit's message; git runs it through ``.githooks/commit-msg`` before each commit.
+"""Check a commit message. The git hook ``.githooks/commit-msg`` runs this file at each commit.
 
-A subject is ``area: effect``: the area is a folder or a module of the repository, the effect is in
-the imperative, and both together have 10 to 72 characters. A commit that changes more than 100
-lines has a body. ``make env`` turns the hook on (``git config core.hooksPath .githooks``).
+The subject must read ``area: effect`` and have 10 to 72 characters. The area is the name of a
+folder or a module of the repository; several are separated by ", " or "/". The effect begins with a
+verb in the imperative. A commit that changes more than 100 lines must have a body. ``make env``
+turns the hook on (``git config core.hooksPath .githooks``).
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SHORTEST_SUBJECT, LONGEST_SUBJECT = 10, 72
 LINES_WITHOUT_BODY = 100
-# Areas that are no folder or module.
+# Areas that are allowed although no folder or module has the name.
 OTHER_AREAS = frozenset({"build", "ci", "release"})
 _SUBJECT = re.compile(r"(?P<areas>[a-z0-9_./-]+(?:, [a-z0-9_./-]+)*): (?P<effect>\S.*)")
 _NOT_IMPERATIVE = frozenset(
     {"a", "an", "the", "what", "that", "this", "these", "those", "it", "they", "no", "some", "all"}
 )
-# Verbs that look like a past tense or a participle.
+# Imperative verbs that end in "ed" or "ing", so that they look like a past tense or a participle.
 _VERBS = frozenset(
     {"bring", "embed", "exceed", "feed", "need", "proceed", "seed", "shed", "speed", "spread"}
 )
 
 
 def areas(root: Path = ROOT) -> frozenset[str]:
-    """Names that a subject may open with: folders and modules of the repository."""
+    """Names that are allowed as an area: folders and modules of the repository, `OTHER_AREAS`."""
     listed = subprocess.run(
         ["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True
     ).stdout
@@ -41,12 +42,13 @@ def areas(root: Path = ROOT) -> frozenset[str]:
 
 
 def faults(message: str, *, changed_lines: int, known_areas: frozenset[str]) -> tuple[str, ...]:
-    """Faults of a commit's message, one sentence each; empty where there is none.
+    """Faults of a commit message, one sentence each; empty where it has none.
 
     Args:
-        message: as git gives it; lines that begin with "#" are not part of it.
-        changed_lines: lines that the commit adds and removes.
-        known_areas: see `areas`.
+        message: text of the message file that git passes to the hook; lines that begin with "#" are
+            ignored.
+        changed_lines: number of lines that the commit adds plus number that it removes.
+        known_areas: the allowed areas, see `areas`.
     """
     lines = [line for line in message.split("\n") if not line.startswith("#")]
     subject = lines[0].rstrip() if lines else ""
@@ -62,7 +64,7 @@ def faults(message: str, *, changed_lines: int, known_areas: frozenset[str]) -> 
 
 
 def _subject_faults(subject: str, known_areas: frozenset[str]) -> tuple[str, ...]:
-    """Faults of the first line."""
+    """Faults of the subject, the first line of the message."""
     found = []
     if not SHORTEST_SUBJECT <= len(subject) <= LONGEST_SUBJECT:
         found.append(
@@ -85,14 +87,16 @@ def _subject_faults(subject: str, known_areas: frozenset[str]) -> tuple[str, ...
 
 
 def _is_imperative(word: str) -> bool:
-    """Whether a word may be a verb in the imperative; only certain failures are False."""
+    """Whether a word can be a verb in the imperative. False only where it certainly is none: an
+    article or pronoun, a capital, or an ending in "ed" or "ing".
+    """
     if word.lower() in _NOT_IMPERATIVE or not word[:1].isalpha() or word[:1].isupper():
         return False
     return word in _VERBS or not word.endswith(("ed", "ing"))
 
 
 def changed_lines(root: Path = ROOT) -> int:
-    """Lines that the commit in the making adds and removes; binary files count nothing."""
+    """Number of lines that the staged changes add and remove; a binary file counts as 0."""
     table = subprocess.run(
         ["git", "diff", "--cached", "--numstat"],
         cwd=root,
@@ -105,7 +109,7 @@ def changed_lines(root: Path = ROOT) -> int:
 
 
 def main(path: str) -> int:
-    """Print the faults of the message in a file; 1 where there are any."""
+    """Print the faults of the message in the file `path`; return 1 if it has any, else 0."""
     message = Path(path).read_text(encoding="utf-8")
     found = faults(message, changed_lines=changed_lines(), known_areas=areas())
     for fault in found:

@@ -30,34 +30,35 @@ from tests.execute.published_sizes import Config
 PAGE = Path(__file__).parents[2] / "docs" / "config-fields.md"
 HEAD = """# Fields of configurations
 
-What every field of a family's configuration class does here, found by trying: a small model of \
-Transformers {version} is made with another
-value of the field, or without it. In training mode its loss and every gradient are compared with \
-ours, on the same random weights (1e-5,
-float64). Fields of a section stand behind its name.
+This page lists what each field of a `config.json` does here, for users who train a model of \
+Transformers. Each field was tried. A small model
+of Transformers {version} was made with another value of the field, and once without the field. \
+Its loss and every gradient, in training mode, were
+compared with ours on the same random weights, in float64 with a tolerance of 1e-5. A field of a \
+nested section is written `section.field`.
 
-- *Computed*: the loss or a gradient changes, and ours with it.
+- *Computed*: the field changes the loss or a gradient, and ours change equally.
 - *Without effect*: no value that was tried changes the loss or a gradient.
-- *Left out*: dropout. Loss and gradients are equal without it; training here applies none, and \
-`run` names what it leaves out.
-- *Must be written*: without it the configuration is refused.
-- *Refused*: some value is refused, with the reason that is said; other values of the same field \
-may be computed.
-- *Not taken*: Transformers itself takes no other value that was tried.
+- *Left out*: dropout. Training here applies no dropout, and `run` lists the dropout that it \
+leaves out. Without dropout, loss and gradients are equal.
+- *Must be written*: a configuration without the field is refused.
+- *Refused*: at least one value is refused, for the reason in parentheses. Other values of the \
+field may be computed.
+- *Not taken*: Transformers itself raises an error for every other value that was tried.
 
-Models with experts are tried with the load-balancing loss (`output_router_logits`), and all with \
-another `pad_token_id`.
+Models with experts were tried with the load-balancing loss (`output_router_logits`). All models \
+were also tried with another `pad_token_id`.
 
-Fields that a published file has and its class does not declare are tried with values of the type \
-that is written there.
+Some published `config.json` files have fields that the configuration class does not declare. \
+These were tried with values of the type in the file.
 
-Biases of a router's choice (`e_score_correction_bias`) are weights, no field: Transformers never \
-updates them. `run` does where it is asked
-([--router-bias-update](running.md#biases-of-routers)).
+Router biases (`e_score_correction_bias`) are weights and not fields, so they are not listed. \
+Transformers never updates them. `run` updates them with
+[--router-bias-update](running.md#biases-of-routers).
 
-`python -m tests.execute.field_verdicts [ARCHITECTURE ..]` writes this page, or these sections of \
-it; tests repeat a sample, and
-`make proof` all.
+`python -m tests.execute.field_verdicts` writes this page; with names of architectures, it writes \
+only their sections. Tests repeat a sample of the trials,
+and `make proof` repeats all of them.
 """
 _DEEPSEEK: Config = {"aux_loss_alpha": 0.25, "seq_aux": True, "ep_size": 1}
 UNDECLARED: Mapping[str, Config] = {

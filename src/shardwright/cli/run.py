@@ -178,10 +178,10 @@ def run(
             min=0.0,
             metavar="RATE",
             help=(
-                "Balance experts without a loss: after each step, add RATE to the router bias"
-                " (e_score_correction_bias) of each expert "
-                "with fewer tokens than the mean, and subtract it from the others'. 0.001 in"
-                " DeepSeek-V3; by default biases stay."
+                "Balance experts without a loss. After each step, add RATE to the router bias"
+                " (e_score_correction_bias) of each expert that was chosen by fewer tokens than the"
+                " mean, and subtract RATE for each expert chosen by more. Example: 0.001, as in"
+                " DeepSeek-V3. By default, biases are not updated."
             ),
         ),
     ] = None,

@@ -1,9 +1,10 @@
-"""A problem as one part of pricing reads it: the same object for problems that differ only in
-fields of the runtime that the part ignores.
+"""The problem reduced to the runtime fields that one part of the cost model reads.
 
-Caches know problems by identity, so what was priced under one runtime then serves another runtime
-that prices it alike. Most options of a runtime change either what blocks take, or what is summed
-and gathered over devices, or neither.
+Two problems that differ only in runtime fields that the part ignores are reduced to the same
+object. The caches of the cost model look problems up by identity. So a cost that was computed under
+one runtime is reused under another runtime that gives the same cost. Most options of a runtime
+change either the cost of blocks, or that of gradient reduction and parameter all-gather, or
+neither.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from shardwright.program.same import Same, one_of_equals
 from shardwright.runtime.runtime import AttentionKernel, Capture, ExpertDispatch, Runtime
 
 Fields = Mapping[str, object]
-"""Fields of `Runtime` that a part of pricing ignores, each with the value that stands for all."""
+"""Fields of `Runtime` that a part of the cost model ignores, each with the one value that replaces
+every other value in the reduced problem."""
 
 NAMES: Final[Fields] = MappingProxyType(
     {"name": "", "base": "", "facts": (), "offers": (), "own": (), "options": (), "schedules": ()}
 )
-"""What a runtime is called, and what it could be besides: no price reads them."""
+"""Fields that name and document a runtime (name, links, options, schedules): no part of the cost
+model reads them."""
 _FIELDS: Final = tuple(field.name for field in fields_of(Runtime))
 _STEP: Final[Fields] = MappingProxyType(
     {
@@ -48,7 +51,8 @@ _STEP: Final[Fields] = MappingProxyType(
         "host_buffer_percent": 0,
     }
 )
-"""What only the composition of a step, its order or its memory reads."""
+"""Fields that change only the overlap and order of tasks in a step, or its memory: neither the cost
+of a block nor that of a collective reads them."""
 BESIDE_BLOCKS: Final[Fields] = MappingProxyType(
     {
         **NAMES,
@@ -66,7 +70,8 @@ BESIDE_BLOCKS: Final[Fields] = MappingProxyType(
         "embedding_gradient_bytes": 0,
     }
 )
-"""What no block's kernels, communication or kept tensors depend on."""
+"""Fields that change neither the kernels of a block, nor the communication in it, nor the
+activations that it saves for backward."""
 BESIDE_SUMS: Final[Fields] = MappingProxyType(
     {
         **NAMES,
@@ -91,7 +96,8 @@ BESIDE_SUMS: Final[Fields] = MappingProxyType(
         "host_outputs": (),
     }
 )
-"""What the sums and gathers over devices do not depend on."""
+"""Fields that change neither the gradient reduction (all-reduce or reduce-scatter) nor the
+parameter all-gather over replicas."""
 _OF_LOSS: Final[Fields] = MappingProxyType({"fused_loss": False, "loss_bytes": 0})
 _OF_ATTENTION: Final[Fields] = MappingProxyType(
     {"attention_kernel": AttentionKernel.UNFUSED, "attention_eight_bit": False}
@@ -111,7 +117,7 @@ _OF_NARROW: Final[Fields] = MappingProxyType({"saves_quantized": False})
 
 
 def block_problem(problem: Problem, block: Block) -> Problem:
-    """The problem as the pricing of a block reads it."""
+    """The problem reduced to the runtime fields that the cost of this block depends on."""
     return _block_problem(Same(problem), Same(block))
 
 
@@ -121,18 +127,24 @@ def _block_problem(problem: Same[Problem], block: Same[Block]) -> Problem:
 
 
 def sums_problem(problem: Problem) -> Problem:
-    """The problem as the pricing of sums and gathers over devices reads it."""
+    """The problem reduced to the runtime fields that the cost of gradient reduction and parameter
+    all-gather depends on.
+    """
     return _ignoring(Same(problem), tuple(BESIDE_SUMS.items()), narrow=_is_narrow(problem))
 
 
 def _is_narrow(problem: Problem) -> bool:
-    """Some GEMMs read fewer bits than activations have."""
+    """Whether GEMMs compute in fewer bits than the larger of BF16 and the activations' dtype."""
     return problem.job.compute.bits < max(Dtype.BF16.bits, problem.job.activation.bits)
 
 
 @lru_cache(maxsize=256)
 def _of_block(block: Same[Block]) -> tuple[tuple[str, object], ...]:
-    """Fields that a block of these operators ignores."""
+    """Runtime fields that the cost of this block does not depend on, each with its one value.
+
+    The fields of the loss, attention, experts and row kernels are among them where the block has no
+    operator of that kind.
+    """
     operators = block.value.operators
     fields = dict(BESIDE_BLOCKS)
     has_loss = any(o.kind is OperatorKind.LOSS for o in operators)
@@ -154,6 +166,6 @@ def _ignoring(
 ) -> Problem:
     values: dict[str, Any] = {name: getattr(problem.value.runtime, name) for name in _FIELDS}
     values |= dict(fields) if narrow else {**dict(fields), **_OF_NARROW}
-    # Runtimes are hashed by their names.
+    # A runtime is hashed by its name alone, so the name here is a hash of all values.
     runtime = Runtime(**{**values, "name": str(hash(tuple(values.values())))})
     return one_of_equals(replace(problem.value, runtime=runtime))

@@ -1,11 +1,13 @@
-"""A row of devices in a given order, as a pattern where it has one: what describes a million
-devices is a few numbers.
+"""An ordered list of device numbers, stored as a nested strided pattern where it follows one: a
+few integers then describe a million devices.
 
-Devices 0, 1, 16, 17, 32, 33 are the pattern (3 times 16 apart, 2 times 1 apart) from device 0. Rows
-that follow no pattern are kept as their differences to the first device. Each row has one form, so
-that equal rows are equal and hash alike, whoever made them.
+Devices 0, 1, 16, 17, 32, 33 are stored as first device 0 and the levels (count 3, step 16) and
+(count 2, step 1). A list that follows no such pattern is stored as the offset of each device from
+the first one. Two lists of the same devices in the same order always have the same stored form, so
+they compare equal and have the same hash.
 
-As a `range` is, a `DeviceList` is equal to no tuple: `tuple(devices)` has the numbers.
+A `DeviceList` never compares equal to a tuple, as a `range` does not. `tuple(devices)` gives the
+device numbers.
 """
 
 from __future__ import annotations
@@ -23,21 +25,24 @@ from shardwright.arrays import BoolArray, IntArray, distinct
 from shardwright.lazy_dataclass import dataclass
 
 Levels = tuple[tuple[int, int], ...]
-"""(count, step) of each level of a pattern, outermost first."""
+"""(count, step) of each level of a pattern, outermost first; step in device numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceList(Sequence[int]):
-    """Devices in order. Made by `of`, `mesh` or `run`, which find the one form of a row.
+    """Device numbers in a given order. Construct it with `of`, `mesh` or `run`, which find the one
+    stored form of a list.
 
     Args:
-        first: the first device.
-        levels: (count, step) of each level of the pattern, outermost first, no two of which are
-            one; (): the first device alone.
-        offsets: where there is no pattern, what each device is behind the first one, as int64 in
-            bytes; levels is then ((count, 0),). An empty row has first 0 and levels ((0, 0),).
-        size, last: number of devices and the last one.
-        nests: whether devices rise, and each level's step is as wide as all that is inside it.
+        first: the first device of the list.
+        levels: (count, step) of each level of the pattern, outermost first. Two levels that could
+            be merged into one are merged. () is a list of the first device alone.
+        offsets: where the list follows no pattern, each device number minus `first`, as the bytes
+            of an int64 array; levels is then ((count, 0),). b"" for a list that follows a
+            pattern. An empty list has first 0 and levels ((0, 0),).
+        size, last: the number of devices, and the last device of the list.
+        nests: whether the list follows a pattern, and the step of each level is at least the span
+            of device numbers that the levels inside it cover. Device numbers then increase.
     """
 
     first: int
@@ -49,7 +54,7 @@ class DeviceList(Sequence[int]):
 
     @staticmethod
     def of(devices: Iterable[int]) -> DeviceList:
-        """The row of some devices; an array is not kept."""
+        """The list of the given device numbers. It copies an array that it is given."""
         if isinstance(devices, DeviceList):
             return devices
         row = np.asarray(
@@ -75,13 +80,13 @@ class DeviceList(Sequence[int]):
 
     @staticmethod
     def run(first: int, count: int) -> DeviceList:
-        """`count` devices, one behind the other."""
+        """`count` consecutive device numbers from `first`."""
         return DeviceList.mesh(first, ((count, 1),))
 
     @staticmethod
     def mesh(first: int, levels: Iterable[tuple[int, int]]) -> DeviceList:
-        """Devices first + step x i + step' x j .., i from 0 to count - 1 on each level (count,
-        step), outermost first.
+        """The devices first + step_1 x i_1 + step_2 x i_2 + .., in nested loops over the levels
+        (count_k, step_k), outermost first; i_k runs from 0 to count_k - 1.
         """
         found: list[tuple[int, int]] = []
         size, last = 1, first
@@ -99,7 +104,7 @@ class DeviceList(Sequence[int]):
         return DeviceList(first=first, levels=pattern, size=size, last=last, nests=_nested(pattern))
 
     def shifted(self, by: int) -> DeviceList:
-        """Each device `by` further on."""
+        """The list with `by` added to each device number."""
         if not by or not self.size:
             return self
         return DeviceList(
@@ -112,7 +117,7 @@ class DeviceList(Sequence[int]):
         )
 
     def by_number(self) -> DeviceList:
-        """The same devices in the order of their numbers."""
+        """The same devices, sorted by device number; duplicates stay."""
         if self.rises:
             return self
         if not self.offsets and min([step for _, step in self.levels], default=0) > 0:
@@ -123,7 +128,7 @@ class DeviceList(Sequence[int]):
 
     @property
     def array(self) -> IntArray:
-        """The devices as an array that is not written to."""
+        """The device numbers as a read-only int64 array."""
         if self.offsets:
             row = np.frombuffer(self.offsets, dtype=np.int64) + self.first
         else:
@@ -185,25 +190,25 @@ class DeviceList(Sequence[int]):
         return bool((self.array == device).any())
 
     def index(self, value: int, start: int = 0, stop: int | None = None) -> int:
-        """Place of the first one that is `value`."""
+        """Index of the first occurrence of device `value` in the list."""
         found = np.flatnonzero(self.array[start:stop] == value)
         if not len(found):
             raise ValueError(f"device {value} is not in the list")
         return int(found[0]) + range(len(self))[start:].start
 
     def count(self, value: int) -> int:
-        """How many are `value`."""
+        """Number of times that device `value` occurs in the list."""
         return int((self.array == value).sum())
 
     def common(self, others: DeviceList) -> DeviceList:
-        """Those that are among others too, in this row's order."""
+        """The devices of this list that are in `others` too, in the order of this list."""
         if self == others:
             return self
         row = self.array
         return DeviceList.of(row[others.has(row)])
 
     def has(self, devices: IntArray) -> BoolArray:
-        """Which of some devices are in this row."""
+        """Whether each of `devices` is in this list, as an array of the shape of `devices`."""
         if not self.nests:
             row = np.sort(self.array)
             return (
@@ -218,7 +223,7 @@ class DeviceList(Sequence[int]):
         return np.asarray(found & (left == 0))
 
     def __lt__(self, other: DeviceList) -> bool:
-        """As tuples of the numbers compare."""
+        """Whether this list comes before the other in lexicographic order, as for tuples."""
         if self.first != other.first and self.size and other.size:
             return self.first < other.first
         one, two = self.array, other.array
@@ -227,7 +232,7 @@ class DeviceList(Sequence[int]):
         return bool(one[differ[0]] < two[differ[0]]) if len(differ) else len(one) < len(two)
 
     def within(self, low: int, high: int) -> int:
-        """How many devices are from `low` to before `high`."""
+        """Number of devices d of the list with low <= d < high."""
         if self.nests and low <= self.first and self.last < high:
             return self.size
         if self.nests:
@@ -239,12 +244,12 @@ class DeviceList(Sequence[int]):
 
     @property
     def rises(self) -> bool:
-        """Whether each device is above the one before."""
+        """Whether device numbers strictly increase along the list."""
         return self.nests or bool((np.diff(self.array) > 0).all())
 
     @property
     def is_run(self) -> bool:
-        """Whether the devices are one behind the other."""
+        """Whether the devices are consecutive numbers, in increasing order."""
         return not self.offsets and self.levels in ((), ((self.size, 1),))
 
 
@@ -252,7 +257,7 @@ EMPTY = DeviceList(first=0, levels=((0, 0),), size=0, last=0, nests=False)
 
 
 def apart(rows: Iterable[DeviceList]) -> bool:
-    """Whether no device is in two of some rows, or twice in one."""
+    """Whether the lists are disjoint and none of them has a device twice."""
     rows = [row for row in rows if row.size]
     if False not in [row.nests or row.rises for row in rows]:
         ends = sorted([(row.first, row.last) for row in rows])
@@ -265,7 +270,7 @@ def apart(rows: Iterable[DeviceList]) -> bool:
 
 
 def union(rows: Iterable[DeviceList]) -> DeviceList:
-    """All devices of some rows, each once, by number."""
+    """Each device that is in any of the lists, once, sorted by device number."""
     objects = {id(row): row for row in rows if row.size}
     different = sorted({_distinct(row) for row in objects.values()}, key=lambda row: row.first)
     if len(different) < 2:
@@ -280,14 +285,15 @@ def union(rows: Iterable[DeviceList]) -> DeviceList:
 
 
 def _distinct(row: DeviceList) -> DeviceList:
-    """The devices of a row by number, each once."""
+    """The devices of a list, each once, sorted by device number."""
     row = row.by_number()
     return row if row.rises else DeviceList.of(distinct(row.array))
 
 
 def _interleaved(rows: Sequence[DeviceList]) -> DeviceList | None:
-    """The devices of rows of one pattern that begin at different devices, as one pattern, where
-    none of them is in two; else None.
+    """The union of lists that have equal `levels` and different first devices, as one pattern.
+    None where levels differ, or the first devices follow no pattern, or device numbers would not
+    strictly increase along the combined pattern.
     """
     levels = rows[0].levels
     if any(row.offsets or row.levels != levels for row in rows):
@@ -300,7 +306,7 @@ def _interleaved(rows: Sequence[DeviceList]) -> DeviceList | None:
 
 
 def _mask(rows: Sequence[DeviceList]) -> BoolArray:
-    """Whether each device up to the last one is in a row."""
+    """Whether each device, from 0 to the highest one of the lists, is in any of the lists."""
     arrays = [row.array for row in rows]
     found = np.zeros(1 + max(int(row.max(initial=-1)) for row in arrays), dtype=np.bool_)
     for row in arrays:
@@ -319,7 +325,7 @@ def _nested(levels: Levels) -> bool:
 
 
 def _has(levels: Levels, offset: int) -> bool:
-    """Whether an offset is in a nested pattern that begins at 0."""
+    """Whether `offset` is in a nested pattern whose first device is 0."""
     for count, step in levels:
         index, offset = divmod(offset, step)
         if not 0 <= index < count:
@@ -328,7 +334,7 @@ def _has(levels: Levels, offset: int) -> bool:
 
 
 def _below(levels: Levels, offset: int) -> int:
-    """How many of a nested pattern that begins at 0 are below an offset."""
+    """Number of devices below `offset` in a nested pattern whose first device is 0."""
     found, inside = 0, prod([count for count, _ in levels])
     for count, step in levels:
         inside //= count
@@ -342,8 +348,11 @@ def _below(levels: Levels, offset: int) -> int:
 
 
 def _levels(row: IntArray) -> Levels | None:
-    """The pattern of two devices or more: the longest run of one step at its begin is its innermost
-    level; None where there is none.
+    """The levels of the pattern that an array of device numbers follows; None where it follows
+    none.
+
+    The longest run of constant step at the start of the array is the innermost level. The array
+    must be a repetition of that run, and the first devices of the runs are then treated alike.
     """
     levels: list[tuple[int, int]] = []
     while len(row) > 1:

@@ -1,5 +1,4 @@
-"""How a launch on PyTorch's FSDP shards: its strategies by name, as stages of ZeRO and members of a
-sharding group.
+"""The ZeRO stage and the size of a sharding group that a sharding strategy of PyTorch's FSDP means.
 
 Source: PyTorch 2.9, torch/distributed/fsdp/api.py (ShardingStrategy) and _init_utils.py
 (_init_intra_and_inter_node_groups); Accelerate 1.15.0, utils/dataclasses.py
@@ -23,19 +22,23 @@ _STAGES: Final = MappingProxyType(
         **dict.fromkeys(("no_shard", "3"), 0),
     }
 )
-"""Strategy of FSDP 1, by name or number, or whether FSDP 2 frees parameters after forward -> stage
-of ZeRO."""
+"""FSDP setting in lower case -> ZeRO stage. The setting is a ShardingStrategy of FSDP 1, by name or
+number, or FSDP 2's reshard_after_forward ("true" or "false")."""
 _WITHIN_A_NODE: Final = frozenset(
     {"hybrid_shard", "4", "hybrid_shard_zero2", "_hybrid_shard_zero2", "5"}
 )
 STRATEGIES: Final = frozenset(_STAGES)
-"""Names of strategies, in lower case."""
+"""Settings that `sharding` accepts, in lower case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """How states are sharded: stage of ZeRO, members of a sharding group (0 = all replicas), and a
-    note on what the files leave open.
+    """How parameters, gradients and optimizer states are sharded.
+
+    Args:
+        zero: ZeRO stage; 0 = nothing is sharded.
+        shard: devices of a sharding group; 0 = all replicas are one group.
+        notes: sentences for the user on settings that do not fit the cluster or depend on it.
     """
 
     zero: int
@@ -46,19 +49,24 @@ class Sharding:
 def sharding(
     strategy: str, *, replicas: int, replicate: int, node_devices: int, shards: int = 0
 ) -> Sharding:
-    """The sharding of a strategy by name.
+    """The sharding that an FSDP strategy gives on a cluster.
 
-    A hybrid strategy shards over the devices of a node and sums gradients over nodes, unless the
-    launch says how many copies there are.
+    Under every strategy, the launch can set the number of sharding groups (`replicate`). Where it
+    does not, a hybrid strategy shards over the devices of a node and all-reduces gradients over
+    nodes. Every other strategy that shards does so over all replicas.
 
     Args:
-        replicas: devices that may share states.
-        replicate: copies of the sharded states, where the launch says so; 1 = it does not.
+        strategy: name, number or FSDP 2 setting; upper or lower case.
+        replicas: data parallel x context parallel degree: devices that FSDP can shard over.
+        replicate: sharding groups, each with a full copy of the states; 1 = not set in the launch.
         node_devices: devices of a node of the cluster.
-        shards: members of a sharding group, where the launch says them; 0 = it does not.
+        shards: devices of a sharding group; 0 = not set in the launch. It only adds a note where
+            shards x replicate is not `replicas`.
 
     Raises:
-        DataError: there is no such strategy. StrategyError: nodes do not divide the replicas.
+        DataError: FSDP has no such strategy.
+        StrategyError: `replicate`, or for a hybrid strategy `node_devices`, does not divide
+            `replicas`.
     """
     named = strategy.lower()
     if named not in _STAGES:

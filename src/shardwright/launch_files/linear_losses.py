@@ -1,5 +1,7 @@
-"""Losses of trainers that take the head's product with them, by the canonical settings that turn
-them on.
+"""Fused linear cross-entropy losses of trainers, by the canonical settings that turn them on.
+
+Such a loss computes the GEMM of the output head and the cross-entropy together, so the logits are
+never stored as a whole.
 """
 
 from __future__ import annotations
@@ -10,17 +12,20 @@ from shardwright.launch_files.refusals import OFF
 from shardwright.runtime.arguments import Arguments
 
 OF_LOSS: Final = "sets linear_loss"
-"""What a setting says that chooses such a loss."""
+"""Note on a setting that the launch file reader turns into the argument linear-loss."""
 UNDERSTOOD: Final = dict.fromkeys(("liger-loss", "liger-in-loss", "cut-loss"), OF_LOSS)
-"""Canonical name -> what it says: Liger's kernels, whether its loss is among them, Cut
-Cross-Entropy."""
+"""Canonical name of a setting -> the note on it. In order: Liger's loss or all of its kernels,
+whether Liger's kernels include its loss, and Cut Cross-Entropy."""
 _ALL_OF_LIGER: Final = ("use-liger-kernel", "enable-liger-kernel")
-"""Settings that turn on all of Liger's kernels, not its loss alone."""
+"""Settings, as the launch file names them, that turn on all kernels of Liger and not only its
+loss."""
 
 
 def linear_loss(said: Arguments) -> Arguments:
-    """The loss of canonical settings, as the argument of a runtime that sets it; empty = the loss
-    reads the logits that the model made.
+    """The runtime argument linear-loss (cut or liger) that the canonical settings in `said` mean.
+
+    Empty where they choose no fused loss: the loss then reads the logits that the head wrote. Cut
+    Cross-Entropy wins over Liger, and both win over linear-loss in `said` itself.
     """
     if _is_on(said, "cut-loss"):
         return {"linear-loss": "cut"}
@@ -30,7 +35,7 @@ def linear_loss(said: Arguments) -> Arguments:
 
 
 def liger_notes(written: Arguments) -> tuple[str, ...]:
-    """What of Liger's other kernels is not counted, where a launch turns all of them on."""
+    """A note that the cost model leaves out Liger's other kernels, where a launch turns all on."""
     if not any(_is_on(written, name) for name in _ALL_OF_LIGER):
         return ()
     return (

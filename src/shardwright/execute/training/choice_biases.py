@@ -1,9 +1,10 @@
-"""The update of routers' biases: load balancing of experts without a loss.
+"""The update of router biases after each step: expert load balancing without an auxiliary loss.
 
     b_e += rate x sign(mean load - load_e)
 
-load_e: tokens of the whole step (all microbatches, all devices) that chose expert e; the mean is
-over the router's experts. The bias counts in the choice of experts alone, so it has no gradient.
+load_e: number of tokens of the whole step (all microbatches, all devices) that were routed to
+expert e. The mean is over the experts of the same router. The bias is added to the scores only for
+the top-k choice of experts, and not to the weights of their outputs, so it has no gradient.
 Sources: Wang et al. 2024, Auxiliary-loss-free load balancing strategy for mixture-of-experts (arXiv
 2408.15664), algorithm 1; DeepSeek-AI 2024, DeepSeek-V3 (arXiv 2412.19437), section 2.1.2.
 """
@@ -20,15 +21,18 @@ from shardwright.execute.transport.requests import Reduce, Task
 
 
 def moved_bias(bias: torch.Tensor, loads: torch.Tensor, *, rate: float) -> torch.Tensor:
-    """The bias behind a step.
+    """The bias of one router after a step.
 
     Args:
-        loads: (experts,) tokens of the step that chose each expert.
+        bias: (experts,) the bias before the update.
+        loads: (experts,) number of tokens of the step that were routed to each expert.
+        rate: the amount that is added to or subtracted from each bias.
 
-    Worked: loads 5 1 3 3 of four experts, whose mean is 3, at a rate of 0.1: -0.1 +0.1 0 0 is
-    added.
+    Example: four experts have loads 5, 1, 3 and 3, with mean 3. At a rate of 0.1, the function adds
+    -0.1, +0.1, 0 and 0.
     """
-    # Whole numbers in float64, which compare exactly; a mean need not be one.
+    # Compare the sum with experts x load: both are integers in float64 and so exact. The mean need
+    # not be an integer.
     return bias + rate * torch.sign(loads.sum() - loads.numel() * loads).to(bias.dtype)
 
 
@@ -40,12 +44,15 @@ def move_biases(
     sizes: Mapping[Key, int],
     rate: float,
 ) -> Task[None]:
-    """Add the counts of all devices, and move the biases that a device holds.
+    """All-reduce the token counts over all devices, then update the router biases that this device
+    holds.
 
     Args:
-        devices: all of the plan.
-        store, counts: of the device, and of its tokens.
-        sizes: experts of every router, by its bias.
+        devices: all devices of the plan.
+        store: the parameters of this device.
+        counts: by bias parameter, (experts,) tokens of this device that were routed to each expert.
+        sizes: by bias parameter, the number of experts, for every router of the model.
+        rate: see `moved_bias`.
     """
     none = torch.zeros(0, dtype=torch.float64, device=store.on)
     parts = [counts[key] if key in counts else none.new_zeros(size) for key, size in sizes.items()]

@@ -1,4 +1,6 @@
-"""How large a YAML text is with its aliases written out: bounded before any value is made of it."""
+"""Limits on the size of a YAML text with every alias expanded, checked on parser events before any
+value is constructed.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,12 @@ _ENDS: Final = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 @dataclass(slots=True)
 class _Part:
-    """A collection that is being read: the name of its anchor, its nodes and its levels so far,
-    with aliases written out.
+    """A mapping or sequence whose end event has not come yet.
+
+    Args:
+        anchor: name of its YAML anchor; None = it has none.
+        nodes, levels: its nodes and its nesting depth so far, with every alias expanded; both count
+            the collection itself.
     """
 
     anchor: str | None
@@ -28,19 +34,21 @@ class _Part:
 
 
 def checked(events: Iterable[yaml.Event], what: str) -> Iterator[yaml.Event]:
-    """The events of a text, one after the other, until one is too many.
+    """Yield the parser events of a YAML text unchanged, and raise at the event that exceeds a
+    limit.
 
-    A text has at most `MAX_EVENTS` nodes, `MAX_DEPTH` levels and `MAX_ALIASES` aliases, each alias
-    counted as the part that it names. An alias stands for all of its anchor, so ten lines of ten
-    aliases each name ten billion nodes: sizes are added up, nothing is copied.
+    A text may have at most `MAX_EVENTS` events, `MAX_ALIASES` aliases, and, with every alias
+    expanded, `MAX_EVENTS` nodes and `MAX_DEPTH` levels. Ten lines of ten aliases, each to the line
+    before, expand to ten billion nodes. So the sizes of anchored values are added up, and no value
+    is copied.
 
     Args:
-        events: of the text, in order.
-        what: the text is, for messages.
+        events: parser events of the text, in order.
+        what: name of the text in error messages.
 
     Raises:
-        ClusterError: it has more, an alias names a part that it stands in, or an anchor that is not
-        there.
+        ClusterError: the text exceeds a limit, or an alias names a value that contains the alias or
+            an anchor that is not defined before it.
     """
     open_parts: list[_Part] = []
     sizes: dict[str, tuple[int, int]] = {}
@@ -63,7 +71,10 @@ def checked(events: Iterable[yaml.Event], what: str) -> Iterator[yaml.Event]:
 def _complete(
     event: yaml.Event, open_parts: list[_Part], sizes: dict[str, tuple[int, int]], what: str
 ) -> tuple[int, int]:
-    """Nodes and levels of the part that an event completes; its anchor's are kept in `sizes`."""
+    """Nodes and levels of the value that an event completes: a scalar, an alias or a collection.
+
+    Where the value has an anchor, they are stored in `sizes` under it.
+    """
     if isinstance(event, yaml.AliasEvent):
         return _named(event.anchor, open_parts, sizes, what)
     if isinstance(event, _ENDS):
@@ -79,7 +90,7 @@ def _complete(
 def _named(
     anchor: str | None, open_parts: list[_Part], sizes: dict[str, tuple[int, int]], what: str
 ) -> tuple[int, int]:
-    """Nodes and levels of the part that an alias names."""
+    """Nodes and levels of the anchored value that an alias refers to."""
     anchor = anchor or ""
     shown = f"{what}: the YAML alias *{anchor[:40]}"
     if any(part.anchor == anchor for part in open_parts):
@@ -94,7 +105,7 @@ def _named(
 
 
 def _add(open_parts: list[_Part], nodes: int, levels: int, what: str) -> None:
-    """Count a part that is complete in the one around it."""
+    """Add the nodes and levels of a completed value to the collection that contains it."""
     _require_levels(len(open_parts) + levels, what)
     if not open_parts:
         return

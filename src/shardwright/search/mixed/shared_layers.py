@@ -1,20 +1,34 @@
-"""Least seconds of the gradient sums and gathers of layers that devices of several classes hold.
+"""Lower bound, in seconds, on the gradient reduction and the parameter all-gather of a layer whose
+holders lie in several classes of nodes.
 
-A class is the neighbouring node groups of one node kind and zone, whose units are alike. The
-simulator prices a sum inside one class by the unit with the most members, and a sum over several
-classes by the unit with the fewest members and by the slowest network card. So a layer that several
-classes hold is summed more slowly than the frame's other terms say, whatever the algorithm:
+A class is a run of neighbouring node groups with the same node kind in the same zone. A unit is a
+node, or the domain of the node's widest inner link where that has more devices (such as an NVL72
+rack). All units of a class are alike. A member is a rank of the collective's process group.
+
+The simulator prices a collective inside one class by the unit with the most members. It prices a
+collective over several classes by the unit with the fewest members and by the slowest network card.
+So for a layer that several classes hold, the other terms of the bound are too low. Every algorithm
+of the collective takes at least
 
     t >= V (1 - c / N) / (c B)
 
-V bytes of a device's part of the layer, N members of the sum, c of them at most in the unit of a
-stage that holds the layer, B bytes/s of a member's network card. What a unit sends to the others,
-or gets from them, passes the cards of its own members.
+- V: bytes of the layer's shard on a device (the layer over its tensor parallel degree).
+- N: members of the collective.
+- c: the most members that the unit of one stage that holds the layer can contain.
+- B: bytes/s that a member has on the network cards of its node.
 
-The bound holds twice: for a device's own part with its own card, and for the smallest part that
-stages of a higher tensor parallel degree cut the layer into, with the slowest card. In a plan each
-class that alone holds some layer has a stage of every replica, so a frame of the plans with given
-such classes (`Frame.sole`) has fewer pipelines, and layers of all other classes have these sums.
+The reason: the bytes that the unit exchanges with other units pass the network cards of its own
+members.
+
+The bound is applied twice, and the larger result counts:
+
+- with a device's own shard and the bandwidth of its own card;
+- with the smallest shard, that of the stages with the highest tensor parallel degree, and the
+  bandwidth of the slowest card.
+
+A class is sole in a plan where it alone holds some layer. Such a class has a stage of every
+pipeline replica. `Frame.sole` restricts a frame to the plans with given sole classes: they have
+fewer pipelines, and the layers of every other class are shared, so this bound holds for them.
 """
 
 from __future__ import annotations
@@ -39,7 +53,9 @@ from shardwright.search.mixed.tables import StageTable
 
 
 def classes_of(cluster: Cluster) -> tuple[int, ...]:
-    """The class of each node group: a number for neighbouring groups of one node kind and zone."""
+    """The class number of each node group of the cluster, in order; neighbouring groups of the same
+    node kind and zone have the same number.
+    """
     alike = [
         list(some)
         for _, some in groupby(cluster.groups, key=lambda group: (group.kind, group.zone))
@@ -48,8 +64,10 @@ def classes_of(cluster: Cluster) -> tuple[int, ...]:
 
 
 def sole_choices(classes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Each set of classes that may be those that alone hold some layer. Pipelines lie on two pools
-    at most, so there are two at most.
+    """Every set of classes that can be the sole classes of a plan: sets of 0, 1 or 2 classes.
+
+    A pipeline lies on at most two pools, so at most two classes can be sole. Empty where the
+    cluster has a single class.
     """
     every = sorted(set(classes))
     return (
@@ -61,14 +79,16 @@ def sole_choices(classes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SharedLayers:
-    """What the sums of layers that several classes hold take at least.
+    """The lower bound of this module for the stages of one table.
 
     Args:
-        problem: of one zone.
-        classes: of each pool.
-        bytes: (2, parts) of a gather and of a gradient sum of one whole part; 0 for parts with tied
-            weights.
-        nested: each tensor parallel degree divides the next.
+        problem: the problem with all zones of its cluster joined into one.
+        table: the stages that plans can have.
+        classes: the class number of each pool.
+        bytes: (2, parts) bytes of the parameter all-gather and of the gradient reduction of one
+            whole part (the layers, what is before them, what is after them); 0 for a part whose
+            weights are tied.
+        nested: whether each tensor parallel degree in the table divides the next larger one.
     """
 
     problem: Problem
@@ -79,7 +99,11 @@ class SharedLayers:
 
     @staticmethod
     def of(problem: Problem, table: StageTable) -> SharedLayers:
-        """Those of a table. Sums are bounded as if all zones were one, which is never slower."""
+        """The bound for a table of stages.
+
+        Collectives are priced as if all zones were one zone. That is never slower, so the bound
+        stays valid.
+        """
         classes, problem = (
             classes_of(problem.cluster),
             replace(problem, cluster=in_one_zone(problem.cluster)),
@@ -104,13 +128,15 @@ class SharedLayers:
         )
 
     def least(self, rows: BoolArray, members: IntArray, sole: tuple[int, ...]) -> FloatArray:
-        """(2, pairs, parts) seconds of a gather and of a gradient sum of one of each part, at
-        least; 0 for stages of a sole class.
+        """(2, pairs, parts) lower bound in seconds on the parameter all-gather and on the gradient
+        reduction of one instance of each part; 0 for stages of a sole class.
+
+        A pair is a (pool, mesh) of `table.meshes`.
 
         Args:
-            rows: (rows,) that stages of the plans may have.
-            members: (pairs,) of a sum at least, where a stage of the pair is a holder.
-            sole: classes that alone hold some layer; all layers of the others are shared.
+            rows: (rows,) boolean: the rows of the table that stages of the plans may have.
+            members: (pairs,) the fewest members of a collective in which a stage of the pair is.
+            sole: the sole classes; every layer of another class is shared with some class.
         """
         table, seconds = self.table, np.zeros((2, len(self.table.meshes), self.bytes.shape[1]))
         pairs = sorted(set(table.pairs[rows].tolist()))
@@ -120,7 +146,7 @@ class SharedLayers:
             others = [unit.card for other, unit in units.items() if self._class(other) != own]
             if own in sole or not others:
                 continue
-            # Another class holds the layer too: at best the one with the fastest card.
+            # Another class holds the layer too; at best it is the class with the fastest card.
             slowest, many = min(units[pair].card, max(others)), int(members[pair])
             least = units[pair].seconds_per_byte(many) / tp
             if self.nested:
@@ -143,7 +169,11 @@ class SharedLayers:
         return self.classes[self.table.meshes[pair][0]]
 
     def _unit(self, pair: int, pairs: list[int]) -> _Unit:
-        """The unit of a stage. Args: pairs: of the stages of the plans."""
+        """The unit that a stage of a pair lies in.
+
+        Args:
+            pairs: all pairs that stages of the plans may have.
+        """
         pool, mesh = self.table.meshes[pair]
         group = self.table.pools[pool].group
         kind = self.problem.cluster.groups[group].kind
@@ -160,7 +190,9 @@ class SharedLayers:
         )
 
     def _card(self, group: int, busy: int) -> float:
-        """Bytes/s that a device has on its node's network cards where so many of the node send."""
+        """Bytes/s that one device has on its node's network cards while `busy` devices of the node
+        send at once; infinite where no network leaves the node.
+        """
         own = group_problem(self.problem, group)
         node = own.cluster.node
         working = working_problem(own, range(min(busy, node.num_devices)))
@@ -175,10 +207,10 @@ class _Unit:
     """The unit that a stage lies in.
 
     Args:
-        members: of a sum of the stage's layers in the unit at most.
-        rate: bytes/s of each of them then; fewer members have a larger part of shared cards each,
-            and all together a smaller one.
-        card: bytes/s of each of the stage's devices where no other sends.
+        members: the most members that a collective of the stage's layers can have in the unit.
+        rate: bytes/s on network cards of each member, with that many members. With fewer members,
+            each can get more of the shared cards, but all of them together get no more.
+        card: bytes/s on network cards of each device of the stage, where no other device sends.
     """
 
     members: int
@@ -186,12 +218,12 @@ class _Unit:
     card: float
 
     def seconds_per_byte(self, members: int, *, slowest: float = inf) -> float:
-        """Seconds for each byte of a device's part at least.
+        """Lower bound in seconds for each byte of a device's shard.
 
         Args:
-            members: of the sum at least. They lie in several classes, so one of them is outside the
-                unit.
-            slowest: bytes/s of the slowest member's card.
+            members: the fewest members of the collective. They lie in several classes, so at least
+                one of them is outside the unit.
+            slowest: bytes/s on network cards of the slowest member.
         """
         if members < 2:
             return 0.0
