@@ -7,8 +7,8 @@ import random
 import numpy as np
 
 from shardwright.api.problems import facts_of, problem_of, space_of
-from shardwright.cost.critical_path import path_seconds
-from shardwright.cost.step_costs import step_costs
+from shardwright.cost.bounds.longest_path import path_seconds
+from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.hardware.overrides import effective_memory
 from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.find import find

@@ -7,12 +7,12 @@ import numpy as np
 from shardwright.job.serving import Arrivals, ClosedLoop, Lengths, Poisson, ServingJob, TokenRange
 from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.runtime.engines.rules import Estimate
-from shardwright.serving.draw import draw
-from shardwright.serving.fleet import Fleet
-from shardwright.serving.loop import serve
-from shardwright.serving.requests import Requests
-from shardwright.serving.scheduler import Scheduler
-from shardwright.serving.step_table import StepTable
+from shardwright.serving.deployments.scheduler_settings import Scheduler
+from shardwright.serving.simulation.compiled_loop import serve
+from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.step_times.step_table import StepTable
+from shardwright.serving.traffic.draw_requests import draw
+from shardwright.serving.traffic.drawn_requests import Requests
 
 TABLE = StepTable(
     tokens=np.array([0, 64, 8192]),

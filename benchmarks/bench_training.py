@@ -17,7 +17,7 @@ from shardwright.execute.training.step import prepare, unsplit
 from shardwright.execute.training.train import member, step_task, training
 from shardwright.execute.transport.in_process import run
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 
 SIZES = {

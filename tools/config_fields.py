@@ -18,8 +18,8 @@ from typing import Any
 
 from shardwright.errors import ModelError
 from shardwright.model.catalog.catalog import ENTRIES
-from shardwright.model.families.huggingface import architecture_of, built
-from shardwright.model.families.unread import general
+from shardwright.model.families.fields.unread_fields import general
+from shardwright.model.families.huggingface_config import architecture_of, built
 from shardwright.model.ir.fields import Fields
 
 ROOT = Path(__file__).parents[1]

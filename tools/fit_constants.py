@@ -18,8 +18,8 @@ from pathlib import Path
 
 from interval_fit import interval_coefficients, ran, runs_text
 
-from shardwright.validation.accuracy import accuracy, facts_of
-from shardwright.validation.folds import fold_text
+from shardwright.validation.fits.held_out_folds import fold_text
+from shardwright.validation.validate_training import accuracy, facts_of
 
 ROOT = Path(__file__).parent.parent
 CONSTANTS = ROOT / "src" / "shardwright" / "hardware" / "catalog" / "constants.py"

@@ -25,7 +25,7 @@ from scipy.optimize import linprog
 from shardwright.runtime.registry import load_runtime
 from shardwright.simulator.interval import COEFFICIENTS, UNSEEN
 from shardwright.simulator.runs import FRAMEWORK, Runs
-from shardwright.validation.judge import RowResult
+from shardwright.validation.errors.prediction_errors import RowResult
 
 QUANTILE: Final = 0.78
 """A little under the 80 % that an interval is named for: the width is set by few far rows there,

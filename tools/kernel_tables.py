@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from scipy.ndimage import distance_transform_edt
 
-from shardwright.cost.kernel_lookup import TILE, roofline_seconds, tile_padding
+from shardwright.cost.kernels.measured_kernels import TILE, roofline_seconds, tile_padding
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.hardware.catalog.kernel_tables import STEPS_PER_OCTAVE, GemmGrid, gemm_correction

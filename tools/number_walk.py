@@ -19,17 +19,17 @@ from rich.console import Console
 
 from shardwright.api.problems import facts_of, problem_of, space_of
 from shardwright.api.simulations import simulated
-from shardwright.collectives.algorithm import Collective
-from shardwright.cost.block_table import block_table
-from shardwright.cost.columns import block_context, problem_machine
-from shardwright.cost.communication import move_seconds
-from shardwright.cost.compute import gemm_seconds
-from shardwright.cost.critical_path import jitter, path_seconds
-from shardwright.cost.device_blocks import local_sizes
-from shardwright.cost.device_network import group_span, network_of_devices, plan_units
-from shardwright.cost.parts import GEMM
-from shardwright.cost.step_costs import compose, step_costs
-from shardwright.cost.work_prices import gemm_shape
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.cost.bounds.longest_path import jitter, path_seconds
+from shardwright.cost.kernels.kernel_seconds import gemm_seconds
+from shardwright.cost.kernels.operator_seconds import gemm_shape
+from shardwright.cost.network.grid_groups import move_seconds
+from shardwright.cost.network.plan_groups import group_span, network_of_devices, plan_units
+from shardwright.cost.step.grid_seconds import compose, step_costs
+from shardwright.cost.tables.block_table import block_table
+from shardwright.cost.tables.plan_blocks import local_sizes
+from shardwright.cost.tables.problem_tables import block_context, problem_machine
+from shardwright.cost.time_parts import GEMM
 from shardwright.files.plan_source import read_strategy
 from shardwright.program.block.block import Phase
 from shardwright.program.block.cell_structure import on_replica
@@ -40,7 +40,7 @@ from shardwright.program.orders.rows import action_rows
 from shardwright.program.problem import Problem
 from shardwright.program.stages.holdings import plan_holdings
 from shardwright.program.stages.parts import Segment, plan_stages
-from shardwright.report.terminal import render_simulation
+from shardwright.report.screens.plan_screen import render_simulation
 from shardwright.schedules.table import KINDS
 from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.members import member_grid

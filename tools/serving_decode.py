@@ -13,8 +13,8 @@ from kernel_tables import nearest_filled
 from scipy.optimize import nnls
 from serving_rows import LIBRARIES, Arrays, Columns, Line, packed, rows_of, some, steps_of
 
-from shardwright.cost.compute import Machine
-from shardwright.cost.inference.decode import decode_columns
+from shardwright.cost.inference.decode_attention import decode_columns
+from shardwright.cost.kernels.kernel_seconds import Machine
 from shardwright.hardware.catalog.serving_kernels import (
     DECODE_BANDWIDTH,
     DECODE_LAUNCHES,

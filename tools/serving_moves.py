@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow.parquet as pq
 from serving_rows import FOLDERS, LIBRARIES, Arrays, Columns, Line, newest, rows_of, some
 
-from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.choose import collective_seconds
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.cheapest_algorithm import collective_seconds
+from shardwright.collectives.groups.tier_counts import Span
 from shardwright.collectives.registry import algorithms_for
-from shardwright.collectives.span import Span
-from shardwright.cost.communication import Network
 from shardwright.cost.inference.token_exchange import TokenExchange, devices_reached, exchange_ways
+from shardwright.cost.network.grid_groups import Network
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.hardware.catalog.nodes import node_of
 

@@ -19,7 +19,7 @@ from benchmarks.emulated.settings import HOSTS, SETTINGS
 from benchmarks.emulated.waits import Seconds, Waiting, run_promptly, wait_until
 from shardwright.execute.interpreter.cadence import own_gradients
 from shardwright.execute.interpreter.device import device_task
-from shardwright.execute.numerics.precision import uniform
+from shardwright.execute.numerics.base.run_precision import uniform
 from shardwright.execute.shares.flat_buckets import FlatBucket, HeldPart, Stretch
 from shardwright.execute.shares.parameters import Key, ParameterStore, StoredParameter
 from shardwright.execute.shares.shards import Bucket, gathered, summed

@@ -15,7 +15,7 @@ from shardwright.hardware.cluster import Cluster, Host, NodeGroup, NodeKind
 from shardwright.hardware.device import Accelerator, Evidence, Origin
 from shardwright.hardware.link import Link
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from shardwright.search.answer import Answer as Answer
     from shardwright.search.certificate import Certificate as Certificate
     from shardwright.search.request import Request as Request
-    from shardwright.serving.answer import ServingAnswer as ServingAnswer
-    from shardwright.serving.request import ServingRequest as ServingRequest
+    from shardwright.serving.serving_request import ServingRequest as ServingRequest
+    from shardwright.serving.simulation.serving_answer import ServingAnswer as ServingAnswer
     from shardwright.simulator.prediction import Prediction as Prediction
     from shardwright.strategy.grid.axes import Grid as Grid
     from shardwright.strategy.plan.plan import Plan as Plan
-    from shardwright.validation.accuracy import validate as validate
+    from shardwright.validation.validate_training import validate as validate
 
 __version__: Final = "0.1.0"
 
@@ -50,12 +50,12 @@ _HOMES: Final = {
     "serve_simulate": "shardwright.api.serving",
     "check": "shardwright.api.grids",
     "why": "shardwright.api.why",
-    "validate": "shardwright.validation.accuracy",
+    "validate": "shardwright.validation.validate_training",
     "read_plan_file": "shardwright.files.plan_file",
     "Request": "shardwright.search.request",
     "Answer": "shardwright.search.answer",
-    "ServingRequest": "shardwright.serving.request",
-    "ServingAnswer": "shardwright.serving.answer",
+    "ServingRequest": "shardwright.serving.serving_request",
+    "ServingAnswer": "shardwright.serving.simulation.serving_answer",
     "Prediction": "shardwright.simulator.prediction",
     "Certificate": "shardwright.search.certificate",
     "Plan": "shardwright.strategy.plan.plan",

@@ -14,8 +14,8 @@ from shardwright.api.serving_execution import served_execution
 from shardwright.cli.main import run as command
 from shardwright.errors import DataError, StrategyError, UsageError
 from shardwright.execute.serve import prove
-from shardwright.report.serving_proof import render_served, served_document
-from shardwright.serving.request import ServingRequest
+from shardwright.report.serving.executed_deployment_screen import render_served, served_document
+from shardwright.serving.serving_request import ServingRequest
 
 REQUEST = ServingRequest(
     model="llama-3.2-1b",

@@ -31,7 +31,11 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.text.grid_notation import parse_grid
 from shardwright.strategy.text.parser import parse_plan
 from shardwright.units import GIB
-from shardwright.validation.judge import ErrorStatistics, SourceResult, Validation
+from shardwright.validation.errors.prediction_errors import (
+    ErrorStatistics,
+    SourceResult,
+    Validation,
+)
 from tests.calibrate.profiles import profile
 from tests.cli.answers import ANSWER, CERTIFICATE, PREDICTION, REQUEST, UNSEARCHED, stage
 from tests.hardware.inventory_files import topo_matrix

@@ -23,7 +23,7 @@ from shardwright.files.plan_file import parse_saved
 from shardwright.files.stored import document_of, question_digest, simulation_document
 from shardwright.files.text import to_text
 from shardwright.model.catalog.catalog import load_model
-from shardwright.report.terminal import render_simulation
+from shardwright.report.screens.plan_screen import render_simulation
 from shardwright.schedules.registry import SCHEDULES
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation

@@ -17,8 +17,8 @@ from shardwright.cli.main import help_text, run
 from shardwright.cli.screen import plain
 from shardwright.cli.screen import show as show_on_screen
 from shardwright.cli.verbs import VERBS
-from shardwright.report.tables import plain_table
-from shardwright.report.terminal import section
+from shardwright.report.screens.plan_screen import section
+from shardwright.report.table_style import plain_table
 from tests.cli.screens import CATALOGS, SCREENS, answering, write_files
 from tests.golden.files import assert_golden
 from tests.tiers import examples
@@ -70,7 +70,8 @@ def test_nothing_is_wider_than_the_terminal_and_no_word_is_cut(name: str, show) 
     for line in narrow.splitlines():
         assert cell_len(line) <= NARROW or max(map(cell_len, line.split())) > NARROW // 2, line
     if words[0] == "draw":
-        return  # a picture leaves columns out in its own way: tests/report/test_plan_picture.py
+        # A picture leaves columns out in its own way: tests/report/pictures/test_plan_picture.py.
+        return
     said, whole = set(SHORTENED.sub(" ", LEFT_OUT.sub("", narrow)).split()), set(endless.split())
     assert {word for word in said if set(word) != {"█"}} <= whole
     if "not shown" not in narrow and "shortened" not in narrow:

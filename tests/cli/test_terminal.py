@@ -8,10 +8,10 @@ from shardwright.api.grids import plan
 from shardwright.cli.screen import WIDTH, plain
 from shardwright.files.stored import plan_document
 from shardwright.hardware.catalog.prices import ListPrice
-from shardwright.report.comparison import render_comparison
-from shardwright.report.memory_table import equal_ranks
-from shardwright.report.proof_face import render_checked
-from shardwright.report.terminal import (
+from shardwright.report.screens.check_screen import render_checked
+from shardwright.report.screens.comparison_screen import render_comparison
+from shardwright.report.screens.memory_table import equal_ranks
+from shardwright.report.screens.plan_screen import (
     alternatives_apart,
     difference,
     render_answer,

@@ -9,9 +9,9 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from shardwright.collectives.layout import Layout
-from shardwright.collectives.schedule import Schedule
-from shardwright.collectives.span import Between
+from shardwright.collectives.groups.member_links import Layout
+from shardwright.collectives.groups.tier_counts import Between
+from shardwright.collectives.messages.message_schedule import Schedule
 
 
 @st.composite

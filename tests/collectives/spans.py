@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from shardwright.arrays import IntArray
-from shardwright.collectives.span import Span
+from shardwright.collectives.groups.tier_counts import Span
 
 
 def nested(members: tuple[IntArray, ...]) -> tuple[IntArray, ...]:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.arrays import FloatArray
-from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.groups.tier_counts import Span
 from shardwright.collectives.registry import ALGORITHMS, OF_ENGINES, SCHEDULED, algorithm_named
-from shardwright.collectives.span import Span
 from shardwright.errors import UsageError
 from tests.collectives.spans import spans
 from tests.tiers import examples

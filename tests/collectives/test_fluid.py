@@ -11,11 +11,11 @@ from itertools import pairwise, permutations, product
 import numpy as np
 import pytest
 
-from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.all_to_all import PAIRWISE
-from shardwright.collectives.linear import LinearAlgorithm
-from shardwright.collectives.ring import RING
-from shardwright.collectives.span import span_of
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithms.all_to_all import PAIRWISE
+from shardwright.collectives.algorithms.linear_algorithm import LinearAlgorithm
+from shardwright.collectives.algorithms.ring import RING
+from shardwright.collectives.groups.tier_counts import span_of
 from shardwright.hardware.cluster import Cluster, FabricTier
 from shardwright.hardware.expression import parse_cluster
 

@@ -9,8 +9,8 @@ from math import ceil, log2, prod
 import numpy as np
 import pytest
 
-from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.nvlink_sharp import LINK_SHARE, START_HOPS
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithms.nvlink_sharp import LINK_SHARE, START_HOPS
 from shardwright.collectives.registry import algorithm_named
 from tests.collectives import messages
 from tests.collectives.messages import Trace

@@ -13,17 +13,23 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.choose import collective_seconds, price_list
-from shardwright.collectives.forest import forest_of
-from shardwright.collectives.layout import Layout, layouts_of, link_seconds
-from shardwright.collectives.packing import packing_of
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithms.late_member import late_schedule
+from shardwright.collectives.cheapest_algorithm import collective_seconds, price_list
+from shardwright.collectives.groups.member_links import Layout, layouts_of, link_seconds
+from shardwright.collectives.groups.tier_counts import Span
+from shardwright.collectives.messages.message_schedule import Schedule, proven_sum, round_costs
+from shardwright.collectives.messages.spanning_forest import forest_of
+from shardwright.collectives.messages.tree_packing import packing_of
+from shardwright.collectives.messages.tree_schedule import (
+    PARTS,
+    Tree,
+    send_steps,
+    tree_lines,
+    tree_sum,
+)
+from shardwright.collectives.messages.unit_tree import tree_of
 from shardwright.collectives.registry import LIBRARIES, SCHEDULED, algorithm_named, algorithms_for
-from shardwright.collectives.schedule import Schedule, proven_sum, round_costs
-from shardwright.collectives.span import Span
-from shardwright.collectives.straggler import late_schedule
-from shardwright.collectives.tree import tree_of
-from shardwright.collectives.tree_schedule import PARTS, Tree, send_steps, tree_lines, tree_sum
 from shardwright.errors import RuntimeModelError
 from tests.collectives.layouts import cut_bound, layouts, simulated_seconds
 from tests.collectives.spans import one_group

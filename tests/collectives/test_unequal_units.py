@@ -6,12 +6,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.layout import layouts_of
-from shardwright.collectives.members import span_of_devices
-from shardwright.collectives.packing import packing_of
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.groups.group_of_members import span_of_devices
+from shardwright.collectives.groups.member_links import layouts_of
+from shardwright.collectives.groups.tier_counts import Span
+from shardwright.collectives.messages.tree_packing import packing_of
 from shardwright.collectives.registry import algorithms_for
-from shardwright.collectives.span import Span
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.graph import levels_of, units_of
 

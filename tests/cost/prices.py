@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from shardwright.cost.chunk_layout import layout_of
-from shardwright.cost.columns import layer_table
-from shardwright.cost.degree_rows import Rows
-from shardwright.cost.mesh_table import mesh_table
-from shardwright.cost.priced import Priced
+from shardwright.cost.degree_columns import Rows
+from shardwright.cost.tables.grid_rows import Priced
+from shardwright.cost.tables.layers_by_chunk import layout_of
+from shardwright.cost.tables.mesh_table import mesh_table
+from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid
 

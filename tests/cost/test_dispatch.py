@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.members import span_of_devices
-from shardwright.cost.columns import block_context
-from shardwright.cost.communication import dispatch_bytes, rows_volume
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.groups.group_of_members import span_of_devices
+from shardwright.cost.network.grid_groups import dispatch_bytes, rows_volume
+from shardwright.cost.tables.problem_tables import block_context
 from shardwright.hardware.cluster import Tier
 from shardwright.hardware.graph import regular
 from shardwright.program.block.block import BlockProgram, Move, Phase

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.columns import layer_table
-from shardwright.cost.parts import ELEMENT, PHASES
+from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.time_parts import ELEMENT, PHASES
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.hardware.catalog.constants import SHIPPED
 from shardwright.model.ir.operator import OperatorKind

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.columns import layer_table, programs_of
-from shardwright.cost.host import segments
-from shardwright.cost.parts import LAUNCH, TP
+from shardwright.cost.kernels.launch_overhead import segments
+from shardwright.cost.tables.problem_tables import layer_table, programs_of
+from shardwright.cost.time_parts import LAUNCH, TP
 from shardwright.hardware.catalog.constants import SHIPPED
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.problem import Problem

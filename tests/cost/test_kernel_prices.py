@@ -8,20 +8,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.span import span_of
-from shardwright.cost.answered import FAMILIES, answered, shares
-from shardwright.cost.columns import layer_table
-from shardwright.cost.communication import move_seconds, network_of
-from shardwright.cost.compute import (
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.groups.tier_counts import span_of
+from shardwright.cost.kernels.kernel_seconds import (
     Machine,
     attention_flops,
     attention_seconds,
     gemm_seconds,
     machine_of,
 )
-from shardwright.cost.kernel_lookup import gemm_grid_for, tile_padding
-from shardwright.cost.parts import ATTENTION, ELEMENT, GEMM
+from shardwright.cost.kernels.measured_kernels import gemm_grid_for, tile_padding
+from shardwright.cost.network.grid_groups import move_seconds, network_of
+from shardwright.cost.step.price_sources import FAMILIES, answered, shares
+from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.time_parts import ATTENTION, ELEMENT, GEMM
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.hardware.catalog.kernel_tables import gemm_correction

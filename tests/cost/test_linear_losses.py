@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.cost.columns import LayerTable, layer_table
-from shardwright.cost.logits import liger_tokens
-from shardwright.cost.parts import PHASES
+from shardwright.cost.buffers.logits_buffers import liger_tokens
+from shardwright.cost.tables.problem_tables import LayerTable, layer_table
+from shardwright.cost.time_parts import PHASES
 from shardwright.runtime.registry import load_runtime
 from shardwright.strategy.grid.axes import Grid
 from tests.cost.prices import rows_of

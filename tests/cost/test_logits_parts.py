@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.cost.columns import LayerTable, layer_table
-from shardwright.cost.parts import PHASES
+from shardwright.cost.tables.problem_tables import LayerTable, layer_table
+from shardwright.cost.time_parts import PHASES
 from shardwright.runtime.registry import load_runtime
 from shardwright.strategy.grid.axes import Grid
 from tests.cost.prices import rows_of

@@ -8,9 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.bytes_per_parameter import update_bytes
-from shardwright.cost.columns import layer_table
-from shardwright.cost.compute import (
+from shardwright.cost.kernels.kernel_seconds import (
     BACKWARD_FLOPS,
     ROW_KERNEL_RATE,
     attention_flops,
@@ -18,15 +16,17 @@ from shardwright.cost.compute import (
     element_seconds,
     machine_of,
 )
-from shardwright.cost.parts import ELEMENT, EP
+from shardwright.cost.tables.bytes_per_parameter import update_bytes
+from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.time_parts import ELEMENT, EP
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.model.ir.operator import AttentionShape
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, ExpertDispatch, Runtime
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
+from tests.cost.network.test_gemm_overlap import HEAD, plain, problem, seconds
 from tests.cost.prices import rows_of
-from tests.cost.test_overlap import HEAD, plain, problem, seconds
 from tests.program.small import cluster_of, problem_of
 from tests.strategies import expert_model
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.cost.communication import network_of
-from shardwright.cost.crossings import crossing_seconds
-from shardwright.cost.device_network import (
+from shardwright.cost.network.grid_groups import network_of
+from shardwright.cost.network.plan_groups import (
     kind_of,
     kind_problem,
     network_among,
@@ -15,6 +14,7 @@ from shardwright.cost.device_network import (
     of_kind,
     rates_between,
 )
+from shardwright.cost.network.stage_transfers import crossing_seconds
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.graph import levels_of
 from shardwright.program.stages.edges import Messages

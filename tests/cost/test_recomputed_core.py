@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from shardwright.arrays import FloatArray
-from shardwright.cost.columns import layer_table
-from shardwright.cost.parts import ATTENTION, CP, PHASES
+from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.time_parts import ATTENTION, CP, PHASES
 from shardwright.runtime.runtime import SelectiveRecompute
 from shardwright.strategy.grid.axes import Grid
 from tests.cost.prices import rows_of

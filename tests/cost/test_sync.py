@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.column_sums import SyncTable
-from shardwright.cost.mesh_table import mesh_table
-from shardwright.cost.step_costs import step_costs
+from shardwright.cost.gradients.grid_synchronisation import SyncTable
+from shardwright.cost.step.grid_seconds import step_costs
+from shardwright.cost.tables.mesh_table import mesh_table
 from shardwright.program.problem import Problem
 from shardwright.strategy.grid.axes import Grid
 from tests.cost.prices import price_grid, rows_of

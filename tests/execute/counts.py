@@ -14,17 +14,17 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from shardwright.cost.device_blocks import local_sizes
-from shardwright.cost.kept import named
+from shardwright.cost.tables.plan_blocks import local_sizes
+from shardwright.cost.tables.recompute_and_offload import named
 from shardwright.execute.interpreter import block_run
 from shardwright.execute.interpreter.device import DeviceWork as Known
 from shardwright.execute.interpreter.stage_nodes import stage_nodes
-from shardwright.execute.numerics import attention
-from shardwright.execute.numerics.core import met
-from shardwright.execute.numerics.kernel_calls import Made
-from shardwright.execute.numerics.keys import Keys
-from shardwright.execute.numerics.local import Local
-from shardwright.execute.numerics.protocol import Values, Weights
+from shardwright.execute.numerics.attention import attention_operator as attention
+from shardwright.execute.numerics.attention.attention_by_key_block import met
+from shardwright.execute.numerics.attention.fused_kernel_calls import Made
+from shardwright.execute.numerics.attention.key_exchange import Keys
+from shardwright.execute.numerics.base.local_operators import Local
+from shardwright.execute.numerics.base.operator_protocol import Values, Weights
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.prove import made_batch
 from shardwright.execute.proof.shrink import shrink_for

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from shardwright.model.families.dropout import FIELDS
+from shardwright.model.families.fields.dropout import FIELDS
 from tests.execute.flips import Ending, Flip, Verdict, config_class, fields_of, flips, verdict
 from tests.execute.huggingface_layouts import CONFIGS
 from tests.execute.published_configs import PUBLISHED

@@ -24,7 +24,7 @@ from shardwright.execute.training.routers import require_trainable
 from shardwright.execute.training.step import StepResult, run_step, unsplit
 from shardwright.execute.weights.read import open_weights
 from shardwright.job.training import TrainingJob
-from shardwright.model.families.huggingface import load_config, model_from_config
+from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.graph import Model
 from tests.execute.published_configs import all_in_double, batch_of, made, sequences_of
 from tests.execute.published_gradients import gradient_differences, published_loss

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from shardwright.execute.interpreter.device import Walker, device_task
-from shardwright.execute.numerics.precision import precision_of
+from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.shares.layer_state import LayerState
 from shardwright.execute.shares.parameters import Key
 from shardwright.execute.training.train import training

@@ -27,7 +27,7 @@ from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.spared import EMBEDDINGS, VECTORS
 from shardwright.execute.training.train import StepReport, training
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained
 from shardwright.program.step_trace import StepTrace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.model.families.registry import ARCHITECTURES, REGISTRY
+from shardwright.model.families.family_registry import ARCHITECTURES, REGISTRY
 from tests.execute.huggingface_layouts import CONFIGS
 from tests.execute.published_configs import PUBLISHED
 

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shardwright.execute.native import ring as native
 from shardwright.execute.native.ring import Ring, passed_round
-from shardwright.execute.numerics.boxes import numbers
+from shardwright.execute.numerics.base.local_tensors import numbers
 from shardwright.model.blocks.dense import core_operator
 from shardwright.model.ir.operator import AttentionShape, Operator
 from shardwright.program.layout.layout import Indices

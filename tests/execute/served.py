@@ -18,7 +18,7 @@ from shardwright.execute.serve.server import Drive, Server, server
 from shardwright.execute.serve.whole import whole_logits
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.execute.shares.parameters import seeded
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.expand import plan_of

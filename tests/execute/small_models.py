@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardwright.model.catalog.catalog import ENTRIES
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model, Run
 
 SIZES: dict[str, int] = {

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from shardwright.errors import DataError
-from shardwright.execute.numerics.precision import precision_of
+from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.shares.flat import box_views
 from shardwright.execute.shares.parameters import Key, seeded, sliced
 from shardwright.execute.state import checkpoint

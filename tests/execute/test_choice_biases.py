@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.execute.numerics import experts
-from shardwright.execute.numerics.choice import chosen_experts
-from shardwright.execute.numerics.precision import Precision, uniform
+from shardwright.execute.numerics.base.run_precision import Precision, uniform
+from shardwright.execute.numerics.base.top_k_choice import chosen_experts
+from shardwright.execute.numerics.experts import expert_layer as experts
 from shardwright.execute.proof.prove import made_batch
 from shardwright.execute.shares.parameters import Key, seeded
 from shardwright.execute.state.checkpoint import read, resumed
@@ -30,7 +30,7 @@ from shardwright.execute.training.step import unsplit
 from shardwright.execute.training.train import Member, Training, member, training
 from shardwright.execute.weights.saved import written_weights
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.routers import choice_biases
 from shardwright.strategy.plan.plan import Plan

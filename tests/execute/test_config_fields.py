@@ -13,7 +13,7 @@ pytest.importorskip("safetensors")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
 from shardwright.execute.weights.families import FAMILIES
-from shardwright.model.families import settings
+from shardwright.model.families import model_settings as settings
 from tests.execute.field_verdicts import all_fields, families, listed, words_of
 from tests.execute.flips import Ending, flips, verdict
 from tests.execute.published_configs import PUBLISHED

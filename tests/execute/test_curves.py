@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics.curves import curve, curve_gradient
+from shardwright.execute.numerics.layers.activation_functions import curve, curve_gradient
 from shardwright.model.ir.settings import ACTIVATIONS
 
 

@@ -30,7 +30,7 @@ from shardwright.execute.training.tokenizer import (
 )
 from shardwright.execute.training.train import member, training
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from tests.execute.decoded import decode
 from tests.execute.small_plans import PLANS

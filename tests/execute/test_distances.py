@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics.distances import biases, rows_of
+from shardwright.execute.numerics.attention.distance_bias import biases, rows_of
 from shardwright.model.ir.operator import Mask
 
 FAR = torch.arange(-300, 301)

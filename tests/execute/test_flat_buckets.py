@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics.precision import EXACT
+from shardwright.execute.numerics.base.run_precision import EXACT
 from shardwright.execute.shares.flat_buckets import flat_bucket
 from shardwright.execute.shares.parameters import ParameterStore, StoredParameter, seeded
 from tests.execute.small_plans import PLANS, Small, run_here

@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.cost.gradient_sums import sync_of
+from shardwright.cost.gradients.plan_synchronisation import sync_of
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.state.checkpoint import begin, finish, read, resumed, write_device
 from shardwright.execute.training.train import Member, Training

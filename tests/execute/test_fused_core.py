@@ -10,13 +10,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics import core
-from shardwright.execute.numerics.attention_kernels import ProcessorFlash
-from shardwright.execute.numerics.fused_core import fused, is_fused
-from shardwright.execute.numerics.kernel_calls import joined, joined_back
-from shardwright.execute.numerics.keys import Keys
+from shardwright.execute.numerics.attention import attention_by_key_block as core
+from shardwright.execute.numerics.attention.fused_attention import fused, is_fused
+from shardwright.execute.numerics.attention.fused_kernel_calls import joined, joined_back
+from shardwright.execute.numerics.attention.key_exchange import Keys
+from shardwright.execute.numerics.attention.mask_rectangles import calls as calls_of
+from shardwright.execute.numerics.attention.torch_kernels import ProcessorFlash
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.numerics.runs import calls as calls_of
 from shardwright.model.blocks.dense import core_operator
 from shardwright.model.ir.operator import AttentionShape, Mask
 from shardwright.program.layout.layout import Indices, count

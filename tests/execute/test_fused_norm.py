@@ -12,9 +12,10 @@ torch = pytest.importorskip("torch")
 
 from torch._decomp import decomposition_table
 
-from shardwright.execute.numerics import fused_norm, norm
-from shardwright.execute.numerics.fused_norm import is_fused
-from shardwright.execute.numerics.norm_part import NormPart
+from shardwright.execute.numerics.norms import fused_norms as fused_norm
+from shardwright.execute.numerics.norms import norm_operator as norm
+from shardwright.execute.numerics.norms.fused_norms import is_fused
+from shardwright.execute.numerics.norms.norm_extent import NormPart
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.blocks.dense import norm as norm_operator
 from shardwright.model.ir.operator import Operator

@@ -12,11 +12,17 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
-from shardwright.execute.numerics import choice, core, experts, linear, norm, residual, rotary
-from shardwright.execute.numerics.turns import rotary_rates
+from shardwright.execute.numerics.attention import attention_by_key_block as core
+from shardwright.execute.numerics.base import top_k_choice as choice
+from shardwright.execute.numerics.experts import expert_layer as experts
+from shardwright.execute.numerics.layers import linear
+from shardwright.execute.numerics.layers import residual_sum as residual
+from shardwright.execute.numerics.norms import norm_operator as norm
+from shardwright.execute.numerics.positions import rotary_operator as rotary
+from shardwright.execute.numerics.positions.rotary_angles import rotary_rates
 from shardwright.execute.state.initial import InitialValues
 from shardwright.execute.weights.layout import owned
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.settings import ProportionalRotary, Settings
 from tests.execute.flips import Ending, verdict
 from tests.execute.published_configs import PUBLISHED

@@ -16,11 +16,15 @@ pytest.importorskip("safetensors")
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.execute.interpreter import block_run
-from shardwright.execute.numerics import built_core, norm, patches, pool, rotary
-from shardwright.execute.numerics.folds import folded, unfolded
-from shardwright.execute.numerics.grids import by_axis
+from shardwright.execute.numerics.attention import unfused_attention as built_core
+from shardwright.execute.numerics.images import patch_embedding as patches
+from shardwright.execute.numerics.images import patch_pooling as pool
+from shardwright.execute.numerics.images.merged_tokens import folded, unfolded
+from shardwright.execute.numerics.images.patch_grid import by_axis
+from shardwright.execute.numerics.norms import norm_operator as norm
+from shardwright.execute.numerics.positions import rotary_operator as rotary
+from shardwright.execute.numerics.positions.rotary_angles import turned, turned_apart
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.numerics.turns import turned, turned_apart
 from shardwright.execute.proof.prove import prove
 from shardwright.execute.proof.shrink import shrink
 from shardwright.execute.state.initial import InitialValues
@@ -28,7 +32,7 @@ from shardwright.execute.training.image_files import open_images, patches_of
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.blocks.pooled import pooled_operators
 from shardwright.model.catalog.catalog import catalog_entry
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import PositionAxes
 from shardwright.model.trained import trained

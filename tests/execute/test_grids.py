@@ -11,8 +11,13 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional
 
 from shardwright.errors import DataError
-from shardwright.execute.numerics.grids import grid_of, places, stretched
-from shardwright.execute.numerics.turns import cosines, rotary_rates, turned, turned_pairs
+from shardwright.execute.numerics.images.patch_grid import grid_of, places, stretched
+from shardwright.execute.numerics.positions.rotary_angles import (
+    cosines,
+    rotary_rates,
+    turned,
+    turned_pairs,
+)
 from shardwright.execute.proof.prove import made_batch
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.step import run_step, unsplit

@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics import grouped
-from shardwright.execute.numerics.grouped import ends_of, outer_products, products
+from shardwright.execute.numerics.experts import grouped_gemm as grouped
+from shardwright.execute.numerics.experts.grouped_gemm import ends_of, outer_products, products
 
 GROUPS = {
     "some empty": [0, 0, 0, 2, 2, 5],

@@ -21,7 +21,7 @@ from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.step import unsplit
 from shardwright.execute.training.train import member, training
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.text.parser import parse_plan
 from tests.execute.published_images import KIMI, LLAVA

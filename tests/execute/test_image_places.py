@@ -9,12 +9,12 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
 from shardwright.execute.interpreter import device
-from shardwright.execute.numerics.image_places import require_rows
+from shardwright.execute.numerics.images.image_token_positions import require_rows
 from shardwright.execute.proof.prove import made_batch
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.step import run_step, unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.published_images import KIMI, QWEN3_VL
 from tests.execute.published_sizes import Config
 

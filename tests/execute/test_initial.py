@@ -14,7 +14,7 @@ from shardwright.execute.state import initial
 from shardwright.execute.state.initial import InitialValues, branches
 from shardwright.execute.training.train import member
 from shardwright.execute.weights.layout import owned
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.huggingface_layouts import LAYOUTS
 from tests.execute.small_plans import PLANS
 from tests.execute.trained import train

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from shardwright.cost.owner_exchange import owner_volumes
-from shardwright.execute.numerics.precision import precision_of
+from shardwright.cost.gradients.optimizer_owner_exchange import owner_volumes
+from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.shares.shards import Bucket
 from shardwright.execute.state.checkpoint import read, resumed

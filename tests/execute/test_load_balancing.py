@@ -27,8 +27,8 @@ from shardwright.execute.transport.in_process import run
 from shardwright.execute.weights.read import open_weights
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.blocks.predictor import without_predictors
-from shardwright.model.families.huggingface import load_config, model_from_config
-from shardwright.model.families.router_training import BALANCED, NOISY
+from shardwright.model.families.fields.router_training import BALANCED, NOISY
+from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.routers import routers
 from shardwright.model.trained import trained

@@ -12,13 +12,13 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
 from shardwright.execute.interpreter.device import Batch
-from shardwright.execute.numerics.folds import apart, folded, joined, unfolded
+from shardwright.execute.numerics.images.merged_tokens import apart, folded, joined, unfolded
 from shardwright.execute.proof.prove import made_batch, prove
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.step import differences, prepare, run_step, unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.blocks.vision import ProjectorShape, projector_operators
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter

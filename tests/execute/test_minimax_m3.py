@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 
 from shardwright.errors import DataError, ModelError
-from shardwright.execute.numerics.curves import clamped_gate
+from shardwright.execute.numerics.layers.activation_functions import clamped_gate
 from shardwright.execute.proof.prove import made_batch, prove
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.data import open_tokens
@@ -22,7 +22,7 @@ from shardwright.execute.weights.layout import owned
 from shardwright.execute.weights.read import open_weights
 from shardwright.execute.weights.write import save_weights
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.families.huggingface import load_config, model_from_config
+from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import GridRotary, Settings
 from shardwright.strategy.text.parser import parse_plan

@@ -13,14 +13,14 @@ pytest.importorskip("torch")
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import problem_of
 from shardwright.execute.proof.prove import prove
-from shardwright.search.mixed.find import MixedAnswer, find_mixed
-from shardwright.search.mixed.market import Market
-from shardwright.search.mixed.place import general_plan
-from shardwright.search.mixed.terms import Ground
+from shardwright.search.mixed.find_fastest import MixedAnswer, find_mixed
+from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.plans.write_plan import general_plan
+from shardwright.search.mixed.stages.frame_terms import Ground
 from shardwright.search.request import Request
 from shardwright.strategy.plan.plan import Plan
 from tests.search.mixed.members import KINDS, batch_of, drawn_plan, with_batch
-from tests.search.mixed.test_find import tiny
+from tests.search.mixed.test_find_fastest import tiny
 from tests.tiers import in_both, numbers
 
 ASKED = {

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("torch.distributed has no gloo here", allow_module_level=True)
 
-from shardwright.execute.numerics.boxes import numbers
+from shardwright.execute.numerics.base.local_tensors import numbers
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.record import Trace

@@ -18,7 +18,7 @@ from shardwright.execute.native.rules import expressible, remarks, require_expre
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.step import run_step, unsplit
 from shardwright.job.training import Optimizer, OptimizerFamily
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator, OperatorKind

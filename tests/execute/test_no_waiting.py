@@ -15,7 +15,7 @@ from shardwright.execute.proof.prove import made_batch
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.step import run_step, unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.published_images import LLAVA, QWEN3_VL
 from tests.execute.published_sizes import Config
 from tests.execute.small_plans import PLANS, Small

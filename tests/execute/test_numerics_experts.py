@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.choice import chosen_experts
+from shardwright.execute.numerics.base.top_k_choice import chosen_experts
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.transport.torch_device import Routed
 from shardwright.model.blocks.experts import moe_operators

@@ -35,7 +35,7 @@ from shardwright.model.blocks.mamba import (
     mamba2_operators,
 )
 from shardwright.model.blocks.mla import LatentShape, mla_operators
-from shardwright.model.families.encoder_decoder import cross_attention_operators
+from shardwright.model.families.decoders.bert_and_t5 import cross_attention_operators
 from shardwright.model.ir.operator import AttentionShape, Mask, Operator, OperatorClass, ScanShape
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.cell_structure import CellStructure

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.precision import precision_of
+from shardwright.execute.numerics.base.run_precision import precision_of
 from shardwright.execute.shares.offload import brought, sent
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.state.checkpoint import read, resumed

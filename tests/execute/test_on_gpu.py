@@ -16,11 +16,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from shardwright.execute.numerics.attention_kernels import Efficient, Flash
-from shardwright.execute.numerics.boxes import numbers
-from shardwright.execute.numerics.kernel_calls import joined, joined_back
-from shardwright.execute.numerics.precision import Precision, uniform
-from shardwright.execute.numerics.runs import calls
+from shardwright.execute.numerics.attention.fused_kernel_calls import joined, joined_back
+from shardwright.execute.numerics.attention.mask_rectangles import calls
+from shardwright.execute.numerics.attention.torch_kernels import Efficient, Flash
+from shardwright.execute.numerics.base.local_tensors import numbers
+from shardwright.execute.numerics.base.run_precision import Precision, uniform
 from shardwright.execute.proof.prove import made_batch
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.step import unsplit
@@ -28,7 +28,7 @@ from shardwright.execute.training.train import Training, member, training
 from shardwright.execute.transport.beside import StreamAsides
 from shardwright.execute.transport.requests import Exchange, Reduce, Task
 from shardwright.job.training import TrainingJob
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.program.layout.layout import Indices, count
 from tests.execute.published_configs import sequences_of

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics.one_image import image_runs, in_one_image
+from shardwright.execute.numerics.attention.image_token_mask import image_runs, in_one_image
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.blocks.dense import core_operator
 from shardwright.model.ir.operator import AttentionShape

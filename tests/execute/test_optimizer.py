@@ -11,9 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.cost.gradient_sums import cuts_of, frozen_cuts_of, in_buckets
+from shardwright.cost.gradients.plan_synchronisation import cuts_of, frozen_cuts_of, in_buckets
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.precision import uniform
+from shardwright.execute.numerics.base.run_precision import uniform
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.shares.shards import Sharers
 from shardwright.execute.training.optimizer import (

@@ -10,9 +10,9 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers", reason="Transformers is not installed")
 
 from shardwright.errors import ModelError
-from shardwright.model.families.huggingface import model_from_config
-from shardwright.model.families.padding import PADDED
-from shardwright.model.families.registry import ARCHITECTURES, REGISTRY
+from shardwright.model.families.family_registry import ARCHITECTURES, REGISTRY
+from shardwright.model.families.fields.padding_row import PADDED
+from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.published_families import ALL
 
 ROW = 3

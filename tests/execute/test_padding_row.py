@@ -19,7 +19,7 @@ from shardwright.execute.state.initial import InitialValues
 from shardwright.execute.training.train import member, training
 from shardwright.execute.weights.write import save_weights
 from shardwright.job.training import TrainingJob
-from shardwright.model.families.huggingface import load_config, model_from_config
+from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.text.parser import parse_plan
 from tests.execute.published_configs import PUBLISHED, batch_of, sequences_of

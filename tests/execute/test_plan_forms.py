@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.execute.proof.prove import prove
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.text.parser import parse_plan
 from tests.strategy.zoo_models import dense, encoder_decoder, hybrid, sparse

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from shardwright.dtype import Dtype
 from shardwright.errors import StrategyError
 from shardwright.execute.interpreter.device import device_task
-from shardwright.execute.numerics.precision import Precision, precision_of
+from shardwright.execute.numerics.base.run_precision import Precision, precision_of
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.step import unsplit
 from shardwright.execute.training.train import Member, StepReport, Training, training

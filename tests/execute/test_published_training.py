@@ -23,7 +23,7 @@ from shardwright.execute.weights.families import FAMILIES
 from shardwright.execute.weights.read import open_weights
 from shardwright.execute.weights.write import save_weights
 from shardwright.job.training import TrainingJob
-from shardwright.model.families.huggingface import load_config
+from shardwright.model.families.huggingface_config import load_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.strategy.plan.plan import Plan

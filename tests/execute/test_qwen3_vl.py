@@ -23,7 +23,7 @@ from shardwright.execute.weights.layout import owned
 from shardwright.execute.weights.read import open_weights
 from shardwright.execute.weights.write import save_weights
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.families.huggingface import load_config, model_from_config
+from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import TextRotary
 from shardwright.strategy.text.parser import parse_plan

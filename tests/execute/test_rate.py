@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics.precision import uniform
+from shardwright.execute.numerics.base.run_precision import uniform
 from shardwright.execute.training.optimizer import AdamW, clip_factor, moments, update
 from shardwright.execute.training.rate import CURVES, RateCurve
 

@@ -13,7 +13,7 @@ from shardwright.execute.proof.proof import Proof
 from shardwright.execute.proof.prove import prove
 from shardwright.execute.proof.reach import ShortReach, reach_of, short_reach
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.execute.numerics.runs import Call, calls
+from shardwright.execute.numerics.attention.mask_rectangles import Call, calls
 from shardwright.program.layout.layout import Indices
 from tests.tiers import examples
 

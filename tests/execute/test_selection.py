@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import ModelError, StrategyError
-from shardwright.execute.numerics.selection import chosen_blocks, selected
+from shardwright.execute.numerics.attention.selected_key_blocks import chosen_blocks, selected
 from shardwright.execute.proof.prove import made_batch, prove
 from shardwright.execute.proof.reach import reach_of, short_reach
 from shardwright.execute.shares.parameters import seeded
@@ -20,7 +20,7 @@ from shardwright.execute.training.step import differences, prepare, run_step, un
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.catalog.catalog import load_model
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.gradients import without_gradient
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import (

@@ -21,8 +21,8 @@ from shardwright.execute.serve.worker import CacheSize
 from shardwright.execute.shares.parameters import seeded
 from shardwright.runtime.engines.engine import Admission, Batching, Eviction
 from shardwright.runtime.engines.rules import Estimate
-from shardwright.serving.fleet import Fleet
-from shardwright.serving.policy.state import (
+from shardwright.serving.deployments.scheduler_settings import Scheduler
+from shardwright.serving.policy.scheduler_state import (
     DONE,
     ENTRY,
     LIFE,
@@ -33,10 +33,10 @@ from shardwright.serving.policy.state import (
     State,
     new_state,
 )
-from shardwright.serving.requests import Requests, Served
-from shardwright.serving.scheduler import Scheduler
-from shardwright.serving.step_table import StepTable
-from shardwright.serving.unfolded import serve_unfolded
+from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.python_loop import serve_unfolded
+from shardwright.serving.step_times.step_table import StepTable
+from shardwright.serving.traffic.drawn_requests import Requests, Served
 from tests.execute.served import SEED, Degrees, family, plan, texts, worst
 from tests.tiers import many, random_of
 

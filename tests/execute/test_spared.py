@@ -13,7 +13,7 @@ from shardwright.execute.training.spared import EMBEDDINGS, VECTORS, is_spared
 from shardwright.execute.training.step import run_step, unsplit
 from shardwright.execute.training.train import Training, member, training
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.text.grid_notation import parse_grid

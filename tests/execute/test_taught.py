@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 from torch.nn.functional import kl_div, log_softmax
 from torch.utils.flop_counter import FlopCounterMode
 
-from shardwright.cost.model_flops import model_flops
+from shardwright.cost.step.model_flops import model_flops
 from shardwright.errors import DataError
-from shardwright.execute.numerics.divergence import Divergence
+from shardwright.execute.numerics.losses.teacher_divergence import Divergence
 from shardwright.execute.proof.prove import made_batch, prove
 from shardwright.execute.proof.shorten import num_operators, shortened
 from shardwright.execute.shares.parameters import Key, seeded

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics.text_positions import grid_positions
+from shardwright.execute.numerics.images.text_and_image_positions import grid_positions
 from tests.tiers import seeds
 
 TOKEN, WORDS = 5, 19

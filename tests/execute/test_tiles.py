@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shardwright.execute.numerics import core, tiles
-from shardwright.execute.numerics.boxes import numbers
-from shardwright.execute.numerics.masks import meet, visible
+from shardwright.execute.numerics.attention import attention_by_key_block as core
+from shardwright.execute.numerics.attention import score_tiles as tiles
+from shardwright.execute.numerics.attention.position_masks import meet, visible
+from shardwright.execute.numerics.base.local_tensors import numbers
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.model.blocks.dense import core_operator, distance_table
 from shardwright.model.ir.operator import AttentionShape, BlockChoice, Mask, Operator

@@ -16,7 +16,7 @@ from torch.nn import functional
 from shardwright.execute.training.step import run_step, unsplit
 from shardwright.execute.weights.read import open_weights
 from shardwright.job.training import TrainingJob
-from shardwright.model.families.huggingface import load_config
+from shardwright.model.families.huggingface_config import load_config
 from tests.execute.huggingface_layouts import CONFIGS, checkpoint
 from tests.execute.published_configs import (
     PUBLISHED,

@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from shardwright.errors import DataError
-from shardwright.execute.numerics.turns import rotary_rates
+from shardwright.execute.numerics.positions.rotary_angles import rotary_rates
 from shardwright.execute.shares.parameters import seeded, sliced, whole_shape
 from shardwright.execute.training.step import run_step, unsplit
 from shardwright.execute.weights import read
@@ -27,8 +27,8 @@ from shardwright.execute.weights.read import HuggingFaceWeights, open_weights
 from shardwright.execute.weights.settings import settings_of
 from shardwright.execute.weights.write import save_weights
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.families.huggingface import load_config, model_from_config
-from shardwright.model.families.settings import differences
+from shardwright.model.families.huggingface_config import load_config, model_from_config
+from shardwright.model.families.model_settings import differences
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
 from shardwright.model.trained import trained

@@ -21,7 +21,7 @@ from shardwright.execute.weights.read import open_weights
 from shardwright.execute.weights.settings import settings_of
 from shardwright.execute.weights.write import save_weights
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.families.huggingface import load_config
+from shardwright.model.families.huggingface_config import load_config
 from shardwright.strategy.text.parser import parse_plan
 from tests.execute.huggingface_layouts import checkpoint
 from tests.execute.saved import save

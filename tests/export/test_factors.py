@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardwright.export.decoder import decoder_of, factors
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from tests.model.test_gemma4 import TEXT
 
 

@@ -27,7 +27,7 @@ from shardwright.files.text import to_text
 from shardwright.files.trace_file import parse_traces
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.profile.apply import apply_profile
-from shardwright.report.trace_face import render_trace
+from shardwright.report.screens.trace_screen import render_trace
 from tests.calibrate.profiles import profile
 from tests.files.edits import changed, edits
 from tests.files.saved import KINDS, NARROW, SMALL, grid_plan, joint_plan, paths, simulated

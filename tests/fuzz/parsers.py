@@ -34,27 +34,27 @@ from shardwright.hardware.files.yaml_states import states_from_yaml
 from shardwright.hardware.inventories.formats import read_inventory
 from shardwright.hardware.inventories.reading import read_from
 from shardwright.job.serving import ServingJob
-from shardwright.launch_files.read import launch_of_files
-from shardwright.launch_files.shell import read_script
+from shardwright.launch_files.read_launch import launch_of_files
+from shardwright.launch_files.shell.script import read_script
 from shardwright.model.catalog.catalog import catalog_entry, load_model
-from shardwright.model.families.huggingface import model_from_config, parse_config
+from shardwright.model.families.huggingface_config import model_from_config, parse_config
 from shardwright.model.trained import trained
-from shardwright.report.terminal import render_explained, render_explanation
+from shardwright.report.screens.plan_screen import render_explained, render_explanation
 from shardwright.runtime.arguments import options_of, parse_arguments
 from shardwright.runtime.registry import load_runtime
 from shardwright.search.grid.space import Space, restricted, standard_space
-from shardwright.serving.draw import draw
-from shardwright.serving.trace_file import parse_trace
+from shardwright.serving.traffic.draw_requests import draw
+from shardwright.serving.traffic.request_trace import parse_trace
 from shardwright.strategy.text.grid_notation import changed_grid, parse_grid, print_grid
 from shardwright.strategy.text.parser import parse_plan
 from shardwright.strategy.text.strategy_words import read_words
-from shardwright.validation.facts import Facts, parse_facts
-from shardwright.validation.launch import launched
-from shardwright.validation.measurements import Measurement, parse_measurements
-from shardwright.validation.rows import to_case
-from shardwright.validation.serving.measurements import COLUMNS as SERVING_COLUMNS
-from shardwright.validation.serving.measurements import parse_serving
-from shardwright.validation.serving.rows import to_serving_case
+from shardwright.validation.rows.launch_arguments import launched
+from shardwright.validation.rows.row_to_problem import to_case
+from shardwright.validation.serving.measured_rows import COLUMNS as SERVING_COLUMNS
+from shardwright.validation.serving.measured_rows import parse_serving
+from shardwright.validation.serving.row_to_deployment import to_serving_case
+from shardwright.validation.tables.measured_rows import Measurement, parse_measurements
+from shardwright.validation.tables.table_facts import Facts, parse_facts
 from tests.calibrate.profiles import profile
 from tests.calibrate.test_kineto import DOCUMENT
 from tests.calibrate.test_nccl_tests import NEW
@@ -64,11 +64,11 @@ from tests.hardware.inventory_files import SAMPLES as INVENTORIES
 from tests.hardware.test_states import FILE as SCENARIOS
 from tests.launch_files.readers.all_readers import FRAMEWORKS
 from tests.search.problems import facts_of, real_problem
-from tests.serving.test_trace_file import AZURE, MOONCAKE, OWN
+from tests.serving.traffic.test_request_trace import AZURE, MOONCAKE, OWN
+from tests.validation.rows.test_launch_arguments import DENSE, LATENT, SPLIT
 from tests.validation.serving_tables import HEADER as SERVING_HEADER
 from tests.validation.serving_tables import LINE as SERVING_LINE
-from tests.validation.test_facts import HEADER, LINE
-from tests.validation.test_launch import DENSE, LATENT, SPLIT
+from tests.validation.tables.test_table_facts import HEADER, LINE
 from tests.validation.test_serving_measurements import METRICS, PLAIN, POOLS
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shardwright.errors import ShardwrightError, UsageError
-from shardwright.model.families.huggingface import model_from_config, parse_config
+from shardwright.model.families.huggingface_config import model_from_config, parse_config
 from tests.fuzz.hunt import hunt, input_of, verdict
 from tests.fuzz.parsers import Parser, parsers
 from tests.tiers import in_both, many, random_of

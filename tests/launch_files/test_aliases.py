@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shardwright.errors import DataError
-from shardwright.launch_files.documents import settings_of_document
-from shardwright.launch_files.read import launch_of_files
+from shardwright.launch_files.documents.dotted_settings import settings_of_document
+from shardwright.launch_files.read_launch import launch_of_files
 from shardwright.model.catalog.catalog import load_model
 
 AXOLOTL = """base_model: &model meta-llama/Llama-3.1-8B

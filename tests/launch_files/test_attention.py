@@ -7,7 +7,7 @@ import pytest
 
 from shardwright.api.advice import read_request
 from shardwright.api.problems import load_cluster
-from shardwright.launch_files.read import launch_of_files
+from shardwright.launch_files.read_launch import launch_of_files
 from shardwright.model.catalog.catalog import load_model
 from shardwright.search.request import Request
 

@@ -11,8 +11,8 @@ import pytest
 
 from shardwright.api.exports import export_plan, write_export
 from shardwright.errors import StrategyError
-from shardwright.launch_files.launch import Verdict
-from shardwright.launch_files.read import read_launch
+from shardwright.launch_files.launch.launch import Verdict
+from shardwright.launch_files.read_launch import read_launch
 from shardwright.model.catalog.catalog import load_model
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import canonical

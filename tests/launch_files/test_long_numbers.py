@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shardwright.errors import DataError
-from shardwright.launch_files.read import launch_of_files
+from shardwright.launch_files.read_launch import launch_of_files
 from shardwright.model.catalog.catalog import load_model
 
 LONG = "0x1" + "0" * 5_000

@@ -9,8 +9,8 @@ import pytest
 
 from shardwright.cli.main import run
 from shardwright.errors import DataError
-from shardwright.launch_files.launch import Launch
-from shardwright.launch_files.read import launch_of_files, read_launch
+from shardwright.launch_files.launch.launch import Launch
+from shardwright.launch_files.read_launch import launch_of_files, read_launch
 from shardwright.model.catalog.catalog import load_model
 
 SIZES = (

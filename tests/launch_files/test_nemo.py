@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.launch_files.launch import Launch, Verdict
-from shardwright.launch_files.read import launch_of_files
+from shardwright.launch_files.launch.launch import Launch, Verdict
+from shardwright.launch_files.read_launch import launch_of_files
 from shardwright.model.catalog.catalog import load_model
 
 BASE = (

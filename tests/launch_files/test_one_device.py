@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwright.launch_files.read import read_launch
+from shardwright.launch_files.read_launch import read_launch
 from shardwright.model.catalog.catalog import load_model
 
 

@@ -11,8 +11,8 @@ import pytest
 from shardwright.api.advice import advise, read_request
 from shardwright.api.problems import load_cluster
 from shardwright.api.simulations import simulate
-from shardwright.launch_files.launch import Launch, Verdict
-from shardwright.launch_files.read import read_launch
+from shardwright.launch_files.launch.launch import Launch, Verdict
+from shardwright.launch_files.read_launch import read_launch
 from shardwright.model.catalog.catalog import load_model
 from shardwright.search.request import Request
 from shardwright.strategy.text.grid_notation import print_grid

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwright.errors import ModelError
-from shardwright.model.families.huggingface import load_config, model_from_config
+from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator

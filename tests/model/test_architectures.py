@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from shardwright.errors import ModelError
-from shardwright.model.families.huggingface import (
+from shardwright.model.families.family_registry import REGISTRY
+from shardwright.model.families.huggingface_config import (
     known_architectures,
     load_config,
     model_from_config,
 )
-from shardwright.model.families.registry import REGISTRY
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorClass, OperatorKind

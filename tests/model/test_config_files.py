@@ -11,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import ModelError
-from shardwright.model.families.huggingface import load_config, model_from_config, parse_config
+from shardwright.model.families.huggingface_config import (
+    load_config,
+    model_from_config,
+    parse_config,
+)
 from shardwright.model.ir.fields import Fields
 from shardwright.model.ir.graph import Model
 from tests.tiers import examples

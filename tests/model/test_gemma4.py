@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shardwright.errors import ModelError
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import AttentionShape, Operator, OperatorKind
 from shardwright.model.ir.settings import ProportionalRotary

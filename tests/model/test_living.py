@@ -6,7 +6,7 @@ from shardwright.model.absorbed import latent_of
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.block import TEXT
 from shardwright.model.living import Lifetime, lives_in
-from shardwright.serving.step_prices import counted_blocks
+from shardwright.serving.step_times.block_prices import counted_blocks
 
 
 def elements(name: str, lifetime: Lifetime, *, parts: int = 1) -> int:

@@ -12,9 +12,9 @@ import pytest
 
 from shardwright.errors import ModelError
 from shardwright.execute.weights.families import FAMILIES
-from shardwright.model.families.classes import CLASSES
-from shardwright.model.families.huggingface import model_from_config
-from shardwright.model.families.registry import REGISTRY
+from shardwright.model.families.family_registry import REGISTRY
+from shardwright.model.families.fields.class_defaults import CLASSES
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.settings import (
     DynamicRotary,
     Longer,

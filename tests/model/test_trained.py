@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shardwright.errors import UsageError
 from shardwright.model.blocks.predictor import predictors_of
 from shardwright.model.catalog.catalog import ENTRIES, load_model
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import ParameterClass

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from shardwright.errors import ModelError
 from shardwright.model.catalog.catalog import ENTRIES
-from shardwright.model.families.huggingface import model_from_config
-from shardwright.model.families.registry import REGISTRY
-from shardwright.model.families.unread import general, is_inert, reads
+from shardwright.model.families.family_registry import REGISTRY
+from shardwright.model.families.fields.unread_fields import general, is_inert, reads
+from shardwright.model.families.huggingface_config import model_from_config
 from tests.model.test_config_files import CONFIGS, VALUES, outcome
 from tests.tiers import examples, in_both, in_proof
 from tools.config_fields import PAGE, configurations, explored, page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid

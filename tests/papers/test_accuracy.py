@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shardwright.hardware.catalog.constants import SHIPPED
-from shardwright.validation.bars import (
+from shardwright.validation.errors.error_limits import (
     by_kind,
     coverage,
     judge_bar,
@@ -17,11 +17,11 @@ from shardwright.validation.bars import (
     sweeps,
     weak_scaling,
 )
-from shardwright.validation.case import Case, Skip, SkipReason
-from shardwright.validation.facts import Bar
-from shardwright.validation.folds import fold_key, read_folds
-from shardwright.validation.judge import Validation, judge
-from shardwright.validation.rows import to_case
+from shardwright.validation.errors.prediction_errors import Validation, judge
+from shardwright.validation.fits.held_out_folds import fold_key, read_folds
+from shardwright.validation.rows.row_to_problem import to_case
+from shardwright.validation.tables.measured_run import Case, Skip, SkipReason
+from shardwright.validation.tables.table_facts import Bar
 from tests.tiers import in_both, in_proof
 from tests.validation.published import FOLDER, drawn, facts, is_long, predicted, rows, some
 

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from shardwright.validation.bars import spearman
+from shardwright.validation.errors.error_limits import spearman
 from tests.validation.published import case_of, predicted, rows
 
 

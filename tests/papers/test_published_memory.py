@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 
 from shardwright.simulator.prediction import Prediction
-from shardwright.validation.case import Case
-from shardwright.validation.judge import ErrorStatistics, judge
+from shardwright.validation.errors.prediction_errors import ErrorStatistics, judge
+from shardwright.validation.tables.measured_run import Case
 from tests.tiers import in_both
 from tests.validation.published import case_of, predicted, rows, some
 

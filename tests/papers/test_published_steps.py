@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from shardwright.validation.judge import SourceResult, judge
+from shardwright.validation.errors.prediction_errors import SourceResult, judge
 from tests.validation.published import case_of, predicted, rows
 
 

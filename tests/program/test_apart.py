@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.cost.columns import block_context
-from shardwright.cost.host import replayed
+from shardwright.cost.kernels.launch_overhead import replayed
+from shardwright.cost.tables.problem_tables import block_context
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.catalog.catalog import load_model

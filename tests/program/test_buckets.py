@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from shardwright.program.buckets import BlockRange, last_piece
-from shardwright.search.mixed.market import Market
-from shardwright.search.mixed.place import MixedPlan, general_plan
-from shardwright.search.mixed.terms import Ground
+from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
+from shardwright.search.mixed.stages.frame_terms import Ground
 from shardwright.simulator.simulate import simulate_plan
 from tests.search.mixed.members import batch_of, drawn_plan, mixed_problem, with_batch
 from tests.tiers import seeds

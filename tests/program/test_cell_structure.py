@@ -12,8 +12,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from shardwright.collectives.algorithm import Collective
-from shardwright.cost.columns import block_context
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.cost.tables.problem_tables import block_context
 from shardwright.hardware.expression import parse_cluster
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind

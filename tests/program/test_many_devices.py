@@ -12,8 +12,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from shardwright.cost.crossings import crossing_of
-from shardwright.cost.overlap import _leaves
+from shardwright.cost.network.gemm_overlap import _leaves
+from shardwright.cost.network.stage_transfers import crossing_of
 from shardwright.hardware.graph import Units, regular
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.layout.cells import StageCells

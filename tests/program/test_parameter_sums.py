@@ -12,10 +12,10 @@ import pytest
 from shardwright.hardware.graph import Units
 from shardwright.program.stages import parameter_sums
 from shardwright.program.stages.parameter_sums import ParameterUse, Sums
-from shardwright.search.mixed.incumbents import simulated
-from shardwright.search.mixed.market import Market
-from shardwright.search.mixed.place import general_plan
-from shardwright.search.mixed.terms import Ground
+from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.plans.simulated_plans import simulated
+from shardwright.search.mixed.plans.write_plan import general_plan
+from shardwright.search.mixed.stages.frame_terms import Ground
 from tests.search.mixed.members import KINDS, batch_of, drawn_plan, mixed_problem, with_batch
 from tests.tiers import in_both, many, random_of
 

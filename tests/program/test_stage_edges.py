@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.hardware.graph import regular
 from shardwright.program.stages.edges import (
     Messages,

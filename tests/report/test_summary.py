@@ -11,7 +11,7 @@ from shardwright.api.problems import problem_of
 from shardwright.cli.screen import plain
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.files.yaml_cluster import load_cluster
-from shardwright.report.terminal import render_answer, render_simulation
+from shardwright.report.screens.plan_screen import render_answer, render_simulation
 from shardwright.search.joint.member import ChunkChoice, JointPlan
 from shardwright.search.joint.write import short_text
 from shardwright.search.request import Request

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwright.cost.chunk_layout import layout_of
-from shardwright.cost.columns import layer_table
-from shardwright.cost.critical_path import path_seconds
-from shardwright.cost.mesh_table import mesh_table
-from shardwright.cost.priced import Priced
-from shardwright.cost.step_costs import step_costs
+from shardwright.cost.bounds.longest_path import path_seconds
+from shardwright.cost.step.grid_seconds import step_costs
+from shardwright.cost.tables.grid_rows import Priced
+from shardwright.cost.tables.layers_by_chunk import layout_of
+from shardwright.cost.tables.mesh_table import mesh_table
+from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.errors import StrategyError
 from shardwright.program.problem import Problem
 from shardwright.search.grid.space import Space

@@ -12,7 +12,7 @@ from shardwright.api.grids import plan
 from shardwright.api.problems import capacity_of, facts_of, problem_of, space_of, with_defaults
 from shardwright.search.grid.find import find
 from shardwright.search.grid.kernels import load_kernels
-from shardwright.search.mixed.find import find_mixed
+from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.request import Request
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.text.grid_notation import parse_grid

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import shardwright
 from shardwright.api.problems import facts_of, problem_of, space_of
-from shardwright.cost.columns import layer_table
+from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.program.problem import under
 from shardwright.runtime.options import ordered
 from shardwright.runtime.runtime import Options

@@ -26,7 +26,7 @@ from shardwright.search.exact.stage_prices import StagePrices, shape_bounds
 from shardwright.search.exact.trees import TreeSpace
 from shardwright.search.grid.find import find
 from shardwright.search.grid.space import standard_space
-from shardwright.search.mixed.find import find_mixed
+from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.simulator.simulate import simulate_grid, simulate_plan
 from shardwright.strategy.grid.facts import grid_facts
 from tests.search.exact.brute_lanes import draw_lanes, every_member, written

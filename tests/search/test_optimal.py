@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from shardwright.cost.step_costs import step_costs
+from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.errors import InfeasibleError
 from shardwright.search.answer import Answer
 from shardwright.search.grid.bounded import bound_space

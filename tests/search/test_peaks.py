@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.cost.critical_path import microbatches_of, order_table
-from shardwright.cost.rank_memory import reserved_bytes
-from shardwright.cost.step_bytes import step_bytes
+from shardwright.cost.bounds.longest_path import microbatches_of, order_table
+from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
+from shardwright.cost.step.grid_bytes import step_bytes
 from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.peaks import Peaks

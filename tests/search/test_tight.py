@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shardwright.api.problems import facts_of, problem_of, space_of, with_defaults
-from shardwright.cost.step_costs import step_costs
+from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.hardware.overrides import effective_memory
 from shardwright.program.problem import under
 from shardwright.search.grid import paired

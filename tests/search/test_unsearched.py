@@ -11,7 +11,7 @@ from shardwright.api.grids import plan
 from shardwright.api.mixed import plan_mixed, unsearched_of_mixed
 from shardwright.api.problems import capacity_of, facts_of, problem_of, space_of
 from shardwright.api.unsearched import unsearched_of
-from shardwright.cost import device_blocks
+from shardwright.cost.tables import plan_blocks as device_blocks
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values, ordered
 from shardwright.search.grid import unsearched

@@ -21,9 +21,9 @@ from typing import Any, Final
 import numpy as np
 
 from shardwright.runtime.engines.engine import Batching
-from shardwright.serving.policy.state import BEFORE, DECODES, ENTRY, INPUTS, TOKENS, State
-from shardwright.serving.requests import Requests
-from shardwright.serving.scheduler import Scheduler
+from shardwright.serving.deployments.scheduler_settings import Scheduler
+from shardwright.serving.policy.scheduler_state import BEFORE, DECODES, ENTRY, INPUTS, TOKENS, State
+from shardwright.serving.traffic.drawn_requests import Requests
 
 PROMPT_TOKENS: Final = np.array([0.0, 500.0, 2000.0, 100_000.0])
 PROMPT_MS: Final = np.array([0.0, 12.0, 40.0, 2500.0])

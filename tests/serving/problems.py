@@ -17,7 +17,7 @@ from shardwright.job.serving import (
 from shardwright.model.catalog.catalog import load_model
 from shardwright.runtime.engines.engine import Engine
 from shardwright.runtime.engines.registry import engine_called
-from shardwright.serving.problem import ServingProblem
+from shardwright.serving.deployments.serving_problem import ServingProblem
 
 ENGINE = replace(
     engine_called("vllm-0.12"),

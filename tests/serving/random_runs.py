@@ -17,12 +17,12 @@ from shardwright.job.serving import (
 )
 from shardwright.runtime.engines.engine import Admission, Batching
 from shardwright.runtime.engines.rules import Estimate
-from shardwright.serving.draw import draw
-from shardwright.serving.fleet import Fleet, Guessing
-from shardwright.serving.requests import Requests
-from shardwright.serving.router import Router
-from shardwright.serving.scheduler import Scheduler
-from shardwright.serving.step_table import StepTable
+from shardwright.serving.deployments.scheduler_settings import Scheduler
+from shardwright.serving.simulation.fleet import Fleet, Guessing
+from shardwright.serving.simulation.request_router import Router
+from shardwright.serving.step_times.step_table import StepTable
+from shardwright.serving.traffic.draw_requests import draw
+from shardwright.serving.traffic.drawn_requests import Requests
 
 ESTIMATE = Estimate(first=0.7, least=0.098, steps=600, retract_steps=20, clip=4096)
 ADMISSIONS = {

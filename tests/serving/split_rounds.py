@@ -15,12 +15,12 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import compiling
 from shardwright.runtime.engines.engine import Batching
-from shardwright.serving.disaggregation import Split, of_both, those_of
-from shardwright.serving.fleet import Fleet
-from shardwright.serving.link import Link
-from shardwright.serving.loop import begun, finished, go_on
-from shardwright.serving.requests import Requests, Served
-from shardwright.serving.step_table import StepTable
+from shardwright.serving.simulation.cache_transfer import Link
+from shardwright.serving.simulation.compiled_loop import begun, finished, go_on
+from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.prefill_and_decode import Split, of_both, those_of
+from shardwright.serving.step_times.step_table import StepTable
+from shardwright.serving.traffic.drawn_requests import Requests, Served
 
 
 def split_in_rounds(

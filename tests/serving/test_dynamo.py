@@ -12,10 +12,10 @@ import pytest
 
 from shardwright.job.serving import ClosedLoop, Poisson, ServingJob, SharedPrefix
 from shardwright.runtime.engines.engine import Admission, Batching
-from shardwright.serving.draw import draw
-from shardwright.serving.fleet import Fleet
-from shardwright.serving.metrics import metrics, spread
-from shardwright.serving.unfolded import serve_unfolded
+from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.python_loop import serve_unfolded
+from shardwright.serving.simulation.user_metrics import metrics, spread
+from shardwright.serving.traffic.draw_requests import draw
 from tests.serving.dynamo import Workload, interpreter, law, replay
 from tests.serving.random_runs import constant, lengths, scheduler
 

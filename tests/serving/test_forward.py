@@ -6,19 +6,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.cost.inference.forward import (
+from shardwright.cost.inference.block_forward import (
     compiled_kernels,
     forward_program,
     forward_seconds,
     forward_works,
     joined_norms,
 )
-from shardwright.cost.inference.networks import engine_networks
+from shardwright.cost.inference.engine_collectives import engine_networks
 from shardwright.job.serving import Precision
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.block import Block
-from shardwright.serving.deployment import Worker
-from shardwright.serving.step_prices import products_of, rows_of
+from shardwright.serving.deployments.workers import Worker
+from shardwright.serving.step_times.block_prices import products_of, rows_of
 from tests.serving.problems import EIGHT_BITS, PLAIN, problem
 
 NARROW = Precision(attention=EIGHT_BITS, mlp=EIGHT_BITS, experts=EIGHT_BITS)

@@ -10,11 +10,11 @@ import pytest
 
 from shardwright.job.serving import ClosedLoop, Poisson, ServingJob, Trace
 from shardwright.runtime.engines.engine import Admission, Batching
-from shardwright.serving.draw import draw
-from shardwright.serving.fleet import Fleet
-from shardwright.serving.loop import serve
-from shardwright.serving.metrics import metrics
-from shardwright.serving.requests import Requests
+from shardwright.serving.simulation.compiled_loop import serve
+from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.user_metrics import metrics
+from shardwright.serving.traffic.draw_requests import draw
+from shardwright.serving.traffic.drawn_requests import Requests
 from tests.serving.random_runs import constant, lengths, scheduler, step_table
 
 

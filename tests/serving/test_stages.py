@@ -12,15 +12,15 @@ from shardwright.job.serving import ClosedLoop, ServingJob
 from shardwright.runtime.engines.devices import Site, on_device
 from shardwright.runtime.engines.engine import Batching
 from shardwright.runtime.engines.registry import engine_called
-from shardwright.serving.draw import draw
-from shardwright.serving.fleet import Fleet
-from shardwright.serving.loop import serve
-from shardwright.serving.notation import parse_worker
-from shardwright.serving.on_worker import on_worker
-from shardwright.serving.policy.state import State
-from shardwright.serving.scheduler import running_at_once, scheduler_of
-from shardwright.serving.step_prices import step_table as table_of
-from shardwright.serving.unfolded import serve_unfolded
+from shardwright.serving.deployments.deployment_notation import parse_worker
+from shardwright.serving.deployments.engine_on_worker import on_worker
+from shardwright.serving.deployments.scheduler_settings import running_at_once, scheduler_of
+from shardwright.serving.policy.scheduler_state import State
+from shardwright.serving.simulation.compiled_loop import serve
+from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.python_loop import serve_unfolded
+from shardwright.serving.step_times.block_prices import step_table as table_of
+from shardwright.serving.traffic.draw_requests import draw
 from shardwright.units import GIB
 from tests.serving.problems import problem
 from tests.serving.random_runs import constant, lengths, scheduler, step_table

@@ -11,13 +11,13 @@ from shardwright.job.serving import ClosedLoop, ServingJob, Trace
 from shardwright.runtime.engines.engine import Batching
 from shardwright.runtime.engines.options import with_options
 from shardwright.runtime.engines.registry import engine_called
-from shardwright.serving.draw import draw
-from shardwright.serving.fleet import Fleet
-from shardwright.serving.loop import serve
-from shardwright.serving.notation import parse_worker
-from shardwright.serving.requests import Served
-from shardwright.serving.scheduler import scheduler_of
-from shardwright.serving.unfolded import serve_unfolded
+from shardwright.serving.deployments.deployment_notation import parse_worker
+from shardwright.serving.deployments.scheduler_settings import scheduler_of
+from shardwright.serving.simulation.compiled_loop import serve
+from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.python_loop import serve_unfolded
+from shardwright.serving.traffic.draw_requests import draw
+from shardwright.serving.traffic.drawn_requests import Served
 from tests.serving.random_runs import constant, lengths, scheduler, step_table
 
 

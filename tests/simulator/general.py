@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.cost.stage_costs import StageCosts
-from shardwright.cost.step_costs import StepCosts
+from shardwright.cost.step.grid_seconds import StepCosts
+from shardwright.cost.step.stage_costs import StageCosts
 from shardwright.hardware.expression import parse_cluster
 from shardwright.model.ir.graph import Model
 from shardwright.program.problem import Problem

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from shardwright.api.problems import facts_of
-from shardwright.cost.critical_path import microbatches_of, order_table, path_seconds
-from shardwright.cost.crossings import crossing_seconds
-from shardwright.cost.parts import PARTS
-from shardwright.cost.rank_memory import reserved_bytes
-from shardwright.cost.step_costs import PART_NAMES, step_costs
+from shardwright.cost.bounds.longest_path import microbatches_of, order_table, path_seconds
+from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
+from shardwright.cost.network.stage_transfers import crossing_seconds
+from shardwright.cost.step.grid_seconds import PART_NAMES, step_costs
+from shardwright.cost.time_parts import PARTS
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import FabricTier
 from shardwright.job.training import SequenceLength
 from shardwright.model.catalog.catalog import load_model
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem, under
 from shardwright.program.stages.chunks import chunk_contents

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.columns import layer_table
-from shardwright.cost.critical_path import jitter, microbatches_of
-from shardwright.cost.host import OPERATOR_S
-from shardwright.cost.mesh_table import mesh_table
-from shardwright.cost.parts import PARTS, TP
-from shardwright.cost.step_costs import PART_NAMES
+from shardwright.cost.bounds.longest_path import jitter, microbatches_of
+from shardwright.cost.kernels.launch_overhead import OPERATOR_S
+from shardwright.cost.step.grid_seconds import PART_NAMES
+from shardwright.cost.tables.mesh_table import mesh_table
+from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.time_parts import PARTS, TP
 from shardwright.dtype import Dtype
 from shardwright.hardware.cluster import Cluster, FabricTier
 from shardwright.hardware.link import Link
@@ -118,7 +118,7 @@ def test_time_rescales() -> None:
             collective_wait_s=k * constants.collective_wait_s,
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("shardwright.cost.host.OPERATOR_S", k * OPERATOR_S)
+            patch.setattr("shardwright.cost.kernels.launch_overhead.OPERATOR_S", k * OPERATOR_S)
             again = simulate_grid(
                 replace(problem, cluster=slower(problem.cluster, k), constants=slow), grid
             ).step_time_s

@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.critical_path import microbatches_of, order_table
-from shardwright.cost.rank_memory import reserved_bytes
-from shardwright.cost.step_costs import step_costs
+from shardwright.cost.bounds.longest_path import microbatches_of, order_table
+from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
+from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.model.ir.graph import Model
 from shardwright.model.taught import taught
 from shardwright.model.trained import trained

@@ -8,9 +8,9 @@ import random
 import pytest
 
 from shardwright.program.problem import Problem
-from shardwright.search.mixed.market import Market
-from shardwright.search.mixed.place import general_plan
-from shardwright.search.mixed.terms import Ground
+from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.plans.write_plan import general_plan
+from shardwright.search.mixed.stages.frame_terms import Ground
 from shardwright.simulator.kinds import LINKS, kind_names
 from shardwright.simulator.predict import predict_plan
 from shardwright.simulator.prediction import Prediction
@@ -18,7 +18,7 @@ from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.parser import parse_plan
 from tests.search.mixed.members import batch_of, drawn_plan, mixed_problem, with_batch
-from tests.search.mixed.test_find import tiny
+from tests.search.mixed.test_find_fastest import tiny
 from tests.tiers import in_both, numbers
 
 PIPELINE = """plan two devices 2

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.critical_path import microbatches_of, order_table
-from shardwright.cost.rank_memory import (
+from shardwright.cost.bounds.longest_path import microbatches_of, order_table
+from shardwright.cost.bounds.rank_memory_bound import (
     activation_bytes,
     allocated_bytes,
     in_flight,
     reserved_bytes,
 )
-from shardwright.cost.step_costs import step_costs
+from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.dtype import Dtype
 from shardwright.job.training import Optimizer
 from shardwright.program.instances import TaskKind

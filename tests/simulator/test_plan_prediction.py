@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.step_costs import PART_NAMES
+from shardwright.cost.step.grid_seconds import PART_NAMES
 from shardwright.hardware.expression import parse_cluster
 from shardwright.program.instances import TaskKind
 from shardwright.program.problem import Problem

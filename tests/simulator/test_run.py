@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.critical_path import microbatches_of
+from shardwright.cost.bounds.longest_path import microbatches_of
 from shardwright.hardware.cluster import FabricTier
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.problem import Problem

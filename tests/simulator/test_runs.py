@@ -12,8 +12,8 @@ from shardwright.simulator.interval import COEFFICIENTS
 from shardwright.simulator.predict import predict
 from shardwright.simulator.runs import FILE, FRAMEWORK, OPTIONS, PAIR, shipped_runs
 from shardwright.strategy.text.grid_notation import parse_grid
-from shardwright.validation.case import Case
-from shardwright.validation.rows import to_case
+from shardwright.validation.rows.row_to_problem import to_case
+from shardwright.validation.tables.measured_run import Case
 from tests.search.problems import real_problem
 from tests.validation.published import facts, rows
 from tools.interval_fit import runs_of, runs_text

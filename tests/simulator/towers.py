@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from shardwright.hardware.cluster import FabricTier
 from shardwright.job.training import SequenceLength
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.trained import trained
 from shardwright.program.problem import Problem

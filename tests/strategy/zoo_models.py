@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.model.blocks.dense import decoder_block, embedding_block, mlp_operators, residual
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.block import INPUT, Block
 from shardwright.model.ir.graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from shardwright.cost.columns import programs_of
-from shardwright.cost.compute import attention_flops
-from shardwright.cost.scan import scan_flops
+from shardwright.cost.kernels.kernel_seconds import attention_flops
+from shardwright.cost.kernels.state_space_scan import scan_flops
+from shardwright.cost.tables.problem_tables import programs_of
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import SequenceLength, TrainingJob
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.program.block.block import BlockProgram, Kernel, Phase, Recomputable
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.program.problem import Problem

@@ -6,13 +6,13 @@ from pathlib import Path
 from zlib import crc32
 
 from shardwright.simulator.prediction import Prediction
-from shardwright.validation.bars import selected
-from shardwright.validation.case import Case, Skip
-from shardwright.validation.facts import Bar, Facts, read_facts
-from shardwright.validation.folds import FoldConstants, read_folds
-from shardwright.validation.measurements import Measurement, read_measurements
-from shardwright.validation.rows import to_case
-from shardwright.validation.study import Predictions
+from shardwright.validation.errors.error_limits import selected
+from shardwright.validation.errors.errors_by_fold import Predictions
+from shardwright.validation.fits.held_out_folds import FoldConstants, read_folds
+from shardwright.validation.rows.row_to_problem import to_case
+from shardwright.validation.tables.measured_rows import Measurement, read_measurements
+from shardwright.validation.tables.measured_run import Case, Skip
+from shardwright.validation.tables.table_facts import Bar, Facts, read_facts
 from tests.tiers import in_proof
 
 LONG = (

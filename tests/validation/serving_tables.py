@@ -4,16 +4,16 @@ from functools import cache
 from pathlib import Path
 
 from shardwright.hardware.catalog.serving_constants import ServingConstants
-from shardwright.validation.facts import Facts, read_facts
-from shardwright.validation.serving.case import ServingCase, ServingSkip
-from shardwright.validation.serving.evaluator import ServingPrediction
-from shardwright.validation.serving.measurements import (
+from shardwright.validation.serving.measured_deployment import ServingCase, ServingSkip
+from shardwright.validation.serving.measured_rows import (
     COLUMNS,
     ServingMeasurement,
     parse_serving,
     read_serving,
 )
-from shardwright.validation.serving.rows import to_serving_case
+from shardwright.validation.serving.predictor_protocol import ServingPrediction
+from shardwright.validation.serving.row_to_deployment import to_serving_case
+from shardwright.validation.tables.table_facts import Facts, read_facts
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "published" / "serving"
 HEADER = (

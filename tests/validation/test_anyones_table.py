@@ -14,12 +14,12 @@ from shardwright.cli.main import run
 from shardwright.hardware.catalog.catalog import find_accelerator
 from shardwright.hardware.expression import parse_cluster
 from shardwright.strategy.text.grid_notation import print_grid
-from shardwright.validation.case import Case, Skip, SkipReason
-from shardwright.validation.facts import Facts
-from shardwright.validation.measurements import parse_measurements, read_measurements
-from shardwright.validation.predict import predict_case
-from shardwright.validation.rows import to_case
-from shardwright.validation.template import COLUMNS, template
+from shardwright.validation.fits.predict_run import predict_case
+from shardwright.validation.rows.row_to_problem import to_case
+from shardwright.validation.tables.empty_table import COLUMNS, template
+from shardwright.validation.tables.measured_rows import parse_measurements, read_measurements
+from shardwright.validation.tables.measured_run import Case, Skip, SkipReason
+from shardwright.validation.tables.table_facts import Facts
 
 CELLS = {
     "source_id": "mine",

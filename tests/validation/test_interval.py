@@ -10,10 +10,10 @@ import pytest
 
 from shardwright.simulator.interval import COEFFICIENTS, interval
 from shardwright.simulator.prediction import Doubt
-from shardwright.validation.bars import coverage
-from shardwright.validation.case import Case
-from shardwright.validation.judge import RowResult
-from shardwright.validation.predict import predict_case
+from shardwright.validation.errors.error_limits import coverage
+from shardwright.validation.errors.prediction_errors import RowResult
+from shardwright.validation.fits.predict_run import predict_case
+from shardwright.validation.tables.measured_run import Case
 from tests.validation.published import case_of, rows
 from tools.interval_fit import interval_coefficients
 

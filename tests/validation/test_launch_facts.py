@@ -11,12 +11,12 @@ import pytest
 from shardwright.errors import RuntimeModelError
 from shardwright.runtime.engines.options import BY_NAME
 from shardwright.runtime.engines.registry import all_engines, engine_called
-from shardwright.serving.notation import parse_deployment, print_deployment
-from shardwright.validation.facts import Facts, parse_facts
-from shardwright.validation.serving.case import ServingCase, ServingSkip
-from shardwright.validation.serving.measurements import COLUMNS
-from shardwright.validation.serving.options import joined, of_all, told_workers
-from shardwright.validation.serving.rows import to_serving_case
+from shardwright.serving.deployments.deployment_notation import parse_deployment, print_deployment
+from shardwright.validation.serving.launch_options import joined, of_all, told_workers
+from shardwright.validation.serving.measured_deployment import ServingCase, ServingSkip
+from shardwright.validation.serving.measured_rows import COLUMNS
+from shardwright.validation.serving.row_to_deployment import to_serving_case
+from shardwright.validation.tables.table_facts import Facts, parse_facts
 from tests.validation.serving_tables import FOLDER, facts, published_cases, row_of
 
 FILES = ("inferencex.toml", "inferencex_disaggregated.toml")

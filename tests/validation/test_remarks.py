@@ -7,12 +7,12 @@ from functools import cache, partial
 
 import pytest
 
-from shardwright.validation.accuracy_tables import remark_of
-from shardwright.validation.case import Case
-from shardwright.validation.facts import Remark
-from shardwright.validation.judge import RowResult, judge
-from shardwright.validation.predict import predict_case
-from shardwright.validation.rows import to_case
+from shardwright.validation.errors.markdown_tables import remark_of
+from shardwright.validation.errors.prediction_errors import RowResult, judge
+from shardwright.validation.fits.predict_run import predict_case
+from shardwright.validation.rows.row_to_problem import to_case
+from shardwright.validation.tables.measured_run import Case
+from shardwright.validation.tables.table_facts import Remark
 from tests.tiers import in_both, in_proof
 from tests.validation.published import case_of, facts, predicted, rows, some
 

@@ -13,10 +13,15 @@ from statistics import median
 import pytest
 
 from shardwright.hardware.catalog.serving_constants import SERVING
-from shardwright.validation.serving.bars import BARS, ENOUGH, ServingBarResult, judge_serving_bars
-from shardwright.validation.serving.case import Doubt, ServingCase
-from shardwright.validation.serving.predict import predict_serving
-from shardwright.validation.serving.study import serving_study
+from shardwright.validation.serving.error_limits import (
+    BARS,
+    ENOUGH,
+    ServingBarResult,
+    judge_serving_bars,
+)
+from shardwright.validation.serving.errors_by_fold import serving_study
+from shardwright.validation.serving.measured_deployment import Doubt, ServingCase
+from shardwright.validation.serving.predict_deployment import predict_serving
 from tests.validation.serving_tables import published_cases
 
 PAIRS = (

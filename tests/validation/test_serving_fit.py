@@ -15,16 +15,16 @@ from shardwright.hardware.catalog.serving_constants import (
     ServingConstants,
     serving_names,
 )
-from shardwright.validation.serving.case import Metric, ServingCase
-from shardwright.validation.serving.evaluator import ServingPrediction
-from shardwright.validation.serving.fit import (
+from shardwright.validation.serving.fit_constants import (
     LinearFit,
     is_fitted_to,
     read_slopes,
     slopes_of,
     slopes_text,
 )
-from shardwright.validation.serving.predict import predict_serving
+from shardwright.validation.serving.measured_deployment import Metric, ServingCase
+from shardwright.validation.serving.predict_deployment import predict_serving
+from shardwright.validation.serving.predictor_protocol import ServingPrediction
 from tests.validation.serving_tables import FOLDER, case_of, published_cases
 
 PRIOR_SERVING = ServingConstants(**{one.name: one.prior for one in DECLARED_SERVING})

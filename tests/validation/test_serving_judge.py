@@ -12,20 +12,20 @@ import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
 from shardwright.hardware.catalog.serving_constants import SERVING, ServingConstants
-from shardwright.validation.case import SkipReason
-from shardwright.validation.facts import Facts
-from shardwright.validation.serving.bars import BARS, ServingBarResult, judge_serving_bars
-from shardwright.validation.serving.case import Metric, ServingCase
-from shardwright.validation.serving.evaluator import ServingPrediction
-from shardwright.validation.serving.judge import (
+from shardwright.validation.serving.accuracy_page import serving_page
+from shardwright.validation.serving.error_limits import BARS, ServingBarResult, judge_serving_bars
+from shardwright.validation.serving.errors_by_fold import serving_study
+from shardwright.validation.serving.measured_deployment import Metric, ServingCase
+from shardwright.validation.serving.prediction_errors import (
     Column,
     errors_of,
     judge_serving,
     serving_json,
     waiting,
 )
-from shardwright.validation.serving.page import serving_page
-from shardwright.validation.serving.study import serving_study
+from shardwright.validation.serving.predictor_protocol import ServingPrediction
+from shardwright.validation.tables.measured_run import SkipReason
+from shardwright.validation.tables.table_facts import Facts
 from tests.validation.serving_tables import a_tenth_too_slow, case_of, facts, published_cases
 
 

@@ -3,7 +3,7 @@ facts."""
 
 import pytest
 
-from shardwright.validation.serving.case import ServingCase
+from shardwright.validation.serving.measured_deployment import ServingCase
 from tests.validation.serving_tables import published_cases
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.validation.serving.measurements import (
+from shardwright.validation.serving.measured_rows import (
     ServingMeasurement,
     is_serving_table,
     parse_serving,

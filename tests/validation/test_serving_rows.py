@@ -9,11 +9,16 @@ import pytest
 
 from shardwright.errors import StrategyError
 from shardwright.job.serving import ClosedLoop, NumberFormat, Poisson
-from shardwright.serving.notation import print_deployment
-from shardwright.validation.case import SkipReason
-from shardwright.validation.serving.case import Doubt, Metric, ServingCase, ServingSkip
-from shardwright.validation.serving.rows import to_serving_case
-from shardwright.validation.serving.workers import row_deployment
+from shardwright.serving.deployments.deployment_notation import print_deployment
+from shardwright.validation.serving.measured_deployment import (
+    Doubt,
+    Metric,
+    ServingCase,
+    ServingSkip,
+)
+from shardwright.validation.serving.row_to_deployment import to_serving_case
+from shardwright.validation.serving.worker_degrees import row_deployment
+from shardwright.validation.tables.measured_run import SkipReason
 from tests.validation.serving_tables import (
     case_of,
     facts,

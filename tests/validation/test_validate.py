@@ -9,12 +9,12 @@ import pytest
 
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
 from shardwright.simulator.prediction import Counted, Prediction, StageMemory
-from shardwright.validation.accuracy_page import accuracy_page
-from shardwright.validation.case import Case, Skip, SkipReason
-from shardwright.validation.facts import Facts
-from shardwright.validation.judge import Validation, judge, validation_json
-from shardwright.validation.rows import to_case
-from shardwright.validation.study import Study
+from shardwright.validation.errors.accuracy_page import accuracy_page
+from shardwright.validation.errors.errors_by_fold import Study
+from shardwright.validation.errors.prediction_errors import Validation, judge, validation_json
+from shardwright.validation.rows.row_to_problem import to_case
+from shardwright.validation.tables.measured_run import Case, Skip, SkipReason
+from shardwright.validation.tables.table_facts import Facts
 from tests.validation.published import case_of, facts, rows
 
 ROW_KEYS = {

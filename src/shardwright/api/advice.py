@@ -22,9 +22,9 @@ from shardwright.export.exporter import Given, exported
 from shardwright.export.options import flag_pairs
 from shardwright.export.registry import STRATEGIES, TARGETS
 from shardwright.hardware.cluster import Cluster
-from shardwright.launch_files.launch import Launch, SaysSettings
-from shardwright.launch_files.read import read_launch, settings_of_files
-from shardwright.launch_files.registry import READERS
+from shardwright.launch_files.launch.launch import Launch, SaysSettings
+from shardwright.launch_files.read_launch import read_launch, settings_of_files
+from shardwright.launch_files.reader_registry import READERS
 from shardwright.program.legal import grid_violations
 from shardwright.program.problem import Problem
 from shardwright.runtime.arguments import ON

@@ -14,7 +14,7 @@ from shardwright.hardware.inventories.formats import FORMATS, Format, read_inven
 from shardwright.hardware.inventories.inventory import BusRate, Inventory
 from shardwright.hardware.inventories.reading import ClusterRead, read_from
 from shardwright.hardware.profile.profile import bus_share
-from shardwright.report.cluster_picture import ClusterPicture, cluster_picture
+from shardwright.report.pictures.cluster_picture import ClusterPicture, cluster_picture
 from shardwright.units import MIB, format_bytes
 
 MAX_FILES: Final = 64

@@ -12,8 +12,8 @@ from shardwright.errors import UsageError
 from shardwright.files.plan_source import is_grid_text, read_plan
 from shardwright.hardware.graph import groups_of, levels_of
 from shardwright.program.problem import Problem
-from shardwright.report.plan_picture import Picture, picture_of
-from shardwright.report.step_picture import StepPicture, step_picture
+from shardwright.report.pictures.plan_picture import Picture, picture_of
+from shardwright.report.pictures.step_picture import StepPicture, step_picture
 from shardwright.search.orders.resolve_plan import resolved
 from shardwright.search.request import Request
 from shardwright.simulator.kinds import kind_names

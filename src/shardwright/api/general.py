@@ -19,7 +19,7 @@ from shardwright.search.certificate import Certificate, JointPart, stops_of
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.exact.find import ExactAnswer
 from shardwright.search.joint.find import JointAnswer
-from shardwright.search.mixed.find import MixedAnswer
+from shardwright.search.mixed.find_fastest import MixedAnswer
 from shardwright.search.simulation import Verified
 
 GeneralAnswer = JointAnswer | ExactAnswer | MixedAnswer | RobustAnswer

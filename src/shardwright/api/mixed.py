@@ -24,19 +24,19 @@ from shardwright.search.certificate import Certificate
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.frames import Stops, ValuedPart
 from shardwright.search.grid.unsearched import unsearched
-from shardwright.search.mixed.alone import AloneSearch, space_alone
-from shardwright.search.mixed.bound import covers, holds
-from shardwright.search.mixed.choices import Choices, choices_of
-from shardwright.search.mixed.find import TOLERANCE, MixedAnswer, find_mixed
-from shardwright.search.mixed.march import cell_holds
-from shardwright.search.mixed.market import Market
-from shardwright.search.mixed.meshes import has_experts
-from shardwright.search.mixed.pools import pools_of
-from shardwright.search.mixed.tables import why_alone
-from shardwright.search.mixed.tariff import tariff_of
-from shardwright.search.mixed.terms import Ground
-from shardwright.search.mixed.valued import find_valued
-from shardwright.search.mixed.valued_part import Goal
+from shardwright.search.mixed.bounds.cost_bound import cell_holds
+from shardwright.search.mixed.bounds.time_bound import covers, holds
+from shardwright.search.mixed.cost_certificate import Goal
+from shardwright.search.mixed.find_cheapest import find_valued
+from shardwright.search.mixed.find_fastest import TOLERANCE, MixedAnswer, find_mixed
+from shardwright.search.mixed.pipelines.price_per_second import tariff_of
+from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.plans.pool_grids import AloneSearch, space_alone
+from shardwright.search.mixed.stages.device_pools import pools_of
+from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.pinned_values import Choices, choices_of
+from shardwright.search.mixed.stages.stage_meshes import has_experts
+from shardwright.search.mixed.stages.stage_tables import why_alone
 from shardwright.search.request import Request
 
 NAME = "mixed"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
-from shardwright.cost.model_flops import LONGEST_STEP_S, seconds_at_peak
+from shardwright.cost.step.model_flops import LONGEST_STEP_S, seconds_at_peak
 from shardwright.dtype import Dtype
 from shardwright.errors import ClusterError, RuntimeModelError, UsageError, nearest
 from shardwright.hardware.catalog.prices import with_prices

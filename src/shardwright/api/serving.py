@@ -15,21 +15,21 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.block import TEXT
 from shardwright.model.ir.graph import Model
 from shardwright.runtime.engines.registry import engine_called, notice
-from shardwright.serving.answer import PoolAnswer, ServingAnswer
-from shardwright.serving.checkpoint_formats import CheckpointFormats, checkpoint_formats
-from shardwright.serving.deployment import Deployment, Pool, Role, Worker
-from shardwright.serving.draw import longest_request
-from shardwright.serving.mean_field import MeanField
-from shardwright.serving.memory import WorkerMemory, require_room, worker_memory
-from shardwright.serving.metrics import metrics
-from shardwright.serving.notation import parse_deployment
-from shardwright.serving.on_worker import on_worker
-from shardwright.serving.problem import ServingProblem
-from shardwright.serving.request import ServingRequest
-from shardwright.serving.requests import Requests
-from shardwright.serving.run import in_the_mean, served_job
-from shardwright.serving.trace_file import read_trace
-from shardwright.serving.words import (
+from shardwright.serving.deployments.checkpoint_formats import CheckpointFormats, checkpoint_formats
+from shardwright.serving.deployments.deployment_notation import parse_deployment
+from shardwright.serving.deployments.engine_on_worker import on_worker
+from shardwright.serving.deployments.serving_problem import ServingProblem
+from shardwright.serving.deployments.workers import Deployment, Pool, Role, Worker
+from shardwright.serving.serving_request import ServingRequest
+from shardwright.serving.simulation.mean_estimate import MeanField
+from shardwright.serving.simulation.run_deployment import in_the_mean, served_job
+from shardwright.serving.simulation.serving_answer import PoolAnswer, ServingAnswer
+from shardwright.serving.simulation.user_metrics import metrics
+from shardwright.serving.step_times.worker_memory import WorkerMemory, require_room, worker_memory
+from shardwright.serving.traffic.draw_requests import longest_request
+from shardwright.serving.traffic.drawn_requests import Requests
+from shardwright.serving.traffic.request_trace import read_trace
+from shardwright.serving.traffic.traffic_notation import (
     closed_loop,
     read_arrivals,
     read_precision,

@@ -15,10 +15,11 @@ from shardwright.api.serving import serving_problem
 from shardwright.errors import DataError, StrategyError, UsageError
 from shardwright.execute.serve.served import Log, ServedProof
 from shardwright.lazy_dataclass import dataclass
-from shardwright.serving.deployment import Pool, Worker
-from shardwright.serving.fleet import Fleet
-from shardwright.serving.on_worker import on_worker
-from shardwright.serving.policy.state import (
+from shardwright.serving.deployments.engine_on_worker import on_worker
+from shardwright.serving.deployments.scheduler_settings import Scheduler, scheduler_of
+from shardwright.serving.deployments.serving_problem import ServingProblem
+from shardwright.serving.deployments.workers import Pool, Worker
+from shardwright.serving.policy.scheduler_state import (
     COMPUTES_FIRST,
     ENTRY,
     LIFE,
@@ -28,13 +29,12 @@ from shardwright.serving.policy.state import (
     State,
     new_state,
 )
-from shardwright.serving.problem import ServingProblem
-from shardwright.serving.request import ServingRequest
-from shardwright.serving.requests import Requests, Served
-from shardwright.serving.scheduler import Scheduler, scheduler_of
-from shardwright.serving.step_prices import step_table
-from shardwright.serving.step_table import StepTable
-from shardwright.serving.unfolded import serve_unfolded
+from shardwright.serving.serving_request import ServingRequest
+from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.python_loop import serve_unfolded
+from shardwright.serving.step_times.block_prices import step_table
+from shardwright.serving.step_times.step_table import StepTable
+from shardwright.serving.traffic.drawn_requests import Requests, Served
 from shardwright.strategy.grid.axes import Grid
 
 REQUESTS: Final = 6

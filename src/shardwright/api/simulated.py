@@ -7,7 +7,7 @@ import numpy as np
 from shardwright.api.fitting import changes_that_fit
 from shardwright.api.problems import facts_of
 from shardwright.program.problem import Problem
-from shardwright.report.plan_ways import device_text
+from shardwright.report.pictures.device_classes import device_text
 from shardwright.search.orders.resolve_plan import resolved
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation

@@ -17,7 +17,7 @@ from shardwright.program.orders.rows import action_rows
 from shardwright.program.problem import Problem
 from shardwright.program.stages.edges import stage_edges
 from shardwright.program.stages.parts import plan_stages
-from shardwright.report.plan_picture import Picture, picture_of
+from shardwright.report.pictures.plan_picture import Picture, picture_of
 from shardwright.search.orders.resolve_plan import is_open
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation, Verified

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shardwright.api.problems import problem_of
-from shardwright.cost.spending import usd_per_hour
+from shardwright.cost.step.dollars_and_joules import usd_per_hour
 from shardwright.hardware.catalog.prices import cluster_prices
 from shardwright.search.compared import Compared
 from shardwright.search.simulation import Simulation

@@ -7,7 +7,7 @@ from pathlib import Path
 from shardwright.errors import DataError, UsageError, nearest
 from shardwright.execute.state.folders import MANIFEST, latest
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.families.huggingface import load_config
+from shardwright.model.families.huggingface_config import load_config
 
 DTYPES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32", "fp64": "F64"}
 """Words of the command line, and what safetensors calls them."""

@@ -16,7 +16,7 @@ from shardwright.hardware.profile.apply import profiled_cluster
 from shardwright.hardware.profile.profile import Profile
 from shardwright.job.border import job_from_flags
 from shardwright.lazy_dataclass import dataclass
-from shardwright.model.families.huggingface import model_from_config
+from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime

@@ -15,7 +15,7 @@ from shardwright.dtype import Dtype
 from shardwright.errors import UsageError, nearest
 from shardwright.files.profile_file import profile_document
 from shardwright.files.text import to_text
-from shardwright.report.calibration import check_document, render_check, render_profile
+from shardwright.report.screens.profile_screen import check_document, render_check, render_profile
 
 
 def calibrate(

@@ -24,8 +24,8 @@ from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import PRECISIONS
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.catalog.catalog import ENTRIES
-from shardwright.report.layout import Words
-from shardwright.report.tables import plain_table
+from shardwright.report.line_breaking import Words
+from shardwright.report.table_style import plain_table
 from shardwright.runtime.engines.engine import Engine
 from shardwright.runtime.engines.options import OPTIONS as ENGINE_OPTIONS
 from shardwright.runtime.engines.registry import all_engines

@@ -10,7 +10,7 @@ from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.files.plan_file import read_saved
 from shardwright.files.text import to_text
-from shardwright.report.proof_face import (
+from shardwright.report.screens.check_screen import (
     checked_document,
     checked_line,
     proof_document,

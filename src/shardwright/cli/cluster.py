@@ -13,10 +13,10 @@ from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verbs
 from shardwright.errors import UsageError
 from shardwright.files.text import to_text
-from shardwright.report.cluster_picture import cluster_document
-from shardwright.report.cluster_read import read_document, render_read
-from shardwright.report.cluster_svg import cluster_page, cluster_svg
-from shardwright.report.cluster_text import ClusterText
+from shardwright.report.pictures.cluster_picture import cluster_document
+from shardwright.report.pictures.cluster_svg import cluster_page, cluster_svg
+from shardwright.report.pictures.cluster_text import ClusterText
+from shardwright.report.screens.cluster_facts_screen import read_document, render_read
 
 _DRAWN = {".svg": cluster_svg, ".html": cluster_page}
 

@@ -9,7 +9,11 @@ from shardwright.cli import fit, flags, screen
 from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.files.text import to_text
-from shardwright.report.comparison import comparison_document, ranked, render_comparison
+from shardwright.report.screens.comparison_screen import (
+    comparison_document,
+    ranked,
+    render_comparison,
+)
 from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import answer_line, misfit_text
 

@@ -10,9 +10,9 @@ from shardwright.cli import flags, screen
 from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.files.text import to_text
-from shardwright.report.plan_document import picture_document
-from shardwright.report.plan_svg import plan_svg
-from shardwright.report.plan_text import PlanText
+from shardwright.report.pictures.plan_picture_json import picture_document
+from shardwright.report.pictures.plan_svg import plan_svg
+from shardwright.report.pictures.plan_text import PlanText
 
 Source = Annotated[
     str,

@@ -13,8 +13,8 @@ from shardwright.cli.command import verb
 from shardwright.files.plan_file import read_saved, require_whole
 from shardwright.files.stored import StoredPlan, document_of
 from shardwright.files.text import to_text
-from shardwright.report.joint_face import render_certificate
-from shardwright.report.terminal import render_explained, render_explanation
+from shardwright.report.screens.joint_search_screen import render_certificate
+from shardwright.report.screens.plan_screen import render_explained, render_explanation
 from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import answer_line, misfit_text
 

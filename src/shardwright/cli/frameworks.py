@@ -8,7 +8,7 @@ from shardwright.api.runners import runners_of
 from shardwright.api.stored import stored_plan
 from shardwright.cli.beside import Beside
 from shardwright.files.stored import StoredSimulation
-from shardwright.report.runners_face import render_runners, runners_document
+from shardwright.report.screens.frameworks_screen import render_runners, runners_document
 
 
 def frameworks_of(saved: StoredSimulation) -> Beside:

@@ -26,12 +26,12 @@ from shardwright.errors import UsageError
 from shardwright.files.faces import filed
 from shardwright.files.stored import document_of, file_text
 from shardwright.files.text import to_text
-from shardwright.report.joint_face import render_general
+from shardwright.report.screens.joint_search_screen import render_general
 from shardwright.search.answer import Unsearched
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.joint.find import JointAnswer
 from shardwright.search.limit import STOP
-from shardwright.search.mixed.find import MixedAnswer
+from shardwright.search.mixed.find_fastest import MixedAnswer
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation, strategy_text
 from shardwright.search.summary import answer_line, misfit_text

@@ -15,7 +15,7 @@ from shardwright.cli.beside import Beside
 from shardwright.files.faces import filed
 from shardwright.files.stored import file_text, plan_document, stored_answer
 from shardwright.files.text import to_text
-from shardwright.report.terminal import render_answer
+from shardwright.report.screens.plan_screen import render_answer
 from shardwright.search.answer import Answer
 from shardwright.search.limit import STOP
 from shardwright.search.simulation import Simulation

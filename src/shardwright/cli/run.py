@@ -43,7 +43,12 @@ from shardwright.execute.training.spared import SPARED
 from shardwright.files.plan_file import read_saved
 from shardwright.files.text import to_text
 from shardwright.files.trace_file import trace_text
-from shardwright.report.run_face import evaluation_text, render_run, run_document, step_text
+from shardwright.report.screens.run_screen import (
+    evaluation_text,
+    render_run,
+    run_document,
+    step_text,
+)
 from shardwright.search.summary import answer_line
 
 DataFiles = Annotated[

@@ -10,15 +10,15 @@ from shardwright.cli import flags, screen
 from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.files.text import to_text
-from shardwright.report.serving_face import (
+from shardwright.report.serving.deployment_screen import (
     estimate_document,
     render_estimate,
     render_serving,
     serving_document,
 )
-from shardwright.report.serving_proof import render_served, served_document
-from shardwright.report.serving_sources import render_sources, sources_document
-from shardwright.serving.request import ServingRequest
+from shardwright.report.serving.executed_deployment_screen import render_served, served_document
+from shardwright.report.serving.serving_sources_screen import render_sources, sources_document
+from shardwright.serving.serving_request import ServingRequest
 from shardwright.units import format_seconds
 
 Deployment = Annotated[

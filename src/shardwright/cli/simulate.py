@@ -12,7 +12,7 @@ from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.files.stored import file_text, prediction_document, stored_simulation
 from shardwright.files.text import to_text
-from shardwright.report.terminal import render_simulation
+from shardwright.report.screens.plan_screen import render_simulation
 from shardwright.search.simulation import strategy_text
 from shardwright.search.summary import answer_line, misfit_text
 

@@ -17,7 +17,7 @@ from shardwright.files.plan_file import read_saved
 from shardwright.files.text import to_text
 from shardwright.files.trace_file import read_measured, trace_text
 from shardwright.program.step_trace import StepTrace
-from shardwright.report.trace_face import (
+from shardwright.report.screens.trace_screen import (
     comparison_document,
     render_comparison,
     render_trace,

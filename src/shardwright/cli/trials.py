@@ -16,8 +16,8 @@ from shardwright.cli.counts import read_batch, read_count
 from shardwright.cli.plan import AUTO
 from shardwright.errors import UsageError
 from shardwright.files.text import to_text
-from shardwright.report.comparison import render_training, training_document
-from shardwright.report.trials_face import (
+from shardwright.report.screens.comparison_screen import render_training, training_document
+from shardwright.report.screens.scaling_screen import (
     batches_document,
     render_batches,
     render_scaling,

@@ -10,26 +10,26 @@ from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.errors import UsageError
 from shardwright.files.text import to_text
-from shardwright.report.accuracy import judged_line, points_of, render_validation
-from shardwright.report.scatter import scatter_svg
-from shardwright.report.serving_accuracy import render_serving, serving_judged_line
-from shardwright.validation.accuracy import accuracy, facts_of
-from shardwright.validation.accuracy_page import accuracy_page
-from shardwright.validation.facts import Facts
-from shardwright.validation.folds import FOLDS, fold_text, read_folds
-from shardwright.validation.judge import validation_json
-from shardwright.validation.serving.accuracy import serving_accuracy, serving_facts
-from shardwright.validation.serving.fit import ServingSlopes, read_slopes, slopes_text
-from shardwright.validation.serving.judge import FOLDS as SERVING_FOLDS
-from shardwright.validation.serving.judge import require_serving_fold, serving_json
-from shardwright.validation.serving.measurements import is_serving_table
-from shardwright.validation.serving.page import serving_page
-from shardwright.validation.serving.study import ServingStudy
-from shardwright.validation.serving.template import COLUMNS as SERVING_COLUMNS
-from shardwright.validation.serving.template import serving_template
-from shardwright.validation.study import Study
-from shardwright.validation.template import COLUMNS
-from shardwright.validation.template import template as template_text
+from shardwright.report.pictures.scatter_plot import scatter_svg
+from shardwright.report.screens.accuracy_screen import judged_line, points_of, render_validation
+from shardwright.report.serving.serving_accuracy_screen import render_serving, serving_judged_line
+from shardwright.validation.errors.accuracy_page import accuracy_page
+from shardwright.validation.errors.errors_by_fold import Study
+from shardwright.validation.errors.prediction_errors import validation_json
+from shardwright.validation.fits.held_out_folds import FOLDS, fold_text, read_folds
+from shardwright.validation.serving.accuracy_page import serving_page
+from shardwright.validation.serving.empty_table import COLUMNS as SERVING_COLUMNS
+from shardwright.validation.serving.empty_table import serving_template
+from shardwright.validation.serving.errors_by_fold import ServingStudy
+from shardwright.validation.serving.fit_constants import ServingSlopes, read_slopes, slopes_text
+from shardwright.validation.serving.measured_rows import is_serving_table
+from shardwright.validation.serving.prediction_errors import FOLDS as SERVING_FOLDS
+from shardwright.validation.serving.prediction_errors import require_serving_fold, serving_json
+from shardwright.validation.serving.validate_serving import serving_accuracy, serving_facts
+from shardwright.validation.tables.empty_table import COLUMNS
+from shardwright.validation.tables.empty_table import template as template_text
+from shardwright.validation.tables.table_facts import Facts
+from shardwright.validation.validate_training import accuracy, facts_of
 
 SERVING: Final = "serving"
 

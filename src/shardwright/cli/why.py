@@ -11,7 +11,7 @@ from shardwright.cli import light_typer as typer
 from shardwright.cli.command import verb
 from shardwright.files.plan_file import parse_saved, read_saved, require_whole
 from shardwright.files.text import to_text
-from shardwright.report.why_face import render_why, why_document, why_line
+from shardwright.report.screens.why_screen import render_why, why_document, why_line
 
 Source = Annotated[
     str,

@@ -9,31 +9,33 @@ from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from shardwright.collectives.algorithm import Collective, CollectiveAlgorithm
+from shardwright.collectives.algorithms.algorithm_protocol import Collective, CollectiveAlgorithm
 from shardwright.errors import RuntimeModelError, nearest
+
+_PACKAGE: Final = "shardwright.collectives.algorithms"
 
 ALGORITHMS: Final = MappingProxyType(
     {
-        "ring": "shardwright.collectives.ring:RING",
-        "double_binary_tree": "shardwright.collectives.double_binary_tree:DOUBLE_BINARY_TREE",
-        "nvlink_sharp": "shardwright.collectives.nvlink_sharp:NVLINK_SHARP",
-        "hierarchical": "shardwright.collectives.hierarchical:HIERARCHICAL",
-        "halving_doubling": "shardwright.collectives.halving_doubling:HALVING_DOUBLING",
-        "torus_2d": "shardwright.collectives.torus:TORUS_2D",
-        "pairwise": "shardwright.collectives.all_to_all:PAIRWISE",
-        "hierarchical_all_to_all": "shardwright.collectives.all_to_all:HIERARCHICAL_ALL_TO_ALL",
-        "flat": "shardwright.collectives.rooted:FLAT",
-        "binomial_tree": "shardwright.collectives.rooted:BINOMIAL_TREE",
-        "send": "shardwright.collectives.send:SEND",
-        "tree": "shardwright.collectives.scheduled:TREE",
-        "forest": "shardwright.collectives.scheduled:FOREST",
-        "paired": "shardwright.collectives.scheduled:PAIRED",
-        "straggler": "shardwright.collectives.straggler:STRAGGLER",
-        "one_shot": "shardwright.collectives.engine_sums:ONE_SHOT",
-        "two_shot": "shardwright.collectives.engine_sums:TWO_SHOT",
-        "multimem": "shardwright.collectives.engine_sums:MULTIMEM",
-        "low_latency": "shardwright.collectives.engine_exchanges:LOW_LATENCY",
-        "one_sided": "shardwright.collectives.engine_exchanges:ONE_SIDED",
+        "ring": "ring:RING",
+        "double_binary_tree": "double_binary_tree:DOUBLE_BINARY_TREE",
+        "nvlink_sharp": "nvlink_sharp:NVLINK_SHARP",
+        "hierarchical": "hierarchical:HIERARCHICAL",
+        "halving_doubling": "halving_doubling:HALVING_DOUBLING",
+        "torus_2d": "torus:TORUS_2D",
+        "pairwise": "all_to_all:PAIRWISE",
+        "hierarchical_all_to_all": "all_to_all:HIERARCHICAL_ALL_TO_ALL",
+        "flat": "rooted:FLAT",
+        "binomial_tree": "rooted:BINOMIAL_TREE",
+        "send": "point_to_point:SEND",
+        "tree": "scheduled_reductions:TREE",
+        "forest": "scheduled_reductions:FOREST",
+        "paired": "scheduled_reductions:PAIRED",
+        "straggler": "late_member:STRAGGLER",
+        "one_shot": "engine_all_reduce:ONE_SHOT",
+        "two_shot": "engine_all_reduce:TWO_SHOT",
+        "multimem": "engine_all_reduce:MULTIMEM",
+        "low_latency": "engine_all_to_all:LOW_LATENCY",
+        "one_sided": "engine_all_to_all:ONE_SIDED",
     }
 )
 # Schedules of single messages, made for one group: only a library that runs schedules as it is
@@ -94,7 +96,9 @@ def algorithm_named(name: str) -> CollectiveAlgorithm:
             f"unknown collective algorithm {name!r}", hint=nearest(name, ALGORITHMS)
         )
     module, attribute = ALGORITHMS[name].split(":")
-    algorithm: CollectiveAlgorithm = getattr(importlib.import_module(module), attribute)
+    algorithm: CollectiveAlgorithm = getattr(
+        importlib.import_module(f"{_PACKAGE}.{module}"), attribute
+    )
     return algorithm
 
 

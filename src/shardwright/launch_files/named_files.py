@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from shardwright.errors import DataError
-from shardwright.launch_files.claims import Claimant, Document, NamedFile
+from shardwright.launch_files.launch.framework_claims import Claimant, Document, NamedFile
 from shardwright.launch_files.read_documents import documents_of
 
 Beside = Callable[[str], str | None]

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Final
 
 from shardwright.errors import DataError
-from shardwright.launch_files.claims import Document, FileKind
-from shardwright.launch_files.documents import settings_of_document, settings_of_python
-from shardwright.launch_files.kubernetes import Manifest, manifest_of
-from shardwright.launch_files.launch import ORDER
-from shardwright.launch_files.python_functions import settings_of_recipe
-from shardwright.launch_files.registry import CLAIMANTS
-from shardwright.launch_files.shell import read_script
-from shardwright.launch_files.shell_state import Sources
-from shardwright.launch_files.started import Started, started
+from shardwright.launch_files.documents.dotted_settings import (
+    settings_of_document,
+    settings_of_python,
+)
+from shardwright.launch_files.documents.kubernetes_manifest import Manifest, manifest_of
+from shardwright.launch_files.documents.python_recipes import settings_of_recipe
+from shardwright.launch_files.launch.framework_claims import Document, FileKind
+from shardwright.launch_files.launch.launch import ORDER
+from shardwright.launch_files.reader_registry import CLAIMANTS
+from shardwright.launch_files.shell.script import read_script
+from shardwright.launch_files.shell.script_state import Sources
+from shardwright.launch_files.shell.started_program import Started, started
 from shardwright.runtime.arguments import ON, Arguments, arguments_of, parse_arguments
 
 ARGUMENTS: Final = "the arguments"

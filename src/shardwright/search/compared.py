@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardwright.cost.spending import usd_of_step
+from shardwright.cost.step.dollars_and_joules import usd_of_step
 from shardwright.hardware.catalog.prices import ListPrice
 from shardwright.lazy_dataclass import dataclass
 from shardwright.search.simulation import Simulation

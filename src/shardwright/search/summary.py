@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from shardwright.cost.spending import Spending
+from shardwright.cost.step.dollars_and_joules import Spending
 from shardwright.hardware.device import Evidence
 from shardwright.search.request import Request
 from shardwright.search.scenarios import judged_by

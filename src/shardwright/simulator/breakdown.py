@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.critical_path import picoseconds
-from shardwright.cost.pairs import pair_seconds
-from shardwright.cost.parts import EP, PARTS
-from shardwright.cost.stage_costs import action_seconds, product_seconds, routed_seconds
-from shardwright.cost.step_costs import PART_NAMES
+from shardwright.cost.bounds.longest_path import picoseconds
+from shardwright.cost.step.grid_seconds import PART_NAMES
+from shardwright.cost.step.overlapped_pairs import pair_seconds
+from shardwright.cost.step.stage_costs import action_seconds, product_seconds, routed_seconds
+from shardwright.cost.time_parts import EP, PARTS
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.program import Program

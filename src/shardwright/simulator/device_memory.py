@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.device_network import kind_problem
-from shardwright.cost.rank_memory import paired_activations
-from shardwright.cost.stage_costs import StageCosts
-from shardwright.cost.step_bytes import StepBytes, held_bytes
-from shardwright.cost.step_costs import StepCosts
+from shardwright.cost.bounds.rank_memory_bound import paired_activations
+from shardwright.cost.network.plan_groups import kind_problem
+from shardwright.cost.step.grid_bytes import StepBytes, held_bytes
+from shardwright.cost.step.grid_seconds import StepCosts
+from shardwright.cost.step.stage_costs import StageCosts
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program
 from shardwright.schedules.table import B, F, R, W

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.stage_costs import StageCosts
+from shardwright.cost.step.stage_costs import StageCosts
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.graph import group_ends
 from shardwright.program.problem import Problem

@@ -9,14 +9,19 @@ from dataclasses import field, replace
 from functools import lru_cache
 
 from shardwright.arrays import IntArray
-from shardwright.cost.columns import problem_machine
-from shardwright.cost.critical_path import jitter_among
-from shardwright.cost.device_blocks import apart_by_work, met_inside, network_unit
-from shardwright.cost.device_network import group_problem, plan_units, working_problem
-from shardwright.cost.family_costs import FamilyCosts, Shape, family_costs, slice_lengths
-from shardwright.cost.model_flops import model_flops
-from shardwright.cost.overlap import with_overlap_of
-from shardwright.cost.stage_costs import Sharing, StageCosts
+from shardwright.cost.bounds.longest_path import jitter_among
+from shardwright.cost.network.gemm_overlap import with_overlap_of
+from shardwright.cost.network.plan_groups import group_problem, plan_units, working_problem
+from shardwright.cost.step.device_family_costs import (
+    FamilyCosts,
+    Shape,
+    family_costs,
+    slice_lengths,
+)
+from shardwright.cost.step.model_flops import model_flops
+from shardwright.cost.step.stage_costs import Sharing, StageCosts
+from shardwright.cost.tables.plan_blocks import apart_by_work, met_inside, network_unit
+from shardwright.cost.tables.problem_tables import problem_machine
 from shardwright.errors import StrategyError
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import counts_by_group, group_ends

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from shardwright.cost.device_blocks import network_unit
+from shardwright.cost.tables.plan_blocks import network_unit
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.stages.holdings import HeldParameters, Holdings, Summing, held_by_families

@@ -10,11 +10,11 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import FloatArray, Int32Array, IntArray
-from shardwright.cost.critical_path import picoseconds
-from shardwright.cost.crossings import Crossing, around_seconds, crossing_of
-from shardwright.cost.device_network import plan_units, working_problem
-from shardwright.cost.pairs import pair_share
-from shardwright.cost.stage_costs import StageCosts, action_table, update_seconds
+from shardwright.cost.bounds.longest_path import picoseconds
+from shardwright.cost.network.plan_groups import plan_units, working_problem
+from shardwright.cost.network.stage_transfers import Crossing, around_seconds, crossing_of
+from shardwright.cost.step.overlapped_pairs import pair_share
+from shardwright.cost.step.stage_costs import StageCosts, action_table, update_seconds
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.graph import Units, repeats_after
 from shardwright.lazy_dataclass import dataclass

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwright.cost.pairs import pair_seconds
-from shardwright.cost.stage_costs import (
+from shardwright.cost.step.overlapped_pairs import pair_seconds
+from shardwright.cost.step.stage_costs import (
     StageCosts,
     action_seconds,
     exposed_seconds,

@@ -12,26 +12,31 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.compiled import plain
-from shardwright.cost.columns import block_context
-from shardwright.cost.communication import dispatch_bytes, rows_volume, wire_bytes
-from shardwright.cost.device_blocks import local_sizes
-from shardwright.cost.device_network import group_span, kind_problem, network_of_devices, plan_units
-from shardwright.cost.family_costs import recompute_mode
-from shardwright.cost.fields_read import block_problem
-from shardwright.cost.gradient_sums import (
+from shardwright.cost.gradients.optimizer_owner_exchange import owner_volumes
+from shardwright.cost.gradients.plan_synchronisation import (
     in_buckets,
     is_gathered,
     is_summed_last,
     sharing_groups,
     stage_of,
 )
-from shardwright.cost.owner_exchange import owner_volumes
-from shardwright.cost.parts import MODES, PART_OF_AXIS, PARTS
-from shardwright.cost.redone import moved_again
-from shardwright.cost.sum_sizes import gathered_bytes, gradient_bytes
-from shardwright.cost.terms import gathers_again
+from shardwright.cost.gradients.wire_bytes import gathered_bytes, gradient_bytes
+from shardwright.cost.network.grid_groups import dispatch_bytes, rows_volume, wire_bytes
+from shardwright.cost.network.plan_groups import (
+    group_span,
+    kind_problem,
+    network_of_devices,
+    plan_units,
+)
+from shardwright.cost.reduced_problem import block_problem
+from shardwright.cost.step.device_family_costs import recompute_mode
+from shardwright.cost.step.scalar_terms import gathers_again
+from shardwright.cost.tables.plan_blocks import local_sizes
+from shardwright.cost.tables.problem_tables import block_context
+from shardwright.cost.tables.selective_recompute import moved_again
+from shardwright.cost.time_parts import MODES, PART_OF_AXIS, PARTS
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import level_between
 from shardwright.lazy_dataclass import dataclass

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwright.cost.compute import Machine
+from shardwright.cost.inference.engine_gemms import small_gemm_seconds
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
-from shardwright.cost.inference.small_products import small_gemm_seconds
+from shardwright.cost.kernels.kernel_seconds import Machine
 from shardwright.dtype import Dtype
 from shardwright.job.serving import NumberFormat
 from shardwright.model.ir.operator import AttentionShape

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.arrays import FloatArray
-from shardwright.collectives.algorithm import Collective
-from shardwright.collectives.span import Span
-from shardwright.cost.communication import Network, move_seconds, network_of
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.groups.tier_counts import Span
 from shardwright.cost.inference.token_exchange import TokenExchange, devices_reached, exchange_ways
+from shardwright.cost.network.grid_groups import Network, move_seconds, network_of
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.hardware.catalog.nodes import node_of
 from shardwright.hardware.cluster import Cluster

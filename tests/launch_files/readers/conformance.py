@@ -9,10 +9,10 @@ from typing import ClassVar
 import pytest
 
 from shardwright.errors import DataError
-from shardwright.launch_files.claims import FileKind
-from shardwright.launch_files.launch import Launch, Verdict
-from shardwright.launch_files.read import launch_of_files
+from shardwright.launch_files.launch.framework_claims import FileKind
+from shardwright.launch_files.launch.launch import Launch, Verdict
 from shardwright.launch_files.read_documents import documents_of
+from shardwright.launch_files.read_launch import launch_of_files
 from shardwright.model.catalog.catalog import load_model
 from shardwright.strategy.text.grid_notation import print_grid
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, ShardwrightError
-from shardwright.launch_files.nemo_recipes import FIELDS, RECIPES
-from shardwright.launch_files.python_functions import settings_of_recipe
-from shardwright.launch_files.read import launch_of_files
+from shardwright.launch_files.documents.python_recipes import settings_of_recipe
+from shardwright.launch_files.megatron.nemo_recipes import FIELDS, RECIPES
+from shardwright.launch_files.read_launch import launch_of_files
 from shardwright.model.catalog.catalog import load_model
 from tests.launch_files.readers.conformance import Case, Conformance
 

@@ -3,7 +3,7 @@ says is told has a name."""
 
 from __future__ import annotations
 
-from shardwright.launch_files.registry import READERS
+from shardwright.launch_files.reader_registry import READERS
 from tests.launch_files.readers.all_readers import READER_TESTS
 
 EARLIER = frozenset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwright.launch_files.read import launch_of_files
+from shardwright.launch_files.read_launch import launch_of_files
 from shardwright.model.catalog.catalog import load_model
 from tests.launch_files.readers.conformance import Case, Conformance
 

@@ -18,8 +18,8 @@ from shardwright.search.engine import processes
 from shardwright.search.engine.choose import PROCESSES, SERIAL, engine_of
 from shardwright.search.frames import Stops
 from shardwright.search.limit import STOP, Limit, limit_of
-from shardwright.search.mixed import alone as mixed_alone
-from shardwright.search.mixed.incumbents import AT_ONCE
+from shardwright.search.mixed.plans import pool_grids as mixed_alone
+from shardwright.search.mixed.plans.simulated_plans import AT_ONCE
 from shardwright.search.request import Request
 from tests.tiers import in_both, in_proof
 

@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.api.problems import problem_of, with_defaults
 from shardwright.search.engine.choose import engine_of
-from shardwright.search.mixed.find import find_mixed
+from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.request import Request
 
 ASKED = Request(

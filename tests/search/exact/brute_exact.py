@@ -19,7 +19,7 @@ from random import Random
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.critical_path import jitter_among
+from shardwright.cost.bounds.longest_path import jitter_among
 from shardwright.hardware.cluster import Cluster, NodeGroup
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.training import SequenceLength, TrainingJob

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.step_bytes import held_bytes
+from shardwright.cost.step.grid_bytes import held_bytes
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.overrides import effective_memory
 from shardwright.schedules.registry import SCHEDULES

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardwright.compiled import plain
-from shardwright.cost.terms import reserved_bytes, temporary_bytes
+from shardwright.cost.step.scalar_terms import reserved_bytes, temporary_bytes
 from shardwright.search.joint import label_program as labels
 from shardwright.search.joint.label_program import Pipeline, Splits, in_flight
 from shardwright.search.joint.solve import PRECISION, solve

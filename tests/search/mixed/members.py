@@ -23,10 +23,10 @@ from shardwright.model.ir.graph import Model, Run
 from shardwright.model.ir.operator import AttentionShape, ExpertShape
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
-from shardwright.search.mixed.market import Market
-from shardwright.search.mixed.place import MixedLane, MixedPlan
-from shardwright.search.mixed.shapes import Shapes
-from shardwright.search.mixed.terms import Ground
+from shardwright.search.mixed.pipelines.pipeline_shapes import Shapes
+from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan
+from shardwright.search.mixed.stages.frame_terms import Ground
 from shardwright.strategy.plan.plan import Plan
 
 CLUSTERS = (

@@ -24,14 +24,14 @@ from shardwright.search.engine.serial import Serial
 from shardwright.search.grid.bounded import Bounded, bound_space
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.meshes import full_meshes, idle_meshes
-from shardwright.search.mixed.alone import AloneSearch, space_alone
-from shardwright.search.mixed.choices import Choices
-from shardwright.search.mixed.find import MixedAnswer, find_mixed
-from shardwright.search.mixed.market import Market
-from shardwright.search.mixed.place import MixedLane, MixedPlan, general_plan, moved
-from shardwright.search.mixed.pools import Pool, pools_of
-from shardwright.search.mixed.tables import LAYER
-from shardwright.search.mixed.terms import Ground
+from shardwright.search.mixed.find_fastest import MixedAnswer, find_mixed
+from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.plans.pool_grids import AloneSearch, space_alone
+from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan, general_plan, moved
+from shardwright.search.mixed.stages.device_pools import Pool, pools_of
+from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.pinned_values import Choices
+from shardwright.search.mixed.stages.stage_tables import LAYER
 from shardwright.search.request import SEARCH_MEMORY
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.grid.expand import FULL, plan_of

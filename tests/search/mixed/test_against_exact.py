@@ -20,7 +20,7 @@ from shardwright.program.problem import Problem, under
 from shardwright.search.exact.find import find_exact
 from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.trees import TreeSpace
-from shardwright.search.mixed.find import find_mixed
+from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.order import Named
 from shardwright.strategy.plan.plan import ALL, Plan, Shards

@@ -7,8 +7,8 @@ from functools import lru_cache
 import pytest
 
 from shardwright.api.problems import problem_of, with_defaults
-from shardwright.search.mixed import find
-from shardwright.search.mixed.find import MixedAnswer, find_mixed
+from shardwright.search.mixed import find_fastest as find
+from shardwright.search.mixed.find_fastest import MixedAnswer, find_mixed
 from shardwright.search.request import Request
 
 TWO_KINDS = "a100-sxm-40gb:128+v100-sxm-16gb:384"

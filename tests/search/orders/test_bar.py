@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from shardwright.cost.step_costs import step_costs
+from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.hardware.expression import parse_cluster
 from shardwright.model.catalog.catalog import load_model
 from shardwright.program.problem import Problem

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.device_network import kind_problem
+from shardwright.cost.network.plan_groups import kind_problem
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.expression import parse_cluster
 from shardwright.hardware.overrides import reserve_memory

@@ -7,9 +7,9 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.compute import Machine
-from shardwright.cost.inference.rising import rising
-from shardwright.cost.inference.small_products import form_of, form_seconds
+from shardwright.cost.inference.engine_gemms import form_of, form_seconds
+from shardwright.cost.inference.monotone_prices import rising
+from shardwright.cost.kernels.kernel_seconds import Machine
 from shardwright.hardware.catalog.serving_kernels import EXPERT_LAUNCHES
 from shardwright.hardware.catalog.serving_tables import FittedForm, serving_tables
 from shardwright.job.serving import NumberFormat

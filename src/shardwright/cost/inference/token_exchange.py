@@ -9,10 +9,15 @@ from enum import StrEnum
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.groups.tier_counts import Span
 from shardwright.collectives.registry import algorithm_named
-from shardwright.collectives.span import Span
-from shardwright.cost.communication import Network, dispatch_seconds, measured_groups, move_seconds
+from shardwright.cost.network.grid_groups import (
+    Network,
+    dispatch_seconds,
+    measured_groups,
+    move_seconds,
+)
 from shardwright.hardware.catalog.kernel_tables import curve_seconds
 from shardwright.hardware.catalog.serving_kernels import NORMAL_COMBINE_HOPS, NORMAL_DISPATCH_HOPS
 

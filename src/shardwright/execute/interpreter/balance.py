@@ -25,7 +25,7 @@ import torch
 from shardwright.execute.interpreter.expert_loads import Routed, first_holders
 from shardwright.execute.interpreter.passes import Turn
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
-from shardwright.execute.numerics.load_balancing import balance_loss, tally
+from shardwright.execute.numerics.experts.load_balancing_loss import balance_loss, tally
 from shardwright.execute.transport.requests import Post, Take, Task
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import asks_inputs, has_backward, without_gradient

@@ -12,14 +12,14 @@ import torch
 from shardwright.execute.interpreter.balance import Balance
 from shardwright.execute.interpreter.earlier_slices import EarlierSlices
 from shardwright.execute.interpreter.expert_loads import Routed
-from shardwright.execute.numerics.boxes import numbers
-from shardwright.execute.numerics.cuts import is_chosen, is_stand_in
-from shardwright.execute.numerics.load_balancing import balance_grad
-from shardwright.execute.numerics.merge import image_numbers
-from shardwright.execute.numerics.one_image import image_runs
-from shardwright.execute.numerics.protocol import Gradients, Values
+from shardwright.execute.numerics.attention.image_token_mask import image_runs
+from shardwright.execute.numerics.base.cut_operator import is_chosen, is_stand_in
+from shardwright.execute.numerics.base.local_tensors import numbers
+from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
+from shardwright.execute.numerics.experts.load_balancing_loss import balance_grad
+from shardwright.execute.numerics.images.insert_image_tokens import image_numbers
+from shardwright.execute.numerics.images.text_and_image_positions import text_positions
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.numerics.text_positions import text_positions
 from shardwright.execute.redistribution.edges import Edge, Exit, edges, exits, given_back, is_passed
 from shardwright.execute.redistribution.transfer import moved, scoped
 from shardwright.execute.shares.layer_state import BlockRun, Inputs, LayerState, changed, kept

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from shardwright.execute.interpreter.stage_nodes import Node
-from shardwright.execute.numerics.precision import Precision
+from shardwright.execute.numerics.base.run_precision import Precision
 from shardwright.execute.shares.flat_buckets import FlatBucket
 from shardwright.execute.shares.owners import owned
 from shardwright.execute.shares.parameters import ParameterStore, origin

@@ -29,10 +29,10 @@ from shardwright.execute.interpreter.stage_nodes import (
     output_sequence,
     stage_nodes,
 )
-from shardwright.execute.numerics.boxes import hollow
-from shardwright.execute.numerics.cuts import is_chosen
-from shardwright.execute.numerics.image_places import require_written
-from shardwright.execute.numerics.protocol import Gradients
+from shardwright.execute.numerics.base.cut_operator import is_chosen
+from shardwright.execute.numerics.base.local_tensors import hollow
+from shardwright.execute.numerics.base.operator_protocol import Gradients
+from shardwright.execute.numerics.images.image_token_positions import require_written
 from shardwright.execute.redistribution.edges import stream_layout
 from shardwright.execute.redistribution.redistribute import Halfway, post, take
 from shardwright.execute.redistribution.transfer import moved

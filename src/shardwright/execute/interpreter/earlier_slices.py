@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.protocol import Gradients, Values
+from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
 from shardwright.execute.shares.whole_positions import looks_around
 from shardwright.model.ir.operator import Operator
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from functools import lru_cache
 
-from shardwright.cost.kept import named
-from shardwright.execute.numerics.cuts import crossing, operator_block
+from shardwright.cost.tables.recompute_and_offload import named
+from shardwright.execute.numerics.base.cut_operator import crossing, operator_block
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import without_gradient
 from shardwright.model.ir.block import INPUT, MEMORY, Block

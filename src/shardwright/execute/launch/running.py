@@ -34,7 +34,7 @@ from shardwright.execute.launch.run_report import (
     RunStep,
 )
 from shardwright.execute.native.rules import remarks, require_expressible
-from shardwright.execute.numerics.precision import Precision, precision_of, uniform
+from shardwright.execute.numerics.base.run_precision import Precision, precision_of, uniform
 from shardwright.execute.shares.parameters import Source
 from shardwright.execute.state.folders import latest
 from shardwright.execute.state.initial import InitialValues

@@ -19,18 +19,18 @@ from torch.utils.checkpoint import checkpoint
 from shardwright.execute.native.context import Context
 from shardwright.execute.native.ring import Ring, passed_round
 from shardwright.execute.native.torch_private import exchanged, gathered
-from shardwright.execute.numerics.attention import growth
-from shardwright.execute.numerics.boxes import numbers
-from shardwright.execute.numerics.core import score_scale
-from shardwright.execute.numerics.masks import visible
-from shardwright.execute.numerics.rotary import joined_keys
-from shardwright.execute.numerics.turns import (
+from shardwright.execute.numerics.attention.attention_by_key_block import score_scale
+from shardwright.execute.numerics.attention.attention_operator import growth
+from shardwright.execute.numerics.attention.position_masks import visible
+from shardwright.execute.numerics.base.local_tensors import numbers
+from shardwright.execute.numerics.positions.rotary_angles import (
     cosines,
     rotary_rates,
     rotary_scale,
     turned,
     turned_pairs,
 )
+from shardwright.execute.numerics.positions.rotary_operator import joined_keys
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import Settings

@@ -11,8 +11,8 @@ import torch.distributed as dist
 
 from shardwright.execute.native.decoder import Stage
 from shardwright.execute.native.experts import Route
-from shardwright.execute.numerics.boxes import fine
-from shardwright.execute.numerics.load_balancing import balance_loss, loss_part, tally
+from shardwright.execute.numerics.base.local_tensors import fine
+from shardwright.execute.numerics.experts.load_balancing_loss import balance_loss, loss_part, tally
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.axes import Grid
 

@@ -8,7 +8,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from shardwright.execute.native.meshes import dim
 from shardwright.execute.native.ring import Ring
-from shardwright.execute.numerics.boxes import numbers
+from shardwright.execute.numerics.base.local_tensors import numbers
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.layout.cells import token_box

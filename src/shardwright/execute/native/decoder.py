@@ -14,7 +14,7 @@ from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
 from shardwright.execute.native.attention import Core, NativeRotary
 from shardwright.execute.native.context import WHOLE, Context
 from shardwright.execute.native.experts import NativePermute, NativeUnpermute, Products, Route
-from shardwright.execute.numerics.curves import clamped_gate, curve, curve_of
+from shardwright.execute.numerics.layers.activation_functions import clamped_gate, curve, curve_of
 from shardwright.execute.shares.parameters import Key, origin
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT

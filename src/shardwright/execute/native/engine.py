@@ -27,7 +27,7 @@ from shardwright.execute.native.parallel import place
 from shardwright.execute.native.rules import require_expressible
 from shardwright.execute.native.tied import Copies, copies
 from shardwright.execute.native.torch_private import local, pipeline
-from shardwright.execute.numerics.logits import logits_of
+from shardwright.execute.numerics.losses.logit_scaling import logits_of
 from shardwright.execute.shares.parameters import Source, parameter_of
 from shardwright.execute.training.optimizer import AdamW
 from shardwright.execute.training.spared import is_spared

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 
 from shardwright.execute.native.dispatch import Owners, Way, returned, sent
 from shardwright.execute.native.torch_private import local
-from shardwright.execute.numerics.choice import chosen_experts
+from shardwright.execute.numerics.base.top_k_choice import chosen_experts
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Dim

@@ -10,9 +10,14 @@ import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
-from shardwright.execute.numerics.boxes import fine
-from shardwright.execute.numerics.core import by_head, met, met_back, side_by_side
-from shardwright.execute.numerics.keys import Keys
+from shardwright.execute.numerics.attention.attention_by_key_block import (
+    by_head,
+    met,
+    met_back,
+    side_by_side,
+)
+from shardwright.execute.numerics.attention.key_exchange import Keys
+from shardwright.execute.numerics.base.local_tensors import fine
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.layout import Indices, count

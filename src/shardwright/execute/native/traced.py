@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.execute.interpreter.recorder import Recorder, Tell, silent
 from shardwright.execute.native.torch_private import (
     around_actions,

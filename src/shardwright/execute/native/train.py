@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate
 
-from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.execute.interpreter.device import Batch
 from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder
 from shardwright.execute.native.engine import Engine, engine

@@ -5,26 +5,31 @@ from __future__ import annotations
 from typing import Final
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.activation import PointwiseActivation
-from shardwright.execute.numerics.attention import Attention
-from shardwright.execute.numerics.cuts import GATHER, SCATTER
-from shardwright.execute.numerics.divergence import Divergence
-from shardwright.execute.numerics.embedding import Embedding
-from shardwright.execute.numerics.experts import GroupedLinear, Permute, Unpermute, route
-from shardwright.execute.numerics.folds import Folds, neighbours
-from shardwright.execute.numerics.linear import Linear
-from shardwright.execute.numerics.local import Local
-from shardwright.execute.numerics.loss import Loss
-from shardwright.execute.numerics.merge import Merge
-from shardwright.execute.numerics.norm import Norm
-from shardwright.execute.numerics.patches import Patches
-from shardwright.execute.numerics.pool import pooled
-from shardwright.execute.numerics.protocol import Numerics
-from shardwright.execute.numerics.residual import Residual
-from shardwright.execute.numerics.rotary import Rotary
-from shardwright.execute.numerics.scan import conv, scan
-from shardwright.execute.numerics.selection import chosen_blocks
-from shardwright.execute.numerics.slots import Gather, Scatter, spread, weighed
+from shardwright.execute.numerics.attention.attention_operator import Attention
+from shardwright.execute.numerics.attention.selected_key_blocks import chosen_blocks
+from shardwright.execute.numerics.base.cut_operator import GATHER, SCATTER
+from shardwright.execute.numerics.base.local_operators import Local
+from shardwright.execute.numerics.base.operator_protocol import Numerics
+from shardwright.execute.numerics.experts.expert_layer import (
+    GroupedLinear,
+    Permute,
+    Unpermute,
+    route,
+)
+from shardwright.execute.numerics.experts.token_slots import Gather, Scatter, spread, weighed
+from shardwright.execute.numerics.images.insert_image_tokens import Merge
+from shardwright.execute.numerics.images.merged_tokens import Folds, neighbours
+from shardwright.execute.numerics.images.patch_embedding import Patches
+from shardwright.execute.numerics.images.patch_pooling import pooled
+from shardwright.execute.numerics.layers.gated_activations import PointwiseActivation
+from shardwright.execute.numerics.layers.linear import Linear
+from shardwright.execute.numerics.layers.residual_sum import Residual
+from shardwright.execute.numerics.layers.token_embedding import Embedding
+from shardwright.execute.numerics.losses.cross_entropy import Loss
+from shardwright.execute.numerics.losses.teacher_divergence import Divergence
+from shardwright.execute.numerics.norms.norm_operator import Norm
+from shardwright.execute.numerics.positions.rotary_operator import Rotary
+from shardwright.execute.numerics.state_space.state_space_mixers import conv, scan
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 
 NUMERICS: Final[dict[OperatorKind, Numerics]] = {

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import torch
 
-from shardwright.execute.numerics.cuts import is_chosen, is_stand_in
+from shardwright.execute.numerics.base.cut_operator import is_chosen, is_stand_in
 from shardwright.execute.redistribution.regions import overlap
 from shardwright.execute.redistribution.transfer import moved
 from shardwright.execute.shares.whole_positions import is_spread, looks_around

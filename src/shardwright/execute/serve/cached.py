@@ -14,13 +14,18 @@ from enum import StrEnum
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.attention import Attention
-from shardwright.execute.numerics.groups import reduced
-from shardwright.execute.numerics.logits import logits_of
-from shardwright.execute.numerics.protocol import Forward, SavedTensors, Values, Weights
+from shardwright.execute.numerics.attention.attention_operator import Attention
+from shardwright.execute.numerics.base.group_calls import reduced
+from shardwright.execute.numerics.base.operator_protocol import (
+    Forward,
+    SavedTensors,
+    Values,
+    Weights,
+)
+from shardwright.execute.numerics.losses.logit_scaling import logits_of
+from shardwright.execute.numerics.positions.rotary_angles import lengths_differ_above
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.numerics.scan import FIRST_CHANNEL, conv, scanned
-from shardwright.execute.numerics.turns import lengths_differ_above
+from shardwright.execute.numerics.state_space.state_space_mixers import FIRST_CHANNEL, conv, scanned
 from shardwright.execute.serve.batches import Part, Rows
 from shardwright.execute.serve.blocks import reach_of
 from shardwright.execute.serve.cache import DeviceCache, Spot

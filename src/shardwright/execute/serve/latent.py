@@ -14,11 +14,16 @@ from functools import lru_cache
 
 import torch
 
-from shardwright.execute.numerics.attention import Attention
-from shardwright.execute.numerics.built_core import shape_of
-from shardwright.execute.numerics.linear import Linear, names
-from shardwright.execute.numerics.protocol import Forward, SavedTensors, Values, Weights
-from shardwright.execute.numerics.rotary import Rotary, joined_keys
+from shardwright.execute.numerics.attention.attention_operator import Attention
+from shardwright.execute.numerics.attention.unfused_attention import shape_of
+from shardwright.execute.numerics.base.operator_protocol import (
+    Forward,
+    SavedTensors,
+    Values,
+    Weights,
+)
+from shardwright.execute.numerics.layers.linear import Linear, names
+from shardwright.execute.numerics.positions.rotary_operator import Rotary, joined_keys
 from shardwright.execute.serve.blocks import reach_of
 from shardwright.execute.serve.cache import Spot
 from shardwright.execute.serve.cached import (

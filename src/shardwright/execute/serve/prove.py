@@ -16,7 +16,13 @@ from shardwright.execute.serve.whole import whole_logits
 from shardwright.execute.serve.worker import CacheSize
 from shardwright.execute.shares.parameters import Source, seeded
 from shardwright.model.ir.graph import Model
-from shardwright.serving.policy.state import BLOCK_TOKENS, BLOCKS, INPUTS, PREEMPTED, State
+from shardwright.serving.policy.scheduler_state import (
+    BLOCK_TOKENS,
+    BLOCKS,
+    INPUTS,
+    PREEMPTED,
+    State,
+)
 from shardwright.strategy.plan.plan import Plan
 
 SIZES = (1, 2, 4, 8)

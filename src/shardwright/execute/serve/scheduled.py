@@ -18,8 +18,8 @@ from typing import Protocol
 from shardwright.errors import StrategyError
 from shardwright.execute.serve.batches import Part
 from shardwright.lazy_dataclass import dataclass
-from shardwright.serving.policy.iteration import arrive, give, leave, never_fits, plan
-from shardwright.serving.policy.state import (
+from shardwright.serving.policy.next_iteration import arrive, give, leave, never_fits, plan
+from shardwright.serving.policy.scheduler_state import (
     AHEAD,
     BEFORE,
     COMPUTES_FIRST,

@@ -12,8 +12,13 @@ import torch
 from shardwright.execute.interpreter.device import DeviceWork, Walker
 from shardwright.execute.interpreter.passes import Turn
 from shardwright.execute.interpreter.stage_nodes import Node
-from shardwright.execute.numerics.logits import logits_of
-from shardwright.execute.numerics.protocol import Forward, SavedTensors, Values, Weights
+from shardwright.execute.numerics.base.operator_protocol import (
+    Forward,
+    SavedTensors,
+    Values,
+    Weights,
+)
+from shardwright.execute.numerics.losses.logit_scaling import logits_of
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.shares.layer_state import BlockRun
 from shardwright.execute.shares.parameters import ParameterStore, Source

@@ -8,8 +8,13 @@ from itertools import zip_longest
 
 import torch
 
-from shardwright.execute.numerics.boxes import hollow
-from shardwright.execute.numerics.protocol import Forward, Gradients, SavedTensors, Values
+from shardwright.execute.numerics.base.local_tensors import hollow
+from shardwright.execute.numerics.base.operator_protocol import (
+    Forward,
+    Gradients,
+    SavedTensors,
+    Values,
+)
 from shardwright.execute.shares.offload import Away, brought, sent
 from shardwright.execute.shares.operator_shares import Site
 from shardwright.lazy_dataclass import dataclass

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 import torch
 
-from shardwright.execute.numerics.precision import Precision
+from shardwright.execute.numerics.base.run_precision import Precision
 from shardwright.execute.shares.shards import Bucket, Interval, Sharers, gathered, summed
 from shardwright.execute.transport.requests import Exchange, Task
 

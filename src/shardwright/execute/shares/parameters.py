@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from shardwright.execute.numerics.precision import EXACT, Precision
+from shardwright.execute.numerics.base.run_precision import EXACT, Precision
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import Operator

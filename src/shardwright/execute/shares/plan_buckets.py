@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import cast
 
-from shardwright.cost.gradient_sums import bucket_of
+from shardwright.cost.gradients.plan_synchronisation import bucket_of
 from shardwright.errors import StrategyError
 from shardwright.execute.shares.gradients import Groups, in_own_order
 from shardwright.execute.shares.parameters import Key

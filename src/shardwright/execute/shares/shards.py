@@ -10,7 +10,7 @@ from typing import cast
 
 import torch
 
-from shardwright.execute.numerics.precision import Precision
+from shardwright.execute.numerics.base.run_precision import Precision
 from shardwright.execute.shares.flat_buckets import FlatBucket, flat_bucket
 from shardwright.execute.shares.gradients import in_own_order
 from shardwright.execute.shares.parameters import Key, ParameterStore

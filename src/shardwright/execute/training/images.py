@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.execute.numerics.folds import neighbours, splits_tokens
-from shardwright.execute.numerics.grids import grid_of
+from shardwright.execute.numerics.images.merged_tokens import neighbours, splits_tokens
+from shardwright.execute.numerics.images.patch_grid import grid_of
 from shardwright.execute.training.image_files import has_grid
 from shardwright.job.training import TrainingJob
 from shardwright.model.blocks.vision import IMAGE

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.precision import Precision
+from shardwright.execute.numerics.base.run_precision import Precision
 from shardwright.execute.shares.offload import host_like
 from shardwright.execute.training.rate import CONSTANT, RateCurve
 from shardwright.job.training import Optimizer, OptimizerFamily

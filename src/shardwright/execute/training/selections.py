@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from shardwright.errors import StrategyError
-from shardwright.execute.numerics.selection import RULE
+from shardwright.execute.numerics.attention.selected_key_blocks import RULE
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.program.layout.cells import StageCells, token_box
 from shardwright.program.stages.parts import StageParts

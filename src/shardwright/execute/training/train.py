@@ -16,7 +16,7 @@ from shardwright.execute.interpreter.device import Batch, DeviceWork, device_tas
 from shardwright.execute.interpreter.expert_loads import ExpertLoads
 from shardwright.execute.interpreter.passes import weight_passes
 from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder, silent
-from shardwright.execute.numerics.precision import Precision, uniform
+from shardwright.execute.numerics.base.run_precision import Precision, uniform
 from shardwright.execute.shares.flat_buckets import FlatBucket
 from shardwright.execute.shares.gradients import gradient_groups
 from shardwright.execute.shares.offload import SHARE

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from shardwright.errors import DataError
-from shardwright.execute.numerics.turns import turned_pairs
+from shardwright.execute.numerics.positions.rotary_angles import turned_pairs
 from shardwright.execute.shares.parameters import Key
 from shardwright.execute.weights.rules import Family, Rule
 from shardwright.lazy_dataclass import dataclass

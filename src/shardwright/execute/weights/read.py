@@ -18,7 +18,7 @@ from shardwright.execute.weights.layout import Patch, Stored, adapters, owned, p
 from shardwright.execute.weights.rules import Family
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.predictor import predictors_of, without_predictors
-from shardwright.model.families.huggingface import load_config
+from shardwright.model.families.huggingface_config import load_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import ParameterClass
 from shardwright.model.trained import LEFT_OUT

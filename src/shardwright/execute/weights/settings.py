@@ -6,8 +6,8 @@ from pathlib import Path
 
 from shardwright.errors import DataError, ModelError
 from shardwright.execute.weights.families import CONFIG, family_of
-from shardwright.model.families.huggingface import language_config, parse_config
-from shardwright.model.families.settings import differences, settings_of_fields
+from shardwright.model.families.huggingface_config import language_config, parse_config
+from shardwright.model.families.model_settings import differences, settings_of_fields
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings
 

@@ -24,7 +24,7 @@ from shardwright.execute.weights.layout import Patch, Stored, owned, patches, st
 from shardwright.execute.weights.read import FLOATS, INDEX, SINGLE
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.blocks.predictor import PREDICTED, predictors_of
-from shardwright.model.families.huggingface import parse_config
+from shardwright.model.families.huggingface_config import parse_config
 from shardwright.model.ir.graph import Model
 from shardwright.model.routers import choice_biases
 

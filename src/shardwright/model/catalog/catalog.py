@@ -12,7 +12,7 @@ from shardwright.model.catalog.entry import CatalogEntry
 from shardwright.model.catalog.extra import EXTRA_ENTRIES
 from shardwright.model.catalog.gpt import GPT_ENTRIES
 from shardwright.model.catalog.moe import MOE_ENTRIES
-from shardwright.model.families.huggingface import load_config, model_from_config
+from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.graph import Model
 
 ENTRIES: Final[tuple[CatalogEntry, ...]] = (

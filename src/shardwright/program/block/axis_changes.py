@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.block.placement import TOKEN_DIMS, Change, resolved

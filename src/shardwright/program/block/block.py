@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import field
 from enum import StrEnum
 
-from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import runs_backward
 from shardwright.model.ir.operator import AttentionShape, Operator, ScanShape

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
-from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.model.gradients import asks_inputs, runs_backward, without_gradient
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind

@@ -8,7 +8,7 @@ layouts, so forward and backward are adjoint.
 
 from __future__ import annotations
 
-from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.model.ir.tensor import Dim
 
 PARTIAL = "+"

@@ -11,7 +11,7 @@ from operator import attrgetter
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.collectives.algorithm import Collective
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.hardware.graph import Units
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT, MEMORY

@@ -17,7 +17,7 @@ from math import inf, prod
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.critical_path import jitter_among
+from shardwright.cost.bounds.longest_path import jitter_among
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem

@@ -18,8 +18,8 @@ from math import inf, prod
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.critical_path import jitter_among
-from shardwright.cost.stage_costs import StageCosts
+from shardwright.cost.bounds.longest_path import jitter_among
+from shardwright.cost.step.stage_costs import StageCosts
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem

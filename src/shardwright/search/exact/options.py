@@ -9,11 +9,11 @@ from dataclasses import fields, is_dataclass, replace
 import numpy as np
 
 from shardwright.arrays import IntArray, distinct
-from shardwright.cost.critical_path import picoseconds
-from shardwright.cost.device_network import plan_units, working_problem
-from shardwright.cost.family_costs import FamilyCosts, Shape, family_costs
-from shardwright.cost.overlap import with_overlap_of, without_fused_overlap
-from shardwright.cost.stage_costs import StageCosts, sharing
+from shardwright.cost.bounds.longest_path import picoseconds
+from shardwright.cost.network.gemm_overlap import with_overlap_of, without_fused_overlap
+from shardwright.cost.network.plan_groups import plan_units, working_problem
+from shardwright.cost.step.device_family_costs import FamilyCosts, Shape, family_costs
+from shardwright.cost.step.stage_costs import StageCosts, sharing
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device_list import DeviceList

@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.arrays import IntArray
-from shardwright.cost.family_costs import FamilyCosts
-from shardwright.cost.stage_costs import Sharing, StageCosts, sharing
+from shardwright.cost.step.device_family_costs import FamilyCosts
+from shardwright.cost.step.stage_costs import Sharing, StageCosts, sharing
 from shardwright.program.lower import lower_plan
 from shardwright.program.orders.rows import TABLE_SEARCH
 from shardwright.program.problem import Problem

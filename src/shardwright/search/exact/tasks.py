@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import BoolArray, Int32Array, IntArray
-from shardwright.cost.stage_costs import StageCosts
+from shardwright.cost.step.stage_costs import StageCosts
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.instances import Stream, TaskKind
 from shardwright.program.problem import Problem

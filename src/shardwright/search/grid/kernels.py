@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shardwright.compiled import compiling, helped, load
-from shardwright.cost.bound_arrays import ChoiceArrays, Costs, Facts, Outer, Patterns
-from shardwright.cost.bounds import bound_members
-from shardwright.cost.critical_path import load_walk
-from shardwright.cost.kernel_lookup import tile_padding
-from shardwright.cost.terms import backward_layer, forward_layer
+from shardwright.cost.bounds.closed_form_arrays import ChoiceArrays, Costs, Facts, Outer, Patterns
+from shardwright.cost.bounds.closed_form_bounds import bound_members
+from shardwright.cost.bounds.longest_path import load_walk
+from shardwright.cost.kernels.measured_kernels import tile_padding
+from shardwright.cost.step.scalar_terms import backward_layer, forward_layer
 from shardwright.hardware.catalog.kernel_tables import load_lookups
 from shardwright.simulator.kernel.events import simulate
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bound_arrays import BY_MESH, Costs, Facts, Outer
-from shardwright.cost.bounds import bound_members
-from shardwright.cost.critical_path import path_seconds
-from shardwright.cost.step_costs import StepCosts, step_costs
+from shardwright.cost.bounds.closed_form_arrays import BY_MESH, Costs, Facts, Outer
+from shardwright.cost.bounds.closed_form_bounds import bound_members
+from shardwright.cost.bounds.longest_path import path_seconds
+from shardwright.cost.step.grid_seconds import StepCosts, step_costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import first_of_each

@@ -8,14 +8,14 @@ import numpy as np
 
 from shardwright import arrays
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.collectives.span import lie_alike, span_with
-from shardwright.cost.columns import LayerTable, layer_table, tensor_groups_inside
-from shardwright.cost.communication import Network, axes_of, network_of, tokens_copied
-from shardwright.cost.degree_rows import Rows
-from shardwright.cost.known_rows import known_table
-from shardwright.cost.lines import INSIDE, OF_ULYSSES, Lines, lines_of
-from shardwright.cost.mesh_table import MeshTable, lies_in_units, mesh_table
-from shardwright.cost.sum_seconds import SumSpans
+from shardwright.collectives.groups.tier_counts import lie_alike, span_with
+from shardwright.cost.degree_columns import Rows
+from shardwright.cost.gradients.reduction_seconds import SumSpans
+from shardwright.cost.network.grid_groups import Network, axes_of, network_of, tokens_copied
+from shardwright.cost.network.pipeline_lines import INSIDE, OF_ULYSSES, Lines, lines_of
+from shardwright.cost.tables.mesh_table import MeshTable, lies_in_units, mesh_table
+from shardwright.cost.tables.problem_tables import LayerTable, layer_table, tensor_groups_inside
+from shardwright.cost.tables.row_cache import known_table
 from shardwright.hardware.cluster import Tier
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem

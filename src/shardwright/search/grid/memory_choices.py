@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
-from shardwright.cost.bound_arrays import ChoiceArrays
-from shardwright.cost.degree_rows import Rows
+from shardwright.cost.bounds.closed_form_arrays import ChoiceArrays
+from shardwright.cost.degree_columns import Rows
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import distinct as distinct_rows

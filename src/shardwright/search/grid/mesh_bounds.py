@@ -26,10 +26,10 @@ import numpy as np
 
 from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.chunk_layout import ChunkLayout, layout_of
-from shardwright.cost.columns import LayerTable, layer_table
-from shardwright.cost.degree_rows import Rows
-from shardwright.cost.known_rows import known_table
+from shardwright.cost.degree_columns import Rows
+from shardwright.cost.tables.layers_by_chunk import ChunkLayout, layout_of
+from shardwright.cost.tables.problem_tables import LayerTable, layer_table
+from shardwright.cost.tables.row_cache import known_table
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model

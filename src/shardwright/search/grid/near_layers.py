@@ -14,10 +14,10 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.columns import LayerTable, layer_table
-from shardwright.cost.degree_rows import Rows
-from shardwright.cost.known_rows import known_table
-from shardwright.cost.parts import CP, EP, TP
+from shardwright.cost.degree_columns import Rows
+from shardwright.cost.tables.problem_tables import LayerTable, layer_table
+from shardwright.cost.tables.row_cache import known_table
+from shardwright.cost.time_parts import CP, EP, TP
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Options

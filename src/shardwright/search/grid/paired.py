@@ -20,13 +20,13 @@ import numpy as np
 
 from shardwright import arrays
 from shardwright.arrays import FloatArray, IntArray, distinct_rows
-from shardwright.cost.chunk_layout import layout_of
-from shardwright.cost.critical_path import jitter
-from shardwright.cost.device_buffers import context_bytes
-from shardwright.cost.pairs import Taken, pair_seconds, taken_of
-from shardwright.cost.parts import ATTENTION, EP, GEMM
-from shardwright.cost.step_bytes import StepBytes, reserve_factor, step_bytes
-from shardwright.cost.step_costs import StepCosts, step_costs
+from shardwright.cost.bounds.longest_path import jitter
+from shardwright.cost.buffers.communication_buffers import context_bytes
+from shardwright.cost.step.grid_bytes import StepBytes, reserve_factor, step_bytes
+from shardwright.cost.step.grid_seconds import StepCosts, step_costs
+from shardwright.cost.step.overlapped_pairs import Taken, pair_seconds, taken_of
+from shardwright.cost.tables.layers_by_chunk import layout_of
+from shardwright.cost.time_parts import ATTENTION, EP, GEMM
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem

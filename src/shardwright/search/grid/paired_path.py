@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.pairs import Taken, pair_share
+from shardwright.cost.step.overlapped_pairs import Taken, pair_share
 from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable, F, W
 from shardwright.strategy.grid.schedules import grid_schedule

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from shardwright import arrays
 from shardwright.arrays import IntArray
-from shardwright.cost.bound_arrays import Patterns
-from shardwright.cost.chunk_layout import ChunkLayout
-from shardwright.cost.lines import tier_crossed
-from shardwright.cost.step_costs import pieces_of
+from shardwright.cost.bounds.closed_form_arrays import Patterns
+from shardwright.cost.network.pipeline_lines import tier_crossed
+from shardwright.cost.step.grid_seconds import pieces_of
+from shardwright.cost.tables.layers_by_chunk import ChunkLayout
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import Columns, distinct
 from shardwright.search.grid.space import Space

@@ -9,16 +9,16 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.critical_path import microbatches_of, order_table
-from shardwright.cost.priced import grid_choices
-from shardwright.cost.rank_memory import allocated_bytes
-from shardwright.cost.step_bytes import (
+from shardwright.cost.bounds.longest_path import microbatches_of, order_table
+from shardwright.cost.bounds.rank_memory_bound import allocated_bytes
+from shardwright.cost.step.grid_bytes import (
     StepBytes,
     bytes_beside_states,
     cuts_of,
     held_bytes,
     state_bytes,
 )
+from shardwright.cost.tables.grid_rows import grid_choices
 from shardwright.program.problem import Problem
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.prepare import Prepared

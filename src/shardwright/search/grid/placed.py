@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from enum import StrEnum
 
-from shardwright.cost.critical_path import microbatches_of, order_table
-from shardwright.cost.rank_memory import reserved_bytes
-from shardwright.cost.step_costs import step_costs
+from shardwright.cost.bounds.longest_path import microbatches_of, order_table
+from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
+from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import ordered

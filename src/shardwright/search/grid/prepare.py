@@ -12,9 +12,13 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bound_arrays import Costs, Facts, Outer, Patterns
-from shardwright.cost.bounds import bound_members
-from shardwright.cost.bytes_per_parameter import (
+from shardwright.cost.bounds.closed_form_arrays import Costs, Facts, Outer, Patterns
+from shardwright.cost.bounds.closed_form_bounds import bound_members
+from shardwright.cost.bounds.longest_path import jitter
+from shardwright.cost.buffers.communication_buffers import context_bytes
+from shardwright.cost.degree_columns import Rows
+from shardwright.cost.step.grid_bytes import reserve_factor
+from shardwright.cost.tables.bytes_per_parameter import (
     frozen_shard_bytes,
     host_update_rate,
     narrow_copies,
@@ -22,16 +26,12 @@ from shardwright.cost.bytes_per_parameter import (
     shard_bytes,
     update_bytes,
 )
-from shardwright.cost.chunk_layout import ChunkLayout, block_facts, layout_of
-from shardwright.cost.columns import LayerTable, layer_table, tensor_groups_inside
-from shardwright.cost.critical_path import jitter
-from shardwright.cost.degree_rows import Rows
-from shardwright.cost.device_buffers import context_bytes
-from shardwright.cost.distinct_rows import distinct_rows
-from shardwright.cost.known_rows import known_table
-from shardwright.cost.mesh_table import MeshTable, lies_in_units, mesh_table
-from shardwright.cost.priced import Priced
-from shardwright.cost.step_bytes import reserve_factor
+from shardwright.cost.tables.distinct_rows import distinct_rows
+from shardwright.cost.tables.grid_rows import Priced
+from shardwright.cost.tables.layers_by_chunk import ChunkLayout, block_facts, layout_of
+from shardwright.cost.tables.mesh_table import MeshTable, lies_in_units, mesh_table
+from shardwright.cost.tables.problem_tables import LayerTable, layer_table, tensor_groups_inside
+from shardwright.cost.tables.row_cache import known_table
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same

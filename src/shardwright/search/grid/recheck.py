@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from shardwright.cost.step_costs import step_costs
+from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.errors import DataError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under

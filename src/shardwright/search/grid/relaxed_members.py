@@ -14,11 +14,11 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.cost.bound_arrays import Costs, Facts
-from shardwright.cost.columns import LayerTable
-from shardwright.cost.communication import axes_of
-from shardwright.cost.known_rows import known_table
-from shardwright.cost.mesh_table import held_table, scale_waits
+from shardwright.cost.bounds.closed_form_arrays import Costs, Facts
+from shardwright.cost.network.grid_groups import axes_of
+from shardwright.cost.tables.mesh_table import held_table, scale_waits
+from shardwright.cost.tables.problem_tables import LayerTable
+from shardwright.cost.tables.row_cache import known_table
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import Columns, extended, first_of_each, select
 from shardwright.search.grid.members import Members, Options, chunked

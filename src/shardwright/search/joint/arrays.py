@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.bound_arrays import Costs, Facts
+from shardwright.cost.bounds.closed_form_arrays import Costs, Facts
 from shardwright.program.problem import Problem
 from shardwright.search.joint import label_program as labels
 from shardwright.search.joint.chain import Chain, chain_of

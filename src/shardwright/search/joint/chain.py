@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.chunk_layout import block_facts
+from shardwright.cost.tables.layers_by_chunk import block_facts
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.program.stages.chunks import Content, counted

@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import compiled, inner
-from shardwright.cost.terms import temporary_bytes
+from shardwright.cost.step.scalar_terms import temporary_bytes
 
 (
     FORWARD,

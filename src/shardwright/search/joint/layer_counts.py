@@ -10,10 +10,10 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import plain
-from shardwright.cost.critical_path import picoseconds, walk
-from shardwright.cost.rank_memory import in_flight as in_flight_rows
-from shardwright.cost.step_costs import MAX_PIECES
-from shardwright.cost.terms import reserved_bytes, temporary_bytes
+from shardwright.cost.bounds.longest_path import picoseconds, walk
+from shardwright.cost.bounds.rank_memory_bound import in_flight as in_flight_rows
+from shardwright.cost.step.grid_seconds import MAX_PIECES
+from shardwright.cost.step.scalar_terms import reserved_bytes, temporary_bytes
 from shardwright.lazy_dataclass import dataclass
 from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable, B, F

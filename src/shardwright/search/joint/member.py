@@ -11,11 +11,17 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.compiled import plain
-from shardwright.cost.chunk_layout import ChunkLayout, block_facts, reduced_last, sent_on, turned_at
-from shardwright.cost.priced import Priced
-from shardwright.cost.step_bytes import again_bytes
-from shardwright.cost.step_costs import RECOMPUTE_PART, StepCosts, step_costs
-from shardwright.cost.terms import temporary_bytes
+from shardwright.cost.step.grid_bytes import again_bytes
+from shardwright.cost.step.grid_seconds import RECOMPUTE_PART, StepCosts, step_costs
+from shardwright.cost.step.scalar_terms import temporary_bytes
+from shardwright.cost.tables.grid_rows import Priced
+from shardwright.cost.tables.layers_by_chunk import (
+    ChunkLayout,
+    block_facts,
+    reduced_last,
+    sent_on,
+    turned_at,
+)
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.runtime.options import ordered

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwright.cost.critical_path import order_table
+from shardwright.cost.bounds.longest_path import order_table
 from shardwright.lazy_dataclass import dataclass
 from shardwright.search.engine.protocol import Engine, rounds
 from shardwright.search.joint.arrays import is_alike

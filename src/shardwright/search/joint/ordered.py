@@ -11,10 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.critical_path import border_tiers, fastest, jitter
-from shardwright.cost.step_bytes import reserve_factor
-from shardwright.cost.step_costs import StepCosts
-from shardwright.cost.terms import activation_room
+from shardwright.cost.bounds.longest_path import border_tiers, fastest, jitter
+from shardwright.cost.step.grid_bytes import reserve_factor
+from shardwright.cost.step.grid_seconds import StepCosts
+from shardwright.cost.step.scalar_terms import activation_room
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem

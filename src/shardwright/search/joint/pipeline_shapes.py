@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.bound_arrays import Costs
+from shardwright.cost.bounds.closed_form_arrays import Costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.grid.by_mesh import told_apart

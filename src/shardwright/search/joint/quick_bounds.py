@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray
-from shardwright.cost.bound_arrays import Facts
+from shardwright.cost.bounds.closed_form_arrays import Facts
 from shardwright.program.problem import Problem
 from shardwright.search.joint.arrays import border_tier, least_sends
 from shardwright.search.joint.chain import Chain

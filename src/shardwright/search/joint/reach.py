@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.compiled import compiled, inner
-from shardwright.cost.round_trips import round_trips
+from shardwright.cost.step.pipeline_round_trips import round_trips
 from shardwright.search.joint.label_program import OPTIONS, Cells, Pipeline, held_by_sends
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.cost.step_bytes import again_bytes
-from shardwright.cost.step_costs import StepCosts
+from shardwright.cost.step.grid_bytes import again_bytes
+from shardwright.cost.step.grid_seconds import StepCosts
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
 from shardwright.search.joint.chain import chain_of

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwright.cost.critical_path import order_table, path_seconds
-from shardwright.cost.rank_memory import reserved_bytes
-from shardwright.cost.step_costs import StepCosts
+from shardwright.cost.bounds.longest_path import order_table, path_seconds
+from shardwright.cost.bounds.rank_memory_bound import reserved_bytes
+from shardwright.cost.step.grid_seconds import StepCosts
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import field, replace
 
-from shardwright.cost.bound_arrays import Facts
+from shardwright.cost.bounds.closed_form_arrays import Facts
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.joint.arrays import pipeline_of, splits_of

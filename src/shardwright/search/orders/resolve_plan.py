@@ -13,10 +13,10 @@ from typing import TypeGuard
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.crossings import crossing_seconds
-from shardwright.cost.device_network import kind_problem, working_problem
-from shardwright.cost.stage_costs import StageCosts
-from shardwright.cost.step_bytes import held_bytes
+from shardwright.cost.network.plan_groups import kind_problem, working_problem
+from shardwright.cost.network.stage_transfers import crossing_seconds
+from shardwright.cost.step.grid_bytes import held_bytes
+from shardwright.cost.step.stage_costs import StageCosts
 from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.program.instances import TaskKind
 from shardwright.program.orders.rows import TABLE_SEARCH, action_rows

@@ -15,9 +15,9 @@ from shardwright.program.problem import Problem
 from shardwright.search.certificate import Certificate
 from shardwright.search.grid.find import find
 from shardwright.search.grid.space import Space
-from shardwright.search.mixed.choices import Choices
-from shardwright.search.mixed.find import find_mixed
-from shardwright.search.mixed.incumbents import simulated
+from shardwright.search.mixed.find_fastest import find_mixed
+from shardwright.search.mixed.plans.simulated_plans import simulated
+from shardwright.search.mixed.stages.pinned_values import Choices
 from shardwright.simulator.simulate import plan_of_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import GridFacts

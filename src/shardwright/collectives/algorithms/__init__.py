@@ -1,0 +1,1 @@
+"""Collective algorithms, one file for each: seconds and bytes over a group."""

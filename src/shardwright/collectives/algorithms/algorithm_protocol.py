@@ -1,0 +1,78 @@
+"""The protocol that every collective algorithm follows."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+from shardwright.arrays import FloatArray
+from shardwright.collectives.groups.tier_counts import Span
+from shardwright.errors import UsageError
+
+
+class Collective(StrEnum):
+    """Kinds of collective. `volume` is always the full buffer in bytes: what all_gather produces,
+    reduce_scatter and all_reduce consume, and one member's whole buffer of an all_to_all,
+    broadcast, scatter, gather or send.
+    """
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    BROADCAST = "broadcast"
+    SCATTER = "scatter"
+    GATHER = "gather"
+    SEND = "send"
+
+
+class CollectiveAlgorithm(Protocol):
+    """One way to run some collectives.
+
+    Attributes:
+        name: registry name. kinds: the collectives it can run.
+    """
+
+    # Properties, so that frozen dataclasses are members of the protocol.
+    @property
+    def name(self) -> str:
+        """Registry name."""
+        ...
+
+    @property
+    def kinds(self) -> frozenset[Collective]:
+        """The collectives it can run."""
+        ...
+
+    def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
+        """Uncontended seconds for each group of `span`; inf where the algorithm does not apply; 0
+        for groups of one member.
+
+        Args:
+            volume: bytes of the full buffer on the wire, shape (n,).
+        """
+        ...
+
+    def wire_bytes(
+        self, kind: Collective, *, volume: FloatArray, span: Span
+    ) -> tuple[FloatArray, ...]:
+        """Bytes that the busiest member sends over each tier's links, innermost first.
+
+        A message that crosses network tier k also passes the links of network tiers 1 .. k-1 and is
+        counted there; the island's links (tier 0) carry only what stays in the island. Divided by a
+        tier's bandwidth it is that link's busy time.
+        """
+        ...
+
+
+def require(algorithm: CollectiveAlgorithm, kind: Collective) -> None:
+    """Raise if an algorithm cannot run a kind.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    if kind not in algorithm.kinds:
+        raise UsageError(
+            f"algorithm {algorithm.name} cannot run {kind.value}",
+            hint="it runs " + ", ".join(sorted(k.value for k in algorithm.kinds)),
+        )

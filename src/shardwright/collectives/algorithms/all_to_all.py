@@ -1,0 +1,78 @@
+"""all_to_all: each member holds V bytes, 1/n of them for every member.
+
+pairwise: every member sends straight to each of the n - 1 others. c_k - c_(k-1) of them are reached
+over tier k at most; island and network work at the same time, and a network card carries all that
+leaves the island:
+
+    alpha = sum over tiers of (c_k - c_(k-1)) latency_k
+    beta  = max((c_0 - 1)/n / bandwidth_0,  (n - c_(k-1))/n / bandwidth_k)
+
+hierarchical_all_to_all: one exchange a tier among the m_k members of equal place, which passes on
+what belongs beyond:
+
+    alpha = sum over tiers of (m_k - 1) latency_k
+    beta  = sum over tiers of (m_k - 1)/m_k / bandwidth_k
+
+Fewer and larger messages, more bytes inside the island ((c_0-1)/c_0 V, not (c_0-1)/n V). Left out:
+uneven volumes (the caller scales the volume to the busiest member), overlap of phases, permutation
+of the buffer between phases.
+
+Sources: Thakur, Rabenseifner & Gropp 2005, section 4.3 (pairwise exchange); Nie et al. 2022,
+"HetuMoE" (arXiv:2203.14685), section 3 (hierarchical all-to-all); section numbers from memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.arrays import FloatArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
+from shardwright.collectives.groups.tier_quantities import Extent, per_tier
+
+_KINDS = frozenset({Collective.ALL_TO_ALL})
+
+
+def _pairwise(kind: Collective, extent: Extent) -> Line:
+    latency_s = seconds_per_byte = extent.zero
+    size_inverse = extent.inverse[-1]
+    for level in extent.levels:
+        inside = 1.0 / level.inside_inverse
+        peers = inside * (level.members - 1.0)
+        latency_s = latency_s + peers * level.latency_s
+        sent = (
+            peers * size_inverse
+            if level.tier == 0
+            else (1.0 - inside * size_inverse) * (level.members > 1.0)
+        )
+        seconds_per_byte = np.maximum(seconds_per_byte, sent * level.seconds_per_byte)
+    return Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte)
+
+
+def _pairwise_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    size_inverse = extent.inverse[-1]
+    return per_tier(
+        extent,
+        {
+            level.tier: (level.members - 1.0) / level.inside_inverse * size_inverse
+            for level in extent.levels
+        },
+    )
+
+
+def _hierarchical(kind: Collective, extent: Extent) -> Line:
+    latency_s = seconds_per_byte = extent.zero
+    for level in extent.levels:
+        latency_s = latency_s + (level.members - 1.0) * level.latency_s
+        seconds_per_byte = seconds_per_byte + (1.0 - 1.0 / level.members) * level.seconds_per_byte
+    return Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte)
+
+
+def _hierarchical_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    return per_tier(extent, {level.tier: 1.0 - 1.0 / level.members for level in extent.levels})
+
+
+PAIRWISE = LinearAlgorithm(name="pairwise", kinds=_KINDS, line=_pairwise, shares=_pairwise_shares)
+HIERARCHICAL_ALL_TO_ALL = LinearAlgorithm(
+    name="hierarchical_all_to_all", kinds=_KINDS, line=_hierarchical, shares=_hierarchical_shares
+)

@@ -1,0 +1,85 @@
+"""Double binary tree: two trees over the islands, each for half of the buffer, inner nodes of one
+being leaves of the other.
+
+Inside an island the members form a chain, with as many chains as members (one a network card), as
+NCCL builds them. N islands:
+
+    alpha = r * ((c_0 - 1) latency_0 + sum over tiers above of ceil(log2 m_k) latency_k)
+    beta  = max(2 (c_0 - 1)/c_0 / bandwidth_0,  2 / (c_(k-1) bandwidth_k))      all_reduce
+    beta  = max(1 / bandwidth_0,  1 / (c_(k-1) bandwidth_k))                    broadcast
+
+with r = 2 for all_reduce, 1 for broadcast; the second term of an all_reduce's beta is halved for
+N = 2.
+
+An inner node with two children sends V/2 up and 2 * V/2 down in its own tree and V/2 up in the
+other: 2V in all, whatever the number of islands. A broadcast's root starts all chains of its
+island: V. Left out: pipeline fill (one piece a level).
+
+Sources: Sanders, Speck & Traeff 2009 (Parallel Computing 35), sections 2 and 3 (from memory);
+Jeaugey 2019, "Massively Scale Your Deep Learning Training with NCCL 2.4" (NVIDIA blog); chain
+inside the node as in NCCL's src/graph/tuning.cc.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.arrays import FloatArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
+from shardwright.collectives.groups.tier_quantities import Extent, crosses, tree_depth
+
+
+def _sent_in_island(kind: Collective, extent: Extent) -> FloatArray:
+    """Bytes of the busiest member along the chains of its island, a byte of volume."""
+    if kind is Collective.ALL_REDUCE:
+        return 2.0 * (1.0 - extent.inverse[1])
+    return (extent.inverse[1] < 1.0).astype(np.float64)
+
+
+def sent_by_island(kind: Collective, extent: Extent) -> FloatArray:
+    """Bytes of the busiest island in both trees, a byte of volume;
+    0 for groups inside one island.
+    """
+    if kind is Collective.ALL_REDUCE:
+        return extent.leaves_island * (1.0 + (extent.islands > 2.0))
+    return extent.leaves_island
+
+
+def shares_between_islands(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    """Bytes over the links of each network tier, the members of an island sharing them, a byte of
+    volume.
+    """
+    outside = sent_by_island(kind, extent)
+    return tuple(
+        outside * extent.fewest_inverse[tier] * crosses(extent, tier)
+        for tier in range(1, len(extent.inverse) - 1)
+    )
+
+
+def _line(kind: Collective, extent: Extent) -> Line:
+    latency_s = seconds_per_byte = extent.zero
+    outside = sent_by_island(kind, extent)
+    for level in extent.levels:
+        if level.tier == 0:
+            latency_s = latency_s + (level.members - 1.0) * level.latency_s
+            seconds_per_byte = _sent_in_island(kind, extent) * level.seconds_per_byte
+        else:
+            latency_s = latency_s + tree_depth(level.members) * level.latency_s
+            sent = outside * (level.members > 1.0) * level.fewest_inverse
+            seconds_per_byte = np.maximum(seconds_per_byte, sent * level.seconds_per_byte)
+    if kind is Collective.ALL_REDUCE:
+        latency_s = latency_s * 2.0
+    return Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte)
+
+
+def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    return (_sent_in_island(kind, extent), *shares_between_islands(kind, extent))
+
+
+DOUBLE_BINARY_TREE = LinearAlgorithm(
+    name="double_binary_tree",
+    kinds=frozenset({Collective.ALL_REDUCE, Collective.BROADCAST}),
+    line=_line,
+    shares=_shares,
+)

@@ -1,0 +1,111 @@
+"""Sums that serving engines run inside an island with kernels of their own: one launch, no channels
+to start.
+
+one_shot: every member reads the whole buffers of all others and adds them up itself, between two
+barriers of flags:
+
+    alpha = 3 latency_0,   beta = (n - 1) / bandwidth_0
+
+two_shot: every member sums its 1/n of the buffer, then all read the sums:
+
+    alpha = 5 latency_0,   beta = 2 (n - 1)/n / bandwidth_0
+
+multimem: the switch sums; a member reads its 1/n of the sum and writes it back to all in one kernel
+(see `nvlink_sharp` for the bytes):
+
+    alpha = 5 latency_0,   beta = (n + 1)/n / (0.8 bandwidth_0)
+
+Legal for groups inside one island; multimem where its switch reduces. Latencies in hops of a ring
+are read off the tables of graphs that replay vLLM's, SGLang's and TensorRT-LLM's sums
+(aiconfigurator-core 0.12.0): 2.6 to 4.7 us at 256 bytes over 8 H200, whose hop is 1.3 us, and 28 us
+at 4 MiB, of which the bytes take 22. Left out: the size up to which an engine uses them (a fact of
+the engine), buffers that must be registered, and the residual and norm that some kernels do on the
+way.
+
+Sources: vLLM, csrc/custom_all_reduce.cuh (one and two shots); TensorRT-LLM,
+cpp/tensorrt_llm/kernels/customAllReduceKernels.cu; PyTorch, symmetric memory's multimem_all_reduce;
+all from memory.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from shardwright.arrays import BoolArray, FloatArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm, where_legal
+from shardwright.collectives.algorithms.nvlink_sharp import LINK_SHARE
+from shardwright.collectives.groups.tier_quantities import Extent, Level
+
+ONE_BARRIER: Final = 3.0
+TWO_BARRIERS: Final = 5.0
+_KINDS: Final = frozenset({Collective.ALL_REDUCE})
+
+
+def _inside(extent: Extent) -> BoolArray:
+    """Groups that have all members in one island."""
+    return np.asarray(extent.inverse[1] <= extent.inverse[-1], dtype=np.bool_)
+
+
+def _island(extent: Extent) -> Level | None:
+    return next((level for level in extent.levels if level.tier == 0), None)
+
+
+def _shares(extent: Extent, share: FloatArray) -> tuple[FloatArray, ...]:
+    return (share * (extent.size > 1.0), *(extent.zero for _ in extent.inverse[2:]))
+
+
+def _line(extent: Extent, *, hops: float, share: FloatArray, legal: BoolArray) -> Line:
+    level = _island(extent)
+    several = extent.size > 1.0
+    if level is None:
+        return where_legal(Line(latency_s=extent.zero, seconds_per_byte=extent.zero), ~several)
+    line = Line(
+        latency_s=hops * level.latency_s * several,
+        seconds_per_byte=share * level.seconds_per_byte * several,
+    )
+    return where_legal(line, legal | ~several)
+
+
+def _others(extent: Extent) -> FloatArray:
+    return extent.size - 1.0
+
+
+def _twice(extent: Extent) -> FloatArray:
+    return 2.0 * extent.others
+
+
+def _through_switch(extent: Extent) -> FloatArray:
+    return 1.0 + extent.inverse[-1]
+
+
+def _one_shot(kind: Collective, extent: Extent) -> Line:
+    return _line(extent, hops=ONE_BARRIER, share=_others(extent), legal=_inside(extent))
+
+
+def _two_shot(kind: Collective, extent: Extent) -> Line:
+    return _line(extent, hops=TWO_BARRIERS, share=_twice(extent), legal=_inside(extent))
+
+
+def _multimem(kind: Collective, extent: Extent) -> Line:
+    legal = _inside(extent) & extent.span.in_network_reduction
+    return _line(extent, hops=TWO_BARRIERS, share=_through_switch(extent) / LINK_SHARE, legal=legal)
+
+
+def _one_shot_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    return _shares(extent, _others(extent))
+
+
+def _two_shot_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    return _shares(extent, _twice(extent))
+
+
+def _multimem_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    return _shares(extent, _through_switch(extent))
+
+
+ONE_SHOT = LinearAlgorithm(name="one_shot", kinds=_KINDS, line=_one_shot, shares=_one_shot_shares)
+TWO_SHOT = LinearAlgorithm(name="two_shot", kinds=_KINDS, line=_two_shot, shares=_two_shot_shares)
+MULTIMEM = LinearAlgorithm(name="multimem", kinds=_KINDS, line=_multimem, shares=_multimem_shares)

@@ -1,0 +1,73 @@
+"""all_to_all as engines send tokens to their experts: every member writes straight into the others'
+buffers, all at the same time.
+
+low_latency (DeepEP): a copy for each expert, over NVLink inside a node and over each member's own
+card between nodes; no copy is passed on.
+
+    alpha = 9 latency_0 + 2 latency_k, k the outermost network tier crossed
+    beta  = max((c_0 - 1)/n / (0.75 bandwidth_0),  (n - c_(k-1))/n / bandwidth_k)
+
+one_sided (TensorRT-LLM): the same inside an island, in one kernel behind a barrier:
+
+    alpha = 9 latency_0,   beta = (n - 1)/n / (0.75 bandwidth_0)
+
+Volumes are the bytes of all copies of one member's tokens. Nine hops and three quarters of a ring's
+bandwidth are read off the tables of aiconfigurator-core 0.12.0: one token takes 12 to 13 us over 8
+H200 (a hop is 1.3 us), 22 over 8 B200 (1.96), 17 over 4 GB200; copies move at 0.64 to 1.0 of the
+ring's rate, dispatch and combine of 7168 elements. Left out: that dispatch and combine differ,
+headers, the layout of buffers, what the receiver does to tokens; the measured curves have that.
+
+Sources: DeepSeek-AI, DeepEP (low-latency kernels, README); TensorRT-LLM,
+cpp/tensorrt_llm/kernels/communicationKernels (moeAlltoAll), from memory.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from shardwright.arrays import FloatArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm, where_legal
+from shardwright.collectives.groups.tier_quantities import Extent, per_tier
+
+ISLAND_HOPS: Final = 9.0
+NETWORK_HOPS: Final = 2.0
+LINK_SHARE: Final = 0.75
+_KINDS: Final = frozenset({Collective.ALL_TO_ALL})
+
+
+def _low_latency(kind: Collective, extent: Extent) -> Line:
+    outermost = seconds_per_byte = extent.zero
+    start = ISLAND_HOPS * extent.prepared.latency_s[0] * (extent.size > 1.0)
+    size_inverse = extent.inverse[-1]
+    for level in extent.levels:
+        inside = 1.0 / level.inside_inverse
+        crossed = level.members > 1.0
+        if level.tier == 0:
+            sent = (level.members - 1.0) * size_inverse / LINK_SHARE
+        else:
+            sent = (1.0 - inside * size_inverse) * crossed
+            outermost = np.where(crossed, NETWORK_HOPS * level.latency_s, outermost)
+        seconds_per_byte = np.maximum(seconds_per_byte, sent * level.seconds_per_byte)
+    return Line(latency_s=start + outermost, seconds_per_byte=seconds_per_byte)
+
+
+def _one_sided(kind: Collective, extent: Extent) -> Line:
+    return where_legal(_low_latency(kind, extent), extent.inverse[1] <= extent.inverse[-1])
+
+
+def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    size_inverse = extent.inverse[-1]
+    return per_tier(
+        extent,
+        {
+            level.tier: (level.members - 1.0) / level.inside_inverse * size_inverse
+            for level in extent.levels
+        },
+    )
+
+
+LOW_LATENCY = LinearAlgorithm(name="low_latency", kinds=_KINDS, line=_low_latency, shares=_shares)
+ONE_SIDED = LinearAlgorithm(name="one_sided", kinds=_KINDS, line=_one_sided, shares=_shares)

@@ -1,0 +1,29 @@
+"""Recursive halving (reduce_scatter), recursive doubling (all_gather), one after the other
+(all_reduce): log2(m_k) steps on tier k.
+
+Legal where the group's size is a power of two. Partners are nearest in the step that moves most, so
+bytes are as in `nested`: V/2, V/4, ... from the island outward. Left out: the fold that other sizes
+need.
+
+Source: Thakur, Rabenseifner & Gropp 2005 (IJHPCA 19), sections 4.1 (recursive doubling), 4.4
+(recursive halving) and 4.5 (Rabenseifner's all_reduce); section numbers from memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm, where_legal
+from shardwright.collectives.algorithms.nested_tiers import NESTED_KINDS, nested_line, nested_shares
+from shardwright.collectives.groups.tier_quantities import Extent, tree_depth
+
+
+def _line(kind: Collective, extent: Extent) -> Line:
+    # A product is a power of two only if each factor is: one test on the size does for all tiers.
+    return where_legal(nested_line(kind, extent, tree_depth), np.frexp(extent.size)[0] == 0.5)
+
+
+HALVING_DOUBLING = LinearAlgorithm(
+    name="halving_doubling", kinds=NESTED_KINDS, line=_line, shares=nested_shares
+)

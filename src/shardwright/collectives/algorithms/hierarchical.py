@@ -1,0 +1,26 @@
+"""Hierarchical all_reduce, all_gather and reduce_scatter: a ring on each tier, m_k - 1 steps; bytes
+as in `nested`.
+
+Source: Cho et al. 2019, "BlueConnect" (MLSys), section 3 (from memory).
+"""
+
+from __future__ import annotations
+
+from shardwright.arrays import FloatArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
+from shardwright.collectives.algorithms.nested_tiers import NESTED_KINDS, nested_line, nested_shares
+from shardwright.collectives.groups.tier_quantities import Extent
+
+
+def _steps(members: FloatArray) -> FloatArray:
+    return members - 1.0
+
+
+def _line(kind: Collective, extent: Extent) -> Line:
+    return nested_line(kind, extent, _steps)
+
+
+HIERARCHICAL = LinearAlgorithm(
+    name="hierarchical", kinds=NESTED_KINDS, line=_line, shares=nested_shares
+)

@@ -1,0 +1,248 @@
+"""A sum whose last member comes late: the others reduce-scatter while they wait, and it joins piece
+by piece.
+
+Of n members n - 1 are on time and hold a piece of V/(n - 1) each, summed over them by a ring, once
+the late one comes. In round r it gives its part of piece r to member r and takes that member's sum:
+both have the whole piece, which goes on among the others in the same rounds.
+
+    seconds after the late member = max(0, ring's reduce_scatter over n - 1 - late) + R (latency +
+    V/(n - 1) / bandwidth)
+
+R is the number of rounds of the schedule that is made here, n - 2 + ceil(log2 n) at the least: n -
+1 for the late member's links, and doubling after the last piece. A ring that waits takes 2 (n - 1)
+rounds of V/n.
+
+Legal where one tier joins all members (any two exchange at one rate), some delay is known, and up
+to `MOST_MEMBERS` take part. Left out: a second late member, and that the late one is another one
+each time.
+
+Source: Devraj et al. 2025, "Efficient AllReduce with Stragglers" (arXiv:2505.23523; abstract and
+introduction read): the exchange with the late member, and n - 2 + log2(n) rounds for powers of two
+(from memory). The assignment of messages to rounds is this project's own.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import import_module
+from math import gcd
+from typing import Final
+
+import numpy as np
+
+from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective, require
+from shardwright.collectives.groups.tier_counts import Span
+from shardwright.collectives.groups.tier_quantities import Extent, extent_of, per_tier
+from shardwright.collectives.messages.message_schedule import Schedule, proven_sum
+from shardwright.lazy_dataclass import dataclass
+
+MOST_MEMBERS: Final = 64
+_FEW: Final = 8
+
+
+@lru_cache(maxsize=64)
+def late_schedule(members: int) -> tuple[Schedule, int]:
+    """The messages of a sum over `members` (3 or more) of which the last one is late, and how many
+    rounds come before it is needed.
+    """
+    on_time = members - 1
+    waiting = [
+        (step, rank, (rank + 1) % on_time, (rank - 1 - step) % on_time)
+        for step in range(on_time - 1)
+        for rank in range(on_time)
+    ]
+    messages = np.array(sorted(waiting + _rounds(on_time)), dtype=np.int64).T
+    schedule = Schedule(
+        size=members,
+        shares=(1.0 / on_time,) * on_time,
+        round=messages[0],
+        source=messages[1],
+        target=messages[2],
+        piece=messages[3],
+    )
+    return proven_sum(schedule), on_time - 1
+
+
+def _rounds(on_time: int) -> list[tuple[int, int, int, int]]:
+    """Rounds with the late member, numbered behind those without: the exchanges with it, and each
+    piece's way to all others.
+    """
+    late, first = on_time, on_time - 1
+    found = [(first + r, *ends, r) for r in range(on_time) for ends in ((late, r), (r, late))]
+    ways = [
+        way
+        for step in range(1, on_time)
+        if gcd(step, on_time) == 1
+        for last in (False, True)
+        if (way := _way(on_time, step, last))
+    ]
+    few = _greedy(on_time) if on_time <= _FEW or not ways else []
+    if few and (not ways or few[-1][0] + 1 <= on_time + min(map(len, ways))):
+        return found + [(first + number, *gain) for number, gain in few]
+    way = min(ways, key=len)
+    for piece in range(on_time):
+        for age, pairs in enumerate(way, start=1):
+            found += [
+                (first + piece + age, (piece + s) % on_time, (piece + t) % on_time, piece)
+                for s, t in pairs
+            ]
+    return found
+
+
+def _way(on_time: int, step: int, last: bool) -> list[list[tuple[int, int]]] | None:
+    """How a piece reaches all members on time: for each round after its exchange (source, target),
+    counted from the member that had it.
+
+    All pieces go the same way, each a round later and a member farther. So a member that sends k
+    rounds after the exchange does so for another piece at every k: places less k are used once, and
+    never that of the exchange itself. None where this does not end.
+
+    Args:
+        step: members are tried as targets in steps of so many.
+        last: those that got it last send first.
+    """
+    holders, sends, gets = [0], {0}, {0}
+    waiting = [number * step % on_time for number in range(1, on_time)]
+    found: list[list[tuple[int, int]]] = []
+    while waiting and len(found) < 2 * on_time:
+        age = len(found) + 1
+        able = [
+            one
+            for one in (reversed(holders) if last else holders)
+            if (one - age) % on_time not in sends
+        ]
+        open_to = [one for one in waiting if (one - age) % on_time not in gets]
+        found.append(list(zip(able, open_to, strict=False)))
+        for source, target in found[-1]:
+            sends.add((source - age) % on_time)
+            gets.add((target - age) % on_time)
+            holders.append(target)
+            waiting.remove(target)
+    return None if waiting else found
+
+
+def _greedy(on_time: int) -> list[tuple[int, tuple[int, int, int]]]:
+    """(round, (source, target, piece)) for few members: as many useful messages as fit beside each
+    exchange, rare pieces first.
+    """
+    has = np.zeros((on_time + 1, on_time), dtype=np.bool_)  # member x piece: the whole sum
+    found = []
+    number = 0
+    while not has[:on_time].all():
+        busy = np.zeros(on_time + 1, dtype=np.bool_)
+        if number < on_time:
+            busy[[on_time, number]] = True
+        gains = _matched(has, busy)
+        found += [(number, gain) for gain in gains]
+        if number < on_time:
+            has[[on_time, number], number] = True
+        for _, target, piece in gains:
+            has[target, piece] = True
+        number += 1
+    return found
+
+
+def _matched(has: BoolArray, busy: BoolArray) -> list[tuple[int, int, int]]:
+    """(source, target, piece): each member but busy ones sends and gets at most one piece; most
+    messages first, then rare pieces.
+    """
+    holders = has.sum(axis=0)
+    worth = np.where(holders > 0, 1.0 + 1.0 / np.maximum(holders, 1), 0.0)
+    useful = (
+        has[:, None, :] & ~has[None, :, :] & ~busy[:, None, None] & ~busy[None, :, None]
+    ) * worth
+    piece: IntArray = useful.argmax(axis=2)
+    gain: FloatArray = useful.max(axis=2)
+    # Few plans come this far.
+    sources, targets = import_module("scipy.optimize").linear_sum_assignment(gain, maximize=True)
+    return [
+        (int(s), int(t), int(piece[s, t]))
+        for s, t in zip(sources, targets, strict=True)
+        if gain[s, t] > 0.0
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straggler:
+    """The algorithm for `choose`: its time is no straight line, because of what the late member's
+    delay hides.
+    """
+
+    name: str = "straggler"
+    kinds: frozenset[Collective] = frozenset({Collective.ALL_REDUCE})
+
+    def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
+        """Seconds after the last member has come, for each group of `span`; inf where it does not
+        apply; 0 for groups of one member.
+        """
+        require(self, kind)
+        if span.late_s is None:
+            return np.where(span.size == 1, 0.0, np.inf)
+        extent = extent_of(span)
+        ready, turns, hop, each = self._parts(extent)
+        size = np.asarray(volume, dtype=np.float64) * each
+        seconds = np.maximum(ready * (hop + size) - span.late_s, 0.0) + turns * (hop + size)
+        legal = (
+            _one_tier(extent)
+            & (span.late_s > 0.0)
+            & (extent.size > 2.0)
+            & (extent.size <= MOST_MEMBERS)
+        ) | (extent.size == 1.0)
+        result: FloatArray = np.where(legal, seconds, np.inf)
+        return result
+
+    def wire_bytes(
+        self, kind: Collective, *, volume: FloatArray, span: Span
+    ) -> tuple[FloatArray, ...]:
+        """Bytes that the busiest member sends over each tier's links."""
+        require(self, kind)
+        extent = extent_of(span)
+        sent = np.array([_most_sent(int(size)) for size in extent.size])
+        shares = per_tier(
+            extent, {level.tier: sent * (level.members > 1.0) for level in extent.levels}
+        )
+        return tuple(
+            (share if extent.rows is None else share[extent.rows]) * volume for share in shares
+        )
+
+    def _parts(self, extent: Extent) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Rounds before the late member is needed, rounds from there on, latency of one, and its
+        seconds a byte of the buffer.
+        """
+        counts = np.array(
+            [_round_counts(int(size)) for size in extent.size], dtype=np.float64
+        ).reshape(-1, 2)
+        hop = each = extent.zero
+        for level in extent.levels:
+            crossed = level.members > 1.0
+            hop = np.where(crossed, level.latency_s, hop)
+            each = np.where(crossed, level.seconds_per_byte, each)
+        return counts[:, 0], counts[:, 1], hop, each / np.maximum(extent.size - 1.0, 1.0)
+
+
+def _one_tier(extent: Extent) -> BoolArray:
+    """Groups that cross one tier."""
+    crossed = [level.members > 1.0 for level in extent.levels]
+    return (
+        np.asarray(np.sum(crossed, axis=0) == 1)
+        if crossed
+        else np.zeros(extent.size.shape, dtype=np.bool_)
+    )
+
+
+def _round_counts(members: int) -> tuple[int, int]:
+    if not 3 <= members <= MOST_MEMBERS:
+        return 0, 0
+    schedule, waiting = late_schedule(members)
+    return waiting, int(schedule.round.max()) + 1 - waiting
+
+
+def _most_sent(members: int) -> float:
+    if not 3 <= members <= MOST_MEMBERS:
+        return 0.0
+    schedule, _ = late_schedule(members)
+    return float(np.bincount(schedule.source).max()) * schedule.shares[0]
+
+
+STRAGGLER = Straggler()

@@ -1,0 +1,92 @@
+"""Algorithms whose time is a straight line in the volume: seconds = latency + volume * seconds a
+byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective, require
+from shardwright.collectives.groups.tier_counts import Span
+from shardwright.collectives.groups.tier_quantities import Extent, extent_of
+from shardwright.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """alpha and beta of each group: seconds = latency_s + volume * seconds_per_byte, inf where it
+    does not apply.
+    """
+
+    latency_s: FloatArray
+    seconds_per_byte: FloatArray
+
+    def at(self, volume: FloatArray, *, rows: IntArray | None = None) -> FloatArray:
+        """Seconds for `volume` bytes (shape (n,) or (1,)).
+
+        Args:
+            rows: place of each group in this line's arrays; None = the same place.
+        """
+        if rows is None:
+            return self.latency_s + self.seconds_per_byte * volume
+        # Expanded one line at a time and in place: at thousands of groups fresh arrays cost more
+        # than the arithmetic.
+        result: FloatArray = self.seconds_per_byte.take(rows, mode="clip")
+        if volume.size > result.size:
+            return self.latency_s[rows] + result * volume
+        result *= volume
+        result += self.latency_s.take(rows, mode="clip")
+        return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearAlgorithm:
+    """A `CollectiveAlgorithm` as two functions.
+
+    Args:
+        name: registry name.
+        kinds: the collectives it can run.
+        line: (kind, extent) -> alpha and beta; zero for groups of one member.
+        shares: (kind, extent) -> bytes that the busiest member sends over each tier's links, a byte
+            of volume.
+    """
+
+    name: str
+    kinds: frozenset[Collective]
+    line: Callable[[Collective, Extent], Line]
+    shares: Callable[[Collective, Extent], tuple[FloatArray, ...]]
+
+    def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
+        """Uncontended seconds for each group of `span`; inf where the algorithm does not apply; 0
+        for groups of one member.
+        """
+        require(self, kind)
+        extent = extent_of(span)
+        return self.line(kind, extent).at(np.asarray(volume, dtype=np.float64), rows=extent.rows)
+
+    def wire_bytes(
+        self, kind: Collective, *, volume: FloatArray, span: Span
+    ) -> tuple[FloatArray, ...]:
+        """Bytes that the busiest member sends over each tier's links (a gather's root: receives),
+        innermost first.
+
+        A message that crosses network tier k also passes the links of network tiers 1 .. k-1 and is
+        counted there; the island's links (tier 0) carry only what stays in the island. Divided by a
+        tier's bandwidth it is that link's busy time.
+        """
+        require(self, kind)
+        extent = extent_of(span)
+        shares = self.shares(kind, extent)
+        return tuple(
+            (share if extent.rows is None else share.take(extent.rows)) * volume for share in shares
+        )
+
+
+def where_legal(line: Line, legal: BoolArray) -> Line:
+    """`line` with infinite latency where `legal` is false."""
+    return Line(
+        latency_s=np.where(legal, line.latency_s, np.inf), seconds_per_byte=line.seconds_per_byte
+    )

@@ -1,0 +1,38 @@
+"""A message from one member to another: the first and the last of the group, so over the outermost
+tier that the group crosses.
+
+    seconds = latency_k + V / bandwidth_k
+
+One member sends on its own share of the links. Left out: striping one message over the network
+cards of other members.
+
+Source: the alpha-beta model (Hockney 1994, Parallel Computing 20).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.arrays import FloatArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
+from shardwright.collectives.groups.tier_quantities import Extent, crosses
+
+
+def _line(kind: Collective, extent: Extent) -> Line:
+    latency_s = seconds_per_byte = extent.zero
+    for level in extent.levels:
+        crossed = level.members > 1.0
+        latency_s = np.where(crossed, level.latency_s, latency_s)
+        seconds_per_byte = np.where(crossed, level.seconds_per_byte, seconds_per_byte)
+    return Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte)
+
+
+def _shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    tiers = len(extent.inverse) - 1
+    above = tuple(crosses(extent, tier).astype(np.float64) for tier in range(1, tiers))
+    inside = (extent.size > 1.0).astype(np.float64) - extent.leaves_island
+    return (inside, *above)
+
+
+SEND = LinearAlgorithm(name="send", kinds=frozenset({Collective.SEND}), line=_line, shares=_shares)

@@ -1,0 +1,85 @@
+"""Collectives with a root, which sends (broadcast, scatter) or receives (gather) one message at a
+time. V is the root's whole buffer.
+
+flat: the root deals with each of the c_k - c_(k-1) members that are reached over tier k at most:
+
+    broadcast:        sum over tiers of (c_k - c_(k-1)) (latency_k + V / bandwidth_k)
+    scatter, gather:  sum over tiers of (c_k - c_(k-1)) (latency_k + V/n / bandwidth_k)
+
+binomial_tree: every member that has the buffer serves another one, farthest units first; ceil(log2
+m_k) rounds on tier k:
+
+    broadcast:        sum over tiers of ceil(log2 m_k) (latency_k + V / bandwidth_k)
+    scatter, gather:  sum over tiers of ceil(log2 m_k) latency_k + (c_k - c_(k-1)) V/n / bandwidth_k
+
+Left out: pieces in flight (ring and double_binary_tree broadcast large buffers), sending to several
+members at once.
+
+Source: Thakur, Rabenseifner & Gropp 2005, section 4.2 (broadcast: binomial tree; scatter: binomial,
+log2(n) alpha + (n-1)/n V beta; section number from memory).
+"""
+
+from __future__ import annotations
+
+from shardwright.arrays import FloatArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
+from shardwright.collectives.groups.tier_quantities import Extent, Level, per_tier, tree_depth
+
+_KINDS = frozenset({Collective.BROADCAST, Collective.SCATTER, Collective.GATHER})
+
+
+def _peers(level: Level) -> FloatArray:
+    """c_k - c_(k-1): members reached over this tier at most."""
+    result: FloatArray = (level.members - 1.0) / level.inside_inverse
+    return result
+
+
+def _flat_sent(kind: Collective, extent: Extent, level: Level) -> FloatArray:
+    return _peers(level) if kind is Collective.BROADCAST else _peers(level) * extent.inverse[-1]
+
+
+def _flat(kind: Collective, extent: Extent) -> Line:
+    latency_s = seconds_per_byte = extent.zero
+    for level in extent.levels:
+        latency_s = latency_s + _peers(level) * level.latency_s
+        seconds_per_byte = (
+            seconds_per_byte + _flat_sent(kind, extent, level) * level.seconds_per_byte
+        )
+    return Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte)
+
+
+def _flat_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    return per_tier(
+        extent, {level.tier: _flat_sent(kind, extent, level) for level in extent.levels}
+    )
+
+
+def _binomial_sent(kind: Collective, extent: Extent, level: Level) -> FloatArray:
+    return (
+        tree_depth(level.members)
+        if kind is Collective.BROADCAST
+        else _peers(level) * extent.inverse[-1]
+    )
+
+
+def _binomial(kind: Collective, extent: Extent) -> Line:
+    latency_s = seconds_per_byte = extent.zero
+    for level in extent.levels:
+        latency_s = latency_s + tree_depth(level.members) * level.latency_s
+        seconds_per_byte = (
+            seconds_per_byte + _binomial_sent(kind, extent, level) * level.seconds_per_byte
+        )
+    return Line(latency_s=latency_s, seconds_per_byte=seconds_per_byte)
+
+
+def _binomial_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
+    return per_tier(
+        extent, {level.tier: _binomial_sent(kind, extent, level) for level in extent.levels}
+    )
+
+
+FLAT = LinearAlgorithm(name="flat", kinds=_KINDS, line=_flat, shares=_flat_shares)
+BINOMIAL_TREE = LinearAlgorithm(
+    name="binomial_tree", kinds=_KINDS, line=_binomial, shares=_binomial_shares
+)

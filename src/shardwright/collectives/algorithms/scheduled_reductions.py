@@ -1,0 +1,130 @@
+"""Algorithms that are schedules: the sums along trees that a layout is given, priced by their
+rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective, require
+from shardwright.collectives.groups.member_links import Layout, layouts_of, link_seconds
+from shardwright.collectives.groups.tier_counts import Span
+from shardwright.collectives.groups.tier_quantities import extent_of
+from shardwright.collectives.messages import pairwise_trees as paired
+from shardwright.collectives.messages import spanning_forest as forest
+from shardwright.collectives.messages import unit_tree as tree
+from shardwright.collectives.messages.tree_schedule import PARTS, Tree, tree_lines, tree_sum
+from shardwright.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeAlgorithm:
+    """A `CollectiveAlgorithm` for sums along trees.
+
+    Args:
+        name: registry name.
+        trees: of a group, with their shares of the buffer.
+        most: members of the largest group.
+        legal: of which groups of several members.
+    """
+
+    name: str
+    trees: Callable[[Layout], tuple[Tree, ...]]
+    most: int
+    legal: Callable[[Layout], bool]
+    kinds: frozenset[Collective] = frozenset({Collective.ALL_REDUCE})
+
+    def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
+        """Seconds for each group of `span`: the least over numbers of parts; inf where it does not
+        apply; 0 for one member.
+
+        min over P of (alpha_P + V beta_P), see `tree_schedule`.
+
+        Args:
+            volume: bytes of the full buffer on the wire, shape (n,) or (1,).
+        """
+        require(self, kind)
+        alpha, beta, rows = _lines_over(self, span)
+        if rows is not None:
+            alpha, beta = alpha[rows], beta[rows]
+        result: FloatArray = (alpha + beta * np.asarray(volume, dtype=np.float64)[:, None]).min(
+            axis=1
+        )
+        return result
+
+    def wire_bytes(
+        self, kind: Collective, *, volume: FloatArray, span: Span
+    ) -> tuple[FloatArray, ...]:
+        """Bytes that the busiest member sends over each tier's links, or of its unit's uplink its
+        part.
+        """
+        require(self, kind)
+        extent = extent_of(span)
+        shares = (
+            np.array([self._sent(layout) for layout in layouts_of(extent.prepared)])
+            .reshape(-1, len(span.below))
+            .T
+        )
+        return tuple(
+            (share if extent.rows is None else share[extent.rows]) * volume for share in shares
+        )
+
+    def lines(self, layout: Layout) -> tuple[FloatArray, FloatArray]:
+        """alpha and beta of a group for each number of parts."""
+        if not self._runs(layout):
+            return np.full(len(PARTS), np.inf), np.zeros(len(PARTS))
+        return (
+            tree_lines(layout, self.trees(layout))
+            if layout.size > 1
+            else (np.zeros(len(PARTS)), np.zeros(len(PARTS)))
+        )
+
+    def _runs(self, layout: Layout) -> bool:
+        return layout.size == 1 or (layout.size <= self.most and self.legal(layout))
+
+    def _sent(self, layout: Layout) -> list[float]:
+        if layout.size == 1 or not self._runs(layout):
+            return [0.0] * len(layout.share)
+        once = tree_sum(self.trees(layout))
+        one = np.zeros_like(once.round)
+        busy = link_seconds(
+            layout, once.source, once.target, np.array(once.shares)[once.piece], one, 1
+        )[0]
+        ends = np.cumsum([0, *layout.links])
+        return [
+            float(busy[low:high].max()) * rate
+            for low, high, rate in zip(ends, ends[1:], layout.share, strict=False)
+        ]
+
+
+@lru_cache(maxsize=16384)
+def _lines_over(
+    algorithm: TreeAlgorithm, span: Span
+) -> tuple[FloatArray, FloatArray, IntArray | None]:
+    """alpha and beta of a span's different groups, a row each, and the row of each group; kept, as
+    one span is priced again and again.
+    """
+    extent = extent_of(span)
+    found = np.array([algorithm.lines(layout) for layout in layouts_of(extent.prepared)]).reshape(
+        -1, 2, len(PARTS)
+    )
+    return found[:, 0], found[:, 1], extent.rows
+
+
+TREE = TreeAlgorithm(name="tree", trees=tree.tree_of, most=tree.MOST_MEMBERS, legal=lambda _: True)
+FOREST = TreeAlgorithm(
+    name="forest",
+    trees=forest.forest_of,
+    most=forest.MOST_MEMBERS,
+    legal=lambda layout: not layout.is_even,
+)
+PAIRED = TreeAlgorithm(
+    name="paired",
+    trees=paired.paired_trees,
+    most=paired.MOST_MEMBERS,
+    legal=lambda layout: layout.between is not None,
+)

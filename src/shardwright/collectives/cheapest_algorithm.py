@@ -1,0 +1,117 @@
+"""The cheapest legal algorithm for each group: what every caller outside this layer asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective, CollectiveAlgorithm
+from shardwright.collectives.algorithms.linear_algorithm import Line, LinearAlgorithm
+from shardwright.collectives.groups.tier_counts import Span
+from shardwright.collectives.groups.tier_quantities import Extent, extent_of
+from shardwright.collectives.registry import algorithms_for
+from shardwright.errors import RuntimeModelError
+from shardwright.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceList:
+    """All legal algorithms of one kind on one span, ready to price any number of volumes.
+
+    Args:
+        kind: the collective.
+        extent: the groups.
+        algorithms: what the indices of `seconds` mean.
+        lines: alpha and beta of each over the extent's different groups; None where the time is no
+            straight line.
+    """
+
+    kind: Collective
+    extent: Extent
+    algorithms: tuple[CollectiveAlgorithm, ...]
+    lines: tuple[Line | None, ...]
+
+    def seconds(self, volume: FloatArray) -> tuple[FloatArray, IntArray]:
+        """Seconds of the cheapest algorithm for each group, and its index; inf where none is legal.
+
+        Args:
+            volume: bytes of the full buffer on the wire, shape (n,) or (1,).
+        """
+        volume = np.asarray(volume, dtype=np.float64)
+        best = self._priced(0, volume)
+        chosen = np.zeros(best.shape, dtype=np.int64)
+        for index in range(1, len(self.algorithms)):
+            candidate = self._priced(index, volume)
+            better = candidate < best
+            np.putmask(chosen, better, index)
+            np.minimum(best, candidate, out=best)
+        return best, chosen
+
+    def _priced(self, index: int, volume: FloatArray) -> FloatArray:
+        line = self.lines[index]
+        if line is None:
+            return self.algorithms[index].seconds(self.kind, volume=volume, span=self.extent.span)
+        return line.at(volume, rows=self.extent.rows)
+
+
+def price_list(
+    kind: Collective,
+    *,
+    span: Span | Extent,
+    algorithms: Sequence[CollectiveAlgorithm] | None = None,
+) -> PriceList:
+    """Alpha and beta of every algorithm that can run `kind` over the groups of `span`.
+
+    Args:
+        span: the groups; an `extent_of` a span that is priced for several kinds.
+        algorithms: which may be used; None = all registered ones. Those that cannot run `kind` are
+            left out.
+    """
+    usable = (
+        algorithms_for(kind)
+        if algorithms is None
+        else tuple(a for a in algorithms if kind in a.kinds)
+    )
+    if not usable:
+        raise RuntimeModelError(
+            f"none of the algorithms given can run {kind.value}",
+            hint="registered for it: " + ", ".join(a.name for a in algorithms_for(kind)),
+        )
+    extent = extent_of(span) if isinstance(span, Span) else span
+    return PriceList(
+        kind=kind,
+        extent=extent,
+        algorithms=usable,
+        lines=tuple(_line(a, kind, extent) for a in usable),
+    )
+
+
+def _line(algorithm: CollectiveAlgorithm, kind: Collective, extent: Extent) -> Line | None:
+    return algorithm.line(kind, extent) if isinstance(algorithm, LinearAlgorithm) else None
+
+
+def collective_seconds(
+    kind: Collective,
+    *,
+    volume: FloatArray,
+    span: Span | Extent,
+    algorithms: Sequence[CollectiveAlgorithm] | None = None,
+) -> tuple[FloatArray, IntArray]:
+    """Uncontended seconds of the cheapest legal algorithm for each group, and which it is.
+
+    min over algorithms of (alpha + V beta); 0 for groups of one member; inf where no algorithm is
+    legal.
+
+    Args:
+        volume: bytes of the full buffer on the wire (see `Collective`), shape (n,).
+        span: the groups; an `extent_of` a span that is priced several times.
+        algorithms: which may be used, such as `algorithms_for(kind, library="nccl")`; None = all
+            registered ones.
+
+    Returns:
+        seconds, and the index into `price_list(kind, span=span, algorithms=algorithms).algorithms`,
+        each of shape (n,).
+    """
+    return price_list(kind, span=span, algorithms=algorithms).seconds(volume)

@@ -1,0 +1,4 @@
+"""Where the members of a group lie in the network.
+
+Algorithms over a group are in collectives.algorithms.
+"""

@@ -1,0 +1,150 @@
+"""The span of a group that is given by its members."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from shardwright.arrays import IntArray, distinct, numbers_of
+from shardwright.collectives.groups.tier_counts import Between, Span, bandwidths
+from shardwright.hardware.cluster import Tier
+from shardwright.hardware.device_list import DeviceList
+from shardwright.hardware.graph import Units
+
+_SPARSE = 64
+"""Units from a group's first to its last, for each member, from which sorting them is quicker than
+counting them."""
+PairRates = tuple[tuple[float, ...], ...]
+"""Of each two outermost units of a cluster, from the one to the other."""
+
+
+def span_of_devices(
+    devices: Sequence[int],
+    tiers: tuple[Tier, ...],
+    *,
+    units: tuple[Units, ...],
+    in_network_reduction: bool = False,
+    between: tuple[PairRates, PairRates] | None = None,
+) -> Span:
+    """The span of one group.
+
+    Members below a unit of a tier are the most that any unit holds, as in `span_of`. Where the
+    group lies in unlike units (islands of two kinds), each unit's members are kept too. Left out:
+    so are not those of alike units, which grids price by the fullest one.
+
+    Args:
+        devices: different, as the cluster numbers them.
+        tiers: innermost first.
+        units: of each tier.
+        between: bytes/s of a member, and seconds of a message, from each unit of the tier below the
+            last to each; None = all alike.
+    """
+    if (
+        isinstance(devices, DeviceList)
+        and devices.is_run
+        and between is None
+        and all(len(level.first) == 1 for level in units)
+    ):
+        return _span(
+            (*(_most_of_run(devices, level) for level in units[:-1]), len(devices)),
+            None,
+            tiers,
+            in_network_reduction,
+        )
+    places = numbers_of(devices)
+    inside = [_members_by_unit(level.of(places)) for level in units[:-1]]
+    below = (*(max(counts) for counts in inside), len(devices))
+    uneven = _unlike(int(places.min()), int(places.max()), units) and any(
+        len(set(counts)) > 1 for counts in inside
+    )
+    return _span(
+        below,
+        tuple(inside) if uneven else None,
+        tiers,
+        in_network_reduction,
+        _between(places, units, tuple(inside), between),
+    )
+
+
+def _most_of_run(devices: DeviceList, level: Units) -> int:
+    """The most that lie in one of a level's equal units, of devices one behind the other: only the
+    first and the last are not full.
+    """
+    low, high = level.around(devices.first)
+    return max(
+        devices.within(*ends)
+        for ends in ((low, high), (high, 2 * high - low), level.around(devices[-1]))
+    )
+
+
+def _members_by_unit(unit: IntArray) -> tuple[int, ...]:
+    """How many members lie in each unit that has some, in the order of the units."""
+    first, last = int(unit.min()), int(unit.max())
+    if last - first > len(unit) * _SPARSE:
+        return tuple(np.unique(unit, return_counts=True)[1].tolist())
+    counts = np.bincount(unit - first)
+    return tuple(counts[counts > 0].tolist())
+
+
+def _between(
+    places: IntArray,
+    units: tuple[Units, ...],
+    inside: tuple[tuple[int, ...], ...],
+    rates: tuple[PairRates, PairRates] | None,
+) -> Between | None:
+    """The links of each two units that the group lies in."""
+    if rates is None or len(inside) < 2 or len(inside[-1]) < 2:
+        return None
+    here = distinct(units[-2].of(places)).tolist()
+    bandwidth, latency_s = (
+        tuple(tuple(rate[one][other] for other in here) for one in here) for rate in rates
+    )
+    return Between(units=inside, bandwidth=bandwidth, latency_s=latency_s)
+
+
+@lru_cache(maxsize=65536)
+def side_of_span(
+    devices: Sequence[int],
+    device: int,
+    tiers: tuple[Tier, ...],
+    *,
+    units: tuple[Units, ...],
+    in_network_reduction: bool = False,
+) -> Span:
+    """The span of a group of as many that lies in every unit as it does in the units of one device.
+
+    Eight members in one node and two in another: of a device of the first as if all ten were by
+    eights, of one of the other by twos.
+    """
+    places = np.append(np.asarray(devices), device)
+    levels = (level.of(places) for level in units[:-1])
+    below = (*(max(int((of[:-1] == of[-1]).sum()), 1) for of in levels), len(devices))
+    return _span(below, None, tiers, in_network_reduction)
+
+
+def _unlike(first: int, last: int, units: tuple[Units, ...]) -> bool:
+    """Whether the islands from one device to another are of several runs."""
+    return bisect_right(units[0].first, first) != bisect_right(units[0].first, last)
+
+
+@lru_cache(maxsize=16384)
+def _span(
+    below: tuple[int, ...],
+    inside: tuple[tuple[int, ...], ...] | None,
+    tiers: tuple[Tier, ...],
+    reduces: bool,
+    between: Between | None = None,
+) -> Span:
+    """One object for groups that lie alike."""
+    counts = tuple(np.array([count], dtype=np.int64) for count in below)
+    return Span(
+        below=counts,
+        bandwidth=bandwidths(tiers, counts),
+        latency_s=tuple(np.array([tier.latency_s]) for tier in tiers),
+        in_network_reduction=reduces,
+        units=inside,
+        between=between,
+    )

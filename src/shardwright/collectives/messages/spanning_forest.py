@@ -1,0 +1,218 @@
+"""Synthesised sums: a forest of spanning trees whose edges are spread over the members as `packing`
+says.
+
+The buffer is a line from 0 to 1; at each place of it a tree is cut out, and between places where
+some choice changes the tree is the same:
+
+    units beside each other: mean edges D_u - 1 above one laid end to end; place t of each whole
+                             length falls to the unit under it
+    edges of a unit:         laid end to end along the line, over the units (at last members)
+                             inside it by their part of them
+    inside an island:        a star whose centre moves from member to member
+
+so every unit has its mean number of edges over the line, in each tree that number rounded up or
+down.
+
+For groups whose units are not all equal: over equal ones rings and double trees need no more than
+(n - 1)/n of twice the buffer through a unit's links, and a group of as many members over more,
+unequal units needs that at least.
+
+Left out: latency (few large trees are made, not short ones; `tree` is for small buffers), groups of
+more than `MOST_MEMBERS`.
+
+Sources: Zhao et al. 2024, "ForestColl" (arXiv:2402.06787); McNaughton 1959 (Management Science 6)
+for edges laid end to end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from shardwright.collectives.groups.member_links import Layout
+from shardwright.collectives.messages.tree_packing import Packing, packing_of
+from shardwright.collectives.messages.tree_schedule import Tree, middle, rooted
+
+MOST_MEMBERS: Final = 64
+_LEAST_SHARE: Final = 1e-9
+Unit = tuple[int, int]
+"""Tier and number; members are units of tier -1."""
+
+
+@dataclass(slots=True)
+class _Strips:
+    """A unit's edges to outside it, along the buffer: their number from each place on, and their
+    length up to there.
+    """
+
+    start: list[float]
+    count: list[int]
+    before: list[float]
+
+
+@dataclass(slots=True)
+class _Forest:
+    layout: Layout
+    packing: Packing
+    cuts: list[float] = field(default_factory=lambda: [0.0, 1.0])
+    strips: dict[Unit, _Strips] = field(default_factory=dict)
+
+    def inside(self, unit: Unit) -> range:
+        """Numbers of the units one tier below, or of an island's members."""
+        tier, number = unit
+        if tier > 0:
+            return self.layout.children[tier - 1][number]
+        first = sum(self.layout.counts[0][:number])
+        return range(first, first + self.layout.counts[0][number])
+
+    def weights(self, unit: Unit) -> list[float]:
+        """Edges that leave each of the units inside, of those that leave this one: cumulative, from
+        0.
+        """
+        tier, number = unit
+        inside = self.inside(unit)
+        above = float(self.packing.total[tier][number])
+        parts = np.full(len(inside), above / len(inside))
+        if tier > 0:
+            span = slice(inside.start, inside.stop)
+            parts = self.packing.total[tier - 1][span] - self.packing.inner[tier - 1][span]
+        ends = np.cumsum(parts)
+        return [0.0, *(ends[:-1] * (above / ends[-1] if ends[-1] > 0.0 else 0.0)).tolist(), above]
+
+    def beside(self, parent: Unit, place: float) -> list[int]:
+        """Edges of each unit inside `parent` to others inside it, in the tree at `place`."""
+        inside = self.inside(parent)
+        if len(inside) == 1:
+            return [0]
+        ends = np.cumsum(self.packing.inner[parent[0] - 1][inside.start : inside.stop] - 1.0)
+        ends[-1] = round(float(ends[-1]))
+        marks = np.floor(np.concatenate([[0.0], ends]) + place).astype(int)
+        return [int(1 + b - a) for a, b in pairwise(marks)]
+
+    def border(self, parent: Unit) -> None:
+        """Cut the buffer where `beside` changes."""
+        inside = self.inside(parent)
+        if len(inside) > 1:
+            ends = np.cumsum(self.packing.inner[parent[0] - 1][inside.start : inside.stop] - 1.0)[
+                :-1
+            ]
+            self.cuts += (1.0 - ends % 1.0).tolist()
+
+    def owners(self, unit: Unit, place: float) -> list[int]:
+        """Which of the units inside (0, 1, ..) each edge that leaves `unit` belongs to, in the tree
+        at `place`.
+        """
+        strips, ends = self.strips[unit], self.weights(unit)
+        at = bisect_right(strips.start, place) - 1
+        length = (strips.start[at + 1] if at + 1 < len(strips.start) else 1.0) - strips.start[at]
+        first = strips.before[at] + place - strips.start[at]
+        scale = ends[-1] / max(
+            strips.before[-1] + strips.count[-1] * (1.0 - strips.start[-1]), 1e-300
+        )
+        return [
+            min(max(bisect_right(ends, (first + number * length) * scale) - 1, 0), len(ends) - 2)
+            for number in range(strips.count[at])
+        ]
+
+    def edges_of(self, parent: Unit, place: float) -> list[int]:
+        """Edges that leave each unit inside `parent`."""
+        found = self.beside(parent, place)
+        if parent in self.strips:
+            for owner in self.owners(parent, place):
+                found[owner] += 1
+        return found
+
+    def lay(self, parent: Unit) -> None:
+        """Lay out the edges of the units inside `parent`, and cut the buffer where one passes from
+        a unit inside one to the next.
+        """
+        starts = sorted({cut for cut in self.cuts if cut < 1.0})
+        middles = [(a + b) / 2 for a, b in pairwise([*starts, 1.0])]
+        counts = [self.edges_of(parent, place) for place in middles]
+        for index, number in enumerate(self.inside(parent)):
+            unit = parent[0] - 1, number
+            column = [count[index] for count in counts]
+            lengths = [b - a for a, b in pairwise([*starts, 1.0])]
+            before = [0.0, *np.cumsum(np.multiply(column, lengths)).tolist()]
+            self.strips[unit] = _Strips(start=starts, count=column, before=before[:-1])
+            ends = self.weights(unit)
+            scale = before[-1] / ends[-1] if ends[-1] > 0.0 else 1.0
+            for start, length, count, low in zip(starts, lengths, column, before, strict=False):
+                for edge in range(count):
+                    self.cuts += [
+                        start + end * scale - low - edge * length
+                        for end in ends[1:-1]
+                        if 0.0 < end * scale - low - edge * length < length
+                    ]
+
+    def member(self, unit: Unit, edge: int, place: float) -> int:
+        """The member at the end of an edge that leaves `unit`."""
+        while True:
+            owners = self.owners(unit, place)
+            owner, inside = owners[edge], self.inside(unit)
+            if unit[0] == 0:
+                return inside[owner]
+            edge = self.beside(unit, place)[owner] + owners[:edge].count(owner)
+            unit = unit[0] - 1, inside[owner]
+
+    def tree(self, place: float) -> list[tuple[int, int]]:
+        """Edges between members of the tree at `place`."""
+        found = []
+        for tier in range(len(self.layout.children), 0, -1):
+            for number in range(len(self.layout.children[tier - 1])):
+                inside, beside = self.inside((tier, number)), self.beside((tier, number), place)
+                used = [0] * len(inside)
+                for one, other in _joined(beside):
+                    ends = []
+                    for unit in (one, other):
+                        ends.append(self.member((tier - 1, inside[unit]), used[unit], place))
+                        used[unit] += 1
+                    found.append((ends[0], ends[1]))
+        for number in range(len(self.layout.counts[0])):
+            inside = self.inside((0, number))
+            centre = inside[min(int(place * len(inside)), len(inside) - 1)]
+            found += [(centre, other) for other in inside if other != centre]
+        return found
+
+
+def _joined(degrees: list[int]) -> list[tuple[int, int]]:
+    """Edges of a low tree with these degrees: units of many edges near the top."""
+    order = sorted(range(len(degrees)), key=lambda unit: (-degrees[unit], unit))
+    found: list[tuple[int, int]] = []
+    free = [(order[0], degrees[order[0]])] if len(order) > 1 else []
+    at = 0
+    for unit in order[1:]:
+        parent, left = free[at]
+        found.append((parent, unit))
+        free[at] = (parent, left - 1)
+        free.append((unit, degrees[unit] - 1))
+        while at < len(free) - 1 and free[at][1] == 0:
+            at += 1
+    return found
+
+
+@lru_cache(maxsize=1024)
+def forest_of(layout: Layout) -> tuple[Tree, ...]:
+    """The trees of a group, each with its share of the buffer."""
+    forest = _Forest(layout=layout, packing=packing_of(layout))
+    for tier in range(len(layout.children), 0, -1):
+        for number in range(len(layout.children[tier - 1])):
+            forest.border((tier, number))
+        for number in range(len(layout.children[tier - 1])):
+            forest.lay((tier, number))
+    for count in set(layout.counts[0]):
+        forest.cuts += [member / count for member in range(1, count)]
+    ends = [0.0]
+    for cut in sorted(cut for cut in forest.cuts if 0.0 < cut < 1.0):
+        if cut - ends[-1] > _LEAST_SHARE and 1.0 - cut > _LEAST_SHARE:
+            ends.append(cut)
+    shares: dict[tuple[tuple[int, int], ...], float] = {}
+    for low, high in pairwise([*ends, 1.0]):
+        edges = tuple(sorted((min(edge), max(edge)) for edge in forest.tree((low + high) / 2)))
+        shares[edges] = shares.get(edges, 0.0) + high - low
+    return tuple(rooted(share, list(edges), middle(list(edges))) for edges, share in shares.items())

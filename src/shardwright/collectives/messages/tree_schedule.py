@@ -1,0 +1,157 @@
+"""Sums along spanning trees: up to the root and down again, the buffer in parts that follow one
+another by one round.
+
+A tree with its share of the buffer takes 2 h rounds for one part, h those of a broadcast in which a
+member sends one message at a time, to the child first whose own subtree needs longest; the way up
+is the way down backwards. Part p is p rounds behind the first:
+
+    rounds = 2 h + P - 1,   seconds(P) = alpha_P + V beta_P: sums over the rounds of `round_costs`
+
+so the time over all P is the least of some lines. All trees run at the same time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.collectives.groups.member_links import Layout
+from shardwright.collectives.messages.message_schedule import Schedule, proven_sum, round_costs
+from shardwright.lazy_dataclass import dataclass
+
+PARTS: Final = tuple(2**power for power in range(11))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """A rooted spanning tree: the part of the buffer that is summed along it, and each member's
+    parent (-1: the root).
+    """
+
+    share: float
+    parent: tuple[int, ...]
+
+
+def rooted(share: float, edges: list[tuple[int, int]], root: int) -> Tree:
+    """The tree of some edges over members 0 .. number of edges, from `root`."""
+    near: list[list[int]] = [[] for _ in range(len(edges) + 1)]
+    for one, other in edges:
+        near[one].append(other)
+        near[other].append(one)
+    parent, waiting = {root: -1}, [root]
+    for member in waiting:
+        for other in near[member]:
+            if other not in parent:
+                parent[other] = member
+                waiting.append(other)
+    return Tree(share=share, parent=tuple(parent[member] for member in range(len(near))))
+
+
+def middle(edges: list[tuple[int, int]]) -> int:
+    """A member in the middle of a longest path of the tree."""
+
+    def farthest(start: int) -> list[int]:
+        tree = rooted(1.0, edges, start)
+        depth, order = {start: 0}, [start]
+        children: list[list[int]] = [[] for _ in tree.parent]
+        for member, parent in enumerate(tree.parent):
+            if parent >= 0:
+                children[parent].append(member)
+        for member in order:
+            for child in children[member]:
+                depth[child] = depth[member] + 1
+                order.append(child)
+        path = [order[-1]]
+        while path[-1] != start:
+            path.append(tree.parent[path[-1]])
+        return path
+
+    path = farthest(farthest(0)[0])
+    return path[len(path) // 2]
+
+
+def send_steps(tree: Tree) -> tuple[IntArray, int]:
+    """The step of a broadcast in which each member gets the buffer (the root: -1), and the number
+    of steps.
+    """
+    children: list[list[int]] = [[] for _ in tree.parent]
+    for member, parent in enumerate(tree.parent):
+        if parent >= 0:
+            children[parent].append(member)
+    order = [tree.parent.index(-1)]
+    for member in order:
+        order += children[member]
+    needs = [0] * len(order)
+    for member in reversed(order):
+        children[member].sort(key=lambda child: (-needs[child], child))
+        needs[member] = max(
+            (needs[child] + place + 1 for place, child in enumerate(children[member])), default=0
+        )
+    step = np.full(len(order), -1)
+    for member in order:
+        for place, child in enumerate(children[member]):
+            step[child] = step[member] + place + 1
+    return step, needs[order[0]]
+
+
+def tree_sum(trees: tuple[Tree, ...], *, parts: int = 1) -> Schedule:
+    """The messages of a sum along `trees` in `parts`: the pieces of a tree stand side by side."""
+    columns = []
+    for number, tree in enumerate(trees):
+        step, height = send_steps(tree)
+        child = np.flatnonzero(step >= 0)
+        parent = np.array(tree.parent)[child]
+        for part in range(parts):
+            piece = np.full(child.size, number * parts + part)
+            columns.append(np.stack([height - 1 - step[child] + part, child, parent, piece]))
+            columns.append(np.stack([height + step[child] + part, parent, child, piece]))
+    messages = np.concatenate(columns, axis=1) if columns else np.zeros((4, 0), dtype=np.int64)
+    messages = messages[:, np.argsort(messages[0], kind="stable")]
+    return Schedule(
+        size=len(trees[0].parent),
+        shares=tuple(tree.share / parts for tree in trees for _ in range(parts)),
+        round=messages[0],
+        source=messages[1],
+        target=messages[2],
+        piece=messages[3],
+    )
+
+
+@lru_cache(maxsize=1024)
+def tree_lines(layout: Layout, trees: tuple[Tree, ...]) -> tuple[FloatArray, FloatArray]:
+    """alpha_P and beta_P for each of `PARTS`. The sum is proven for one part: the others are the
+    same a round later each.
+
+    Rounds in which all steps are under way are alike; they are priced once.
+    """
+    once = proven_sum(tree_sum(trees))
+    steps = int(once.round.max(initial=-1)) + 1
+    alpha, beta = np.zeros(len(PARTS)), np.zeros(len(PARTS))
+    for index, parts in enumerate(PARTS):
+        under_way = min(parts, steps)
+        if parts == under_way or index == 0 or PARTS[index - 1] < steps:
+            last = np.arange(steps + under_way - 1)
+            first = np.maximum(last - under_way + 1, 0)
+            waits, busy = round_costs(_windows(once, first, last), layout)
+        times = np.ones(waits.size)
+        times[steps - 1] += parts - under_way
+        alpha[index], beta[index] = times @ waits, times @ busy / parts
+    return alpha, beta
+
+
+def _windows(once: Schedule, first: IntArray, last: IntArray) -> Schedule:
+    """All messages of the steps from `first` to `last` in one round, for each such window."""
+    edge = np.searchsorted(once.round, np.arange(int(once.round.max()) + 2))
+    low, high = edge[first], edge[np.minimum(last, len(edge) - 2) + 1]
+    rows = np.concatenate([np.arange(a, b) for a, b in zip(low, high, strict=True)])
+    return replace(
+        once,
+        round=np.repeat(np.arange(first.size), high - low),
+        source=once.source[rows],
+        target=once.target[rows],
+        piece=once.piece[rows],
+    )

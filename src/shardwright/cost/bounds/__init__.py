@@ -1,0 +1,4 @@
+"""Lower bounds of step time and memory for many strategies at once.
+
+The costs of one strategy are in cost.step.
+"""

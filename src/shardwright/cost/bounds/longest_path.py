@@ -1,0 +1,438 @@
+"""Tier B1: the longest path through the actual order with uncontended durations, without building a
+Program.
+
+The same tasks and dependencies as `program.lower` lays out for one class a pipeline rank, walked
+row by row on an integer clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import gcd, lcm, log2
+from typing import Final
+
+import numpy as np
+
+from shardwright.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray, RecordArray
+from shardwright.compiled import allocation_free
+from shardwright.cost.step.grid_seconds import StepCosts
+from shardwright.hardware.cluster import Tier
+from shardwright.hardware.graph import counts_by_group
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.tensor import TABLES
+from shardwright.program.problem import Problem
+from shardwright.program.same import Same
+from shardwright.schedules.registry import schedule_table
+from shardwright.schedules.table import ActionTable
+from shardwright.strategy.grid.axes import Grid
+from shardwright.units import PICOSECONDS_PER_SECOND
+
+_F, _I, _W, _B = 0, 1, 2, 3
+_CLOCK = 2
+"""Picoseconds by which the kernel may round the end of two tasks that share a device."""
+_SHARE = 1e-7
+"""More than the kernel rounds a share of a device by."""
+
+
+def picoseconds(seconds: FloatArray) -> IntArray:
+    """Seconds as whole picoseconds, element by element."""
+    return np.rint(np.asarray(seconds) * PICOSECONDS_PER_SECOND).astype(np.int64)
+
+
+_RANK: Final = np.dtype(
+    [(name, np.int64) for name in ("at", "free", "ended", "pending", "sync_free", "gathers")]
+)
+"""A rank: its next action; when it may start that; when it ended the one before; picoseconds of its
+collectives that were pending then, and of its gathers; when its stream of collectives is free."""
+_CHUNK: Final = np.dtype(
+    [(name, np.int64) for name in ("gather", "reduce", "tied", "pieces", "gathered", "left")]
+)
+"""A chunk: its picoseconds and the pieces of its reduction; when it is gathered; how many of its
+actions with gradients are left."""
+
+
+@allocation_free
+def _walk(
+    row_start: Int32Array,
+    kind: Int8Array,
+    chunk: Int32Array,
+    microbatch: Int32Array,
+    duration: IntArray,
+    send: IntArray,
+    share: FloatArray,
+    ranks: RecordArray,
+    chunks: RecordArray,
+    arrived: IntArray,
+    sent_until: IntArray,
+    blocking: bool,
+    reduces_last: bool,
+    slower: float,
+) -> None:
+    """`walk` into `free` of the ranks.
+
+    Args:
+        send: (2, chunks) picoseconds, forward and backward.
+        arrived: (2, chunks, microbatches) when inputs are there, -1 where they are not yet.
+        sent_until: (2, ranks) when the links are free.
+    """
+    num_ranks, num_chunks = ranks.shape[0], chunks.shape[0]
+    for c in range(num_chunks):
+        rank = ranks[c % num_ranks]
+        rank["sync_free"] += chunks[c]["gather"]
+        chunks[c]["gathered"] = rank["sync_free"]
+    # A rank's reductions stand on its stream in the order of its chunks' last backwards, which is
+    # the order of its row.
+    for a in range(row_start[num_ranks]):
+        if kind[a] == _B or kind[a] == _W:
+            chunks[chunk[a]]["left"] += 1
+    for r in range(num_ranks):
+        rank = ranks[r]
+        rank["at"] = row_start[r]
+        rank["gathers"] = rank["sync_free"]
+        rank["pending"] = rank["sync_free"]
+    progressing = True
+    while progressing:
+        progressing = False
+        for r in range(num_ranks):
+            rank = ranks[r]
+            a, free, ended, pending = rank["at"], rank["free"], rank["ended"], rank["pending"]
+            while a < row_start[r + 1]:
+                c, m, k = int(chunk[a]), int(microbatch[a]), int(kind[a])
+                of = chunks[c]
+                closes = _W <= k <= _B
+                there = arrived[0 if k == _F else 1, c, m] if k != _W else 0
+                if there < 0:
+                    break
+                start = max(free, there)
+                if k == _F and m == 0:
+                    # What is still to gather may belong to later chunks only.
+                    start = max(start, ended + pending - (rank["gathers"] - of["gathered"]))
+                if closes:
+                    of["left"] -= 1
+                closing = closes and of["left"] == 0 and not reduces_last
+                n = of["pieces"] if closing else 1
+                pending = max(pending - (start - ended), 0)
+                finish = start
+                for piece in range(n):
+                    part = duration[k, c] * (piece + 1) // n - duration[k, c] * piece // n
+                    beside = min(pending, part)
+                    pending -= beside
+                    finish += part + max(np.int64(beside * slower) - _CLOCK, 0)
+                    if closing:
+                        part = of["reduce"] * (piece + 1) // n - of["reduce"] * piece // n
+                        pending += part
+                        rank["sync_free"] = max(rank["sync_free"], finish) + part
+                ended = finish
+                free = finish
+                way = 0 if k == _F else 1
+                after = c + 1 - 2 * way
+                if k <= _B and k != _W and 0 <= after < num_chunks:
+                    sent = finish
+                    if num_ranks > 1:
+                        sent = max(finish, sent_until[way, r])
+                        beside = min(max(pending - (sent - finish), 0), send[way, c])
+                        sent += send[way, c] + max(np.int64(beside * share[way, c]) - _CLOCK, 0)
+                        sent_until[way, r] = sent
+                        if blocking:
+                            free = sent
+                    arrived[way, after, m] = sent
+                a += 1
+                progressing = True
+            rank["at"], rank["free"], rank["ended"], rank["pending"] = a, free, ended, pending
+    if reduces_last:
+        for c in range(num_chunks):
+            rank = ranks[c % num_ranks]
+            rank["sync_free"] = max(rank["sync_free"], rank["ended"]) + chunks[c]["reduce"]
+    for r in range(num_ranks):
+        rank = ranks[r]
+        rank["sync_free"] = max(rank["sync_free"], rank["ended"] + rank["pending"])
+    # Weights that both ends share are summed last, once both ends have computed their gradients.
+    both = max(ranks[0]["ended"], ranks[(num_chunks - 1) % num_ranks]["ended"])
+    for end in range(2):
+        c = end * (num_chunks - 1)
+        if chunks[c]["tied"] > 0 and (c == 0 or num_chunks > 1):
+            rank = ranks[c % num_ranks]
+            rank["sync_free"] = max(rank["sync_free"], both) + chunks[c]["tied"]
+    for r in range(num_ranks):
+        rank = ranks[r]
+        rank["free"] = (
+            max(rank["free"], rank["sync_free"]) if rank["at"] == row_start[r + 1] else -1
+        )
+
+
+def walk(
+    row_start: Int32Array,
+    kind: Int8Array,
+    chunk: Int32Array,
+    microbatch: Int32Array,
+    num_microbatches: int,
+    duration: IntArray,
+    send_forward: IntArray,
+    send_backward: IntArray,
+    gather: IntArray,
+    reduce: IntArray,
+    tied: IntArray,
+    pieces: IntArray,
+    blocking: bool,
+    reduces_last: bool,
+    slower: float,
+    share: FloatArray,
+) -> IntArray:
+    """Instant at which each rank has computed and reduced everything; -1 if the order deadlocks.
+
+    Side by side compute and a collective each run at 1 / (1 + slower): an action is longer by
+    slower x the rank's collectives that are pending beside it, at most by slower x itself. That
+    bounds the simulation as long as slower <= 1: an action that starts later there finds less
+    pending, but gains less by it than it is late. So does a send, which is longer by `share` x what
+    is pending beside it: share[0] and share[1], (chunks,), of its link that the rank's collectives
+    fill, at most 1, forward and backward.
+    """
+    ranks, chunks = np.zeros(len(row_start) - 1, dtype=_RANK), np.zeros(len(gather), dtype=_CHUNK)
+    chunks["gather"], chunks["reduce"], chunks["tied"], chunks["pieces"] = (
+        gather,
+        reduce,
+        tied,
+        pieces,
+    )
+    arrived = np.full((2, len(gather), num_microbatches), -1, dtype=np.int64)
+    arrived[0, 0] = arrived[1, -1] = 0
+    send, sent_until = (
+        np.array((send_forward, send_backward)),
+        np.zeros((2, len(ranks)), dtype=np.int64),
+    )
+    rows = row_start, kind, chunk, microbatch
+    _walk(
+        *rows,
+        duration,
+        send,
+        share,
+        ranks,
+        chunks,
+        arrived,
+        sent_until,
+        blocking,
+        reduces_last,
+        slower,
+    )
+    return np.ascontiguousarray(ranks["free"])
+
+
+def load_walk() -> None:
+    """Load (or compile) the walk by calling it on a pipeline of one forward."""
+    one = np.zeros(1, dtype=np.int64)
+    rows, kind, chunk = (
+        np.array([0, 1], dtype=np.int32),
+        np.zeros(1, dtype=np.int8),
+        np.zeros(1, dtype=np.int32),
+    )
+    for column in (rows, kind, chunk):
+        # Tables are read-only, which is part of a compiled kernel's signature.
+        column.setflags(write=False)
+    walk(
+        rows,
+        kind,
+        chunk,
+        chunk,
+        1,
+        np.zeros((5, 1), dtype=np.int64),
+        one,
+        one,
+        one,
+        one,
+        one,
+        one + 1,
+        False,
+        False,
+        0.0,
+        np.zeros((2, 1)),
+    )
+
+
+def durations(costs: StepCosts) -> IntArray:
+    """(kinds, chunks) picoseconds of F, I, W, B, R; I and W add up to B."""
+    chunks = len(costs.contents)
+    result = np.zeros((5, chunks), dtype=np.int64)
+    result[_F] = picoseconds(costs.forward_s)
+    result[_B] = picoseconds(costs.backward_s)
+    result[_W] = picoseconds(costs.weight_s)
+    result[_I] = result[_B] - result[_W]
+    return result
+
+
+def order_table(grid: Grid, *, microbatches: int) -> ActionTable:
+    """The action table of a grid's schedule."""
+    return schedule_table(
+        grid.schedule, num_ranks=grid.pp, chunks_per_rank=grid.vpp, num_microbatches=microbatches
+    )
+
+
+def microbatches_of(problem: Problem, grid: Grid) -> int:
+    """Microbatches that each replica runs in a step."""
+    return problem.job.global_batch // (grid.dp * grid.microbatch)
+
+
+def jitter(problem: Problem, devices: int) -> float:
+    """Factor >= 1 on the step from stragglers and noise: 1 + jitter x log2(nodes), the same in
+    every tier of bounds.
+    """
+    return jitter_of_nodes(problem, devices / problem.cluster.node.num_devices)
+
+
+def jitter_among(problem: Problem, devices: Sequence[int]) -> float:
+    """The same of devices that may be of several kinds: of each as many nodes as they fill."""
+    cluster = problem.cluster
+    if cluster.is_uniform:
+        return jitter(problem, len(devices))
+    counts = zip(counts_by_group(cluster, devices), cluster.groups, strict=True)
+    return jitter_of_nodes(problem, sum(count / group.kind.num_devices for count, group in counts))
+
+
+def jitter_of_nodes(problem: Problem, nodes: float) -> float:
+    """The same of as many nodes as devices fill."""
+    return 1.0 + problem.constants.jitter * log2(max(nodes, 1.0))
+
+
+@lru_cache(maxsize=1024)
+def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...]) -> BoolArray:
+    """(2, ranks, tiers) whether a device of a pipeline rank sends across a tier, to the next rank
+    and to the one before (round the ring).
+
+    Args:
+        stride: devices from one rank to the next.
+    """
+    device = _one_of_each(
+        devices, ranks, stride, lcm(*(t.num_devices for t in tiers if t.num_devices < devices))
+    )
+    rank = device // stride % ranks
+    result = np.zeros((2, ranks, len(tiers)), dtype=np.bool_)
+    for way, step in enumerate((1, -1)):
+        other = device + ((rank + step) % ranks - rank) * stride
+        crossed = np.full(len(device), len(tiers) - 1)
+        for index in range(len(tiers) - 2, -1, -1):
+            crossed[device // tiers[index].num_devices == other // tiers[index].num_devices] = index
+        result[way, rank, crossed] = True
+    return result
+
+
+def _one_of_each(devices: int, ranks: int, stride: int, period: int) -> IntArray:
+    """Devices of which, for every device of a pipeline rank, one of that rank lies alike in the
+    units of the network.
+
+    Args:
+        stride: devices from one rank to the next.
+        period: devices after which the units repeat.
+    """
+    pipeline = ranks * stride
+    pipelines = min(devices // pipeline, period // gcd(period, pipeline))
+    first = np.arange(pipelines, dtype=np.int64)[:, None] * pipeline + np.arange(ranks) * stride
+    return (first.reshape(-1, 1) + np.arange(min(stride, period))).reshape(-1)
+
+
+def border_picoseconds(
+    costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...], *, crossed: BoolArray | None = None
+) -> tuple[IntArray, IntArray]:
+    """(chunks,) picoseconds of the send out of each chunk, forward and backward: the fastest
+    replica's border.
+
+    What goes back from a chunk is as much as came to it.
+
+    Args:
+        crossed: the tiers that devices of each rank send across, as `border_tiers` has them of all;
+            None = of all.
+    """
+    rank = np.arange(len(costs.contents)) % grid.pp
+    crossed = (
+        border_tiers(grid.devices, grid.pp, grid.strides()["pp"], tiers)
+        if crossed is None
+        else crossed
+    )
+    return fastest(costs.border_s, crossed[0, rank]), fastest(
+        np.roll(costs.border_s, 1, axis=0), crossed[1, rank]
+    )
+
+
+def fastest(border_s: FloatArray, crossed: BoolArray) -> IntArray:
+    """(n,) picoseconds of sends of (n, tiers) seconds across the fastest of the tiers that are
+    `crossed`.
+
+    An inner tier may be the slower one (cards behind a host bridge on a fast network).
+    """
+    least: IntArray = np.where(crossed, picoseconds(border_s), np.iinfo(np.int64).max).min(axis=-1)
+    return least
+
+
+def border_shares(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> FloatArray:
+    """(2, chunks) of the link out of each chunk, forward and backward, that the rank's gathers and
+    reductions fill while they run.
+
+    0 where replicas cross different tiers there: the one that is ahead reduces, and sends beside
+    it, later than it could.
+    """
+    crossed = border_tiers(grid.devices, grid.pp, grid.strides()["pp"], tiers)
+    alike = crossed.sum(axis=-1).max() == 1
+    share = np.clip(crossed @ costs.shares - _SHARE, 0.0, 1.0) * alike
+    return np.ascontiguousarray(share[:, np.arange(len(costs.contents)) % grid.pp])
+
+
+@lru_cache(maxsize=64)
+def share_parameters(model: Same[Model]) -> bool:
+    """Some layers use another one's parameters, such as biases by distance: their chunks sum
+    gradients once all of them are there.
+    """
+    return any(
+        p.tied_to and p.klass not in TABLES
+        for b in model.value.blocks
+        for o in b.operators
+        for p in o.parameters
+    )
+
+
+def path_seconds(
+    problem: Problem,
+    grid: Grid,
+    costs: StepCosts,
+    *,
+    table: ActionTable | None = None,
+    crossed: BoolArray | None = None,
+) -> float:
+    """Tier B1, in seconds: the longest path through the order to the last rank's end, then the
+    slowest update, with jitter.
+
+    Args:
+        costs: of the grid, from the columns of the tables, or of one of its lines.
+        table: the order, if it is not the grid's schedule's.
+        crossed: tiers that the line sends across; None = the fastest of all devices counts.
+    """
+    runtime = problem.runtime
+    forward, backward = border_picoseconds(costs, grid, problem.cluster.tiers(), crossed=crossed)
+    order = table or order_table(grid, microbatches=microbatches_of(problem, grid))
+    # A reduction that waits for other chunks' gradients runs beside less than one that begins
+    # behind its own chunk's last backward.
+    late = grid.pp > 1 and share_parameters(Same(problem.model))
+    ready = walk(
+        order.row_start,
+        order.kind,
+        order.chunk,
+        order.microbatch,
+        order.num_microbatches,
+        durations(costs),
+        forward,
+        backward,
+        picoseconds(costs.gather_s),
+        picoseconds(costs.reduce_s),
+        picoseconds(costs.tied_s),
+        costs.pieces,
+        runtime.blocks_sends(grid.vpp),
+        not runtime.overlap_grad_reduce,
+        # The kernel counts shares of a device in whole numbers; from 2 on nothing is gained by
+        # running beside.
+        0.0 if late else min(max(costs.slowdown - 1.0 - _SHARE, 0.0), 1.0),
+        border_shares(costs, grid, problem.cluster.tiers()) * (not late),
+    )
+    assert ready.min() >= 0, "named schedules do not deadlock"
+    # The simulation adds the same seconds in another order before it rounds them: at most a
+    # picosecond a task of the longest row.
+    rounding = 2 * int(np.diff(order.row_start).max()) * grid.pp
+    path = int(ready.max()) + int(picoseconds(costs.optimizer_s + costs.after_s).max()) - rounding
+    return max(path, 0) / PICOSECONDS_PER_SECOND * jitter(problem, grid.devices)

@@ -1,0 +1,132 @@
+"""A lower bound of the peak of each pipeline rank of a grid, from the columns of the tables and the
+actual order of its actions.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray, distinct_rows
+from shardwright.cost.step.grid_bytes import StepBytes, held_bytes
+from shardwright.program.problem import Problem
+from shardwright.schedules.table import ActionTable, B, F, W
+
+
+class _TableKey:
+    """An action table as a dictionary key: tables are made once by name and kept, so identity is
+    enough.
+    """
+
+    __slots__ = ("table",)
+
+    def __init__(self, table: ActionTable) -> None:
+        self.table = table
+
+    def __hash__(self) -> int:
+        return id(self.table)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _TableKey) and self.table is other.table
+
+
+class _Held(NamedTuple):
+    """What the ranks of a table hold after some of their forwards, each different set once, one
+    rank after another.
+
+    Args:
+        held: (sets, local chunks) microbatches.
+        rank: (sets,).
+        start: (r + 1,) first set of each rank.
+    """
+
+    held: FloatArray
+    rank: IntArray
+    start: IntArray
+
+
+@lru_cache(maxsize=64)
+def _in_flight(key: _TableKey) -> _Held:
+    each = [_rank_in_flight(key.table, rank) for rank in range(key.table.num_ranks)]
+    lengths, width = [len(held) for held in each], max(held.shape[1] for held in each)
+    padded = [np.pad(held, ((0, 0), (0, width - held.shape[1]))) for held in each]
+    return _Held(
+        np.concatenate(padded),
+        np.repeat(np.arange(len(each)), lengths),
+        np.concatenate([[0], np.cumsum(lengths)]),
+    )
+
+
+def in_flight(table: ActionTable, rank: int) -> FloatArray:
+    """(sets, local chunks) microbatches that `rank` holds after a forward (whole numbers), each
+    different set once.
+    """
+    every = _in_flight(_TableKey(table))
+    return every.held[every.start[rank] : every.start[rank + 1]]
+
+
+def _rank_in_flight(table: ActionTable, rank: int) -> FloatArray:
+    rows = slice(int(table.row_start[rank]), int(table.row_start[rank + 1]))
+    kind, chunk = table.kind[rows], table.chunk[rows] // table.num_ranks
+    step = np.where(kind == F, 1, np.where((kind == B) | (kind == W), -1, 0))
+    local = np.arange(int(chunk.max()) + 1)
+    level = np.cumsum(np.where(chunk[:, None] == local[None, :], step[:, None], 0), axis=0)
+    # A full forward is held until its gradients are done: peaks stand right after forwards.
+    return np.asarray(distinct_rows(level[kind == F]), dtype=np.float64)
+
+
+def paired_activations(saved: IntArray, paired: IntArray, *, pipelined: bool) -> int:
+    """Bytes that a rank keeps beyond its order where forwards run beside another microbatch's
+    backwards (`Runtime.expert_overlap`).
+
+    A forward's layer is there before the backward's beside it is gone. In a pipeline one forward
+    more than the order says stands before the first backward, so that both are of different
+    microbatches: then all of a chunk. Source: Megatron-Core, schedules.py,
+    `get_pp_rank_microbatches` (num_warmup_microbatches + 1 under overlap_moe_expert_parallel_comm),
+    and combined_1f1b.py. Leaves out the operands of delayed weight gradients, which last a step of
+    the layer longer.
+
+    Args:
+        saved: (c,) bytes that a microbatch of each of its chunks keeps.
+        paired: (c,) `StepBytes.paired_bytes`.
+    """
+    return int((np.where(paired > 0, saved, 0) if pipelined else paired).max(initial=0))
+
+
+def activation_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
+    """(r,) peak bytes of saved activations: the largest over each rank's order of in-flight
+    microbatches times what each keeps, and what a pair keeps beside (`paired_activations`).
+    """
+    every, ranks = _in_flight(_TableKey(table)), table.num_ranks
+    saved: IntArray = costs.saved_bytes.reshape(-1, ranks)
+    # Whole numbers below 2^53: the products and sums are exact.
+    filled: FloatArray = (every.held * saved.T[every.rank, : every.held.shape[1]]).sum(axis=1)
+    peaks: IntArray = np.maximum.reduceat(filled, every.start[:-1]).astype(np.int64)
+    if costs.paired_bytes.any():
+        paired = costs.paired_bytes.reshape(-1, ranks)
+        peaks += np.array(
+            [
+                paired_activations(saved[:, rank], paired[:, rank], pipelined=ranks > 1)
+                for rank in range(ranks)
+            ]
+        )
+    return peaks
+
+
+def allocated_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
+    """(r,) peak of what is allocated: what lives through the step, activations in flight, logits
+    and the largest temporary.
+    """
+    total = activation_bytes(table, costs) + costs.logits_bytes + costs.transient_bytes
+    for _, values in costs.static_bytes:
+        total = total + values
+    return total
+
+
+def reserved_bytes(problem: Problem, table: ActionTable, costs: StepBytes) -> IntArray:
+    """(r,) bytes that each device holds for the program: the allocator's blocks, communication
+    buffers and the context.
+    """
+    return held_bytes(problem, costs, allocated_bytes(table, costs))[1]

@@ -1,0 +1,71 @@
+"""What parties that sum gradients for themselves exchange with the owners of optimizer states, once
+a step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.arrays import FloatArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.groups.tier_counts import Span
+from shardwright.cost.gradients.wire_bytes import SumSizes
+from shardwright.cost.network.grid_groups import Network, move_seconds
+from shardwright.cost.network.plan_groups import group_span, network_of_devices
+from shardwright.hardware.device_list import DeviceList
+from shardwright.program.problem import Problem
+from shardwright.program.shard_rules import Sharing
+
+
+def owner_volumes(group: DeviceList, sharing: Sharing) -> dict[str, float]:
+    """Parts of the elements that a member's buffer of each exchange has: of gradients over the
+    group, of new values over those that share.
+
+    A tied weight's gradient goes to the owners of each of its operators' states.
+    """
+    return {
+        "to_owners": sharing.to_owners * len(group) / len(sharing.devices),
+        "from_owners": sharing.from_owners,
+    }
+
+
+def owner_seconds(
+    problem: Problem, group: DeviceList, sharing: Sharing, *, elements: float, sizes: SumSizes
+) -> dict[str, FloatArray]:
+    """Seconds of both exchanges of one layer's elements, each an all_to_all of unequal parts: as
+    long as the busiest member's.
+
+        t = V / max(V, bucket) x T(part x max(V, bucket))      V = bytes of the elements
+
+    Leaves out which members a piece goes to: it is spread over all. A layer below the bucket size
+    shares its bucket's latency.
+
+    Args:
+        group: that sums.
+        elements: of one layer.
+    """
+    network = network_of_devices(problem, group)
+    members = {"to_owners": group, "from_owners": sharing.devices}
+    widths, result = {"to_owners": sizes.wire, "from_owners": sizes.stored}, {}
+    for name, part in owner_volumes(group, sharing).items():
+        span = group_span(members[name], network)
+        result[name] = exchange_seconds(
+            elements, np.array([part]), span, network, sizes, width=widths[name]
+        )
+    return result
+
+
+def exchange_seconds(
+    elements: float, part: FloatArray, span: Span, network: Network, sizes: SumSizes, *, width: int
+) -> FloatArray:
+    """(n,) seconds of one exchange of a layer's elements by each group of a span.
+
+    Args:
+        part: (n,) of the elements that the busiest member's buffer has.
+        width: bytes of one.
+    """
+    volume = elements * width
+    bucket = max(volume, sizes.bucket * width / sizes.wire)
+    return move_seconds(Collective.ALL_TO_ALL, volume=bucket * part, span=span, network=network) * (
+        volume / max(bucket, 1.0)
+    )

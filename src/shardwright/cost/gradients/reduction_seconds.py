@@ -1,0 +1,218 @@
+"""Seconds in which groups of devices sum one layer's gradients and gather its parameters, and what
+of their links that fills.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.cheapest_algorithm import collective_seconds
+from shardwright.collectives.groups.tier_counts import Span, span_of
+from shardwright.collectives.registry import algorithms_for
+from shardwright.cost.gradients.wire_bytes import SumSizes
+from shardwright.cost.kernels.launch_overhead import OPERATOR_S
+from shardwright.cost.network.grid_groups import Axes, Network, move_seconds, wire_bytes
+from shardwright.units import MIB
+
+LISTED_GATHER_OPERATORS, LISTED_REDUCE_OPERATORS = 3, 4
+"""Operators for each member: a view of the output (`narrow`), one of the flat buffer and a copy
+between them; of a gradient `view` too."""
+
+SMALLEST_BUCKET_BYTES = 64 * MIB
+
+
+class SumSpans(NamedTuple):
+    """Groups that sum a parameter's gradients: sharding groups of `shard` members, groups across
+    them, and both together.
+    """
+
+    inner: Span
+    across: Span
+    whole: Span
+    shard: IntArray
+
+
+def sum_spans(groups: tuple[Axes, Axes], shard: IntArray, network: Network) -> SumSpans:
+    """Those along axes."""
+    axes = (*groups, (*groups[0], *groups[1]))
+    spans = [
+        span_of(network.tiers, one, in_network_reduction=network.in_network_reduction)
+        for one in axes
+    ]
+    return SumSpans(spans[0], spans[1], spans[2], shard)
+
+
+def wire_shares(groups: SumSpans, *, network: Network, bucket: int) -> FloatArray:
+    """(tiers, n) share of a device's link on each tier that reductions of gradients fill while they
+    run.
+
+    Args:
+        bucket: the runtime's bytes of a bucket.
+    """
+    whole = np.full(len(groups.shard), max(bucket, SMALLEST_BUCKET_BYTES), dtype=np.int64)
+    sent, spent = np.zeros((len(network.tiers), len(whole))), np.zeros(len(whole))
+    parts = (
+        (Collective.REDUCE_SCATTER, groups.inner, whole),
+        (Collective.ALL_REDUCE, groups.across, whole // groups.shard),
+    )
+    for kind, span, volume in parts:
+        algorithms, buffer = (
+            algorithms_for(kind, library=network.library),
+            volume.astype(np.float64),
+        )
+        spent += np.where(
+            span.size > 1,
+            collective_seconds(kind, volume=buffer, span=span, algorithms=algorithms)[0],
+            0.0,
+        )
+        sent += np.stack(wire_bytes(kind, volume=buffer, span=span, network=network))
+    capacity = spent * np.array([[tier.bandwidth] for tier in network.tiers])
+    shares: FloatArray = np.minimum(
+        np.divide(sent, capacity, out=np.zeros_like(sent), where=capacity > 0.0), 1.0
+    )
+    return shares
+
+
+class OfLayer(NamedTuple):
+    """Elements of one layer that groups move: those, the matrices that they are, and those that a
+    recipe of few bits quantises.
+    """
+
+    elements: IntArray | FloatArray
+    matrices: int = 1
+    narrow: IntArray | FloatArray | int = 0
+
+
+def layer_seconds(
+    moved: OfLayer, groups: SumSpans, network: Network, sizes: SumSizes
+) -> dict[str, FloatArray]:
+    """Seconds to sum, to reduce into shards, and to gather one layer's trainable elements;
+    `scatter` as ZeRO-3 does, see `_in_lists`.
+    """
+    elements = moved.elements
+    gradient = np.maximum(elements * float(sizes.wire), float(sizes.bucket))
+    share = elements * float(sizes.wire) / np.maximum(gradient, 1.0)
+    scatter = move_seconds(
+        Collective.REDUCE_SCATTER, volume=gradient, span=groups.inner, network=network
+    )
+    across = move_seconds(
+        Collective.ALL_REDUCE, volume=gradient / groups.shard, span=groups.across, network=network
+    )
+    plain = {
+        "all_reduce": (
+            share
+            * move_seconds(
+                Collective.ALL_REDUCE, volume=gradient, span=groups.whole, network=network
+            )
+        ),
+        "reduce": share * (scatter + across),
+        "gather": _gather_seconds(moved, groups, network, sizes),
+    }
+    scatter = _in_lists(moved, groups, network, sizes) if sizes.listed else plain["reduce"]
+    return plain | {
+        "scatter": scatter,
+        "apart": share * across * (sizes.apart and _on_other_links(groups)),
+    }
+
+
+def _gather_seconds(
+    moved: OfLayer, groups: SumSpans, network: Network, sizes: SumSizes
+) -> FloatArray:
+    """Seconds of an all_gather of one layer's elements in one piece, or in its part of a bucket of
+    as many elements as gradients have.
+    """
+    elements, wire, bucket = moved.elements, float(sizes.wire), float(sizes.bucket)
+    stored = sizes.stored - moved.narrow * (sizes.stored - sizes.narrow) / np.maximum(elements, 1)
+    parameter = np.maximum(elements * stored, bucket * stored / wire)
+    share = elements * wire / np.maximum(np.maximum(elements * wire, bucket), 1.0)
+    return np.asarray(
+        share
+        * move_seconds(Collective.ALL_GATHER, volume=parameter, span=groups.inner, network=network)
+    )
+
+
+def fetch_seconds(
+    moved: OfLayer, groups: SumSpans, network: Network, sizes: SumSizes
+) -> tuple[FloatArray, FloatArray]:
+    """Seconds to gather one layer's elements, trained or not, as ZeRO-3 does, and the tensors in
+    the lists.
+
+        fetch = V / v x T(v)    v = max(V / matrices, gathered)
+
+    of V bytes that are gathered in pieces.
+
+    A list has one tensor a member. For each the host calls operators before the collective:
+    `copy_seconds` has those. Leaves out that matrices differ in size.
+
+    Source: DeepSpeed, runtime/zero/partitioned_param_coordinator.py (`fetch_sub_module`: the next
+    parameters are prefetched until they have `stage3_prefetch_bucket_size` elements) and, before
+    0.6, runtime/zero/partition_parameters.py (`_allgather_param`: a collective a parameter, over a
+    list of views).
+    """
+    elements, matrices = moved.elements, moved.matrices
+    none = np.zeros(np.broadcast_shapes(np.shape(elements), np.shape(groups.shard)))
+    if not sizes.gathered and not sizes.listed:
+        return _gather_seconds(moved, groups, network, sizes), none
+    volume = elements * float(sizes.stored)
+    piece = np.maximum(volume / matrices, float(sizes.gathered))
+    spent = (
+        volume
+        / np.maximum(piece, 1.0)
+        * move_seconds(Collective.ALL_GATHER, volume=piece, span=groups.inner, network=network)
+    )
+    if not sizes.listed:
+        return spent, none
+    return spent, np.where((groups.shard > 1) & (elements > 0), matrices * groups.shard, 0).astype(
+        np.float64
+    )
+
+
+def _on_other_links(groups: SumSpans) -> BoolArray:
+    """(n,) no tier has several members both of a sharding group and of a group across them: neither
+    slows the other down.
+    """
+    pairs = zip(groups.inner.members, groups.across.members, strict=True)
+    return np.asarray(
+        ~np.any([(inner > 1) & (across > 1) for inner, across in pairs], axis=0), dtype=np.bool_
+    )
+
+
+def _in_lists(moved: OfLayer, groups: SumSpans, network: Network, sizes: SumSizes) -> FloatArray:
+    """Seconds of ZeRO-3's reductions of one layer, a collective a matrix over a list of views, and
+    of the operators that the host calls for each tensor beside it. Leaves out that matrices differ
+    in size.
+
+    Source: DeepSpeed before 0.6, runtime/zero/partition_parameters.py (`_reduce_scatter_gradient`).
+    """
+    elements, matrices = moved.elements, moved.matrices
+    gradient = elements * float(sizes.wire) / matrices
+    summed = move_seconds(
+        Collective.REDUCE_SCATTER, volume=gradient, span=groups.inner, network=network
+    )
+    summed = summed + move_seconds(
+        Collective.ALL_REDUCE, volume=gradient / groups.shard, span=groups.across, network=network
+    )
+    parts = np.where((groups.shard > 1) & (elements > 0), matrices * groups.shard, 0)
+    return np.asarray(
+        matrices * summed + parts * (LISTED_REDUCE_OPERATORS * OPERATOR_S), dtype=np.float64
+    )
+
+
+def broadcast_seconds(
+    held: FloatArray, groups: SumSpans, *, network: Network, stored: int
+) -> FloatArray:
+    """(n,) seconds of one broadcast by every member of a sharding group, one after another: shard x
+    T(held / shard).
+
+    Args:
+        held: elements that are shared, (n,).
+        stored: bytes an element.
+    """
+    shard = groups.shard
+    return shard * move_seconds(
+        Collective.BROADCAST, volume=held * stored / shard, span=groups.inner, network=network
+    )

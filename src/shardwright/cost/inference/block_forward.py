@@ -1,0 +1,284 @@
+"""Seconds of a block's forward over any number of tokens at once,
+but for what depends on contexts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.cost.degree_columns import Rows
+from shardwright.cost.inference.engine_collectives import (
+    EngineNetworks,
+    exchange_seconds,
+    sum_seconds,
+)
+from shardwright.cost.inference.engine_gemms import small_gemm_seconds
+from shardwright.cost.inference.gemm_formats import Products, formats_of
+from shardwright.cost.inference.routed_experts import routed_experts_seconds
+from shardwright.cost.kernels.kernel_seconds import Machine, element_seconds
+from shardwright.cost.network.grid_groups import spans_along
+from shardwright.job.serving import NumberFormat, OperatorPrecision
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
+from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move, Phase
+from shardwright.program.block.grid_structure import Structure
+from shardwright.program.block.local_size import Context, per_token
+from shardwright.program.block.lower_block import lower_block
+from shardwright.program.block.placement import is_routed
+from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
+from shardwright.runtime.engines.forward import FORWARD
+
+PARTS: Final = ("products", "experts", "elements", "sums", "library", "exchange")
+"""`sums`: of the engine's own kernels; `library`: those of NCCL, which large ones are."""
+_BY_CONTEXT: Final = (Kernel.ATTENTION, Kernel.SCAN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ForwardSeconds:
+    """Of a block in a captured graph, and what the host launches where nothing is captured.
+
+    Args:
+        seconds: (parts, t), see `PARTS`.
+        kernels: that the host launches, casts of tokens to narrower formats among them.
+        opaque: those of them inside operators that a compiler leaves to Python: routed experts.
+        compiled: kernels of compiled code, which makes one of element-wise ones that follow one
+            another; without `opaque` and attention cores.
+    """
+
+    seconds: FloatArray
+    kernels: int
+    opaque: int = 0
+    compiled: int = 0
+
+    @property
+    def total(self) -> FloatArray:
+        """(t,) of all parts."""
+        return np.asarray(self.seconds.sum(axis=0))
+
+
+@lru_cache(maxsize=256)
+def forward_program(block: Block, *, routed: bool) -> BlockProgram:
+    """The block lowered for one position of as many samples as there are tokens.
+
+    Args:
+        routed: tokens are sent to their experts; else every device of a stage has them all.
+    """
+    context = Context(
+        tokens=1,
+        memory_tokens=0,
+        element=2,
+        gemm_element=2,
+        compute_bits=16,
+        runtime=FORWARD,
+        dropout=False,
+        imbalance_percent=100,
+        permutes_apart=False,
+    )
+    return lower_block(block, Structure(sequence_parallel=False, routed=routed), context)
+
+
+def forward_seconds(
+    block: Block,
+    rows: Rows,
+    *,
+    products: Products,
+    networks: EngineNetworks,
+    skew: float,
+    gap_s: float,
+) -> ForwardSeconds:
+    """Price the forward of a block for every row.
+
+    The norm of a stream that was just added to is one kernel with that sum (`joined_norms`).
+
+    Args:
+        rows: degrees of a worker's stage; ``mbs`` = tokens of a rank.
+        skew: see `ServingJob.expert_skew`.
+        gap_s: what a small kernel takes beside its bytes.
+    """
+    ranks = int(rows["dp"][0])
+    program = forward_program(block, routed=ranks > 1)
+    operators = {o.name: o for o in program.operators}
+    local = rows.degrees()
+    works, joined = forward_works(program), joined_norms(program)
+    found, kernels, opaque, moves = np.zeros((len(PARTS), len(rows))), 0, 0, 0
+    for work in works:
+        operator = operators[work.operator]
+        if work.operator in joined:
+            found[2] += _element_seconds(replace(work, read=()), local, products.machine)
+            continue
+        kernels += 1
+        if work.kernel is Kernel.GEMM:
+            found[0] += _product_seconds(work, operator, local, products)
+            kernels += is_cast(formats_of(products.precision, operator))
+        elif work.kernel not in _BY_CONTEXT:
+            found[2] += _element_seconds(work, local, products.machine) + gap_s
+    if any(w.kernel is Kernel.GROUPED_GEMM and w.phase is Phase.F for w in program.works):
+        found[1] += _experts_seconds(block, rows, products, skew=skew)
+        opaque = EXPERT_KERNELS + 2 * is_cast(products.precision.experts)
+        kernels += opaque
+    for move in _sums(program):
+        (span, *_), volume = spans_along(move.axes[0], rows, networks.library), _volume(move, local)
+        if int(span.size.max()) > 1:
+            spent, own, fused = sum_seconds(
+                move.kind, volume=volume, tokens=rows["mbs"], span=span, networks=networks
+            )
+            found[3] += np.where(own, spent, 0.0)
+            found[4] += np.where(own, 0.0, spent)
+            moves += 1
+            if not is_head(block):
+                found[2] -= np.where(fused, gap_s, 0.0)
+    route = next((o for o in block.operators if o.kind is OperatorKind.ROUTE), None)
+    if route is not None and ranks > 1:
+        found[5] += exchange_seconds(route, rows, networks=networks, hidden=_width(block))
+        moves += 2
+    compiled = compiled_kernels(works, operators, products) + moves
+    return ForwardSeconds(seconds=found, kernels=kernels + moves, opaque=opaque, compiled=compiled)
+
+
+def forward_works(program: BlockProgram) -> list[BlockWork]:
+    """Kernels that run one after another, but for those of routed experts, which are one operator
+    in an engine, and of a loss.
+    """
+    operators = {o.name: o for o in program.operators}
+    kept = (w for w in program.works if w.phase is Phase.F)
+    return [
+        w
+        for w in kept
+        if operators[w.operator].kind is not OperatorKind.LOSS
+        and not is_routed(operators[w.operator])
+    ]
+
+
+def joined_norms(program: BlockProgram) -> frozenset[str]:
+    """Norms of the stream between blocks: they run in the kernel that adds the residual to it, here
+    or in the block before.
+
+    Source: vLLM's fused_add_rms_norm (csrc/layernorm_kernels.cu), FlashInfer's fused_add_rmsnorm,
+    which SGLang and TensorRT-LLM call.
+    """
+    added = {o.name for o in program.operators if o.kind is OperatorKind.RESIDUAL} | {"input"}
+    norms = (
+        o
+        for o in program.operators
+        if o.kind is OperatorKind.NORM and o.klass is OperatorClass.STREAM
+    )
+    return frozenset(o.name for o in norms if o.inputs[0] in added)
+
+
+def compiled_kernels(
+    works: list[BlockWork], operators: dict[str, Operator], products: Products
+) -> int:
+    """Kernels of compiled code in a block like the one before it: products, and runs of
+    element-wise work, casts for products in them.
+    """
+    count, in_run = 0, bool(works) and works[-1].kernel is Kernel.ELEMENT
+    for work in works:
+        if work.kernel is Kernel.ELEMENT:
+            count += not in_run
+        elif work.kernel is Kernel.GEMM:
+            count += 1 + (
+                not in_run and is_cast(formats_of(products.precision, operators[work.operator]))
+            )
+        in_run = work.kernel is Kernel.ELEMENT
+    return count
+
+
+EXPERT_KERNELS: Final = 5
+"""Sort by expert, two grouped products, the gate between, and the sum."""
+
+
+def is_cast(formats: OperatorPrecision) -> bool:
+    """Whether tokens are cast for a product, by a kernel of its own in front of it."""
+    return formats.activations.bytes < NumberFormat.BF16.bytes
+
+
+def _product_seconds(
+    work: BlockWork, operator: Operator, local: Degrees, products: Products
+) -> FloatArray:
+    assert work.m is not None
+    assert work.k is not None
+    own = formats_of(products.precision, operator)
+    m, n, k = evaluate(work.m, local), evaluate_sum(work.n, local), evaluate(work.k, local)
+    return small_gemm_seconds(
+        products.by_format[own.activations],
+        m=m,
+        n=n,
+        k=k,
+        weights=own.weights,
+        library=products.library,
+    )
+
+
+def _experts_seconds(block: Block, rows: Rows, products: Products, *, skew: float) -> FloatArray:
+    """The operator of routed experts of a device; all ranks' tokens choose among all experts."""
+    operator = next(
+        o
+        for o in block.operators
+        if o.kind is OperatorKind.GROUPED_LINEAR and not o.name.endswith("up")
+    )
+    assert operator.experts is not None
+    own, shape = formats_of(products.precision, operator), operator.experts
+    (width,), (hidden,) = per_token(operator.reads, operator), per_token(operator.writes, operator)
+    return routed_experts_seconds(
+        products.by_format[own.activations],
+        tokens=stage_tokens(rows),
+        experts=shape.experts,
+        topk=shape.topk,
+        hidden=hidden.size,
+        width=width.size,
+        local=-(-shape.experts // int(rows["ep"][0])),
+        etp=int(rows["etp"][0]),
+        weights=own.weights,
+        skew=skew,
+        library=products.expert_library or products.library,
+    )
+
+
+def _element_seconds(work: BlockWork, local: Degrees, machine: Machine) -> FloatArray:
+    """Bytes of an element-wise kernel over the bandwidth that it reaches; it is one pass in every
+    engine.
+    """
+    traffic = np.asarray(
+        sum(evaluate(size, local) for size in (*work.read, *work.written)), dtype=np.float64
+    )
+    spent = element_seconds(
+        machine, traffic=traffic, native=work.native, one_pass=True, by_row=work.by_row
+    )
+    return spent - machine.accelerator.launch_s
+
+
+def _sums(program: BlockProgram) -> list[Move]:
+    """Sums over tensor parallel ranks in the order of the operators. What experts and shared
+    experts make is added up before, in one.
+    """
+    moves = [m for m in program.moves if m.phase is Phase.F and m.axes[0] == "tp"]
+    if any(m.operator == "combine" for m in moves):
+        moves = [m for m in moves if m.operator != "unpermute"]
+    heads = {o.name for o in program.operators if o.kind is OperatorKind.LOSS}
+    return [replace(m, kind=Collective.ALL_GATHER) if m.operator in heads else m for m in moves]
+
+
+def _volume(move: Move, local: Degrees) -> FloatArray:
+    return np.asarray(sum(evaluate(size, local) for size in move.volume), dtype=np.float64)
+
+
+def _width(block: Block) -> int:
+    """Elements of a token between blocks."""
+    return int(np.prod([e.size for e in block.operators[-1].writes]))
+
+
+def is_head(block: Block) -> bool:
+    """The block makes logits, of the tokens alone that are sampled from."""
+    return any(o.klass is OperatorClass.HEAD for o in block.operators)
+
+
+def stage_tokens(rows: Rows) -> IntArray:
+    """(t,) tokens of all ranks of a stage."""
+    return np.asarray(rows["mbs"] * rows["dp"])

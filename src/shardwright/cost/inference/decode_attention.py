@@ -1,0 +1,138 @@
+"""Attention of sequences that decode: one token each, or a few that are verified together, against
+all keys that are cached.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.hardware.catalog.serving_kernels import (
+    DECODE_BANDWIDTH,
+    DECODE_LAUNCHES,
+    DECODE_TILE,
+    LATENT_COMPUTE,
+)
+from shardwright.hardware.catalog.serving_tables import DecodeTable, serving_tables
+from shardwright.job.serving import NumberFormat
+from shardwright.model.ir.operator import AttentionShape
+
+WIDE = 2.0
+"""Bytes of an element of queries and outputs."""
+
+
+def decode_columns(
+    machine: Machine,
+    shape: AttentionShape,
+    *,
+    kv: NumberFormat,
+    heads: IntArray | int,
+    kv_heads: IntArray | int,
+    sequences: IntArray,
+    queries: int = 1,
+    library: str = "",
+) -> tuple[FloatArray, FloatArray]:
+    """Seconds that do not depend on contexts, and seconds a cached token of all sequences together,
+    each of shape (n,).
+
+        t = start + slope x (sum of contexts, each at most the window)
+
+        slope = kv_heads x max((key + value elements) x kv.bytes / (e BW), 2 rows (key + value) / (f
+        P)) start = DECODE_LAUNCHES x launch + slope x sequences x DECODE_TILE + queries' and
+        outputs' bytes / BW
+
+    rows = queries x heads / kv_heads: products of a cached key. Where the device has a table of the
+    library's kernel, it gives e and the start by sequences, key heads and rows; f then is 1 (the
+    table has how much less is reached). Keys and values that are one latent (`model.absorbed`:
+    value elements are part of the key's) are read once.
+
+    A window is not applied here: its K is the sum of min(context, window). Neither is a sparse
+    selection.
+
+    How well a line in the contexts represents the kernels: against rows of 64 to 65,536 keys that
+    come from memory the tables err by 3 to 6 % in the median and 10 to 24 % at the 90th percentile
+    for vLLM, SGLang and latent attention on Hopper and Blackwell, TensorRT-LLM's by 4 to 12 %
+    (docs/serving-kernels.md). Where keys fit the device's cache rows are faster than that line; an
+    engine's are not.
+
+    Args:
+        shape: of the core, or absorbed (`model.absorbed.Latent.core`).
+        kv: format of the cache.
+        heads, kv_heads: of this device.
+        sequences: (n,).
+        queries: tokens a sequence, guesses + 1; they share the reading of keys.
+        library: the engine, whose kernels are asked for first.
+
+    Leaves out: contexts that differ between sequences (kernels split long ones), writing of new
+    keys beyond the table's. Source: tables of aiconfigurator-core 0.12.0 (generation attention and
+    MLA), docs/serving-kernels.md.
+    """
+    n = np.asarray(sequences, dtype=np.float64)
+    key_heads = np.maximum(np.asarray(kv_heads, dtype=np.float64), 1.0) + np.zeros_like(n)
+    own = np.asarray(heads, dtype=np.float64) + np.zeros_like(n)
+    rows = queries * own / key_heads
+    device = machine.accelerator
+    elements = _elements(shape)
+    read = key_heads * elements * kv.bytes / device.memory_bandwidth
+    flops = 2.0 * queries * own * (shape.head_dim + shape.value_dim)
+    tables = serving_tables(device.name)
+    table = (
+        tables.decode(shape=(shape.head_dim, shape.value_dim), cached=_bits(kv), library=library)
+        if tables is not None
+        else None
+    )
+    if table is not None:
+        return _from_table(
+            machine, table, n=n, key_heads=key_heads, rows=rows, read=read, flops=flops
+        )
+    slope = np.maximum(read / DECODE_BANDWIDTH, flops / (LATENT_COMPUTE * machine.attention_peak))
+    moved = queries * own * (shape.head_dim + shape.value_dim) * WIDE / device.memory_bandwidth
+    start = DECODE_LAUNCHES * device.launch_s + n * (slope * DECODE_TILE + moved)
+    return np.where(n > 0, start, 0.0), slope
+
+
+def _from_table(
+    machine: Machine,
+    table: DecodeTable,
+    *,
+    n: FloatArray,
+    key_heads: FloatArray,
+    rows: FloatArray,
+    read: FloatArray,
+    flops: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    place, last = (np.maximum(n, 1.0), key_heads, rows), 2.0 ** table.slope.axes[2][-1]
+    start = machine.accelerator.launch_s * table.start.ratio(*place)
+    held = np.maximum(
+        read * table.slope.ratio(*place),
+        np.minimum(flops, flops * last / rows) / machine.attention_peak,
+    )
+    # Beyond the last row the table holds, and multiplications go on at what they reached there, or
+    # at the formula's rate if that is more.
+    reached = np.clip(
+        flops * np.minimum(last / rows, 1.0) / (held * machine.attention_peak), LATENT_COMPUTE, 1.0
+    )
+    slope = np.where(
+        rows > last, np.maximum(held, flops / (reached * machine.attention_peak)), held
+    )
+    return np.where(n > 0, start, 0.0), slope
+
+
+def _elements(shape: AttentionShape) -> float:
+    """Cached elements of a key head: keys and values, or the latent that is both."""
+    latent = (
+        shape.kv_heads == 1 and shape.value_dim < shape.head_dim and shape.head_dim > LARGEST_HEAD
+    )
+    return float(shape.head_dim if latent else shape.head_dim + shape.value_dim)
+
+
+def _bits(kv: NumberFormat) -> int:
+    """Bits of the measured cache that is nearest: 16 or 8; narrower caches were not measured and
+    count their bytes.
+    """
+    return 16 if kv.bytes >= 2.0 else 8
+
+
+LARGEST_HEAD = 512
+"""Beyond it a key is no head's, but a latent with its rotary part (576 in DeepSeek's models)."""

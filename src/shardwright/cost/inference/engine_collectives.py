@@ -1,0 +1,146 @@
+"""What an engine's collectives run on: its own kernels for small sums, the library's for the rest,
+and who moves tokens to experts.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.groups.tier_counts import Span
+from shardwright.cost.degree_columns import Rows
+from shardwright.cost.inference.backend_names import library_of
+from shardwright.cost.inference.token_exchange import TokenExchange, exchange_ways
+from shardwright.cost.network.grid_groups import Network, move_seconds, network_of, spans_along
+from shardwright.hardware.catalog.generation import generation_of
+from shardwright.hardware.cluster import Cluster
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.operator import Operator
+from shardwright.runtime.engines.engine import Engine, ExpertExchange
+from shardwright.runtime.engines.rules import Kind, sum_of
+
+LOW_LATENCY_TOKENS: Final = 256
+"""Most tokens of a rank that DeepEP's kernels for latency take.
+
+Source: SGLang, SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK = 128, raised to 256 in its DeepSeek
+scripts; vLLM, VLLM_MOE_DP_CHUNK_SIZE = 256 (from memory).
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EngineNetworks:
+    """Networks of one cluster as an engine uses them.
+
+    Args:
+        library: NCCL alone.
+        own: with the engine's kernels;
+        engine: says which sums they take, on devices of `generation`.
+        exchanging: the network of the library that moves tokens to experts.
+    """
+
+    library: Network
+    own: Network
+    engine: Engine
+    generation: int
+    exchanging: Network
+
+
+def engine_networks(cluster: Cluster, engine: Engine) -> EngineNetworks:
+    """Those of an engine on its devices (`runtime.engines.devices.on_device`)."""
+    library, name = network_of(cluster), library_of(engine)
+    suffix = "-multimem" if engine.multimem and name else ""
+    moved = {ExpertExchange.DEEPEP: "deepep", ExpertExchange.ONE_SIDED: "one-sided"}.get(
+        engine.exchange
+    )
+    return EngineNetworks(
+        library=library,
+        own=network_of(cluster, library=f"{name}{suffix}") if name else library,
+        engine=engine,
+        generation=generation_of(cluster.node.accelerator),
+        exchanging=network_of(cluster, library=moved) if moved else library,
+    )
+
+
+def sum_seconds(
+    kind: Collective, *, volume: FloatArray, tokens: IntArray, span: Span, networks: EngineNetworks
+) -> tuple[FloatArray, BoolArray, BoolArray]:
+    """(t,) seconds of a collective over tensor parallel ranks, where it is a kernel of the
+    engine's, and where the residual and the norm behind it are in that kernel.
+
+    An engine's limits say which of its kernels takes a sum; what none takes is the library's, which
+    is also taken where it is faster.
+
+    Args:
+        volume: bytes of a rank's buffer;
+        tokens: that it holds.
+    """
+    spent = move_seconds(kind, volume=volume, span=span, network=networks.library)
+    taken, fused = np.zeros((2, len(volume)), dtype=np.bool_)
+    if kind is not Collective.ALL_REDUCE:
+        return spent, taken, fused
+    own = move_seconds(kind, volume=volume, span=span, network=networks.own)
+    engine, ranks = networks.engine, span.size
+    for row, (size_bytes, count) in enumerate(zip(volume.tolist(), tokens.tolist(), strict=True)):
+        limit = sum_of(
+            engine.sums,
+            generation=networks.generation,
+            ranks=int(ranks[row]),
+            tokens=count,
+            hidden=round(size_bytes / (2 * count)) if count else 0,
+            size_bytes=size_bytes,
+            fused=engine.fused_all_reduce,
+            multimem=engine.multimem,
+        )
+        if limit.kind is not Kind.LIBRARY:
+            taken[row] = own[row] < spent[row]
+            spent[row] = min(spent[row], own[row])
+            fused[row] = limit.fused
+    return spent, taken, fused
+
+
+def exchange_seconds(
+    route: Operator, rows: Rows, *, networks: EngineNetworks, hidden: int
+) -> FloatArray:
+    """(t,) seconds that tokens take to their experts and back.
+
+    Args:
+        route: the operator that chooses experts.
+        rows: ``mbs`` tokens of each rank.
+        hidden: elements of a token.
+
+    Leaves out that a dispatch may send fewer bits than a combine.
+    """
+    assert route.experts is not None
+    tokens = rows["mbs"]
+    (span, *_) = spans_along("coset", rows, networks.library)
+    shape = route.experts
+
+    def both(way: TokenExchange) -> FloatArray:
+        there, back = exchange_ways(
+            way,
+            tokens=tokens,
+            hidden=hidden,
+            topk=shape.topk,
+            span=span,
+            network=networks.exchanging,
+            groups=(shape.groups, shape.of_groups),
+        )
+        return there + back
+
+    if networks.engine.exchange is ExpertExchange.DEEPEP:
+        return np.where(
+            tokens <= LOW_LATENCY_TOKENS,
+            both(TokenExchange.LOW_LATENCY),
+            both(TokenExchange.NORMAL),
+        )
+    return both(_WAYS[networks.engine.exchange])
+
+
+_WAYS: Final = {
+    ExpertExchange.GATHERED: TokenExchange.GATHERED,
+    ExpertExchange.ALL_TO_ALL: TokenExchange.ALL_TO_ALL,
+    ExpertExchange.ONE_SIDED: TokenExchange.ONE_SIDED,
+}

@@ -1,0 +1,110 @@
+"""Products as serving engines run them: few tokens, weights in a format of their own, casts of the
+tokens.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.cost.inference.monotone_prices import rising
+from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.measured_kernels import q_norm
+from shardwright.hardware.catalog.serving_kernels import SMALL_KERNEL_LAUNCHES
+from shardwright.hardware.catalog.serving_tables import FittedForm, serving_tables
+from shardwright.job.serving import NumberFormat
+
+
+def form_seconds(
+    machine: Machine, form: FittedForm, *, flops: FloatArray, moved: FloatArray
+) -> FloatArray:
+    """launches x launch + ((FLOPs s / (ec P))^q + (bytes / (em BW))^q)^(1/q): the sustained clock s
+    multiplies the products alone.
+
+    Args:
+        machine: its peak, its clock and its memory.
+        flops, moved: FLOPs and bytes.
+    """
+    compute = flops * machine.gemm.sustained / (form.compute_efficiency * machine.peak)
+    memory = moved / (form.memory_efficiency * machine.accelerator.memory_bandwidth)
+    joined = q_norm(np.asarray(compute), np.asarray(memory), exponent=form.exponent)
+    return np.asarray(form.launches * machine.accelerator.launch_s + joined, dtype=np.float64)
+
+
+def form_of(machine: Machine) -> FittedForm:
+    """The four numbers of the machine's products; where they are cast to fewer bits, with the start
+    of a 16-bit product and of a cast.
+
+    Rates of 8 and 4 bits were fitted to TensorRT-LLM's rows, whose start of 13 us holds the search
+    for the largest magnitude too; what vLLM and SGLang take (5.3 to 5.7 us on Hopper, 6.1 on
+    Blackwell) is a 16-bit product's start and a cast.
+    """
+    rates, device = machine.gemm, machine.accelerator
+    casts = SMALL_KERNEL_LAUNCHES if machine.compute.bits < machine.half_bits else 0.0
+    return FittedForm(
+        launches=machine.half.overhead_s / device.launch_s + casts,
+        compute_efficiency=rates.compute_efficiency,
+        memory_efficiency=rates.memory_efficiency,
+        exponent=rates.exponent,
+    )
+
+
+def small_gemm_seconds(
+    machine: Machine,
+    *,
+    m: IntArray | FloatArray,
+    n: IntArray | int,
+    k: IntArray | int,
+    weights: NumberFormat = NumberFormat.BF16,
+    groups: int = 1,
+    library: str = "",
+) -> FloatArray:
+    """Seconds of `groups` equal products (m x k)(k x n), weights on the right, with their start and
+    the cast of the tokens, shape (n,).
+
+        t = form_seconds(2 g m n k,  g (n k x weights.bytes + m k x width + 2 m n)) x c(m, n, k)
+
+    The library's table has the form's numbers and c; without one they are the device's (`form_of`),
+    c = 1. Never falls with m (`rising`). Weights of fewer bits than they are multiplied in (INT4,
+    MXFP4 under 16 bits) are read as they are stored and unpacked on the way: the rates are those of
+    the units that multiply. Prices are of kernels in a captured graph, one after another.
+
+    Args:
+        machine: rates of the format that is multiplied in.
+        m: tokens.
+        n, k: outputs and inputs.
+        weights: their format as stored.
+        library: the engine (``vllm``, ``sglang``, ``trtllm``), whose kernels are asked for first.
+
+    Leaves out: what unpacking costs the multiplications (Marlin's kernels are at .8 of the plain
+    ones beyond 64 tokens), biases. Source: tables of aiconfigurator-core 0.12.0,
+    docs/serving-kernels.md.
+    """
+    tokens = np.asarray(m, dtype=np.float64)
+    outputs, inputs = (
+        np.asarray(side, dtype=np.float64) + np.zeros_like(tokens) for side in (n, k)
+    )
+    tables = serving_tables(machine.accelerator.name)
+    found = (
+        tables.product(weights=weights.value, multiplied=machine.compute, library=library)
+        if tables is not None
+        else None
+    )
+    form = found.form if found is not None else form_of(machine)
+
+    def price(rows: FloatArray) -> FloatArray:
+        moved = groups * (
+            outputs * inputs * weights.bytes
+            + rows * inputs * machine.compute.bits / 8
+            + 2.0 * rows * outputs
+        )
+        spent = form_seconds(
+            machine, form, flops=2.0 * groups * rows * outputs * inputs, moved=moved
+        )
+        if found is None or groups != 1:
+            return spent
+        return spent * found.grid.ratio(
+            rows, np.broadcast_to(outputs, rows.shape), np.broadcast_to(inputs, rows.shape)
+        )
+
+    return rising(price, tokens)

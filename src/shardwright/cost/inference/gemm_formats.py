@@ -1,0 +1,45 @@
+"""Rates and formats of a job's products, by class of operators."""
+
+from __future__ import annotations
+
+from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.job.serving import NumberFormat, OperatorPrecision, Precision
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.operator import Operator, OperatorClass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Products:
+    """The rates that products have in each format, and the formats of each class.
+
+    Args:
+        machine: rates in 16 bits.
+        by_format: those of the formats that tokens are cast to.
+        library: engine whose kernels are asked for first;
+        expert_library: the same, or with the name of its kernel for experts behind a stroke.
+    """
+
+    machine: Machine
+    by_format: dict[NumberFormat, Machine]
+    precision: Precision
+    library: str = ""
+    expert_library: str = ""
+
+
+def formats_of(precision: Precision, operator: Operator) -> OperatorPrecision:
+    """The formats of an operator's weights and tokens: norms, routers and what else is of no class
+    stay in 16 bits.
+    """
+    if operator.klass is OperatorClass.EXPERTS:
+        return precision.experts
+    if operator.klass in (OperatorClass.MLP, OperatorClass.SHARED):
+        return precision.mlp
+    if operator.klass in (OperatorClass.HEAD, OperatorClass.EMBED):
+        return precision.head
+    if operator.klass in (OperatorClass.ATTN, OperatorClass.SSM):
+        return (
+            precision.output or precision.attention
+            if operator.name == "proj"
+            else precision.attention
+        )
+    return OperatorPrecision()

@@ -1,0 +1,29 @@
+"""Seconds of attention of whole prompts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.cost.kernels.kernel_seconds import Machine, attention_seconds
+from shardwright.model.ir.operator import AttentionShape
+
+
+def prompt_seconds(
+    machine: Machine, shape: AttentionShape, *, heads: int, lengths: IntArray
+) -> FloatArray:
+    """(p,) seconds of a layer's core over whole prompts of so many tokens, without its launch; 0
+    for none.
+    """
+    local = np.full(1, heads, dtype=np.int64)
+    found = [
+        float(
+            attention_seconds(
+                machine, shape, tokens=np.full(1, n), heads=local, context=int(n), backward=False
+            )[0]
+        )
+        if n
+        else 0.0
+        for n in lengths.tolist()
+    ]
+    return np.maximum(np.array(found) - machine.accelerator.launch_s, 0.0)

@@ -1,0 +1,1 @@
+"""Seconds of one kernel on one accelerator, from its shape. Collectives are in cost.network."""

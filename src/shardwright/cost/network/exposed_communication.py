@@ -1,0 +1,106 @@
+"""Seconds of one communication of a block, and what of them the kernels beside it hide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.groups.tier_counts import Span
+from shardwright.cost.network.grid_groups import (
+    Network,
+    dispatch_seconds,
+    move_seconds,
+    rows_volume,
+)
+from shardwright.cost.time_parts import ACROSS
+from shardwright.program.block.block import Exposure, Move, Phase
+from shardwright.program.block.sizes import Degrees, evaluate
+from shardwright.runtime.runtime import ExpertDispatch, Runtime, TpOverlap
+
+
+def on_own_kernels(move: Move, runtime: Runtime) -> bool:
+    """The move is a collective of the library on its own kernels inside a layer, which all members
+    of a group wait for.
+
+    Tensor parallelism's, and those of all tokens or of every routed copy that no other microbatch's
+    kernels run beside.
+    """
+    if move.axes[0] in ACROSS:
+        return (
+            runtime.expert_dispatch is not ExpertDispatch.DEDUPLICATED
+            and not runtime.expert_overlap
+        )
+    fused = (
+        runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC)
+        and move.exposure is not Exposure.BLOCKING
+    )
+    return move.axes[0] in ("tp", "ulysses") and not fused
+
+
+def one_move_seconds(move: Move, degrees: Degrees, span: Span, network: Network) -> FloatArray:
+    """Seconds of a move over the groups of `span`, once, whether hidden or not."""
+    volume = np.zeros(len(span.size))
+    for size in move.volume:
+        volume = volume + evaluate(size, degrees)
+    if move.copies:
+        volume = rows_volume(volume, rows=move.rows, span=span)
+        return dispatch_seconds(volume=volume, copies=move.copies, span=span, groups=move.groups)
+    return move_seconds(move.kind, volume=volume, span=span, network=network)
+
+
+def lying_seconds(
+    move: Move, *, degrees: Degrees, spans: Callable[[Move], tuple[Span, ...]], network: Network
+) -> FloatArray:
+    """Seconds of a move once, the least over all ways in which its groups may lie."""
+    first, *others = spans(move)
+    seconds = one_move_seconds(move, degrees, first, network)
+    for span in others:
+        seconds = np.minimum(seconds, one_move_seconds(move, degrees, span, network))
+    return seconds
+
+
+def move_cost(
+    move: Move,
+    seconds: FloatArray,
+    size: IntArray,
+    *,
+    wait_s: float,
+    by_operator: dict[tuple[str, Phase], FloatArray],
+    yielding: dict[tuple[str, Phase], FloatArray],
+    core: dict[Phase, FloatArray],
+) -> tuple[FloatArray, FloatArray]:
+    """Exposed and hidden seconds of a move.
+
+    Args:
+        seconds: of it once.
+        size: members of its groups.
+        wait_s: what a collective between a step's kernels takes beyond a test of its own, for each
+            doubling of members.
+        by_operator: seconds of kernels that are cut into pieces for it;
+        yielding: of those that only leave it multiprocessors.
+    """
+    if not move.copies and wait_s:
+        seconds = seconds + wait_s * np.log2(size)
+    if move.hops:
+        hops = size - 1
+        beside = core[move.phase] / np.maximum(hops + 1, 1)
+        exposed = np.asarray(hops * np.maximum(seconds - beside, 0.0), dtype=np.float64)
+        return exposed, hops * seconds - exposed
+    if move.exposure is Exposure.BLOCKING:
+        return seconds, np.zeros_like(seconds)
+    if move.exposure in (Exposure.BESIDE_WEIGHT_GRADIENT, Exposure.BESIDE_INPUT_GRADIENT):
+        other = Phase.W if move.exposure is Exposure.BESIDE_WEIGHT_GRADIENT else Phase.I
+        beside = yielding.get((move.beside or move.operator, other), np.zeros_like(seconds))
+        exposed = np.maximum(seconds - beside, 0.0)
+    else:
+        beside = by_operator.get((move.beside or move.operator, move.phase), np.zeros_like(seconds))
+        pieces = np.maximum(size, 1)
+        # A member's own part of a gathered tensor is there at once; the last part that is reduced
+        # has no product beside it.
+        least = 0.0 if move.kind is Collective.ALL_GATHER else seconds / pieces
+        exposed = np.maximum(least, seconds - beside)
+    shown: FloatArray = np.minimum(exposed, seconds)
+    return shown, seconds - shown

@@ -1,0 +1,110 @@
+"""Whether a collective hides behind a matrix product beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from shardwright.arrays import distinct
+from shardwright.cost.network.plan_groups import plan_units
+from shardwright.hardware.catalog.constants import family_of
+from shardwright.hardware.graph import Units
+from shardwright.model.ir.operator import OperatorClass
+from shardwright.model.ir.tensor import Dim
+from shardwright.program.layout.cells import StageCells, regular_levels, row_of
+from shardwright.program.layout.projection import group_of_first, projection
+from shardwright.program.problem import Problem
+from shardwright.program.same import Same
+from shardwright.program.stages.parts import StageParts
+from shardwright.runtime.runtime import TpOverlap
+
+_PERSISTENT: Final = ("hopper", "blackwell")
+_PRODUCTS: Final = frozenset({OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM})
+_APART: Final = frozenset({Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE})
+"""Dims whose parts are of different tensor-parallel groups."""
+
+
+def products_yield(accelerator: str) -> bool:
+    """A collective on a stream of its own hides behind a matrix product on `accelerator` (a catalog
+    name).
+
+    NCCL's kernels hold some multiprocessors for as long as they run. Up to Ampere a product is many
+    short thread blocks, which move to the multiprocessors that are left. From Hopper on it is a
+    persistent kernel: one block a multiprocessor, tiles dealt to the blocks beforehand. The blocks
+    that find their multiprocessor taken start when the collective is over and then need the
+    product's whole time, so both together take as long as one after the other. Runtimes that cut a
+    product and its collective into pieces, give the product fewer multiprocessors or copy without
+    any (userbuffers, asynchronous TP) are not meant here.
+
+    Source: CUTLASS documentation, ``efficient_gemm``: persistent kernels with a static tile
+    scheduler on Hopper (from memory); that cuBLAS does the same is assumed.
+    """
+    return family_of(accelerator) not in _PERSISTENT
+
+
+def with_overlap_of(problem: Problem, stages: Iterable[StageParts]) -> Problem:
+    """`problem` with the tensor-parallel overlap that its runtime can have under a plan of these
+    stages; see `without_fused_overlap`.
+    """
+    if problem.runtime.tp_overlap is not TpOverlap.FUSED:
+        return problem
+    islands = plan_units(problem)[0]
+    lying: dict[Hashable, tuple[StageCells, int, Units]] = {}
+    for stage in stages:
+        first, near = islands.seen_from(stage.base, (stage.devices.last,))
+        for segment in stage.segments:
+            lying[id(segment.cells), stage.base - first, near.first, near.size] = (
+                segment.cells,
+                stage.base - first,
+                near,
+            )
+    return (
+        without_fused_overlap(problem) if any(_leaves(*one) for one in lying.values()) else problem
+    )
+
+
+def without_fused_overlap(problem: Problem) -> Problem:
+    """`problem` with what a runtime of fused tensor-parallel overlap does where a tensor-parallel
+    group leaves its NVLink domain.
+
+    Transformer Engine's userbuffers are mapped into the memory of all members, which nothing but
+    NVLink can: its maintainers answer that there is no overlap over nodes (NVIDIA/TransformerEngine
+    issue 1071; pull request 1470 for domains of several nodes). What is left is Megatron's own: the
+    collective of an input's gradient beside the weight's.
+    """
+    return _plain(Same(problem)) if problem.runtime.tp_overlap is TpOverlap.FUSED else problem
+
+
+@lru_cache(maxsize=16)
+def _plain(problem: Same[Problem]) -> Problem:
+    return replace(
+        problem.value, runtime=replace(problem.value.runtime, tp_overlap=TpOverlap.DGRAD)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _leaves(cells: StageCells, base: int, islands: Units) -> bool:
+    """Some devices that share samples and positions, and cut products between them, lie in several
+    islands.
+    """
+    for klass in _PRODUCTS & cells.cells.keys():
+        levels = regular_levels(cells.splits.get(klass))
+        if levels is not None and len(islands.first) == 1:
+            inside, outside = group_of_first(levels, frozenset(Dim) - _APART)
+            first = distinct(
+                (outside.array + row_of(cells.cells[klass]).first + base) % islands.size[0]
+            )
+            if (first + inside.by_number()[-1] >= islands.size[0]).any():
+                return True
+            continue
+        found = projection(cells, klass, _APART)
+        where = islands.of(found.devices + base)
+        one = np.zeros(len(found.cells), dtype=np.int64)
+        one[found.number] = where
+        if (where != one[found.number]).any():
+            return True
+    return False

@@ -1,0 +1,370 @@
+"""Groups of a grid's axes on the tiers of a uniform cluster, and the seconds of a block's moves
+over them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.collectives.cheapest_algorithm import PriceList, collective_seconds, price_list
+from shardwright.collectives.groups.group_of_members import PairRates
+from shardwright.collectives.groups.tier_counts import Span, lie_alike, span_of, span_with
+from shardwright.collectives.registry import CALL_NCCL, OWN_KERNELS, algorithms_for
+from shardwright.cost.degree_columns import Rows
+from shardwright.hardware.catalog.kernel_tables import (
+    SAME_LINKS,
+    TABLE_ORIGIN,
+    CollectiveCurve,
+    collective_curves,
+    curve_seconds,
+)
+from shardwright.hardware.catalog.serving_tables import engine_curves
+from shardwright.hardware.cluster import Cluster, Tier
+from shardwright.hardware.device import Evidence, Origin
+from shardwright.hardware.graph import Units, units_of
+from shardwright.hardware.link import Link
+from shardwright.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Network:
+    """What some devices see of each level and the units of it, whether their scale-up switches
+    reduce, the library whose algorithms run on it, and what was measured with that library inside
+    the island. Equal only to itself. `domain`: devices that the scale-up switch could join.
+    `between`: bytes/s of a device, and seconds of a message, from each zone to each; None = there
+    is one.
+    """
+
+    tiers: tuple[Tier, ...]
+    units: tuple[Units, ...]
+    in_network_reduction: bool
+    library: str = "nccl"
+    curves: tuple[CollectiveCurve, ...] = ()
+    curve_origin: Origin = TABLE_ORIGIN
+    domain: int = 1
+    between: tuple[PairRates, PairRates] | None = None
+
+
+def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
+    """Tiers as one device sees them."""
+    name, link = cluster.node.accelerator.name, cluster.node.scale_up
+    curves = _curves(cluster, library) if library in CALL_NCCL else ()
+    return Network(
+        tiers=cluster.tiers(),
+        units=units_of(cluster),
+        in_network_reduction=cluster.node.in_network_reduction,
+        library=library,
+        curves=curves,
+        curve_origin=_curve_origin(name, link, curves),
+        domain=cluster.node.island,
+    )
+
+
+def _curves(cluster: Cluster, library: str) -> tuple[CollectiveCurve, ...]:
+    """NCCL's curves, and those of an engine's own kernels in the place of its."""
+    own = (
+        engine_curves(cluster.node, library=library.removesuffix("-multimem"))
+        if library in OWN_KERNELS
+        else ()
+    )
+    replaced = {(c.collective, c.num_devices) for c in own}
+    return (
+        *(
+            c
+            for c in collective_curves(cluster.node)
+            if (c.collective, c.num_devices) not in replaced
+        ),
+        *own,
+    )
+
+
+def _curve_origin(name: str, link: Link, curves: tuple[CollectiveCurve, ...]) -> Origin:
+    """Measured on this very link; or taken over from another part's, or scaled to a link that
+    differs from the catalog's.
+    """
+    if name in SAME_LINKS:
+        return Origin(
+            evidence=Evidence.ASSUMED,
+            reference=f"links as {SAME_LINKS[name]}; {TABLE_ORIGIN.reference}",
+        )
+    if any((c.bandwidth, c.latency_s) != (link.achieved, link.latency_s) for c in curves):
+        return Origin(
+            evidence=Evidence.ASSUMED, reference=f"scaled to this link; {TABLE_ORIGIN.reference}"
+        )
+    return TABLE_ORIGIN
+
+
+Axes = tuple[tuple[IntArray, IntArray], ...]
+
+
+def tokens_copied(rows: Rows) -> BoolArray:
+    """(n,) tokens are copied over tp: experts are cut like the MLP, without a mesh of their own."""
+    copied: BoolArray = (rows["tp"] > 1) & (rows["sp"] == 0)
+    return copied
+
+
+def axes_of(axis: str, rows: Rows) -> Axes:
+    """(degree, stride) arrays of the groups along `axis` (a mesh axis, or one folded from several).
+
+    `dp-cp`: holders of a dense parameter. `tp-cp`: devices of one replica of a stage; `stage`: all
+    devices of one. `ep`, `etp`, `edp`: experts, folded over tp x cp x dp, etp innermost; `coset`:
+    both of the first, devices that share experts.
+    """
+    tp, cp, dp = rows["tp"], rows["cp"], rows["dp"]
+    if axis == "tp":
+        return ((tp, rows["s_tp"]),)
+    if axis == "ulysses":
+        return ((rows["ulysses"], rows["s_cp"]),)
+    if axis == "ring":
+        return ((cp // rows["ulysses"], rows["s_cp"] * rows["ulysses"]),)
+    if axis == "dp-cp":
+        return ((cp, rows["s_cp"]), (dp, rows["s_dp"]))
+    if axis == "tp-cp":
+        return ((tp, rows["s_tp"]), (cp, rows["s_cp"]))
+    if axis == "stage":
+        return ((tp, rows["s_tp"]), (cp, rows["s_cp"]), (dp, rows["s_dp"]))
+    if axis == "pp":
+        return ((rows["pp"], rows["s_pp"]),)
+    if axis == "world":
+        return ((tp * cp * dp * rows["pp"], np.ones_like(tp)),)
+    if axis == "coset":
+        return _folded(rows["ep"] * rows["etp"], np.ones_like(tp), rows)
+    start = {"etp": np.ones_like(tp), "ep": rows["etp"], "edp": rows["etp"] * rows["ep"]}[axis]
+    copied = tokens_copied(rows)
+    edp = tp * cp * dp // (rows["ep"] * rows["etp"])
+    if axis == "edp" and bool(copied.any()):
+        folded, dense = _folded(edp, rows["etp"] * rows["ep"], rows), axes_of("dp-cp", rows)
+        return tuple(
+            (np.where(copied, d, f), np.where(copied, s, t))
+            for (d, s), (f, t) in zip(dense, folded, strict=True)
+        )
+    degree = {"etp": rows["etp"], "ep": rows["ep"], "edp": edp}[axis]
+    return _folded(degree, start, rows)
+
+
+def _folded(degree: IntArray, start: IntArray, rows: Rows) -> Axes:
+    """A run of `degree` members with stride `start` in the stage's own numbering, as parts inside
+    and outside the pipeline axis.
+    """
+    inner = rows["s_pp"]
+    below = np.clip(inner // np.maximum(start, 1), 1, degree)
+    below = np.where(start >= inner, 1, below)
+    above = degree // below
+    stride_above = np.maximum(start, inner) * rows["pp"]
+    return ((below, start), (above, stride_above))
+
+
+def spans_along(axis: str, rows: Rows, network: Network) -> tuple[Span, ...]:
+    """Spans of the groups along `axis`: one if all groups of every row lie alike or the rows say
+    how they lie (`Rows.lying`), else all that some group may have.
+
+    What costs least over these is a lower bound of every device's cost: where an island's link is
+    slower than the network's, a group of one island is not the fastest.
+    """
+    axes = axes_of(axis, rows)
+    known = rows.lying(axis)
+    if known:
+        size = np.prod([degree for degree, _ in axes], axis=0)
+        return (
+            span_with(
+                network.tiers, (*known, size), in_network_reduction=network.in_network_reduction
+            ),
+        )
+    first = span_of(network.tiers, axes, in_network_reduction=network.in_network_reduction)
+    alike = lie_alike(network.tiers, axes)
+    if bool(alike.all()):
+        return (first,)
+    # As the others of a row that is not alike may lie: from what the densest group has in a unit
+    # down to half of that.
+    most = [int((below[~alike] // 2).max()) for below in first.below[:-1]]
+    fewer = [
+        tuple(np.where(alike, 0, one) for one in some)
+        for some in product(*(range(number + 1) for number in most))
+    ]
+    return tuple(
+        span_of(network.tiers, axes, in_network_reduction=network.in_network_reduction, fewer=some)
+        for some in fewer
+    )
+
+
+def all_alike(rows: Rows, network: Network) -> BoolArray:
+    """(n,) the groups of every axis inside a stage lie alike, or as the rows say."""
+    if rows.lying("tp"):
+        return np.ones(len(rows), dtype=np.bool_)
+    alike: BoolArray = np.all(
+        [
+            lie_alike(network.tiers, axes_of(axis, rows))
+            for axis in ("tp", "ulysses", "ring", "ep", "etp", "coset")
+        ],
+        axis=0,
+    )
+    return alike
+
+
+def move_seconds(
+    kind: Collective, *, volume: FloatArray, span: Span, network: Network
+) -> FloatArray:
+    """Seconds of one collective: the measured curve for groups inside an island of a measured size,
+    else the cheapest algorithm that the library has; 0 for groups of one.
+    """
+    if len(span.size) == 1:
+        prices, measured = _of_one_group(kind, span, network)
+    else:
+        prices, name = (
+            price_list(kind, span=span, algorithms=algorithms_for(kind, library=network.library)),
+            kind.value,
+        )
+        measured = tuple(curve for curve in network.curves if curve.collective == name)
+    seconds = prices.seconds(volume)[0]
+    for curve in measured:
+        here = np.flatnonzero(measured_groups(span, curve))
+        if here.size:
+            bandwidth, latency_s = span.bandwidth[0][here], span.latency_s[0][here]
+            seconds[here] = curve_seconds(
+                curve, volume=volume[here], bandwidth=bandwidth, latency_s=latency_s
+            )
+    return seconds
+
+
+def wire_bytes(
+    kind: Collective, *, volume: FloatArray, span: Span, network: Network
+) -> tuple[FloatArray, ...]:
+    """Bytes that the busiest member of each group sends over each tier's links, by the algorithm
+    that the library would choose.
+    """
+    algorithms = algorithms_for(kind, library=network.library)
+    _, chosen = collective_seconds(kind, volume=volume, span=span, algorithms=algorithms)
+    sent = np.zeros((len(network.tiers), len(span.size)))
+    for index in set(chosen.tolist()):
+        sent += np.stack(algorithms[index].wire_bytes(kind, volume=volume, span=span)) * (
+            (chosen == index) & (span.size > 1)
+        )
+    return tuple(sent)
+
+
+def least_seconds(
+    kind: Collective, *, volume: FloatArray, spans: tuple[Span, ...], network: Network
+) -> FloatArray:
+    """(n,) the least of `move_seconds` over `spans`."""
+    return np.asarray(
+        np.min(
+            [move_seconds(kind, volume=volume, span=span, network=network) for span in spans],
+            axis=0,
+        )
+    )
+
+
+@lru_cache(maxsize=4096)
+def _of_one_group(
+    kind: Collective, span: Span, network: Network
+) -> tuple[PriceList, tuple[CollectiveCurve, ...]]:
+    """What prices one group, and the curves that were measured for it: the devices of a plan ask
+    for the same few again and again.
+    """
+    curves = tuple(
+        c for c in network.curves if c.collective == kind.value and measured_groups(span, c)[0]
+    )
+    return price_list(
+        kind, span=span, algorithms=algorithms_for(kind, library=network.library)
+    ), curves
+
+
+def measured_groups(span: Span, curve: CollectiveCurve) -> BoolArray:
+    """Groups that lie in one island and have as many members as `curve`."""
+    return np.asarray(
+        (span.below[0] == curve.num_devices) & (span.size == curve.num_devices), dtype=np.bool_
+    )
+
+
+def rows_volume(volume: FloatArray, *, rows: int, span: Span) -> FloatArray:
+    """Bytes of routed copies whose rows hold the experts of one island of the group, shape (n,):
+    volume x rows x islanders / members.
+
+    Args:
+        volume: bytes of all copies, shape (n,).
+        rows: see `Move.rows`.
+    """
+    return volume if rows == 1 else volume * rows * span.below[0] / span.size
+
+
+def dispatch_seconds(
+    *, volume: FloatArray, copies: int, span: Span, groups: tuple[int, int] = (0, 0)
+) -> FloatArray:
+    """Seconds to send tokens to their experts (or back) with one copy for each device, and one for
+    each unit of the network on the way.
+
+        t = sum of latencies of the tiers crossed + max over tiers k of volume / copies x D(u_k) (1
+        - 1/m) / bandwidth_k D(u) = u (1 - (1 - 1/u)^copies)
+
+    D(u) is the mean number of different units, of u, that `copies` experts chosen alike fall on;
+    u_0 is the group's size with m its members in the island, u_k the group's units below tier k
+    with m = u_k. A copy that reached a unit is passed on inside it. Where a token's experts lie in
+    some `groups` of experts only, u is the number of units that hold these (`_eligible`).
+
+    Args:
+        volume: bytes of all copies, shape (n,).
+        copies: experts a token visits.
+        groups: see `Move.groups`.
+
+    Leaves out: DeepEP's notification before the tokens, imbalance, multiprocessors that the kernel
+    takes. Source: DeepSeek-AI, DeepEP (github.com/deepseek-ai/DeepEP): forwarding from network to
+    NVLink inside a node.
+    """
+    seconds, latency_s = np.zeros_like(volume), np.zeros_like(volume)
+    sent = dispatch_bytes(volume=volume, copies=copies, span=span, groups=groups)
+    for moved, members, bandwidth, hop in zip(
+        sent, span.members, span.bandwidth, span.latency_s, strict=True
+    ):
+        seconds = np.maximum(seconds, moved / bandwidth)
+        latency_s = latency_s + np.where(members > 1, hop, 0.0)
+    return seconds + latency_s
+
+
+def dispatch_bytes(
+    *, volume: FloatArray, copies: int, span: Span, groups: tuple[int, int] = (0, 0)
+) -> tuple[FloatArray, ...]:
+    """Bytes that a device sends over each tier's links in a `dispatch_seconds`: a copy of a token
+    for each device, or unit, it goes to.
+    """
+    size = span.size.astype(np.float64)
+    token, below = volume / copies, np.ones_like(size)
+    sent: list[FloatArray] = []
+    for tier, (members, count) in enumerate(zip(span.members, span.below, strict=True)):
+        units = size if tier == 0 else size / below
+        beyond = 1.0 - 1.0 / (members if tier == 0 else units)
+        open_to = _eligible(units, groups)
+        reached = open_to * (1.0 - (1.0 - 1.0 / open_to) ** copies)
+        sent.append(np.where(members > 1, token * reached * beyond, 0.0))
+        below = count.astype(np.float64)
+    return tuple(sent)
+
+
+def _eligible(units: FloatArray, groups: tuple[int, int]) -> FloatArray:
+    """(n,) the mean number of units, of `units` with equal runs of experts, that hold some of a
+    token's expert groups.
+
+    M of G groups without replacement: units x M / G where a group spans units, else units x (1 -
+    prod_{i < M} (1 - q / (G - i))) with q = G / units groups a unit. Experts lie in their groups'
+    order, as every framework deals them.
+    """
+    limit, total = groups
+    if not limit:
+        return units
+    missed, each = np.ones_like(units), total / units
+    for taken in range(limit):
+        missed = missed * np.maximum(1.0 - each / (total - taken), 0.0)
+    return np.asarray(
+        np.maximum(np.where(units >= total, units * limit / total, units * (1.0 - missed)), 1.0)
+    )
+
+
+def border_seconds(rows: Rows, network: Network, *, volume: FloatArray) -> FloatArray:
+    """Seconds of one send of `volume` bytes a device across the border after pipeline rank r, shape
+    (tiers, n): one row a tier.
+    """
+    return np.stack([t.latency_s + volume / t.bandwidth for t in network.tiers])

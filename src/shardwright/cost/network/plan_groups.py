@@ -1,0 +1,234 @@
+"""The machine and the network as the devices of a general plan see them: kinds may be mixed."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from itertools import permutations
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray, distinct, numbers_of
+from shardwright.collectives.groups.group_of_members import PairRates, side_of_span, span_of_devices
+from shardwright.collectives.groups.tier_counts import Span
+from shardwright.cost.network.grid_groups import Network, network_of
+from shardwright.hardware.cluster import Cluster, NodeGroup, Tier
+from shardwright.hardware.device_list import DeviceList
+from shardwright.hardware.graph import (
+    Units,
+    at_work,
+    group_ends,
+    groups_of,
+    levels_of,
+    units_of,
+    zone_rates,
+)
+from shardwright.lazy_dataclass import dataclass
+from shardwright.program.problem import Problem
+from shardwright.program.same import Same
+
+
+def kind_of(cluster: Cluster, device: int) -> int:
+    """Index of the node group that `device` is in."""
+    ends = group_ends(cluster)
+    if device >= ends[-1]:
+        raise IndexError(device)
+    return bisect_right(ends, device)
+
+
+@lru_cache(maxsize=256)
+def of_kind(cluster: Cluster, index: int) -> Cluster:
+    """A uniform cluster of as many nodes, all of one kind of `cluster`."""
+    if cluster.is_uniform:
+        return cluster
+    kind = cluster.groups[index].kind
+    count = -(-cluster.num_devices // kind.num_devices)
+    return Cluster(
+        expression=cluster.expression,
+        groups=(NodeGroup(kind=kind, count=count),),
+        fabric=cluster.fabric,
+    )
+
+
+def kind_problem(problem: Problem, device: int) -> Problem:
+    """The problem as if all nodes were of the kind that `device` is in."""
+    return (
+        problem
+        if problem.cluster.is_uniform
+        else group_problem(problem, kind_of(problem.cluster, device))
+    )
+
+
+def group_problem(problem: Problem, group: int) -> Problem:
+    """The problem as if all nodes were of the kind of a node group."""
+    return problem if problem.cluster.is_uniform else _of_kind(Same(problem), group)
+
+
+def working_problem(problem: Problem, devices: Sequence[int]) -> Problem:
+    """The problem on the cluster as a plan that works on these devices finds it
+    (`hardware.graph.at_work`).
+    """
+    cluster = at_work(problem.cluster, devices)
+    return problem if cluster is problem.cluster else _on_cluster(Same(problem), Same(cluster))
+
+
+@lru_cache(maxsize=1024)
+def _on_cluster(problem: Same[Problem], cluster: Same[Cluster]) -> Problem:
+    return replace(problem.value, cluster=cluster.value)
+
+
+@lru_cache(maxsize=256)
+def _of_kind(problem: Same[Problem], kind: int) -> Problem:
+    return replace(problem.value, cluster=of_kind(problem.value.cluster, kind))
+
+
+@lru_cache(maxsize=4096)
+def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Network:
+    """The network that devices of these kinds share: on every level the slowest of them."""
+    networks = [network_of(of_kind(cluster, kind), library=library) for kind in kinds]
+    tiers = [
+        _slowest(level) for level in zip(*(levels_of(cluster, kind) for kind in kinds), strict=True)
+    ]
+    several = len({cluster.groups[kind].zone for kind in kinds}) > 1
+    if several:
+        tiers[-1] = _between_zones(cluster, kinds, tiers[-1])
+    return replace(
+        networks[0],
+        tiers=tuple(tiers),
+        units=units_of(cluster),
+        in_network_reduction=all(n.in_network_reduction for n in networks),
+        curves=networks[0].curves if len(networks) == 1 else (),
+        domain=min(n.domain for n in networks),
+        between=_between_each(cluster, kinds) if several else None,
+    )
+
+
+def _slowest(level: tuple[Tier, ...]) -> Tier:
+    return Tier(
+        name=level[0].name,
+        num_devices=min(t.num_devices for t in level),
+        bandwidth=min(t.bandwidth for t in level),
+        latency_s=max(t.latency_s for t in level),
+    )
+
+
+def _between_zones(cluster: Cluster, kinds: tuple[int, ...], tier: Tier) -> Tier:
+    """The slowest link between two zones of some node groups; others do not matter to them."""
+    bandwidth, latency_s = (rates[np.ix_(kinds, kinds)] for rates in zone_rates(cluster))
+    return replace(tier, bandwidth=float(bandwidth.min()), latency_s=float(latency_s.max()))
+
+
+def _between_each(cluster: Cluster, kinds: tuple[int, ...]) -> tuple[PairRates, PairRates]:
+    """From each zone to each the slowest of some node groups;
+    0 for zones that none of them is in.
+    """
+    zones, size = (
+        [[k for k in kinds if cluster.groups[k].zone == zone] for zone in cluster.zones],
+        len(cluster.zones),
+    )
+    bandwidth, latency_s = zone_rates(cluster)
+    found = np.zeros((2, size, size))
+    for one, other in permutations(range(size), 2):
+        if zones[one] and zones[other]:
+            pairs = np.ix_(zones[one], zones[other])
+            found[:, one, other] = bandwidth[pairs].min(), latency_s[pairs].max()
+    rates, seconds = (tuple(map(tuple, table)) for table in found.tolist())
+    return rates, seconds
+
+
+def network_of_devices(problem: Problem, devices: Sequence[int]) -> Network:
+    """The network that connects `devices`."""
+    cluster = problem.cluster
+    if cluster.is_uniform:
+        return _network(Same(problem), (0,))
+    groups = groups_of(cluster, numbers_of(devices))
+    return _network(Same(problem), tuple(distinct(groups).tolist()))
+
+
+@lru_cache(maxsize=256)
+def _network(problem: Same[Problem], kinds: tuple[int, ...]) -> Network:
+    return network_among(problem.value.cluster, kinds, problem.value.runtime.collective_library)
+
+
+@lru_cache(maxsize=65536)
+def group_span(devices: tuple[int, ...] | DeviceList, network: Network) -> Span:
+    """The span of one group."""
+    return span_of_devices(
+        devices,
+        network.tiers,
+        units=network.units,
+        in_network_reduction=network.in_network_reduction,
+        between=network.between,
+    )
+
+
+def own_span(problem: Problem, members: DeviceList, device: int) -> Span:
+    """The span of a group as one of its members sees it: as many in every unit as in its own, all
+    on devices of its kind.
+    """
+    network = network_of_devices(problem, (device,))
+    return side_of_span(
+        members,
+        device,
+        network.tiers,
+        units=network.units,
+        in_network_reduction=network.in_network_reduction,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What goes from one device to another: seconds of a message, bytes/s. Arrays over pairs of
+    devices, of one where all are alike.
+    """
+
+    latency_s: FloatArray
+    bandwidth: FloatArray
+
+
+def plan_units(problem: Problem) -> tuple[Units, ...]:
+    """The units of every level of the problem's cluster."""
+    return _units(Same(problem))
+
+
+@lru_cache(maxsize=256)
+def _units(problem: Same[Problem]) -> tuple[Units, ...]:
+    return units_of(problem.value.cluster)
+
+
+def rate_of_level(problem: Problem, level: int) -> tuple[float, float] | None:
+    """Seconds of a message and bytes/s over a level; None where they depend on the devices that
+    exchange.
+    """
+    latency_s, bandwidth = _level_rates(Same(problem), level)
+    return (float(latency_s[0, 0]), float(bandwidth[0, 0])) if latency_s.size == 1 else None
+
+
+def rates_between(problem: Problem, one: IntArray, other: IntArray, level: int) -> Rates:
+    """Of pairs of devices that exchange over a level: as fast as the slower of both, or as their
+    zones' link.
+    """
+    latency_s, bandwidth = _level_rates(Same(problem), level)
+    if len(latency_s) == 1:
+        return Rates(latency_s=latency_s[0], bandwidth=bandwidth[0])
+    ends = tuple(groups_of(problem.cluster, devices) for devices in (one, other))
+    return Rates(latency_s=latency_s[ends], bandwidth=bandwidth[ends])
+
+
+@lru_cache(maxsize=1024)
+def _level_rates(problem: Same[Problem], level: int) -> tuple[FloatArray, FloatArray]:
+    """(groups, groups) from a node group to another; of one where all are of a kind."""
+    cluster = problem.value.cluster
+    if len(cluster.zones) > 1 and level == len(units_of(cluster)) - 1:
+        bandwidth, latency_s = zone_rates(cluster)
+        return latency_s, bandwidth
+    tiers = [
+        levels_of(cluster, group)[level]
+        for group in range(1 if cluster.is_uniform else len(cluster.groups))
+    ]
+    return (
+        np.maximum.outer(*2 * [np.array([t.latency_s for t in tiers])]),
+        np.minimum.outer(*2 * [np.array([t.bandwidth for t in tiers])]),
+    )

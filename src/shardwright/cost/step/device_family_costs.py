@@ -1,0 +1,441 @@
+"""Seconds and bytes of every family of devices of every stage of a general plan, from the same
+tables and terms as a grid's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import field
+from functools import lru_cache
+from itertools import chain
+from math import prod
+
+import numpy as np
+
+from shardwright.arrays import FloatArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.cost.buffers.communication_buffers import communicator_bytes
+from shardwright.cost.buffers.logits_buffers import logits_bytes
+from shardwright.cost.gradients.plan_synchronisation import group_shares, stage_of, sync_of
+from shardwright.cost.network.grid_groups import move_seconds
+from shardwright.cost.network.plan_groups import group_span, kind_problem, network_of_devices
+from shardwright.cost.network.scale_reductions import scale_seconds
+from shardwright.cost.reduced_problem import sums_problem
+from shardwright.cost.step.grid_seconds import StepCosts, compose
+from shardwright.cost.tables.block_table import BlockTable
+from shardwright.cost.tables.bytes_per_parameter import gradient_pass_bytes
+from shardwright.cost.tables.grid_rows import Choices, Priced
+from shardwright.cost.tables.layers_by_chunk import ChunkLayout, has_head, has_trained, is_unit
+from shardwright.cost.tables.mesh_table import MeshTable
+from shardwright.cost.tables.plan_blocks import WIDTHS, block_on_device, parts_along, product_class
+from shardwright.cost.tables.problem_tables import OF_BLOCKS, LayerTable
+from shardwright.cost.tables.recompute_and_offload import is_on_host
+from shardwright.cost.tables.sharding_overhead import (
+    copy_seconds,
+    host_gradient_seconds,
+    overlap_slowdown,
+)
+from shardwright.cost.time_parts import MODES
+from shardwright.hardware.device_list import EMPTY, DeviceList
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.gradients import has_backward
+from shardwright.model.ir.operator import OperatorClass, OperatorKind
+from shardwright.model.ir.tensor import TABLES, Dim, ParameterClass
+from shardwright.program.block.cell_structure import CellStructure, on_replica
+from shardwright.program.layout.cells import StageCells, largest_remainder
+from shardwright.program.layout.replica import replica
+from shardwright.program.problem import Problem
+from shardwright.program.same import Same
+from shardwright.program.shard_rules import ShardRules, shard_rules
+from shardwright.program.stages.holdings import HeldParameters, Holdings
+from shardwright.program.stages.parts import Segment, StageParts
+from shardwright.runtime.runtime import ScaleGroup
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stages import How, Keep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a device's price knows of the whole plan.
+
+    Args:
+        devices: that work, by number.
+        sets: different sets of devices that are stages.
+    """
+
+    devices: DeviceList
+    sets: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyCosts:
+    """One family of one stage.
+
+    Args:
+        slices: one composed step of one chunk for each slice of a microbatch (one if it is whole).
+        coupled: devices that a blocking collective inside the stage joins with it, counted from the
+            stage's first.
+        operators: names of those that run here.
+    """
+
+    slices: tuple[StepCosts, ...]
+    coupled: tuple[int, ...]
+    operators: frozenset[str]
+
+
+def slice_lengths(plan: Plan, lane: int, *, length: int) -> tuple[int, ...]:
+    """Tokens of each slice of a lane's sequence, by weight; one if it is whole."""
+    weights = plan.lanes[lane].slices
+    return largest_remainder(length, weights) if weights else (length,)
+
+
+def family_costs(
+    problem: Problem,
+    plan: Plan,
+    stage: StageParts,
+    family: int,
+    *,
+    holdings: Holdings,
+    shape: Shape,
+    alike: Hashable = None,
+) -> FamilyCosts:
+    """Price one family of one stage.
+
+    Args:
+        holdings: see `plan_holdings`.
+        shape: of the whole plan.
+        alike: all that the costs depend on beside the problem, by which sums and gathers over
+            devices are known to problems that price them alike; None = they are priced anew.
+    """
+    device = stage.families[family][0]
+    own = kind_problem(problem, device)
+    held = [
+        holdings.get((stage.lane, stage.chunk, n, device), ()) for n in range(len(stage.segments))
+    ]
+    rules = shard_rules(plan)
+    here = [_Segment(segment, items) for segment, items in zip(stage.segments, held, strict=True)]
+    lengths = slice_lengths(plan, stage.lane, length=problem.job.sequence_length)
+    summed = _Summed(
+        alike=object() if alike is None else (Same(sums_problem(problem)), alike),
+        problem=sums_problem(problem),
+        stage=stage,
+        device=device,
+        here=here,
+        rules=rules,
+        shape=shape,
+    )
+    coupled: set[int] = {device}
+    steps = []
+    for number in range(len(lengths)):
+        cut = lengths[: number + 1] if len(lengths) > 1 else None
+        steps.append(_compose(own, problem, summed, cut=cut, coupled=coupled))
+    local = device - stage.base
+    runs = frozenset(
+        f"{s.block.name}.{o.name}"
+        for s in stage.segments
+        for o in s.block.operators
+        if local in s.cells.cells.get(o.klass, {})
+    )
+    return FamilyCosts(
+        slices=tuple(steps),
+        coupled=tuple(sorted(d - stage.base for d in coupled)),
+        operators=runs,
+    )
+
+
+def held_groups(held: list[tuple[HeldParameters, ...]]) -> tuple[DeviceList, ...]:
+    """Groups of more than one device, by falling number of elements that they hold, trained or not;
+    those of experts alone, then of tied weights alone, come last.
+    """
+    elements: dict[DeviceList, list[int]] = {}
+    for items in held:
+        for h in items:
+            if len(h.group) > 1:
+                sums = elements.setdefault(h.group, [0, 0, 0])
+                sums[2 if h.near != h.group else h.klass is ParameterClass.EXPERTS] -= (
+                    h.elements * h.layers
+                )
+    return tuple(sorted(elements, key=lambda g: (*elements[g], g)))
+
+
+def main_contributions(held: list[tuple[HeldParameters, ...]]) -> int:
+    """Devices that hold most of the dense elements in common, trained or not: the degree that data
+    parallelism amounts to.
+    """
+    elements: dict[DeviceList, int] = {}
+    for h in (h for items in held for h in items):
+        if h.near == h.group and h.klass is not ParameterClass.EXPERTS:
+            elements[h.group] = elements.get(h.group, 0) + h.elements * h.layers
+    return len(max(elements, key=lambda g: (elements[g], g))) if elements else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """A segment and what the device holds of one of its layers."""
+
+    segment: Segment
+    held: tuple[HeldParameters, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Summed:
+    """A device of a stage whose sums and gathers are to be priced; equal where `alike` is."""
+
+    alike: Hashable
+    problem: Problem = field(compare=False)
+    stage: StageParts = field(compare=False)
+    device: int = field(compare=False)
+    here: list[_Segment] = field(compare=False)
+    rules: ShardRules = field(compare=False)
+    shape: Shape = field(compare=False)
+
+
+def _compose(
+    own: Problem,
+    problem: Problem,
+    summed: _Summed,
+    *,
+    cut: tuple[int, ...] | None,
+    coupled: set[int],
+) -> StepCosts:
+    """One slice's step of one chunk, composed by the grid's own function."""
+    stage, device, here = summed.stage, summed.device, summed.here
+    tables, buffers = [], []
+    for part in here:
+        table, held, joined = block_on_device(problem, stage, part.segment, device, cut)
+        tables.append(table)
+        buffers.append(held)
+        coupled |= {d + stage.base for d in joined}
+    length = cut[-1] if cut is not None else own.job.sequence_length
+    layers = _layer_table(own, stage, device, here, tables, buffers, length=length)
+    counts = np.array([[p.segment.count for p in here]], dtype=np.int64)
+    layout = ChunkLayout(
+        contents=(tuple((i, p.segment.count) for i, p in enumerate(here)),),
+        counts=counts,
+        layer=np.array([p.segment.block.is_layer for p in here], dtype=np.bool_),
+        unit=np.array([is_unit(p.segment.block) for p in here], dtype=np.bool_),
+        head=np.array([has_head(p.segment.block) for p in here], dtype=np.bool_),
+        first=np.zeros(1, dtype=np.int64),
+        turned=np.array(
+            [
+                max(
+                    (i for i, p in enumerate(here) if has_backward(p.segment.block)),
+                    default=max(len(here) - 1, 0),
+                )
+            ],
+            dtype=np.int64,
+        ),
+        reduced=np.array(
+            [next((i for i, p in enumerate(here) if has_trained(p.segment.block)), 0)],
+            dtype=np.int64,
+        ),
+        sent=np.zeros(1, dtype=np.int64),
+        streams=1,
+        by_rank=counts,
+        pp=1,
+        vpp=1,
+    )
+    modes = np.zeros((1, len(here), len(MODES)), dtype=np.int64)
+    for i, part in enumerate(here):
+        modes[0, i, recompute_mode(part.segment.keeps)] = part.segment.count
+    strongest = max((recompute_mode(p.segment.keeps) for p in here), default=0)
+    zero, meshes = _mesh_table(summed)
+    choices = Choices(
+        zero=zero, offload=summed.rules.lanes[stage.lane].offload, modes=modes, mode=strongest
+    )
+    return compose(
+        own, choices, Priced(layers=layers, layer_row=0, meshes=meshes, mesh_row=0, layout=layout)
+    )
+
+
+def recompute_mode(keeps: tuple[Keep, ...]) -> int:
+    """Index into MODES: 3 if the whole block waits in host memory, 2 if it is recomputed, 1 if the
+    core is, else 0 (single operators and shares: see `kept`).
+    """
+    if any(is_on_host(keep) for keep in keeps):
+        return MODES.index("host")
+    names = {name for keep in keeps if keep.how is How.RECOMPUTE for name in keep.operators}
+    return 2 if "full" in names else 1 if names == {"core"} else 0
+
+
+def _communicators(
+    own: Problem, cells: StageCells, device: int, *, contributions: int, shape: Shape
+) -> int:
+    """Groups of more than one device that a device is in, as `tables.num_communicators` counts
+    them.
+    """
+    length, island = own.job.sequence_length, own.cluster.tiers()[0].num_devices
+    main, expert = (
+        cells.cells.get(product_class(cells), {}).get(device),
+        cells.cells.get(OperatorClass.EXPERTS, {}).get(device),
+    )
+    routed = (
+        expert is not None and on_replica(cells, device, length=length, island=island)[0].routed
+    )
+    groups = (
+        parts_along(main, *WIDTHS),
+        parts_along(main, Dim.SEQUENCE),
+        contributions,
+        parts_along(expert, Dim.EXPERTS),
+        parts_along(expert, *WIDTHS) if routed else 1,
+        shape.sets,
+        len(shape.devices),
+    )
+    return sum(size > 1 for size in groups)
+
+
+def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> DeviceList:
+    """Devices that reduce the largest magnitudes of a chunk's operands together: those with its
+    samples, or the whole stage.
+    """
+    cells = stage.segments[0].cells if stage.segments else None
+    if group is ScaleGroup.STAGE or cells is None:
+        return stage.devices
+    near = replica(cells, device - stage.base)
+    base, tree = stage.base + near.first, near.cells.cells.get(product_class(cells), {})
+    mine = tree.get(device - base)
+    if mine is None:
+        return stage.devices
+    return DeviceList.of(
+        [d + base for d, cell in tree.items() if cell.way(Dim.BATCH) == mine.way(Dim.BATCH)]
+    )
+
+
+def _layer_table(
+    own: Problem,
+    stage: StageParts,
+    device: int,
+    here: list[_Segment],
+    tables: list[BlockTable],
+    buffers: list[int],
+    *,
+    length: int,
+) -> LayerTable:
+    loss = [_logits(own, stage, device, part.segment, length=length) for part in here]
+    border = np.zeros((1, len(own.cluster.tiers()), 1))
+    return LayerTable(
+        **{name: np.stack([getattr(t, name) for t in tables]) for name in OF_BLOCKS},
+        logits_bytes=np.array([max(a for a, _ in loss)], dtype=np.int64),
+        logits_blocks=np.array([max(b for _, b in loss)], dtype=np.int64),
+        overlap_buffers=np.array([max(buffers)], dtype=np.int64),
+        border=border,
+    )
+
+
+def _logits(
+    own: Problem, stage: StageParts, device: int, segment: Segment, *, length: int
+) -> tuple[int, int]:
+    """`logits_bytes` of a device, where it computes the loss of `length` positions."""
+    loss = next((o for o in segment.block.operators if o.kind is OperatorKind.LOSS), None)
+    if loss is None:
+        return 0, 0
+    structure = CellStructure(stage=segment.cells, device=device - stage.base, length=length)
+    if not structure.runs(loss):
+        return 0, 0
+    width, tokens = (
+        structure.part(loss.reads[0], loss).times,
+        structure.tokens(loss.klass, length).times,
+    )
+    split = np.array([width < loss.reads[0].size])
+    found = logits_bytes(
+        loss,
+        own.runtime,
+        tokens=np.array([tokens]),
+        width=np.array([width]),
+        split=split,
+        hidden=own.model.hidden,
+    )
+    return int(found[0][0]), int(found[1][0])
+
+
+@lru_cache(maxsize=1024)
+def _mesh_table(summed: _Summed) -> tuple[int, MeshTable]:
+    """The ZeRO stage that a device's states amount to, and its row of the table of sums and gathers
+    over devices.
+    """
+    problem, stage, device, here = summed.problem, summed.stage, summed.device, summed.here
+    own, rules, shape = kind_problem(problem, device), summed.rules, summed.shape
+    zero = stage_of(
+        chain.from_iterable(p.held for p in here),
+        device=device,
+        rules=rules,
+        zero=rules.lanes[stage.lane].zero,
+    )
+    sync = sync_of(
+        problem,
+        [part.held for part in here],
+        device=device,
+        segments=tuple(part.segment for part in here),
+        rules=rules,
+        zero=zero,
+    )
+    groups = held_groups([part.held for part in here])
+    group = groups[0] if groups else EMPTY
+    party = rules.sharing(ParameterClass.DENSE, group or DeviceList.run(device, 1)).party(device)
+    network = network_of_devices(problem, party.devices)
+    contributions = main_contributions([part.held for part in here])
+    local = device - stage.base
+    groups_of = max(
+        (
+            _communicators(own, p.segment.cells, local, contributions=contributions, shape=shape)
+            for p in here
+        ),
+        default=0,
+    )
+    copies = copy_seconds(own, sync)
+    runtime = own.runtime
+    tables = np.array(
+        [_table_elements(part.segment, local, own.job.sequence_length) for part in here],
+        dtype=np.int64,
+    )
+    return zero, MeshTable(
+        sync=sync,
+        norm_s=_norm_seconds(Same(problem), shape.devices),
+        communicator_bytes=communicator_bytes(own, np.array([groups_of], dtype=np.int64)),
+        slowdown=overlap_slowdown(own, group_span(party.devices, network), network),
+        shares=np.stack(2 * [group_shares(problem, party.devices, shard=party.reduced)]),
+        gather_copy_s=copies[0],
+        regather_copy_s=copies[1],
+        reduce_copy_s=copies[2],
+        host_gradient_s=host_gradient_seconds(own, sync),
+        scales_s=scale_seconds(
+            own,
+            lambda scales: (group_span(_scale_group(scales, stage, device), network),),
+            network,
+        ),
+        gradient_bytes=gradient_pass_bytes(own, np.array([len(group)])),
+        table_bytes=tables[:, None] * runtime.embedding_gradient_bytes,
+    )
+
+
+def _table_elements(segment: Segment, local: int, length: int) -> int:
+    """Elements of the largest trained embedding or head that a device works with here, whichever of
+    its stages holds the (tied) weight.
+    """
+    structure = CellStructure(stage=segment.cells, device=local, length=length)
+    tables = [
+        (o, p)
+        for o in segment.block.operators
+        for p in o.parameters
+        if p.klass in TABLES and p.trainable
+    ]
+    return max(
+        (
+            prod(structure.part(e, o).times for e in p.extents)
+            for o, p in tables
+            if structure.runs(o)
+        ),
+        default=0,
+    )
+
+
+@lru_cache(maxsize=256)
+def _norm_seconds(problem: Same[Problem], devices: DeviceList) -> FloatArray:
+    """The sum of the gradients' norm over all devices that work."""
+    network = network_of_devices(problem.value, devices)
+    return move_seconds(
+        Collective.ALL_REDUCE,
+        volume=np.full(1, 4.0),
+        span=group_span(devices, network),
+        network=network,
+    )

@@ -1,0 +1,256 @@
+"""Which table, fit or assumption answered for the kernels and collectives of a plan, by share of
+their seconds.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from shardwright.collectives.groups.tier_counts import Span
+from shardwright.cost.kernels.kernel_seconds import Machine, sixteen_bit
+from shardwright.cost.kernels.measured_kernels import (
+    attention_table_for,
+    gemm_grid_for,
+    grouped_table_for,
+)
+from shardwright.cost.kernels.operator_seconds import (
+    cut_product,
+    cut_seconds,
+    gemm_shape,
+    products,
+    unquantised_operators,
+    work_seconds,
+)
+from shardwright.cost.network.exposed_communication import one_move_seconds
+from shardwright.cost.network.grid_groups import Network, measured_groups
+from shardwright.cost.network.plan_groups import group_span, kind_problem, network_of_devices
+from shardwright.cost.reduced_problem import block_problem
+from shardwright.cost.tables.plan_blocks import local_sizes
+from shardwright.cost.tables.problem_tables import block_context, problem_machine
+from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
+from shardwright.hardware.device import Evidence, Origin
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.ir.block import Block
+from shardwright.program.block.block import BlockWork, Kernel, Move, Phase
+from shardwright.program.block.cell_structure import on_replica
+from shardwright.program.block.lower_block import lower_block
+from shardwright.program.block.sizes import Degrees
+from shardwright.program.layout.cells import StageCells
+from shardwright.program.problem import Problem
+from shardwright.program.same import Same
+from shardwright.program.stages.parts import Segment, StageParts
+
+FAMILIES: Final = ("GEMM", "experts' GEMM", "attention", "element-wise", "scan", "collectives")
+_FAMILY: Final = {
+    Kernel.GEMM: "GEMM",
+    Kernel.GROUPED_GEMM: "experts' GEMM",
+    Kernel.ATTENTION: "attention",
+    Kernel.ELEMENT: "element-wise",
+    Kernel.SCAN: "scan",
+}
+_BANDWIDTH: Final = Origin(
+    evidence=Evidence.ASSUMED, reference="bytes over a stated share of memory bandwidth"
+)
+_SCAN: Final = Origin(evidence=Evidence.ASSUMED, reference="a third of the GEMM rate")
+_BACKWARD: Final = Origin(
+    evidence=Evidence.ASSUMED,
+    reference="a stated multiple of the forward kernel, which the tables lack",
+)
+_EXPERTS_BACKWARD: Final = Origin(
+    evidence=Evidence.ASSUMED,
+    reference="experts' backward as their forward, which alone was measured",
+)
+_ALPHA_BETA: Final = Origin(
+    evidence=Evidence.FITTED, reference="alpha-beta of the cheapest algorithm"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """Seconds of one family of kernels in one layer of a block, F, I and W of one microbatch, that
+    one origin answered for.
+
+    Args:
+        block: name.
+        family: one of `FAMILIES`.
+        seconds: of kernels, or of collectives whether hidden or not.
+        layers: how many there are.
+    """
+
+    block: str
+    family: str
+    origin: Origin
+    seconds: float
+    layers: int
+
+
+def answered(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tuple[Answered, ...]:
+    """A record for each block, family and origin of the first device of every family of `stages`;
+    equal blocks are looked at once.
+
+    Their seconds are those of the block table.
+    """
+    counts: dict[tuple[int, int], list[tuple[Segment, int, int, int]]] = {}
+    for stage in (stage for lane in stages for stage in lane):
+        for family in stage.families:
+            local = family[0] - stage.base
+            for segment in stage.segments:
+                counts.setdefault((id(segment.cells), id(segment.block)), []).append(
+                    (segment, local, stage.base, segment.count)
+                )
+    result: list[Answered] = []
+    for places in counts.values():
+        segment, local, base, _ = places[0]
+        own = kind_problem(problem, local + base)
+        spent = _spent(Same(own), Same(problem), segment.cells, Same(segment.block), local, base)
+        layers = sum(count for *_, count in places)
+        result += [
+            Answered(
+                block=segment.block.name,
+                family=family,
+                origin=origin,
+                seconds=seconds,
+                layers=layers,
+            )
+            for (family, origin), seconds in spent.items()
+        ]
+    return tuple(result)
+
+
+@lru_cache(maxsize=1024)
+def _spent(
+    kind: Same[Problem],
+    whole: Same[Problem],
+    cells: StageCells,
+    of: Same[Block],
+    local: int,
+    base: int,
+) -> dict[tuple[str, Origin], float]:
+    """Seconds of one block on one device by family and origin.
+
+    Args:
+        kind: the problem as if all devices were of this one's kind.
+    """
+    own, problem, block = kind.value, whole.value, of.value
+    machine = problem_machine(own)
+    sixteen, context = sixteen_bit(machine), block_context(block_problem(own, block), block)
+    structure, first = on_replica(
+        cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices
+    )
+    program = lower_block(block, structure, context)
+    degrees = local_sizes(structure)
+    spent: dict[tuple[str, Origin], float] = {}
+    unquantised = unquantised_operators(program)
+    for work in program.works:
+        mine = sixteen if work.operator in unquantised else machine
+        key = (_FAMILY[work.kernel], _kernel_origin(work, degrees, mine))
+        spent[key] = spent.get(key, 0.0) + float(work_seconds(work, degrees, mine)[0][0])
+    gemms = products(program)
+    for move in program.moves:
+        group = tuple(d + first + base for d in move.group) or (local + base,)
+        network = network_of_devices(problem, group)
+        span = group_span(group, network)
+        cut = cut_product(move, gemms)
+        if cut is not None:
+            mine = sixteen if cut.operator in unquantised else machine
+            key = (_FAMILY[cut.kernel], _kernel_origin(cut, degrees, mine))
+            spent[key] = spent.get(key, 0.0) + float(
+                cut_seconds(cut, degrees, mine, pieces=span.size)[0]
+            )
+        if int(span.size[0]) > 1:
+            times = int(span.size[0]) - 1 if move.hops else 1
+            key = ("collectives", _move_origin(move, span, network))
+            spent[key] = spent.get(key, 0.0) + times * float(
+                one_move_seconds(move, degrees, span, network)[0]
+            )
+    return spent
+
+
+def _kernel_origin(work: BlockWork, degrees: Degrees, machine: Machine) -> Origin:
+    if work.kernel is Kernel.ELEMENT:
+        return _BANDWIDTH
+    if work.kernel is Kernel.SCAN:
+        return _SCAN
+    if work.kernel is Kernel.ATTENTION:
+        return _attention_origin(work, machine)
+    device, rates = machine.accelerator, machine.gemm
+    (m, n, k), groups, experts = gemm_shape(work, degrees)
+    if experts is not None:
+        table = grouped_table_for(device, machine.compute, rates)
+        if table is None or np.log2(float(experts[0][0])) > table.tokens[-1]:
+            return rates.origin
+        return _table(device.name) if work.phase is Phase.F else _EXPERTS_BACKWARD
+    grid = gemm_grid_for(device, machine.compute, rates)
+    if grid is None or not isinstance(groups, int):
+        return rates.origin
+    inside = inside_grid(
+        grid, m=m.astype(np.float64), n=n.astype(np.float64), k=k.astype(np.float64)
+    )
+    return _table(device.name) if bool(inside[0]) else rates.origin
+
+
+def _attention_origin(work: BlockWork, machine: Machine) -> Origin:
+    assert work.attention is not None
+    table = attention_table_for(machine.accelerator, machine.attention, work.attention)
+    if table is None:
+        return machine.attention.origin
+    if work.phase is not Phase.F:
+        return _BACKWARD
+    if table.generation == machine.attention.generation:
+        return _table(machine.accelerator.name)
+    reference = f"{machine.attention.generation} as {table.generation}, {TABLE_ORIGIN.reference}"
+    return Origin(evidence=Evidence.ASSUMED, reference=reference)
+
+
+def _table(name: str) -> Origin:
+    """The shipped tables; those of another part of the same die are taken over, not measured."""
+    if name in SAME_DIE:
+        return Origin(
+            evidence=Evidence.ASSUMED,
+            reference=f"as {SAME_DIE[name]}, the same die; {TABLE_ORIGIN.reference}",
+        )
+    return TABLE_ORIGIN
+
+
+def _move_origin(move: Move, span: Span, network: Network) -> Origin:
+    for curve in network.curves:
+        if (
+            curve.collective == move.kind.value
+            and not move.copies
+            and bool(measured_groups(span, curve)[0])
+        ):
+            return network.curve_origin
+    return _ALPHA_BETA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Share of the seconds of one family, over all layers of the model, that each origin answered
+    for; the largest first.
+    """
+
+    family: str
+    parts: tuple[tuple[float, Origin], ...]
+
+
+def shares(records: tuple[Answered, ...]) -> tuple[Share, ...]:
+    """What each family's price rests on; families without seconds are left out."""
+    result = []
+    for family in FAMILIES:
+        spent: dict[Origin, float] = {}
+        for record in records:
+            if record.family == family:
+                spent[record.origin] = (
+                    spent.get(record.origin, 0.0) + record.seconds * record.layers
+                )
+        total = sum(spent.values())
+        if total > 0.0:
+            parts = sorted(
+                ((seconds / total, origin) for origin, seconds in spent.items()),
+                key=lambda p: -p[0],
+            )
+            result.append(Share(family=family, parts=tuple(parts)))
+    return tuple(result)

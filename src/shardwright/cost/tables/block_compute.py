@@ -1,0 +1,298 @@
+"""What a block takes and keeps on one device but for communication: it depends on degrees alone,
+not on where groups lie.
+
+Few different degrees are ever asked for: many meshes share them, and so do the tables of one
+search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from shardwright.arrays import BoolArray, FloatArray, IntArray
+from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.cost.degree_columns import Rows
+from shardwright.cost.kernels.kernel_seconds import Machine, sixteen_bit
+from shardwright.cost.kernels.launch_overhead import HostClock, PairedLayer
+from shardwright.cost.kernels.operator_seconds import (
+    cut_product,
+    cut_seconds,
+    products,
+    summed_seconds,
+    unquantised_operators,
+    work_seconds,
+)
+from shardwright.cost.tables.selective_recompute import redone_share
+from shardwright.cost.time_parts import ATTENTION, ELEMENT, GEMM, MODES, PARTS, PHASES
+from shardwright.lazy_dataclass import dataclass
+from shardwright.program.block.block import BlockProgram, Kernel, Move, Phase, Recomputable, Saved
+from shardwright.program.block.rebuilt import rebuilt
+from shardwright.program.block.sizes import Degrees, evaluate
+from shardwright.runtime.runtime import FullRecompute, Runtime, TpOverlap
+
+Variant: TypeAlias = tuple[tuple[Saved, ...], Runtime]
+"""What a block saves under a runtime, and the runtime."""
+Kernels: TypeAlias = dict[tuple[str, Phase], FloatArray]
+
+PART_OF_KERNEL: Final = {
+    Kernel.ELEMENT: ELEMENT,
+    Kernel.ATTENTION: ATTENTION,
+    Kernel.SCAN: ATTENTION,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSums:
+    """Sums over the kernels and the kept tensors of a block; n = rows, v = variants.
+
+    Args:
+        seconds: (phases, parts, n) of kernels: F, I, W and what a selective recompute runs again;
+            with what products in pieces take longer.
+        again: (parts, v, n) of forward kernels that run again in backward.
+        stops: (n,) what a checkpoint of a whole layer leaves out.
+        flops: (n,) of forward.
+        saved_bytes, host_bytes: (modes, v, n) kept on the device and in host memory.
+        output_bytes: (n,).
+        by_operator: seconds of the kernels that communication may hide behind.
+        core: of attention's cores.
+        names: of each variant, operators that run again in backward.
+        clock, pair: what hosts and pairs of microbatches have of the kernels.
+    """
+
+    seconds: FloatArray
+    again: FloatArray
+    stops: FloatArray
+    flops: FloatArray
+    saved_bytes: IntArray
+    host_bytes: IntArray
+    output_bytes: IntArray
+    by_operator: Kernels
+    core: dict[Phase, FloatArray]
+    names: tuple[frozenset[str], ...]
+    clock: HostClock
+    pair: PairedLayer
+
+    def at(self, rows: IntArray) -> BlockSums:
+        """The sums of some rows."""
+        return _each(lambda values: values[..., rows], self)
+
+
+def _each(change: Callable[..., FloatArray], first: BlockSums, *others: BlockSums) -> BlockSums:
+    """Every array of `first` changed, together with the same one of the `others`."""
+    every = (first, *others)
+
+    def changed(name: str) -> FloatArray:
+        return change(*(getattr(one, name) for one in every))
+
+    return BlockSums(
+        seconds=changed("seconds"),
+        again=changed("again"),
+        stops=changed("stops"),
+        flops=changed("flops"),
+        saved_bytes=changed("saved_bytes"),  # type: ignore[arg-type]
+        host_bytes=changed("host_bytes"),  # type: ignore[arg-type]
+        output_bytes=changed("output_bytes"),  # type: ignore[arg-type]
+        by_operator={
+            key: change(*(one.by_operator[key] for one in every)) for key in first.by_operator
+        },
+        core={key: change(*(one.core[key] for one in every)) for key in first.core},
+        names=first.names,
+        clock=first.clock.each(change, *(one.clock for one in others)),
+        pair=first.pair.each(change, *(one.pair for one in others)),
+    )
+
+
+def block_sums(
+    program: BlockProgram,
+    variants: tuple[Variant, ...],
+    local: Degrees,
+    *,
+    machine: Machine,
+    members: Callable[[Move], IntArray],
+) -> BlockSums:
+    """Price the kernels of `program` for every row, and count what it keeps under each variant; see
+    `block_table.block_tables`.
+
+    Args:
+        members: of the groups of a move that products are cut into pieces for.
+    """
+    runtime, n = variants[0][1], np.shape(local["mbs"])[0]
+    seconds, flops = np.zeros((len(PHASES), len(PARTS), n)), np.zeros(n)
+    core = {Phase.F: np.zeros(n), Phase.I: np.zeros(n)}
+    by_operator: Kernels = {}
+    sixteen, unquantised = sixteen_bit(machine), unquantised_operators(program)
+    clock, pair = (
+        HostClock(program, local, machine=machine, runtime=runtime),
+        PairedLayer(program, rows=n),
+    )
+    names = tuple(
+        [rebuilt(program.operators, under).again - program.constant for _, under in variants]
+    )
+    again, redone = np.zeros((len(PARTS), len(variants), n)), program.has_backward
+    for work in program.works:
+        spent, count = work_seconds(
+            work, local, sixteen if work.operator in unquantised else machine
+        )
+        clock.kernel(work, spent)
+        pair.kernel(work.operator, work.phase, spent)
+        part = PART_OF_KERNEL.get(work.kernel, GEMM)
+        seconds[PHASES.index(work.phase), part] += spent
+        if work.phase is Phase.F:
+            flops += count
+            again[part, [work.operator in some for some in names]] += spent
+            seconds[3, part] += spent * redone_share(program, work, local, runtime) * redone
+        if work.attention is not None:
+            core[work.phase] += spent
+        if work.one_pass:
+            # A collective that ran beside the operator's GEMMs is waited for before.
+            continue
+        key = (work.operator, work.phase)
+        by_operator[key] = by_operator[key] + spent if key in by_operator else spent
+    gemms = products(program)
+    for move in program.moves:
+        whole = cut_product(move, gemms)
+        if whole is not None:
+            own, at = (
+                sixteen if whole.operator in unquantised else machine,
+                PHASES.index(move.phase),
+            )
+            seconds[at, GEMM] += cut_seconds(whole, local, own, pieces=members(move))
+            if runtime.tp_overlap is TpOverlap.ASYNC and move.kind is Collective.REDUCE_SCATTER:
+                seconds[at, ELEMENT] += summed_seconds(move, local, machine, pieces=members(move))
+    stops = np.zeros(n)
+    if runtime.full_recompute is FullRecompute.STOPS_EARLY:
+        last = next(
+            (
+                w.operator
+                for w in reversed(program.works)
+                if w.kernel is Kernel.GEMM and w.phase is Phase.F
+            ),
+            "",
+        )
+        stops = by_operator.get((last, Phase.F), stops)
+    beside = {move.beside or move.operator for move in program.moves}
+    saved_bytes, host_bytes = _saved_bytes([tensors for tensors, _ in variants], local)
+    return BlockSums(
+        seconds=seconds,
+        again=again,
+        stops=stops,
+        flops=flops,
+        saved_bytes=saved_bytes,
+        host_bytes=host_bytes,
+        output_bytes=evaluate(program.output_volume, local),
+        by_operator={key: spent for key, spent in by_operator.items() if key[0] in beside},
+        core=core,
+        names=names,
+        clock=clock,
+        pair=pair,
+    )
+
+
+def _saved_bytes(variants: list[tuple[Saved, ...]], degrees: Degrees) -> tuple[IntArray, IntArray]:
+    """(modes, variants, n) bytes that a microbatch keeps on the device from F to backward, and
+    those that it keeps in host memory.
+    """
+    result, host = np.zeros(
+        (2, len(MODES), len(variants), np.shape(degrees["mbs"])[0]), dtype=np.int64
+    )
+    holders: dict[Saved, list[int]] = {}
+    for number, tensors in enumerate(variants):
+        for saved in tensors:
+            holders.setdefault(saved, []).append(number)
+    for saved, numbers in holders.items():
+        volume, times = (
+            evaluate(saved.volume, degrees),
+            np.bincount(numbers, minlength=len(variants))[:, None],
+        )
+        if saved.dropped is not Recomputable.NONE_AND_FULL:
+            result[0] += times * volume
+        if saved.dropped is not Recomputable.SELECTIVE:
+            (host if saved.host else result)[1] += times * volume
+        if saved.dropped is Recomputable.NEVER and saved.parked is None:
+            result[2] += times * volume
+        elif saved.dropped is Recomputable.NEVER and saved.parked is not None:
+            host[2] += times * evaluate(saved.parked, degrees)
+    host[MODES.index("host")] = result[0]
+    return result, host
+
+
+_BITS: Final = {"mbs": 10, "tp": 10, "ring": 10, "ulysses": 10, "ep": 12, "etp": 10}
+_MOST: Final = 4096
+"""Rows of a block that are kept; sums of more are made each time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetDegrees:
+    """The different degrees of some rows.
+
+    Args:
+        codes: of each, rising; None where they are too large for one.
+        first: a row that has them.
+        place: (rows,) of each row's.
+    """
+
+    codes: IntArray | None
+    first: IntArray
+    place: IntArray
+
+
+def met_degrees(rows: Rows) -> MetDegrees:
+    """The different degrees of `rows`: what symbolic sizes are evaluated with."""
+    every = np.arange(len(rows))
+    codes, degrees = np.zeros(len(rows), dtype=np.int64), rows.degrees()
+    for name, bits in _BITS.items():
+        if int(degrees[name].max(initial=0)) >> bits:
+            return MetDegrees(codes=None, first=every, place=every)
+        codes = (codes << bits) | degrees[name]
+    found, first, place = np.unique(codes, return_index=True, return_inverse=True)
+    return MetDegrees(codes=found, first=first, place=place.reshape(-1))
+
+
+class MetSums:
+    """Sums of one block under one lowering, for all degrees that were asked for so far."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: tuple[IntArray, BlockSums] | None = None
+
+    def of(self, met: MetDegrees, make: Callable[[IntArray], BlockSums]) -> BlockSums:
+        """The sums of all rows.
+
+        Args:
+            make: the sums of some of the rows.
+        """
+        known = self._known
+        if met.codes is None or len(met.codes) + (len(known[0]) if known else 0) > _MOST:
+            return make(met.first).at(met.place)
+        missing = (
+            _missing(met.codes, known[0]) if known else np.ones(len(met.codes), dtype=np.bool_)
+        )
+        if missing.any():
+            new = make(met.first[missing])
+            codes = np.concatenate([known[0], met.codes[missing]]) if known else met.codes
+            order = np.argsort(codes)
+            every = (
+                _each(lambda *parts: np.concatenate(parts, axis=-1), known[1], new)
+                if known
+                else new
+            )
+            # One assignment, so that whoever reads meanwhile has numbers that belong together.
+            known = self._known = (codes[order], every.at(order))
+        assert known is not None
+        return known[1].at(np.searchsorted(known[0], met.codes)[met.place])
+
+
+def _missing(codes: IntArray, known: IntArray) -> BoolArray:
+    """(codes,) those that are not among some known ones; both rise."""
+    at = np.minimum(np.searchsorted(known, codes), len(known) - 1)
+    result: BoolArray = known[at] != codes
+    return result
+
+
+def members_along(local: Degrees, move: Move) -> IntArray:
+    """Members of the groups of a move along its axis."""
+    return local["ep"] * local["etp"] if move.axes[0] == "coset" else local[move.axes[0]]

@@ -1,0 +1,59 @@
+"""Where a grid's numbers stand in the tables, and what it chooses about memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.arrays import IntArray
+from shardwright.cost.tables.layers_by_chunk import ChunkLayout, first_layers
+from shardwright.cost.tables.mesh_table import MeshTable
+from shardwright.cost.tables.problem_tables import LayerTable
+from shardwright.cost.time_parts import MODES
+from shardwright.lazy_dataclass import dataclass
+from shardwright.strategy.grid.axes import Grid, Recompute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """Where a grid's numbers stand in the tables, and how its pipeline spreads the blocks."""
+
+    layers: LayerTable
+    layer_row: int
+    meshes: MeshTable
+    mesh_row: int
+    layout: ChunkLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """Memory choices of some pipeline ranks.
+
+    Args:
+        zero: ZeRO stage.
+        offload: percent of the optimizer's states on the host.
+        modes: (c, b, modes) blocks of each chunk under each recompute option (MODES).
+        mode: the strongest one that is used.
+    """
+
+    zero: int
+    offload: int
+    modes: IntArray
+    mode: int
+
+
+def grid_choices(grid: Grid, layout: ChunkLayout) -> Choices:
+    """The memory choices of a grid."""
+    modes = np.zeros((*layout.counts.shape, len(MODES)), dtype=np.int64)
+    if grid.recompute is Recompute.FULL:
+        modes[:, :, 2] = first_layers(layout, grid.recompute_layers)
+    elif grid.recompute is Recompute.SELECTIVE:
+        modes[:, :, 1] = layout.counts * layout.layer
+    elif grid.host:
+        modes[:, :, 3] = first_layers(layout, grid.host)
+    modes[:, :, 0] = layout.counts - modes.sum(axis=2)
+    return Choices(
+        zero=grid.zero,
+        offload=grid.offload,
+        modes=modes,
+        mode=MODES.index("host" if grid.host else grid.recompute.value),
+    )

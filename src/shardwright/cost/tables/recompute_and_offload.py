@@ -1,0 +1,98 @@
+"""What keep lines of a plan do to a block: operators that are recomputed one by one, and
+activations that wait in host memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from shardwright.cost.kernels.operator_seconds import work_seconds
+from shardwright.cost.tables.block_table import BlockTable
+from shardwright.cost.tables.problem_tables import problem_machine
+from shardwright.cost.time_parts import ELEMENT
+from shardwright.model.ir.operator import Operator
+from shardwright.program.block.block import BlockProgram, Phase, Recomputable
+from shardwright.program.block.sizes import Degrees, evaluate
+from shardwright.program.problem import Problem
+from shardwright.strategy.plan.stages import How, Keep
+
+
+def kept_variant(
+    table: BlockTable,
+    program: BlockProgram,
+    keeps: tuple[Keep, ...],
+    *,
+    degrees: Degrees,
+    problem: Problem,
+) -> BlockTable:
+    """`table` with what `keeps` drop or move; whole blocks and cores alone are modes of the table
+    and left as they are.
+
+    Recomputed operators run their forward again before the input gradient, and what they made is
+    not saved. What is moved to the host (or NVMe) crosses the device's PCIe link once each way;
+    what a pass of the block's own kernels does not hide is exposed.
+
+    Leaves out: that copies of several blocks share the link with each other, and NVMe bandwidth
+    beyond the device's share.
+    """
+    seconds, saved, host = table.seconds, table.saved_bytes, table.host_bytes
+    for keep in keeps:
+        if keep.how is How.RECOMPUTE and (
+            set(keep.operators) == {"core"} or "full" in keep.operators
+        ):
+            continue
+        if is_on_host(keep):
+            continue
+        names = named(program.operators, keep.operators) - program.constant
+        moved = sum(
+            int(evaluate(s.volume, degrees)[0])
+            for s in program.saved
+            if (s.tensor.split(".")[0] in names or s.tensor in names)
+            and s.dropped is not Recomputable.NEVER
+        )
+        moved = moved * keep.percent // 100
+        saved = np.maximum(saved - moved, 0)
+        host = host + moved if keep.how is How.HOST else host
+        seconds = seconds.copy()
+        if keep.how is How.RECOMPUTE:
+            machine = problem_machine(problem)
+            again = sum(
+                float(work_seconds(w, degrees, machine)[0][0])
+                for w in program.works
+                if w.phase is Phase.F and w.operator in names
+            )
+            seconds[1, ELEMENT] += again
+        else:
+            transfer = moved / transfer_bandwidth(problem, keep.how)
+            for phase, passes in ((0, (0,)), (1, (1, 2))):
+                beside = float(sum(seconds[p].sum() for p in passes))
+                seconds[phase, ELEMENT] += max(transfer - beside, 0.0)
+    return replace(table, seconds=seconds, saved_bytes=saved, host_bytes=host) if keeps else table
+
+
+def is_on_host(keep: Keep) -> bool:
+    """All that its blocks keep waits in host memory: a mode of the block table."""
+    return keep.how is How.HOST and "full" in keep.operators and keep.percent == 100
+
+
+def transfer_bandwidth(problem: Problem, how: How) -> float:
+    """Bytes/s at which one device writes activations away."""
+    node = problem.cluster.node
+    if how is How.NVME and node.host.nvme_bandwidth:
+        return min(node.host.pcie.achieved, node.host.nvme_bandwidth / node.num_devices)
+    return node.host.pcie.achieved
+
+
+def named(operators: Iterable[Operator], names: tuple[str, ...]) -> set[str]:
+    """Names of a block's operators that a keep line means:
+    by name, by class, or as ``class.name``.
+    """
+    return {
+        o.name
+        for o in operators
+        for name in names
+        if name in (o.name, o.klass.value, f"{o.klass.value}.{o.name}", "full")
+    }

@@ -1,0 +1,125 @@
+"""What sharded data parallelism costs the compute stream itself: copies in and out of collectives'
+buffers, and kernels that run slower.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.collectives.groups.tier_counts import Span
+from shardwright.collectives.groups.tier_quantities import extent_of
+from shardwright.cost.gradients.grid_synchronisation import SyncTable
+from shardwright.cost.gradients.reduction_seconds import LISTED_GATHER_OPERATORS
+from shardwright.cost.gradients.wire_bytes import gathered_bytes
+from shardwright.cost.kernels.launch_overhead import OPERATOR_S
+from shardwright.cost.kernels.quantization_passes import weight_bytes
+from shardwright.cost.network.grid_groups import Network
+from shardwright.cost.tables.problem_tables import problem_machine
+from shardwright.hardware.catalog.constants import slowdown_beside
+from shardwright.program.problem import Problem
+
+
+def overlap_slowdown(problem: Problem, span: Span, network: Network) -> FloatArray:
+    """Factor >= 1 on kernels that run beside the collectives of some groups (of dp x cp), shape
+    (n,); 1 for groups of one.
+
+        1 + (slowdown - 1) x min(1, B / B_0)
+
+    slowdown is the accelerator's for a ring at the island's full rate B_0; B is the bandwidth of
+    the flat ring over the group. A library starts as many channels (each holds a multiprocessor) as
+    that ring can feed: a group with one member a node runs on the few that a card needs. Leaves
+    out: that smaller groups inside the group, hybrid sharding's, may run faster.
+
+    Source: NCCL's graph search sets channels by the bandwidth of the slowest link of a ring
+    (src/graph/search.cc, from memory).
+    """
+    factor = slowdown_beside(
+        problem.constants, factor=problem.cluster.node.accelerator.overlap_slowdown
+    )
+    extent = extent_of(span)
+    ring = extent.ring_seconds_per_byte * network.tiers[0].bandwidth
+    share = np.where(ring > 0.0, 1.0 / np.maximum(ring, 1.0), 0.0)
+    return np.asarray(
+        1.0 + (factor - 1.0) * (share if extent.rows is None else share[extent.rows]),
+        dtype=np.float64,
+    )
+
+
+def host_gradient_seconds(problem: Problem, sync: SyncTable) -> FloatArray:
+    """(blocks, n) seconds that the gradients of one layer and microbatch take to host memory and
+    back, all of its states offloaded.
+
+        t = 2 x shard x bytes of a gradient / rate of PCIe
+
+    and 0 where gradients stay on the device (`Runtime.gradients_on_host`).
+
+    A shard comes back, is added to and leaves again; of m microbatches the first has nothing to
+    bring back, and the last leaves in the format that the host updates with, which is twice as wide
+    as 16 bits. Copies follow the reduction on its stream: where it waits for the step's end, a
+    step's composition puts none beside a microbatch. Leaves out host memory that is not pinned, and
+    devices that share a link of the host.
+
+    Source: DeepSpeed, runtime/zero/stage3.py at 007cca6a2ffe (`partition_grads`, on
+    `reduce_and_partition_stream`), and stage_1_and_2.py at 02aa38c3a551
+    (`async_accumulate_grad_in_cpu_via_gpu`, `async_inplace_copy_grad_to_fp32_buffer_from_gpu`).
+    """
+    runtime = problem.runtime
+    each = (
+        2.0 * (runtime.gradient_dtype.bits / 8) / problem.cluster.node.host.pcie.achieved
+        if runtime.gradients_on_host
+        else 0.0
+    )
+    return np.asarray(sync.own_reduced * each, dtype=np.float64)
+
+
+def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Seconds (blocks, n) that copies take around one layer's all_gather of parameters before its
+    forward, around that before its backward, and around its reduction of gradients.
+
+        t = local elements x bytes an element / (0.8 BW) where the element's states are sharded over
+        more than one device
+
+    Bytes are the runtime's (`gather_copy_bytes`, `reduce_copy_bytes`). Where collectives take lists
+    (`listed_collectives`) the compute stream also waits for the host, which calls operators for
+    each tensor of a gather's list: it has waited for the device before, and launches the kernels
+    beside the gather behind it. A shard that waits in host memory (`parameters_on_host`) is copied
+    up before the gather. Matrices of products in few bits are then quantised
+    (`quantise.weight_bytes`). Leaves out launches and the copies of a shard on the device (1/n of
+    it). What one device holds alone is copied up and not joined.
+
+    Source: DeepSpeed 0.3.13, runtime/zero/partition_parameters.py: `_allgather_param` begins with
+    ``torch.cuda.synchronize()``.
+    """
+    device, runtime = problem.cluster.node.accelerator, problem.runtime
+    bandwidth = device.memory_bandwidth * device.element_efficiency
+    reduced = np.where(sync.shard > 1, sync.dense, 0) + np.where(
+        sync.expert_shard > 1, sync.experts, 0
+    )
+    cast = weight_bytes(problem_machine(problem), gathered=gathered_bytes(problem.job, runtime))
+
+    def gathers(
+        elements: IntArray, narrow: IntArray, own: FloatArray, parts: FloatArray
+    ) -> FloatArray:
+        up = (
+            own * (problem.job.parameter.bits / 8 / problem.cluster.node.host.pcie.achieved)
+            if runtime.parameters_on_host
+            else 0.0
+        )
+        joined = np.where(
+            (sync.shard > 1) | ((sync.expert_shard > 1) & (sync.experts + sync.frozen_experts > 0)),
+            elements,
+            0,
+        )
+        whole = joined.astype(np.float64) * (runtime.gather_copy_bytes / bandwidth) + narrow.astype(
+            np.float64
+        ) * (cast / bandwidth)
+        return np.asarray(
+            whole + parts * (LISTED_GATHER_OPERATORS * OPERATOR_S) + up, dtype=np.float64
+        )
+
+    return (
+        gathers(sync.gathered, sync.narrow_gathered, sync.own_gathered, sync.parts),
+        gathers(sync.regathered, sync.narrow_regathered, sync.own_regathered, sync.reparts),
+        reduced.astype(np.float64) * (runtime.reduce_copy_bytes / bandwidth),
+    )

@@ -1,0 +1,4 @@
+"""Attention: fused kernels, masks, key exchange over ranks.
+
+Rotary positions are in execute.numerics.positions.
+"""

@@ -1,0 +1,65 @@
+"""Which experts a token visits, and how much each of them counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from shardwright.execute.numerics.base.local_tensors import fine
+from shardwright.model.ir.operator import ExpertShape
+from shardwright.model.ir.settings import Settings
+
+
+def chosen_experts(
+    logits: torch.Tensor, own: Mapping[str, torch.Tensor], *, shape: ExpertShape, settings: Settings
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `topk` experts of the highest score, ties to the lower number: (their shares in the dtype
+    of `logits`, their numbers as int64).
+
+    Scores are softmax(logits), or, as the settings say, sigmoid(logits); so with a ``correction``,
+    which counts in the choice only. Where the choice is limited to groups of experts, a group ranks
+    by its best score, with a correction by the sum of its two best. Shares are the scores of the
+    chosen, made to add up to one where the settings say so, times their factor, times the experts'
+    learned scales.
+
+    Args:
+        logits: (..., experts).
+        own: the parameters ``correction`` and ``expert_scale`` (experts), where the operator has
+            them.
+
+    Worked: scores .4 .1 .3 .2 in two groups of two, one of them allowed, two experts a token: the
+    groups' best are .4 and .3, so experts 0 and 1 are chosen, although 2 scores more than 1; shares
+    .8 and .2, or .4 and .1 where they are not made to add up to one.
+
+    Sources: DeepSeek-AI 2024, DeepSeek-V2 (arXiv 2405.04434), section 2.2.2; DeepSeek-V3 (arXiv
+    2412.19437), section 2.1.2; which scores rank a group is of their authors' code.
+    """
+    corrected = "correction" in own
+    scores = (
+        torch.sigmoid(fine(logits))
+        if corrected or settings.sigmoid_scores
+        else torch.softmax(fine(logits), dim=-1)
+    )
+    ranked = scores.detach() + own["correction"].detach() if corrected else scores.detach()
+    if shape.groups:
+        grouped = ranked.unflatten(-1, (shape.of_groups, -1))
+        best = grouped.topk(min(2 if corrected else 1, grouped.shape[-1]), dim=-1).values.sum(-1)
+        allowed = torch.zeros_like(best, dtype=torch.bool).scatter(
+            -1, highest(best, shape.groups), True
+        )
+        ranked = grouped.masked_fill(~allowed.unsqueeze(-1), -torch.inf).flatten(-2)
+    chosen = highest(ranked, shape.topk)
+    shares = scores.gather(-1, chosen)
+    if settings.shares_add_up:
+        shares = shares / shares.sum(-1, keepdim=True)
+    if settings.share_factor != 1.0:
+        shares = shares * settings.share_factor
+    if "expert_scale" in own:
+        shares = shares * own["expert_scale"][chosen]
+    return shares.to(logits.dtype), chosen
+
+
+def highest(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Places of the highest values, ties to the lower one, whatever the processor."""
+    return torch.sort(values, dim=-1, descending=True, stable=True).indices[..., :count]

@@ -1,0 +1,74 @@
+"""The load-balancing loss of a mixture of experts: what each router adds to it, its value, and its
+gradient.
+
+    loss = experts x sum over experts e of f_e p_e
+    f_e  = tokens of all routers that have e among their topk / rows
+    p_e  = sum of softmax(logits)_e / rows
+
+Rows are tokens times routers: the means are over all layers of a microbatch together, so a router's
+gradient needs what every other router counted. f has no gradient. Source: Fedus, Zoph and Shazeer
+2021, Switch Transformers (arXiv 2101.03961), equations 4 to 6, over several experts a token and all
+layers at once, as Transformers 5 computes it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from shardwright.execute.numerics.base.local_tensors import fine
+from shardwright.execute.numerics.base.top_k_choice import highest
+from shardwright.model.ir.operator import ExpertShape
+
+
+def tally(logits: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
+    """(2, experts) in float64: tokens that have each expert among their topk, and sums of its
+    probabilities.
+
+    Args:
+        logits: (.., experts) of tokens, each counted once.
+
+    The topk are those of the probabilities, whatever a class corrects its own choice by.
+    """
+    probabilities = torch.softmax(fine(logits), dim=-1).detach().flatten(0, -2)
+    chosen = highest(probabilities, shape.topk).flatten()
+    # Not `bincount`, which waits for the accelerator.
+    counts = torch.zeros(shape.experts, dtype=torch.float64, device=logits.device)
+    counts.index_add_(0, chosen, torch.ones_like(chosen, dtype=torch.float64))
+    return torch.stack([counts, probabilities.sum(0, dtype=torch.float64)])
+
+
+def rows_of(total: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
+    """Tokens times routers of a sum of `tally`."""
+    return total[0].sum() / shape.topk
+
+
+def balance_loss(total: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
+    """The loss of a microbatch, of the sum of what all its routers counted."""
+    return shape.experts * (total[0] * total[1]).sum() / rows_of(total, shape=shape) ** 2
+
+
+def balance_grad(
+    logits: torch.Tensor, total: torch.Tensor, *, shape: ExpertShape, factor: float
+) -> torch.Tensor:
+    """The gradient of `factor` x the loss for one router's logits.
+
+    d loss / d softmax_e = experts x f_e / rows, and through the softmax q: q (v - sum q v).
+
+    Args:
+        total: as in `balance_loss`.
+    """
+    probabilities = torch.softmax(fine(logits), dim=-1)
+    each = (factor * shape.experts * total[0] / rows_of(total, shape=shape) ** 2).to(
+        probabilities.dtype
+    )
+    return (probabilities * (each - (probabilities * each).sum(-1, keepdim=True))).to(logits.dtype)
+
+
+def loss_part(logits: torch.Tensor, total: torch.Tensor, *, shape: ExpertShape) -> torch.Tensor:
+    """What the tokens of `logits` have of the loss, whose gradient is `balance_grad`: experts x sum
+    over e of f_e x their part of p_e.
+
+    Parts of all tokens and routers add up to `balance_loss`.
+    """
+    each = shape.experts * total[0] / rows_of(total, shape=shape) ** 2
+    return (torch.softmax(logits, dim=-1) * each.to(logits.dtype)).sum()

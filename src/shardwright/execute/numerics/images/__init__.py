@@ -1,0 +1,1 @@
+"""Image towers: patches, their positions, and image tokens in a text."""

@@ -1,0 +1,1 @@
+"""Embedding, linear layers, activations and residual sums."""

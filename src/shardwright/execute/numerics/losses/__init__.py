@@ -1,0 +1,1 @@
+"""Losses over logits: cross-entropy and the divergence from a teacher."""

@@ -1,0 +1,1 @@
+"""Rotary positions: their angles and the operator that applies them."""

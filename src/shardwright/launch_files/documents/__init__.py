@@ -1,0 +1,1 @@
+"""Settings of YAML, TOML, JSON, Kubernetes and Python files by dotted names."""

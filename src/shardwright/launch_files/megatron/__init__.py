@@ -1,0 +1,1 @@
+"""Launches of Megatron-LM and of frameworks on Megatron-Core."""

@@ -1,0 +1,1 @@
+"""Launches of frameworks with a form of their own: MaxText, nanotron, torchtitan."""

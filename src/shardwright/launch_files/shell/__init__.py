@@ -1,0 +1,1 @@
+"""Shell scripts, followed without running them: variables, conditions, loops, functions."""

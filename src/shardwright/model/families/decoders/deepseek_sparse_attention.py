@@ -1,0 +1,113 @@
+"""Models with latent attention over keys that an indexer selects: DeepSeek-V3.2 and GLM-5."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from shardwright.model.blocks.decoder import blocks_of, configured_model
+from shardwright.model.blocks.dense import layer_block
+from shardwright.model.blocks.mla import latent_shape, mla_operators
+from shardwright.model.blocks.predictor import num_predictors
+from shardwright.model.blocks.sparse_attention import index_operators, index_shape, with_selection
+from shardwright.model.families.decoders.deepseek import V3_GROUPS, shared_experts, sparse_layers
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.fields import MAX_LAYERS, Fields
+from shardwright.model.ir.graph import Model
+
+FULL, SHARED = "full", "shared"
+DENSE, SPARSE = "dense", "sparse"
+LETTERS = {"F": FULL, "S": SHARED}
+
+
+def build_deepseek_v32(fields: Fields) -> Model:
+    """DeepSeek-V3.2: DeepSeek-V3 with an indexer in every layer that selects
+    ``index_topk`` keys.
+    """
+    return _build_latent(fields, indexers=(FULL,) * fields.layers(), groups=V3_GROUPS)
+
+
+def build_glm_moe_dsa(fields: Fields) -> Model:
+    """GLM-5 to 5.3: the same form; in 5.2 and later most layers share the selection of the last
+    layer that has an indexer.
+
+    ``layer_types`` has one word for all layers.
+    """
+    fields.aside("layer_types")
+    return _build_latent(fields, indexers=_indexer_types(fields))
+
+
+def _indexer_types(fields: Fields) -> tuple[str, ...]:
+    """Which layers run an indexer: ``indexer_types``, ``index_topk_pattern`` (F, S), or every
+    ``index_topk_freq``-th layer.
+
+    Source of the last rule and its default offset 2: `GlmMoeDsaConfig` of Transformers 5.
+    """
+    layers = fields.layers()
+    kinds = fields.layer_types(layers=layers, allowed=(FULL, SHARED), name="indexer_types")
+    if not kinds and fields.present("index_topk_pattern"):
+        pattern = fields.string("index_topk_pattern")
+        if len(pattern) != layers or set(pattern) - set(LETTERS):
+            fields.fail(
+                f"index_topk_pattern must be {layers} letters F or S",
+                hint="one letter for each layer",
+            )
+        kinds = tuple(LETTERS[letter] for letter in pattern)
+    if not kinds:
+        every = fields.integer("index_topk_freq", default=1, maximum=MAX_LAYERS)
+        offset = fields.integer("index_skip_topk_offset", minimum=0, default=2, maximum=MAX_LAYERS)
+        kinds = tuple(
+            FULL if max(i - offset + 1, 0) % every == 0 else SHARED for i in range(layers)
+        )
+    if kinds[0] != FULL:
+        fields.fail(
+            "the first layer shares a selection that no layer before it makes",
+            hint="make the first indexer full",
+        )
+    return kinds
+
+
+def _sparse(fields: Fields) -> tuple[bool, ...]:
+    """Which layers have experts: ``mlp_layer_types`` where it is written, else DeepSeek's fields;
+    both must agree.
+    """
+    layers = fields.layers()
+    kinds = fields.layer_types(layers=layers, allowed=(DENSE, SPARSE), name="mlp_layer_types")
+    listed = tuple(kind == SPARSE for kind in kinds)
+    if kinds and not fields.present("first_k_dense_replace"):
+        return listed
+    counted = sparse_layers(fields, layers=layers)
+    if kinds and listed != counted:
+        fields.fail("mlp_layer_types and first_k_dense_replace disagree", hint="keep one of them")
+    return counted
+
+
+def _build_latent(
+    fields: Fields, *, indexers: tuple[str, ...], groups: tuple[int, int] = (1, 1)
+) -> Model:
+    layers = blocks_of(
+        zip(_sparse(fields), indexers, strict=True), partial(_latent_layer, fields, groups=groups)
+    )
+    return configured_model(fields, layers=layers, predicts=num_predictors(fields))
+
+
+def _latent_layer(fields: Fields, sparse: bool, indexer: str, *, groups: tuple[int, int]) -> Block:
+    """Latent attention over selected keys; without an indexer the selection is that of an earlier
+    layer (its transport is left out).
+    """
+    if not fields.present("q_lora_rank"):
+        fields.missing("q_lora_rank")
+    hidden, latent, index = fields.hidden(), latent_shape(fields), index_shape(fields)
+    bias, shape = (
+        fields.flag("attention_bias", default=False),
+        replace(latent.attention(), selected=index.topk),
+    )
+    attention = mla_operators(hidden=hidden, shape=latent, bias=bias, attention=shape)
+    if indexer == FULL:
+        scorer = index_operators(
+            query_source="q_norm", hidden=hidden, query_width=latent.q_lora, shape=index
+        )
+        attention = with_selection(attention, indexer=scorer, after="q_up")
+    name = ("moe" if sparse else "dense") + ("" if indexer == FULL else "_shared_index")
+    feed_forward = shared_experts(fields, sparse=sparse, correction=True, groups=groups)
+    return layer_block(name, hidden=hidden, attention=attention, feed_forward=feed_forward)

@@ -1,0 +1,93 @@
+"""Llama 4, the text model: experts and dense layers interleaved, chunked attention with rotary,
+full attention without.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from shardwright.model.blocks.decoder import blocks_of, configured_model
+from shardwright.model.blocks.dense import (
+    QkNorm,
+    attention_operators,
+    grouped_shape,
+    layer_block,
+    mlp_operators,
+)
+from shardwright.model.blocks.experts import moe_operators
+from shardwright.model.families.decoders.deepseek import expert_shape
+from shardwright.model.families.decoders.llama import rotary_layers
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.fields import MAX_CONTEXT, MAX_LAYERS, Fields
+from shardwright.model.ir.graph import Model
+
+CHUNKED = "chunked_attention"
+
+
+def build(fields: Fields) -> Model:
+    """`Llama4TextConfig`: ``intermediate_size`` is an expert's and the shared expert's width,
+    ``intermediate_size_mlp`` a dense one's.
+    """
+    layers = fields.layers()
+    rotary = rotary_layers(fields, layers=layers)
+    chunks = chunk_layers(fields, rotary=rotary)
+    sparse = sparse_layers(fields, layers=layers)
+    return configured_model(
+        fields, layers=blocks_of(zip(rotary, chunks, sparse, strict=True), partial(_layer, fields))
+    )
+
+
+def chunk_layers(fields: Fields, *, rotary: tuple[bool, ...]) -> tuple[int, ...]:
+    """Chunk of each layer in keys, 0 = all keys: layers with rotary positions are chunked unless
+    ``layer_types`` says otherwise.
+    """
+    size = fields.integer("attention_chunk_size", maximum=MAX_CONTEXT)
+    kinds = fields.layer_types(layers=len(rotary), allowed=(CHUNKED, "full_attention"))
+    chunked = tuple(kind == CHUNKED for kind in kinds) if kinds else rotary
+    return tuple(size if flag else 0 for flag in chunked)
+
+
+def sparse_layers(fields: Fields, *, layers: int) -> tuple[bool, ...]:
+    """Which layers have experts: ``moe_layers``, else every ``interleave_moe_layer_step``-th."""
+    listed = fields.integers("moe_layers", maximum=MAX_LAYERS)
+    if listed:
+        if max(listed) >= layers:
+            fields.fail(
+                f"moe_layers names layer {max(listed)} of {layers}",
+                hint="layers are counted from 0",
+            )
+        return tuple(i in set(listed) for i in range(layers))
+    step = fields.integer("interleave_moe_layer_step", maximum=MAX_LAYERS, default=1)
+    return tuple((i + 1) % step == 0 for i in range(layers))
+
+
+def _layer(fields: Fields, rotary: bool, chunk: int, sparse: bool) -> Block:
+    hidden = fields.hidden()
+    shape = grouped_shape(
+        fields, head_dim=fields.head_dim(default=128), window=chunk, chunked=bool(chunk)
+    )
+    bias = fields.flag("attention_bias", default=False)
+    norms = QkNorm.PLAIN if rotary and fields.flag("use_qk_norm", default=True) else False
+    tempered = not rotary and fields.flag("attn_temperature_tuning", default=True)
+    attention = attention_operators(
+        hidden=hidden,
+        shape=shape,
+        bias=bias,
+        output_bias=bias,
+        qk_norm=norms,
+        rotary=rotary,
+        tempered=tempered,
+    )
+    if sparse:
+        ffn = fields.ffn()
+        feed_forward = moe_operators(
+            hidden=hidden, ffn=ffn, experts=expert_shape(fields), shared_ffn=ffn, weighed=True
+        )
+    else:
+        feed_forward = mlp_operators(
+            hidden=hidden, ffn=fields.ffn("intermediate_size_mlp"), gated=True
+        )
+    label = (
+        ("moe" if sparse else "dense") + ("" if rotary else "_norope") + ("_chunk" if chunk else "")
+    )
+    return layer_block(label, hidden=hidden, attention=attention, feed_forward=feed_forward)

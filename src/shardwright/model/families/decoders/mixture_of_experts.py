@@ -1,0 +1,177 @@
+"""Mixture-of-experts decoders with grouped-query attention: Mixtral, Qwen2-MoE, Qwen3-MoE, GLM-4.5,
+gpt-oss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shardwright.model.blocks.decoder import blocks_of, configured_model
+from shardwright.model.blocks.dense import (
+    QkNorm,
+    attention_operators,
+    grouped_shape,
+    layer_block,
+    mlp_operators,
+)
+from shardwright.model.blocks.experts import moe_operators
+from shardwright.model.blocks.predictor import num_predictors
+from shardwright.model.blocks.windows import no_window, windows_of
+from shardwright.model.families.decoders.deepseek import expert_shape, shared_experts
+from shardwright.model.ir.block import Block
+from shardwright.model.ir.fields import MAX_LAYERS, Fields
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import Operator
+
+
+def sparse_by_step(fields: Fields, *, layers: int) -> tuple[bool, ...]:
+    """Which layers have experts in Qwen's spelling: all but ``mlp_only_layers``, every
+    ``decoder_sparse_step``-th (`Qwen2MoeConfig`: none, 1).
+    """
+    dense = frozenset(fields.integers("mlp_only_layers", maximum=MAX_LAYERS))
+    step = fields.integer("decoder_sparse_step", default=1, maximum=MAX_LAYERS)
+    return tuple(i not in dense and (i + 1) % step == 0 for i in range(layers))
+
+
+def _mixed(
+    fields: Fields,
+    *,
+    attention: tuple[Operator, ...],
+    moe: tuple[Operator, ...],
+    sparse: Sequence[bool],
+) -> list[Block]:
+    """One block per layer: experts where `sparse` says so, a dense SwiGLU elsewhere (only then
+    ``intermediate_size`` is read).
+    """
+    hidden = fields.hidden()
+
+    def layer(flag: bool) -> Block:
+        feed_forward = moe if flag else mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True)
+        return layer_block(
+            "moe" if flag else "dense",
+            hidden=hidden,
+            attention=attention,
+            feed_forward=feed_forward,
+        )
+
+    return blocks_of(zip(sparse), layer)
+
+
+def build_mixtral(fields: Fields) -> Model:
+    """Mixtral (`MixtralConfig`: untied, no biases, window null = none)."""
+    hidden, layers = fields.hidden(), fields.layers()
+    (window,) = set(windows_of(fields, layers=layers, uniform=True))
+    moe = moe_operators(hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields))
+    attention = attention_operators(
+        hidden=hidden, shape=grouped_shape(fields, head_dim=fields.head_dim(), window=window)
+    )
+    return configured_model(
+        fields,
+        layers=[layer_block("moe", hidden=hidden, attention=attention, feed_forward=moe)] * layers,
+    )
+
+
+def gated_shared_experts(fields: Fields) -> tuple[Operator, ...]:
+    """Experts beside a shared one whose output a learned score scales, in Qwen's spelling."""
+    return moe_operators(
+        hidden=fields.hidden(),
+        ffn=fields.ffn("moe_intermediate_size"),
+        experts=expert_shape(fields),
+        shared_ffn=fields.ffn("shared_expert_intermediate_size"),
+        shared_gate=True,
+    )
+
+
+def build_qwen2_moe(fields: Fields) -> Model:
+    """Qwen1.5-MoE and Qwen2-MoE: biases on q, k, v (`Qwen2MoeConfig`: qkv_bias True), a gated
+    shared expert.
+    """
+    no_window(fields)
+    bias, shape = (
+        fields.flag("qkv_bias", default=True),
+        grouped_shape(fields, head_dim=fields.head_dim()),
+    )
+    attention = attention_operators(hidden=fields.hidden(), shape=shape, bias=bias)
+    sparse = sparse_by_step(fields, layers=fields.layers())
+    return configured_model(
+        fields,
+        layers=_mixed(fields, attention=attention, moe=gated_shared_experts(fields), sparse=sparse),
+    )
+
+
+def build_qwen3_moe(fields: Fields) -> Model:
+    """Qwen3-MoE: norms of queries and keys (some files write ``use_qk_norm``), no shared expert."""
+    no_window(fields)
+    fields.aside("use_qk_norm")
+    hidden, bias = fields.hidden(), fields.flag("attention_bias", default=False)
+    shape = grouped_shape(fields, head_dim=fields.head_dim())
+    attention = attention_operators(
+        hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=True
+    )
+    moe = moe_operators(
+        hidden=hidden, ffn=fields.ffn("moe_intermediate_size"), experts=expert_shape(fields)
+    )
+    sparse = sparse_by_step(fields, layers=fields.layers())
+    return configured_model(
+        fields, layers=_mixed(fields, attention=attention, moe=moe, sparse=sparse)
+    )
+
+
+def build_olmoe(fields: Fields) -> Model:
+    """OLMoE (`OlmoeConfig`: kv heads default to the heads, no biases, untied): experts in every
+    layer, query/key norms over all heads.
+    """
+    hidden, bias = fields.hidden(), fields.flag("attention_bias", default=False)
+    shape = grouped_shape(fields, head_dim=fields.head_dim(), kv_heads=fields.heads())
+    attention = attention_operators(
+        hidden=hidden, shape=shape, bias=bias, output_bias=bias, qk_norm=QkNorm.WIDTH
+    )
+    moe = moe_operators(hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields))
+    layers = [
+        layer_block("moe", hidden=hidden, attention=attention, feed_forward=moe)
+    ] * fields.layers()
+    return configured_model(fields, layers=layers)
+
+
+def build_glm4_moe(fields: Fields) -> Model:
+    """GLM-4.5 and 4.6: routing and shared experts of DeepSeek-V3 over grouped-query attention, one
+    prediction module.
+    """
+    bias, norms = (
+        fields.flag("attention_bias", default=False),
+        fields.flag("use_qk_norm", default=False),
+    )
+    shape = grouped_shape(fields, head_dim=fields.head_dim())
+    attention = attention_operators(hidden=fields.hidden(), shape=shape, bias=bias, qk_norm=norms)
+    moe = shared_experts(fields, sparse=True, correction=True)
+    first = fields.integer("first_k_dense_replace", minimum=0, maximum=MAX_LAYERS)
+    layers = _mixed(
+        fields, attention=attention, moe=moe, sparse=[i >= first for i in range(fields.layers())]
+    )
+    return configured_model(fields, layers=layers, predicts=num_predictors(fields))
+
+
+def build_gpt_oss(fields: Fields) -> Model:
+    """gpt-oss: alternating windows, learned sinks, biases everywhere (`GptOssConfig`:
+    attention_bias True), no shared expert; gates are clamped (swiglu_limit 7).
+    """
+    hidden = fields.hidden()
+    bias = fields.flag("attention_bias", default=True)
+    moe = moe_operators(
+        hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields), router_bias=True, bias=True
+    )
+    moe = tuple(replace(o, clamped=o.gated) for o in moe)
+
+    def layer(window: int) -> Block:
+        shape = grouped_shape(
+            fields, head_dim=fields.head_dim(default=64), window=window, sinks=True
+        )
+        attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias)
+        return layer_block(
+            "moe_window" if window else "moe", hidden=hidden, attention=attention, feed_forward=moe
+        )
+
+    return configured_model(
+        fields, layers=blocks_of(zip(windows_of(fields, layers=fields.layers())), layer)
+    )

@@ -1,0 +1,418 @@
+"""Hybrids of state-space mixers and attention: Jamba, Falcon-H1, Granite 4, Nemotron-H and Nemotron
+3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from shardwright.model.blocks.decoder import blocks_of, configured_model
+from shardwright.model.blocks.dense import (
+    attention_operators,
+    grouped_shape,
+    hidden_extent,
+    layer_block,
+    linear,
+    mlp_operators,
+    residual,
+)
+from shardwright.model.blocks.experts import (
+    expert_operators,
+    moe_operators,
+    router_operators,
+    shared_operators,
+)
+from shardwright.model.blocks.mamba import (
+    MAX_CHUNK,
+    MAX_KERNEL,
+    MAX_STATE,
+    MambaShape,
+    SelectiveShape,
+    mamba1_operators,
+    mamba2_operators,
+    mixer_block,
+    scan_shape,
+)
+from shardwright.model.blocks.predictor import MAX_PREDICTORS
+from shardwright.model.families.decoders.deepseek import expert_shape
+from shardwright.model.ir.block import INPUT, Block
+from shardwright.model.ir.fields import (
+    MAX_EXPERTS,
+    MAX_FFN,
+    MAX_HEAD_DIM,
+    MAX_HIDDEN,
+    MAX_LAYERS,
+    Fields,
+)
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import ExpertShape, Operator, OperatorClass, ScanShape
+
+NEMOTRON_LETTERS: Final = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
+NEMOTRON_WORDS: Final = {
+    "mamba": "mamba",
+    "linear_attention": "mamba",
+    "moe": "moe",
+    "attention": "attention",
+    "full_attention": "attention",
+    "mlp": "mlp",
+}
+
+
+def build_jamba(fields: Fields) -> Model:
+    """Jamba (`JambaConfig`): attention every ``attn_layer_period`` layers, Mamba-1 with inner norms
+    elsewhere.
+
+    Experts follow a period of their own.
+    """
+    hidden, layers = fields.hidden(), fields.layers()
+    attends = _periodic(fields, "attn_layer", layers=layers)
+    sparse = _periodic(fields, "expert_layer", layers=layers)
+    count = fields.integer("num_experts", maximum=MAX_EXPERTS)
+    if count == 1:
+        sparse = (False,) * layers
+    experts = ExpertShape(experts=count, topk=fields.integer("num_experts_per_tok", maximum=count))
+    _, rank = fields.find("mamba_dt_rank")
+    mamba = SelectiveShape(
+        inner=fields.integer("mamba_expand", maximum=64) * hidden,
+        state=fields.integer("mamba_d_state", maximum=MAX_STATE),
+        rank=-(-hidden // 16)
+        if rank == "auto"
+        else fields.integer("mamba_dt_rank", maximum=MAX_HIDDEN),
+        kernel=fields.integer("mamba_d_conv", maximum=MAX_KERNEL),
+        conv_bias=fields.flag("mamba_conv_bias", default=True),
+        proj_bias=fields.flag("mamba_proj_bias", default=False),
+        inner_norms=True,
+    )
+    mixers = {
+        True: attention_operators(
+            hidden=hidden, shape=grouped_shape(fields, head_dim=fields.head_dim()), rotary=False
+        ),
+        False: mamba1_operators(hidden=hidden, shape=mamba),
+    }
+    feeds = {
+        True: moe_operators(hidden=hidden, ffn=fields.ffn(), experts=experts),
+        False: mlp_operators(hidden=hidden, ffn=fields.ffn(), gated=True),
+    }
+
+    def layer(attends: bool, sparse: bool) -> Block:
+        label = ("attention" if attends else "mamba") + ("_moe" if sparse else "")
+        return layer_block(
+            label, hidden=hidden, attention=mixers[attends], feed_forward=feeds[sparse]
+        )
+
+    return configured_model(fields, layers=blocks_of(zip(attends, sparse, strict=True), layer))
+
+
+def _periodic(fields: Fields, stem: str, *, layers: int) -> tuple[bool, ...]:
+    """Layers i with i mod period = offset."""
+    period = fields.integer(f"{stem}_period", maximum=MAX_LAYERS)
+    offset = fields.integer(f"{stem}_offset", minimum=0, maximum=MAX_LAYERS)
+    if offset >= period:
+        fields.fail(
+            f"{stem}_offset = {offset} is not below {stem}_period = {period}",
+            hint="no layer would match",
+        )
+    return tuple(i % period == offset for i in range(layers))
+
+
+def build_falcon_h1(fields: Fields) -> Model:
+    """Falcon-H1 (`FalconH1Config`: no biases but the convolution's, no gate norm): attention and
+    Mamba-2 side by side in every layer.
+
+    Its multipliers are factors of what projections write: one before a projection is one behind it.
+    """
+    hidden = fields.hidden()
+    ssm, mlp = (
+        multipliers(fields, "ssm_multipliers", count=5),
+        multipliers(fields, "mlp_multipliers", count=2),
+    )
+    into, key, out, ssm_into, ssm_out = (
+        fields.number(name, minimum=-1e9, maximum=1e9, default=1.0)
+        for name in (
+            "attention_in_multiplier",
+            "key_multiplier",
+            "attention_out_multiplier",
+            "ssm_in_multiplier",
+            "ssm_out_multiplier",
+        )
+    )
+    factors = {
+        "qkv": (into, into * key, into),
+        "proj": (out,),
+        "ssm.in_proj": tuple(ssm_into * one for one in ssm),
+        "ssm.out_proj": (ssm_out,),
+        "up": (mlp[0], 1.0),
+        "down": (mlp[1],),
+    }
+    bias = fields.flag("attention_bias", default=False)
+    shape = grouped_shape(fields, head_dim=fields.head_dim())
+    attention = attention_operators(hidden=hidden, shape=shape, bias=bias, output_bias=bias)
+    mamba = mamba2_operators(
+        hidden=hidden, shape=_expanded_mamba(fields, inner="mamba_d_ssm"), prefix="ssm."
+    )
+    both = residual("mix", source="proj", skip="ssm.out_proj", hidden=hidden)
+    feed = mlp_operators(
+        hidden=hidden, ffn=fields.ffn(), gated=True, bias=fields.flag("mlp_bias", default=False)
+    )
+    block = layer_block(
+        "layer", hidden=hidden, attention=(*attention, *mamba, both), feed_forward=feed
+    )
+    block = replace(
+        block, operators=tuple(replace(o, factors=factors.get(o.name, ())) for o in block.operators)
+    )
+    return configured_model(fields, layers=[block] * fields.layers())
+
+
+def multipliers(fields: Fields, name: str, *, count: int) -> tuple[float, ...]:
+    """So many factors, of which none written are ones."""
+    written = fields.mapping.get(name)
+    if written is None:
+        return (1.0,) * count
+    if not isinstance(written, list | tuple) or len(written) != count:
+        fields.fail(f"{name} has to be {count} numbers", hint="one factor for each part")
+    parts = [Fields({name: one}, fields.source) for one in written]
+    return tuple(one.number(name, minimum=-1e9, maximum=1e9, default=1.0) for one in parts)
+
+
+def _expanded_mamba(fields: Fields, *, inner: str = "") -> MambaShape:
+    """A Mamba-2 mixer in the spelling ``mamba_*``; ``mamba_d_head`` may be ``auto``: the inner
+    width over the heads.
+
+    `inner`: field of the inner width where the family has one; else ``mamba_expand`` x hidden.
+    """
+    width = fields.optional_integer(inner, maximum=MAX_FFN) if inner else None
+    if width is None:
+        width = fields.integer("mamba_expand", maximum=64) * fields.hidden()
+    heads = fields.integer("mamba_n_heads", maximum=MAX_FFN)
+    head_dim = (
+        width // heads
+        if fields.find("mamba_d_head")[1] == "auto"
+        else fields.integer("mamba_d_head", maximum=MAX_HEAD_DIM)
+    )
+    if heads * head_dim != width:
+        fields.fail(
+            f"mamba_n_heads x mamba_d_head = {heads} x {head_dim} is not the inner width {width}",
+            hint="compare the three fields",
+        )
+    groups = fields.integer("mamba_n_groups", maximum=heads)
+    if heads % groups:
+        fields.fail(
+            f"mamba_n_groups = {groups} does not divide the {heads} heads",
+            hint="choose a divisor of mamba_n_heads",
+        )
+    bias = fields.flag("mamba_proj_bias", default=False)
+    if fields.flag("projectors_bias", default=bias) != bias:
+        fields.unsupported("projectors_bias other than mamba_proj_bias")
+    return MambaShape(
+        scan=ScanShape(
+            heads=heads,
+            head_dim=head_dim,
+            state=fields.integer("mamba_d_state", maximum=MAX_STATE),
+            groups=groups,
+            chunk=fields.integer("mamba_chunk_size", maximum=MAX_CHUNK),
+        ),
+        kernel=fields.integer("mamba_d_conv", maximum=MAX_KERNEL),
+        conv_bias=fields.flag("mamba_conv_bias", default=True),
+        proj_bias=bias,
+        gate_norm=fields.flag("mamba_rms_norm", default=False) if inner else True,
+        grouped=bool(inner),
+    )
+
+
+def build_granite_hybrid(fields: Fields) -> Model:
+    """Granite 4 (`GraniteMoeHybridConfig`): Mamba-2 or attention by ``layer_types``, then experts
+    beside a shared feed-forward.
+
+    Without experts (``num_local_experts`` 0) the shared feed-forward is the layer's only one.
+    ``position_embedding_type`` other than rope means none.
+    """
+    hidden, layers = fields.hidden(), fields.layers()
+    kinds = fields.layer_types(
+        layers=layers, allowed=("mamba", "attention", "full_attention", "linear_attention")
+    )
+    if not kinds:
+        fields.missing("layer_types")
+    bias = fields.flag("attention_bias", default=False)
+    shared = fields.ffn("shared_intermediate_size")
+    if fields.integer("num_local_experts", minimum=0, maximum=MAX_EXPERTS):
+        feed = moe_operators(
+            hidden=hidden, ffn=fields.ffn(), experts=expert_shape(fields), shared_ffn=shared
+        )
+    else:
+        feed = mlp_operators(hidden=hidden, ffn=shared, gated=True)
+    shape = grouped_shape(fields, head_dim=fields.even_head_dim(), kv_heads=fields.heads())
+    rotary = fields.string("position_embedding_type", default="nope") == "rope"
+    mixers = {
+        "attention": attention_operators(
+            hidden=hidden, shape=shape, bias=bias, output_bias=bias, rotary=rotary
+        ),
+        "mamba": mamba2_operators(hidden=hidden, shape=_expanded_mamba(fields)),
+    }
+    blocks = {
+        n: layer_block(n, hidden=hidden, attention=m, feed_forward=feed) for n, m in mixers.items()
+    }
+    return configured_model(fields, layers=[blocks[NEMOTRON_WORDS[kind]] for kind in kinds])
+
+
+def build_nemotron_h(fields: Fields) -> Model:
+    """Nemotron-H and Nemotron 3 (`NemotronHConfig`): layers of one mixer each - Mamba-2, attention
+    without positions, MLP or experts.
+    """
+    fields.aside("expand")  # the mixer's width is that of its heads
+    block = partial(_nemotron_block, fields)
+    layers = blocks_of(zip(_nemotron_kinds(fields)), block)
+    depth = fields.integer("num_nextn_predict_layers", minimum=0, maximum=MAX_PREDICTORS, default=0)
+    if not depth:
+        return configured_model(fields, layers=layers)
+    inside = _kinds_of(fields, words="mtp_layers_block_type", letters="mtp_hybrid_override_pattern")
+    return configured_model(
+        fields, layers=layers, predicts=depth, predictor=chained(map(block, inside))
+    )
+
+
+def _kinds_of(fields: Fields, *, words: str, letters: str) -> tuple[str, ...]:
+    """The kinds of layers, as a list of words or a string of letters (M mamba, * attention, - MLP,
+    E experts).
+    """
+    listed = fields.strings(words)
+    for kind in listed:
+        if kind not in NEMOTRON_WORDS:
+            fields.fail(
+                f"{words} has {kind[:40]!r}, which is not supported",
+                hint=f"supported: {', '.join(NEMOTRON_WORDS)}",
+            )
+    if listed:
+        return tuple(NEMOTRON_WORDS[kind] for kind in listed)
+    pattern = fields.string(letters)
+    if not pattern or set(pattern) - set(NEMOTRON_LETTERS):
+        fields.fail(
+            f"{letters} must be a string of the letters {' '.join(NEMOTRON_LETTERS)}",
+            hint="one letter a layer",
+        )
+    return tuple(NEMOTRON_LETTERS[letter] for letter in pattern)
+
+
+def _nemotron_kinds(fields: Fields) -> tuple[str, ...]:
+    kinds = _kinds_of(fields, words="layers_block_type", letters="hybrid_override_pattern")
+    layers = fields.optional_integer("num_hidden_layers", maximum=MAX_LAYERS)
+    if len(kinds) > MAX_LAYERS or (layers is not None and layers != len(kinds)):
+        fields.fail(
+            f"num_hidden_layers = {layers} but the pattern has {len(kinds)} layers",
+            hint="one entry for each layer",
+        )
+    return kinds
+
+
+def _nemotron_block(fields: Fields, kind: str) -> Block:
+    hidden = fields.hidden()
+    if kind == "mamba":
+        shape = MambaShape(
+            scan=scan_shape(
+                fields, heads="mamba_num_heads", head_dim="mamba_head_dim", state="ssm_state_size"
+            ),
+            kernel=fields.integer("conv_kernel", maximum=MAX_KERNEL),
+            conv_bias=fields.flag("use_conv_bias", default=True),
+            proj_bias=fields.flag("use_bias", "mamba_proj_bias", default=False),
+        )
+        return mixer_block(
+            kind, hidden=hidden, mixer=mamba2_operators(hidden=hidden, shape=shape, source="norm")
+        )
+    if kind == "attention":
+        if fields.present("sliding_window"):
+            fields.unsupported("sliding_window in this family")
+        bias = fields.flag("attention_bias", default=False)
+        head_dim = fields.integer("head_dim", "attention_head_dim", maximum=MAX_HEAD_DIM)
+        heads = grouped_shape(fields, head_dim=head_dim)
+        mixer = attention_operators(
+            source="norm", hidden=hidden, shape=heads, bias=bias, output_bias=bias, rotary=False
+        )
+        return mixer_block(kind, hidden=hidden, mixer=mixer)
+    bias = fields.flag("mlp_bias", default=False)
+    if kind == "mlp":
+        feed = mlp_operators(source="norm", hidden=hidden, ffn=fields.ffn(), gated=False, bias=bias)
+        return mixer_block(kind, hidden=hidden, mixer=feed)
+    if bias:
+        fields.unsupported("mlp_bias with experts")
+    return mixer_block(kind, hidden=hidden, mixer=_nemotron_experts(fields, hidden=hidden))
+
+
+def _nemotron_experts(fields: Fields, *, hidden: int) -> tuple[Operator, ...]:
+    ffn, shared = (
+        fields.ffn("moe_intermediate_size"),
+        fields.ffn("moe_shared_expert_intermediate_size"),
+    )
+    if fields.integer("n_shared_experts", minimum=0, maximum=MAX_EXPERTS, default=1) != 1:
+        fields.unsupported("n_shared_experts other than 1 in this family")
+    experts = expert_shape(fields)
+    latent = fields.optional_integer("moe_latent_size", maximum=MAX_HIDDEN)
+    if latent is None:
+        return moe_operators(
+            source="norm",
+            hidden=hidden,
+            ffn=ffn,
+            experts=experts,
+            gated=False,
+            shared_ffn=shared,
+            correction=True,
+        )
+    return _latent_experts(
+        hidden=hidden, latent=latent, ffn=ffn, experts=experts, shared_ffn=shared
+    )
+
+
+def _latent_experts(
+    *, hidden: int, latent: int, ffn: int, experts: ExpertShape, shared_ffn: int
+) -> tuple[Operator, ...]:
+    """Experts on a narrower stream (Nemotron 3 Super and Ultra): ``latent_down`` before the
+    dispatch, ``latent_up`` behind the combine.
+
+    Routing and the shared expert read the full width; tokens travel at the latent's width. Experts
+    are not gated. Both projections have no width to cut, so they work on the stream as it lies.
+    """
+    width, narrow = hidden_extent(hidden), hidden_extent(latent)
+    shared = shared_operators(source="norm", hidden=hidden, ffn=shared_ffn, gated=False)
+    return (
+        *router_operators(source="norm", hidden=hidden, experts=experts, correction=True),
+        linear(
+            "latent_down",
+            source="norm",
+            reads=(width,),
+            writes=(narrow,),
+            klass=OperatorClass.STREAM,
+        ),
+        *expert_operators(
+            source="latent_down", hidden=latent, ffn=ffn, experts=experts, gated=False
+        ),
+        linear(
+            "latent_up",
+            source="unpermute",
+            reads=(narrow,),
+            writes=(width,),
+            klass=OperatorClass.STREAM,
+        ),
+        *shared,
+        residual("combine", source="latent_up", skip=shared[-1].name, hidden=hidden),
+    )
+
+
+def chained(blocks: Iterable[Block]) -> Block:
+    """One layer of several blocks in a row, for a prediction module; operators and parameters of
+    the i-th get the prefix ``i.``.
+    """
+    operators: list[Operator] = []
+    for i, block in enumerate(blocks):
+        names = {o.name: f"{i}.{o.name}" for o in block.operators} | {
+            INPUT: operators[-1].name if operators else INPUT
+        }
+        operators += [
+            replace(
+                o.reading(names),
+                name=names[o.name],
+                parameters=tuple(replace(p, name=f"{i}.{p.name}") for p in o.parameters),
+            )
+            for o in block.operators
+        ]
+    return Block(name="mtp_layer", operators=tuple(operators))

@@ -1,0 +1,3 @@
+"""Fields of config.json that several families share: defaults, rotary positions, dropout,
+quantization.
+"""

@@ -1,0 +1,1 @@
+"""Image towers of vision-language models, one file for each family."""

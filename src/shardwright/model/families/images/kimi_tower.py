@@ -1,0 +1,109 @@
+"""How Kimi-K2.5's MoonViT tower computes, and where its image tokens go.
+
+Fields are spelled as in the published configurations or as in those that Transformers writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardwright.model.families.images.tower_fields import (
+    MAX_PATCH,
+    PROJECTOR,
+    Tower,
+    activation,
+    turning_base,
+    unknown_activations,
+    unknown_turns,
+)
+from shardwright.model.ir.fields import MAX_VOCAB, Fields
+from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid, Settings
+
+EPS: Final = 1e-5
+"""Of all norms, but where `PROJECTOR_EPS` says otherwise of the projector's own."""
+TABLE: Final = (("init_pos_emb_height", "pos_emb_height"), ("init_pos_emb_width", "pos_emb_width"))
+MERGED: Final = "merge_kernel_size"
+PROJECTOR_EPS: Final = ("projector_ln_eps", "projection_layer_norm_eps")
+
+
+def sides(vision: Fields) -> tuple[int, int]:
+    """Rows and columns of patches that become one image token.
+
+    Raises:
+        ModelError: they are not two.
+    """
+    found = vision.integers(MERGED, minimum=1, maximum=64) if vision.present(MERGED) else (2, 2)
+    if len(found) != 2:
+        vision.fail(f"{vision.path}{MERGED} must list two sides", hint="for example [2, 2]")
+    return found[0], found[1]
+
+
+def table(vision: Fields) -> tuple[int, int]:
+    """Rows and columns of the table of positions, which are as many.
+
+    Raises:
+        ModelError: they are not.
+    """
+    rows, columns = (vision.integer(*names, maximum=MAX_PATCH) for names in TABLE)
+    if rows != columns:
+        vision.unsupported(
+            f"a table of {rows} x {columns} positions, which the published class takes for a square"
+        )
+    return rows, columns
+
+
+def _images(fields: Fields) -> ImageInput:
+    vision = fields.section("vision_config")
+    side = vision.integer("patch_size", maximum=MAX_PATCH)
+    return ImageInput(
+        token=fields.integer(
+            "media_placeholder_token_id",
+            "image_token_id",
+            minimum=0,
+            maximum=MAX_VOCAB,
+            default=163605,
+        ),
+        patch=(3, side, side),
+        block=sides(vision),
+        in_blocks=False,
+    )
+
+
+def _settings(fields: Fields) -> dict[str, Settings]:
+    vision, image = fields.section("vision_config"), _images(fields)
+    rows, columns = table(vision)
+    one = vision if vision.present(PROJECTOR_EPS[0]) else fields
+    eps = one.number(*PROJECTOR_EPS, minimum=0.0, maximum=1.0, default=EPS)
+    return {
+        "vision_embed": Settings(
+            eps=EPS, image=image, stretched=PositionGrid(rows=rows, columns=columns, cubic=True)
+        ),
+        "vision": Settings(
+            eps=EPS,
+            image=image,
+            activation=activation(vision, "hidden_act", "gelu_pytorch_tanh"),
+            rope_base=turning_base(vision),
+            turns=GridRotary(axes=(1, 0), in_turns=True),
+        ),
+        PROJECTOR: Settings(
+            eps=EPS, activation="gelu", own=(("norm", Settings(eps=eps)),) if eps != EPS else ()
+        ),
+    }
+
+
+def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
+    vision = config["vision_config"]
+    act = vision.get("projector_hidden_act")
+    return (
+        *unknown_activations({"hidden_act of vision_config": vision.get("hidden_act")}),
+        *(
+            (f"projector_hidden_act {str(act)[:40]}, where the published class has gelu",)
+            if act not in (None, "gelu")
+            else ()
+        ),
+        *unknown_turns(vision),
+    )
+
+
+TOWER: Final = Tower(images=_images, settings=_settings, differences=_differences)

@@ -1,0 +1,54 @@
+"""How LLaVA's CLIP tower computes, and where its image tokens go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from shardwright.model.families.images.tower_fields import (
+    MAX_PATCH,
+    PROJECTOR,
+    Tower,
+    activation,
+    unknown_activations,
+)
+from shardwright.model.ir.fields import MAX_VOCAB, Fields
+from shardwright.model.ir.settings import ImageInput, Settings
+
+STRATEGIES: Final = ("default", "full")
+"""Of ``vision_feature_select_strategy``: without the class token, or with it."""
+
+
+def _images(fields: Fields) -> ImageInput:
+    vision = fields.section("vision_config")
+    side = vision.integer("patch_size", maximum=MAX_PATCH)
+    whole = (
+        fields.choice("vision_feature_select_strategy", allowed=STRATEGIES, default=STRATEGIES[0])
+        == "full"
+    )
+    return ImageInput(
+        token=fields.integer(
+            "image_token_index", "image_token_id", minimum=0, maximum=MAX_VOCAB, default=32000
+        ),
+        patch=(vision.integer("num_channels", default=3, maximum=64), side, side),
+        first=0 if whole else 1,
+    )
+
+
+def _settings(fields: Fields) -> dict[str, Settings]:
+    vision = fields.section("vision_config")
+    eps = vision.number("layer_norm_eps", minimum=0.0, maximum=1.0, default=1e-5)
+    tower = Settings(eps=eps, activation=activation(vision, "hidden_act", "quick_gelu"))
+    projector = Settings(activation=activation(fields, "projector_hidden_act", "gelu"))
+    return {"vision_embed": tower, "vision": tower, PROJECTOR: projector}
+
+
+def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
+    asked = {
+        "hidden_act of vision_config": config["vision_config"].get("hidden_act"),
+        "projector_hidden_act": config.get("projector_hidden_act"),
+    }
+    return unknown_activations(asked)
+
+
+TOWER: Final = Tower(images=_images, settings=_settings, differences=_differences)

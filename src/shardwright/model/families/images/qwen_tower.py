@@ -1,0 +1,78 @@
+"""How Qwen3-VL's tower computes, and where its image tokens go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isqrt
+from typing import Any, Final
+
+from shardwright.model.blocks.deepstack import DEEP
+from shardwright.model.families.images.tower_fields import (
+    MAX_PATCH,
+    PROJECTOR,
+    Tower,
+    activation,
+    turning_base,
+    unknown_activations,
+    unknown_turns,
+)
+from shardwright.model.ir.fields import MAX_HIDDEN, MAX_VOCAB, Fields
+from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid, Settings
+
+EPS: Final = 1e-6
+"""Of all norms of the tower and its mergers."""
+MAX_POSITIONS: Final = 2**24
+
+
+def _images(fields: Fields) -> ImageInput:
+    vision = fields.section("vision_config")
+    side, merged = (
+        vision.integer("patch_size", maximum=MAX_PATCH),
+        vision.integer("spatial_merge_size", maximum=64),
+    )
+    return ImageInput(
+        token=fields.integer("image_token_id", minimum=0, maximum=MAX_VOCAB, default=151655),
+        patch=(vision.integer("in_channels", maximum=64), side, side),
+        frames=vision.integer("temporal_patch_size", maximum=64),
+        block=(merged, merged),
+    )
+
+
+def _settings(fields: Fields) -> dict[str, Settings]:
+    vision, image = fields.section("vision_config"), _images(fields)
+    side = isqrt(vision.integer("num_position_embeddings", maximum=MAX_POSITIONS))
+    merger = Settings(eps=EPS, activation="gelu")
+    return {
+        "vision_embed": Settings(
+            eps=EPS, image=image, stretched=PositionGrid(rows=side, columns=side, corners=True)
+        ),
+        "vision": Settings(
+            eps=EPS,
+            image=image,
+            activation=activation(vision, "hidden_act", "gelu_pytorch_tanh"),
+            rope_base=turning_base(vision),
+            turns=GridRotary(),
+        ),
+        DEEP: merger,
+        PROJECTOR: merger,
+    }
+
+
+def _differences(config: Mapping[str, Any]) -> tuple[str, ...]:
+    vision = config["vision_config"]
+    fields = Fields(dict(vision), "vision_config")
+    width = fields.integer("hidden_size", maximum=MAX_HIDDEN) // fields.integer(
+        "num_heads", maximum=MAX_HIDDEN
+    )
+    return (
+        *unknown_activations({"hidden_act of vision_config": vision.get("hidden_act")}),
+        *unknown_turns(vision),
+        *(
+            (f"rotary positions of two axes in heads of {width} elements of a tower",)
+            if width % 4
+            else ()
+        ),
+    )
+
+
+TOWER: Final = Tower(images=_images, settings=_settings, differences=_differences)

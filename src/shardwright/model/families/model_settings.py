@@ -1,0 +1,527 @@
+"""What a Hugging Face configuration says beyond sizes: numbers that are computed with, and what
+would be computed otherwise.
+
+A field that is not written has the value of the family's configuration class in Transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf, sqrt
+from typing import Any, Final
+
+from shardwright.model.blocks.vision import IMAGE
+from shardwright.model.families.fields.activation_names import SPELLED
+from shardwright.model.families.fields.class_defaults import (
+    BY_LAYER,
+    CLASSES,
+    FACTORS,
+    UNKNOWN,
+    ClassSettings,
+)
+from shardwright.model.families.fields.dropout import dropout_of
+from shardwright.model.families.fields.padding_row import padding_difference, padding_row
+from shardwright.model.families.fields.rotary_fields import (
+    BY_LENGTH,
+    COMPUTED,
+    ORIGINAL,
+    kind_of,
+    latent_score_factor,
+    local_rope_of,
+    longer_of,
+    number_of,
+    rope_of,
+    share_of,
+    text_turns,
+)
+from shardwright.model.families.fields.router_training import (
+    load_balancing,
+    other_losses,
+    router_noise,
+)
+from shardwright.model.families.images.tower_settings import (
+    image_differences,
+    image_input,
+    tower_settings,
+)
+from shardwright.model.ir.fields import MAX_HEAD_DIM, Fields, shown
+from shardwright.model.ir.graph import Model
+from shardwright.model.ir.operator import OperatorClass, OperatorKind
+from shardwright.model.ir.settings import (
+    ACTIVATIONS,
+    QUICK,
+    USUAL,
+    LongRotary,
+    Settings,
+    YarnRotary,
+)
+
+ACTIVATION = (
+    *(
+        "hidden_activation",
+        "hidden_act",
+        "activation_function",
+        "activation",
+        "mlp_hidden_act",
+        "dense_act_fn",
+    ),
+    "feed_forward_proj",
+)
+LATENT_NORMS: Final = ("q_norm", "kv_norm")
+LATENT_EPS: Final = 1e-6
+"""Epsilon of the norms of latents in Transformers, whatever ``rms_norm_eps`` says."""
+EPS = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_eps", "norm_epsilon")
+BASE = ("rope_theta", "rotary_emb_base")
+
+
+def settings_of_fields(config: Mapping[str, Any], *, model: Model, source: str) -> Settings:
+    """The numbers that a model of this configuration computes with.
+
+    Raises:
+        ModelError: one of them is no number that it can be.
+    """
+    architecture = model.architecture
+    own = CLASSES.get(architecture, UNKNOWN)
+    config = _with_rope(config, own)
+    fields, rope = Fields(config, source), rope_of(config)
+    spelled = next((name for name in EPS if config.get(name) is not None), EPS[0])
+    eps = fields.number(spelled, minimum=0.0, maximum=1.0, default=own.eps)
+    written = config if rope.get("rope_theta") is None else rope
+    base = Fields(dict(written), source).number(
+        *BASE, minimum=1.0, maximum=1e12, default=own.rope_base or 1.0
+    )
+    longer = longer_of({ORIGINAL: own.trained or None, **config}, source=source)
+    if own.norms_turned and _normed(model) and isinstance(longer, (YarnRotary, LongRotary)):
+        longer = replace(longer, scale=1.0)
+    return Settings(
+        rope_base=float(base),
+        longer=longer,
+        eps=float(eps),
+        rope_share=min(_share(fields, own), 1.0),
+        rope_pairs=not own.reads_interleave or bool(config.get("rope_interleave", True)),
+        local_rope_base=_local_base(config, own),
+        first_position=own.first_position,
+        step_limits=_step_limits(config, model, own, fields),
+        gate_limit=(
+            fields.number("swiglu_limit", minimum=1e-3, maximum=1e6, default=7.0)
+            if _clamped(model)
+            else 7.0
+        ),
+        gate_slope=(
+            fields.number("swiglu_alpha", minimum=1e-3, maximum=1e6, default=QUICK)
+            if own.reads_slope
+            else QUICK
+        ),
+        score_factor=latent_score_factor(config, longer=longer) * _width_factor(fields, own),
+        plain_scores=own.plain_scores,
+        norms_centred=own.centred,
+        embed_factor=(
+            sqrt(fields.hidden())
+            if own.embed_scaled
+            else _factor(fields, own, "embedding_multiplier")
+        ),
+        residual_factor=_factor(fields, own, "residual_multiplier"),
+        logits_factor=_factor(fields, own, "logit_scale")
+        * _factor(fields, own, "lm_head_multiplier")
+        * _tied_factor(fields, own)
+        / _factor(fields, own, "logits_scaling"),
+        logits_cap=_cap(config, own) if own.reads_cap else 0.0,
+        activation=_activation_of(config, model),
+        shares_add_up=_add_up(config, own) is not False,
+        sigmoid_scores=own.sigmoid,
+        bias_reach=(
+            fields.integer("relative_attention_max_distance", default=128)
+            if _biased(model)
+            else 128
+        ),
+        temper=_temper(fields, model),
+        share_factor=fields.number(
+            "routed_scaling_factor", minimum=0.0, maximum=1e6, default=own.share_factor
+        ),
+        padding_row=padding_row(config, model=model, source=source),
+        load_balancing=load_balancing(config, model=model, source=source),
+        router_noise=router_noise(config, model=model, source=source),
+        dropout=dropout_of(config, model=model),
+        other_losses=other_losses(config, model=model),
+        image=image_input(config, model=model, source=source),
+        turns=(
+            text_turns(config, usual=own.axes, source=source)
+            if IMAGE in {b.sequence for b in model.blocks}
+            else None
+        ),
+        own=(*_latent_norms(config, eps), *tower_settings(config, model=model, source=source)),
+    )
+
+
+def differences(config: Mapping[str, Any], *, model: Model) -> tuple[str, ...]:
+    """What a configuration asks for that our operators do not compute, so that published weights
+    would not give the published losses.
+    """
+    own = CLASSES.get(model.architecture, UNKNOWN)
+    config = _with_rope(config, own)
+    checks = (
+        _activation(config, model),
+        *_positions(config, model, own),
+        padding_difference(config, model=model),
+        *_routing(config, model, own),
+        *_scores(config, own, model),
+        *_scans(config, model),
+        *image_differences(config, model=model),
+    )
+    return (*own.differs, *(c for c in checks if c))
+
+
+def _latent_norms(config: Mapping[str, Any], eps: float) -> tuple[tuple[str, Settings], ...]:
+    """Settings of norms of latents, where they have another epsilon than the others."""
+    apart = config.get("kv_lora_rank") and eps != LATENT_EPS
+    return tuple((name, Settings(eps=LATENT_EPS)) for name in LATENT_NORMS) if apart else ()
+
+
+def _with_rope(config: Mapping[str, Any], own: ClassSettings) -> Mapping[str, Any]:
+    """The configuration, with the class's rotary positions where it says nothing of them."""
+    return {**config, "rope_parameters": own.rope} if own.rope and not rope_of(config) else config
+
+
+def _local_base(config: Mapping[str, Any], own: ClassSettings) -> float:
+    """Of rotary positions of layers with a window; 0: they turn as all do."""
+    if own.local_base is None:
+        return 0.0
+    written = (local_rope_of(config).get("rope_theta"), config.get("rope_local_base_freq"))
+    return next((found for one in written if (found := number_of(one))), own.local_base)
+
+
+def _temper(fields: Fields, model: Model) -> tuple[float, float]:
+    """How queries grow with their position, where some do."""
+    positions, strength = Settings().temper
+    if not any(o.tempered for b in model.blocks for o in b.operators):
+        return positions, strength
+    return (
+        fields.number("floor_scale", minimum=1e-3, maximum=1e12, default=positions),
+        fields.number("attn_scale", minimum=0.0, maximum=1e6, default=strength),
+    )
+
+
+def _before_biases(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
+    """Factors before projections with biases, which are none of theirs; and norms before gates."""
+    if model.architecture != "FalconH1ForCausalLM":
+        return ()
+    biased = {"attention_in_multiplier": "attention_bias", "ssm_in_multiplier": "mamba_proj_bias"}
+    return (
+        *(
+            f"{name} beside {bias}"
+            for name, bias in biased.items()
+            if config.get(name, 1.0) != 1.0 and config.get(bias)
+        ),
+        (
+            "norms before gates (mamba_norm_before_gate)"
+            if config.get("mamba_rms_norm") and config.get("mamba_norm_before_gate", True)
+            else ""
+        ),
+    )
+
+
+def _normed(model: Model) -> bool:
+    """Queries and keys are normed by head."""
+    return any(
+        o.kind is OperatorKind.NORM and o.klass is OperatorClass.ATTN
+        for b in model.blocks
+        for o in b.operators
+    )
+
+
+def _scans_of(model: Model) -> bool:
+    return any(o.scan is not None for b in model.blocks for o in b.operators)
+
+
+def _clamped(model: Model) -> bool:
+    return any(o.clamped for b in model.blocks for o in b.operators)
+
+
+def _biased(model: Model) -> bool:
+    return any(o.biased for b in model.blocks for o in b.operators)
+
+
+def _share(fields: Fields, own: ClassSettings) -> float:
+    """The part of a head's width that is turned."""
+    if not own.rope_share:
+        return 1.0
+    if own.turned:
+        width = fields.head_dim()
+        # A null count means the whole head; only an absent one is the class's.
+        absent = own.turned if not fields.written("rotary_dim") else width
+        return fields.integer("rotary_dim", maximum=MAX_HEAD_DIM, default=absent) / width
+    return share_of(fields.mapping, usual=own.usual_share)
+
+
+def _factor(fields: Fields, own: ClassSettings, name: str) -> float:
+    """A factor that the class reads; 1 of others."""
+    usual = own.factors.get(name)
+    return 1.0 if usual is None else fields.number(name, minimum=1e-9, maximum=1e9, default=usual)
+
+
+def _tied_factor(fields: Fields, own: ClassSettings) -> float:
+    """Of what a head reads that is the embedding, or would be but for a file that says how it was
+    trained.
+    """
+    scaled = own.tied_scaled and fields.flag(
+        "scale_decoder_outputs", default=fields.flag("tie_word_embeddings", default=True)
+    )
+    return fields.hidden() ** -0.5 if scaled else 1.0
+
+
+def _cap(config: Mapping[str, Any], own: ClassSettings) -> float:
+    """The bound of logits; a null one means none: only an absent field has the class's."""
+    return number_of(config.get("final_logit_softcapping", own.final_cap)) or 0.0
+
+
+def _width_factor(fields: Fields, own: ClassSettings) -> float:
+    """Of scores that are divided by the root of another width than a head's, or have a factor in
+    place of one over that.
+    """
+    if "attention_multiplier" in own.factors:
+        return _factor(fields, own, "attention_multiplier") * sqrt(fields.head_dim())
+    if not own.score_width:
+        return 1.0
+    width = fields.number(
+        "query_pre_attn_scalar", minimum=1e-3, maximum=1e6, default=own.score_width
+    )
+    return sqrt(fields.integer("head_dim", maximum=MAX_HEAD_DIM) / width)
+
+
+def _asked(config: Mapping[str, Any], model: Model) -> tuple[str, set[bool]]:
+    """The activation that is written, and whether feed-forwards multiply it by a second half."""
+    language = [b for b in model.blocks if b.sequence != IMAGE]
+    gated = {
+        o.gated
+        for b in language
+        for o in b.operators
+        if o.kind is OperatorKind.ACTIVATION and len(o.inputs) == 1
+    }
+    own = CLASSES.get(model.architecture, UNKNOWN)
+    asked = next((str(config[k])[:40] for k in ACTIVATION if config.get(k)), own.activation)
+    return own.legacy.get(asked, asked), gated
+
+
+def _activation_of(config: Mapping[str, Any], model: Model) -> str:
+    """Ours of the one that is written; empty: the usual one, and where it is not known which is
+    asked for.
+    """
+    asked, gated = _asked(config, model)
+    found = SPELLED.get(asked, "")
+    return (
+        "" if _clamped(model) or len(gated) != 1 or {USUAL[g] for g in gated} == {found} else found
+    )
+
+
+def _activation(config: Mapping[str, Any], model: Model) -> str:
+    asked, gated = _asked(config, model)
+    own = CLASSES.get(model.architecture, UNKNOWN)
+    if _clamped(model) and asked not in ("", "silu", "quick_gelu"):
+        return f"activation {asked} of a clamped gate"
+    names = {
+        own.legacy.get(str(config[k]), str(config[k]))[:40] for k in ACTIVATION[:2] if config.get(k)
+    }
+    if len(names) > 1:
+        return (
+            f"hidden_act and hidden_activation that differ ({' and '.join(sorted(names))}), of"
+            " which releases read one or the other"
+        )
+    if _scans_of(model):
+        beside = [str(config[k])[:40] for k in ("hidden_act", "mamba_hidden_act") if config.get(k)]
+        other = next((name for name in beside if SPELLED.get(name) != "silu"), "")
+        if other:
+            return f"activation {other} beside a scan (ours is silu)"
+    usual = {USUAL[g] for g in gated}
+    same = (
+        not asked or not gated or SPELLED.get(asked) in (usual if len(usual) > 1 else ACTIVATIONS)
+    )
+    return "" if same else f"activation {asked} (ours is {' or '.join(sorted(usual))})"
+
+
+def _positions(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tuple[str, ...]:
+    if not own.rope_base:
+        return ()
+    rope = rope_of(config)
+    kind = kind_of(rope)
+    known = (*COMPUTED, *own.kinds)
+    # What turns in proportion has a share of its own (`ProportionalRotary`).
+    share = 1.0 if kind in own.kinds else share_of(config, usual=own.usual_share)
+    widths = [
+        o.reads[0].quantum
+        for b in model.blocks
+        if b.sequence != IMAGE
+        for o in b.operators
+        if o.kind is OperatorKind.ROTARY
+    ]
+    unlisted = (
+        kind == "longrope"
+        and longer_of({ORIGINAL: own.trained or None, **config}, source=model.architecture) is None
+    )
+    odd = not config.get("kv_lora_rank") and any(
+        int(width * (min(share, 1.0) if own.rope_share else 1.0)) % 2 for width in widths
+    )
+    turned = [
+        (o.choice, o.attention)
+        for b in model.blocks
+        for o in b.operators
+        if o.kind is OperatorKind.INDEX
+    ]
+    narrow = any(
+        one and shape and int(one.width * min(share, 1.0)) > shape.head_dim for one, shape in turned
+    )
+    local, local_kind = (
+        number_of(config.get("rope_local_base_freq")),
+        kind_of(local_rope_of(config)),
+    )
+    return (
+        f"rotary positions of kind {kind}" if kind not in known else "",
+        (
+            f"rotary positions of kind {kind} of a text with images"
+            if own.axes and kind in BY_LENGTH
+            else ""
+        ),
+        "rotary positions without a factor for every pair (longrope)" if unlisted else "",
+        BY_LAYER if local_rope_of(config) and own.local_base is None else "",
+        (
+            f"rotary positions of kind {local_kind} of layers with a window"
+            if local_kind != "default"
+            else ""
+        ),
+        "rotary positions of an odd number of elements" if odd else "",
+        "heads of an indexer that are narrower than what turns of a head" if narrow else "",
+        f"rotary positions of {share:g} of a head" if share != 1.0 and not own.rope_share else "",
+        (
+            f"rope_local_base_freq {local:g} for layers with a window"
+            if local and own.local_base is None and local != config.get("rope_theta")
+            else ""
+        ),
+    )
+
+
+def _add_up(config: Mapping[str, Any], own: ClassSettings) -> bool | None:
+    """Whether the scores of chosen experts are made to add up to one; None: not known."""
+    return (
+        bool(config["norm_topk_prob"])
+        if own.reads_norm and "norm_topk_prob" in config
+        else own.scores_add_up
+    )
+
+
+def _routing(config: Mapping[str, Any], model: Model, own: ClassSettings) -> tuple[str, ...]:
+    shapes = [
+        o.experts
+        for b in model.blocks
+        for o in b.operators
+        if o.kind is OperatorKind.ROUTE and o.experts is not None
+    ]
+    if not shapes:
+        return ()
+    asked, scoring = config.get("norm_topk_prob"), config.get("scoring_func")
+    other = not own.reads_norm and asked is not None and bool(asked) is not own.scores_add_up
+    return (
+        (
+            "scores of chosen experts (norm_topk_prob), which are not known to add up to one"
+            if _add_up(config, own) is None
+            else ""
+        ),
+        (
+            f"norm_topk_prob {str(asked)[:10].lower()}, which the published class does not read"
+            if other
+            else ""
+        ),
+        (
+            f"scoring_func {str(scoring)[:40]}"
+            if own.scoring and scoring not in (None, own.scoring)
+            else ""
+        ),
+        (
+            "topk_method greedy beside groups of experts"
+            if shapes[0].groups and config.get("topk_method") == "greedy"
+            else ""
+        ),
+    )
+
+
+def _scores(config: Mapping[str, Any], own: ClassSettings, model: Model) -> tuple[str, ...]:
+    scalar, width = number_of(config.get("query_pre_attn_scalar")), config.get("head_dim")
+    cap = 0.0 if own.reads_cap else _cap(config, own)
+    alpha = number_of(config.get("swiglu_alpha"))
+    others = [(name, number_of(config.get(name))) for name in FACTORS if name not in own.factors]
+    return (
+        (
+            f"query_pre_attn_scalar {scalar:g} beside head_dim {width}"
+            if scalar and scalar != width and not own.score_width
+            else ""
+        ),
+        f"final_logit_softcapping {cap:g}" if cap else "",
+        (
+            "scores that are not divided by the root of a head's width (scale_attn_weights: false)"
+            if config.get("scale_attn_weights") is False
+            else ""
+        ),
+        *(f"{name} {value:g}" for name, value in others if value not in (None, 1.0)),
+        *(
+            f"{name}, which the published class does not read"
+            for name in own.leaves_out
+            if config.get(name)
+        ),
+        *(
+            f"{name} {shown(config[name])}, where the published class has {shown(value)}"
+            for name, value in own.fixed.items()
+            if config.get(name, value) not in (None, value)
+        ),
+        *_before_biases(config, model),
+        (
+            f"swiglu_alpha {alpha:g}"
+            if _clamped(model) and not own.reads_slope and alpha not in (None, QUICK)
+            else ""
+        ),
+        "queries, keys and values between bounds (clip_qkv)" if config.get("clip_qkv") else "",
+        (
+            "biases by distance (alibi) that are divided by the root of a head's width"
+            if config.get("alibi") and model.architecture == "FalconForCausalLM"
+            else ""
+        ),
+        "scale_attn_by_inverse_layer_idx" if config.get("scale_attn_by_inverse_layer_idx") else "",
+        (
+            "post-norm residuals (apply_residual_connection_post_layernorm)"
+            if config.get("apply_residual_connection_post_layernorm")
+            else ""
+        ),
+    )
+
+
+def _scans(config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
+    limit = config.get("time_step_limit")
+    own = CLASSES.get(model.architecture, UNKNOWN)
+    other = (
+        own.least_step
+        and isinstance(limit, (list, tuple))
+        and _ends(limit) not in ((0.0, inf), (own.least_step, inf))
+    )
+    return ("time_step_limit, which the published class does not read" if other else "",)
+
+
+def _ends(limit: Sequence[object]) -> tuple[float, float]:
+    """Two bounds; a null one is none."""
+    low, high = (number_of(end) for end in (*limit, None, None)[:2])
+    return low or 0.0, inf if high is None else high
+
+
+def _step_limits(
+    config: Mapping[str, Any], model: Model, own: ClassSettings, fields: Fields
+) -> tuple[float, float]:
+    """Between which steps of a scan are kept."""
+    if own.least_step:
+        return fields.number("time_step_min", minimum=0.0, maximum=1e6, default=own.least_step), inf
+    limit = config.get("time_step_limit")
+    if limit is None or not _scans_of(model):
+        return 0.0, inf
+    low, high = _ends(limit) if isinstance(limit, (list, tuple)) and len(limit) == 2 else (1.0, 0.0)
+    if not 0.0 <= low < high:
+        fields.fail(
+            f"time_step_limit = {shown(limit)} is no pair of bounds",
+            hint="give a smaller and a larger number, or null",
+        )
+    return low, high

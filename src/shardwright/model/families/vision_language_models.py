@@ -1,0 +1,396 @@
+"""Vision + language models by family: LLaVA, Qwen3-VL, Qwen3.5, Gemma 4, Kimi-K2.5, MiniMax-M3,
+Llama 4.
+
+The language model is read from ``text_config`` by the builder of its own architecture. A
+configuration without ``vision_config`` describes the language model alone, and that is what is
+built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from math import sqrt
+from typing import Any, Final
+
+from shardwright.model.blocks.deepstack import with_deepstack
+from shardwright.model.blocks.pooled import pooled_operators
+from shardwright.model.blocks.vision import (
+    ProjectorShape,
+    VisionShape,
+    joined_model,
+    projector_operators,
+)
+from shardwright.model.families.decoders.gemma4 import seeing_images
+from shardwright.model.families.huggingface_config import built
+from shardwright.model.families.images.kimi_tower import sides, table
+from shardwright.model.families.images.llava_tower import STRATEGIES
+from shardwright.model.families.images.minimax_tower import compressed
+from shardwright.model.families.images.tower_fields import MAX_PATCH
+from shardwright.model.ir.block import INPUT
+from shardwright.model.ir.fields import MAX_FFN, MAX_HEADS, MAX_HIDDEN, MAX_LAYERS, Fields, shown
+from shardwright.model.ir.graph import Model
+
+MAX_POSITIONS: Final = 2**24
+QWEN_DEEP: Final = (8, 16, 24)
+"""Tower layers whose features Qwen3-VL's class takes where a configuration does not say."""
+LLAVA_TEXTS: Final = ("llama", "mistral", "qwen2")
+
+
+def text_fields(fields: Fields) -> Fields:
+    """``text_config``, with ``tie_word_embeddings`` of the top level where the section does not
+    say.
+    """
+    section = fields.section("text_config")
+    _, top = fields.find("tie_word_embeddings")
+    return (
+        section
+        if top is None or section.present("tie_word_embeddings")
+        else section.replaced("tie_word_embeddings", top)
+    )
+
+
+def _tied_text(fields: Fields) -> Fields:
+    """``text_config`` of a family whose head is the embedding where it or the top says so."""
+    text = fields.section("text_config")
+    tied = [one.flag("tie_word_embeddings", default=False) for one in (fields, text)]
+    return text.replaced("tie_word_embeddings", any(tied))
+
+
+def _tower(
+    vision: Fields,
+    *,
+    patch: int,
+    rows: int = 0,
+    layers: str = "",
+    heads: str = "",
+    prefix: str = "",
+    **more: Any,
+) -> VisionShape:
+    """The vision transformer of a section; its heads must divide its width.
+
+    Args:
+        patch: input elements of a patch.
+        rows: of the table of learned positions.
+        layers, heads: fields that say how many, if not the usual ones.
+        prefix: of the usual fields, which may be without it too.
+        more: of the shape.
+    """
+
+    def spelled(name: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((f"{prefix}{name}", name)))
+
+    hidden = vision.integer(*spelled("hidden_size"), maximum=MAX_HIDDEN)
+    count = vision.integer(
+        *((heads,) if heads else spelled("num_attention_heads")), maximum=MAX_HEADS
+    )
+    if hidden % count:
+        vision.fail(
+            f"{vision.path}{prefix}hidden_size = {hidden} is not a multiple of its {count} heads",
+            hint="choose a divisor",
+        )
+    return VisionShape(
+        layers=vision.integer(
+            *((layers,) if layers else spelled("num_hidden_layers")), maximum=MAX_LAYERS
+        ),
+        hidden=hidden,
+        heads=count,
+        ffn=vision.integer(*spelled("intermediate_size"), maximum=MAX_FFN),
+        patch=patch,
+        rows=rows,
+        **more,
+    )
+
+
+def build_llava(fields: Fields) -> Model:
+    """LLaVA 1.5 (`LlavaConfig`): a CLIP tower whose features of layer ``vision_feature_layer`` go
+    through two linear layers.
+
+    Only the layers up to that one run; the stored ones behind it are left out (they have no
+    gradient and no use).
+    """
+    text, vision = _tied_text(fields), fields.section("vision_config")
+    kind = text.string("model_type")
+    if kind not in LLAVA_TEXTS:
+        text.fail(
+            f"text_config.model_type = {kind[:40]!r} is not supported",
+            hint=f"supported: {', '.join(LLAVA_TEXTS)}",
+        )
+    if vision.string("model_type") != "clip_vision_model":
+        vision.unsupported("vision_config.model_type other than clip_vision_model")
+    vision.aside("projection_dim", "vocab_size")  # of the space that CLIP shares with its own text
+    patch, size = (
+        vision.integer("patch_size", maximum=MAX_PATCH),
+        vision.integer("image_size", maximum=MAX_POSITIONS),
+    )
+    channels = vision.integer("num_channels", default=3, maximum=64)
+    shape = _tower(
+        vision,
+        patch=channels * patch**2,
+        rows=(size // patch) ** 2 + 1,
+        class_token=True,
+        norm_before=True,
+    )
+    layers = shape.layers
+    fields.choice("vision_feature_select_strategy", allowed=STRATEGIES, default=STRATEGIES[0])
+    feature = fields.integer(
+        "vision_feature_layer", minimum=-MAX_LAYERS, maximum=MAX_LAYERS, default=-2
+    )
+    used = layers + 1 + feature if feature < 0 else feature
+    if not 1 <= used <= layers:
+        fields.fail(
+            f"vision_feature_layer = {feature} is not a layer of the {layers}",
+            hint="count from -1 backwards",
+        )
+    language = built(kind, text)
+    two = ProjectorShape(
+        inner=language.hidden, bias=fields.flag("multimodal_projector_bias", default=True)
+    )
+    projector = projector_operators(two, width=shape.hidden, hidden=language.hidden, source=INPUT)
+    return joined_model(language, vision=replace(shape, layers=used), projector=projector)
+
+
+def _qwen(fields: Fields, language: Model, *, deep: tuple[int, ...] = ()) -> Model:
+    """Qwen3-VL's tower: learned positions, merged patches, and mergers for features of inner layers
+    (deepstack), of `deep` where those are not written.
+    """
+    vision = fields.optional_section("vision_config")
+    if vision is None:
+        return language
+    merge = vision.integer("spatial_merge_size", maximum=64) ** 2
+    pixels = vision.integer("patch_size", maximum=MAX_PATCH) ** 2 * vision.integer(
+        "temporal_patch_size", maximum=64
+    )
+    out = vision.integer("out_hidden_size", maximum=MAX_HIDDEN)
+    if out != language.hidden:
+        vision.fail(
+            f"{vision.path}out_hidden_size = {out} is not the language model's {language.hidden}",
+            hint="make them equal",
+        )
+    patch, rows = (
+        vision.integer("in_channels", maximum=64) * pixels,
+        vision.integer("num_position_embeddings", maximum=MAX_POSITIONS),
+    )
+    shape = _tower(
+        vision,
+        patch=patch,
+        rows=rows,
+        layers="depth",
+        heads="num_heads",
+        patch_bias=True,
+        rotary=True,
+    )
+    hidden, wide = shape.hidden, shape.hidden * merge
+    projector, merger = (
+        projector_operators(
+            ProjectorShape(inner=wide, norm=norm),
+            width=hidden,
+            hidden=out,
+            source=INPUT,
+            merge=merge,
+        )
+        for norm in (hidden, wide)
+    )
+    joined = joined_model(language, vision=shape, projector=projector)
+    return with_deepstack(joined, merger=merger, after=_deep(vision, shape, language, usual=deep))
+
+
+def _deep(
+    vision: Fields, shape: VisionShape, language: Model, *, usual: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Tower layers whose features the first language layers take in."""
+    name = "deepstack_visual_indexes"
+    deep = vision.integers(name, maximum=MAX_LAYERS) if vision.present(name) else usual
+    layers = sum(run.count for run in language.runs if run.name.startswith("layers"))
+    if (
+        any(a >= b for a, b in pairwise(deep))
+        or any(one >= shape.layers for one in deep)
+        or len(deep) > layers
+    ):
+        hint = (
+            f"list numbers that count up below {shape.layers}, one for each of the first language"
+            " layers at most"
+        )
+        vision.fail(f"{vision.path}{name} = {shown(deep)} are not layers of the tower", hint=hint)
+    return deep
+
+
+def build_qwen3_vl(fields: Fields) -> Model:
+    """Qwen3-VL, dense language model."""
+    return _qwen(fields, built("Qwen3ForCausalLM", _qwen_text(fields)), deep=QWEN_DEEP)
+
+
+def build_qwen3_vl_moe(fields: Fields) -> Model:
+    """Qwen3-VL with experts."""
+    return _qwen(fields, built("Qwen3MoeForCausalLM", _qwen_text(fields)), deep=QWEN_DEEP)
+
+
+def _qwen_text(fields: Fields) -> Fields:
+    """The language model of Qwen3-VL; whether its head is the embedding, the top alone says."""
+    text = fields.section("text_config")
+    text.aside("tie_word_embeddings")
+    return text.replaced("tie_word_embeddings", fields.flag("tie_word_embeddings", default=False))
+
+
+def build_qwen3_5_vl(fields: Fields) -> Model:
+    """Qwen3.5 and 3.6, dense."""
+    return _qwen(fields, built("Qwen3_5ForCausalLM", text_fields(fields)))
+
+
+def build_qwen3_5_moe_vl(fields: Fields) -> Model:
+    """Qwen3.5 and 3.6 with experts."""
+    return _qwen(fields, built("Qwen3_5MoeForCausalLM", text_fields(fields)))
+
+
+def build_gemma4_vl(fields: Fields) -> Model:
+    """Gemma 4 with its tower: gated feed-forwards, norms on both sides, patches pooled
+    ``pooling_kernel_size`` squared, one projection.
+
+    Tokens of one image see each other where ``use_bidirectional_attention`` of the text is
+    ``vision``.
+    """
+    if fields.present("audio_config"):
+        fields.unsupported(
+            "audio_config (an audio tower)", hint="set audio_config to null to plan text and image"
+        )
+    # Its class ties by the top level alone.
+    text = fields.section("text_config").replaced(
+        "tie_word_embeddings", fields.flag("tie_word_embeddings", default=True)
+    )
+    language, vision = built("Gemma4ForCausalLM", text), fields.optional_section("vision_config")
+    if vision is None:
+        return language
+    rows = 2 * vision.integer("position_embedding_size", maximum=MAX_POSITIONS)
+    patch = 3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2
+    normed = _tower(
+        vision,
+        patch=patch,
+        rows=rows,
+        qk_norm=True,
+        value_norm=True,
+        post_norms=True,
+        norm_bias=False,
+    )
+    shape = replace(normed, bias=False, gated=True, rotary=True)
+    hidden, heads = shape.hidden, shape.heads
+    if hidden // heads % 4:
+        vision.unsupported(
+            f"heads of {hidden // heads} elements, of which no half turns by rows and half by"
+            " columns"
+        )
+    if (
+        vision.integer("num_key_value_heads", default=heads, maximum=MAX_HEADS) != heads
+        or vision.integer("head_dim") * heads != hidden
+    ):
+        vision.unsupported(
+            "num_key_value_heads or head_dim of vision_config other than those of plain attention"
+        )
+    vision.aside("attention_bias")  # its products have none
+    merge, standard = (
+        vision.integer("pooling_kernel_size", maximum=64, default=3) ** 2,
+        vision.flag("standardize", default=False),
+    )
+    projector = pooled_operators(
+        width=hidden,
+        hidden=language.hidden,
+        source=INPUT,
+        merge=merge,
+        factor=sqrt(hidden),
+        standard=standard,
+    )
+    return joined_model(seeing_images(language, text), vision=shape, projector=projector)
+
+
+def build_kimi_k25(fields: Fields) -> Model:
+    """Kimi-K2.5 to K2.7: the language model of Kimi-K2 behind a MoonViT tower with merged patches.
+
+    Images are single frames, so that how frames are placed and averaged changes nothing.
+    """
+    text = text_fields(fields).replaced(
+        "tie_word_embeddings", fields.flag("tie_word_embeddings", default=True)
+    )
+    language, vision = (
+        built("DeepseekV3ForCausalLM", text),
+        fields.optional_section("vision_config"),
+    )
+    if vision is None:
+        return language
+    vision.choice("mm_projector_type", allowed=("patchmerger",), default="patchmerger")
+    vision.choice("merge_type", allowed=("sd2_tpool",), default="sd2_tpool")
+    vision.choice("pos_emb_type", allowed=("divided_fixed",), default="divided_fixed")
+    vision.aside("init_pos_emb_time", "pos_emb_time", "video_attn_type")
+    (rows, columns), block = table(vision), sides(vision)
+    patch = 3 * vision.integer("patch_size", maximum=MAX_PATCH) ** 2
+    shape = _tower(
+        vision,
+        patch=patch,
+        rows=rows * columns,
+        prefix="vt_",
+        rotary=True,
+        patch_bias=True,
+        norm_after=True,
+    )
+    hidden, merge = shape.hidden, block[0] * block[1]
+    if hidden // shape.heads % 4:
+        vision.unsupported(
+            f"heads of {hidden // shape.heads} elements, of which no half turns by rows and half by"
+            " columns"
+        )
+    for one, name, own in (
+        (fields, "projection_hidden_size", hidden),
+        (vision, "mm_hidden_size", hidden),
+        (vision, "text_hidden_size", language.hidden),
+    ):
+        if one.integer(name, maximum=MAX_HIDDEN, default=own) != own:
+            one.fail(
+                f"{one.path}{name} is not {own}, as wide as what it is of", hint="make them equal"
+            )
+    two = ProjectorShape(inner=hidden * merge, norm=hidden)
+    projector = projector_operators(
+        two, width=hidden, hidden=language.hidden, source=INPUT, merge=merge
+    )
+    return joined_model(language, vision=shape, projector=projector)
+
+
+def build_minimax_m3_vl(fields: Fields) -> Model:
+    """MiniMax-M3 with its tower: patches projected one by one by two layers, then merged by two
+    more.
+    """
+    text = _tied_text(fields)
+    language, vision = built("MiniMaxM3ForCausalLM", text), fields.optional_section("vision_config")
+    # The last layer's features, without a class token; what follows from other sizes.
+    fields.aside("vision_feature_layer", "vision_feature_select_strategy", "merged_hidden_size")
+    if vision is None:
+        return language
+    vision.aside(
+        "image_size", "projection_dim", "vocab_size"
+    )  # positions are rotary; of a space shared with a text of its own
+    side, frames = compressed(vision)
+    pixels, merge = vision.integer("patch_size", maximum=MAX_PATCH) ** 2, side**2
+    shape = _tower(
+        vision,
+        patch=vision.integer("num_channels", default=3, maximum=64) * frames * pixels,
+        norm_before=True,
+        rotary=True,
+    )
+    inner = fields.integer("projector_hidden_size", maximum=MAX_HIDDEN)
+    two = ProjectorShape(inner=inner, bias=fields.flag("multimodal_projector_bias", default=True))
+    each = projector_operators(two, width=shape.hidden, hidden=language.hidden, source=INPUT)
+    merged = projector_operators(
+        two,
+        width=language.hidden,
+        hidden=language.hidden,
+        source=each[-1].name,
+        merge=merge,
+        prefix="merge.",
+    )
+    return joined_model(language, vision=shape, projector=(*each, *merged))
+
+
+def build_llama4(fields: Fields) -> Model:
+    """Llama 4 without its tower: only a configuration without ``vision_config`` is read."""
+    if fields.present("vision_config"):
+        fields.unsupported(
+            "vision_config of Llama 4", hint="remove vision_config to plan the language model alone"
+        )
+    return built("Llama4ForCausalLM", text_fields(fields))

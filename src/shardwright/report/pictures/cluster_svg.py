@@ -1,0 +1,94 @@
+"""A cluster's picture as SVG: boxes within boxes, the network outside and nodes inside. No scripts
+and no fonts of its own.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final
+
+from shardwright.report.pictures.cluster_picture import Branch, ClusterPicture
+from shardwright.report.pictures.palette import PALETTE
+from shardwright.report.pictures.svg_sheet import (
+    FAINT,
+    FONT,
+    LETTER,
+    LINE,
+    MARGIN,
+    PAD,
+    Sheet,
+    coordinate,
+)
+from shardwright.strategy.text.printable import printable
+
+GAP: Final = 8
+MAX_WORDS: Final = 200
+
+
+def cluster_svg(picture: ClusterPicture) -> str:
+    """The picture: a box for each branch of the tree, of class ``unit`` or ``node``, with what it
+    says; links of zones below.
+    """
+    sheet = Sheet(parts=[])
+    y = float(MARGIN + LINE)
+    cluster = picture.cluster
+    sheet.text(
+        MARGIN,
+        y,
+        f"{printable(cluster.expression, length=MAX_WORDS)}:"
+        f" {printable(cluster.described(), length=MAX_WORDS)}",
+        bold=True,
+    )
+    width = _width(picture.tree)
+    y = _box(sheet, picture.tree, MARGIN, y + LINE, width)
+    for link in picture.links:
+        y += LINE
+        sheet.text(MARGIN, y, printable(link, length=MAX_WORDS), colour=FAINT)
+    across, down = coordinate(sheet.right + MARGIN), coordinate(y + MARGIN)
+    head = [
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{across}" height="{down}" viewBox="0 0'
+            f' {across} {down}" font-family="monospace" font-size="{FONT}">'
+        ),
+        f"<title>{escape(printable(cluster.expression, length=MAX_WORDS))}</title>",
+        '<rect width="100%" height="100%" fill="#fff"/>',
+    ]
+    return "\n".join([*head, *sheet.parts, "</svg>"]) + "\n"
+
+
+def cluster_page(picture: ClusterPicture) -> str:
+    """The picture as a page of HTML."""
+    title = escape(printable(picture.cluster.expression, length=MAX_WORDS))
+    head = f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
+    return f"{head}<body>\n{cluster_svg(picture)}</body>\n</html>\n"
+
+
+def _title(branch: Branch) -> str:
+    return printable(
+        f"{branch.count:,} x {branch.title}" if branch.count > 1 else branch.title, length=MAX_WORDS
+    )
+
+
+def _width(branch: Branch) -> float:
+    """How wide a branch's box is: as its longest words, and what is inside it."""
+    words = max(map(len, (_title(branch), *branch.lines))) * LETTER + 2 * PAD
+    return max([words, *(_width(inner) + 2 * GAP for inner in branch.inside)])
+
+
+def _box(sheet: Sheet, branch: Branch, x: float, y: float, width: float) -> float:
+    """Draw a branch and all inside it from the corner (x, y); the y below it."""
+    place = len(sheet.parts)
+    below = y + LINE
+    sheet.text(x + PAD, below, _title(branch), bold=True)
+    for line in branch.lines:
+        below += LINE
+        sheet.text(x + PAD, below, printable(line, length=MAX_WORDS))
+    for inner in branch.inside:
+        below = _box(sheet, inner, x + GAP, below + GAP, width - 2 * GAP)
+    below += GAP
+    # Drawn first, so that it is behind its words.
+    fill = PALETTE[branch.level % len(PALETTE)]
+    kind = "unit" if branch.level else "node"
+    sheet.rect(x, y, width, below - y, fill=fill, kind=kind, title=_title(branch))
+    sheet.parts.insert(place, sheet.parts.pop())
+    return below

@@ -1,0 +1,53 @@
+"""A cluster on a terminal: its tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from shardwright.lazy_dataclass import dataclass
+from shardwright.report.line_breaking import Words
+from shardwright.report.pictures.cluster_picture import Branch, ClusterPicture
+from shardwright.strategy.text.printable import printable
+
+MAX_WORDS: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterText:
+    """A renderable of a cluster's tree."""
+
+    picture: ClusterPicture
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Lines that break between words where the console is narrow."""
+        cluster = self.picture.cluster
+        yield Words(
+            Text.assemble(
+                (printable(cluster.expression, length=MAX_WORDS), "bold"),
+                f": {cluster.described()}",
+            )
+        )
+        yield Text("")
+        for begin, words, bold in _lines(self.picture.tree, "", ""):
+            yield Words(
+                Text.assemble((begin, "dim"), (words, "bold" if bold else "")), hanging=len(begin)
+            )
+        for link in self.picture.links:
+            yield Words(Text(link), hanging=2)
+
+
+def _lines(branch: Branch, first: str, later: str) -> Iterator[tuple[str, str, bool]]:
+    """(lines of the tree, words, whether they are a title) of a branch and all inside it."""
+    times = f"{branch.count:,} x " if branch.count > 1 else ""
+    yield first, f"{times}{branch.title}", True
+    for line in branch.lines:
+        yield later + ("│  " if branch.inside else "   "), line, False
+    for number, inner in enumerate(branch.inside):
+        last = number == len(branch.inside) - 1
+        yield from _lines(
+            inner, later + ("└─ " if last else "├─ "), later + ("   " if last else "│  ")
+        )

@@ -1,0 +1,271 @@
+"""A plan's picture on a terminal, as wide as that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from shardwright.lazy_dataclass import dataclass
+from shardwright.report.line_breaking import Words
+from shardwright.report.pictures.fold_plan_picture import (
+    Band,
+    View,
+    clipped,
+    folded,
+    lane_mark,
+    whole,
+    words_of,
+)
+from shardwright.report.pictures.palette import PALETTE
+from shardwright.report.pictures.plan_picture import Cell, Picture, Trees
+from shardwright.report.pictures.split_tree import tree_lines
+from shardwright.report.pictures.step_text import render_step
+
+MAX_ROWS = 40
+MAX_TREES = 8
+MAX_LABEL = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanText:
+    """A renderable of a picture: the grid of devices x layers, the split trees, the orders."""
+
+    picture: Picture
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Lines no wider than the console."""
+        yield Words(
+            Text.assemble(
+                (self.picture.name, "bold"),
+                f": {self.picture.devices:,} devices, {_blocks(self.picture)}",
+            )
+        )
+        for line in _lines(self.picture, width=max(options.max_width, 30)):
+            line.truncate(max(options.max_width, 30))
+            line.no_wrap = True
+            yield line
+        if self.picture.step is not None:
+            yield render_step(self.picture.step, width=max(options.max_width, 30))
+
+
+def _lines(picture: Picture, *, width: int) -> Iterator[Text]:
+    several = len(picture.lanes) > 1
+    for number, (name, takes) in enumerate(picture.lanes[:MAX_ROWS]):
+        mark = lane_mark(number, lanes=len(picture.lanes))
+        yield Text(f"  lane {name}{f' ({mark})' if several and mark else ''}: {takes}")
+    yield Text("")
+    yield from _grid(picture, width=width)
+    yield Text("\nSplit trees", style="bold")
+    for trees in picture.trees[:MAX_TREES]:
+        yield from _trees(trees, lettered=len(picture.trees) > 1, width=width)
+    if len(picture.trees) > MAX_TREES:
+        yield Text(f"  .. {len(picture.trees) - MAX_TREES} more, all with --json", style="dim")
+    yield Text("\nOrder" if len(picture.orders) == 1 else "\nOrders", style="bold")
+    for order in picture.orders[:MAX_ROWS]:
+        yield Text(f"  {order.title}")
+        label = max((len(str(device)) for device, _ in order.lines), default=0)
+        for device, slots in order.lines:
+            line = f"    {device:>{label}}  {slots}"
+            yield Text(line if len(line) <= width else line[: width - 1] + ">")
+
+
+def _blocks(picture: Picture) -> str:
+    stages = sum(map(len, picture.letters))
+    return (
+        f"{sum(c.blocks for c in picture.columns):,} blocks, {stages:,}"
+        f" {'stage' if stages == 1 else 'stages'}"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """A view and what stands in it: words of each cell by (row, column), width of each band in
+    characters.
+    """
+
+    view: View
+    words: dict[tuple[int, int], list[tuple[Cell, str]]]
+    widths: tuple[int, ...]
+    label: int
+    gap: int
+    level: int
+
+    @property
+    def width(self) -> int:
+        return self.label + sum(w + self.gap for w in self.widths)
+
+
+def _layout(picture: Picture, view: View, *, level: int) -> _Layout:
+    words: dict[tuple[int, int], list[tuple[Cell, str]]] = {}
+    drawn = {band.members[0] for band in view.rows if not band.hidden}
+    for cell in picture.cells:
+        if cell.row in drawn:
+            words.setdefault((cell.row, cell.column), []).append(
+                (cell, words_of(cell, picture=picture, level=level))
+            )
+    widest: dict[int, int] = {}
+    for (_, column), several in words.items():
+        widest[column] = max(widest.get(column, 0), _length(several))
+    widths = [
+        max(
+            *map(len, _header(picture, band, level=level)),
+            0 if band.hidden else widest.get(band.members[0], 1),
+        )
+        for band in view.columns
+    ]
+    gap = 2 if level == 0 else 1
+    for first, count, repeat in _spans(view.columns):
+        widths[first] += max(
+            0, len(repeat) - sum(widths[first : first + count]) - gap * (count - 1)
+        )
+    label = max(
+        len(line) for line in ("devices", *(_row_label(picture, band) for band in view.rows))
+    )
+    return _Layout(view=view, words=words, widths=tuple(widths), label=label, gap=gap, level=level)
+
+
+def _spans(bands: Sequence[Band]) -> Iterator[tuple[int, int, str]]:
+    """(first, count, words) of neighbouring bands that repeat alike."""
+    at = 0
+    for repeat, several in groupby(bands, key=lambda band: band.repeat):
+        count = len(list(several))
+        yield at, count, repeat
+        at += count
+
+
+def _length(words: Sequence[tuple[Cell, str]]) -> int:
+    return sum(len(word) for _, word in words) + len(words) - 1
+
+
+def _header(picture: Picture, band: Band, *, level: int) -> tuple[str, ...]:
+    if band.hidden:
+        return (f".. {len(band.members)}",)
+    parts = tuple(
+        clipped(part, length=14 if level < 2 else 7)
+        for part in picture.columns[band.members[0]].parts
+    )
+    return parts if len(parts) <= 4 else (*parts[:2], "..", parts[-1])
+
+
+def _row_label(picture: Picture, band: Band) -> str:
+    if band.hidden:
+        return f".. {len(band.members)} more classes"
+    return picture.rows[band.members[0]].label(length=MAX_LABEL)
+
+
+def _fit(picture: Picture, *, width: int) -> _Layout:
+    """The layout that says most and is no wider than `width`: all columns, else repeats drawn once,
+    else the middle left out.
+    """
+    rows = folded(picture, columns=len(picture.columns), rows=MAX_ROWS).rows
+    for level in (0, 1):
+        found = _layout(picture, View(columns=whole(picture).columns, rows=rows), level=level)
+        if found.width <= width:
+            return found
+    most = len(picture.columns) - 1
+    for level in (0, 1):
+        found = _layout(
+            picture,
+            View(columns=folded(picture, columns=most, rows=MAX_ROWS).columns, rows=rows),
+            level=level,
+        )
+        if found.width <= width:
+            return found
+    for columns_most in (len(picture.columns), most):
+        found = _layout(
+            picture,
+            View(columns=folded(picture, columns=columns_most, rows=MAX_ROWS).columns, rows=rows),
+            level=2,
+        )
+        if found.width <= width:
+            return found
+    for level in (1, 2):
+        for columns in range(min(len(found.view.columns), width // 3), 4, -1):
+            found = _layout(
+                picture,
+                View(columns=folded(picture, columns=columns, rows=MAX_ROWS).columns, rows=rows),
+                level=level,
+            )
+            if found.width <= width:
+                return found
+    return _layout(
+        picture, View(columns=folded(picture, columns=3, rows=MAX_ROWS).columns, rows=rows), level=2
+    )
+
+
+def _grid(picture: Picture, *, width: int) -> Iterator[Text]:
+    layout = _fit(picture, width=width)
+    between = " " * layout.gap
+    if any(band.repeat for band in layout.view.columns):
+        text = Text(" " * layout.label, style="dim")
+        for first, count, repeat in _spans(layout.view.columns):
+            size = sum(layout.widths[first : first + count]) + layout.gap * (count - 1)
+            text.append(between + (f"{repeat} ".ljust(size, "─")[:size] if repeat else " " * size))
+        yield text
+    headers = [_header(picture, band, level=layout.level) for band in layout.view.columns]
+    height = max(map(len, headers))
+    for line in range(height):
+        text = Text(("devices" if line == height - 1 else "").ljust(layout.label), style="dim")
+        for header, size in zip(headers, layout.widths, strict=True):
+            place = line - (height - len(header))
+            text.append(between + (header[place] if place >= 0 else "").ljust(size))
+        yield text
+    for row in layout.view.rows:
+        text = Text(_row_label(picture, row).ljust(layout.label))
+        if not row.hidden:
+            for column, size in zip(layout.view.columns, layout.widths, strict=True):
+                text.append(between)
+                _append_cell(
+                    text,
+                    (
+                        []
+                        if column.hidden
+                        else layout.words.get((row.members[0], column.members[0]), [])
+                    ),
+                    size=size,
+                )
+        yield text
+    if any(band.repeat for band in layout.view.columns):
+        yield Text("xN @P: drawn once for N columns, P apart", style="dim")
+
+
+def _append_cell(text: Text, words: Sequence[tuple[Cell, str]], *, size: int) -> None:
+    """The words of one cell on the colours of their chunks, filled to `size`."""
+    if not words:
+        text.append("·".ljust(size), style="dim")
+        return
+    room = size - _length(words)
+    for place, (cell, word) in enumerate(words):
+        style = f"{'bold ' if cell.lane % 2 else ''}black on {PALETTE[cell.chunk % len(PALETTE)]}"
+        last = place == len(words) - 1
+        text.append(word + " " * (room if last else 1), style=style)
+
+
+def _trees(trees: Trees, *, lettered: bool, width: int) -> Iterator[Text]:
+    """The trees of some stages, side by side as far as they fit."""
+    for number, line in enumerate(trees.stages[:MAX_TREES]):
+        letter = trees.letter + "  " if lettered and not number else "   " if lettered else ""
+        yield Text(f"  {letter}{line}")
+    if len(trees.stages) > MAX_TREES:
+        yield Text(f"  .. {len(trees.stages) - MAX_TREES} more lanes")
+    shelf: list[list[str]] = []
+    for title, root in trees.trees:
+        block = [title, *tree_lines(root)]
+        if shelf and 4 + sum(max(map(len, b)) + 4 for b in (*shelf, block)) > width:
+            yield from _side_by_side(shelf)
+            shelf = []
+        shelf.append(block)
+    yield from _side_by_side(shelf)
+
+
+def _side_by_side(blocks: Sequence[Sequence[str]]) -> Iterator[Text]:
+    height = max(map(len, blocks), default=0)
+    for line in range(height):
+        text = Text("    ", style="dim" if line == 0 else "")
+        for block in blocks:
+            text.append((block[line] if line < len(block) else "").ljust(max(map(len, block)) + 4))
+        text.rstrip()
+        yield text

@@ -1,0 +1,123 @@
+"""Split trees as pictures: equal children once, with their count and stride, and the devices at the
+leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+import numpy as np
+
+from shardwright.arrays import IntArray
+from shardwright.lazy_dataclass import dataclass
+from shardwright.report.pictures.device_classes import device_text
+from shardwright.strategy.plan.split import Split
+
+MAX_BRANCHES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeNode:
+    """A cut, or the devices where the cuts end.
+
+    Args:
+        label: ``b[2:1]``, ``t8``, or at a leaf ``devices 0-7``.
+        branch: what leads here from the parent: ``x2 @32`` for equal children, ``2/3`` for a share;
+            empty at the root.
+    """
+
+    label: str
+    branch: str = ""
+    children: tuple[TreeNode, ...] = ()
+
+
+def split_tree(split: Split | None, *, base: int = 0) -> TreeNode:
+    """The picture of a tree whose first device is `base`. Neighbours that are equal (weight,
+    subtree, stride) are one branch.
+    """
+    return _node(split, np.array([base], np.int64), branch="")
+
+
+def _node(split: Split | None, bases: IntArray, *, branch: str) -> TreeNode:
+    """One node stands for the equal subtrees that begin at `bases`."""
+    if split is None:
+        noun = "device" if bases.size == 1 else "devices"
+        return TreeNode(label=f"{noun} {device_text(np.sort(bases))}", branch=branch)
+    zigzag = "z" if split.zigzag else ""
+    if isinstance(split.step, int):
+        starts = (bases[:, None] + np.arange(split.num_parts) * split.step).ravel()
+        child = _node(split.children[0], starts, branch=f"x{split.num_parts} @{split.step}")
+        return TreeNode(
+            label=f"{split.dim.value}{split.num_parts}{zigzag}", branch=branch, children=(child,)
+        )
+    assert isinstance(split.parts, tuple)
+    total = sum(split.parts)
+    branches = [
+        _node(
+            child, (bases[:, None] + np.array(steps)).ravel(), branch=_share(weight, total, steps)
+        )
+        for weight, steps, child in _branches(split)
+    ]
+    if len(branches) > MAX_BRANCHES:
+        left = len(branches) - MAX_BRANCHES
+        branches = [
+            *branches[: MAX_BRANCHES - 1],
+            TreeNode(label=f".. {left} more branches"),
+            branches[-1],
+        ]
+    weights = [
+        f"{w}*{n}" if n > 3 else ":".join([str(w)] * n)
+        for w, n in ((w, len(list(g))) for w, g in groupby(split.parts))
+    ]
+    shown = (
+        weights
+        if len(weights) <= MAX_BRANCHES
+        else [*weights[: MAX_BRANCHES - 1], "..", weights[-1]]
+    )
+    return TreeNode(
+        label=f"{split.dim.value}[{':'.join(shown)}]{zigzag}",
+        branch=branch,
+        children=tuple(branches),
+    )
+
+
+def _branches(split: Split) -> Iterator[tuple[int, list[int], Split | None]]:
+    """Neighbouring parts of one weight and one subtree at one stride, together."""
+    assert isinstance(split.parts, tuple)
+    assert isinstance(split.step, tuple)
+    run: list[int] = []
+    before: tuple[int, Split | None] | None = None
+    for weight, step, child in zip(split.parts, split.step, split.children, strict=True):
+        even = len(run) < 2 or step - run[-1] == run[1] - run[0]
+        if before is not None and (before != (weight, child) or not even):
+            yield before[0], run, before[1]
+            run = []
+        run.append(step)
+        before = (weight, child)
+    if before is not None:
+        yield before[0], run, before[1]
+
+
+def _share(weight: int, total: int, steps: list[int]) -> str:
+    if len(steps) == 1:
+        return f"{weight}/{total}"
+    stride = f" @{steps[1] - steps[0]}" if steps[1] != steps[0] else ""
+    return f"{weight}/{total} x{len(steps)}{stride}"
+
+
+def tree_lines(node: TreeNode) -> list[str]:
+    """The tree as text, one line a node."""
+    lines = [node.label]
+    lines += _below(node, "")
+    return lines
+
+
+def _below(node: TreeNode, indent: str) -> list[str]:
+    lines: list[str] = []
+    for place, child in enumerate(node.children):
+        last = place == len(node.children) - 1
+        branch = f"{child.branch}  " if child.branch else ""
+        lines.append(f"{indent}{'└─' if last else '├─'} {branch}{child.label}")
+        lines += _below(child, indent + ("   " if last else "│  "))
+    return lines

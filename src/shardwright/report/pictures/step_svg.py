@@ -1,0 +1,238 @@
+"""A simulated step as SVG: its timeline to scale, memory against capacity, nodes, and what is sent
+over each tier.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Final
+
+from shardwright.program.step_trace import Span
+from shardwright.report.pictures.palette import PALETTE
+from shardwright.report.pictures.step_picture import (
+    BUBBLE,
+    COLOURS,
+    StepPicture,
+    TimelineRow,
+    group_text,
+    nodes_name,
+    room_of,
+    row_name,
+)
+from shardwright.report.pictures.svg_sheet import FAINT, LETTER, LINE, MARGIN, PAD, Sheet
+from shardwright.units import format_bytes, format_percent, format_seconds
+
+TIMELINE: Final = 1000
+"""Width of the step."""
+MEMORY: Final = 400
+"""Width of a device's memory."""
+SENT: Final = 200
+"""Width of the most that is sent to a group over a tier."""
+BAR: Final = 14
+THIN: Final = 4
+MAX_BARS: Final = 20_000
+MAX_ROWS: Final = 64
+MAX_TRAFFIC: Final = 48
+MAX_NODES: Final = 32
+
+
+def step_parts(sheet: Sheet, step: StepPicture, y: float) -> float:
+    """Draw a step from `y` downwards; the y below it.
+
+    Actions are rects of class ``action``, what runs beside them of class ``beside``; bubbles are
+    the grey behind. Rects of class ``memory`` and ``sent`` have a device's bytes as lengths. All
+    say in their titles what they are.
+    """
+    y = _timeline(sheet, step, y)
+    y = _memory(sheet, step, y + LINE)
+    y = _nodes(sheet, step, y + LINE)
+    return _traffic(sheet, step, y + LINE)
+
+
+def shown_rows(step: StepPicture) -> tuple[TimelineRow, ...]:
+    """The first rows, as many as keep the picture small; one at least."""
+    spans = accumulate(len(row.compute) + len(row.beside) for row in step.rows)
+    return (
+        tuple(
+            row
+            for row, count in zip(step.rows[:MAX_ROWS], spans, strict=False)
+            if count <= MAX_BARS
+        )
+        or step.rows[:1]
+    )
+
+
+def _left(rows: tuple[TimelineRow, ...]) -> float:
+    return MARGIN + max(len(row_name(row)) for row in rows) * LETTER + 2 * PAD
+
+
+def _timeline(sheet: Sheet, step: StepPicture, y: float) -> float:
+    rows = shown_rows(step)
+    sheet.text(
+        MARGIN,
+        y,
+        f"One step on {step.cluster}: {format_seconds(step.step_s)}, as simulated",
+        bold=True,
+    )
+    kinds = [
+        kind
+        for kind in COLOURS
+        if any(s.kind == kind for row in rows for s in (*row.compute, *row.beside))
+    ]
+    x = float(MARGIN)
+    for word, colour in [*((kind, COLOURS[kind]) for kind in kinds), ("bubble", BUBBLE)]:
+        sheet.rect(x, y + PAD, 12, 12, fill=colour)
+        sheet.text(x + 16, y + LINE, word)
+        x += 24 + (len(word) + 1) * LETTER
+    y, left = y + 2 * LINE, _left(rows)
+    for row in rows:
+        sheet.text(MARGIN, y + BAR - 3, row_name(row))
+        sheet.bar(
+            left,
+            y,
+            TIMELINE,
+            BAR,
+            fill=BUBBLE,
+            kind="step",
+            title=f"device {row.device}: {_idle(step, row)}",
+        )
+        for span in row.compute:
+            _span(sheet, step, span, left, y, BAR, kind="action")
+        for span in row.beside:
+            _span(sheet, step, span, left, y + BAR, THIN, kind="beside")
+        y += BAR + 2 * THIN
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        sheet.text(
+            left + share * TIMELINE,
+            y + LINE / 2,
+            format_seconds(share * step.end_s, digits=3),
+            colour=FAINT,
+            middle=True,
+        )
+    return _more(sheet, len(step.rows) - len(rows), y + LINE * 3 / 2)
+
+
+def _idle(step: StepPicture, row: TimelineRow) -> str:
+    return f"computes nothing for {format_percent(row.idle_s / step.end_s)} of the step"
+
+
+def _span(
+    sheet: Sheet, step: StepPicture, span: Span, left: float, y: float, height: float, *, kind: str
+) -> None:
+    scale = TIMELINE / step.end_s
+    where = f" lane {span.lane} chunk {span.chunk}" if span.chunk >= 0 else ""
+    what = f" microbatch {span.microbatch}" if span.microbatch >= 0 else ""
+    title = (
+        f"device {span.device}: {span.kind}{where}{what}, {span.start_s:.9g} to {span.end_s:.9g} s"
+    )
+    width = (span.end_s - span.start_s) * scale
+    sheet.bar(
+        left + span.start_s * scale,
+        y,
+        width,
+        height,
+        fill=COLOURS.get(span.kind, FAINT),
+        kind=kind,
+        title=title,
+    )
+
+
+def _more(sheet: Sheet, count: int, y: float) -> float:
+    if count > 0:
+        sheet.text(MARGIN, y, f".. {count:,} more, all with --json", colour=FAINT)
+        y += LINE
+    return y
+
+
+def _memory(sheet: Sheet, step: StepPicture, y: float) -> float:
+    rows = step.rows[:MAX_ROWS]
+    scale = MEMORY / max(max(room_of(step, row), row.memory.reserved) for row in rows)
+    names = list(dict.fromkeys(name for row in rows for name, _ in row.memory.items))
+    sheet.text(MARGIN, y, "Memory of each device against its capacity", bold=True)
+    x = float(MARGIN)
+    for place, name in enumerate(names):
+        sheet.rect(x, y + PAD, 12, 12, fill=PALETTE[place % len(PALETTE)])
+        sheet.text(x + 16, y + LINE, name)
+        x += 24 + (len(name) + 1) * LETTER
+    y, left = y + 2 * LINE, _left(rows)
+    for row in rows:
+        sheet.text(MARGIN, y + BAR - 3, row_name(row))
+        sheet.rect(
+            left,
+            y,
+            room_of(step, row) * scale,
+            BAR,
+            fill="#f7f7f7",
+            kind="capacity",
+            title=f"{room_of(step, row)} bytes",
+        )
+        x = left
+        for name, size in row.memory.items:
+            colour = PALETTE[names.index(name) % len(PALETTE)]
+            sheet.bar(
+                x,
+                y,
+                size * scale,
+                BAR,
+                fill=colour,
+                kind="memory",
+                title=f"device {row.device}: {name} {size} bytes",
+            )
+            x += size * scale
+        full = format_percent(row.memory.reserved / room_of(step, row))
+        sheet.text(
+            left + MEMORY + PAD,
+            y + BAR - 3,
+            f"{format_bytes(row.memory.reserved)}, {full}  {row.runs}",
+        )
+        y += BAR + 4
+    return _more(sheet, len(step.rows) - len(rows), y)
+
+
+def _nodes(sheet: Sheet, step: StepPicture, y: float) -> float:
+    sheet.text(MARGIN, y, "Nodes: devices coloured by the row that they are in", bold=True)
+    y += LINE
+    left = (
+        MARGIN + max(len(nodes_name(nodes)) for nodes in step.nodes[:MAX_NODES]) * LETTER + 2 * PAD
+    )
+    for nodes in step.nodes[:MAX_NODES]:
+        sheet.text(MARGIN, y + BAR - 3, nodes_name(nodes))
+        for place, row in enumerate(nodes.rows):
+            colour = PALETTE[row % len(PALETTE)] if row >= 0 else "#f7f7f7"
+            name = (
+                f"as device {step.rows[row].device}: {step.rows[row].runs}"
+                if row >= 0
+                else "runs nothing"
+            )
+            sheet.rect(
+                left + place * (BAR + 2), y, BAR, BAR, fill=colour, kind="device", title=name
+            )
+        y += BAR + 4
+    return _more(sheet, len(step.nodes) - MAX_NODES, y)
+
+
+def _traffic(sheet: Sheet, step: StepPicture, y: float) -> float:
+    sheet.text(
+        MARGIN,
+        y,
+        "What each device sends in a step, by group, over the links of each tier",
+        bold=True,
+    )
+    y += LINE
+    sent = [(row, one) for row in step.rows for one in row.traffic]
+    most = max((size for _, one in sent for size in one.sent), default=0.0)
+    words = [
+        f"{row_name(row)}  {one.part}  {group_text(one.group)}" for row, one in sent[:MAX_TRAFFIC]
+    ]
+    left = MARGIN + max(map(len, words), default=0) * LETTER + 2 * PAD
+    for place, tier in enumerate(step.tiers):
+        sheet.text(left + place * (SENT + 100), y, tier, colour=FAINT)
+    for (row, one), label in zip(sent[:MAX_TRAFFIC], words, strict=True):
+        y += LINE
+        sheet.text(MARGIN, y, label)
+        for place, (tier, size) in enumerate(zip(step.tiers, one.sent, strict=True)):
+            x, width = left + place * (SENT + 100), size / most * SENT if most else 0.0
+            title = f"device {row.device}: {one.part} {size:.0f} bytes over {tier}"
+            sheet.bar(x, y - 10, width, BAR - 4, fill=PALETTE[place], kind="sent", title=title)
+            sheet.text(x + width + PAD, y, format_bytes(size) if size else "-")
+    return _more(sheet, len(sent) - MAX_TRAFFIC, y + LINE)

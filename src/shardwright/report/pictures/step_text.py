@@ -1,0 +1,140 @@
+"""A simulated step on a terminal: a line a device, memory against capacity, nodes, and what is sent
+over each tier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from shardwright.report.pictures.palette import PALETTE
+from shardwright.report.pictures.step_picture import (
+    BUBBLE,
+    COLOURS,
+    StepPicture,
+    TimelineRow,
+    group_text,
+    nodes_name,
+    room_of,
+    row_name,
+)
+from shardwright.report.table_style import plain_table
+from shardwright.units import format_bytes, format_percent, format_seconds
+
+MAX_ROWS: Final = 24
+MAX_NODES: Final = 12
+MAX_TRAFFIC: Final = 24
+MEMORY: Final = 30
+IDLE: Final = "\N{MIDDLE DOT}"
+_LETTERS: Final = {"STEP": "S"}
+_SYMBOLS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def render_step(step: StepPicture, *, width: int) -> RenderableType:
+    """The step, no wider than `width`."""
+    return Group(*_timeline(step, width), *_memory(step), *_nodes(step), _traffic(step))
+
+
+def row_line(step: StepPicture, row: TimelineRow, *, columns: int) -> str:
+    """A device's step in equal columns of time: each the letter of what it computes most of the
+    column, or a dot where that is nothing.
+    """
+    spent: list[dict[str, float]] = [{} for _ in range(columns)]
+    each = step.end_s / columns
+    for span in row.compute:
+        first, last = (min(int(time / each), columns - 1) for time in (span.start_s, span.end_s))
+        for column in range(first, last + 1):
+            inside = min(span.end_s, (column + 1) * each) - max(span.start_s, column * each)
+            letter = _LETTERS.get(span.kind, span.kind)
+            spent[column][letter] = spent[column].get(letter, 0.0) + max(inside, 0.0)
+    return "".join(
+        max((*letters.items(), (IDLE, each - sum(letters.values()))), key=lambda one: one[1])[0]
+        for letters in spent
+    )
+
+
+def _timeline(step: StepPicture, width: int) -> Iterator[Text]:
+    yield Text(
+        f"\nOne step on {step.cluster}: {format_seconds(step.step_s)}, as simulated", style="bold"
+    )
+    rows = step.rows[:MAX_ROWS]
+    label = max(len(row_name(row)) for row in rows)
+    columns = max(width - label - 14, 10)
+    colour = {_LETTERS.get(kind, kind): f"black on {value}" for kind, value in COLOURS.items()} | {
+        IDLE: f"black on {BUBBLE}"
+    }
+    for row in rows:
+        text = Text(f"  {row_name(row):>{label}}  ")
+        for letter in row_line(step, row, columns=columns):
+            text.append(letter, style=colour.get(letter, ""))
+        text.append(f"  {format_percent(row.idle_s / step.end_s):>7}")
+        yield text
+    if len(step.rows) > MAX_ROWS:
+        yield Text(f"  .. {len(step.rows) - MAX_ROWS:,} more, all with --json", style="dim")
+    each = format_seconds(step.end_s / columns, digits=3)
+    yield Text(
+        f"  {'':>{label}}  a letter is {each}; {IDLE} and the share behind: nothing is computed"
+        " (bubbles)",
+        style="dim",
+    )
+
+
+def _memory(step: StepPicture) -> Iterator[RenderableType]:
+    yield Text("\nMemory of each device against its capacity", style="bold")
+    for row in step.rows[:MAX_ROWS]:
+        room = room_of(step, row)
+        share = row.memory.reserved / room
+        filled = min(round(MEMORY * share), MEMORY)
+        bar = "█" * filled + "░" * (MEMORY - filled)
+        style = "red" if share > 1.0 else ""
+        words = (
+            f"{format_bytes(row.memory.reserved)} of {format_bytes(room)} ({format_percent(share)})"
+            f"  {row.runs}"
+        )
+        yield Text.assemble(
+            f"  {row_name(row):>{max(len(row_name(r)) for r in step.rows[:MAX_ROWS])}}  ",
+            (bar, style),
+            f"  {words}",
+        )
+
+
+def _nodes(step: StepPicture) -> Iterator[Text]:
+    yield Text("\nNodes: each device by the row above that it is in, from 0", style="bold")
+    label = max(len(nodes_name(nodes)) for nodes in step.nodes[:MAX_NODES])
+    for nodes in step.nodes[:MAX_NODES]:
+        text = Text(f"  {nodes_name(nodes):<{label}}  ")
+        for row in nodes.rows:
+            text.append(
+                _SYMBOLS[row % len(_SYMBOLS)] if row >= 0 else "-",
+                style=f"black on {PALETTE[row % len(PALETTE)]}" if row >= 0 else "dim",
+            )
+        yield text
+    if len(step.nodes) > MAX_NODES:
+        yield Text(f"  .. {len(step.nodes) - MAX_NODES:,} more", style="dim")
+
+
+def _traffic(step: StepPicture) -> RenderableType:
+    sent = [
+        (
+            row_name(row),
+            one.part,
+            group_text(one.group),
+            *(format_bytes(size) if size else "-" for size in one.sent),
+        )
+        for row in step.rows
+        for one in row.traffic
+    ]
+    header = ("device", "part", "group", *step.tiers)
+    table = plain_table(
+        header, sent[:MAX_TRAFFIC], right=tuple(range(3, len(header))), whole=(0, 1)
+    )
+    more = (
+        [Text(f"  .. {len(sent) - MAX_TRAFFIC:,} more, all with --json", style="dim")]
+        if len(sent) > MAX_TRAFFIC
+        else []
+    )
+    title = Text("\nWhat each device sends in a step, over the links of each tier", style="bold")
+    return Group(title, table, *more) if sent else Group(title, Text("  nothing"))

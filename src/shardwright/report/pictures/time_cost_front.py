@@ -1,0 +1,67 @@
+"""The front of time and cost as text: a number for each plan, a line below which no plan of the
+space can lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+from typing import Final
+
+from rich.text import Text
+
+from shardwright.report.line_breaking import unbroken
+from shardwright.search.frames import FrontPoint
+from shardwright.units import format_dollars, format_seconds
+
+WIDTH: Final = 64
+HEIGHT: Final = 14
+BOUND: Final = "·"
+AXIS: Final = 12
+"""Columns of the values on the left."""
+
+
+def front_picture(front: Sequence[FrontPoint]) -> Text:
+    """Seconds to the right (in equal factors), dollars upwards; digits are plans, dots what no plan
+    by that time is below.
+    """
+    low, high = min(point.lower_bound for point in front), max(point.value for point in front)
+    rows = [[" "] * WIDTH for _ in range(HEIGHT)]
+    for column in range(WIDTH):
+        bound = _bound_at(front, column)
+        rows[_row(bound, low, high)][column] = BOUND
+    for number, point in enumerate(front, start=1):
+        rows[_row(point.value, low, high)][_column(point.step_time_s, front)] = _digit(number)
+    marks = {0: format_dollars(high), HEIGHT - 1: format_dollars(low)}
+    lines = [
+        f"{marks.get(row, ''):>{AXIS}} │{''.join(cells).rstrip()}" for row, cells in enumerate(rows)
+    ]
+    first, last = (format_seconds(point.step_time_s) for point in (front[0], front[-1]))
+    ends = f"{first}{last:>{WIDTH - len(first)}}" if len(front) > 1 else first
+    return unbroken(
+        Text("\n".join([*lines, f"{'':>{AXIS}} └{'─' * WIDTH}", f"{'':>{AXIS}}  {ends}"]))
+    )
+
+
+def _digit(number: int) -> str:
+    return "123456789abcdefghijklmnopqrstuvwxyz"[min(number, 35) - 1]
+
+
+def _row(value: float, low: float, high: float) -> int:
+    """Line of a value, the largest one on top."""
+    return round((high - value) / (high - low) * (HEIGHT - 1)) if high > low else HEIGHT - 1
+
+
+def _column(seconds: float, front: Sequence[FrontPoint]) -> int:
+    first, last = front[0].step_time_s, front[-1].step_time_s
+    return round(log(seconds / first) / log(last / first) * (WIDTH - 1)) if last > first else 0
+
+
+def _bound_at(front: Sequence[FrontPoint], column: int) -> float:
+    """The bound of plans that end by a column's time: that of the next point of the front, which is
+    of later ones too.
+    """
+    return next(
+        (point.lower_bound for point in front if _column(point.step_time_s, front) >= column),
+        front[-1].lower_bound,
+    )

@@ -1,0 +1,221 @@
+"""A launch and what would make it faster: on a terminal, and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from shardwright.files.stored import plan_document, prediction_document
+from shardwright.launch_files.launch.launch import Launch, Setting, Verdict
+from shardwright.report.screens.plan_screen import head, part_name, render_simulation, section
+from shardwright.report.screens.why_screen import faster
+from shardwright.report.table_style import plain_table
+from shardwright.search.advice import Advice, Change
+from shardwright.search.certificate import claim
+from shardwright.search.summary import Line
+from shardwright.strategy.text.grid_notation import print_grid
+from shardwright.units import format_seconds
+
+LIMITS: Final = 3
+"""Parts of the step that are named as what limits it."""
+
+
+def advice_document(launch: Launch, advice: Advice) -> dict[str, Any]:
+    """``advise --json``."""
+    return {
+        "framework": launch.framework,
+        "runtime": launch.runtime,
+        "strategy": print_grid(launch.grid),
+        "job": {
+            "seq_len": launch.seq_len,
+            "global_batch": launch.global_batch,
+            "precision": launch.precision,
+            "dropout": launch.dropout,
+            "train": launch.train,
+        },
+        "settings": [
+            {"name": s.name, "value": s.value, "verdict": s.verdict.value, "means": s.means}
+            for s in launch.settings
+        ],
+        "notes": list(launch.notes),
+        "legal": not advice.broken,
+        "broken": [
+            {"rule": b.rule, "path": b.path, "message": b.message, "hint": b.hint}
+            for b in advice.broken
+        ],
+        "prediction": prediction_document(advice.now.prediction) if advice.now else None,
+        "limited_by": [{"part": name, "seconds": seconds} for name, seconds in limits(advice)],
+        "causes": [_document(change) for change in advice.causes],
+        "considered": advice.considered,
+        "changes": [_document(change) for change in advice.changes],
+        "best": (
+            {
+                **_document(advice.everything),
+                "certificate": plan_document(advice.best)["certificate"],
+            }
+            if advice.best and advice.everything
+            else None
+        ),
+    }
+
+
+def _document(change: Change) -> dict[str, Any]:
+    return {
+        "change": change.text,
+        "strategy": print_grid(change.grid),
+        "step_time_s": change.step_time_s,
+        "gain": change.gain,
+        "remove": [{"name": name, "value": value} for name, value in change.removed],
+        "add": [{"name": name, "value": value} for name, value in change.added],
+    }
+
+
+def limits(advice: Advice) -> tuple[tuple[str, float], ...]:
+    """The parts of the launch's step that take longest, products apart: (part, seconds)."""
+    if advice.now is None:
+        return ()
+    parts = [
+        (name, seconds)
+        for name, seconds in advice.now.prediction.breakdown_s
+        if name not in ("gemm", "attention") and seconds > 0
+    ]
+    return tuple(sorted(parts, key=lambda part: -part[1])[:LIMITS])
+
+
+def advice_line(launch: Launch, advice: Advice) -> str:
+    """One line: seconds of the launch's step, of the best one, and the strategy of that."""
+    now = f"{advice.now.prediction.step_time_s:.6g}" if advice.now else "illegal"
+    return (
+        f"{now}\t{advice.everything.step_time_s:.6g}\t{advice.everything.text}\n"
+        if advice.everything
+        else f"{now}\t-\t-\n"
+    )
+
+
+def render_advice(launch: Launch, advice: Advice) -> RenderableType:
+    """What was understood of a launch, its time and memory, what limits it, and what would make it
+    faster.
+    """
+    parts: list[RenderableType] = [head(_understood(launch))]
+    for verdict, title in (
+        (Verdict.DIFFERENT, "The launch's model is another than MODEL"),
+        (Verdict.UNKNOWN, "Not understood, so not counted"),
+        (Verdict.IDLE, "No effect in this launch"),
+    ):
+        if launch.of(verdict):
+            parts.append(section(title, _settings(launch.of(verdict))))
+    if advice.now is None:
+        rows = [(b.rule, b.message, b.hint) for b in advice.broken]
+        parts.append(
+            section(
+                "The launch cannot run: the rules that it breaks",
+                plain_table(("rule", "", "hint"), rows, whole=(0,)),
+            )
+        )
+    else:
+        parts += [Text(""), render_simulation(advice.now)]
+        limited = ", ".join(
+            f"{part_name(name)} {format_seconds(seconds)}" for name, seconds in limits(advice)
+        )
+        parts.append(
+            section(
+                "What limits the step, besides matrix multiplication", Text(limited or "nothing")
+            )
+        )
+    step = advice.now.prediction.step_time_s if advice.now else 0.0
+    if advice.causes:
+        parts.append(
+            section(
+                "What costs most, and no option of the search changes",
+                Group(*(_told(one, step) for one in advice.causes)),
+            )
+        )
+    parts += _better(launch, advice)
+    return Group(*parts)
+
+
+def _understood(launch: Launch) -> list[Line]:
+    counts = ", ".join(
+        f"{len(launch.of(verdict))} {verdict.value}" for verdict in Verdict if launch.of(verdict)
+    )
+    lines = [
+        ("Launch", f"{launch.framework}: {len(launch.settings)} settings: {counts}"),
+        ("Strategy", print_grid(launch.grid)),
+    ]
+    said = (
+        f"{launch.global_batch:,} samples of {launch.seq_len:,} tokens a step, {launch.precision}"
+    )
+    said += ", dropout" if launch.dropout else ""
+    lines.append(("Job", f"{said}, trained: {launch.train}" if launch.train else said))
+    ignored = launch.of(Verdict.IGNORED)
+    if ignored:
+        lines.append(("Ignored", ", ".join(one.name for one in ignored)))
+    return [*lines, *(("Note", note) for note in launch.notes)]
+
+
+def _settings(settings: tuple[Setting, ...]) -> RenderableType:
+    return plain_table(
+        ("setting", "value", ""),
+        [(one.name, one.value[:60], one.means) for one in settings],
+        whole=(0,),
+    )
+
+
+def _better(launch: Launch, advice: Advice) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    step = advice.now.prediction.step_time_s if advice.now else 0.0
+    if advice.changes:
+        title = (
+            f"Changes of one decision that gain most, of {advice.considered} that were simulated"
+        )
+        parts.append(section(title, Group(*(_told(change, step) for change in advice.changes))))
+    elif advice.considered:
+        parts.append(
+            section(
+                "Changes of one decision",
+                Text(f"none of {advice.considered} that were simulated is faster"),
+            )
+        )
+    if advice.everything is None or advice.best is None:
+        parts.append(section("Everything at once", Text("no strategy of the space fits")))
+        return parts
+    certificate = advice.best.certificate
+    same = advice.everything.step_time_s == certificate.best_s
+    beside = (
+        ""
+        if same
+        else (
+            "Of the strategies that the search compares the best takes"
+            f" {format_seconds(certificate.best_s)}. "
+        )
+    )
+    proven = claim(optimal=certificate.optimal, lower_bound_s=certificate.lower_bound_s)
+    parts.append(
+        section(
+            "Everything at once", Group(_told(advice.everything, step), Text(f"{beside}{proven}"))
+        )
+    )
+    return parts
+
+
+def _told(change: Change, step: float) -> RenderableType:
+    """A change, its step, and the settings that go and come, as a launch has them."""
+    ratio = step / change.step_time_s
+    gain = (
+        f"{ratio:.1f} times as fast"
+        if ratio >= 2
+        else faster(change.step_time_s / step - 1)
+        if step
+        else ""
+    )
+    instead = f" instead of {format_seconds(step)}: {gain}" if step else ""
+    marked = [*(("- ", pair) for pair in change.removed), *(("+ ", pair) for pair in change.added)]
+    lines = [
+        Text(f"  {mark}{name}{'' if value == 'true' else f' {value}'}")
+        for mark, (name, value) in marked
+    ]
+    if not marked and step:
+        lines = [Text("  no setting of these files: what the program does")]
+    return Group(Text(f"{change.text}: {format_seconds(change.step_time_s)}{instead}"), *lines)

@@ -1,0 +1,108 @@
+"""The answer of a search of general plans, joint, exact or mixed, on a terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from shardwright.model.ir.graph import Model
+from shardwright.program.orders.rows import TABLE_SEARCH
+from shardwright.report.line_breaking import unbroken
+from shardwright.report.screens.mixed_search_screen import render_mixed
+from shardwright.report.screens.plan_screen import (
+    bound_lines,
+    certificate_text,
+    claimed,
+    render_simulation,
+    section,
+    unsearched_parts,
+)
+from shardwright.report.screens.scenarios_screen import render_scenarios
+from shardwright.search.answer import Unsearched
+from shardwright.search.certificate import Certificate
+from shardwright.search.simulation import Simulation
+from shardwright.strategy.plan.order import Named, Table
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.text.notation import print_plan
+
+MANY = 10**15
+"""Members whose digits nobody reads."""
+
+
+def render_general(
+    simulation: Simulation,
+    certificate: Certificate,
+    *,
+    model: Model,
+    search_time_s: float = 0.0,
+    left: Unsearched | None = None,
+) -> RenderableType:
+    """The plan, its time and memory, its notation (orders found by a joint search as one to be
+    searched again), the certificate, and the options that were not searched.
+    """
+    parts: list[RenderableType] = [render_simulation(simulation)]
+    if simulation.grid is None and simulation.plan is not None:
+        plan, name = (
+            (simulation.plan, simulation.name)
+            if certificate.joint is None
+            else (_open(simulation.plan), "joint")
+        )
+        parts.append(
+            section(
+                "The plan in notation",
+                unbroken(Text(print_plan(plan, name=name, model=model).rstrip())),
+            )
+        )
+    return Group(
+        *parts,
+        render_certificate(certificate, search_time_s=search_time_s),
+        *unsearched_parts(left),
+    )
+
+
+def _open(plan: Plan) -> Plan:
+    """`plan` with each table as an order that is to be found."""
+    orders = tuple(
+        Named(schedule=TABLE_SEARCH, lanes=order.lanes) if isinstance(order, Table) else order
+        for order in plan.orders
+    )
+    return replace(plan, orders=orders)
+
+
+def render_certificate(certificate: Certificate, *, search_time_s: float = 0.0) -> RenderableType:
+    """Why no member of a space of general plans is better."""
+    c, joint = certificate, certificate.joint
+    if c.scenarios is not None:
+        return render_scenarios(c, search_time_s=search_time_s)
+    if c.mixed is not None:
+        return render_mixed(c, search_time_s=search_time_s)
+    if joint is None:
+        return section("Certificate", certificate_text(certificate, search_time_s=search_time_s))
+    cut = "" if joint.complete else " The time limit cut in."
+    lines = (
+        claimed(c, search_time_s=search_time_s) + cut,
+        (
+            f"{_whole(c.enumerated)} strategies in {joint.pipelines:,} pipelines:"
+            f" {_whole(c.infeasible)} do not fit in memory, {_whole(c.bounded_b0)} are ruled out by"
+            f" a lower bound of their time, {c.bounded_b1:,} by the longest path of their order,"
+            f" {c.simulated:,} simulated; and {joint.grids:,} grids"
+        ),
+        *(
+            [
+                "Pipelines have one value of axes that grids have several of:"
+                f" {', '.join(f'{name}={value}' for name, value in joint.fixed)}"
+            ]
+            if joint.fixed
+            else []
+        ),
+        *bound_lines(c),
+        f"Space {c.digest[:12]}: {c.space}",
+    )
+    return section("Certificate", Text("\n".join(lines)))
+
+
+def _whole(count: int) -> str:
+    """A count with all its digits, as far as a person reads them."""
+    return f"{count:,}" if count < MANY else f"{count:.4g}"

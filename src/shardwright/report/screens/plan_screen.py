@@ -1,0 +1,416 @@
+"""Answers on a terminal: everything a person asks about a plan, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from shardwright.report.line_breaking import Indented, Words
+from shardwright.report.pictures.plan_picture import Picture
+from shardwright.report.pictures.plan_text import PlanText
+from shardwright.report.screens.device_kinds_table import kinds_table
+from shardwright.report.screens.memory_table import host_table, memory_table
+from shardwright.report.table_style import plain_table
+from shardwright.search.answer import (
+    Alternative,
+    Answer,
+    Goodput,
+    Sensitivity,
+    Unsearched,
+    answer_lines,
+)
+from shardwright.search.certificate import Certificate, claim
+from shardwright.search.simulation import Simulation, simulation_lines
+from shardwright.search.summary import LABEL, NO_FIT, WARNING, Line
+from shardwright.simulator.prediction import HostMemory, Prediction
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.text.grid_notation import print_grid
+from shardwright.units import format_bytes, format_percent, format_seconds
+
+BAR_WIDTH = 30
+SAME = 1e-9
+"""Share of a step by which two that are as fast as each other may differ."""
+_TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+_PARTS = {
+    "gemm": "GEMMs",
+    "attention": "attention",
+    "element": "element-wise kernels",
+    "launch": "kernel launches",
+    "recompute": "recompute",
+    "tp": "exposed TP communication",
+    "cp": "exposed CP communication",
+    "ep": "exposed EP communication",
+    "pp": "exposed PP communication",
+    "sharding": "exposed DP communication",
+    "scales": "reduction of FP8 scales",
+    "host": "exposed copies to and from the host",
+    "uneven": "imbalance within the stage",
+    "slowdown": "slowdown from overlap",
+    "optimizer": "optimizer step",
+    "bubble": "pipeline bubble",
+    "jitter": "jitter between devices",
+}
+_STYLE = {"title": "bold", "good": "green", "dim": "dim"}
+
+
+def part_name(part: str) -> str:
+    """A part of the breakdown in words."""
+    return _PARTS.get(part, part)
+
+
+def render_answer(
+    answer: Answer, *, all_stages: bool = False, left: Unsearched | None = None
+) -> RenderableType:
+    """The answer of a search: strategy, speed, time, memory, certificate, what was not searched,
+    next best plans, sensitivity, goodput.
+
+    Args:
+        left: options that were not searched.
+        all_stages: every stage in the memory table, not the worst and a few others.
+    """
+    parts: list[RenderableType] = [
+        head(answer_lines(answer)),
+        *_prediction_parts(answer.prediction, all_stages=all_stages),
+        section(
+            "Certificate",
+            certificate_text(
+                answer.certificate, search_time_s=answer.search_time_s, whole=all_stages
+            ),
+        ),
+    ]
+    parts += unsearched_parts(left)
+    if answer.alternatives:
+        close = (
+            " (~ closer than the prediction's interval)"
+            if any(a.indistinguishable for a in answer.alternatives)
+            else ""
+        )
+        parts.append(section(f"Next best, certified in rank{close}", _alternatives(answer)))
+    if answer.sensitivity:
+        parts.append(
+            section(
+                "If the cluster were another",
+                Text(_sensitivity_line(answer.sensitivity, answer=answer)),
+            )
+        )
+    if answer.goodput:
+        parts.append(section("Goodput", _goodput_lines(answer.goodput)))
+    return Group(*parts)
+
+
+def render_simulation(
+    simulation: Simulation, *, picture: Picture | None = None, all_stages: bool = False
+) -> RenderableType:
+    """One strategy's time and memory; a small general plan's picture below."""
+    drawn = [section("Devices and layers", PlanText(picture=picture))] if picture else []
+    parts = _prediction_parts(
+        simulation.prediction, all_stages=all_stages, classes=simulation.classes
+    )
+    return Group(head(simulation_lines(simulation)), *parts, *drawn)
+
+
+def render_explained(simulation: Simulation, *, picture: Picture | None = None) -> RenderableType:
+    """A stored simulation with every class of devices, and the source of each number that went into
+    it.
+    """
+    return Group(
+        render_simulation(simulation, picture=picture, all_stages=True),
+        _sources(simulation.prediction),
+    )
+
+
+def render_explanation(answer: Answer) -> RenderableType:
+    """The answer with every stage, and the source of each number that went into it."""
+    return Group(render_answer(answer, all_stages=True), _sources(answer.prediction))
+
+
+def _sources(prediction: Prediction) -> RenderableType:
+    rows = [
+        (s.quantity, s.value, s.origin.evidence.value, s.origin.reference)
+        for s in prediction.sources
+    ]
+    return section(
+        "Inputs and their sources", plain_table(("quantity", "value", "known by", "source"), rows)
+    )
+
+
+def head(lines: Sequence[Line]) -> RenderableType:
+    """Lines with their labels, those that warn in colour."""
+    return Group(
+        *(Words(_line(label, words), hanging=LABEL if label else 0) for label, words in lines)
+    )
+
+
+def _line(label: str, words: str) -> Text:
+    text = Text.assemble((f"{label:<{LABEL}}", _STYLE["title"]) if label else "", words)
+    for loud, style in ((NO_FIT, "bold red"), (WARNING, "yellow")):
+        text.highlight_words((loud,), style)
+    return text
+
+
+def section(title: str, body: RenderableType) -> RenderableType:
+    """A title behind an empty line, and what stands under it."""
+    wrapped = Words(body) if isinstance(body, Text) and not body.no_wrap else body
+    return Group(Words(Text(f"\n{title}", style=_STYLE["title"])), Indented(wrapped))
+
+
+def _prediction_parts(
+    prediction: Prediction, *, all_stages: bool, classes: tuple[str, ...] = ()
+) -> list[RenderableType]:
+    capacity = format_bytes(prediction.capacity_bytes)
+    share = (
+        format_percent(prediction.reserved_bytes / prediction.capacity_bytes)
+        if prediction.capacity_bytes
+        else "-"
+    )
+    worst = (
+        f"{format_bytes(prediction.allocated_bytes)} allocated,"
+        f" {format_bytes(prediction.reserved_bytes)} reserved"
+    )
+    title = f"Memory of the fullest device: {worst} of {capacity} ({share})"
+    by = "class of devices" if classes else "stage"
+    kinds = (
+        [section("Where the time of each kind of device goes", kinds_table(prediction))]
+        if prediction.kinds
+        else []
+    )
+    return [
+        section("Where the time of the critical device goes", _breakdown_table(prediction)),
+        *kinds,
+        section(
+            f"{title}; by {by}, in GiB",
+            memory_table(prediction, all_stages=all_stages, classes=classes),
+        ),
+        *(
+            [section(_host_title(prediction.host_memory[0]), host_table(prediction.host_memory))]
+            if prediction.host_memory
+            else []
+        ),
+    ]
+
+
+def _host_title(fullest: HostMemory) -> str:
+    """``Host memory of the fullest node: 394.2 GiB of 512 GiB (77.0 %); by node, in GiB``."""
+    of = (
+        f" of {format_bytes(fullest.capacity)} ({format_percent(fullest.need / fullest.capacity)})"
+        if fullest.capacity
+        else ""
+    )
+    return f"Host memory of the fullest node: {format_bytes(fullest.need)}{of}; by node, in GiB"
+
+
+def place_of_part(part: tuple[str, float]) -> int:
+    """Parts stand in one order everywhere, whatever order they were stored in."""
+    return list(_PARTS).index(part[0]) if part[0] in _PARTS else len(_PARTS)
+
+
+def _breakdown_table(prediction: Prediction) -> RenderableType:
+    """Parts of the step with bars; they add up to it."""
+    total = prediction.step_time_s
+    scale, unit = next(((k, u) for k, u in _TIME_UNITS if total >= k), _TIME_UNITS[-1])
+    rows = [
+        (
+            part_name(name),
+            f"{seconds / scale:.3f} {unit}",
+            format_percent(seconds / total),
+            "█" * round(BAR_WIDTH * min(max(seconds / total, 0.0), 1.0)),
+        )
+        for name, seconds in sorted(prediction.breakdown_s, key=place_of_part)
+        if seconds
+    ]
+    covered = sum(seconds for _, seconds in prediction.breakdown_s)
+    rows.append(("the step", f"{covered / scale:.3f} {unit}", format_percent(covered / total), ""))
+    return plain_table(("", "", "", ""), rows, right=(1, 2), whole=(0, 3), spare=(3,))
+
+
+def certificate_text(c: Certificate, *, search_time_s: float, whole: bool = True) -> Text:
+    """Whether the answer is proven best, every strategy of the space by its fate, the bounds, and
+    the space, shortened unless `whole`.
+    """
+    lines = (
+        claimed(c, search_time_s=search_time_s),
+        *count_lines(c),
+        *bound_lines(c),
+        f"Space {c.digest[:12]}: {c.space if whole else _shortened(c.space)}",
+    )
+    return Text("\n".join(lines))
+
+
+def unsearched_parts(left: Unsearched | None) -> list[RenderableType]:
+    """The options that a search left at one value, and what the best other value of one would gain;
+    nothing where there are none.
+    """
+    if left is None or not left.fixed:
+        return []
+    return [
+        section(
+            "Options that change no numerics and were not searched", Text(_unsearched_text(left))
+        )
+    ]
+
+
+def _unsearched_text(left: Unsearched) -> str:
+    held = f"The runtime's own values: {' '.join(f'{name}={value}' for name, value in left.fixed)}"
+    if left.best is None:
+        return f"No other value of one of them makes this strategy 0.1 % faster.\n{held}"
+    best = f"{left.best.option}={left.best.value}"
+    seconds = format_seconds(left.best.step_time_s, digits=4)
+    return (
+        f"{best} would gain most: {seconds}, {format_percent(left.best.gain)} faster. To search"
+        f" with it: --pin {best}\n{held}"
+    )
+
+
+def claimed(c: Certificate, *, search_time_s: float) -> str:
+    """What is proven, and how long that took."""
+    spent = f" Searched in {format_seconds(search_time_s)}." if search_time_s else ""
+    return claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s) + spent
+
+
+def count_lines(c: Certificate) -> tuple[str, ...]:
+    """The distinct legal strategies of a space by what became of them, and the combinations of axis
+    values that they are left of.
+    """
+    bounded = c.bounded_b0 + c.bounded_b1
+    fates = (
+        f"{c.strategies:,} distinct legal strategies: {c.infeasible:,} do not fit in memory,"
+        f" {bounded:,} are ruled out by a lower bound of their time ({c.bounded_b0:,} by counting,"
+        f" {c.bounded_b1:,} by the longest path), {c.simulated:,} simulated"
+    )
+    if not (c.illegal or c.duplicates):
+        return (fates,)
+    values = f"{c.enumerated:,} combinations of axis values"
+    return (
+        fates,
+        (
+            f"{values}: {c.illegal:,} break a rule, and {c.duplicates:,} mean the same strategy as"
+            " another one"
+        ),
+    )
+
+
+def bound_lines(c: Certificate) -> tuple[str, str]:
+    """The best against the bound of the space, and against that of any plan."""
+    return (
+        (
+            f"Best {c.best_s:.6g} s, lower bound {c.lower_bound_s:.6g} s, gap"
+            f" {format_percent(c.gap, digits=2)}"
+        ),
+        (
+            "Any plan at all, in the space or not, takes at least"
+            f" {format_percent(1 - c.universal_gap)} of the best's time."
+        ),
+    )
+
+
+def _shortened(text: str, limit: int = 96) -> str:
+    return (
+        text
+        if len(text) <= limit
+        else text[: limit - 4].rstrip() + " ... (explain prints all of it)"
+    )
+
+
+def difference(grid: Grid, *, best: Grid) -> str:
+    """The words of `grid` that `best` has not, and, behind a minus, the words that it lacks and no
+    other replaces.
+    """
+    words, others = print_grid(grid).split(), print_grid(best).split()
+    new = [w for w in words if w not in others]
+    keys = {_key(w) for w in new}
+    return " ".join([*new, *(f"-{w}" for w in others if w not in words and _key(w) not in keys)])
+
+
+def _key(word: str) -> str:
+    return word.split("=")[0].rstrip("0123456789")
+
+
+def alternatives_apart(answer: Answer) -> tuple[tuple[int, Alternative], ...]:
+    """(rank, strategy) of the next best strategies that differ from each one before in something to
+    choose: that one is left out which is as fast as one before and needs as much memory, or differs
+    from it in the order of axes alone and is neither faster nor smaller.
+    """
+    shown = [(answer.grid, answer.prediction.step_time_s, answer.prediction.allocated_bytes)]
+    found: list[tuple[int, Alternative]] = []
+    for rank, one in enumerate(answer.alternatives, start=2):
+        if not any(
+            one.allocated_bytes >= size
+            and (
+                replace(one.grid, order=grid.order) == grid
+                or (one.step_time_s <= seconds * (1 + SAME) and one.allocated_bytes == size)
+            )
+            for grid, seconds, size in shown
+        ):
+            found.append((rank, one))
+        shown.append((one.grid, one.step_time_s, one.allocated_bytes))
+    return tuple(found)
+
+
+def _alternatives(answer: Answer) -> RenderableType:
+    """The next best strategies that differ, and how many others there are among them."""
+    shown = alternatives_apart(answer)
+    left = len(answer.alternatives) - len(shown)
+    others = "1 other strategy takes" if left == 1 else f"{left} other strategies take"
+    more = f"--json lists all; --top {2 * len(answer.alternatives)} ranks more"
+    said = f"{others} as long and as much memory as one of these or the best ({more})"
+    note = [Words(Text(said, style=_STYLE["dim"]))] if left else []
+    return Group(*([_alternatives_table(answer, shown)] if shown else []), *note)
+
+
+def _alternatives_table(answer: Answer, shown: Sequence[tuple[int, Alternative]]) -> RenderableType:
+    rows = [_alternative_row(a, rank=rank, answer=answer) for rank, a in shown]
+    header = ("", "s/step", "slower", "allocated", "differs in", "against the best")
+    return plain_table(header, rows, right=(0, 1, 2, 3), spare=(3, 5))
+
+
+def _alternative_row(alternative: Alternative, *, rank: int, answer: Answer) -> tuple[str, ...]:
+    slower = alternative.step_time_s / answer.prediction.step_time_s - 1
+    changes = ", ".join(
+        f"{part_name(name)} {_signed(seconds)}" for name, seconds in telling(alternative.changes)
+    )
+    return (
+        str(rank),
+        f"{alternative.step_time_s:.4g}",
+        f"+{format_percent(slower)}" + (" ~" if alternative.indistinguishable else ""),
+        format_bytes(alternative.allocated_bytes),
+        difference(alternative.grid, best=answer.grid),
+        changes,
+    )
+
+
+def _signed(seconds: float) -> str:
+    return f"{'+' if seconds >= 0 else '-'}{format_seconds(abs(seconds), digits=3)}"
+
+
+def telling(changes: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
+    """The two largest changes, and the largest one the other way where both go one way: what is
+    gained stands beside what it costs.
+    """
+    shown = changes[:2]
+    other = [change for change in changes[2:] if (change[1] > 0) != (shown[0][1] > 0)]
+    return shown + tuple(other[:1] if len({seconds > 0 for _, seconds in shown}) == 1 else ())
+
+
+def _sensitivity_line(sensitivity: Sensitivity, *, answer: Answer) -> str:
+    slower = sensitivity.same_plan_s / answer.prediction.step_time_s - 1
+    if sensitivity.best_grid == answer.grid:
+        return f"{sensitivity.change}: {slower:+.1%}, the same plan is best"
+    gain = sensitivity.best_s / answer.prediction.step_time_s - 1
+    return (
+        f"{sensitivity.change}: {slower:+.1%}; best then"
+        f" {difference(sensitivity.best_grid, best=answer.grid)} ({gain:+.1%})"
+    )
+
+
+def _goodput_lines(goodput: Goodput) -> Text:
+    line = (
+        f"{format_percent(goodput.goodput)} of the time is useful: {goodput.failures_per_day:.3g}"
+        f" failures a day, a checkpoint every {goodput.checkpoint_interval_s / 60:.3g} minutes"
+    )
+    text = Text(line)
+    if goodput.assumptions:
+        text.append("\nassuming " + "; ".join(goodput.assumptions), style=_STYLE["dim"])
+    return text

@@ -1,0 +1,204 @@
+"""A plan and another strategy, side by side: on a terminal, and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from shardwright.files.stored import prediction_document
+from shardwright.report.screens.plan_screen import part_name, section
+from shardwright.report.table_style import plain_table
+from shardwright.search.grid.placed import Fate, Placed
+from shardwright.search.simulation import strategy_text
+from shardwright.search.summary import answer_line, misfit_text, verdict
+from shardwright.search.why import Beside, Why, missing_bytes
+from shardwright.strategy.violation import Violation
+from shardwright.units import GIB, format_bytes, format_percent, format_seconds, noiseless
+
+LABEL: Final = 10
+_FATES: Final = {
+    Fate.BEST: "this is the plan ({reason})",
+    Fate.RANKED: "simulated, and ranked behind the plan ({reason})",
+    Fate.SIMULATED: "simulated: its bound, {bound} ({reason}), did not rule it out",
+    Fate.BOUNDED: "bounded: at least {bound} ({reason})",
+    Fate.INFEASIBLE: "infeasible: {reason}",
+    Fate.ILLEGAL: "illegal: {reason}",
+    Fate.OUTSIDE: "not in the space: {reason}",
+    Fate.UNSEARCHED: "not searched: {reason}",
+}
+
+
+def why_document(why: Why) -> dict[str, Any]:
+    """``why --json``."""
+    found: dict[str, Any] = {
+        "plan": {
+            "strategy": strategy_text(why.plan),
+            "prediction": prediction_document(why.plan.prediction),
+        },
+        "strategy": why.strategy,
+        "read_as": why.read_as,
+        "legal": not why.broken,
+        "broken": [
+            {"rule": b.rule, "path": b.path, "message": b.message, "hint": b.hint}
+            for b in why.broken
+        ],
+        "search": {
+            "fate": why.placed.fate.value,
+            "reason": why.placed.reason,
+            "bound_s": why.placed.bound_s or None,
+        },
+    }
+    if why.other is None:
+        return found
+    prediction = why.other.prediction
+    return found | {
+        "prediction": prediction_document(prediction),
+        "missing_bytes": [
+            {"rank": rank, "bytes": count} for rank, count in missing_bytes(prediction)
+        ],
+        "fits_with": list(why.other.fitting),
+        "changes_s": {name: noiseless(other - plan) for name, plan, other in why.seconds},
+        "changes_bytes": {name: other - plan for name, plan, other in why.memory},
+        "missing_host_bytes": [
+            {"node": one.node, "bytes": one.lacking}
+            for one in prediction.host_memory
+            if one.lacking
+        ],
+        "changes_host_bytes": {name: other - plan for name, plan, other in why.host_memory},
+    }
+
+
+def render_why(why: Why) -> RenderableType:
+    """Both strategies, the verdict on the other, and part by part what it gains and loses; or all
+    rules that it breaks.
+    """
+    read = [("Read", Text(why.read_as))] if why.read_as else []
+    lines = [
+        ("Plan", Text(strategy_text(why.plan))),
+        ("Other", Text(why.strategy)),
+        *read,
+        ("Search", Text(placed_text(why.placed))),
+    ]
+    if why.other is None:
+        return Group(
+            _lines(lines), section("Illegal: the rules that it breaks", _rules(why.broken))
+        )
+    one, other = why.plan.prediction, why.other.prediction
+    change = faster(other.step_time_s / one.step_time_s - 1)
+    step = (
+        f"{format_seconds(other.step_time_s)} instead of {format_seconds(one.step_time_s)}:"
+        f" {change}"
+    )
+    lines += [
+        ("Step", Text(step + (" (if it fitted)" if not other.fits else ""))),
+        ("Memory", Text(verdict(other, classes=why.other.classes, fitting=why.other.fitting))),
+    ]
+    return Group(
+        _lines(lines),
+        section(
+            "Where the time goes, in seconds",
+            _table(why.seconds, total="the step", names=part_name, scale=1.0, digits=4),
+        ),
+        section(
+            "Memory of the fullest device, in GiB",
+            _table(why.memory, total="reserved", names=str, scale=GIB, digits=2),
+        ),
+        *_hosts(why),
+        *_lacking(why),
+    )
+
+
+def why_line(why: Why) -> str:
+    """``why --quiet``: seconds, the strategy, how much slower it is or that it does not fit, where
+    the search put it, with tabs between.
+    """
+    placed = placed_text(why.placed)
+    if why.other is None:
+        return f"{placed}\n"
+    step, plan = why.other.prediction.step_time_s, why.plan.prediction.step_time_s
+    misfit = misfit_text(why.other.prediction, classes=why.other.classes)
+    return answer_line(
+        why.strategy, step_time_s=step, misfit=f"{misfit or faster(step / plan - 1)}\t{placed}"
+    )
+
+
+def faster(change: float) -> str:
+    """A change of the step's seconds, as a share of them, in words."""
+    share = format_percent(abs(change))
+    return (
+        "the same"
+        if share == format_percent(0.0)
+        else f"{share} {'slower' if change > 0 else 'faster'}"
+    )
+
+
+def placed_text(placed: Placed) -> str:
+    """Where the search put a strategy, in a line."""
+    return _FATES[placed.fate].format(reason=placed.reason, bound=format_seconds(placed.bound_s))
+
+
+def _lines(lines: list[tuple[str, Text]]) -> Text:
+    return Text("\n").join(
+        Text.assemble((f"{name:<{LABEL}}", "bold"), text) for name, text in lines
+    )
+
+
+def _rules(broken: tuple[Violation, ...]) -> RenderableType:
+    return plain_table(
+        ("rule", "", "hint"),
+        [(b.rule, f"{b.path}: {b.message}" if b.path else b.message, b.hint) for b in broken],
+        whole=(0,),
+    )
+
+
+def _table(rows: Beside, *, total: str, names: Any, scale: float, digits: int) -> RenderableType:
+    """Both columns and their difference, what is lost most first; and their sums."""
+    ranked = sorted(rows, key=lambda row: round((row[1] - row[2]) / scale, digits))
+    summed = (total, sum(row[1] for row in rows), sum(row[2] for row in rows))
+    shown = [
+        (
+            name,
+            f"{one / scale:.{digits}f}",
+            f"{other / scale:.{digits}f}",
+            _signed((other - one) / scale, digits=digits),
+        )
+        for name, one, other in [
+            *((names(name), one, other) for name, one, other in ranked),
+            summed,
+        ]
+    ]
+    return plain_table(("", "plan", "other", "change"), shown, right=(1, 2, 3))
+
+
+def _signed(change: float, *, digits: int) -> str:
+    """A change as far as the digits show it."""
+    text = f"{change:+.{digits}f}"
+    return text if float(text) else "="
+
+
+def _hosts(why: Why) -> list[RenderableType]:
+    """Host memory of the fullest node, of both, where either offloads something."""
+    body = _table(why.host_memory, total="needed", names=str, scale=GIB, digits=2)
+    return [section("Host memory of the fullest node, in GiB", body)] if why.host_memory else []
+
+
+def _lacking(why: Why) -> list[RenderableType]:
+    """Every stage without room, and by how much."""
+    assert why.other is not None
+    classes = why.other.classes
+    lacks = missing_bytes(why.other.prediction)
+    rows = [
+        (
+            f"devices {classes[rank]}" if classes else f"stage {rank}",
+            f"{format_bytes(count)} too much",
+        )
+        for rank, count in lacks
+    ]
+    hosts = [one for one in why.other.prediction.host_memory if one.lacking]
+    rows += [
+        (f"host memory of node {one.node}", f"{format_bytes(one.lacking)} too much")
+        for one in hosts
+    ]
+    return [section("What does not fit", plain_table(("", ""), rows))] if rows else []

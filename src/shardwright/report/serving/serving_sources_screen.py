@@ -1,0 +1,114 @@
+"""What an answer about serving rests on: facts of the engine with their links, formats,
+assumptions, and numbers without a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from enum import Enum
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from shardwright.hardware.catalog.serving_constants import ServingConstants
+from shardwright.hardware.catalog.serving_tables import serving_tables
+from shardwright.job.serving import NumberFormat, OperatorPrecision
+from shardwright.report.table_style import plain_table
+from shardwright.runtime.engines.engine import Engine
+from shardwright.runtime.engines.options import flag_of
+from shardwright.serving.simulation.serving_answer import ServingAnswer
+
+LONGEST = 60
+"""Letters of a value; a longer one is cut."""
+
+
+def render_sources(answer: ServingAnswer) -> RenderableType:
+    """The engine's values on its workers with what says so, number formats by class, tables of
+    kernels, and constants.
+    """
+    return Group(
+        Text(f"{answer.engine}, on its workers:"),
+        plain_table(("", "value", "says"), list(_facts(answer.settled)), whole=(0,)),
+        Text(),
+        plain_table(("products", "weights", "multiplied in"), list(_formats(answer)), whole=(0,)),
+        Text(),
+        Text(_kernels(answer)),
+        plain_table(
+            ("constant", "value"),
+            list(_constants(answer.problem.constants)),
+            right=(1,),
+            whole=(0,),
+        ),
+    )
+
+
+def sources_document(answer: ServingAnswer) -> dict[str, Any]:
+    """The same as JSON."""
+    return {
+        "facts": [
+            {"field": name, "value": value, "link": link}
+            for name, value, link in _facts(answer.settled)
+        ],
+        "formats": [
+            {"products": name, "weights": weights, "multiplied_in": cast}
+            for name, weights, cast in _formats(answer)
+        ],
+        "kernels": _kernels(answer),
+        "constants": dict(_constants(answer.problem.constants)),
+    }
+
+
+def _facts(engine: Engine) -> Iterator[tuple[str, str, str]]:
+    for option, value in engine.options:
+        yield option.replace("_", " "), value, f"the launch: {flag_of(engine, option)}"
+    for fact in engine.facts:
+        value = _word(getattr(engine, fact.field))
+        if value:
+            yield (
+                fact.field.replace("_", " "),
+                value,
+                fact.link if fact.checked else f"{fact.link} (from memory)",
+            )
+
+
+def _word(value: object) -> str:
+    """A value in few words; empty for what is off."""
+    if value in (None, False, 0, "", ()):
+        return ""
+    if value is True:
+        return "yes"
+    text = str(value.value) if isinstance(value, Enum) else str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def _formats(answer: ServingAnswer) -> Iterator[tuple[str, str, str]]:
+    precision = answer.problem.job.precision
+    for field in fields(precision):
+        value = getattr(precision, field.name)
+        if isinstance(value, OperatorPrecision):
+            yield field.name, value.weights.value, value.activations.value
+        elif isinstance(value, NumberFormat):
+            yield "keys and values", value.value, "-"
+
+
+def _kernels(answer: ServingAnswer) -> str:
+    device = answer.problem.cluster.node.accelerator.name
+    if serving_tables(device) is None:
+        return (
+            f"Kernels of {device} are priced by formulas (docs/kernels.md); none was measured at"
+            " the sizes of decoding."
+        )
+    return (
+        f"Kernels of {device} are priced by measured tables (aiconfigurator-core 0.12.0,"
+        " docs/kernels.md)."
+    )
+
+
+def _constants(constants: ServingConstants) -> Iterator[tuple[str, str]]:
+    for field in fields(constants):
+        yield (
+            field.name.removesuffix("_s").replace("_", " "),
+            f"{getattr(constants, field.name) * 1e6:.3g} us",
+        )

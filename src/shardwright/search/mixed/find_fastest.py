@@ -1,0 +1,410 @@
+"""Search over a mixed cluster: each pool alone, then pipelines over all of them; the best simulated
+plan, and a bound.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import field
+from math import inf
+
+from shardwright.errors import InfeasibleError
+from shardwright.lazy_dataclass import dataclass
+from shardwright.program.problem import Problem, under
+from shardwright.runtime.options import ordered
+from shardwright.runtime.runtime import Options
+from shardwright.search.certificate import Certificate, claim
+from shardwright.search.engine.protocol import Engine
+from shardwright.search.engine.serial import Serial
+from shardwright.search.frames import GIVEN_UP, Closed, MixedPart, Stops, worth_of
+from shardwright.search.limit import Limit, limit_of, out_of_time
+from shardwright.search.mixed.bounds.time_bound import Closing, aimed_at, lower_bound
+from shardwright.search.mixed.pipelines.pipeline_subsets import parts_of
+from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.pipelines.search_tasks import Bench
+from shardwright.search.mixed.plans.certificate import certified
+from shardwright.search.mixed.plans.composition_search import (
+    EARLY_RISES,
+    OTHERS,
+    composing_of,
+    look_at_limits,
+    look_at_undivided,
+)
+from shardwright.search.mixed.plans.fewer_nodes import look_at_fewer
+from shardwright.search.mixed.plans.local_changes import polish
+from shardwright.search.mixed.plans.next_best_plans import runners_of, simulate_behind
+from shardwright.search.mixed.plans.pool_grids import Alone, Known, each_alone
+from shardwright.search.mixed.plans.simulated_plans import Standing, simulate_best
+from shardwright.search.mixed.plans.single_shape_plans import look_at_one_shape
+from shardwright.search.mixed.plans.write_plan import MixedPlan, pipelines_text
+from shardwright.search.mixed.stages.device_pools import pools_of
+from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.layer_cuts import pattern_of
+from shardwright.search.mixed.stages.pinned_values import Choices
+from shardwright.search.mixed.stages.recompute_choices import MOST_STAGES
+from shardwright.search.mixed.stages.sharded_lanes import PLAIN, zero_stages
+from shardwright.search.mixed.stages.stage_meshes import has_experts
+from shardwright.search.mixed.stages.stage_tables import MICROBATCHES, why_alone
+from shardwright.search.request import SEARCH_MEMORY
+from shardwright.search.simulation import Simulation
+from shardwright.search.standing import standing as standing_text
+from shardwright.strategy.plan.plan import Plan
+
+Progress = Callable[[str, int, int], None]
+ALONE, COMPOSED = 0.5, 0.6
+"""Shares of a time limit that the grids of all pools have together, and that the look for plans has
+of what they leave; the rest is the proof's."""
+TOLERANCE = 0.03
+"""Gap that is good enough."""
+ROUNDS = ((5, 12), (16, 24), (24, 48), (48, 96))
+"""Limits at which compositions are looked for in a round at most, and simulations, as long as the
+gap is wider."""
+EARLY_SIMULATIONS = 4
+"""Plans of each kind of lanes (sharded or not) that are simulated after a look at every market's
+undivided frame."""
+PROVED = (0, 3)
+"""Rounds after which the best is polished and the bound made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedAnswer:
+    """The best plan of a mixed space and its certificate.
+
+    Args:
+        mixed: the plan as replicas of shapes; None where a grid of one pool alone is best.
+        waited: the limit cut in before there was a plan (`search.limit.Limit`).
+        simulation: as a plan file holds it.
+    """
+
+    plan: Plan
+    mixed: MixedPlan | None
+    step_time_s: float
+    certificate: Certificate
+    waited: bool = field(default=False, compare=False)
+    search_time_s: float = field(default=0.0, compare=False)
+    simulation: Simulation | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        """What was asked, what was found, and whether it is proven best, in a few lines."""
+        proof = claim(optimal=False, lower_bound_s=self.certificate.lower_bound_s)
+        return f"{self.simulation or ''}\n{proof}".strip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What a search on some nodes found: the best, pools alone, and what closes the frames under
+    each set of options.
+    """
+
+    standing: Standing
+    singles: list[Alone]
+    markets: dict[Options, Market]
+    closings: tuple[Closing, ...]
+    lower_s: float
+
+
+def find_mixed(
+    problem: Problem,
+    *,
+    choices: Choices | None = None,
+    top: int = 0,
+    tolerance: float = TOLERANCE,
+    time_limit_s: float = inf,
+    stops: Stops | None = None,
+    memory: int = SEARCH_MEMORY,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> MixedAnswer:
+    """The best plan found on a mixed cluster, with a bound of its whole space: pipelines over all
+    pools and grids of each, or grids alone where pipelines of the model are not searched
+    (`tables.why_alone`).
+
+    Args:
+        problem: its devices have the memory that plans may fill.
+        choices: what is pinned; None = nothing.
+        top: next best compositions that are told.
+        tolerance: gap that is good enough.
+        time_limit_s: past it the best so far stands with what is proven by then.
+        stops: at which looks at the clock a search was stopped, to repeat it (see
+            `search.limit.limit_of`).
+        memory: bytes for the members of all pools' grids.
+        engine: where tasks are worked out, one after another without; the answer is the same.
+
+    Raises:
+        UsageError: nothing has what is pinned.
+        InfeasibleError: nothing fits. OutOfTimeError: long past the limit there is no plan yet.
+    """
+    begun = time.monotonic()
+
+    def left_s() -> float:
+        return max(begun + time_limit_s - time.monotonic(), 0.0)
+
+    choices, known = choices or Choices(), Known()
+    clocks: list[Limit] = []
+
+    def search(own: Problem) -> _Found:
+        singles = each_alone(
+            standing := Standing(problem=own),
+            pools_of(own.cluster),
+            engine or Serial(),
+            choices=choices,
+            seconds=ALONE * time_limit_s,
+            stops=stops if own is problem else None,
+            memory=memory,
+            known=known,
+            done=lambda count: _say(
+                progress, "plan each kind of device alone", count, len(own.cluster.groups)
+            ),
+        )
+        rows = () if why_alone(own) else option_rows(singles, choices)
+        markets = {options: Market.of(Ground.of(under(own, options), choices)) for options in rows}
+        if not clocks:
+            clocks.append(limit_of(COMPOSED * left_s(), stop_at=stops.composed if stops else None))
+            clocks.append(limit_of(left_s(), stop_at=stops.proven if stops else None))
+        standing.limit = clocks[0]
+        if not markets:
+            _require_grid(singles)
+            return _Found(
+                standing=standing, singles=singles, markets=markets, closings=(), lower_s=inf
+            )
+        lower_s, closings = _narrowed(
+            standing, markets, clocks[1], engine or Serial(), tolerance=tolerance, progress=progress
+        )
+        return _Found(
+            standing=standing, singles=singles, markets=markets, closings=closings, lower_s=lower_s
+        )
+
+    def on_fewer(own: Problem) -> tuple[Standing, dict[Options, Ground]]:
+        found = search(own)
+        return found.standing, {options: market.ground for options, market in found.markets.items()}
+
+    found = search(problem)
+    standing, markets, proof = found.standing, found.markets, clocks[1]
+    look_at_fewer(standing, markets, on_fewer)
+    simulate_behind(standing, markets, top=top)
+    part = _part(found, top=top, tolerance=tolerance)
+    assert standing.best is not None
+    return MixedAnswer(
+        plan=standing.best,
+        mixed=standing.mixed,
+        step_time_s=standing.best_s,
+        certificate=certified(
+            standing,
+            part,
+            space_text(problem, tuple(markets), choices),
+            best_s=standing.best_s,
+            shown_s=min(
+                [
+                    part.lower_bound_s if markets else inf,
+                    *(one.lower_bound_s for one in found.singles),
+                ]
+            ),
+            stopped_at=proof.stopped_at,
+        ),
+        waited=standing.limit.waited,
+        search_time_s=time.monotonic() - begun,
+    )
+
+
+def _require_grid(singles: list[Alone]) -> None:
+    """Raises: InfeasibleError: no grid fits on any pool. OutOfTimeError: none was found in time on
+    some.
+    """
+    if any(one.answer is not None for one in singles):
+        return
+    if any(one.stopped_at == GIVEN_UP for one in singles):
+        raise out_of_time()
+    raise InfeasibleError(
+        "no grid fits in memory on any pool alone",
+        hint="more or larger devices, or a smaller model",
+    )
+
+
+def _narrowed(
+    standing: Standing,
+    markets: dict[Options, Market],
+    proof: Limit,
+    engine: Engine,
+    *,
+    tolerance: float,
+    progress: Progress | None,
+) -> tuple[float, tuple[Closing, ...]]:
+    """The bound of all markets, after as many rounds of compositions and simulations as bring the
+    best within `tolerance` of it.
+
+    Raises:
+        InfeasibleError: nothing fits. OutOfTimeError: long past the limit there is no plan yet.
+    """
+
+    def say(what: str, number: int) -> None:
+        _say(
+            progress,
+            standing_text(what, best_s=standing.best_s, lower_s=found[0], limit=standing.limit),
+            number,
+            len(ROUNDS),
+        )
+
+    parts = [(options, part) for options, market in markets.items() for part in parts_of(market)]
+    bench = Bench.of(engine, standing.problem, [part for _, part in parts])
+    grounds = {options: market.ground for options, market in markets.items()}
+    every = tuple(markets.values())
+    found: tuple[float, tuple[Closing, ...]] = (
+        0.0,
+        tuple(Closing(market=one, bench=bench) for one in every),
+    )
+    proved_s = inf
+
+    def within_tolerance() -> bool:
+        return standing.best is not None and found[0] >= aimed_at(standing.best_s, tolerance)
+
+    def prove(number: int) -> None:
+        nonlocal found, proved_s
+        say("polish the best", number)
+        polish(standing, bench, grounds)
+        if standing.best_s < proved_s:
+            say("prove that nothing is faster", number)
+            found = lower_bound(bench, every, standing.best_s, tolerance=tolerance, clock=proof)
+            proved_s = standing.best_s
+
+    say("find when compositions can end", 0)
+    composing = composing_of(standing, bench, parts)
+    all_sharded = all(one.share == 1 and one.market.shapes.sharded.all() for one in composing)
+    for rise in EARLY_RISES:
+        say("find a first plan", 0)
+        look_at_undivided(standing, bench, composing, rise=rise)
+        for sharded in dict.fromkeys((all_sharded, True)):
+            simulate_best(standing, bench, grounds, most=EARLY_SIMULATIONS, sharded=sharded)
+    if standing.best is not None:
+        prove(0)
+    if within_tolerance():
+        return found
+    for options, market in markets.items():
+        look_at_one_shape(standing, bench, market, options)
+    for number, (limits, most) in enumerate(ROUNDS):
+        say("compose and simulate", number)
+        look_at_limits(standing, bench, composing, most=limits)
+        simulate_best(
+            standing,
+            bench,
+            grounds,
+            most=most * sum(one.share == 1 for one in composing),
+            sharded=all_sharded,
+        )
+        if not all_sharded:
+            simulate_best(
+                standing,
+                bench,
+                grounds,
+                most=max(most // OTHERS, 1) * sum(one.share > 1 for one in composing),
+                sharded=True,
+            )
+        if within_tolerance():
+            break
+        if number in PROVED:
+            prove(number)
+            if within_tolerance():
+                break
+    if standing.best is None and standing.limit.stopped_at:
+        raise out_of_time()
+    if standing.best is None:
+        raise InfeasibleError(
+            "no plan fits in memory on any pool or on all together",
+            hint="more or larger devices, or a smaller model",
+        )
+    return found
+
+
+def _part(found: _Found, *, top: int, tolerance: float) -> MixedPart:
+    """What was found of each pool alone and of other compositions, and what closes the frames."""
+    standing, closings = found.standing, found.closings
+    closed = tuple(
+        Closed(options=options, duals=tuple(c.closed.values()))
+        for options, c in zip(found.markets, closings, strict=True)
+    )
+    grounds = {options: market.ground for options, market in found.markets.items()}
+    worth, best = worth_of(closed, [one.pool.node for one in found.singles]), standing.mixed
+    return MixedPart(
+        shapes=sum(len(closing.market.shapes) for closing in closings),
+        alone=tuple(one.told(worth_s) for one, worth_s in zip(found.singles, worth, strict=True)),
+        closed=closed,
+        tests=sum(closing.tests for closing in closings),
+        # A tighter one that was met by the way is not claimed: with a node less it might not have
+        # been, and no node more raises a bound.
+        lower_bound_s=min(found.lower_s, aimed_at(standing.best_s, tolerance)) if closings else 0.0,
+        tolerance=tolerance,
+        pipelines=pipelines_text(closings[0].market.ground.table, best) if best is not None else "",
+        runners=runners_of(standing, grounds, top=top),
+        composed_stopped_at=standing.limit.stopped_at,
+        why_alone=why_alone(standing.problem),
+    )
+
+
+def _say(progress: Progress | None, text: str, done: int, total: int) -> None:
+    if progress is not None:
+        progress(text, done, total)
+
+
+def option_rows(singles: list[Alone], choices: Choices) -> tuple[Options, ...]:
+    """The options of each pool's best grid; what is pinned, and else the runtime as it is, where no
+    grid fits.
+    """
+    rows = [one.answer.grid.options for one in singles if one.answer is not None]
+    return tuple(dict.fromkeys(rows)) or (ordered(choices.options),)
+
+
+def space_text(problem: Problem, rows: tuple[Options, ...], choices: Choices) -> str:
+    """The space in words and values."""
+    pinned = f"; {choices.text()}" if choices.text() else ""
+    return (
+        f"{pipelines_space(problem, rows, choices)}; and every grid of the standard space of each"
+        f" pool alone, on any number of its nodes{pinned}"
+    )
+
+
+def pipelines_space(problem: Problem, rows: tuple[Options, ...], choices: Choices) -> str:
+    """The pipelines of the space in words and values."""
+    devices = (
+        f"mixed: {' + '.join(f'{pool.devices} {pool.name}' for pool in pools_of(problem.cluster))}"
+    )
+    if because := why_alone(problem):
+        return f"{devices}; no pipelines over several pools, as {because}"
+    stage = "tp inside a node and sp"
+    if has_experts(problem):
+        stage = "tp x dp inside a node, sp, and experts over all of it (ep = tp x dp)"
+    cuts = f" ({said})" if (said := pattern_of(problem.model).text()) else ""
+    options = ", ".join(
+        " ".join(f"{name}={value}" for name, value in row) or "as it is" for row in rows
+    )
+    sizes = ", ".join(map(str, choices.sizes(MICROBATCHES)))
+    return (
+        f"{devices}; any number of replicas of any pipelines of at most two runs of like stages,"
+        f" {MOST_STAGES} stages in all, a stage on one pool with {stage}; mbs {{{sizes}}}, any cut"
+        f" of the layers{cuts}, each stage recomputes any number of its first layers in full and of"
+        f" the next ones selectively, 1F1B, {_lanes_space(problem, choices)}, any shares of the"
+        f" batch, any idle devices; options of the runtime {{{options}}}"
+    )
+
+
+def _lanes_space(problem: Problem, choices: Choices) -> str:
+    """What lanes shard, in words and values."""
+    stages = zero_stages(problem, choices)
+    if stages.every == (PLAIN,):
+        return "zero1 over all replicas"
+    of_all = (
+        "zero1 over all replicas of a lane that shares no more, or "
+        if PLAIN in stages.every
+        else ""
+    )
+    several = [str(zero) for zero in stages.several if zero != PLAIN]
+    beside = ""
+    if several != [str(zero) for zero in stages.one]:
+        beside = (
+            f", {{{', '.join(several)}}} in pipelines of several stages"
+            if several
+            else ", in pipelines of one stage"
+        )
+    return (
+        f"{of_all}zero {{{', '.join(map(str, stages.one))}}} over the two or more replicas of one"
+        f" shape{beside}"
+    )

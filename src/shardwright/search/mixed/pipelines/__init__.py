@@ -1,0 +1,1 @@
+"""Pipelines over several kinds of device: their throughput and the device prices that bound it."""

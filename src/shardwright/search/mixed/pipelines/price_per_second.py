@@ -1,0 +1,110 @@
+"""What pools take a second: dollars of nodes, or joules of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isinf, prod
+from typing import Final
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.cost.step.dollars_and_joules import SECONDS_PER_HOUR, Spending, watts_of
+from shardwright.errors import UsageError
+from shardwright.hardware.catalog.instances import find_instance
+from shardwright.hardware.catalog.prices import GIVE_A_PRICE, NOT_RENTED, list_price
+from shardwright.hardware.cluster import Cluster
+from shardwright.search.mixed.stages.device_pools import Pool
+from shardwright.search.request import OBJECTIVES
+
+TIME, COST, ENERGY, PARETO = OBJECTIVES
+_MOST_RATES: Final = 100_000
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tariff:
+    """Units that a plan takes a second.
+
+    Args:
+        unit: usd or joules.
+        rates: (pools,) of a device in a second.
+        sizes: (pools,) devices that are taken together: nodes are rented whole.
+    """
+
+    unit: str
+    rates: FloatArray
+    sizes: IntArray
+
+    def rate(self, used: Sequence[int]) -> float:
+        """Units a second of a plan that uses so many devices of each pool, side by side."""
+        return float(self.rates @ (-(-np.array(used) // self.sizes) * self.sizes))
+
+    def whole(self, rate: float, packs: Sequence[int]) -> float:
+        """The least rate of any whole numbers of nodes that is no smaller; the rate itself where
+        there are too many such numbers.
+
+        Args:
+            packs: (pools,) nodes, or devices where they are taken one by one.
+        """
+        if isinf(rate) or prod(count + 1 for count in packs) > _MOST_RATES:
+            return rate
+        sums = np.zeros(1)
+        for each, count in zip(self.rates * self.sizes, packs, strict=True):
+            sums = np.unique(np.add.outer(sums, each * np.arange(count + 1)))
+        above = sums[sums >= rate * (1 - 1e-6)]
+        return float(above[0]) if len(above) else inf
+
+    def value(self, spending: Spending) -> float:
+        """Units of a step."""
+        found = spending.usd if self.unit == "usd" else spending.joules
+        assert found is not None
+        return found
+
+
+def tariff_of(cluster: Cluster, pools: tuple[Pool, ...], objective: str) -> Tariff:
+    """The tariff of an objective (of all but energy dollars).
+
+    Raises:
+        UsageError: a pool has no price, or no power limit is known of it.
+    """
+    sizes = np.array([pool.node for pool in pools], dtype=np.int64)
+    if objective == ENERGY:
+        watts = watts_of(cluster)
+        for pool, limit in zip(pools, watts, strict=True):
+            if not limit:
+                raise UsageError(
+                    f"the power of {pool.name} is not known",
+                    hint="--objective cost, with prices behind the devices: :8/2.5usd",
+                )
+        return Tariff(unit="joules", rates=np.array(watts), sizes=np.ones_like(sizes))
+    prices = [cluster.groups[pool.group].price for pool in pools]
+    for pool, price in zip(pools, prices, strict=True):
+        if not price:
+            raise _no_price(cluster, pool)
+    return Tariff(unit="usd", rates=np.array(prices) / SECONDS_PER_HOUR, sizes=sizes)
+
+
+def _no_price(cluster: Cluster, pool: Pool) -> UsageError:
+    group = cluster.groups[pool.group]
+    known, instance = list_price(group.kind), find_instance(group.kind.name)
+    name, count = (
+        (instance.name, group.count) if instance is not None else (pool.name, pool.devices)
+    )
+    rented = (
+        ""
+        if group.kind.accelerator.name not in NOT_RENTED
+        else " (no cloud lists a price of it in dollars)"
+    )
+    dollars, of = (
+        (f"{known.usd_per_hour:.4g}", f" ({known.of} asks that)")
+        if known is not None
+        else ("2.5", rented)
+    )
+    return UsageError(
+        f"the cluster states no price of {pool.name}",
+        hint=(
+            f"dollars of a device and hour behind it: {name}:{count}/{dollars}usd{of}; or"
+            f" {GIVE_A_PRICE}"
+        ),
+    )

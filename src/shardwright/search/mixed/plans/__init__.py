@@ -1,0 +1,1 @@
+"""Plans of a mixed cluster: composed from pipelines, written out, simulated and compared."""

@@ -1,0 +1,62 @@
+"""The next best plans of a mixed search: of each composition the fastest that was simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shardwright.runtime.runtime import Options
+from shardwright.search.frames import Runner
+from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.plans.simulated_plans import Standing
+from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan, pipelines_text
+from shardwright.search.mixed.stages.frame_terms import Ground
+
+
+def runners_of(
+    standing: Standing, grounds: Mapping[Options, Ground], *, top: int
+) -> tuple[Runner, ...]:
+    """Up to `top` next best plans, the fastest first; those that differ from a faster one by their
+    cut or shares alone are left out.
+    """
+    seen = {composition(standing.mixed)} if standing.mixed is not None else set()
+    found: list[Runner] = []
+    for seconds, _, plan, options in sorted(standing.ranked, key=lambda one: one[:2]):
+        if len(found) == top:
+            break
+        if composition(plan) in seen or options not in grounds:
+            continue
+        seen.add(composition(plan))
+        ground = grounds[options]
+        words = pipelines_text(ground.table, plan)
+        found.append(
+            Runner(
+                pipelines=words,
+                step_time_s=seconds,
+                plan=general_plan(ground, plan, options=options),
+            )
+        )
+    return tuple(found)
+
+
+def simulate_behind(standing: Standing, markets: Mapping[Options, Market], *, top: int) -> None:
+    """Simulate plans that cannot be the best, those that leave the least first, where fewer than
+    `top` compositions are known.
+    """
+    seen = {composition(plan) for _, _, plan, _ in standing.ranked}
+    tries = 2 * top
+    for one in sorted(standing.behind, key=lambda one: one.seconds):
+        if len(seen) > top or not tries or standing.ends():
+            return
+        if composition(one.plan) not in seen:
+            seen.add(composition(one.plan))
+            standing.bounded -= 1
+            standing.looked_at -= 1
+            tries -= 1
+            standing.attempt(
+                general_plan(markets[one.options].ground, one.plan, options=one.options), one.plan
+            )
+
+
+def composition(plan: MixedPlan) -> frozenset[tuple[tuple[int, ...], tuple[int, ...], int]]:
+    """What pipelines a plan has and how many of each, whatever their cut and microbatches."""
+    return frozenset((lane.rows, lane.stages, lane.replicas) for lane in plan.lanes)

@@ -1,0 +1,332 @@
+"""Compositions: whole numbers of replicas of a few shapes, and the microbatches of each, that do
+the batch.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.compiled import compiled
+from shardwright.lazy_dataclass import dataclass
+from shardwright.search.frames import Dual
+from shardwright.search.mixed.pipelines.pipeline_shapes import Shapes
+from shardwright.search.mixed.pipelines.pipeline_throughput import best_cut
+from shardwright.search.mixed.pipelines.priced_pipelines import Market, Values, prices_of
+from shardwright.search.mixed.pipelines.whole_replicas import whole_replicas
+from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan
+from shardwright.search.mixed.stages.frame_terms import Ground, Terms
+from shardwright.search.mixed.stages.sharded_lanes import ANY
+
+PAIRED = 400
+"""Shapes of which every pair is tried: those that gain most under the prices of the linear program.
+"""
+COLUMNS = 160
+"""Shapes that the integer program chooses from where there are more pools than two."""
+NEAR = 6
+"""Microbatches less than its most that a shape may do, when the batch is dealt out exactly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """Replicas of some shapes, each of which does at most so many microbatches by a limit."""
+
+    shapes: IntArray
+    replicas: IntArray
+    microbatches: IntArray
+
+
+def compositions(
+    market: Market,
+    dual: Dual,
+    values: Values,
+    *,
+    replicas: tuple[int, int],
+    lanes: int,
+    grain: int,
+    most: int,
+) -> list[Composition]:
+    """Replicas of at most `lanes` shapes that do the batch by the prices' limit, those that do most
+    first.
+
+    Args:
+        replicas: least and most in all.
+        grain: of each shape a multiple of so many: regular groups sum gradients faster.
+        most: as many at most.
+    """
+    done = market.samples(values)
+    some = np.flatnonzero(values.exact & (done > 0))
+    if not len(some):
+        return []
+    gains = (done - market.cost(prices_of(dual)))[some]
+    ranked = some[np.argsort(-gains, kind="stable")]
+    found = _paired(
+        market,
+        values,
+        among(market, values, ranked, PAIRED),
+        replicas=replicas,
+        grain=grain,
+        most=most,
+    )
+    if lanes > 2:
+        whole = _integer(
+            market,
+            values,
+            among(market, values, ranked, COLUMNS),
+            replicas=replicas,
+            lanes=lanes,
+            grain=grain,
+        )
+        found = [*([whole] if whole is not None else []), *found]
+    return found
+
+
+def _paired(
+    market: Market,
+    values: Values,
+    chosen: IntArray,
+    *,
+    replicas: tuple[int, int],
+    grain: int,
+    most: int,
+) -> list[Composition]:
+    """Every pair of the chosen shapes, and each alone, as many replicas of the one as can be had
+    beside any number of the other.
+    """
+    shapes = market.shapes
+    devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.int64)
+    worth = values.microbatches[chosen] * shapes.mbs[chosen]
+    least, most_of = shapes.least[chosen], shapes.most[chosen]
+    best, counts = _best_pairs(
+        worth, shapes.use[chosen], least, most_of, devices, replicas[0], replicas[1], grain
+    )
+    if values.frame.sharded:
+        # Others are those of frames in which no lane shards.
+        shards = shapes.sharded[chosen]
+        best[~(shards[:, None] | shards)] = 0
+    one, other = np.nonzero(best >= market.batch)
+    order = np.lexsort((other, one, -best[one, other]))[:most]
+    found = []
+    for i, j in zip(one[order].tolist(), other[order].tolist(), strict=True):
+        many = [(i, int(counts[i, j, 0])), (j, int(counts[i, j, 1]))]
+        places, numbers = zip(*[(place, number) for place, number in many if number], strict=True)
+        picked = chosen[list(places)]
+        found.append(
+            Composition(
+                shapes=picked,
+                replicas=np.array(numbers, dtype=np.int64),
+                microbatches=values.microbatches[picked],
+            )
+        )
+    return found
+
+
+@compiled
+def _best_pairs(
+    worth: IntArray,
+    use: IntArray,
+    least: IntArray,
+    most: IntArray,
+    devices: IntArray,
+    low: int,
+    high: int,
+    grain: int,
+) -> tuple[IntArray, IntArray]:
+    """(shapes, shapes) most samples of replicas of both, and (shapes, shapes, 2) how many of each;
+    the diagonal is of one shape alone.
+
+    Args:
+        least, most: (shapes,) replicas of each.
+    """
+    n, pools = use.shape
+    best = np.zeros((n, n), dtype=np.int64)
+    counts = np.zeros((n, n, 2), dtype=np.int64)
+    for i in range(n):
+        room = min(high, most[i])
+        for k in range(pools):
+            if use[i, k]:
+                room = min(room, devices[k] // use[i, k])
+        room = room // grain * grain
+        if room >= low and room >= least[i]:
+            best[i, i] = room * worth[i]
+            counts[i, i, 0] = room
+        for j in range(n):
+            if i == j:
+                continue
+            for x in range(-(-least[i] // grain) * grain, room + 1, grain):
+                rest = min(high - x, most[j])
+                for k in range(pools):
+                    if use[j, k]:
+                        rest = min(rest, (devices[k] - x * use[i, k]) // use[j, k])
+                rest = rest // grain * grain
+                done = x * worth[i] + rest * worth[j]
+                # Each pair once: the shape of more replicas first.
+                first = x > rest or (x == rest and i < j) or most[i] < ANY or most[j] < ANY
+                if rest >= least[j] and first and x + rest >= low and done > best[i, j]:
+                    best[i, j] = done
+                    counts[i, j, 0], counts[i, j, 1] = x, rest
+    return best, counts
+
+
+def _integer(
+    market: Market,
+    values: Values,
+    chosen: IntArray,
+    *,
+    replicas: tuple[int, int],
+    lanes: int,
+    grain: int,
+) -> Composition | None:
+    """The best of at most `lanes` shapes that an integer program finds; None where it finds none
+    that does the batch.
+    """
+    shapes, batch = market.shapes, market.batch
+    worth = market.samples(values)[chosen]
+    devices = np.array([pool.devices for pool in market.ground.table.pools], dtype=np.float64)
+    n, (low, high) = len(chosen), replicas
+    most = most_replicas(market, chosen, devices, worth, high=high, grain=grain)
+    if not most.any():
+        return None
+    rows = grain * np.concatenate([shapes.use[chosen].T, np.ones((1, n))])
+    within = np.array([*np.zeros(len(devices)), low]), np.array([*devices, high])
+    least = -(-shapes.least[chosen] // grain)
+    found = whole_replicas(
+        -grain * worth, rows, within, least=least, most=most, others=np.zeros(0), shapes=lanes
+    )
+    if found is None:
+        return None
+    many = grain * found
+    used = np.flatnonzero(many)
+    enough = worth @ many >= batch and (shapes.use[chosen].T @ many <= devices).all()
+    enough &= not values.frame.sharded or bool(shapes.sharded[chosen[used]].any())
+    return (
+        Composition(
+            shapes=chosen[used], replicas=many[used], microbatches=values.microbatches[chosen[used]]
+        )
+        if enough
+        else None
+    )
+
+
+def most_replicas(
+    market: Market,
+    chosen: IntArray,
+    devices: FloatArray,
+    worth: FloatArray,
+    *,
+    high: int,
+    grain: int,
+) -> FloatArray:
+    """(chosen,) times `grain` replicas of each shape that there is room and work for; 0 where a
+    lane that shards has too few then.
+    """
+    shapes = market.shapes
+    most = np.minimum(
+        (devices / np.maximum(shapes.use[chosen], 1e-9)).min(axis=1), np.ceil(market.batch / worth)
+    )
+    result: FloatArray = np.floor(np.minimum(np.minimum(most, high), shapes.most[chosen]) / grain)
+    return np.where(result * grain >= shapes.least[chosen], result, 0.0)
+
+
+def among(market: Market, values: Values, ranked: IntArray, most: int) -> IntArray:
+    """Shapes that compositions choose from: where some lane is to shard, some that do and some that
+    do not.
+    """
+    if not values.frame.sharded:
+        return unlike(market, ranked, most)
+    shards = market.shapes.sharded[ranked]
+    some = unlike(market, ranked[shards], most // 2)
+    return np.concatenate([some, unlike(market, ranked[~shards], most - len(some))])
+
+
+def unlike(market: Market, ranked: IntArray, most: int) -> IntArray:
+    """The first of some shapes, of those that use as many devices the first two."""
+    seen: dict[int, int] = {}
+    kept: list[int] = []
+    for shape, use in zip(ranked.tolist(), market.use_of[ranked].tolist(), strict=True):
+        if seen.setdefault(use, 0) < 2:
+            seen[use] += 1
+            kept.append(shape)
+        if len(kept) == most:
+            break
+    return np.array(kept, dtype=np.int64)
+
+
+def dealt(composition: Composition, known: Shapes, *, batch: int) -> list[tuple[int, int, int]]:
+    """(shape, replicas, microbatches) that do the batch exactly, with microbatches as near to the
+    most as can be; [] = there are none.
+
+    A shape of which some replicas do one microbatch less becomes two lanes.
+    """
+    mbs, whole = (column[composition.shapes] for column in (known.mbs, known.most))
+    each = composition.replicas * mbs
+    most = composition.microbatches
+    found: list[tuple[float, tuple[int, ...]]] = []
+    for less in product(*(range(min(NEAR, int(m) - 1) + 1) for m in most[:-1])):
+        some = most[:-1] - np.array(less, dtype=np.int64)
+        left = batch - int(some @ each[:-1])
+        last, rest = divmod(left, int(each[-1]))
+        if rest == 0 and 1 <= last <= most[-1]:
+            found.append((float(((most - [*some, last]) / most).max()), (*some.tolist(), last)))
+    shapes, replicas = composition.shapes.tolist(), composition.replicas.tolist()
+    if found:
+        return list(zip(shapes, replicas, min(found)[1], strict=True))
+    return _split(shapes, replicas, most.tolist(), mbs.tolist(), whole.tolist(), batch)
+
+
+def _split(
+    shapes: list[int],
+    replicas: list[int],
+    most: list[int],
+    mbs: list[int],
+    whole: list[int],
+    batch: int,
+) -> list[tuple[int, int, int]]:
+    """The same with one shape in two lanes: not one that shards, whose replicas are those of a
+    class (`whole`: (shapes,) at most).
+    """
+    over = sum(x * b * m for x, b, m in zip(replicas, mbs, most, strict=True)) - batch
+    for place in (
+        place
+        for place in np.argsort([-x for x in replicas], kind="stable").tolist()
+        if whole[place] >= ANY
+    ):
+        less, rest = divmod(over, mbs[place])
+        down, few = divmod(less, replicas[place])
+        if rest == 0 and most[place] - down > (few > 0):
+            lanes = [(s, x, m) for s, x, m in zip(shapes, replicas, most, strict=True)]
+            lanes[place] = (shapes[place], replicas[place] - few, most[place] - down)
+            return [*lanes, *([(shapes[place], few, most[place] - down - 1)] if few else [])]
+    return []
+
+
+def cut_lanes(
+    ground: Ground,
+    terms: Terms,
+    market: Market,
+    lanes: list[tuple[int, int, int]],
+    *,
+    limit_s: float,
+) -> tuple[MixedPlan, float] | None:
+    """The plan of some lanes, each cut so that it ends as early as can be, and seconds of the
+    slowest; None where one does not fit.
+    """
+    found, slowest = [], 0.0
+    for shape, replicas, microbatches in lanes:
+        rows, stages = market.shapes.rows[shape].tolist(), market.shapes.stages[shape].tolist()
+        seconds, sizes = best_cut(terms, (*rows, *stages), microbatches=microbatches, limit=limit_s)
+        if not sizes:
+            return None
+        runs, slowest = 2 if stages[1] else 1, max(slowest, seconds)
+        found.append(
+            MixedLane(
+                rows=tuple(rows[:runs]),
+                stages=tuple(stages[:runs]),
+                sizes=sizes,
+                replicas=replicas,
+                microbatches=microbatches,
+            )
+        )
+    return MixedPlan(lanes=tuple(found)), slowest * (1 - 1e-4)

@@ -1,0 +1,297 @@
+"""Plans to compare with: those that wait for their simulation, those that were simulated, and the
+best so far.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
+from functools import partial
+from itertools import islice
+from math import inf
+
+from shardwright.errors import ShardwrightError
+from shardwright.lazy_dataclass import dataclass
+from shardwright.program.problem import Problem
+from shardwright.runtime.runtime import Options
+from shardwright.search.frames import Frame
+from shardwright.search.limit import Limit
+from shardwright.search.mixed.pipelines.priced_pipelines import Market
+from shardwright.search.mixed.pipelines.search_tasks import Bench, Stock
+from shardwright.search.mixed.plans.reduction_estimates import likely_later
+from shardwright.search.mixed.plans.replica_counts import cut_lanes
+from shardwright.search.mixed.plans.write_plan import MixedPlan, frame_of, general_plan
+from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.simulator.simulate import SimulatedPlan, fits_hosts, simulate_plan
+from shardwright.strategy.plan.plan import Plan
+
+Lanes = list[tuple[int, int, int]]
+"""(shape, replicas, microbatches) of each lane."""
+LOOSE = 1.25
+"""Times a limit by which a lane may end under the terms of the plan's own frame."""
+AT_ONCE = 8
+"""Plans that are simulated at once, whatever the workers: each unless what was known before the
+last so many rules it out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedCandidate:
+    """A plan that was not simulated yet.
+
+    Args:
+        seconds: that its stages leave at least.
+        likely_s: the same with sums as slow as the slowest lane's; by these it waits its turn.
+            kinds: the rows of its lanes, which are tried in turn.
+        sharded: some lane shards.
+    """
+
+    seconds: float
+    likely_s: float
+    plan: MixedPlan
+    options: Options
+    sharded: bool = False
+
+    @property
+    def kinds(self) -> tuple[tuple[int, ...], ...]:
+        """Rows of the stages of each lane, which say what its gradient sums are like."""
+        return tuple(sorted({lane.rows for lane in self.plan.lanes}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulating:
+    """A plan to be simulated.
+
+    Args:
+        market: a market on its ground, by its place on the bench.
+        whole: all of the simulation is asked for, not its seconds alone.
+    """
+
+    market: int
+    plan: MixedPlan
+    options: Options
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedStep:
+    """A plan that was simulated and fits. Args: whole: None = it was not asked for."""
+
+    seconds: float
+    whole: SimulatedPlan | None
+
+
+@dataclass(slots=True)
+class Standing:
+    """The best plan so far, and what was looked at.
+
+    Args:
+        seen: plans that were looked at.
+        ranked: (seconds, turn, plan, options) of all that were simulated and fit.
+        waiting: candidates.
+        behind: those that cannot be the best.
+        limit: past it the best so far stands.
+        after: called with every plan that was simulated and
+        fits.
+    """
+
+    problem: Problem
+    best_s: float = float("inf")
+    best: Plan | None = None
+    mixed: MixedPlan | None = None
+    looked_at: int = 0
+    simulated: int = 0
+    bounded: int = 0
+    infeasible: int = 0
+    seen: set[object] = field(default_factory=set)
+    ranked: list[tuple[float, int, MixedPlan, Options]] = field(default_factory=list)
+    waiting: list[MixedCandidate] = field(default_factory=list)
+    behind: list[MixedCandidate] = field(default_factory=list)
+    limit: Limit = field(default_factory=Limit)
+    after: Callable[[Plan, MixedPlan | None, SimulatedPlan], None] | None = None
+
+    def ends(self) -> bool:
+        """Look at the clock: whether no more plans are looked at. Raises as
+        `search.limit.Limit.ends`.
+        """
+        return self.limit.ends(found=self.best is not None)
+
+    def attempt(self, plan: Plan, mixed: MixedPlan | None) -> float:
+        """Simulate a plan, and keep it if it fits and is faster. Its seconds; inf = it does not
+        fit, or says what lowering leaves out.
+        """
+        done = simulated(self.problem, plan)
+        return self.take(
+            mixed,
+            plan.options,
+            None if done is None else SimulatedStep(seconds=done.step_time_s, whole=done),
+            lambda: plan,
+        )
+
+    def take(
+        self,
+        mixed: MixedPlan | None,
+        options: Options,
+        step: SimulatedStep | None,
+        written: Callable[[], Plan],
+    ) -> float:
+        """Keep a plan that was simulated if it is faster. Its seconds; inf = it does not fit.
+
+        Args:
+            written: the plan in the general form.
+        """
+        self.looked_at += 1
+        if step is None:
+            self.infeasible += 1
+            return inf
+        self.simulated += 1
+        if mixed is not None:
+            self.ranked.append((step.seconds, len(self.ranked), mixed, options))
+        if self.after is not None:
+            assert step.whole is not None
+            self.after(written(), mixed, step.whole)
+        if step.seconds < self.best_s:
+            self.best_s, self.best, self.mixed = step.seconds, written(), mixed
+        return step.seconds
+
+    def simulating(self, market: int, plan: MixedPlan, options: Options) -> Simulating:
+        """A plan to be simulated. Args: market: place of one on its ground."""
+        return Simulating(market=market, plan=plan, options=options, whole=self.after is not None)
+
+    def set_aside(self) -> None:
+        """Plans that cannot be faster than the best wait no longer."""
+        slower = [one for one in self.waiting if one.seconds >= self.best_s]
+        self.waiting = [one for one in self.waiting if one.seconds < self.best_s]
+        self.behind += slower
+        self.bounded += len(slower)
+        self.looked_at += len(slower)
+
+    def consider(self, market: Market, lanes: Lanes, limit_s: float, options: Options) -> None:
+        """Cut some lanes as well as can be, and let the plan wait for its simulation."""
+        if lanes and (options, tuple(sorted(lanes))) not in self.seen:
+            self.wait(lanes, candidate(market, lanes, limit_s, options), options)
+
+    def wait(self, lanes: Lanes, one: MixedCandidate | None, options: Options) -> None:
+        """Let lanes that were cut wait for their simulation, unless they were looked at. Args: one:
+        None = no cut of them fits.
+        """
+        key = (options, tuple(sorted(lanes)))
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        if one is None:
+            self.looked_at += 1
+            self.infeasible += 1
+        else:
+            self.waiting.append(one)
+
+
+def candidate(
+    market: Market, lanes: Lanes, limit_s: float, options: Options
+) -> MixedCandidate | None:
+    """Some lanes, each cut as well as can be; None where no cut fits."""
+    total = sum(replicas for _, replicas, _ in lanes)
+    tp = min(int(market.shapes.tp[shape]) for shape, _, _ in lanes)
+    sharded = any(bool(market.shapes.sharded[shape]) for shape, _, _ in lanes)
+    frame = Frame(
+        replicas=(total, total),
+        tp=tp,
+        nodes=(0.0, market.ground.nodes),
+        sharded=sharded,
+        alone=sharded and len(lanes) == 1,
+    )
+    cut = cut_lanes(market.ground, market.terms(frame), market, lanes, limit_s=limit_s * LOOSE)
+    if cut is None:
+        return None
+    plan, slowest = cut
+    seconds = slowest * market.ground.jitter(frame_of(market.ground.table, plan))
+    likely = seconds + likely_later(market, plan)
+    return MixedCandidate(
+        seconds=seconds, likely_s=likely, plan=plan, options=options, sharded=sharded
+    )
+
+
+def simulated(problem: Problem, plan: Plan) -> SimulatedPlan | None:
+    """A plan's step; None = it does not fit, or says what lowering leaves out."""
+    try:
+        done = simulate_plan(problem, plan) if fits_hosts(problem, plan) else None
+    except ShardwrightError:
+        return None
+    return done if done is not None and done.fits else None
+
+
+def simulated_there(stock: Stock, asked: Simulating) -> SimulatedStep | None:
+    """The same of a plan that is not written out yet, of the problem of a bench."""
+    done = simulated(
+        stock.problem,
+        general_plan(stock.markets[asked.market].ground, asked.plan, options=asked.options),
+    )
+    return (
+        None
+        if done is None
+        else SimulatedStep(seconds=done.step_time_s, whole=done if asked.whole else None)
+    )
+
+
+def simulate_best(
+    standing: Standing,
+    bench: Bench,
+    grounds: Mapping[Options, Ground],
+    *,
+    most: int,
+    sharded: bool = False,
+) -> None:
+    """Simulate the most promising of the waiting plans, at most so many: the best of each kind in
+    turn, as long as it may be the best.
+
+    Args:
+        sharded: of those plans in which some lane shards, or else in which none does.
+    """
+    places = {options: bench.place_of(ground) for options, ground in grounds.items()}
+    tried = 0
+    while (
+        any(one.sharded == sharded for one in standing.waiting)
+        and tried < most
+        and not standing.ends()
+    ):
+        standing.set_aside()
+        turn, begun = (
+            islice(_in_turn(standing, sharded=sharded), most - tried),
+            deque[MixedCandidate](),
+        )
+
+        def ask(
+            turn: Iterator[MixedCandidate] = turn, begun: deque[MixedCandidate] = begun
+        ) -> Simulating | None:
+            one = next((one for one in turn if one.seconds < standing.best_s), None)
+            if one is None or standing.ends():
+                return None
+            begun.append(one)
+            return standing.simulating(places[one.options], one.plan, one.options)
+
+        for step in bench.flow(simulated_there, ask, size=AT_ONCE, more=most - tried):
+            one = begun.popleft()
+            standing.take(
+                one.plan,
+                one.options,
+                step,
+                partial(general_plan, grounds[one.options], one.plan, options=one.options),
+            )
+            standing.waiting.remove(one)
+            tried += 1
+
+
+def _in_turn(standing: Standing, *, sharded: bool) -> Iterator[MixedCandidate]:
+    """The best waiting plan of each kind: kinds of which a plan was simulated by their fastest,
+    others by the least that theirs take.
+    """
+    done: dict[object, float] = {}
+    for seconds, _, plan, options in standing.ranked:
+        kinds = MixedCandidate(seconds=seconds, likely_s=seconds, plan=plan, options=options).kinds
+        done[kinds] = min(done.get(kinds, inf), seconds)
+    best: dict[object, MixedCandidate] = {}
+    for one in sorted(
+        (one for one in standing.waiting if one.sharded == sharded), key=lambda one: one.likely_s
+    ):
+        best.setdefault(one.kinds, one)
+    return iter(sorted(best.values(), key=lambda one: done.get(one.kinds, one.likely_s)))

@@ -1,0 +1,274 @@
+"""A mixed plan written out in the general form: a lane a shape, its stages on the pools' devices,
+replicas of a stage side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardwright.lazy_dataclass import dataclass
+from shardwright.program.problem import Problem
+from shardwright.runtime.runtime import Options
+from shardwright.search.frames import Frame
+from shardwright.search.mixed.stages.device_pools import Pool
+from shardwright.search.mixed.stages.frame_terms import Ground
+from shardwright.search.mixed.stages.layer_cuts import Pattern
+from shardwright.search.mixed.stages.recompute_choices import FIRST, LAST, Redone, Sharers
+from shardwright.search.mixed.stages.stage_meshes import grid_of, has_experts
+from shardwright.search.mixed.stages.stage_tables import StageTable
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.expand import FULL, chunk_items, grid_placements, grid_shards
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.plan import Plan, Shards
+from shardwright.strategy.plan.stages import How, Keep, Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedLane:
+    """Replicas of one shape.
+
+    Args:
+        rows: of the table, one a run.
+        stages: of each run.
+        sizes: units of layers of each stage.
+        microbatches: that each replica does.
+    """
+
+    rows: tuple[int, ...]
+    stages: tuple[int, ...]
+    sizes: tuple[int, ...]
+    replicas: int
+    microbatches: int
+
+    def stage_rows(self) -> tuple[int, ...]:
+        """The row of each stage."""
+        return tuple(
+            row for row, count in zip(self.rows, self.stages, strict=True) for _ in range(count)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedPlan:
+    """Lanes that share the batch."""
+
+    lanes: tuple[MixedLane, ...]
+
+    @property
+    def replicas(self) -> int:
+        """Replicas of all lanes."""
+        return sum(lane.replicas for lane in self.lanes)
+
+
+def pipelines_text(table: StageTable, plan: MixedPlan) -> str:
+    """The plan in a line: ``4 x (2 stages h100-sxm tp2 + 1 stage l40s tp4) mbs1 of 32 microbatches,
+    layers 13 13 6``, a piece a lane.
+
+    Where the members of a lane's runs have microbatches of unlike sizes, both are said: mbs2/1.
+    """
+
+    def run(row: int, stages: int) -> str:
+        return f"{stages} stage{'s' if stages > 1 else ''} {table.text(row)}"
+
+    def runs(lane: MixedLane) -> str:
+        pairs = zip(lane.rows, lane.stages, strict=True)
+        return " + ".join(run(row, stages) for row, stages in pairs)
+
+    def sizes(lane: MixedLane) -> str:
+        return "/".join(
+            dict.fromkeys(str(int(table.mbs[row]) // table.mesh(row).dp) for row in lane.rows)
+        )
+
+    return "; ".join(
+        f"{lane.replicas} x"
+        f" ({runs(lane)})"
+        f" mbs{sizes(lane)} of {lane.microbatches}"
+        f" microbatch{'es' if lane.microbatches > 1 else ''}, layers"
+        f" {' '.join(map(str, table.pattern.layers(lane.sizes)))}"
+        for lane in plan.lanes
+    )
+
+
+def devices_of(table: StageTable, plan: MixedPlan) -> list[int]:
+    """Devices of each pool that a plan uses."""
+    devices = [0] * len(table.pools)
+    for lane in plan.lanes:
+        for row in lane.stage_rows():
+            devices[table.pool[row]] += lane.replicas * int(table.size[row])
+    return devices
+
+
+def frame_of(table: StageTable, plan: MixedPlan) -> Frame:
+    """The least frame that a plan is in."""
+    tp = min(int(table.tp[row]) for lane in plan.lanes for row in lane.rows)
+    nodes = sum(
+        used / pool.node for used, pool in zip(devices_of(table, plan), table.pools, strict=True)
+    )
+    sharded, many = (
+        any(zero_of(table, lane) > 1 for lane in plan.lanes),
+        (plan.replicas, plan.replicas),
+    )
+    return Frame(
+        replicas=many,
+        tp=tp,
+        nodes=(nodes, nodes),
+        sharded=sharded,
+        alone=sharded and len(plan.lanes) == 1,
+    )
+
+
+def zero_of(table: StageTable, lane: MixedLane) -> int:
+    """The ZeRO stage of a lane."""
+    return int(table.zero[lane.rows[0]])
+
+
+def sharers_of(table: StageTable, plan: MixedPlan) -> Sharers:
+    """Who shares states; of each lane's runs the one of the fewest members counts, so that what
+    fits so fits whoever holds which layer. Likewise of two lanes of one row that shard each for
+    itself.
+    """
+    members = sum(
+        lane.replicas * min(table.mesh(row).dp for row in lane.rows) for lane in plan.lanes
+    )
+    some = [
+        (row, lane.replicas) for lane in plan.lanes if zero_of(table, lane) > 1 for row in lane.rows
+    ]
+    lanes = tuple(
+        sorted({row: min(many for other, many in some if other == row) for row, _ in some}.items())
+    )
+    apart = bool(lanes) and len(plan.lanes) > 1
+    return Sharers(
+        members=(members,) * len(table.meshes),
+        replicas=plan.replicas,
+        several=plan.replicas > 1,
+        lanes=lanes,
+        apart=apart,
+    )
+
+
+def general_plan(ground: Ground, plan: MixedPlan, *, options: Options = ()) -> Plan:
+    """The plan in the general form. Of each pool the stages of more devices come first, so that no
+    group crosses a node.
+    """
+    problem, table, experts = ground.problem, ground.table, has_experts(ground.problem)
+    redone = ground.redone(sharers_of(table, plan))
+    bases = _bases(table, plan)
+    lanes, last = [], 0
+    for number, lane in enumerate(plan.lanes):
+        chunks = chunk_items(problem.model, chunks=table.pattern.layers(lane.sizes))
+        stages = []
+        for place, row in enumerate(lane.stage_rows()):
+            base, mesh = bases[number, place], table.mesh(row)
+            last = max(last, base + mesh.size * lane.replicas)
+            grid = grid_of(problem, mesh, mbs=int(table.mbs[row]), replicas=lane.replicas)
+            keeps = _keeps(redone, table.pattern, lane, place, row)
+            stages.append(
+                Stage(
+                    items=chunks[place],
+                    base=base,
+                    placements=grid_placements(grid, experts=experts),
+                    keeps=keeps,
+                )
+            )
+        samples = lane.replicas * lane.microbatches * int(table.mbs[lane.rows[0]])
+        lanes.append(
+            Lane(
+                name=lane_name(number),
+                samples=samples,
+                microbatches=lane.microbatches,
+                stages=tuple(stages),
+            )
+        )
+    return Plan(
+        devices=last,
+        lanes=tuple(lanes),
+        orders=tuple(Named(schedule="1f1b", lanes=(lane.name,)) for lane in lanes),
+        shards=_shards(table, plan),
+        options=options,
+    )
+
+
+def _shards(table: StageTable, plan: MixedPlan) -> tuple[Shards, ...]:
+    """ZeRO-1 over all lanes, and of each that shards more the rule of its own."""
+    found = (
+        []
+        if all(zero_of(table, lane) > 1 for lane in plan.lanes)
+        else list(grid_shards(Grid(zero=1), experts=False))
+    )
+    for number, lane in enumerate(plan.lanes):
+        if (zero := zero_of(table, lane)) > 1:
+            (rule,) = grid_shards(Grid(zero=zero), experts=False)
+            found.append(replace(rule, lanes=(lane_name(number),)))
+    return tuple(found)
+
+
+def lane_name(number: int) -> str:
+    """Lanes are called a, b, c, .."""
+    return "abcdefghijklmnopqrstuvwxyz"[number] if number < 26 else f"lane{number}"
+
+
+def _bases(table: StageTable, plan: MixedPlan) -> dict[tuple[int, int], int]:
+    """First device of each stage of each lane."""
+    free = [pool.first for pool in table.pools]
+    places = [
+        (number, place, row)
+        for number, lane in enumerate(plan.lanes)
+        for place, row in enumerate(lane.stage_rows())
+    ]
+    found = {}
+    for number, place, row in sorted(places, key=lambda one: -int(table.size[one[2]])):
+        pool, size = table.pools[table.pool[row]], int(table.size[row])
+        start = pool.first + -(-(free[pool.group] - pool.first) // size) * size
+        found[number, place] = start
+        free[pool.group] = start + size * plan.lanes[number].replicas
+        assert free[pool.group] <= pool.first + pool.devices, f"{pool.name} has no room"
+    return found
+
+
+def _keeps(
+    redone: Redone, pattern: Pattern, lane: MixedLane, place: int, row: int
+) -> tuple[Keep, ...]:
+    """What a stage recomputes: its first units of layers in full, the next selectively."""
+    stages = len(lane.sizes)
+    role = (FIRST if place == 0 else 0) + (LAST if place == stages - 1 else 0)
+    at, alone = (
+        (row, role, min(lane.microbatches, stages - place) - 1, lane.sizes[place]),
+        row - len(redone.full),
+    )
+    if alone >= 0:
+        full, selective = int(redone.whole_full[alone]), int(redone.whole_selective[alone])
+    else:
+        full, selective = int(redone.full[at]), int(redone.selective[at])
+    begin = 0 if place else pattern.first
+    ranges = (
+        (begin + a * pattern.period, begin + b * pattern.period, what)
+        for a, b, what in ((0, full, FULL), (full, full + selective, "core"))
+    )
+    return tuple(
+        Keep(blocks=(a, b - 1), how=How.RECOMPUTE, operators=(what,))
+        for a, b, what in ranges
+        if a < b
+    )
+
+
+def moved(plan: Plan, problem: Problem, pool: Pool) -> Plan:
+    """A plan of a pool alone on the devices that the pool has in the cluster."""
+    lanes = tuple(
+        replace(
+            lane,
+            stages=tuple(replace(stage, base=stage.base + pool.first) for stage in lane.stages),
+        )
+        for lane in plan.lanes
+    )
+    orders = tuple(
+        (
+            order
+            if isinstance(order, Named)
+            else replace(
+                order, rows=tuple((device + pool.first, row) for device, row in order.rows)
+            )
+        )
+        for order in plan.orders
+    )
+    assert pool.first + plan.devices <= problem.cluster.num_devices
+    return replace(plan, devices=pool.first + plan.devices, lanes=lanes, orders=orders)

@@ -1,0 +1,316 @@
+"""What stages of mixed plans run again in their backward so that they fit: the cheapest choice for
+every row, role, flight and size.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.compiled import allocation_free, inner, plain
+from shardwright.cost.buffers.communication_buffers import communicator_bytes
+from shardwright.cost.step.scalar_terms import activation_room, gathered_elements
+from shardwright.program.problem import Problem
+from shardwright.search.mixed.stages.layer_cuts import AFTER, BEFORE, LAYER
+from shardwright.search.mixed.stages.stage_tables import MODES, StageTable
+from shardwright.strategy.grid.rules import MAX_STAGE
+
+FIRST, LAST = 1, 2
+"""Roles of a stage, added: it holds what stands before the first layer, or behind the last one."""
+ROLES = 4
+MOST_STAGES = 32
+"""Stages of a shape at most."""
+
+
+class Redone(NamedTuple):
+    """The cheapest recompute under which stages fit: (rows of several stages, roles, in flight,
+    layers + 1).
+
+    seconds: that it adds to a microbatch's backward; inf = nothing fits, or the last stage with
+        more than one microbatch in flight, which it never has.
+    full: layers that run again whole, the first ones.
+    selective: of the next ones, those whose attention core does.
+    whole, whole_full, whole_selective: the same of a stage of all layers, of (rows of one stage,).
+    """
+
+    seconds: FloatArray
+    full: IntArray
+    selective: IntArray
+    whole: FloatArray
+    whole_full: IntArray
+    whole_selective: IntArray
+
+
+class Sharers(NamedTuple):
+    """Who shares states of a plan.
+
+    members: of each pair of pool and mesh, data-parallel members of all replicas.
+    replicas: that share those of experts.
+    several: there are two replicas or more.
+    lanes: (row, replicas) of those lanes that shard for themselves; of other rows as many as there
+        may be.
+    apart: optimizer states are of other elements than what such a lane shards.
+    """
+
+    members: tuple[int, ...]
+    replicas: int
+    several: bool
+    lanes: tuple[tuple[int, int], ...] = ()
+    apart: bool = False
+
+
+def least_recompute(problem: Problem, table: StageTable, sharers: Sharers) -> Redone:
+    """Of n layers the first x run again in full and as many of the others selectively as it needs;
+    of all x the cheapest.
+    """
+    static = static_bytes(table, sharers)
+    rooms = np.array(
+        [
+            [
+                _room(problem, table, static, role, mode, several=sharers.several)
+                for mode in range(MODES)
+            ]
+            for role in range(ROLES)
+        ]
+    )
+    ends = np.zeros((ROLES, len(table)))
+    for role in range(ROLES):
+        for bit, part in ((FIRST, BEFORE), (LAST, AFTER)):
+            ends[role] += table.saved[:, part, 0] * bool(role & bit)
+    shape, alone = (
+        (table.several, ROLES, min(MOST_STAGES, table.layers), table.layers + 1),
+        len(table) - table.several,
+    )
+    several = [np.full(shape, np.inf), *(np.zeros(shape, dtype=np.int64) for _ in range(2))]
+    whole = [np.full(alone, np.inf), *(np.zeros(alone, dtype=np.int64) for _ in range(2))]
+    found = Redone(*several, *whole)
+    host = _host(problem, table, sharers)
+    _least(
+        found,
+        rooms,
+        static[:, LAYER],
+        ends,
+        np.ascontiguousarray(table.saved[:, LAYER]),
+        table.again,
+        host,
+    )
+    return found
+
+
+def _host(problem: Problem, table: StageTable, sharers: Sharers) -> FloatArray:
+    """(rows, 4) bytes of host memory: of a layer's shards of parameters, of a layer that is
+    recomputed selectively and of one in full in each microbatch in flight, and the part of a
+    stage's device of what its node has; inf where nobody says how much.
+
+    A stage lies in one node. Leaves out embeddings and heads, and the other stages of the node:
+    both only add.
+    """
+    runtime, kinds = problem.runtime, [group.kind for group in problem.cluster.groups]
+    memory = np.array([float(kind.host.memory_bytes) or np.inf for kind in kinds])
+    shards = np.zeros(len(table))
+    if runtime.parameters_on_host:
+        width = (
+            problem.job.parameter.bits
+            // 8
+            * (1.0 + runtime.host_buffer_percent / 100.0)
+            * (1.0 - 1e-9)
+        )
+        for row in np.flatnonzero(table.zero == MAX_STAGE).tolist():
+            shards[row] = width * _shared_elements(table, sharers, row)[LAYER]
+    return np.stack(
+        [shards, table.parked[:, 1], table.parked[:, 2], memory[table.pool] / table.size], axis=1
+    )
+
+
+@inner
+def _cheapest(
+    n: int,
+    flight: int,
+    row: int,
+    role: int,
+    rooms: FloatArray,
+    static: FloatArray,
+    ends: FloatArray,
+    saved: FloatArray,
+    again: FloatArray,
+    host: FloatArray,
+) -> tuple[float, int, int]:
+    """Seconds, layers in full and selective ones of a stage of n layers."""
+    host_room = host[row, 3] - n * host[row, 0]
+    plain, some, full = saved[row, 0], saved[row, 1], saved[row, 2]
+    best, best_full, best_selective = np.inf, 0, 0
+    saves = flight * (plain - some)
+    # Where layers keep least if they run again whole, more of them fit than under any other choice:
+    # all or none.
+    hopeless = (
+        full <= some
+        and flight * (ends[role, row] + n * full) > rooms[role, 2, row] - n * static[row]
+    )
+    for x in range(n + 1):
+        if x * again[row, 2] >= best or (x > 0 and hopeless):
+            break
+        left = host_room - flight * x * host[row, 2]
+        if left < 0.0:
+            break
+        use = flight * (ends[role, row] + (n - x) * plain + x * full)
+        if use <= rooms[role, 2 if x else 0, row] - n * static[row]:
+            return x * again[row, 2], x, 0
+        over = use - (rooms[role, 2 if x else 1, row] - n * static[row])
+        if saves <= 0.0 or over > (n - x) * saves:
+            continue
+        wanted = max(np.ceil(over / saves - 1e-9), 1.0)
+        spent = x * again[row, 2] + wanted * again[row, 1]
+        if wanted <= n - x and spent < best and flight * wanted * host[row, 1] <= left:
+            best, best_full, best_selective = spent, x, int(wanted)
+    return best, best_full, best_selective
+
+
+@allocation_free
+def _least(
+    found: Redone,
+    rooms: FloatArray,
+    static: FloatArray,
+    ends: FloatArray,
+    saved: FloatArray,
+    again: FloatArray,
+    host: FloatArray,
+) -> None:
+    rows, roles, flights, sizes = found.seconds.shape
+    for row in range(rows):
+        for role in range(roles):
+            # Behind the last stage there is no other, so it has one microbatch in flight.
+            for flight in range(1, 2 if role & LAST else flights + 1):
+                for n in range(sizes):
+                    at = row, role, flight - 1, n
+                    found.seconds[at], found.full[at], found.selective[at] = _cheapest(
+                        n, flight, row, role, rooms, static, ends, saved, again, host
+                    )
+    for place in range(len(found.whole)):
+        found.whole[place], found.whole_full[place], found.whole_selective[place] = _cheapest(
+            sizes - 1, 1, rows + place, FIRST | LAST, rooms, static, ends, saved, again, host
+        )
+
+
+def static_bytes(table: StageTable, sharers: Sharers) -> FloatArray:
+    """(rows, parts) bytes of parameters, gradients and states of one of each part."""
+    found = np.zeros_like(table.elements)
+    for pair, (pool, _) in enumerate(table.meshes):
+        facts = table.facts[pool]
+        each = facts.parameter_bytes + facts.gradient_bytes + facts.own_gradient_bytes
+        states = np.full(3, facts.state_bytes / sharers.members[pair])
+        if table.tied:
+            # Whoever holds a shared weight shares its states, as many as there may be.
+            states[[BEFORE, AFTER]] = 0.0
+        found[pair] = (
+            table.elements[pair] * (each + states) + table.frozen[pair] * facts.parameter_bytes
+        )
+        found[pair] += table.experts[pair] * (each + facts.state_bytes / sharers.replicas)
+    result: FloatArray = found[table.pairs]
+    if table.sharded.any():
+        which = np.flatnonzero(table.sharded)
+        result[which] = _sharded_bytes(table, sharers, which)
+    return result
+
+
+def _sharded_bytes(table: StageTable, sharers: Sharers, which: IntArray) -> FloatArray:
+    """(which, parts) the same of rows of lanes that shard among as many replicas as there may be,
+    or are known of.
+    """
+    replicas, found = _replicas(table, sharers), []
+    for row in which.tolist():
+        pair, facts = int(table.pairs[row]), table.facts[table.pool[row]]
+        members, many = int(replicas[row]) * table.mesh(row).dp, int(replicas[row])
+        dense, experts = table.elements[pair], table.experts[pair]
+        states = dense / sharers.members[pair] + experts / sharers.replicas
+        shared, whole, still = (
+            dense / members + experts / many,
+            dense + experts,
+            table.frozen[pair] * facts.parameter_bytes,
+        )
+        width = facts.frozen_shard_bytes if sharers.apart else facts.shard_bytes
+        parameters = (
+            shared * width + table.still[pair] / members * facts.frozen_shard_bytes
+            if table.zero[row] == 3
+            else None
+        )
+        held = whole * facts.parameter_bytes + still if parameters is None else parameters
+        kept = facts.state_bytes * states * np.array([1.0, not table.tied, not table.tied])
+        found.append(held + shared * facts.gradient_bytes + kept)
+    return np.array(found)
+
+
+def _replicas(table: StageTable, sharers: Sharers) -> IntArray:
+    """(rows,) replicas that a lane of each row shards among: as many as there may be, or as are
+    known of.
+    """
+    replicas = np.minimum(table.room, max(sharers.replicas, 2))
+    for row, many in sharers.lanes:
+        replicas[row] = many
+    return np.asarray(replicas)
+
+
+def _shared_elements(table: StageTable, sharers: Sharers, row: int) -> FloatArray:
+    """(parts,) elements of a ZeRO-3 lane's parameters, frozen ones too, of which one device has the
+    shard.
+    """
+    pair, many = int(table.pairs[row]), int(_replicas(table, sharers)[row])
+    members = many * table.mesh(row).dp
+    found: FloatArray = (table.elements[pair] + table.still[pair]) / members + table.experts[
+        pair
+    ] / many
+    return found
+
+
+def gathered_bytes(table: StageTable, role: int) -> FloatArray:
+    """(rows,) bytes of the parameters that ZeRO-3 holds whole: ends for the step, and the largest
+    block at work with those ahead of it.
+    """
+    parts = [LAYER, *(part for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit)]
+    ends, largest = table.root[:, parts].sum(axis=1), table.unit[:, parts].max(axis=1)
+    elements = plain(gathered_elements)(ends, largest, table.facts[0].prefetch)
+    return np.asarray(
+        elements * np.array([table.facts[pool].parameter_bytes for pool in table.pool])
+    )
+
+
+def _spreads(table: StageTable) -> IntArray:
+    """(rows,) groups over which experts spread: one where they do."""
+    return np.array([mesh.ep > 1 for _, mesh in table.meshes], dtype=np.int64)[table.pairs]
+
+
+def _room(
+    problem: Problem, table: StageTable, static: FloatArray, role: int, mode: int, *, several: bool
+) -> FloatArray:
+    """(rows,) bytes that a stage without layers leaves for saved activations, if `mode` is the
+    strongest recompute that is used.
+    """
+    runtime = problem.runtime
+    last = bool(role & LAST)
+    logits, blocks = (
+        (table.logits, table.logits_blocks)
+        if last
+        else (np.zeros(len(table)), np.zeros(len(table)))
+    )
+    end = np.where(role > 0, table.end_bytes[table.pairs], 0.0)
+    again = table.made[:, mode]
+    temporary = np.maximum(end, again - logits)
+    members = several | (table.size > table.tp)
+    groups = (
+        (table.tp > 1).astype(np.int64) + members + _spreads(table) + (role != FIRST | LAST) + 1
+    )
+    capacity = np.array([table.facts[pool].capacity for pool in table.pool])
+    context = np.array([table.facts[pool].context for pool in table.pool])
+    reserve = table.facts[0].reserve
+    outside = communicator_bytes(problem, groups) + table.overlap + table.buffers + context
+    ends = sum(
+        (static[:, part] for bit, part in ((FIRST, BEFORE), (LAST, AFTER)) if role & bit),
+        np.zeros(len(table)),
+    )
+    fixed = ends + float(runtime.workspace_bytes) + table.workspace
+    if table.sharded.any():
+        fixed = fixed + gathered_bytes(table, role)
+    return activation_room(
+        capacity - outside, fixed, temporary, logits, blocks + again + end, reserve
+    )

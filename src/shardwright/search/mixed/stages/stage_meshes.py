@@ -1,0 +1,87 @@
+"""How the devices of one stage of a replica share its work: tensor parallel, and where the model
+has experts side by side for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from shardwright.lazy_dataclass import dataclass
+from shardwright.program.problem import Problem
+from shardwright.search.mixed.stages.device_pools import Pool
+from shardwright.search.mixed.stages.pinned_values import Choices
+from shardwright.strategy.grid.axes import Grid
+from shardwright.strategy.grid.facts import grid_facts
+from shardwright.strategy.grid.rules import violations
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMesh:
+    """The devices of one stage of one replica.
+
+    Args:
+        tp: tensor parallel degree.
+        dp: members that each take a part of a microbatch's samples, so that experts spread over
+            more devices than tp.
+        ep: devices that experts spread over: all of the stage's where the model has experts, else
+            1. So a replica holds each expert once.
+    """
+
+    tp: int
+    dp: int = 1
+    ep: int = 1
+
+    @property
+    def size(self) -> int:
+        """Devices."""
+        return self.tp * self.dp
+
+    def text(self) -> str:
+        """In the notation of grids."""
+        return (
+            f"tp{self.tp}"
+            + (f" dp{self.dp}" if self.dp > 1 else "")
+            + (f" ep{self.ep}" if self.ep > 1 else "")
+        )
+
+
+def has_experts(problem: Problem) -> bool:
+    """Some layer of the model has experts."""
+    return any(o.experts is not None for b in problem.model.blocks for o in b.operators)
+
+
+def grid_of(problem: Problem, mesh: StageMesh, *, mbs: int, replicas: int = 1) -> Grid:
+    """The grid that one stage of some replicas of a mixed plan is. Args: mbs: samples of a
+    microbatch of one replica.
+    """
+    sp = mesh.tp > 1 and problem.runtime.sequence_parallel
+    return Grid(
+        tp=mesh.tp, sp=sp, dp=mesh.dp * replicas, ep=mesh.ep, microbatch=mbs // mesh.dp, zero=1
+    )
+
+
+def meshes_of(problem: Problem, pool: Pool, choices: Choices) -> tuple[StageMesh, ...]:
+    """Those inside a node of the pool that are legal for the model and chosen from."""
+    return tuple(
+        mesh
+        for mesh in _inside(problem, pool.node)
+        if choices.has(tp=mesh.tp, ep=mesh.ep) and _is_legal(problem, pool, mesh)
+    )
+
+
+def _inside(problem: Problem, node: int) -> Iterator[StageMesh]:
+    experts = has_experts(problem)
+    for size in (size for size in range(1, node + 1) if node % size == 0):
+        for tp in (tp for tp in range(1, size + 1) if size % tp == 0):
+            if experts or tp == size:
+                yield StageMesh(tp=tp, dp=size // tp, ep=size if experts else 1)
+
+
+def _is_legal(problem: Problem, pool: Pool, mesh: StageMesh) -> bool:
+    facts = grid_facts(
+        problem.model,
+        devices=pool.devices,
+        global_batch=mesh.dp,
+        seq_len=problem.job.sequence_length,
+    )
+    return not violations(grid_of(problem, mesh, mbs=mesh.dp), facts=facts)

@@ -1,0 +1,74 @@
+"""Rows of tables for stages of mixed plans, and their gradient sums and gathers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.arrays import IntArray
+from shardwright.cost.degree_columns import Rows
+from shardwright.cost.gradients.grid_synchronisation import SUMMED, SyncTable, sync_table
+from shardwright.cost.network.grid_groups import Axes, network_of
+from shardwright.cost.network.plan_groups import working_problem
+from shardwright.cost.tables.mesh_table import shared_parameters
+from shardwright.cost.tables.problem_tables import programs_of
+from shardwright.program.block.grid_structure import Structure
+from shardwright.program.problem import Problem
+
+
+def stage_rows(
+    tp: IntArray,
+    mbs: IntArray,
+    *,
+    sp: bool,
+    dp: IntArray | int = 1,
+    ep: IntArray | int = 1,
+    stride: IntArray | int = 1,
+) -> Rows:
+    """Rows of a table: stages of some degrees, whose data-parallel members stand `stride` devices
+    apart. Args: mbs: of each member.
+    """
+    ones = np.ones_like(tp)
+    columns = dict.fromkeys(("cp", "etp", "pp", "ulysses", "s_tp", "s_cp", "s_pp"), ones)
+    columns |= {"tp": tp, "mbs": mbs, "ep": ones * ep, "dp": ones * dp, "s_dp": ones * stride}
+    columns |= {"sp": (tp > 1).astype(np.int64) * sp, "gather": 0 * ones}
+    return Rows(columns=columns)
+
+
+def filled(own: Problem, *, by: int) -> Problem:
+    """A uniform problem as plans find it that fill nodes with as many sets of `by` devices as have
+    room.
+
+    What leaves a node takes no longer with fewer of them: each then has more of the node's cards,
+    and more to send.
+    """
+    node = own.cluster.node.num_devices
+    return working_problem(own, range(node - node % by)) if by < node else own
+
+
+def sums_table(
+    own: Problem,
+    rows: Rows,
+    shard: IntArray,
+    *,
+    parts: tuple[str, ...] = SUMMED,
+    copies: Axes | None = None,
+) -> SyncTable:
+    """Seconds of gradient sums and gathers of one layer of each block, of a uniform problem. Args:
+    as of `column_sums.sync_table`.
+    """
+    repeats = [0] * len(own.model.blocks)
+    for run in own.model.runs:
+        repeats[run.block] += run.count
+    return sync_table(
+        programs_of(own, Structure(sequence_parallel=True, routed=True)),
+        unrouted=(),
+        repeats=tuple(repeats),
+        rows=rows,
+        shard=shard,
+        network=network_of(own.cluster, library=own.runtime.collective_library),
+        job=own.job,
+        runtime=own.runtime,
+        shared=shared_parameters(own.model),
+        parts=parts,
+        copies=copies,
+    )

@@ -1,0 +1,117 @@
+"""Sends between stages of mixed plans, priced as those of any plan: the fastest way that two stages
+may lie to each other.
+"""
+
+from __future__ import annotations
+
+from math import lcm
+
+import numpy as np
+
+from shardwright.arrays import FloatArray
+from shardwright.cost.network.plan_groups import working_problem
+from shardwright.cost.network.stage_transfers import crossing_seconds
+from shardwright.program.problem import Problem
+from shardwright.program.same import Same
+from shardwright.program.stages.parts import plan_stages, working_devices
+from shardwright.search.mixed.stages.device_pools import Pool
+from shardwright.search.mixed.stages.stage_meshes import StageMesh, grid_of, has_experts
+from shardwright.search.mixed.stages.stage_tables import StageTable
+from shardwright.simulator.simulate import lane_edges
+from shardwright.strategy.grid.expand import MAIN, chunk_items, grid_placements
+from shardwright.strategy.plan.lane import Lane
+from shardwright.strategy.plan.order import Named
+from shardwright.strategy.plan.plan import Plan
+from shardwright.strategy.plan.stages import Stage
+
+
+def send_table(problem: Problem, table: StageTable) -> FloatArray:
+    """(rows, rows, 2) seconds of a microbatch from a stage of one row to one of the next, and of
+    its gradient back; inf where their microbatches differ or they have no room for both.
+    """
+    pairs, sizes = table.meshes, sorted(set(table.mbs.tolist()))
+    found = np.full((len(pairs), len(pairs), len(sizes), 2), np.inf)
+    if table.layers > 1:
+        for one in range(len(pairs)):
+            for other in range(len(pairs)):
+                for bases in _places(table, pairs[one], pairs[other]):
+                    seconds = _pair_seconds(
+                        problem, table, (pairs[one][1], pairs[other][1]), bases, sizes
+                    )
+                    found[one, other] = np.minimum(found[one, other], seconds)
+    size = np.searchsorted(sizes, table.mbs)
+    result = found[table.pairs[:, None], table.pairs[None, :], size[:, None]]
+    result[table.mbs[:, None] != table.mbs[None, :]] = np.inf
+    return result
+
+
+def _places(
+    table: StageTable, one: tuple[int, StageMesh], other: tuple[int, StageMesh]
+) -> list[tuple[int, int]]:
+    """First devices of two stages, in all ways that they may lie to each other: in one node, and in
+    two.
+    """
+    (pool, mesh), (second, other_mesh) = (
+        (table.pools[one[0]], one[1]),
+        (table.pools[other[0]], other[1]),
+    )
+    if pool.group != second.group:
+        return [(pool.first, second.first)]
+    return [
+        *_inside(pool, mesh.size, other_mesh.size),
+        *([(pool.first, pool.first + pool.node)] if pool.nodes > 1 else []),
+    ]
+
+
+def _inside(pool: Pool, size: int, other: int) -> list[tuple[int, int]]:
+    if size + other > pool.node:
+        return []
+    return (
+        [(pool.first, pool.first + size)] if size >= other else [(pool.first + other, pool.first)]
+    )
+
+
+def _pair_seconds(
+    problem: Problem,
+    table: StageTable,
+    meshes: tuple[StageMesh, StageMesh],
+    bases: tuple[int, int],
+    sizes: list[int],
+) -> FloatArray:
+    """(sizes, 2) seconds of both ways, of two stages that begin at `bases`."""
+    chunks = chunk_items(
+        problem.model,
+        chunks=table.pattern.layers((table.layers // 2, table.layers - table.layers // 2)),
+    )
+    samples, experts = lcm(*(mesh.dp for mesh in meshes)), has_experts(problem)
+    stages = tuple(
+        Stage(
+            items=items,
+            base=base,
+            placements=grid_placements(grid_of(problem, mesh, mbs=samples), experts=experts),
+        )
+        for items, base, mesh in zip(chunks, bases, meshes, strict=True)
+    )
+    lane = Lane(name=MAIN, samples=samples, microbatches=1, stages=stages)
+    plan = Plan(
+        devices=problem.cluster.num_devices,
+        lanes=(lane,),
+        orders=(Named(schedule="1f1b", lanes=(MAIN,)),),
+    )
+    placed = plan_stages(plan, model=problem.model)
+    edges = lane_edges(problem, placed[0])
+    # Others on their nodes may be idle.
+    problem = working_problem(problem, working_devices(Same(placed)))
+    element = problem.job.activation.bits // 8
+    return np.array(
+        [
+            [
+                sum(
+                    crossing_seconds(problem, messages, scale=element * size / samples)
+                    for messages in way
+                )
+                for way in ([e.forward for e in edges], [e.backward for e in edges])
+            ]
+            for size in sizes
+        ]
+    )

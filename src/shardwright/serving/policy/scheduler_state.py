@@ -1,0 +1,220 @@
+"""State of queues and caches as plain arrays: what policies read and change, compiled, in plain
+Python and in the executed server alike.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.compiled import by_reference
+from shardwright.serving.deployments.scheduler_settings import Scheduler
+from shardwright.serving.traffic.drawn_requests import Requests
+
+# Columns of a request. COMPUTED of its tokens are in the cache, or will be behind the iterations
+# under way, of which PLACED give it a token. HELD blocks are its own, the first SHARED keys of them
+# nodes of the prefix cache. NEXT is the one behind it in a queue. ORDER: the how many-th of its
+# rank that ran; PLACE among the running ones. JOINED, ENDS: first and last step of `steady`, NONE =
+# it is not in it.
+(
+    INPUTS,
+    OUTPUTS,
+    COMPUTED,
+    GENERATED,
+    STATUS,
+    HELD,
+    NEXT,
+    PREEMPTED,
+    CACHED,
+    SHARED,
+    PRIVATE,
+    OWN_RUN,
+    PLACED,
+    PROMISE,
+    ITERATIONS,
+    ORDER,
+    PLACE,
+    JOINED,
+    ENDS,
+    NUM_REQUEST_COLUMNS,
+) = range(20)
+
+# Columns of a rank. VISIBLE of those that wait have been looked at. SLOT is being planned.
+# MOST_BLOCKS in use at any time. LRU_*, NODE_FREE: of its prefix cache. CHUNKED: a request whose
+# prompt goes on; FULL: nobody can be admitted until some LEFT (prefill_first). SINCE_LOOK:
+# iterations. PROMISED: blocks that those who run may still need (in_flight). HELD_BACK: prompts
+# wait for company, WAITED: for how many iterations (`waits`).
+(
+    FREE,
+    NUM_RUNNING,
+    WAITING_HEAD,
+    WAITING_TAIL,
+    NUM_WAITING,
+    VISIBLE,
+    SLOT,
+    MOST_BLOCKS,
+    LRU_HEAD,
+    LRU_TAIL,
+    NODE_FREE,
+    CHUNKED,
+    FULL,
+    LEFT,
+    SINCE_LOOK,
+    PROMISED,
+    NUM_STARTED,
+    HELD_BACK,
+    WAITED,
+    NUM_RANK_COLUMNS,
+) = range(20)
+
+# Settings, from `Scheduler`.
+(
+    BATCHING,
+    TOKEN_BUDGET,
+    MAX_SEQUENCES,
+    BLOCK_TOKENS,
+    BLOCKS,
+    CHUNKED_PREFILL,
+    MIXES_DECODE,
+    ADMISSION,
+    PREFIX_CACHE,
+    KEY_TOKENS,
+    GUESSES,
+    LOOKAHEAD,
+    POLLING,
+    WATERMARK,
+    ONLY_PROMPTS,
+    PROMPT_TOKENS,
+    AHEAD,
+    SEED,
+    KNOWS_ENDS,
+    ONLY_ANSWERS,
+    WAIT_ITERATIONS,
+    WAIT_TOKENS,
+    BALANCE_ITERATIONS,
+    NUM_SETTINGS,
+) = range(24)
+MIXED, PREFILL_FIRST, IN_FLIGHT = range(3)
+NEVER, BRINGS_FIRST, COMPUTES_FIRST = range(3)
+OF_CHUNK, OF_PROMPT, OF_WHOLE, OF_ESTIMATE = range(4)
+
+# Columns of `shares`, from `Scheduler.shares`.
+SHARE_FIRST, SHARE_LEAST, SHARE_FALL, GRANTED, CLIP, KEPT = range(6)
+
+# Columns of an entry of a batch: `TOKENS` of the request behind `BEFORE` that are cached; SAMPLED:
+# it gets a token of it; DECODES: nothing but that; LIFE: how often it had been preempted.
+ENTRY, TOKENS, BEFORE, SAMPLED, DECODES, LIFE, NUM_ENTRY_COLUMNS = range(7)
+
+# Columns of a node of a prefix cache: KEY, a hash, or one of the two below; COUNT of blocks; USERS;
+# the list of free ones and the chain of its bucket.
+KEY, COUNT, USERS, BEFORE_NODE, AFTER_NODE, CHAIN, FIRST, NUM_NODE_COLUMNS = range(8)
+NOBODY: Final = -1
+"""Key of blocks whose text nobody will ask for again."""
+OWN: Final = -2
+"""Key of blocks that only the request that lost them can take back."""
+
+NONE: Final = -1
+
+
+class Status(IntEnum):
+    """Where a request is."""
+
+    AWAY = 0
+    WAITING = 1
+    RUNNING = 2
+    DONE = 3
+    REFUSED = 4
+
+
+AWAY, WAITING, RUNNING, DONE, REFUSED = (int(status) for status in Status)
+
+
+@by_reference
+class State(NamedTuple):
+    """Everything that a policy sees.
+
+    Args:
+        settings: (NUM_SETTINGS,).
+        requests: (n, NUM_REQUEST_COLUMNS).
+        ranks: (r, NUM_RANK_COLUMNS).
+        running: (r, sequences) requests in their order.
+        batch: (r, slots, sequences, NUM_ENTRY_COLUMNS) what iterations compute, and batch_size: (r,
+            slots) how many entries of it count; there is a slot for each iteration that is under
+            way.
+        key_offsets, keys: of prompts, see `Requests`.
+        nodes: (r, m, NUM_NODE_COLUMNS), buckets: (r, b) of the prefix caches.
+        shares: see `Scheduler`;
+        share: (r,) of their answers that requests are expected to give.
+        ends: (r, 2 sequences + 1, 2) room to sort.
+    """
+
+    settings: IntArray
+    requests: IntArray
+    ranks: IntArray
+    running: IntArray
+    batch: IntArray
+    batch_size: IntArray
+    key_offsets: IntArray
+    keys: IntArray
+    nodes: IntArray
+    buckets: IntArray
+    shares: FloatArray
+    share: FloatArray
+    ends: IntArray
+
+
+def new_state(
+    requests: Requests, scheduler: Scheduler, *, ranks: int = 1, slots: int = 1, seed: int = 0
+) -> State:
+    """Nothing has arrived and all blocks are free.
+
+    Args:
+        requests: their lengths and blocks; when they arrive is not read.
+        ranks: with a queue and a cache of their own, all equal.
+        slots: iterations under way at once, at most.
+        seed: of guesses.
+    """
+    n = len(requests.inputs)
+    columns = np.zeros((n, NUM_REQUEST_COLUMNS), dtype=np.int64)
+    columns[:, INPUTS], columns[:, OUTPUTS] = requests.inputs, requests.outputs
+    columns[:, (NEXT, OWN_RUN, ENDS)] = NONE
+    settings = scheduler.settings(key_tokens=requests.block_tokens, seed=seed)
+    if settings[ONLY_ANSWERS] == BRINGS_FIRST:
+        columns[:, GENERATED] = 1
+    of_rank = np.zeros((ranks, NUM_RANK_COLUMNS), dtype=np.int64)
+    of_rank[:, (WAITING_HEAD, WAITING_TAIL, LRU_HEAD, LRU_TAIL, NODE_FREE, CHUNKED)] = NONE
+    of_rank[:, SINCE_LOOK] = scheduler.polling
+    of_rank[:, FREE] = scheduler.blocks
+    sequences = scheduler.max_sequences
+    num_nodes = scheduler.blocks + 2 if scheduler.prefix_cache else 0
+    nodes = np.zeros((ranks, num_nodes, NUM_NODE_COLUMNS), dtype=np.int64)
+    buckets = np.full(
+        (ranks, 2 * scheduler.blocks + 1 if scheduler.prefix_cache else 0), NONE, dtype=np.int64
+    )
+    if scheduler.prefix_cache:
+        # One run of all blocks; the other nodes are in a list of unused ones.
+        nodes[:, :, AFTER_NODE] = np.arange(1, num_nodes + 1)
+        nodes[:, -1, AFTER_NODE] = NONE
+        nodes[:, 0, (KEY, BEFORE_NODE, AFTER_NODE, CHAIN)] = NOBODY, NONE, NONE, NONE
+        nodes[:, 0, COUNT] = scheduler.blocks
+        of_rank[:, (LRU_HEAD, LRU_TAIL)] = 0
+        of_rank[:, NODE_FREE] = 1
+    shared = scheduler.prefix_cache and len(requests.blocks) > 0
+    return State(
+        settings=settings,
+        requests=columns,
+        ranks=of_rank,
+        running=np.zeros((ranks, sequences), dtype=np.int64),
+        batch=np.zeros((ranks, slots, sequences, NUM_ENTRY_COLUMNS), dtype=np.int64),
+        batch_size=np.zeros((ranks, slots), dtype=np.int64),
+        key_offsets=requests.block_offsets if shared else np.zeros(n + 1, dtype=np.int64),
+        keys=requests.blocks if shared else np.zeros(0, dtype=np.int64),
+        nodes=nodes,
+        buckets=buckets,
+        shares=scheduler.shares(),
+        share=np.full(ranks, scheduler.shares()[SHARE_FIRST]),
+        ends=np.zeros((ranks if scheduler.knows_ends else 0, 2 * sequences + 1, 2), dtype=np.int64),
+    )

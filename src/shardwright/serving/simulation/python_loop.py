@@ -1,0 +1,351 @@
+"""The simulation, one iteration after the other, in plain Python: what the folded loop is held
+against.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.errors import InfeasibleError
+from shardwright.serving.policy.draft_tokens import tokens_given
+from shardwright.serving.policy.next_iteration import arrive, give, leave, never_fits, plan
+from shardwright.serving.policy.prompt_delay import wait_for_company
+from shardwright.serving.policy.scheduler_state import (
+    CACHED,
+    DONE,
+    ENTRY,
+    GENERATED,
+    MOST_BLOCKS,
+    NUM_WAITING,
+    PREEMPTED,
+    REFUSED,
+    STATUS,
+    State,
+    new_state,
+)
+from shardwright.serving.simulation.fleet import Fleet
+from shardwright.serving.simulation.request_router import num_of_router, route
+from shardwright.serving.step_times.iteration_seconds import (
+    NUM_COUNTS,
+    NUM_PARTS,
+    Columns,
+    columns_of,
+    iteration_seconds,
+)
+from shardwright.serving.step_times.step_table import StepTable
+from shardwright.serving.traffic.drawn_requests import Requests, Served
+
+Timing: TypeAlias = Callable[[State, int, int], float]
+"""Seconds of the iteration that is planned in a rank's slot."""
+
+Watcher: TypeAlias = Callable[[float, State, int, int], None]
+"""Is told of each iteration of each rank as it begins: when, and its slot of the state."""
+
+
+def serve_unfolded(
+    requests: Requests,
+    table: StepTable,
+    fleet: Fleet,
+    *,
+    timing: Timing | None = None,
+    watcher: Watcher | None = None,
+) -> Served:
+    """What becomes of requests, iteration by iteration.
+
+    At one instant iterations end first, then requests arrive, then iterations begin. A worker with
+    pipeline stages begins the next one a stage's share of the last one's seconds later, and ends
+    them in their order; an engine that plans ahead fills an iteration when the one before it
+    begins.
+
+    Args:
+        timing: seconds by another law than the table's.
+        watcher: see there.
+    """
+    run = _Run(requests=requests, table=table, fleet=fleet, timing=timing, watcher=watcher)
+    while run.advance():
+        pass
+    return run.served()
+
+
+_NOBODY = np.zeros(2, dtype=np.int64)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Worker:
+    """Iterations under way, the oldest first: when each ends, and its slot. `planned`: a slot that
+    waits for its turn. `begins`: when the next one may begin, `begun`: when it last tried to;
+    `looked`: it has looked at an end since; `blocked`: it could not, and something has to happen
+    first.
+    """
+
+    under_way: deque[tuple[float, int]] = field(default_factory=deque)
+    slots: list[int]
+    planned: int = -1
+    begins: float = 0.0
+    begun: float = -np.inf
+    looked: bool = False
+    blocked: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    requests: Requests
+    table: StepTable
+    fleet: Fleet
+    timing: Timing | None
+    watcher: Watcher | None
+    state: State = field(init=False)
+    columns: Columns = field(init=False)
+    workers: list[_Worker] = field(init=False)
+    arrival: FloatArray = field(init=False)
+    admitted: FloatArray = field(init=False)
+    first: FloatArray = field(init=False)
+    last: FloatArray = field(init=False)
+    where: IntArray = field(init=False)
+    chances: FloatArray = field(init=False)
+    known: int = field(init=False)
+    nowhere: IntArray = field(init=False)
+    following: int = 0
+    routed: int = 0
+    now: float = 0.0
+    iterations: int = 0
+    busy: float = 0.0
+    queued: float = 0.0
+    parts: FloatArray = field(default_factory=lambda: np.zeros(NUM_PARTS))
+
+    def __post_init__(self) -> None:
+        scheduler, n = self.fleet.scheduler, len(self.requests.inputs)
+        slots = self.table.stages if self.table.stages > 1 else 1 + scheduler.asynchronous
+        self.state = new_state(
+            self.requests,
+            scheduler,
+            ranks=self.fleet.workers * self.fleet.ranks,
+            slots=slots,
+            seed=self.fleet.guessing.seed,
+        )
+        longest = int((self.requests.inputs + self.requests.outputs).max(initial=1))
+        self.columns = columns_of(self.table, scheduler, longest=longest)
+        self.nowhere = np.zeros(len(self.columns.windows), dtype=np.int64)
+        self.workers = [_Worker(slots=list(range(slots))) for _ in range(self.fleet.workers)]
+        self.arrival = self.requests.arrival_s.copy()
+        self.admitted, self.first, self.last = np.full((3, n), np.nan)
+        self.where = np.full(n, -1, dtype=np.int64)
+        self.known = min(n, self.requests.concurrency) if self.requests.concurrency else n
+        self.chances = self.fleet.guessing.chances(scheduler.guesses)
+
+    def advance(self) -> bool:
+        """The next event; whether there was one."""
+        end = min((self._next_end(w) for w in self.workers), default=np.inf)
+        begin = min(
+            (max(w.begins, self.now) for w in self.workers if self._may_begin(w)), default=np.inf
+        )
+        comes = self.arrival[self.following] if self.following < self.known else np.inf
+        at = min(end, begin, comes)
+        if at == np.inf:
+            return False
+        self._pass_time(float(at))
+        if end <= at:
+            self._end(next(i for i, w in enumerate(self.workers) if self._next_end(w) == end))
+        elif comes <= at:
+            self._arrive()
+        else:
+            self._begin(
+                next(
+                    i
+                    for i, w in enumerate(self.workers)
+                    if self._may_begin(w) and max(w.begins, self.now) == at
+                )
+            )
+        return True
+
+    def _may_begin(self, worker: _Worker) -> bool:
+        return not worker.blocked and len(worker.under_way) < max(1, self.table.stages)
+
+    def _next_end(self, worker: _Worker) -> float:
+        """When it looks at the end of its oldest iteration: behind what it began, and with stages
+        it begins one between two, if it can.
+        """
+        if not worker.under_way or (worker.looked and self._may_begin(worker)):
+            return float(np.inf)
+        return float(max(worker.under_way[0][0], np.nextafter(worker.begun, np.inf)))
+
+    def _pass_time(self, at: float) -> None:
+        self.queued += (at - self.now) * int(self.state.ranks[:, NUM_WAITING].sum())
+        self.now = at
+
+    def _arrive(self) -> None:
+        request = self.following
+        self.following += 1
+        if never_fits(self.state, request):
+            self.state.requests[request, STATUS] = REFUSED
+            self._next_of_loop()
+            return
+        rank = route(
+            self.state, num_of_router(self.fleet.router), request, self.routed, self.fleet.workers
+        )
+        self.routed += 1
+        self.where[request] = rank // self.fleet.ranks
+        arrive(self.state, rank, request)
+        self.workers[rank // self.fleet.ranks].blocked = False
+
+    def _next_of_loop(self) -> None:
+        if self.requests.concurrency and self.known < len(self.arrival):
+            self.known += 1
+            self.arrival[self.known - 1] = self.now + self.fleet.think_s
+            # Requests are counted in the order of their arrival: one that has not come yet may come
+            # behind this one.
+            self.arrival[self.following : self.known].sort()
+
+    def _begin(self, index: int) -> None:
+        worker = self.workers[index]
+        worker.begun, worker.looked = self.now, False
+        slot = worker.planned if worker.planned >= 0 else self._plan(index)
+        worker.planned = -1
+        if slot < 0:
+            worker.blocked = True
+            return
+        seconds = self._seconds(index, slot)
+        before = worker.under_way[-1][0] if worker.under_way else 0.0
+        worker.under_way.append((max(before, self.now + seconds), slot))
+        worker.begins = self.now + seconds / max(1, self.table.stages)
+        self.iterations += 1
+        self.busy += seconds
+        if self.fleet.scheduler.asynchronous and self.table.stages == 1:
+            worker.planned = self._plan(index)
+
+    def _plan(self, index: int) -> int:
+        """A slot with what the worker's ranks do next; -1 = nothing."""
+        worker = self.workers[index]
+        slot = worker.slots.pop()
+        num_planned = 0
+        wait_for_company(self.state, index * self.fleet.ranks, self.fleet.ranks)
+        for rank in range(index * self.fleet.ranks, (index + 1) * self.fleet.ranks):
+            num_planned += plan(self.state, rank, slot)
+            self._admit(rank, slot)
+        if num_planned:
+            return slot
+        worker.slots.append(slot)
+        return -1
+
+    def _admit(self, rank: int, slot: int) -> None:
+        for entry in range(self.state.batch_size[rank, slot]):
+            request = self.state.batch[rank, slot, entry, ENTRY]
+            if np.isnan(self.admitted[request]):
+                self.admitted[request] = self.now
+
+    def _seconds(self, index: int, slot: int) -> float:
+        """Of the slowest rank."""
+        slowest, slowest_parts = -1.0, self.parts
+        for rank in range(index * self.fleet.ranks, (index + 1) * self.fleet.ranks):
+            if self.watcher is not None:
+                self.watcher(self.now, self.state, rank, slot)
+            parts = np.zeros(NUM_PARTS)
+            if not self.state.batch_size[rank, slot]:
+                continue
+            if self.timing is not None:
+                seconds = self.timing(self.state, rank, slot)
+            else:
+                seconds = iteration_seconds(
+                    self.state,
+                    self.columns,
+                    rank,
+                    slot,
+                    _NOBODY,
+                    self.nowhere,
+                    np.zeros(NUM_COUNTS),
+                    parts,
+                )
+            if seconds > slowest:
+                slowest, slowest_parts = seconds, parts
+        self.parts = self.parts + slowest_parts
+        return slowest
+
+    def _end(self, index: int) -> None:
+        worker = self.workers[index]
+        _, slot = worker.under_way.popleft()
+        for rank in range(index * self.fleet.ranks, (index + 1) * self.fleet.ranks):
+            num_done = 0
+            for entry in range(self.state.batch_size[rank, slot]):
+                num_done += self._give(rank, slot, entry)
+            if num_done:
+                leave(self.state, rank)
+        worker.slots.append(slot)
+        worker.blocked, worker.looked = False, True
+
+    def _give(self, rank: int, slot: int, entry: int) -> bool:
+        request = self.state.batch[rank, slot, entry, ENTRY]
+        got = give(
+            self.state, rank, slot, entry, tokens_given(self.state, self.chances, rank, slot, entry)
+        )
+        if not got:
+            return False
+        if self.state.requests[request, GENERATED] == got:
+            self.first[request] = self.now
+        if self.state.requests[request, STATUS] != DONE:
+            return False
+        self.last[request] = self.now
+        self._next_of_loop()
+        return True
+
+    def served(self) -> Served:
+        """All of it, on a clock that begins with the first arrival."""
+        return served_of(
+            self.state,
+            arrival=self.arrival,
+            admitted=self.admitted,
+            first=self.first,
+            last=self.last,
+            where=self.where,
+            iterations=self.iterations,
+            busy=self.busy,
+            parts=self.parts,
+            queued=self.queued,
+        )
+
+
+def served_of(
+    state: State,
+    *,
+    arrival: FloatArray,
+    admitted: FloatArray,
+    first: FloatArray,
+    last: FloatArray,
+    where: IntArray,
+    iterations: int,
+    busy: float,
+    parts: FloatArray,
+    queued: float,
+) -> Served:
+    """A run's end as `Served`; `queued`: the integral of the number of waiting requests."""
+    if (state.requests[:, STATUS] < DONE).any():
+        left = int((state.requests[:, STATUS] < DONE).sum())
+        raise InfeasibleError(
+            f"{left:,} requests wait for ever: the scheduler never admits the first of them",
+            hint="a higher memory fraction, fewer tokens an iteration, or shorter requests",
+        )
+    start = float(arrival[0]) if len(arrival) else 0.0
+    seconds = float(np.nanmax(last, initial=start)) - start if len(arrival) else 0.0
+    waited = (admitted - arrival)[state.requests[:, STATUS] == DONE]
+    return Served(
+        arrival_s=arrival - start,
+        first_s=first - start,
+        last_s=last - start,
+        worker=where,
+        preempted=state.requests[:, PREEMPTED].copy(),
+        cached=state.requests[:, CACHED].copy(),
+        iterations=iterations,
+        busy_s=busy,
+        peak_blocks=int(state.ranks[:, MOST_BLOCKS].max()),
+        by_part=parts,
+        waiting_s=float(waited.mean()) if len(waited) else 0.0,
+        queue=queued / seconds if seconds else 0.0,
+    )
+
+
+__all__ = ["Timing", "Watcher", "serve_unfolded", "served_of"]

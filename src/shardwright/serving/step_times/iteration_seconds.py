@@ -1,0 +1,244 @@
+"""Seconds of an iteration from a step table: its law, over columns that are tabulated once for a
+run.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwright.arrays import FloatArray, IntArray
+from shardwright.compiled import allocation_free, by_reference, inner
+from shardwright.serving.deployments.scheduler_settings import Scheduler
+from shardwright.serving.policy.scheduler_state import BEFORE, DECODES, SAMPLED, TOKENS, State
+from shardwright.serving.step_times.step_table import StepTable
+
+# What `Served.by_part` counts.
+BASE, HEAD, DECODE, PROMPT, HOST, NUM_PARTS = range(6)
+PARTS = (
+    "products, norms, experts and sums",
+    "logits and sampling",
+    "attention of answers",
+    "attention of prompts",
+    "host",
+)
+
+# Scalars of `Columns`.
+HOST_SECONDS, HOST_SEQUENCE, ANSWER, OVERLAPPED, PIECEWISE, LARGEST, NUM_SCALARS = range(7)
+
+# What an iteration is, as far as its time goes: tokens, sampled requests, those that decode, the
+# sum of their contexts, requests in all, and whether there are prompts in it.
+T, S, D, K, R, PROMPTS, NUM_COUNTS = range(7)
+
+
+@by_reference
+class Columns(NamedTuple):
+    """A step table at every number of tokens and of sequences that a run can have.
+
+    Args:
+        replayed, launched: (tokens + 1,) base;
+        replaying, launching: (tokens + 1,) of the host.
+        head, start, slope: (sequences + 1,).
+        windows: (w,), window_slope: (w, sequences + 1).
+        prompt_tokens, prompt_seconds: A, between whose points lines are drawn.
+        scalars: see above.
+    """
+
+    replayed: FloatArray
+    launched: FloatArray
+    replaying: FloatArray
+    launching: FloatArray
+    head: FloatArray
+    start: FloatArray
+    slope: FloatArray
+    windows: IntArray
+    window_slope: FloatArray
+    prompt_tokens: FloatArray
+    prompt_seconds: FloatArray
+    scalars: FloatArray
+
+
+def columns_of(table: StepTable, scheduler: Scheduler, *, longest: int) -> Columns:
+    """`table` for iterations of `scheduler`; `longest`: tokens of a request at most."""
+    sequences = np.arange(scheduler.max_sequences + 1, dtype=np.float64)
+    most = (
+        max(
+            scheduler.token_budget,
+            scheduler.prompt_tokens,
+            0 if scheduler.chunked_prefill else longest,
+        )
+        + scheduler.block_tokens
+    )
+    tokens = np.arange(
+        most + scheduler.max_sequences * (scheduler.guesses + 1) + 1, dtype=np.float64
+    )
+    captured = np.asarray(table.captured, dtype=np.int64)
+    padded = tokens.copy()
+    if len(captured):
+        within = tokens <= captured[-1]
+        padded[within] = captured[np.searchsorted(captured, tokens[within])]
+    windows = np.asarray(table.windows, dtype=np.int64)
+    launched, launching = (
+        line(tokens, table.tokens, one) for one in (table.launched, table.launching)
+    )
+    replays = np.ones(len(tokens), dtype=np.bool_) if table.pads else tokens == padded
+    return Columns(
+        replayed=np.where(replays, line(padded, table.tokens, table.replayed), launched),
+        launched=launched,
+        replaying=np.where(replays, line(padded, table.tokens, table.replaying), launching),
+        launching=launching,
+        head=line(sequences, table.sequences, table.head),
+        start=line(sequences, table.sequences, table.decode_start),
+        slope=line(sequences, table.sequences, table.decode_slope),
+        windows=windows,
+        window_slope=np.array(
+            [line(sequences, table.sequences, row) for row in table.window_slope]
+        ).reshape(len(windows), len(sequences)),
+        prompt_tokens=np.asarray(table.prompt_tokens, dtype=np.float64),
+        prompt_seconds=np.asarray(table.prompt_seconds, dtype=np.float64),
+        scalars=np.array(
+            [
+                table.host_s,
+                table.host_sequence_s,
+                table.answer_s,
+                table.asynchronous,
+                table.piecewise,
+                captured[-1] if len(captured) else 0,
+            ],
+            dtype=np.float64,
+        ),
+    )
+
+
+def line(at: FloatArray, points: IntArray | FloatArray, values: FloatArray) -> FloatArray:
+    """Values at `at`: linear between points, beyond the last as between the last two, before the
+    first as there.
+    """
+    points = np.asarray(points, dtype=np.float64)
+    result = np.interp(at, points, values)
+    if len(points) > 1:
+        beyond = at > points[-1]
+        rise = (values[-1] - values[-2]) / (points[-1] - points[-2])
+        result[beyond] = values[-1] + rise * (at[beyond] - points[-1])
+    return np.asarray(result, dtype=np.float64)
+
+
+@inner
+def whole_prompt(columns: Columns, tokens: float) -> float:
+    """A: seconds of attention of a prompt of `tokens` tokens."""
+    points = columns.prompt_tokens
+    last = len(points) - 1
+    if last == 0:
+        return float(columns.prompt_seconds[0])
+    low, high = 0, last
+    while high - low > 1:
+        middle = (low + high) // 2
+        if points[middle] <= tokens:
+            low = middle
+        else:
+            high = middle
+    rise = (columns.prompt_seconds[high] - columns.prompt_seconds[low]) / (
+        points[high] - points[low]
+    )
+    return float(columns.prompt_seconds[low] + rise * (tokens - points[low]))
+
+
+@inner
+def at_tokens(values: FloatArray, tokens: int) -> float:
+    """A column of tokens; beyond its end as before it."""
+    last = len(values) - 1
+    if tokens <= last:
+        return float(values[tokens])
+    return float(values[last] + (values[last] - values[last - 1]) * (tokens - last))
+
+
+@inner
+def overhang(host: float, device: float) -> float:
+    """Seconds that the host's work ahead of its device, all of it in one thread, takes longer than
+    what the device does meanwhile.
+    """
+    return max(0.0, host - device)
+
+
+@inner
+def parts_of(
+    columns: Columns, counts: FloatArray, prompts: float, windowed: float, parts: FloatArray
+) -> float:
+    """Seconds of an iteration, and into `parts` those of its parts.
+
+    Args:
+        counts: (NUM_COUNTS,).
+        prompts: attention of parts of prompts.
+        windowed: attention within windows.
+    """
+    tokens, sequences, decoding = int(counts[T]), int(counts[S]), int(counts[D])
+    scalars = columns.scalars
+    replays = tokens <= scalars[LARGEST] and (counts[PROMPTS] == 0.0 or scalars[PIECEWISE] > 0.0)
+    parts[BASE] = at_tokens(columns.replayed if replays else columns.launched, tokens)
+    parts[HEAD] = columns.head[sequences] if sequences > 0 else 0.0
+    parts[DECODE] = (
+        columns.start[decoding] + columns.slope[decoding] * counts[K] + windowed
+        if decoding > 0
+        else 0.0
+    )
+    parts[PROMPT] = prompts
+    device = parts[BASE] + parts[HEAD] + parts[DECODE] + parts[PROMPT]
+    host = scalars[HOST_SECONDS] + scalars[HOST_SEQUENCE] * counts[R]
+    if scalars[OVERLAPPED] > 0.0:
+        host = overhang(
+            host + at_tokens(columns.replaying if replays else columns.launching, tokens), device
+        )
+    parts[HOST] = host + scalars[ANSWER]
+    return float(device + parts[HOST])
+
+
+@allocation_free
+def iteration_seconds(
+    state: State,
+    columns: Columns,
+    rank: int,
+    slot: int,
+    steady: IntArray,
+    windows: IntArray,
+    counts: FloatArray,
+    parts: FloatArray,
+) -> float:
+    """Seconds of the iteration that is planned in a rank's slot.
+
+    Args:
+        steady: (2,) requests that decode beside the entries of the batch, and the sum of their
+            contexts;
+        windows: (w,) the sum of what of them lies in each window.
+        counts, parts: are written to.
+    """
+    counts[:] = 0.0
+    prompts, windowed = 0.0, 0.0
+    size = state.batch_size[rank, slot]
+    for entry in range(size):
+        tokens, before = (
+            state.batch[rank, slot, entry, TOKENS],
+            state.batch[rank, slot, entry, BEFORE],
+        )
+        counts[T] += tokens
+        counts[S] += state.batch[rank, slot, entry, SAMPLED]
+        if state.batch[rank, slot, entry, DECODES]:
+            counts[D] += 1
+            counts[K] += before
+        else:
+            counts[PROMPTS] = 1.0
+            prompts += whole_prompt(columns, float(before + tokens)) - whole_prompt(
+                columns, float(before)
+            )
+    counts[R] = size + steady[0]
+    counts[T] += steady[0]
+    counts[S] += steady[0]
+    counts[D] += steady[0]
+    counts[K] += steady[1]
+    for w in range(len(columns.windows)):
+        seen = float(windows[w])
+        for entry in range(size):
+            if state.batch[rank, slot, entry, DECODES]:
+                seen += min(state.batch[rank, slot, entry, BEFORE], columns.windows[w])
+        windowed += columns.window_slope[w, int(counts[D])] * seen
+    return parts_of(columns, counts, prompts, windowed, parts)

@@ -1,0 +1,234 @@
+"""What a worker's devices keep: weights, what an iteration needs,
+and what is left for the cache.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardwright.cost.inference.block_forward import forward_program
+from shardwright.cost.inference.gemm_formats import formats_of
+from shardwright.errors import InfeasibleError
+from shardwright.lazy_dataclass import dataclass
+from shardwright.model.blocks.predictor import PREDICTORS
+from shardwright.model.ir.operator import OperatorClass, OperatorKind
+from shardwright.model.living import Lifetime, lives_in
+from shardwright.program.block.local_size import per_token
+from shardwright.program.block.sizes import evaluate
+from shardwright.runtime.engines.engine import ExpertExchange, MemoryRule
+from shardwright.serving.deployments.scheduler_settings import running_at_once
+from shardwright.serving.deployments.serving_problem import ServingProblem
+from shardwright.serving.deployments.workers import Worker
+from shardwright.serving.step_times.block_prices import STATE_BYTES, counted_blocks, rows_of
+from shardwright.units import GIB, format_bytes
+
+CONTEXT_BYTES = 2 * GIB
+"""CUDA's context, NCCL's buffers, an engine's workspaces, and what PyTorch's allocator holds
+without use.
+
+Source: assumed; vLLM reports 0.6 to 1.5 GiB of memory outside PyTorch on one to eight H100 (docs,
+"conserving memory"), and its workspace of FlashInfer's attention is 0.4 GiB more. Of 1, 1.5 and 2
+GiB it is the one with which published runs wait for the cache where they were measured to (21 of
+29, 20 of 28, 21 of 25 rows near its end), so that it counts among the numbers that were chosen by
+runs.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerMemory:
+    """Bytes of the device of a worker that has the most.
+
+    Args:
+        capacity: of the device.
+        usable: what the engine may take of it. weights;
+        activations: of the largest iteration;
+        others: outside the engine's tensors.
+        cache: left for keys, values and states.
+        token: of a cached token of a rank;
+        sequence: of a sequence's states.
+        blocks: that fit, of `block_tokens` tokens each.
+    """
+
+    capacity: int
+    usable: int
+    weights: int
+    activations: int
+    others: int
+    cache: int
+    token: float
+    sequence: int
+    blocks: int
+    block_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """That fit in the cache of a rank."""
+        return self.blocks * self.block_tokens
+
+
+def worker_memory(problem: ServingProblem, worker: Worker) -> WorkerMemory:
+    """Memory of one device of `worker`, and how much of the cache it can hold; the engine is that
+    of `on_worker`.
+
+        cache = capacity x fraction - weights - activations - others        MemoryRule.TOTAL
+        cache = (capacity - others) x fraction - weights                    STATIC
+        cache = (capacity - weights - activations - others) x fraction      FREE
+
+    With STATIC the rest is left to activations and graphs. States of sequences are taken from the
+    cache for as many as may run at once.
+
+    Raises:
+        InfeasibleError: nothing is left, or one block does not fit.
+    """
+    engine, device = problem.engine, problem.cluster.node.accelerator
+    weights, activations = weight_bytes(problem, worker), _activation_bytes(problem, worker)
+    others = CONTEXT_BYTES
+    taken = weights + activations + others
+    if engine.memory_rule is MemoryRule.FREE:
+        usable = int((device.memory_bytes - taken) * engine.memory_fraction) + taken
+    elif engine.memory_rule is MemoryRule.STATIC:
+        usable = int((device.memory_bytes - others) * engine.memory_fraction)
+    else:
+        usable = int(device.memory_bytes * engine.memory_fraction)
+    fixed = weights if engine.memory_rule is MemoryRule.STATIC else taken
+    token, sequence = cached_bytes(problem, worker)
+    running = running_at_once(engine, worker)
+    left = usable - fixed
+    cache = left - sequence * running
+    blocks = int(cache // (token * engine.block_tokens)) if token else running
+    if left <= 0 or blocks < 1:
+        need = fixed + sequence * running + int(token * engine.block_tokens)
+        raise InfeasibleError(
+            f"a device needs {format_bytes(need)} for weights, an iteration and one block of the"
+            f" cache, and may take {format_bytes(usable)}: {format_bytes(need - usable)} too much",
+            hint="a higher tp or ep, weights in fewer bits, or a higher memory fraction",
+        )
+    return WorkerMemory(
+        capacity=device.memory_bytes,
+        usable=usable,
+        weights=weights,
+        activations=activations,
+        others=others,
+        cache=max(cache, 0),
+        token=token,
+        sequence=sequence,
+        blocks=blocks,
+        block_tokens=engine.block_tokens,
+    )
+
+
+def require_room(memory: WorkerMemory, *, longest: int) -> None:
+    """Check that the cache holds one sequence of the longest kind.
+
+    Raises:
+        InfeasibleError: it does not, by so many bytes.
+    """
+    if memory.tokens < longest:
+        missing = int((longest - memory.tokens) * memory.token)
+        raise InfeasibleError(
+            f"the cache holds {memory.tokens:,} tokens, and the longest request has {longest:,}:"
+            f" {format_bytes(missing)} too little",
+            hint=(
+                "shorter requests, a higher tp, keys and values in fewer bits, or a higher memory"
+                " fraction"
+            ),
+        )
+
+
+def weight_bytes(problem: ServingProblem, worker: Worker) -> int:
+    """Bytes of the weights on a device of the first stage (blocks are cut evenly over stages), each
+    class in its format.
+    """
+    rows = rows_of(worker, np.ones(1, dtype=np.int64))
+    local = rows.degrees()
+    total = 0.0
+    for block, count in counted_blocks(problem.model, guesses=worker.guesses):
+        if worker.guesses and block.name in PREDICTORS:
+            count = 1
+        program = forward_program(block, routed=worker.dpa > 1)
+        owner = {p.name: o for o in block.operators for p in o.parameters}
+        for stored in program.stored:
+            if stored.tied:
+                continue
+            operator = owner[stored.parameter]
+            own = (
+                {**local, "tp": local["etp"]}
+                if operator.klass is OperatorClass.EXPERTS and worker.dpa == 1
+                else local
+            )
+            elements = int(evaluate(stored.elements, own)[0])
+            if operator.klass is OperatorClass.EXPERTS and worker.dpa == 1:
+                elements = -(-elements // worker.ep)
+            total += count * elements * formats_of(problem.job.precision, operator).weights.bytes
+    return int(total / worker.pp)
+
+
+def cached_bytes(problem: ServingProblem, worker: Worker) -> tuple[float, int]:
+    """Bytes of a token in the cache of a device, and of a sequence's states. Tokens beyond a window
+    count as if they were kept.
+    """
+    token, sequence = 0.0, 0
+    for block, count in counted_blocks(problem.model, guesses=min(worker.guesses, 1)):
+        for living in lives_in(block):
+            elements = living.elements(worker.tp)
+            if living.lifetime is Lifetime.TOKEN:
+                token += count * elements * problem.job.precision.kv.bytes
+            else:
+                sequence += count * elements * STATE_BYTES
+    return token / worker.pp, int(sequence / worker.pp)
+
+
+def _activation_bytes(problem: ServingProblem, worker: Worker) -> int:
+    """Of the largest iteration: the stream between blocks, and the widest products of a layer, in
+    16 bits, or what gathered experts hold, or what is held of logits while a token of each request
+    is chosen, whichever is more.
+    """
+    engine, model = problem.engine, problem.model
+    tokens = worker.chunk or engine.token_budget
+    local = rows_of(worker, np.full(1, tokens, dtype=np.int64)).degrees()
+    widest = 0
+    for block, _ in counted_blocks(model, guesses=worker.guesses):
+        program = forward_program(block, routed=worker.dpa > 1)
+        made = [
+            int(sum(int(evaluate(size, local)[0]) for size in w.written))
+            for w in program.works
+            if w.phase.value == "F" and w.written
+        ]
+        widest = max(widest, sum(sorted(made)[-2:]))
+    logits = (worker.sequences or engine.max_sequences) * model.vocab * engine.logit_bytes
+    return tokens * model.hidden * 2 * 2 + max(
+        widest, logits, _gathered_bytes(problem, worker, tokens=tokens)
+    )
+
+
+def _gathered_bytes(problem: ServingProblem, worker: Worker, *, tokens: int) -> int:
+    """What experts hold where every rank with attention of its own has the tokens of all, `tokens`
+    of each: those, their sum, and rows for as many experts as a token chooses, wherever these are.
+
+        T (2 hidden x 2 + k (max(hidden, width) a + max(2 width, hidden) x 2)) of T tokens that
+        choose k experts, with a bytes an activation
+
+    Source: TensorRT-LLM, moe_kernels.cu (`getWorkspaceDeviceBufferSizes`: the inputs of both
+    products share a buffer, and so do their outputs), from memory.
+    """
+    if worker.dpa == 1 or problem.engine.exchange is not ExpertExchange.GATHERED:
+        return 0
+    most = 0
+    for block, _ in counted_blocks(problem.model, guesses=worker.guesses):
+        for operator in block.operators:
+            if (
+                operator.experts is None
+                or operator.kind is not OperatorKind.GROUPED_LINEAR
+                or operator.name.endswith("up")
+            ):
+                continue
+            (width,), (hidden,) = (
+                per_token(operator.reads, operator),
+                per_token(operator.writes, operator),
+            )
+            element = problem.job.precision.experts.activations.bytes
+            rows = operator.experts.topk * (
+                max(hidden.size, width.size) * element + max(2 * width.size, hidden.size) * 2
+            )
+            most = max(most, int(tokens * worker.dpa * (2 * problem.model.hidden * 2 + rows)))
+    return most

@@ -1,0 +1,4 @@
+"""Requests of a serving job: drawn at random, or read from a trace.
+
+Workers are in serving.deployments.
+"""

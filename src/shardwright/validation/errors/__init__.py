@@ -1,0 +1,1 @@
+"""Prediction errors by row, source and group, and the accuracy page."""

@@ -1,0 +1,4 @@
+"""CSV tables of measured runs and the facts beside them, read strictly.
+
+Rows become problems in validation.rows.
+"""

@@ -1,0 +1,66 @@
+"""A framework that nobody has described is predicted under the nearest one that somebody has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from shardwright.runtime.registry import load_runtime, runtime_names
+from shardwright.validation.errors.errors_by_fold import Predictions
+from shardwright.validation.errors.most_alike_runtime import as_neighbour, nearest_base
+from shardwright.validation.fits.held_out_folds import FoldConstants, read_folds
+from shardwright.validation.fits.predict_run import predict_case
+from tests.validation.published import FOLDER, case_of, rows
+
+
+@pytest.mark.parametrize("name", runtime_names())
+def test_it_is_of_another_framework(name: str) -> None:
+    other = load_runtime(nearest_base(name))
+    assert other.framework != load_runtime(name).framework
+    assert other.base in runtime_names()
+    assert other.framework != "shardwright"  # stands on torchtitan's facts
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("megatron-bridge", "nemo-24.11 loss=te fp8=current permute_fusion=on"),
+        (
+            "nemo-24.07",
+            (
+                "megatron-core-0.12 attention=flash-2 grad_dtype=bf16 grad_check=off"
+                " grad_average=collective"
+            ),
+        ),
+        ("fsdp1-llm-foundry", "torchtitan-0.2"),
+        # Options that the other one has are set there.
+        (
+            "megatron-core-0.12 tp_overlap=none grad_overlap=off",
+            (
+                "megatron-bridge loss=plain tp_overlap=none grad_overlap=off grad_dtype=fp32"
+                " grad_check=on grad_average=buffer fp8=delayed fp8_gather=off dispatcher=alltoall"
+                " permute_fusion=off"
+            ),
+        ),
+    ],
+)
+def test_the_one_that_behaves_most_alike(text: str, near: str) -> None:
+    assert nearest_base(text) == near
+
+
+def test_a_row_is_predicted_so_with_the_constants_of_others() -> None:
+    case = case_of(next(row for row in rows("training.csv") if row.source_id == "nemo2407"))
+    source = read_folds(FOLDER / "folds.json")["source"]
+    found = Predictions([source, replace(source, fold="other base")])
+    other = as_neighbour(case)
+    assert load_runtime(other.runtime).framework == "Megatron-Core"
+    assert (
+        found.of(case, fold="other base").step_time_s
+        == predict_case(other, constants=source.of(case)).step_time_s
+    )
+    assert (
+        found.of(case, fold="source").step_time_s
+        == predict_case(case, constants=source.of(case)).step_time_s
+    )
+    assert FoldConstants(fold="other base", values=source.values).of(case) == source.of(case)
