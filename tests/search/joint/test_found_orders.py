@@ -113,7 +113,7 @@ def test_bounds_hold_for_found_orders(
             continue
         jitter = facts.jitter * (1 - 1e-9)
         norm = float(min(shaped.costs.norm[shaped.prepared.mesh_row[list(pipeline.outers)]]))
-        pipe = pipeline_of(problem, pipeline, facts)
+        pipe = pipeline_of(problem, shaped, pipeline, facts)
         if pipeline.chunks == 1:
             scored = path_score(problem, shaped, found.plan)
             solved = solve(

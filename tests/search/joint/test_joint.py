@@ -210,7 +210,7 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
         pipeline = shaped.pipelines[place]
         splits, pipe = (
             splits_of(problem, shaped, chain, pipeline, facts),
-            pipeline_of(problem, pipeline, facts),
+            pipeline_of(problem, shaped, pipeline, facts),
         )
         solved = solve(splits, pipe, limit=1e6, alike=is_alike(chain) or pipeline.chunks > 1)
         norm = float(min(shaped.costs.norm[shaped.prepared.mesh_row[list(pipeline.outers)]]))

@@ -11,10 +11,11 @@ from shardwright.cost.bounds.closed_form_arrays import Costs, Facts
 from shardwright.program.problem import Problem
 from shardwright.search.joint import label_program as labels
 from shardwright.search.joint.chain import Chain, chain_of
+from shardwright.search.joint.host_share import host_share
 from shardwright.search.joint.label_program import Pipeline, Splits
 from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
 
-ROWS = labels.WEIGHT + 1
+ROWS = labels.HOST_FULL + 1
 COLUMNS = labels.SLOWER + 1
 
 
@@ -31,8 +32,16 @@ def border_tier(problem: Problem, stride: int) -> int:
     )
 
 
-def pipeline_of(problem: Problem, pipeline: PipelineShape, facts: Facts) -> Pipeline:
+def pipeline_of(
+    problem: Problem, shaped: ShapedSpace, pipeline: PipelineShape, facts: Facts
+) -> Pipeline:
     """What the label program knows of a pipeline beside its splits."""
+    share = host_share(
+        problem.cluster,
+        devices=shaped.members.space.devices,
+        ranks=pipeline.ranks,
+        stride=int(shaped.columns["s_pp"][pipeline.outers[0]]),
+    )
     return Pipeline(
         ranks=pipeline.ranks,
         chunks=pipeline.chunks,
@@ -44,6 +53,8 @@ def pipeline_of(problem: Problem, pipeline: PipelineShape, facts: Facts) -> Pipe
         gathers_first=facts.overlap_gather,
         reduces_last=not problem.runtime.overlap_grad_reduce,
         any_order=pipeline.any_order,
+        host_room=share.room,
+        sharing=share.sharing,
     )
 
 
@@ -109,6 +120,9 @@ def _per_block(
     result[labels.SAVED_FULL] = np.where(
         is_inner, saved[:, 2], np.minimum(saved[:, 0], saved[:, 1])
     )
+    is_redone: IntArray = chain_of(problem.model).redone.max(axis=0)
+    host = np.where(is_redone[:, None, None] > 0, shaped.prepared.layers.host_bytes[:, :, layer], 0)
+    result[labels.HOST_SELECTIVE], result[labels.HOST_FULL] = host[:, 1], host[:, 2]
     dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
     frozen = costs.frozen[:, mesh] + costs.spread[:, mesh]
     cut, cut_experts = (

@@ -29,6 +29,7 @@ from shardwright.cost.step.scalar_terms import temporary_bytes
     REDUCE,
 ) = range(11)
 (ENDS_FORWARD, ENDS_BACKWARD, ENDS_STATIC, ENDS_SAVED, WEIGHT) = range(11, 16)
+(HOST_SELECTIVE, HOST_FULL) = range(16, 18)
 """Rows of `Splits.sums`."""
 (BORDER, SCALES, LOGITS, LOGITS_BLOCKS, END_BYTES, OUTSIDE, TIED, COPIED, SLOWER) = range(9)
 """Columns of `Splits.fixed`. The border is one for all splits."""
@@ -40,7 +41,9 @@ PIECES = 4.0
 class Splits(NamedTuple):
     """What a rank may be: s = split, j = position.
 
-    sums: (s, rows, positions + 1) prefix sums over positions, seconds, bytes.
+    sums: (s, rows, positions + 1) prefix sums over positions, seconds, bytes. HOST_SELECTIVE and
+        HOST_FULL are bytes that one microbatch keeps in host memory under that recompute; without
+        recompute nothing is there.
     again: (s, 2, positions) bytes that a position's backward makes again under selective and full
         recompute.
     fixed: (s, columns) of a rank whatever it holds.
@@ -55,6 +58,9 @@ class Pipeline(NamedTuple):
     """ranks, chunks a rank, microbatches; bytes of a device, least ratio of reserved to allocated,
     workspace bytes; sends block kernels; gathers stand at the step's start; reductions wait for the
     last backward; the order is any static one, not 1F1B.
+
+    host_room: bytes of a node's host memory for each of the devices that one rank has in it.
+    sharing: consecutive ranks whose devices lie in the same node, so that their host bytes add up.
     """
 
     ranks: int
@@ -67,6 +73,8 @@ class Pipeline(NamedTuple):
     gathers_first: bool
     reduces_last: bool
     any_order: bool = False
+    host_room: float = np.inf
+    sharing: int = 1
 
 
 class Cells(NamedTuple):
@@ -84,6 +92,7 @@ class Cells(NamedTuple):
         work without weight gradients, behind which the ranks before have their input gradients
         left;
     back: (1,) the least time back for a second out.
+    host: bytes in host memory of one device of the rank, at its fullest.
     """
 
     way: FloatArray
@@ -94,6 +103,7 @@ class Cells(NamedTuple):
     code: IntArray
     chain: FloatArray
     back: FloatArray
+    host: FloatArray
 
 
 @compiled
@@ -174,19 +184,40 @@ def _room(
 
 
 @inner
+def _host_bytes(
+    splits: Splits, pipe: Pipeline, k: int, s: int, i: int, j: int, selective: int, redone: int
+) -> float:
+    """Bytes in host memory of one microbatch of a rank's chunk on one device; with several chunks a
+    rank a lower bound.
+    """
+    full, some = splits.sums[s, HOST_FULL], splits.sums[s, HOST_SELECTIVE]
+    if pipe.chunks == 1:
+        a = i + redone
+        result: float = full[a] - full[i] + some[a + selective] - some[a]
+        return result
+    # Inner positions are alike then, and a chunk at an end may hold no layer.
+    least = (j - i) // pipe.chunks if 0 < k < pipe.ranks - 1 else 0
+    few = min(redone, least)
+    each: float = few * (full[2] - full[1])
+    if selective > 0:
+        each += (least - few) * (some[2] - some[1])
+    return each
+
+
+@inner
 def _insert(
     cells: Cells,
     k: int,
     i: int,
     w: int,
-    numbers: tuple[float, float, float, float, float],
+    numbers: tuple[float, float, float, float, float, float],
     begin: float,
     code: int,
 ) -> None:
-    """Keep an option unless another is no worse; beyond OPTIONS the last one becomes a bound of
-    both. `numbers`: way, work, drain, alone, chain.
+    """Keep an option unless another is no worse in time and in host memory; beyond OPTIONS the last
+    one becomes a bound of both. `numbers`: way, work, drain, alone, chain, host.
     """
-    way, work, drain, alone, chain = numbers
+    way, work, drain, alone, chain, host = numbers
     place = -1
     for o in range(OPTIONS):
         if cells.code[k, i, w, o] < 0:
@@ -200,6 +231,7 @@ def _insert(
             cells.way[k, i, w, o] <= way
             and cells.work[k, i, w, o] <= work
             and cells.drain[k, i, w, o] <= drain
+            and cells.host[k, i, w, o] <= host
             and here <= begin
         ):
             if there <= alone and behind <= chain:
@@ -208,6 +240,7 @@ def _insert(
             way <= cells.way[k, i, w, o]
             and work <= cells.work[k, i, w, o]
             and drain <= cells.drain[k, i, w, o]
+            and host <= cells.host[k, i, w, o]
             and begin <= here
         ):
             if alone > there or chain > behind:
@@ -223,6 +256,7 @@ def _insert(
         cells.drain[k, i, w, o] = min(drain, cells.drain[k, i, w, o])
         cells.alone[k, i, w, o] = min(alone, cells.alone[k, i, w, o])
         cells.chain[k, i, w, o] = min(chain, cells.chain[k, i, w, o])
+        cells.host[k, i, w, o] = min(host, cells.host[k, i, w, o])
         if k == 0:
             cells.begin[i, w, o] = min(begin, cells.begin[i, w, o])
         return
@@ -231,6 +265,7 @@ def _insert(
     cells.drain[k, i, w, place] = drain
     cells.alone[k, i, w, place] = alone
     cells.chain[k, i, w, place] = chain
+    cells.host[k, i, w, place] = host
     cells.code[k, i, w, place] = code
     if k == 0:
         cells.begin[i, w, place] = begin
@@ -248,6 +283,7 @@ def _price_any(
     selective: int,
     redone: int,
     room: float,
+    host: float,
     limit: float,
 ) -> bool:
     """Seconds of one option under any static order, kept if it may end before `limit`; whether it
@@ -307,7 +343,7 @@ def _price_any(
         k,
         i,
         j - i - 1,
-        (out, work, drain, alone, chain),
+        (out, work, drain, alone, chain, host),
         begin if k == 0 else 0.0,
         code_of(s, selective, redone),
     )
@@ -335,6 +371,7 @@ def _price(
     j: int,
     selective: int,
     redone: int,
+    host: float,
     limit: float,
 ) -> None:
     """Seconds of one option, kept if it may end before `limit`."""
@@ -405,7 +442,7 @@ def _price(
         k,
         i,
         j - i - 1,
-        (way, work, drain, alone, update),
+        (way, work, drain, alone, update, host),
         begin if k == 0 else 0.0,
         code_of(s, selective, redone),
     )
@@ -439,6 +476,7 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
                         cells.drain[k, i, w, o] = cells.drain[k, i - 1, w, o]
                         cells.alone[k, i, w, o] = cells.alone[k, i - 1, w, o]
                         cells.chain[k, i, w, o] = cells.chain[k, i - 1, w, o]
+                        cells.host[k, i, w, o] = cells.host[k, i - 1, w, o]
                         cells.code[k, i, w, o] = cells.code[k, i - 1, w, o]
                     continue
                 for s in range(splits.sums.shape[0]):
@@ -460,9 +498,10 @@ def _fill_run(
     """Options of rank k with the positions i to j under split s: the first `redone` recomputed in
     full, the next `selective` selectively.
 
-    More recompute takes longer, so for each `redone` one stops at the fewest selective ones that
-    leave room for all that the order holds. With several chunks a rank all the others are
-    recomputed selectively, or none.
+    More recompute takes longer and leaves no more room in host memory, so for each `redone` one
+    stops at the fewest selective ones that leave room for all that the order holds. With several
+    chunks a rank all the others are recomputed selectively, or none. Of host memory an option may
+    take all that its node has: `reach` adds up the ranks of a node.
     """
     v, m = pipe.chunks, pipe.microbatches
     top = j - i if v == 1 else -(-(j - i) // v)
@@ -483,17 +522,22 @@ def _fill_run(
             elif selective > 0:
                 again = max(again, splits.again[s, 0, i + redone + selective - 1])
             room = _room(splits, pipe, k, s, i, j, selective, redone, again)
+            host = _host_bytes(splits, pipe, k, s, i, j, selective, redone)
+            if host > 0.0:
+                room = min(room, pipe.host_room / host)
             enough = False
             if pipe.any_order:
+                # An order may hold as few as one microbatch.
                 if room >= 1.0 - 1e-9:
                     enough = (
                         not _price_any(
-                            splits, pipe, cells, k, s, i, j, selective, redone, room, limit
+                            splits, pipe, cells, k, s, i, j, selective, redone, room, host, limit
                         )
                         or room >= m
                     )
             elif room >= in_flight(pipe.ranks, v, k, m) * (1.0 - 1e-12):
-                _price(splits, pipe, cells, k, s, i, j, selective, redone, limit)
+                held = in_flight(pipe.ranks, v, k, m) * host
+                _price(splits, pipe, cells, k, s, i, j, selective, redone, held, limit)
                 enough = True
             if enough:
                 if selective == 0:

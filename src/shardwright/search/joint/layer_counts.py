@@ -29,6 +29,7 @@ from shardwright.search.joint.label_program import (
     FORWARD,
     FULL,
     GATHER,
+    HOST_FULL,
     LOGITS,
     LOGITS_BLOCKS,
     OUTSIDE,
@@ -337,9 +338,10 @@ def held_rows(ranks: int, chunks: int, microbatches: int) -> tuple[FloatArray, .
 
 def least_redone(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | None:
     """(chunks,) the fewest first layers of each chunk, as many on all chunks of a rank, that must
-    be recomputed in full; None: not enough.
+    be recomputed in full; None: no number is enough, or with these some node lacks host memory.
 
-    By a lower bound of each rank's bytes, as `labels` has it for one chunk.
+    By lower bounds of each rank's bytes on a device and in host memory, as `label_program` has them
+    for one chunk. More recompute keeps more in host memory, so the fewest have the least there.
     """
     p, v = pipe.ranks, pipe.chunks
     sums, fixed, again = splits.sums[0], splits.fixed[0], splits.again[0]
@@ -384,4 +386,7 @@ def least_redone(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | 
                 break
         else:
             return None
-    return redone
+    parked = sums[HOST_FULL][starts + redone] - sums[HOST_FULL][starts]
+    host = np.array([(held[rank] @ parked[rank::p]).max() for rank in range(p)])
+    of_node = host.reshape(-1, pipe.sharing).sum(axis=1)
+    return None if (of_node > pipe.host_room * (1.0 + 1e-12)).any() else redone

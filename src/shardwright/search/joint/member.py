@@ -294,7 +294,7 @@ def _with_recompute(
         return step
     full, selective = redone_of(chain_of(problem.model), plan)
     layers, p = shaped.prepared.layers, plan.ranks
-    parts, saved = step.parts.copy(), step.saved_bytes.copy()
+    parts, saved, host = step.parts.copy(), step.saved_bytes.copy(), step.host_saved_bytes.copy()
     again = np.zeros(p, dtype=np.int64)
     for c, chunk in enumerate(plan.chunks):
         if not (chunk.redone or chunk.selective):
@@ -302,8 +302,10 @@ def _with_recompute(
         rank = plan.owners[c]
         row = int(shaped.prepared.layer_row[plan.outers[rank]])
         seconds, held = layers.seconds[:, 3:5, :, row].sum(axis=2), layers.saved_bytes[:, :, row]
+        away = layers.host_bytes[:, :, row]
         parts[1, c, RECOMPUTE_PART] += full[c] @ seconds[:, 1] + selective[c] @ seconds[:, 0]
         saved[c] += full[c] @ (held[:, 2] - held[:, 0]) + selective[c] @ (held[:, 1] - held[:, 0])
+        host[c] += full[c] @ away[:, 2] + selective[c] @ away[:, 1]
         for mode, counts in ((2, full[c]), (1, selective[c])):
             made = np.where((counts > 0) & layout.layer, again_bytes(held, mode), 0).max()
             again[rank] = max(again[rank], made)
@@ -312,6 +314,7 @@ def _with_recompute(
         parts=parts,
         backward_s=parts[1].sum(axis=1),
         saved_bytes=saved,
+        host_saved_bytes=host,
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable, I, W
+from shardwright.search.joint.host_share import host_share
 from shardwright.search.joint.member import JointPlan, compose
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
 from shardwright.search.orders.bounds import order_bounds
@@ -72,6 +74,7 @@ def order_problem(
     Raises:
         InfeasibleError: a rank cannot keep one microbatch.
     """
+    held, limit = _held(problem, plan, costs, capacity=capacity)
     forward_send, backward_send = _sends(problem, plan, costs)
     again = np.array([chunk.redone + chunk.selective > 0 for chunk in plan.chunks])
     weight = np.where(again, 0.0, costs.weight_s)
@@ -90,10 +93,36 @@ def order_problem(
         weight=np.rint(weight * SECOND).astype(np.int64)[None],
         send_forward=forward_send[None],
         send_backward=backward_send[None],
-        held=costs.saved_bytes[None],
-        stash=costs.saved_bytes[None],
-        limit=rank_room(problem, costs, capacity=capacity),
+        held=held[None],
+        stash=held[None],
+        limit=limit,
     )
+
+
+def _held(
+    problem: Problem, plan: JointPlan, costs: StepCosts, *, capacity: int
+) -> tuple[IntArray, IntArray]:
+    """(chunks,) bytes of one microbatch, and (ranks,) bytes for all: on the device, or as many as
+    leave room for what waits in host memory.
+
+    A rank of one chunk keeps both for the same time, so host memory for n microbatches is a limit
+    of n times what one keeps on the device. Leaves out that ranks of one node share its host
+    memory, which the simulation of the plan checks.
+    """
+    held, room = costs.saved_bytes, rank_room(problem, costs, capacity=capacity)
+    host = costs.host_saved_bytes
+    grid = plan.grids[0]
+    share = host_share(
+        problem.cluster, devices=grid.devices, ranks=grid.pp, stride=grid.strides()["pp"]
+    )
+    if not host.any() or len(plan.chunks) > plan.ranks or share.room == inf:
+        return held, room
+    # A chunk whose activations all wait in host memory is counted by their bytes there.
+    counted = np.where(held > 0, held, host)
+    most = (
+        np.minimum(share.room // np.maximum(host, 1), plan.microbatches).astype(np.int64) * counted
+    )
+    return counted, np.where(host == 0, room, np.where(held > 0, np.minimum(room, most), most))
 
 
 def _sends(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArray, IntArray]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.lazy_dataclass import dataclass
 from shardwright.search.joint import label_program as labels
 from shardwright.search.joint.label_program import OPTIONS, Cells, Pipeline, Splits, fill
-from shardwright.search.joint.reach import reach, ways_on
+from shardwright.search.joint.reach import LABELS, reach, ways_on
 
 PRECISION = 1e-4
 """Relative distance of the lower bound from the least time that the labels allow."""
@@ -69,6 +69,7 @@ def cells_of(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Ce
         code=np.full(shape, -1, dtype=np.int64),
         chain=np.zeros(shape),
         back=np.full(1, np.inf),
+        host=np.zeros(shape),
     )
     fill(splits, pipe, cells, limit, alike)
     return cells
@@ -98,8 +99,8 @@ def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solve
     `search.orders.bounds`.
     """
     length, p = splits.sums.shape[2] - 1, pipe.ranks
-    label, rest = np.empty((2, p + 1, length + 1))
-    back = np.zeros((p + 1, length + 1), dtype=np.int64)
+    label, rest = np.empty((p + 1, length + 1, LABELS, 2)), np.empty((p + 1, length + 1))
+    back = np.zeros((p + 1, length + 1, LABELS), dtype=np.int64)
     cells = cells_of(splits, pipe, limit=limit, alike=alike)
     way = ways_on(cells, rest)
     if way == np.inf:
@@ -124,17 +125,20 @@ def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solve
     cuts: list[Cut] = []
     for factor in LOOSER:
         if reach(cells, pipe, border, rest, min(high * factor, limit), label, back) < np.inf:
-            cut = _cut_of(cells, back, p, length)
+            cut = _cut_of(cells, label, back)
             if cut not in cuts:
                 cuts.append(cut)
     return Solved(lower_s=low, cuts=tuple(cuts))
 
 
-def _cut_of(cells: Cells, back: IntArray, ranks: int, length: int) -> Cut:
+def _cut_of(cells: Cells, label: FloatArray, back: IntArray) -> Cut:
+    """The cut of the fastest label that holds all positions."""
     result: list[RankChoice] = []
-    j = length
+    ranks, j = label.shape[0] - 1, label.shape[1] - 1
+    place = int(label[ranks, j, :, 0].argmin())
     for k in range(ranks, 0, -1):
-        w, option = divmod(int(back[k, j]), OPTIONS)
+        run, place = divmod(int(back[k, j, place]), LABELS)
+        w, option = divmod(run, OPTIONS)
         i = j - w - 1
         result.append(choice_of(int(cells.code[k - 1, i, w, option]), layers=w + 1))
         j = i
@@ -153,7 +157,7 @@ def load_label_kernels() -> None:
     labels over a chain of two positions that take no time.
     """
     splits = Splits(
-        sums=np.zeros((1, labels.WEIGHT + 1, 3)),
+        sums=np.zeros((1, labels.HOST_FULL + 1, 3)),
         again=np.zeros((1, 2, 2)),
         fixed=np.zeros((1, labels.SLOWER + 1), dtype=np.float64),
     )

@@ -65,7 +65,7 @@ class Footing:
 
     def pipe(self, pipeline: PipelineShape) -> Pipeline:
         """A pipeline, for the label program."""
-        return pipeline_of(self.problem, pipeline, self.facts)
+        return pipeline_of(self.problem, self.shaped, pipeline, self.facts)
 
     def splits(self, pipeline: PipelineShape) -> Splits:
         """The arrays of a pipeline's splits."""
