@@ -9,7 +9,6 @@ from pathlib import Path
 
 from shardwright.api.causes import is_repaired, job_causes
 from shardwright.api.problems import (
-    Progress,
     capacity_of,
     facts_of,
     problem_of,
@@ -27,6 +26,7 @@ from shardwright.launch_files.read_launch import read_launch, settings_of_files
 from shardwright.launch_files.reader_registry import READERS
 from shardwright.program.legal import grid_violations
 from shardwright.program.problem import Problem
+from shardwright.progress import Progress
 from shardwright.runtime.arguments import ON
 from shardwright.runtime.options import BY_NAME, offered_values, ordered
 from shardwright.search.advice import Advice, Change

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from shardwright.api.general import check_general
 from shardwright.api.grids import check_stored
-from shardwright.api.problems import Progress
 from shardwright.api.simulations import verify
 from shardwright.files.stored import StoredPlan, StoredSimulation
+from shardwright.progress import Progress
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.grid.recheck import Recheck
 from shardwright.search.simulation import Verified

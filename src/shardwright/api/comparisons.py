@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shardwright.api import simulations
-from shardwright.api.problems import Progress
 from shardwright.api.training import training
 from shardwright.api.trials import best_of
 from shardwright.errors import ShardwrightError
+from shardwright.progress import Progress
 from shardwright.search.compared import Compared
 from shardwright.search.request import Request
 

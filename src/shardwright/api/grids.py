@@ -8,7 +8,6 @@ from math import sqrt
 
 from shardwright.api.nearby import nearby
 from shardwright.api.problems import (
-    Progress,
     capacity_of,
     facts_of,
     problem_of,
@@ -21,6 +20,7 @@ from shardwright.hardware.overrides import scale_network
 from shardwright.hardware.reliability import reliability_of
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
+from shardwright.progress import Progress
 from shardwright.search.answer import Answer, Goodput, Nearby, Sensitivity
 from shardwright.search.grid.by_mesh import Searched, search
 from shardwright.search.grid.find import answer_of, search_and_answer

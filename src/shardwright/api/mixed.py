@@ -7,31 +7,33 @@ from functools import partial
 from math import inf
 
 from shardwright.api.problems import (
-    Progress,
     is_valued,
     problem_of,
     require_any_stages,
     require_unranked,
     with_defaults,
 )
-from shardwright.api.simulated import simulated
+from shardwright.api.simulated import with_simulation
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.overrides import keep_free
 from shardwright.program.problem import Problem, under
+from shardwright.progress import Progress
 from shardwright.runtime.registry import options_said
-from shardwright.search.answer import Unsearched
+from shardwright.search.answer import GeneralAnswer, Unsearched
 from shardwright.search.certificate import Certificate
 from shardwright.search.engine.protocol import Engine
-from shardwright.search.frames import Stops, ValuedPart
+from shardwright.search.frames import ValuedPart
 from shardwright.search.grid.unsearched import unsearched
+from shardwright.search.limit import Stops
 from shardwright.search.mixed.bounds.cost_bound import cell_holds
 from shardwright.search.mixed.bounds.time_bound import covers, holds
 from shardwright.search.mixed.cost_certificate import Goal
 from shardwright.search.mixed.find_cheapest import find_valued
-from shardwright.search.mixed.find_fastest import TOLERANCE, MixedAnswer, find_mixed
+from shardwright.search.mixed.find_fastest import TOLERANCE, find_mixed
 from shardwright.search.mixed.pipelines.price_per_second import tariff_of
 from shardwright.search.mixed.pipelines.priced_pipelines import Market
 from shardwright.search.mixed.plans.pool_grids import AloneSearch, space_alone
+from shardwright.search.mixed.plans.write_plan import MixedPlan
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.frame_terms import Ground
 from shardwright.search.mixed.stages.pinned_values import Choices, choices_of
@@ -51,7 +53,7 @@ def plan_mixed(
     stops: Stops | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
-) -> MixedAnswer:
+) -> GeneralAnswer[MixedPlan | None]:
     """The best plan found on a mixed cluster, with a bound of its whole space, and the `top` next
     best that were found.
 
@@ -90,12 +92,10 @@ def plan_mixed(
         engine=engine,
         progress=progress,
     )
-    return replace(
-        answer, simulation=simulated(request, problem, name=NAME, grid=None, plan=answer.plan)
-    )
+    return with_simulation(request, problem, answer, name=NAME)
 
 
-def unsearched_of_mixed(answer: MixedAnswer) -> Unsearched:
+def unsearched_of_mixed(answer: GeneralAnswer[MixedPlan | None]) -> Unsearched:
     """The options that the search of `answer` left at one value although they change no numerics,
     and what the best other value of one would gain.
     """
@@ -112,7 +112,7 @@ def unsearched_of_mixed(answer: MixedAnswer) -> Unsearched:
     )
     space, said = space_alone(problem, task)[1], options_said(request.runtime)
     return unsearched(
-        problem, space, answer.plan, step_time_s=answer.step_time_s, capacity=None, decided=said
+        problem, space, answer.strategy, step_time_s=answer.step_time_s, capacity=None, decided=said
     )
 
 

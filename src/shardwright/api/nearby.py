@@ -7,9 +7,10 @@ from dataclasses import replace
 from itertools import islice
 from math import gcd
 
-from shardwright.api.problems import Progress, capacity_of, facts_of, space_of
+from shardwright.api.problems import capacity_of, facts_of, space_of
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
+from shardwright.progress import Progress
 from shardwright.search.answer import Answer, Nearby
 from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.find import find

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -33,9 +32,6 @@ from shardwright.search.grid.space import (
 )
 from shardwright.search.request import OBJECTIVES, TOP, Request
 from shardwright.strategy.grid.rules import GridFacts
-
-Progress = Callable[[str, int, int], None]
-
 
 SPACES = {"standard": standard_space, "exhaustive": exhaustive_space}
 JOINT = ("joint", "joint-named")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from shardwright.api.fitting import changes_that_fit
 from shardwright.api.problems import facts_of
 from shardwright.program.problem import Problem
 from shardwright.report.pictures.device_classes import device_text
+from shardwright.search.answer import Detail, GeneralAnswer
 from shardwright.search.orders.resolve_plan import resolved
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
@@ -53,6 +56,15 @@ def simulated(
             for o, now in searched
         ),
     )
+
+
+def with_simulation(
+    request: Request, problem: Problem, answer: GeneralAnswer[Detail], *, name: str
+) -> GeneralAnswer[Detail]:
+    """`answer` with the simulation of its strategy, for the request that it answers."""
+    grid = answer.strategy if isinstance(answer.strategy, Grid) else None
+    found = simulated(request, problem, name=name, grid=grid, plan=answer.plan)
+    return replace(answer, simulation=found)
 
 
 def _stands_in(order: Named | Table) -> str:

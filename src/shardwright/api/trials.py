@@ -8,7 +8,6 @@ from dataclasses import replace
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import (
     Method,
-    Progress,
     capacity_of,
     facts_of,
     method_of,
@@ -23,6 +22,7 @@ from shardwright.job.critical_batch import (
     critical_batch,
     useful_share,
 )
+from shardwright.progress import Progress
 from shardwright.search.grid.find import find
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation

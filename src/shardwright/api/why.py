@@ -5,7 +5,7 @@ other.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from shardwright.api.general import stored_general
 from shardwright.api.problems import JOINT, SPACES, capacity_of, facts_of, problem_of, space_of
@@ -15,10 +15,8 @@ from shardwright.files.plan_source import is_grid_text, read_strategy
 from shardwright.files.stored import StoredPlan, StoredSimulation, stored_answer, stored_simulation
 from shardwright.program.legal import grid_violations, plan_violations
 from shardwright.program.problem import Problem
-from shardwright.search.answer import Answer
-from shardwright.search.exact.find import ExactAnswer
+from shardwright.search.answer import Answer, GeneralAnswer
 from shardwright.search.grid.placed import Fate, Placed, placed_in
-from shardwright.search.joint.find import JointAnswer
 from shardwright.search.orders.resolve_plan import is_open
 from shardwright.search.simulation import Simulation
 from shardwright.search.why import Why, fullest
@@ -35,9 +33,7 @@ GRIDS: Final = frozenset((*SPACES, *JOINT))
 """Spaces that have all grids of a grid space."""
 
 
-def why(
-    answer: Answer | JointAnswer | ExactAnswer | Simulation | StoredSimulation, strategy: str
-) -> Why:
+def why(answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation, strategy: str) -> Why:
     """What `strategy` would gain and lose against an answer's plan, or why it cannot be; and where
     the search put it.
 
@@ -85,7 +81,7 @@ def why(
 
 
 def _stored(
-    answer: Answer | JointAnswer | ExactAnswer | Simulation | StoredSimulation,
+    answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation,
 ) -> StoredSimulation:
     if isinstance(answer, StoredSimulation):
         return answer

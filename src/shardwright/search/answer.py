@@ -1,20 +1,25 @@
-"""The answer of a search: the best strategy, what it is worth, why it is best,
-and what comes next.
+"""The answers of searches: the best strategy, what it is worth, and the proof that none is better;
+of a search of grids also the next best ones.
 """
 
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Generic, TypeVar
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
 from shardwright.search.certificate import Certificate, claim
 from shardwright.search.request import Request
+from shardwright.search.simulation import Simulation
 from shardwright.search.summary import Line, summary, text_of
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import print_grid
+
+Detail = TypeVar("Detail")
+"""A strategy in the terms of the search that found it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +140,42 @@ class Answer:
         return text_of(
             [*answer_lines(self), ("", claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s))]
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneralAnswer(Generic[Detail]):
+    """The best strategy that a search of general plans found, and the proof.
+
+    Args:
+        strategy: a grid where no other plan is better.
+        certificate: its `best_s` is the step of the strategy.
+        detail: the strategy in the terms of its search.
+        waited: the limit cut in before there was a plan (`search.limit.Limit`).
+        simulation: of the strategy, as a plan file holds it; None as long as no request is known.
+    """
+
+    strategy: Grid | Plan
+    certificate: Certificate
+    detail: Detail
+    search_time_s: float = field(default=0.0, compare=False)
+    waited: bool = field(default=False, compare=False)
+    simulation: Simulation | None = field(default=None, compare=False)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The strategy where it is a general plan; None where it is a grid."""
+        return None if isinstance(self.strategy, Grid) else self.strategy
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of a step of the strategy; over several scenarios the mean of the slow tail."""
+        return self.certificate.best_s
+
+    def __str__(self) -> str:
+        """The request, the strategy and the claim of the certificate, in a few lines."""
+        c = self.certificate
+        proof = claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s)
+        return f"{self.simulation or ''}\n{proof}".strip()
 
 
 def answer_lines(answer: Answer) -> list[Line]:

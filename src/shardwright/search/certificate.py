@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.frames import MixedPart, Stops
+from shardwright.search.frames import MixedPart
+from shardwright.search.limit import Stops
 from shardwright.search.scenarios import ScenariosPart
 
 
@@ -91,11 +92,14 @@ class Certificate:
 
 
 def stops_of(certificate: Certificate) -> Stops:
-    """Where the search of a mixed space was stopped, so that it can be made again."""
-    part = certificate.mixed
-    assert part is not None
-    alone = tuple(one.stopped_at for one in part.alone)
-    return Stops(alone=alone, composed=part.composed_stopped_at, proven=certificate.stopped_at)
+    """The looks at the clock at which the parts of the certified search were stopped."""
+    mixed, joint = certificate.mixed, certificate.joint
+    grids = tuple([pool.stopped_at for pool in mixed.alone]) if mixed is not None else ()
+    return Stops(
+        search=certificate.stopped_at,
+        grids=grids if joint is None else (joint.grid_stopped_at,),
+        composed=mixed.composed_stopped_at if mixed is not None else 0,
+    )
 
 
 def claim(*, optimal: bool, lower_bound_s: float) -> str:

@@ -221,17 +221,6 @@ class Runner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stops:
-    """At which of its looks at the clock each part of a mixed search was stopped (0 = it was not):
-    the grids of each pool, the look for plans, the proof.
-    """
-
-    alone: tuple[int, ...]
-    composed: int
-    proven: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MixedPart:
     """What the certificate of a mixed space has more.
 

@@ -1,5 +1,5 @@
 """When a search stops early: after seconds, or where an earlier one stopped, so that its answer can
-be made again.
+be made again; and the text that tells where it stands until then.
 """
 
 from __future__ import annotations
@@ -7,9 +7,11 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from shardwright.errors import OutOfTimeError
+from shardwright.units import format_percent, format_seconds
 
 STOP: Final = threading.Event()
 """Set by who wants every search of this process to end at its next look at the clock."""
@@ -37,8 +39,8 @@ class Limit:
         waited: it cut in before there was a plan, and the search went on to the first.
     """
 
-    deadline_s: float = float("inf")
-    given_up_s: float = float("inf")
+    deadline_s: float = inf
+    given_up_s: float = inf
     stop_at: int = 0
     most_looks: int = 0
     looks: int = 0
@@ -103,3 +105,44 @@ def limit_of(seconds: float, *, most_looks: int = 0, stop_at: int | None = None)
         deadline_s=now + seconds,
         given_up_s=now + max(PATIENCE * seconds, FIRST_PLAN_S),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stops:
+    """The looks at the clock at which the parts of a search were stopped, to repeat it.
+
+    0 = the part ended by itself.
+
+    Args:
+        search: of the search itself; of a mixed one the proof of its bound.
+        grids: of the searches of grids that it begins with: one of a joint search, one of each pool
+            of a mixed cluster.
+        composed: of the part of a mixed search that finds plans.
+    """
+
+    search: int = 0
+    grids: tuple[int, ...] = ()
+    composed: int = 0
+
+
+def progress_text(doing: str, *, best_s: float, lower_s: float, limit: Limit) -> str:
+    """The text of a progress line: ``refine: best 54.3 s, gap 85.1 %, 2 s left``.
+
+    Args:
+        doing: the part of the search that runs.
+        best_s: seconds of the best plan so far; inf = there is none.
+        lower_s: a lower bound of all plans of the space; 0 = not known yet.
+    """
+    parts = []
+    if best_s < inf:
+        parts.append(f"best {format_seconds(best_s)}")
+        parts += [f"gap {format_percent(max(1 - lower_s / best_s, 0.0))}"] if lower_s else []
+    if limit.left_s < inf:
+        parts.append(
+            f"{limit.left_s:.0f} s left"
+            if limit.left_s
+            else "time is up"
+            if parts
+            else "time is up, on to the first plan"
+        )
+    return f"{doing}: {', '.join(parts)}" if parts else doing

@@ -20,7 +20,7 @@ from shardwright.runtime.registry import load_runtime
 from shardwright.search.grid.prepare import facts_of as kernel_facts
 from shardwright.search.grid.space import standard_space
 from shardwright.search.joint.arrays import is_alike
-from shardwright.search.joint.find import NAMED_ORDERS, JointAnswer, find_joint
+from shardwright.search.joint.find import NAMED_ORDERS, find_joint
 from shardwright.search.joint.host_share import host_share
 from shardwright.search.joint.member import JointPlan, plan_of_cut
 from shardwright.search.joint.pipeline_shapes import PipelineShape, joint_space, shaped_space
@@ -31,6 +31,7 @@ from shardwright.search.joint.write import general_plan
 from shardwright.simulator.prediction import HostMemory
 from shardwright.simulator.simulate import fits_hosts
 from tests.program.small import cluster_of, problem_of
+from tests.search.joint.answers import JointAnswer, part_of
 from tests.simulator.test_host_memory import with_host
 from tests.strategies import dense_model
 from tests.tiers import examples, seeds
@@ -206,4 +207,4 @@ def test_a_search_finds_a_plan_where_one_fits_and_says_so_where_none_does() -> N
     seconds = [one.seconds for one in rest if fullest(one.result.host_memory) <= least]  # type: ignore[union-attr]
     assert answer.certificate.lower_bound_s <= min(seconds) * ROUNDING
     assert min(seconds) <= answer.step_time_s * ROUNDING
-    assert answer.certificate.complete
+    assert part_of(answer).complete

@@ -24,6 +24,7 @@ from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.program import Program, chunks_of
+from shardwright.progress import Progress
 from shardwright.search.exact.deals import Deal, LaneKind, choices, deals, num_members, unordered
 from shardwright.search.exact.lane_shapes import LanePrices, LaneShape, LaneShapes
 from shardwright.search.exact.options import chain_blocks, flights
@@ -32,9 +33,8 @@ from shardwright.search.exact.shapes import lane_of, table_of
 from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.state import Best, Counts
 from shardwright.search.exact.tasks import tasks_of_shape
-from shardwright.search.exact.walk import Progress, best_first, run_orders
-from shardwright.search.limit import Limit
-from shardwright.search.standing import standing
+from shardwright.search.exact.walk import best_first, run_orders
+from shardwright.search.limit import Limit, progress_text
 from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.simulate import fits_hosts, lower
 from shardwright.strategy.plan.plan import Plan
@@ -139,7 +139,7 @@ def _dealt(
             return result, floor
         if progress is not None:
             progress(
-                standing("price lanes", best_s=best.seconds, lower_s=0.0, limit=limit),
+                progress_text("price lanes", best_s=best.seconds, lower_s=0.0, limit=limit),
                 turn,
                 len(whole),
             )

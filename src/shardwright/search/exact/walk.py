@@ -9,14 +9,12 @@ from collections.abc import Callable
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.progress import Progress
 from shardwright.search.exact.state import Best, Counts
 from shardwright.search.exact.tasks import ShapeTasks
-from shardwright.search.limit import Limit
-from shardwright.search.standing import standing
+from shardwright.search.limit import Limit, progress_text
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
-
-Progress = Callable[[str, int, int], None]
 
 
 def best_first(
@@ -47,7 +45,7 @@ def best_first(
             return turn[place:], min(floor, float(bounds[at]))
         look(int(at))
         if progress is not None:
-            said = standing(
+            said = progress_text(
                 words, best_s=best.seconds, lower_s=min(floor, float(bounds[at])), limit=limit
             )
             progress(said, place + 1, len(turn))

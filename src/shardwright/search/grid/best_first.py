@@ -8,7 +8,6 @@ is the next best, certified in rank: everything else waits under a bound that is
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
 from dataclasses import field
 
 import numpy as np
@@ -17,16 +16,14 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
+from shardwright.progress import Progress
 from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.peaks import Peaks
 from shardwright.search.grid.prepare import Prepared
-from shardwright.search.limit import Limit
-from shardwright.search.standing import standing
+from shardwright.search.limit import Limit, progress_text
 from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.axes import Grid
-
-Progress = Callable[[str, int, int], None]
 
 _B1, _S = 1, 2
 
@@ -142,7 +139,9 @@ class Refinement:
             else:
                 self._path(self._waiting.pop(), bound)
             if progress is not None:
-                say = standing("refine", best_s=best_s, lower_s=outcome.lower_bound_s, limit=limit)
+                say = progress_text(
+                    "refine", best_s=best_s, lower_s=outcome.lower_bound_s, limit=limit
+                )
                 progress(say, len(outcome.ranked), self._top)
 
     def _path(self, place: int, bound: float) -> None:

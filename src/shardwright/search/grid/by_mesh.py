@@ -15,6 +15,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.program.problem import Problem, under
+from shardwright.progress import Progress
 from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.search.grid.best_first import Outcome, Refinement, merged
 from shardwright.search.grid.bounded import Crossed, bound_space, crossed
@@ -26,16 +27,14 @@ from shardwright.search.grid.near_layers import near_layers
 from shardwright.search.grid.paired import PairedSearch, search_paired
 from shardwright.search.grid.relaxed_members import relaxed_bounds
 from shardwright.search.grid.space import Space, parts_of
-from shardwright.search.limit import Limit
+from shardwright.search.limit import Limit, progress_text
 from shardwright.search.request import SEARCH_MEMORY
-from shardwright.search.standing import standing
 from shardwright.search.universal import universal_bound
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import lone_stages
 from shardwright.strategy.grid.rules import GridFacts
 
-Progress = Callable[[str, int, int], None]
 FIRST_MESHES = 64
 """Crossed together at first; then four times as many, as a good plan on few devices rules out most
 others."""
@@ -430,5 +429,7 @@ class _Run:
         if self.progress is not None:
             best = outcome.ranked[0].step_time_s if outcome.ranked else float("inf")
             self.progress(
-                standing("search meshes", best_s=best, lower_s=least, limit=self.limit), at, count
+                progress_text("search meshes", best_s=best, lower_s=least, limit=self.limit),
+                at,
+                count,
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -12,6 +11,7 @@ import numpy as np
 
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
+from shardwright.progress import Progress
 from shardwright.search.answer import Alternative, Answer
 from shardwright.search.certificate import Certificate, assert_sound
 from shardwright.search.grid.best_first import Simulated
@@ -28,7 +28,6 @@ from shardwright.simulator.predict import predict
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.rules import GridFacts
 
-Progress = Callable[[str, int, int], None]
 CHANGES: Final = 5
 """Most parts of the breakdown that are told of a next best plan."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.overrides import effective_memory, limit_devices
 from shardwright.program.legal import facts_of
 from shardwright.program.problem import Problem, under
+from shardwright.progress import Progress
 from shardwright.search.grid.bounded import Crossed, least_offloaded, smallest
 from shardwright.search.grid.members import enumerate_members
 from shardwright.search.grid.space import Space, parts_of
@@ -33,7 +34,6 @@ from shardwright.strategy.grid.rules import GridFacts, violations
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes
 
-Progress = Callable[[str, int, int], None]
 NEAR: Final = 24
 """Numbers of devices below the given one that are tried."""
 MOST_UNPINNED: Final = 2

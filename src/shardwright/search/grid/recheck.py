@@ -5,7 +5,6 @@ still win.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.errors import DataError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under
+from shardwright.progress import Progress
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import Certificate
 from shardwright.search.grid.bounded import Bounded, Crossed, bound_space, crossed
@@ -29,8 +29,6 @@ from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.rules import GridFacts, canonical, violations
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes
-
-Progress = Callable[[str, int, int], None]
 
 SHARE = 0.01
 MOST = 400

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.lazy_dataclass import dataclass
+from shardwright.progress import Progress
 from shardwright.search.engine.protocol import Engine, rounds
 from shardwright.search.joint.arrays import is_alike
 from shardwright.search.joint.layer_counts import any_order_bounds, layer_counts
@@ -22,7 +23,7 @@ from shardwright.search.joint.quick_bounds import shape_bounds
 from shardwright.search.joint.recomputed import recomputed_in_order
 from shardwright.search.joint.score import Scored, path_score
 from shardwright.search.joint.solve import solve
-from shardwright.search.joint.state import Footing, Progress, Search
+from shardwright.search.joint.state import Footing, Search
 
 CHUNKS = (2, 4, 8)
 """Chunks a rank of the pipelines with several."""

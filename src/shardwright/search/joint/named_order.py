@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwright.cost.bounds.longest_path import order_table
 from shardwright.lazy_dataclass import dataclass
+from shardwright.progress import Progress
 from shardwright.search.engine.protocol import Engine, rounds
 from shardwright.search.joint.arrays import is_alike
 from shardwright.search.joint.label_program import Pipeline, Splits
@@ -24,7 +25,7 @@ from shardwright.search.joint.member import plan_of_cut, plan_of_sizes, split_gr
 from shardwright.search.joint.pipeline_shapes import PipelineShape
 from shardwright.search.joint.quick_bounds import shape_bounds
 from shardwright.search.joint.solve import Cut, Solved, solve
-from shardwright.search.joint.state import Footing, Looked, Progress, Search
+from shardwright.search.joint.state import Footing, Looked, Search
 
 FIRST_LOOKS = 48
 """Pipelines that are looked at before any is bounded by labels."""

@@ -4,7 +4,6 @@ that were looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import field, replace
 
 from shardwright.cost.bounds.closed_form_arrays import Facts
@@ -16,10 +15,7 @@ from shardwright.search.joint.label_program import Pipeline, Splits
 from shardwright.search.joint.member import ChunkChoice, JointPlan
 from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
 from shardwright.search.joint.score import Scored, evaluate, path_score
-from shardwright.search.limit import Limit
-from shardwright.search.standing import standing
-
-Progress = Callable[[str, int, int], None]
+from shardwright.search.limit import Limit, progress_text
 
 OPEN_LIMIT = 1e9
 """Seconds of a limit that nothing exceeds: when no grid fits."""
@@ -141,9 +137,9 @@ class Search:
         return min([*self.lower.values(), self.best_s])
 
     def stands(self, doing: str, *, lower_s: float = 0.0) -> str:
-        """Where the search stands (`search.standing`)."""
+        """Where the search stands (`search.limit.progress_text`)."""
         best_s = self.best_s if self.best_s < OPEN_LIMIT else float("inf")
-        return standing(doing, best_s=best_s, lower_s=lower_s, limit=self.limit)
+        return progress_text(doing, best_s=best_s, lower_s=lower_s, limit=self.limit)
 
     def looked(self, lower_s: float) -> Looked:
         """What was found, of a part that no member ends before `lower_s` of."""

@@ -11,14 +11,17 @@ that is no less than the best plan tried.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import inf
 from typing import Final
 
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
+from shardwright.progress import Progress
+from shardwright.search.answer import GeneralAnswer
 from shardwright.search.certificate import Certificate, assert_sound
 from shardwright.search.engine.protocol import Engine, rounds
 from shardwright.search.grid.kernels import load_kernels
@@ -32,10 +35,7 @@ from shardwright.search.robust.ranking import (
 )
 from shardwright.search.scenarios import ScenarioOutcome, ScenariosPart, Tried, judged_by, tail_mean
 from shardwright.search.universal import universal_seconds
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.plan.plan import Plan
 
-Progress = Callable[[str, int, int], None]
 RANKED: Final = (4, 16, 64, 256)
 """How many plans each state ranks, in turn: as long as something that is not among them may be
 better."""
@@ -43,17 +43,6 @@ OF_FURTHER: Final = 4
 """Plans that a search of a state with slow nodes adds."""
 AT_ONCE: Final = 8
 """Plans that are simulated in every state at once, whatever the workers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RobustFound:
-    """The plan with the least mean of its slow tail, seconds in each state, and why none of the
-    space is better.
-    """
-
-    best: Grid | Plan
-    steps_s: tuple[float, ...]
-    certificate: Certificate
 
 
 @dataclass(slots=True)
@@ -113,8 +102,9 @@ def find_robust(
     engine: Engine,
     top: int = 0,
     progress: Progress | None = None,
-) -> RobustFound:
-    """The plan with the least mean of its slow tail over all states (`tail_mean`).
+) -> GeneralAnswer[tuple[float, ...]]:
+    """The plan with the least mean of its slow tail over all states (`tail_mean`), with its seconds
+    in each state.
 
     Args:
         level: of the tail.
@@ -124,6 +114,7 @@ def find_robust(
     Raises:
         InfeasibleError: nothing fits in some state.
     """
+    begun = time.monotonic()
     # Processes that are forked share what is loaded.
     load_kernels()
     pool = _Pool(questions=questions, level=level, engine=engine, top=top)
@@ -153,8 +144,11 @@ def find_robust(
             hint="fewer scenarios, or more or larger devices",
         )
     best = pool.best_first()[0]
-    return RobustFound(
-        best=best.strategy, steps_s=pool.steps_s[best], certificate=_certificate(pool, known, count)
+    return GeneralAnswer(
+        strategy=best.strategy,
+        certificate=_certificate(pool, known, count),
+        detail=pool.steps_s[best],
+        search_time_s=time.monotonic() - begun,
     )
 
 

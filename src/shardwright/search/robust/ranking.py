@@ -159,7 +159,7 @@ def _of_mixed(asked: MixedQuestion, top: int) -> Ranking:
     # A best plan that is no pipeline over several kinds is the best grid of one.
     alone = part.fastest_alone.strategy if part.fastest_alone is not None else ""
     plans = [
-        Contender(strategy=answer.plan, text=part.pipelines or alone),
+        Contender(strategy=answer.strategy, text=part.pipelines or alone),
         *(Contender(strategy=one.plan, text=one.pipelines) for one in part.runners),
     ]
     steps_s = (answer.step_time_s, *(one.step_time_s for one in part.runners))
