@@ -1,1 +1,1 @@
-"""Engines that run the independent tasks of a search: in this process, in local processes or on Ray."""
+"""Engines that run the independent tasks of a search: in this process, in others, or on Ray."""

@@ -1,3 +1,4 @@
-"""The search of grids: one tensor, context, expert, data and pipeline degree for the whole cluster.
-Pipelines whose ranks differ are searched in `search.joint`.
+"""The search of grids: the same degrees of parallelism for the whole cluster.
+
+Pipelines whose ranks differ are searched in search.joint.
 """

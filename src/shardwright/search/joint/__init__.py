@@ -1,3 +1,4 @@
-"""The joint search of a uniform cluster: the cut of the layers, the split and the recompute of each
-pipeline rank, and the order of its actions. Mixed clusters are in `search.mixed`.
+"""The joint search of a uniform cluster: cut, split and recompute of each pipeline rank, and order.
+
+Mixed clusters are in search.mixed.
 """

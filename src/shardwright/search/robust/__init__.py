@@ -1,1 +1,1 @@
-"""The search for one plan over several scenarios of a cluster, by the plans that each scenario ranks."""
+"""The search for one plan over several scenarios of a cluster, among the best of each."""
