@@ -1,5 +1,5 @@
-"""From tables to the arrays of the label program: what positions of the chain cost under each split
-of a pipeline.
+"""Arrays of the label program from the price tables: seconds and bytes of each position of the
+chain under each split.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ COLUMNS = labels.SLOWER + 1
 
 
 def is_alike(chain: Chain) -> bool:
-    """All positions but for the ends are the same."""
+    """True if all positions of the chain hold the same blocks, apart from the two ends."""
     return bool((chain.inner == chain.inner[0]).all())
 
 
 def border_tier(problem: Problem, stride: int) -> int:
-    """The lowest tier that a border of ranks this far apart can cross."""
+    """Lowest network tier that a border between pipeline ranks `stride` devices apart can cross."""
     tiers = problem.cluster.tiers()
     return next(
         (index for index, tier in enumerate(tiers) if stride < tier.num_devices), len(tiers) - 1
@@ -35,7 +35,7 @@ def border_tier(problem: Problem, stride: int) -> int:
 def pipeline_of(
     problem: Problem, shaped: ShapedSpace, pipeline: PipelineShape, facts: Facts
 ) -> Pipeline:
-    """What the label program knows of a pipeline beside its splits."""
+    """Numbers of a pipeline that the label program reads beside its splits."""
     share = host_share(
         problem.cluster,
         devices=shaped.members.space.devices,
@@ -61,7 +61,7 @@ def pipeline_of(
 def splits_of(
     problem: Problem, shaped: ShapedSpace, chain: Chain, pipeline: PipelineShape, facts: Facts
 ) -> Splits:
-    """The arrays of the pipeline's splits.
+    """Seconds and bytes of every position of the chain under each split of a pipeline.
 
     With several chunks a rank holds positions from all over the chain: every position is then
     priced as the cheapest, in each quantity.
@@ -146,7 +146,7 @@ def _per_block(
 
 
 def _tied_bytes(shaped: ShapedSpace, mesh: IntArray, facts: Facts) -> FloatArray:
-    """(blocks, splits) parameters and gradients alone."""
+    """(blocks, splits) bytes of parameters and gradients, without optimizer states."""
     costs = shaped.costs
     dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
     frozen = costs.frozen[:, mesh] + costs.spread[:, mesh]
@@ -157,8 +157,8 @@ def _tied_bytes(shaped: ShapedSpace, mesh: IntArray, facts: Facts) -> FloatArray
 
 
 def least_sends(problem: Problem, shaped: ShapedSpace) -> FloatArray:
-    """(layer rows, tiers) seconds of a send of the model's narrowest stream across each tier, or
-    one farther out if that is faster.
+    """(layer rows, tiers) lower bound in seconds of a send of the model's narrowest stream
+    across each tier or a farther one.
     """
     border = shaped.costs.border
     least: FloatArray = border.reshape(len(border), 2, -1, len(problem.cluster.tiers()))[:, 0].min(
@@ -168,8 +168,8 @@ def least_sends(problem: Problem, shaped: ShapedSpace) -> FloatArray:
 
 
 def least_border(problem: Problem, shaped: ShapedSpace, outers: tuple[int, ...]) -> float:
-    """Seconds that a send between any two of these splits takes at least: all activations once,
-    over all devices of a rank.
+    """Lower bound in seconds of a send between any two of these splits: all activations once, over
+    all devices of a rank.
 
     A split without sequence parallelism may send each of tp copies, which a receiver with another
     split need not have.
@@ -188,7 +188,9 @@ def least_border(problem: Problem, shaped: ShapedSpace, outers: tuple[int, ...])
 
 
 def _end_bytes(problem: Problem, costs: Costs) -> FloatArray:
-    """(h,) bytes of the gradient of a table that the first and the last device have at least."""
+    """(h,) lower bound in bytes of the gradient of an embedding or output table on the first and
+    the last device.
+    """
     chain = chain_of(problem.model)
     first, last = (
         costs.table[list(blocks)].max(axis=0, initial=0.0) for blocks in (chain.before, chain.after)

@@ -62,7 +62,7 @@ class JointDetail:
 
 @dataclass(slots=True)
 class _Found:
-    """What was found in the pipelines of all parts of the options so far.
+    """Results of the pipelines of all parts of the options so far.
 
     Args:
         best_s: seconds of the best plan, grids included.
@@ -84,7 +84,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _JointSearch:
-    """What all parts of one joint search read; see `find_joint`."""
+    """The question of one joint search, shared by all its parts; see `find_joint`."""
 
     problem: Problem
     facts: GridFacts
@@ -217,8 +217,8 @@ def _search_pipelines(asked: _JointSearch, grid: Answer | None) -> _Found:
 
 
 def _search_part(asked: _JointSearch, footing: Footing, found: _Found, *, share: float) -> None:
-    """Search the pipelines under one value of each option against what was found before, and add to
-    it.
+    """Search the pipelines under one value of each option against the best plan so far, and add the
+    results to `found`.
 
     Args:
         share: of the order searches.
@@ -248,7 +248,7 @@ def _search_part(asked: _JointSearch, footing: Footing, found: _Found, *, share:
 def _certified(
     asked: _JointSearch, grid: Answer | None, found: _Found, *, devices: int
 ) -> Certificate:
-    """Every member of the joint space, accounted for.
+    """The certificate of a joint search: the fate of every member, and a lower bound of all.
 
     Infeasible: no option of a pipeline's ranks fits in memory, or the exact peak does not.
     bounded_b1: their longest path is not below the best. bounded_b0: the others that were not
@@ -294,8 +294,8 @@ def _certified(
 
 
 def _num_members(pipeline: PipelineShape, layers: int) -> int:
-    """Members of a pipeline: cuts times splits of each rank times whether what is not recomputed in
-    full is so selectively.
+    """Number of members of a pipeline: cuts x splits of each rank x selective recompute or none of
+    the layers that are not recomputed in full.
 
     How many layers a rank recomputes in full is not counted: the fewest that fit stand for the
     others, which are slower.

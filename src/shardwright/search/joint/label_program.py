@@ -1,5 +1,5 @@
-"""What a rank of a pipeline may hold and what that takes: the options of the dynamic program over
-(rank, position) labels (`reach`).
+"""Options of each pipeline rank for the dynamic program over (rank, position) labels: seconds and
+bytes of every run of positions, split and recompute (`reach` is the program).
 
 Compiled, over plain arrays: it knows no model. One microbatch passes the ranks 0..p-1 and comes
 back; rank k holds some run of positions under one of several options.
@@ -39,7 +39,7 @@ PIECES = 4.0
 
 
 class Splits(NamedTuple):
-    """What a rank may be: s = split, j = position.
+    """Seconds and bytes of the splits that a rank may have; s = split, j = position.
 
     sums: (s, rows, positions + 1) prefix sums over positions, seconds, bytes. HOST_SELECTIVE and
         HOST_FULL are bytes that one microbatch keeps in host memory under that recompute; without
@@ -55,12 +55,21 @@ class Splits(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """ranks, chunks a rank, microbatches; bytes of a device, least ratio of reserved to allocated,
-    workspace bytes; sends block kernels; gathers stand at the step's start; reductions wait for the
-    last backward; the order is any static one, not 1F1B.
+    """Numbers of a pipeline that all its splits share.
 
-    host_room: bytes of a node's host memory for each of the devices that one rank has in it.
-    sharing: consecutive ranks whose devices lie in the same node, so that their host bytes add up.
+    Args:
+        ranks, chunks: of the pipeline, and of each rank.
+        microbatches: of a step.
+        capacity: bytes of a device.
+        reserve: least ratio of reserved to allocated bytes.
+        workspace: bytes of a device for workspaces.
+        blocking: sends block kernels.
+        gathers_first: parameters are gathered before the first forward.
+        reduces_last: reductions of gradients wait for the last backward.
+        any_order: the order is any static one, not 1F1B.
+        host_room: bytes of a node's host memory for each of the devices that one rank has in it.
+        sharing: consecutive ranks whose devices lie in the same node, so that their host bytes add
+            up.
     """
 
     ranks: int
@@ -108,16 +117,16 @@ class Cells(NamedTuple):
 
 @compiled
 def code_of(split: int, selective: int, redone: int) -> int:
-    """What a cell's option says, as one number: below 2**12 positions each (`solve.choice_of` reads
-    it).
+    """An option as one number: split, positions recomputed selectively and in full, below 2**12
+    each (`solve.choice_of` reads it).
     """
     return (split * 4096 + selective) * 4096 + redone
 
 
 @compiled
 def in_flight(ranks: int, chunks: int, rank: int, microbatches: int) -> float:
-    """Chunk microbatches that a rank holds at least, at its fullest: 1F1B, and interleaved 1F1B for
-    several chunks.
+    """Lower bound of the chunk microbatches that a rank holds at its peak under 1F1B, or
+    interleaved 1F1B for several chunks.
     """
     if chunks == 1:
         return float(min(microbatches, ranks - rank))
@@ -136,8 +145,8 @@ def _room(
     redone: int,
     again: float,
 ) -> float:
-    """Microbatches of a rank's chunks that rank k can keep at once, at most; exact up to whole
-    elements for one chunk a rank.
+    """Upper bound of the microbatches of a rank's chunks that rank k has device memory for; exact
+    up to whole elements for one chunk a rank, negative if not even the states fit.
 
     The largest number whose `cost.terms.reserved_bytes` are within the capacity; negative if not
     even the rest fits.
@@ -286,8 +295,7 @@ def _price_any(
     host: float,
     limit: float,
 ) -> bool:
-    """Seconds of one option under any static order, kept if it may end before `limit`; whether it
-    may.
+    """Price one option under any static order and keep it; False if its bound is above `limit`.
 
     A rank that recomputes runs whole backwards: what its weight gradients read is made again for
     them. Before the first backward there are at most `room` forwards; weight gradients may wait
@@ -352,8 +360,8 @@ def _price_any(
 
 @inner
 def held_by_sends(pipe: Pipeline, k: int, border: float) -> tuple[float, float]:
-    """Seconds that rank k's sends of a microbatch hold it up, forward and backward, with one chunk
-    a rank.
+    """Seconds for which the sends of a microbatch block rank k, forward and backward, with one
+    chunk a rank.
     """
     if not pipe.blocking:
         return 0.0, 0.0
@@ -374,7 +382,7 @@ def _price(
     host: float,
     limit: float,
 ) -> None:
-    """Seconds of one option, kept if it may end before `limit`."""
+    """Price one option under the named order, and keep it if its bound is at most `limit`."""
     sums, fixed = splits.sums, splits.fixed
     p, v, m, n = pipe.ranks, pipe.chunks, float(pipe.microbatches), j - i
     forward = sums[s, FORWARD, j] - sums[s, FORWARD, i]
@@ -450,9 +458,9 @@ def _price(
 
 @compiled
 def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool) -> None:
-    """Options of every rank and run that fit the memory and may end before `limit`; for each split
-    the least recompute that fits, and under any order all from which one microbatch fits, up to
-    where all fit (`_fill_run`).
+    """Fill `cells` with the options of every rank and run that fit in memory and may end before
+    `limit`: for each split the least recompute that fits; under any order every recompute from one
+    microbatch in flight up to all (`_fill_run`).
 
     `alike`: all positions but the ends are the same.
     """
@@ -495,8 +503,8 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
 def _fill_run(
     splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, limit: float
 ) -> None:
-    """Options of rank k with the positions i to j under split s: the first `redone` recomputed in
-    full, the next `selective` selectively.
+    """Fill in the options of rank k with positions i to j under split s, the first `redone`
+    recomputed in full and the next `selective` selectively.
 
     More recompute takes longer and leaves no more room in host memory, so for each `redone` one
     stops at the fewest selective ones that leave room for all that the order holds. With several

@@ -1,5 +1,5 @@
-"""The dynamic program over (rank, position) labels: the least time that stage bounds allow, and the
-cut that reaches it.
+"""The dynamic program over (rank, position) labels: the least time that the bounds of the stages
+allow, and the cut that reaches it.
 
 A label is a time of the ranks before k, out and back, and the bytes in host memory of those of them
 that share a node with rank k; what one microbatch takes from there on is known from the other end.
@@ -22,7 +22,7 @@ LABELS = 8
 
 
 class _Rank(NamedTuple):
-    """What holds for rank k, whatever it has.
+    """Numbers of rank k that are the same for all its options.
 
     Args:
         flying: microbatches between its first forward and its first backward.
@@ -45,8 +45,9 @@ class _Rank(NamedTuple):
 
 @compiled
 def ways_on(cells: Cells, rest: FloatArray) -> float:
-    """The least way of all ranks; inf if nothing fits. `rest`: (ranks + 1, positions + 1) filled,
-    the least way from rank k on, with the positions from i on.
+    """Least seconds of one microbatch out and back through all ranks; inf if no member fits.
+    Fills `rest` (ranks + 1, positions + 1) with the same from rank k on, for the positions from
+    i on.
     """
     p, length = rest.shape[0] - 1, rest.shape[1] - 1
     rest[:] = np.inf
@@ -91,7 +92,8 @@ def _ends(
     behind: float,
     limit: float,
 ) -> bool:
-    """Option o of a rank, for w + 1 positions from i on, may end by the limit.
+    """True if the stage bounds of option o of a rank, for w + 1 positions from i on, are at most
+    `limit`.
 
     Args:
         at: seconds before the rank, at least.

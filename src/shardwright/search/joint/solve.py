@@ -1,4 +1,4 @@
-"""One pipeline: a lower bound of all its members, and the cuts that reach it or come near."""
+"""Lower bound of all members of one pipeline by labels, and the cuts that reach it or come near."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOSER = (1.0, 1.003, 1.01, 1.03)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankChoice:
-    """What one rank holds.
+    """The run of positions, the split and the recompute of one rank.
 
     Args:
         layers: positions of the chain.
@@ -47,7 +47,7 @@ class Solved:
 
 
 def cells_of(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Cells:
-    """Every option of every rank and run that may end by `limit`."""
+    """All options of every rank and run whose bound is at most `limit` seconds."""
     length = splits.sums.shape[2] - 1
     each = (splits.sums[:, 0] + splits.sums[:, 1]).min(axis=0)
     # Positions that fit into the limit wherever the run starts: runs are short where the time is.
@@ -81,12 +81,13 @@ def _shortest(splits: Splits, size: int) -> float:
 
 
 def border_of(splits: Splits) -> float:
-    """Seconds of a send, which is one for all splits of a pipeline."""
+    """Seconds of a send between ranks, the same for all splits of a pipeline."""
     return float(splits.fixed[:, labels.BORDER].min())
 
 
 def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solved:
-    """The least time of the pipeline, if it is below `limit` (seconds before jitter and clipping).
+    """Lower bound in seconds of all members of a pipeline, before jitter and clipping, with the
+    cuts that reach it; `limit` if no member is below it.
 
     Stage bounds of rank k, P = begin and the ranks before it out and back: P + m (F + B) + update,
     and way + (m - 1) B + (m - p + k) F + update; way = P and the trip of a microbatch from the rank
@@ -132,7 +133,7 @@ def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solve
 
 
 def _cut_of(cells: Cells, label: FloatArray, back: IntArray) -> Cut:
-    """The cut of the fastest label that holds all positions."""
+    """The cut that the fastest label with all positions stands for."""
     result: list[RankChoice] = []
     ranks, j = label.shape[0] - 1, label.shape[1] - 1
     place = int(label[ranks, j, :, 0].argmin())
@@ -146,15 +147,15 @@ def _cut_of(cells: Cells, label: FloatArray, back: IntArray) -> Cut:
 
 
 def choice_of(code: int, *, layers: int) -> RankChoice:
-    """The choice that a cell's code says."""
+    """The rank's choice in a cell's code (`label_program.code_of`)."""
     rest, redone = divmod(code, 4096)
     split, selective = divmod(rest, 4096)
     return RankChoice(layers=layers, split=split, selective=selective, redone=redone)
 
 
 def load_label_kernels() -> None:
-    """Load the kernels of the joint search:
-    labels over a chain of two positions that take no time.
+    """Load the compiled kernels of the joint search by solving a chain of two positions that
+    take no time.
     """
     splits = Splits(
         sums=np.zeros((1, labels.HOST_FULL + 1, 3)),
