@@ -41,8 +41,8 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """What changes when one number of the cluster changes: seconds a step of the same plan, and of
-    the plan that is best then.
+    """Effect of a change of the cluster: seconds of a step of the same plan, and of the plan
+    that is best then.
     """
 
     change: str
@@ -53,8 +53,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearby:
-    """Another number of devices or batch close to what was asked, whose best plan leaves no device
-    idle.
+    """A number of devices or a batch near the request's whose best plan leaves no device idle.
 
     Args:
         devices, global_batch: of it.
@@ -99,7 +98,7 @@ class OptionChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsearched:
-    """What a search left at one value although it changes no numerics.
+    """Options that a search kept at one value although they change no numerics.
 
     Args:
         fixed: (option, value) of each such option of the runtime.
@@ -112,7 +111,8 @@ class Unsearched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What `plan` returns.
+    """The answer of a search of grids: the best grid, its prediction and proof, and the next best
+    ones.
 
     Args:
         grid: the best strategy.
@@ -135,7 +135,7 @@ class Answer:
     waited: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
-        """What was asked, what was found, and whether it is proven best, in a few lines."""
+        """The request, the best grid and the claim of the certificate, in a few lines."""
         c = self.certificate
         return text_of(
             [*answer_lines(self), ("", claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s))]
@@ -179,7 +179,9 @@ class GeneralAnswer(Generic[Detail]):
 
 
 def answer_lines(answer: Answer) -> list[Line]:
-    """What was asked and what was found, a line each; and what would do much better."""
+    """Lines (label, text) of the request, the best grid, and the devices or batches near it that
+    would do much better.
+    """
     better = [
         f"{n.global_batch:,} sequences a step on {n.devices:,} devices: {n.step_time_s:.4g} s,"
         f" {n.gain:+.0%} tokens/s/device"

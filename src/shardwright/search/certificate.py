@@ -1,4 +1,4 @@
-"""The certificate: why no other member of the space is better."""
+"""Certificates: the fate of every member of a space, and the proven lower bound of all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardwright.search.scenarios import ScenariosPart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointPart:
-    """What the certificate of a joint space has more.
+    """Part of the certificate of a joint search.
 
     Args:
         pipelines: choices that all ranks of a member share.
@@ -103,16 +103,14 @@ def stops_of(certificate: Certificate) -> Stops:
 
 
 def claim(*, optimal: bool, lower_bound_s: float) -> str:
-    """What a certificate proves, in a sentence."""
+    """The claim of a certificate in a sentence."""
     if optimal:
         return "Optimal: no other strategy of the space is faster."
     return f"Not proven optimal: no strategy of the space takes less than {lower_bound_s:.4g} s."
 
 
 def assert_sound(*, best_s: float, lower_bound_s: float, universal_gap: float) -> None:
-    """No bound lies above the answer: a claim of ours,
-    which every search makes of what it found.
-    """
+    """Assert that no lower bound is above the answer, which every search does with its result."""
     assert 0 <= lower_bound_s <= best_s < float("inf"), (
         f"{lower_bound_s} s is called a bound of {best_s} s"
     )

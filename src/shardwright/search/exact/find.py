@@ -42,7 +42,7 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Priced:
-    """A partition with its choices.
+    """A partition with the choices of its stages and the bounds of its shapes.
 
     Args:
         bounds: seconds that no order of each of its shapes is below (flat; inf: none fits in
@@ -61,7 +61,7 @@ class _Priced:
         return together(tuple(c.options[int(i)] for c, i in zip(self.choices, places, strict=True)))
 
     def rooms(self, shape: int) -> tuple[int, ...]:
-        """Microbatches in flight that each stage of a shape has room for."""
+        """Microbatches in flight that fit in memory on each stage of a shape."""
         return tuple(option.room for option in self.options(shape))
 
 
@@ -74,7 +74,7 @@ def find_exact(
     prices: StagePrices | None = None,
     progress: Progress | None = None,
 ) -> GeneralAnswer[None]:
-    """The plan of `space` with the least simulated step (tier S) that fits in memory.
+    """The plan of `space` with the least simulated step (tier S) that fits in memory, certified.
 
     Past `time_limit_s` (and at least one simulated plan) the best so far, with the least bound of
     what is left; members that nobody looked at count as bounded then.
@@ -151,8 +151,8 @@ def _priced(
     limit: Limit,
     progress: Progress | None,
 ) -> tuple[list[_Priced], bool]:
-    """Every partition with bounds of its shapes; members that are illegal or duplicates are
-    counted. And whether time ran out.
+    """Every partition with bounds of its shapes, illegal members and duplicates counted; and
+    True if time ran out.
     """
     result: list[_Priced] = []
     late = False
@@ -195,8 +195,8 @@ def _priced(
 
 @lru_cache(maxsize=4096)
 def _fitting(stages: int, microbatches: int, rooms: tuple[int, ...]) -> tuple[int, IntArray]:
-    """Orders that do not deadlock, and those of them that hold no more microbatches in flight than
-    there is room for.
+    """Number of orders that do not deadlock, and those of them whose microbatches in flight fit
+    in `rooms`.
     """
     orders, peaks = pipeline_orders(stages, microbatches)
     return len(orders), orders[(peaks <= np.array(rooms)).all(axis=1)]
@@ -212,7 +212,9 @@ def _refine(
     counts: Counts,
     messages: Messages,
 ) -> None:
-    """Paths of all orders of a shape, then the steps of those whose path is below the best."""
+    """Compute the longest paths of all orders of a shape, then simulate those whose path is
+    below the best.
+    """
     options, microbatches = priced.options(shape), priced.partition.microbatches
     live, orders = _fitting(len(options), microbatches, tuple(o.room for o in options))
     counts.infeasible += live - len(orders)
@@ -239,7 +241,7 @@ def _refine(
 def _certified(
     problem: Problem, space: ExactSpace, best_s: float, counts: Counts, lower_s: float, limit: Limit
 ) -> Certificate:
-    """Every member of the space, accounted for.
+    """The certificate of an exact search: the fate of every member, and a lower bound of all.
 
     Args:
         lower_s: no member that was not simulated is faster.

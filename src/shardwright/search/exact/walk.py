@@ -1,5 +1,5 @@
-"""The walk of an exact search: shapes best first, and the orders of one shape by their longest
-paths.
+"""Best-first walk of an exact search over shapes, and over the orders of one shape by their
+longest paths.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def best_first(
     words: str,
     progress: Progress | None,
 ) -> tuple[IntArray, float]:
-    """Look at shapes in the order of their bounds, until none of the others can win or time is up.
+    """Look at shapes in the order of their bounds, until no other shape can be better or the time
+    limit passes.
 
     Args:
         bounds: (shapes,) seconds that no order of a shape is below.
@@ -62,7 +63,8 @@ def run_orders(
     plan_of: Callable[[IntArray], Plan],
     fits: Callable[[Plan], bool],
 ) -> None:
-    """Longest paths of all orders of a shape, then the steps of those whose path is below the best.
+    """Compute the longest paths of all orders of a shape, then simulate those whose path is below
+    the best.
 
     Args:
         orders: (orders, stages, 2 m) actions, as `ShapeTasks.finish` takes them.

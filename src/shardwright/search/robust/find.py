@@ -1,5 +1,5 @@
-"""Search for one plan for several states of a cluster: the best plans of each state, tried in all
-of them, until no other can be better.
+"""Search for one plan over several states of a cluster: the best plans of each state, simulated in
+all states until no other can be better.
 
 A threshold search (Fagin, Lotem and Naor 2003, Optimal aggregation algorithms for middleware,
 section 4): every state ranks the plans of the space by their seconds in it. What is among the k
@@ -47,7 +47,7 @@ AT_ONCE: Final = 8
 
 @dataclass(slots=True)
 class _Pool:
-    """Plans with their seconds in every state, in the order in which they were met.
+    """Plans with their seconds in every state, in the order in which they were found.
 
     Args:
         top: next best plans to tell: what may be one of them is simulated.
@@ -68,8 +68,8 @@ class _Pool:
         return sorted(self.steps_s, key=lambda one: self.tail_s(self.steps_s[one]))
 
     def consider(self, least_s: Mapping[Contender, Sequence[float]]) -> None:
-        """Simulate plans in every state, unless what they take at least in each is too much
-        already: those that promise most first.
+        """Simulate plans in every state, the most promising first, without those whose known lower
+        bounds are too large already.
 
         Args:
             least_s: by plan, seconds that it takes in each state at least.
@@ -153,8 +153,8 @@ def find_robust(
 
 
 def _least(known: Sequence[Ranking], further: Sequence[Ranking]) -> dict[Contender, list[float]]:
-    """Every plan that some state ranks, and what it takes in each at least: its own seconds where
-    that is known, else those of the best.
+    """Lower bound in seconds of every ranked plan in each state: its own seconds where they are
+    known, else the bound of all plans there.
 
     Plans of `further` searches belong to no state's space, and those of mixed clusters to their own
     state's alone (options of the runtime differ), so nothing is known of them before they are
@@ -185,8 +185,8 @@ def _further_tasks(questions: Sequence[StateQuestion]) -> list[RankTask]:
 def _ranked_all(
     questions: tuple[StateQuestion, ...], engine: Engine, count: int, known: list[Ranking]
 ) -> list[Ranking]:
-    """The `count` best of every state; states that share a space are searched once, and one that
-    can say no more not again.
+    """The `count` best plans of every state; states that share a space are searched once, and
+    complete rankings not again.
     """
     first = [
         next(at for at, other in enumerate(questions) if other.bounding == one.bounding)
@@ -255,8 +255,8 @@ def _summed(
     lower_s: float,
     universal: float,
 ) -> Certificate:
-    """One certificate of all states' searches: what each accounts for, added up; its digest is of
-    the states, too.
+    """One certificate of the searches of all states, with the sums of their counts; its digest
+    covers the states.
     """
     spaces = list(dict.fromkeys(one.space for one in found))
     space = f"{judged_by(part.level)}; in each scenario: {' / '.join(spaces)}"
