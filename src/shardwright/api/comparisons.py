@@ -1,4 +1,4 @@
-"""Strategies and clusters side by side, with what training costs on each."""
+"""Comparison of strategies and clusters, with the cost of training on each."""
 
 from __future__ import annotations
 

@@ -31,9 +31,8 @@ def plan_exact(
     stops: Stops | None = None,
     progress: Progress | None = None,
 ) -> GeneralAnswer[None]:
-    """The best of all plans of up to `request.lanes` lanes on a few devices: who is in which lane,
-    its share of the batch, its cut, device sets, split trees, microbatches and order together, on
-    uniform or mixed clusters.
+    """The best of all plans of up to `request.lanes` lanes on a few devices, uniform or mixed: the
+    devices and samples of every lane, its cut, split trees, microbatches and order together.
 
     Raises:
         UsageError: the problem is too large, or pins an axis. StrategyError: the model is no chain,

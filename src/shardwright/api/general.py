@@ -1,5 +1,5 @@
-"""The searches of general plans (joint, exact, mixed, several scenarios): which there are, the
-record of an answer in a plan file, and the check of such a record by the same search.
+"""Searches of general plans (joint, exact, mixed, several scenarios): their table, the record of
+an answer in a plan file, and the check of such a record by the same search.
 """
 
 from __future__ import annotations

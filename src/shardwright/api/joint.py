@@ -1,4 +1,4 @@
-"""The best plan of the joint space; and what a stored one claims, made again."""
+"""The best plan of the joint space."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def plan_joint(
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> GeneralAnswer[JointDetail]:
-    """The best plan of the joint space over the grids that the request asks for: cut, splits,
-    recompute, microbatches and order together.
+    """The best plan of the joint space over the request's grids: cut, splits, recompute,
+    microbatches and order together.
 
     Args:
         request: a joint space is over the standard grids.
@@ -100,8 +100,8 @@ def plan_joint(
 
 
 def unsearched_of_joint(answer: GeneralAnswer[JointDetail]) -> Unsearched:
-    """The options that the search of `answer` left at one value although they change no numerics,
-    and what the best other value of one would gain.
+    """The options that the search of `answer` kept at one value although they change no
+    numerics, and the largest gain of another value of one.
     """
     assert answer.simulation is not None
     return unsearched_beside(

@@ -1,4 +1,4 @@
-"""The best plan on a mixed cluster; and what a stored one claims, made again."""
+"""The best plan on a mixed cluster, and the check of the prices that prove its bound."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def plan_mixed(
 
 
 def unsearched_of_mixed(answer: GeneralAnswer[MixedPlan | None]) -> Unsearched:
-    """The options that the search of `answer` left at one value although they change no numerics,
-    and what the best other value of one would gain.
+    """The options that the search of `answer` kept at one value although they change no
+    numerics, and the largest gain of another value of one.
     """
     assert answer.simulation is not None
     request = answer.simulation.request
@@ -132,12 +132,12 @@ def choices_for(request: Request, problem: Problem) -> Choices:
 
 
 def goal_of(request: Request) -> Goal:
-    """What a request asks the best plan to be best in."""
+    """The goal of a request: time, cost, energy or a front, and the budget."""
     return Goal(objective=request.objective, budget=request.budget or inf)
 
 
 def roomy(request: Request, problem: Problem) -> Problem:
-    """The problem with the memory that plans may fill."""
+    """The problem with the device memory that plans may use."""
     if not 0 <= request.headroom < 1:
         raise UsageError(
             f"a headroom of {request.headroom:g} of a device's memory",
@@ -149,7 +149,8 @@ def roomy(request: Request, problem: Problem) -> Problem:
 def check_prices(
     request: Request, certificate: Certificate, *, progress: Progress | None = None
 ) -> int:
-    """Price every shape of every frame that a certificate closes anew; how many frames hold.
+    """Price every shape of every closed frame of a certificate again; returns the number of frames
+    that hold.
 
     Raises:
         DataError: a frame's prices do not close it, at the limit that is claimed, or a frame is
@@ -182,7 +183,8 @@ def check_prices(
 def _check_cells(
     request: Request, problem: Problem, part: ValuedPart, progress: Progress | None
 ) -> int:
-    """Price every shape of every frame of every cell of times anew; how many cells hold.
+    """Price every shape of every frame of every interval of times again; returns the number of
+    intervals that hold.
 
     Raises:
         DataError: prices do not show what a cell claims, or a frame is missing.

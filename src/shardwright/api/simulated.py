@@ -1,4 +1,4 @@
-"""A strategy that was found legal, simulated."""
+"""Simulation of a legal strategy for a request."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from shardwright.strategy.plan.plan import Plan
 def simulated(
     request: Request, problem: Problem, *, name: str, grid: Grid | None, plan: Plan | None = None
 ) -> Simulation:
-    """The simulation of what was found legal: a grid, or a plan and the grid, if any,
-    that says it.
+    """The simulation of a legal strategy: a grid, or a plan with the grid that is equal to it,
+    if any.
     """
     if grid is not None and is_direct(problem, grid):
         prediction = predict(problem, grid)
@@ -76,7 +76,7 @@ def _stands_in(order: Named | Table) -> str:
 
 
 def is_direct(problem: Problem, grid: Grid) -> bool:
-    """`grid` is simulated as it is, not as a general plan: its schedule is a searched one, it is
-    legal, and devices are of one kind.
+    """True if `grid` is simulated as a grid: its schedule is a searched one, it is legal, and
+    devices are of one kind.
     """
     return problem.cluster.is_uniform and not violations(grid, facts=facts_of(problem))

@@ -1,5 +1,5 @@
-"""Why a plan and not another strategy: both simulated, rule by rule, and where the search put the
-other.
+"""Comparison of a plan with another strategy: both simulated, the broken rules, and the
+strategy's place in the search.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ GRIDS: Final = frozenset((*SPACES, *JOINT))
 
 
 def why(answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation, strategy: str) -> Why:
-    """What `strategy` would gain and lose against an answer's plan, or why it cannot be; and where
-    the search put it.
+    """The gains and losses of `strategy` against an answer's plan, or the rules that it breaks; and
+    its place in the search.
 
     Args:
         answer: of a search or a simulation, or what a plan file holds.
@@ -91,8 +91,8 @@ def _stored(
 
 
 def _asked(plan: Simulation, problem: Problem, strategy: str) -> tuple[str, Grid | Plan]:
-    """The name of the strategy that is asked about, and the strategy; a grid's words change the
-    plan's grid, where a grid says it.
+    """Name and strategy of the user's text; a grid's words change the plan's grid, where it has
+    one.
     """
     if plan.grid is not None and is_grid_text(strategy):
         return strategy, changed_grid(plan.grid, strategy)
@@ -106,7 +106,7 @@ def _asked(plan: Simulation, problem: Problem, strategy: str) -> tuple[str, Grid
 
 
 def _broken(problem: Problem, asked: Grid | Plan) -> tuple[Violation, ...]:
-    """Every rule that a strategy breaks, that of writing a grid out as a plan included."""
+    """Every rule that a strategy breaks, including those of writing a grid out as a plan."""
     try:
         return tuple(
             grid_violations(problem, asked)

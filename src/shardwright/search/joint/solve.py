@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.joint import label_program as labels
+from shardwright.search.joint import label_program
 from shardwright.search.joint.label_program import OPTIONS, Cells, Pipeline, Splits, fill
 from shardwright.search.joint.reach import LABELS, reach, ways_on
 
@@ -82,7 +82,7 @@ def _shortest(splits: Splits, size: int) -> float:
 
 def border_of(splits: Splits) -> float:
     """Seconds of a send between ranks, the same for all splits of a pipeline."""
-    return float(splits.fixed[:, labels.BORDER].min())
+    return float(splits.fixed[:, label_program.BORDER].min())
 
 
 def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solved:
@@ -158,9 +158,9 @@ def load_label_kernels() -> None:
     take no time.
     """
     splits = Splits(
-        sums=np.zeros((1, labels.HOST_FULL + 1, 3)),
+        sums=np.zeros((1, label_program.HOST_FULL + 1, 3)),
         again=np.zeros((1, 2, 2)),
-        fixed=np.zeros((1, labels.SLOWER + 1), dtype=np.float64),
+        fixed=np.zeros((1, label_program.SLOWER + 1), dtype=np.float64),
     )
     pipe = Pipeline(
         ranks=1,
