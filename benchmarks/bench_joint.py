@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from shardwright.api.problems import facts_of, problem_of, space_of
 from shardwright.hardware.overrides import effective_memory
-from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointAnswer, find_joint
+from shardwright.search.answer import GeneralAnswer
+from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointDetail, find_joint
 from shardwright.search.request import Request
 
 
@@ -28,7 +29,7 @@ class EightyLayers:
         self.space = space_of(request, self.problem, self.facts)
         self.answer = self._search()
 
-    def _search(self) -> JointAnswer:
+    def _search(self) -> GeneralAnswer[JointDetail]:
         capacity = effective_memory(self.problem.cluster)
         return find_joint(
             self.problem,

@@ -15,10 +15,10 @@ from shardwright.api.problems import facts_of, problem_of, space_of
 from shardwright.errors import InfeasibleError, StrategyError, UsageError
 from shardwright.hardware.overrides import effective_memory
 from shardwright.program.problem import Problem
-from shardwright.search.answer import Answer
+from shardwright.search.answer import Answer, GeneralAnswer
 from shardwright.search.grid.find import find
 from shardwright.search.grid.space import Space
-from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointAnswer, find_joint
+from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointDetail, find_joint
 from shardwright.search.joint.write import short_text
 from shardwright.search.request import Request
 from shardwright.strategy.grid.facts import num_layers
@@ -127,10 +127,16 @@ def _rows(case: Case) -> Iterator[str]:
 
 
 def _row(
-    case: Case, joint: JointAnswer, ends: Answer | None, orders: str, *, spent_s: float
+    case: Case,
+    joint: GeneralAnswer[JointDetail],
+    ends: Answer | None,
+    orders: str,
+    *,
+    spent_s: float,
 ) -> str:
-    equal, c = joint.grid, joint.certificate
-    text = short_text(joint.best.plan) if joint.best else "the grid of (a)"
+    equal, best, c = joint.detail.grid, joint.detail.best, joint.certificate
+    assert c.joint is not None
+    text = short_text(best.plan) if best else "the grid of (a)"
     grids = [_cell(equal), _cell(ends)] if orders == NAMED_ORDERS else ["", ""]
     cells = [
         case.name,
@@ -147,8 +153,8 @@ def _row(
     cells += [
         f"{c.universal_gap:.1%}",
         (
-            f"{c.pipelines} pipelines, {c.enumerated:.3g} members, {c.scored} scored, {c.simulated}"
-            " simulated"
+            f"{c.joint.pipelines} pipelines, {c.enumerated:.3g} members, {c.bounded_b1} scored,"
+            f" {c.simulated} simulated"
         ),
     ]
     return "| " + " | ".join([*cells, f"{spent_s:.1f} s"]) + " |"

@@ -13,9 +13,10 @@ pytest.importorskip("torch")
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import problem_of
 from shardwright.execute.proof.prove import prove
-from shardwright.search.mixed.find_fastest import MixedAnswer, find_mixed
+from shardwright.search.answer import GeneralAnswer
+from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.priced_pipelines import Market
-from shardwright.search.mixed.plans.write_plan import general_plan
+from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
 from shardwright.search.mixed.stages.frame_terms import Ground
 from shardwright.search.request import Request
 from shardwright.strategy.plan.plan import Plan
@@ -52,7 +53,7 @@ ASKED = {
 
 
 @lru_cache
-def found(name: str) -> MixedAnswer:
+def found(name: str) -> GeneralAnswer[MixedPlan | None]:
     return plan_mixed(ASKED[name])
 
 

@@ -13,8 +13,7 @@ from shardwright.search import limit as clock
 from shardwright.search.grid.by_mesh import search
 from shardwright.search.grid.find import find
 from shardwright.search.grid.recheck import recheck
-from shardwright.search.limit import Limit, limit_of
-from shardwright.search.standing import standing
+from shardwright.search.limit import Limit, limit_of, progress_text
 from tests.search.problems import small_case
 
 CAPACITY = 10**15
@@ -119,15 +118,15 @@ def test_no_memory_keeps_no_members() -> None:
 
 def test_the_progress_line_has_incumbent_gap_and_time_left(now: list[float]) -> None:
     limit = limit_of(10.0)
-    assert standing("refine", best_s=inf, lower_s=1.0, limit=limit) == "refine: 10 s left"
+    assert progress_text("refine", best_s=inf, lower_s=1.0, limit=limit) == "refine: 10 s left"
     now[0] += 7.0
     assert (
-        standing("refine", best_s=2.0, lower_s=1.0, limit=limit)
+        progress_text("refine", best_s=2.0, lower_s=1.0, limit=limit)
         == "refine: best 2 s, gap 50.0 %, 3 s left"
     )
     now[0] += 7.0
     assert (
-        standing("refine", best_s=inf, lower_s=1.0, limit=limit)
+        progress_text("refine", best_s=inf, lower_s=1.0, limit=limit)
         == "refine: time is up, on to the first plan"
     )
-    assert standing("refine", best_s=2.0, lower_s=0.0, limit=Limit()) == "refine: best 2 s"
+    assert progress_text("refine", best_s=2.0, lower_s=0.0, limit=Limit()) == "refine: best 2 s"

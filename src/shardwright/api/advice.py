@@ -1,4 +1,4 @@
-"""What people's own launch is worth, and what would make it faster."""
+"""Advice for a user's own launch: its simulated step, and the changes that make it faster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 from shardwright.api.causes import is_repaired, job_causes
 from shardwright.api.problems import (
-    Progress,
     capacity_of,
     facts_of,
     problem_of,
@@ -27,6 +26,7 @@ from shardwright.launch_files.read_launch import read_launch, settings_of_files
 from shardwright.launch_files.reader_registry import READERS
 from shardwright.program.legal import grid_violations
 from shardwright.program.problem import Problem
+from shardwright.progress import Progress
 from shardwright.runtime.arguments import ON
 from shardwright.runtime.options import BY_NAME, offered_values, ordered
 from shardwright.search.advice import Advice, Change
@@ -55,7 +55,8 @@ def read_request(
     framework: str = "",
     given: Mapping[str, str] | None = None,
 ) -> tuple[Launch, Request]:
-    """The launch that files say, its job as `request` completes it, and the request that it is.
+    """The launch that these files describe, its job completed by `request`, and the request that it
+    amounts to.
 
     Args:
         request: with the model and the cluster; what else it says stands before what the files say.
@@ -101,8 +102,8 @@ def read_request(
 
 
 def _on_devices(launch: Launch, request: Request) -> Launch:
-    """The launch without kernels that its devices do not have: where it names one, they run their
-    own.
+    """The launch without kernels that its devices do not have; they run their own in place of
+    them.
     """
     named = [(name, value) for name, value in launch.grid.options if BY_NAME[name].of_device]
     offered = offered_values(problem_of(request).runtime) if named else {}
@@ -243,7 +244,9 @@ def _change(
     seconds: float,
     now: Simulation | None,
 ) -> Change:
-    """A strategy beside the launch's; of a launch that cannot run no settings are compared."""
+    """A strategy compared with the launch's; settings are compared only where the launch can
+    run.
+    """
     if now is None:
         return Change(text=text, grid=grid, step_time_s=seconds, gain=0.0)
     before, after = (

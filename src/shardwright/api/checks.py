@@ -1,12 +1,12 @@
-"""A stored plan, joint plan or simulation, made again leaf by leaf."""
+"""Check of a plan file or simulation file: every value made again."""
 
 from __future__ import annotations
 
 from shardwright.api.general import check_general
 from shardwright.api.grids import check_stored
-from shardwright.api.problems import Progress
 from shardwright.api.simulations import verify
 from shardwright.files.stored import StoredPlan, StoredSimulation
+from shardwright.progress import Progress
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.grid.recheck import Recheck
 from shardwright.search.simulation import Verified
@@ -15,8 +15,7 @@ from shardwright.search.simulation import Verified
 def check_file(
     stored: StoredSimulation, *, engine: Engine | None = None, progress: Progress | None = None
 ) -> Recheck | Verified:
-    """Whatever the file is of, all that it says is made again; the digest holds the question, which
-    cannot be.
+    """Make every value of a file again; its digest holds the request, which cannot be made again.
 
     Args:
         engine: where joint and mixed searches are made again.

@@ -1,4 +1,4 @@
-"""Strategies and clusters side by side, with what training costs on each."""
+"""Comparison of strategies and clusters, with the cost of training on each."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shardwright.api import simulations
-from shardwright.api.problems import Progress
 from shardwright.api.training import training
 from shardwright.api.trials import best_of
 from shardwright.errors import ShardwrightError
+from shardwright.progress import Progress
 from shardwright.search.compared import Compared
 from shardwright.search.request import Request
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.api.problems import (
-    Progress,
+    EXACT,
     problem_of,
     require_any_stages,
     require_unranked,
     with_defaults,
 )
-from shardwright.api.simulated import simulated
+from shardwright.api.simulated import with_simulation
 from shardwright.errors import UsageError
 from shardwright.hardware.overrides import keep_free
+from shardwright.progress import Progress
+from shardwright.search.answer import GeneralAnswer
 from shardwright.search.exact.deals import require_few
-from shardwright.search.exact.find import ExactAnswer, find_exact
+from shardwright.search.exact.find import find_exact
 from shardwright.search.exact.options import chain_blocks
 from shardwright.search.exact.space import exact_space
+from shardwright.search.limit import Stops
 from shardwright.search.request import Request
 
 
@@ -25,12 +28,11 @@ def plan_exact(
     request: Request,
     *,
     time_limit_s: float = float("inf"),
-    stop_at: int | None = None,
+    stops: Stops | None = None,
     progress: Progress | None = None,
-) -> ExactAnswer:
-    """The best of all plans of up to `request.lanes` lanes on a few devices: who is in which lane,
-    its share of the batch, its cut, device sets, split trees, microbatches and order together, on
-    uniform or mixed clusters.
+) -> GeneralAnswer[None]:
+    """The best of all plans of up to `request.lanes` lanes on a few devices, uniform or mixed: the
+    devices and samples of every lane, its cut, split trees, microbatches and order together.
 
     Raises:
         UsageError: the problem is too large, or pins an axis. StrategyError: the model is no chain,
@@ -49,7 +51,5 @@ def plan_exact(
     blocks = chain_blocks(roomy)
     space = exact_space(roomy, blocks=blocks, lanes=request.lanes)
     require_few(roomy, space, blocks=blocks)
-    answer = find_exact(roomy, space, time_limit_s=time_limit_s, stop_at=stop_at, progress=progress)
-    return replace(
-        answer, simulation=simulated(request, problem, name="exact", grid=None, plan=answer.plan)
-    )
+    answer = find_exact(roomy, space, time_limit_s=time_limit_s, stops=stops, progress=progress)
+    return with_simulation(request, problem, answer, name=EXACT)

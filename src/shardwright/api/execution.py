@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from shardwright.api.problems import Progress, problem_of
+from shardwright.api.problems import problem_of
 from shardwright.api.rules import check_plan
 from shardwright.api.stored import Stored, stored_plan
 from shardwright.dtype import Dtype
@@ -27,6 +27,7 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
 from shardwright.program.stages.parts import plan_stages, working_devices
+from shardwright.progress import Progress
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.strategy.plan.plan import Plan
 

@@ -1,4 +1,4 @@
-"""What would make a strategy fit that does not: other values of one axis."""
+"""Changes of one axis with which a strategy that does not fit would fit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def changes_that_fit(problem: Problem, grid: Grid) -> tuple[str, ...]:
 
 
 def _changes(grid: Grid) -> Iterator[tuple[str, str]]:
-    """(axis, change as text) of all that is tried."""
+    """(axis, change as text) of all changes that are tried."""
     kept = tuple(Recompute)
     for recompute in kept[kept.index(grid.recompute) + 1 :]:
         yield "recompute", f"recompute={recompute}"

@@ -1,4 +1,4 @@
-"""The best grid of a space: plan it, and check what a stored answer claims."""
+"""The best grid of a space, and the check of a stored answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from math import sqrt
 
 from shardwright.api.nearby import nearby
 from shardwright.api.problems import (
-    Progress,
     capacity_of,
     facts_of,
     problem_of,
@@ -21,6 +20,7 @@ from shardwright.hardware.overrides import scale_network
 from shardwright.hardware.reliability import reliability_of
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
+from shardwright.progress import Progress
 from shardwright.search.answer import Answer, Goodput, Nearby, Sensitivity
 from shardwright.search.grid.by_mesh import Searched, search
 from shardwright.search.grid.find import answer_of, search_and_answer
@@ -44,8 +44,8 @@ def plan(
     progress: Progress | None = None,
     sensitive: bool = True,
 ) -> Answer:
-    """The best strategy of the space, certified; with the next best ones, what 10 % less network
-    costs (of a search without a time limit, where it is `sensitive`), and goodput at scale.
+    """The best grid of the space, certified, with the next best ones, the effect of 10 % less
+    network (of a search without a time limit, where it is `sensitive`), and goodput at scale.
 
     Raises:
         InfeasibleError: nothing fits.
@@ -83,8 +83,8 @@ def _completed(
     searched: Searched | None,
     progress: Progress | None,
 ) -> Answer:
-    """`answer` with all that is not of the search itself; without what further searches say, where
-    they were stopped by hand, or where there is no finished search for them to begin from.
+    """`answer` with the results of further searches; without them where they were stopped by
+    hand, or where no finished search is known.
     """
     slower: Sensitivity | None = None
     others: tuple[Nearby, ...] = ()
@@ -114,8 +114,8 @@ def _sensitivity(
     searched: Searched,
     progress: Progress | None,
 ) -> Sensitivity | None:
-    """The best plan where the network is slower. A bound of a step is none the lower for it: meshes
-    that were bounded above what the same plan takes then are not looked at again.
+    """The best plan with a slower network. No bound of a step falls by it, so meshes that were
+    bounded above the same plan's step are not searched again.
     """
     if problem.cluster.num_devices <= problem.cluster.node.island:
         return None
@@ -142,8 +142,8 @@ def _sensitivity(
 
 
 def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
-    """Young 1974, equation 1: the interval sqrt(2 c M) loses least to checkpoints of c seconds and
-    failures every M seconds.
+    """Goodput under failures with the checkpoint interval sqrt(2 c M), which loses least to
+    checkpoints of c seconds and failures every M seconds (Young 1974, equation 1).
 
     A checkpoint is written at the storage rate of the whole cluster, and nothing of it is hidden
     behind training.
@@ -182,16 +182,15 @@ def _goodput(problem: Problem, answer: Answer) -> Goodput | None:
 def check(
     request: Request, answer: Answer, *, seed: int = 0, progress: Progress | None = None
 ) -> Recheck:
-    """Repeat the search whose answer `answer` is, and compare everything; see `check_stored`."""
+    """Repeat the search of `answer`, and compare everything; see `check_stored`."""
     return check_stored(
         stored_answer(replace(answer, request=request)), seed=seed, progress=progress
     )
 
 
 def check_stored(stored: StoredPlan, *, seed: int = 0, progress: Progress | None = None) -> Recheck:
-    """Make every leaf of a stored answer again by the same search, stopped where the stored one
-    was; then bound and simulate a random 1 % of the space, and all that the bounds leave, against
-    the claim.
+    """Make every value of a stored answer again by the same search, stopped where the stored one
+    was; then bound and simulate a random 1 % of the space, and all members that the bounds leave.
 
     Raises:
         DataError: a leaf differs, or the certificate does not hold.
@@ -218,7 +217,7 @@ def check_stored(stored: StoredPlan, *, seed: int = 0, progress: Progress | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
-    """A search that was made again, and what it was made of."""
+    """A repeated search with its inputs."""
 
     problem: Problem
     space: Space
@@ -230,8 +229,8 @@ class Repeated:
 def repeated(
     request: Request, stopped_at: int, *, sensitive: bool, progress: Progress | None = None
 ) -> Repeated:
-    """The search that `request` asks for, stopped at a look at the clock (`search.limit.Limit`);
-    `sensitive`: with its sensitivity.
+    """The search of `request` again, stopped at a look at the clock (`search.limit.Limit`), and
+    with its sensitivity where it is `sensitive`.
     """
     problem = problem_of(request)
     facts = facts_of(problem)

@@ -1,4 +1,4 @@
-"""The best plan of the joint space; and what a stored one claims, made again."""
+"""The best plan of the joint space."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Final
 
 from shardwright.api.problems import (
     JOINT,
-    Progress,
     capacity_of,
     facts_of,
     problem_of,
@@ -16,16 +15,17 @@ from shardwright.api.problems import (
     space_of,
     with_defaults,
 )
-from shardwright.api.simulated import simulated
+from shardwright.api.simulated import with_simulation
 from shardwright.api.unsearched import unsearched_beside
 from shardwright.errors import UsageError
-from shardwright.program.problem import Problem
-from shardwright.search.answer import Unsearched
+from shardwright.progress import Progress
+from shardwright.search.answer import GeneralAnswer, Unsearched
 from shardwright.search.engine.protocol import Engine
-from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointAnswer, find_joint
-from shardwright.search.joint.write import general_plan, short_text
+from shardwright.search.joint.find import FOUND_ORDERS, NAMED_ORDERS, JointDetail, find_joint
+from shardwright.search.joint.write import short_text
+from shardwright.search.limit import Stops
 from shardwright.search.request import Request
-from shardwright.search.simulation import Simulation
+from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.text.grid_notation import print_grid
 
 SPACES = dict(zip(JOINT, (FOUND_ORDERS, NAMED_ORDERS), strict=True))
@@ -45,18 +45,18 @@ def plan_joint(
     orders: str = FOUND_ORDERS,
     tolerance: float = 0.0,
     time_limit_s: float = float("inf"),
-    stop_at: tuple[int, int] | None = None,
+    stops: Stops | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
-) -> JointAnswer:
-    """The best plan of the joint space over the grids that the request asks for: cut, splits,
-    recompute, microbatches and order together.
+) -> GeneralAnswer[JointDetail]:
+    """The best plan of the joint space over the request's grids: cut, splits, recompute,
+    microbatches and order together.
 
     Args:
         request: a joint space is over the standard grids.
         orders: "found" or "named" (`search.joint.find.find_joint`), of another space.
         tolerance: gap that is good enough.
-        stop_at, engine: see `find_joint`.
+        stops, engine: see `find_joint`.
 
     Raises:
         InfeasibleError: nothing fits. UsageError: the model is beside a teacher.
@@ -88,39 +88,27 @@ def plan_joint(
         else SPACES.get(request.space, orders),
         tolerance=tolerance,
         time_limit_s=time_limit_s,
-        stop_at=stop_at,
+        stops=stops,
         memory=request.search_memory,
         engine=engine,
         progress=progress,
     )
-    return replace(answer, simulation=_joint_simulation(request, problem, answer))
+    best = answer.detail.best
+    name = print_grid(answer.strategy) if isinstance(answer.strategy, Grid) else ""
+    name = short_text(best.plan) if best is not None else name
+    return with_simulation(request, problem, answer, name=name)
 
 
-def unsearched_of_joint(answer: JointAnswer) -> Unsearched:
-    """The options that the search of `answer` left at one value although they change no numerics,
-    and what the best other value of one would gain.
+def unsearched_of_joint(answer: GeneralAnswer[JointDetail]) -> Unsearched:
+    """The options that the search of `answer` kept at one value although they change no
+    numerics, and the largest gain of another value of one.
     """
-    found = answer.simulation
-    assert found is not None
-    strategy = found.grid if found.grid is not None else found.plan
-    assert strategy is not None
-    return unsearched_beside(_grids(found.request), strategy, step_time_s=answer.step_time_s)
+    assert answer.simulation is not None
+    return unsearched_beside(
+        _grids(answer.simulation.request), answer.strategy, step_time_s=answer.step_time_s
+    )
 
 
 def _grids(request: Request) -> Request:
     """The request for the grids of a joint space."""
     return replace(request, space="standard") if request.space in SPACES else request
-
-
-def _joint_simulation(request: Request, problem: Problem, answer: JointAnswer) -> Simulation:
-    """The best plan as `simulation` gives it: as a general plan, or the grid where that is best."""
-    if answer.best is None:
-        assert answer.grid is not None
-        return simulated(request, problem, name=print_grid(answer.grid.grid), grid=answer.grid.grid)
-    return simulated(
-        request,
-        problem,
-        name=short_text(answer.best.plan),
-        grid=None,
-        plan=general_plan(problem, answer.best.plan),
-    )

@@ -1,4 +1,4 @@
-"""The best plan on a mixed cluster; and what a stored one claims, made again."""
+"""The best plan on a mixed cluster, and the check of the prices that prove its bound."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ from functools import partial
 from math import inf
 
 from shardwright.api.problems import (
-    Progress,
     is_valued,
     problem_of,
     require_any_stages,
     require_unranked,
     with_defaults,
 )
-from shardwright.api.simulated import simulated
+from shardwright.api.simulated import with_simulation
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.overrides import keep_free
 from shardwright.program.problem import Problem, under
+from shardwright.progress import Progress
 from shardwright.runtime.registry import options_said
-from shardwright.search.answer import Unsearched
+from shardwright.search.answer import GeneralAnswer, Unsearched
 from shardwright.search.certificate import Certificate
 from shardwright.search.engine.protocol import Engine
-from shardwright.search.frames import Stops, ValuedPart
+from shardwright.search.frames import ValuedPart
 from shardwright.search.grid.unsearched import unsearched
+from shardwright.search.limit import Stops
 from shardwright.search.mixed.bounds.cost_bound import cell_holds
 from shardwright.search.mixed.bounds.time_bound import covers, holds
 from shardwright.search.mixed.cost_certificate import Goal
 from shardwright.search.mixed.find_cheapest import find_valued
-from shardwright.search.mixed.find_fastest import TOLERANCE, MixedAnswer, find_mixed
+from shardwright.search.mixed.find_fastest import TOLERANCE, find_mixed
 from shardwright.search.mixed.pipelines.price_per_second import tariff_of
 from shardwright.search.mixed.pipelines.priced_pipelines import Market
 from shardwright.search.mixed.plans.pool_grids import AloneSearch, space_alone
+from shardwright.search.mixed.plans.write_plan import MixedPlan
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.frame_terms import Ground
 from shardwright.search.mixed.stages.pinned_values import Choices, choices_of
@@ -51,7 +53,7 @@ def plan_mixed(
     stops: Stops | None = None,
     engine: Engine | None = None,
     progress: Progress | None = None,
-) -> MixedAnswer:
+) -> GeneralAnswer[MixedPlan | None]:
     """The best plan found on a mixed cluster, with a bound of its whole space, and the `top` next
     best that were found.
 
@@ -90,14 +92,12 @@ def plan_mixed(
         engine=engine,
         progress=progress,
     )
-    return replace(
-        answer, simulation=simulated(request, problem, name=NAME, grid=None, plan=answer.plan)
-    )
+    return with_simulation(request, problem, answer, name=NAME)
 
 
-def unsearched_of_mixed(answer: MixedAnswer) -> Unsearched:
-    """The options that the search of `answer` left at one value although they change no numerics,
-    and what the best other value of one would gain.
+def unsearched_of_mixed(answer: GeneralAnswer[MixedPlan | None]) -> Unsearched:
+    """The options that the search of `answer` kept at one value although they change no
+    numerics, and the largest gain of another value of one.
     """
     assert answer.simulation is not None
     request = answer.simulation.request
@@ -112,7 +112,7 @@ def unsearched_of_mixed(answer: MixedAnswer) -> Unsearched:
     )
     space, said = space_alone(problem, task)[1], options_said(request.runtime)
     return unsearched(
-        problem, space, answer.plan, step_time_s=answer.step_time_s, capacity=None, decided=said
+        problem, space, answer.strategy, step_time_s=answer.step_time_s, capacity=None, decided=said
     )
 
 
@@ -132,12 +132,12 @@ def choices_for(request: Request, problem: Problem) -> Choices:
 
 
 def goal_of(request: Request) -> Goal:
-    """What a request asks the best plan to be best in."""
+    """The goal of a request: time, cost, energy or a front, and the budget."""
     return Goal(objective=request.objective, budget=request.budget or inf)
 
 
 def roomy(request: Request, problem: Problem) -> Problem:
-    """The problem with the memory that plans may fill."""
+    """The problem with the device memory that plans may use."""
     if not 0 <= request.headroom < 1:
         raise UsageError(
             f"a headroom of {request.headroom:g} of a device's memory",
@@ -149,7 +149,8 @@ def roomy(request: Request, problem: Problem) -> Problem:
 def check_prices(
     request: Request, certificate: Certificate, *, progress: Progress | None = None
 ) -> int:
-    """Price every shape of every frame that a certificate closes anew; how many frames hold.
+    """Price every shape of every closed frame of a certificate again; returns the number of frames
+    that hold.
 
     Raises:
         DataError: a frame's prices do not close it, at the limit that is claimed, or a frame is
@@ -182,7 +183,8 @@ def check_prices(
 def _check_cells(
     request: Request, problem: Problem, part: ValuedPart, progress: Progress | None
 ) -> int:
-    """Price every shape of every frame of every cell of times anew; how many cells hold.
+    """Price every shape of every frame of every interval of times again; returns the number of
+    intervals that hold.
 
     Raises:
         DataError: prices do not show what a cell claims, or a frame is missing.

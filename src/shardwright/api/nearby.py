@@ -1,4 +1,4 @@
-"""Where a batch and a number of devices do not suit each other: those close by that do."""
+"""Batches and numbers of devices near a request's that suit each other better."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import replace
 from itertools import islice
 from math import gcd
 
-from shardwright.api.problems import Progress, capacity_of, facts_of, space_of
+from shardwright.api.problems import capacity_of, facts_of, space_of
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem
+from shardwright.progress import Progress
 from shardwright.search.answer import Answer, Nearby
 from shardwright.search.grid.bounded import bound_space
 from shardwright.search.grid.find import find
@@ -58,7 +59,7 @@ def nearby(
 def _first(
     request: Request, problems: Iterator[Problem], rate: float, progress: Progress | None
 ) -> Nearby | None:
-    """The first that gains half of the most that any promises."""
+    """The first problem that gains at least half of the largest gain that any promises."""
     promises = [(one, _most(request, one) / rate - 1) for one in islice(problems, LOOKED)]
     worth = max(WORTH, max((gain for _, gain in promises), default=0.0) / 2)
     for one in islice((one for one, gain in promises if gain >= worth), SEARCHED):
@@ -92,8 +93,8 @@ def _first(
 
 
 def _most(request: Request, problem: Problem) -> float:
-    """Samples a second and device that no plan on all devices exceeds; 0 where none is legal and
-    fits.
+    """Upper bound of the samples a second and device of all plans on all devices; 0 where none
+    is legal and fits.
     """
     facts = facts_of(problem)
     space = space_of(replace(request, use_all=True), problem, facts)

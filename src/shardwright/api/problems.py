@@ -1,8 +1,7 @@
-"""From what a request says to the problem, its counts and its space."""
+"""The problem, the counts and the space of a request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -34,9 +33,6 @@ from shardwright.search.grid.space import (
 from shardwright.search.request import OBJECTIVES, TOP, Request
 from shardwright.strategy.grid.rules import GridFacts
 
-Progress = Callable[[str, int, int], None]
-
-
 SPACES = {"standard": standard_space, "exhaustive": exhaustive_space}
 JOINT = ("joint", "joint-named")
 """Joint spaces: with any order, and with named ones."""
@@ -44,7 +40,7 @@ EXACT = "exact"
 
 
 class Method(StrEnum):
-    """Searches, by what they search."""
+    """Kinds of search."""
 
     GRID = "grid"
     JOINT = "joint"
@@ -83,7 +79,7 @@ def _known(device: Accelerator) -> str:
 
 
 def problem_of(request: Request) -> Problem:
-    """The problem that a request means.
+    """The problem of a request.
 
     Raises:
         ModelError, ClusterError, RuntimeModelError, UsageError: by what is wrong with it.
@@ -133,7 +129,7 @@ def _runtime_on(cluster: Cluster, text: str) -> Runtime:
 
 
 def _require_units(device: Accelerator, problem: Problem) -> None:
-    """The device computes in the job's dtype, and the runtime runs on it."""
+    """Raise an error unless the device computes in the job's dtype and the runtime runs on it."""
     job, runtime = problem.job, problem.runtime
     if not device.peak(job.compute):
         raise ClusterError(
@@ -149,7 +145,7 @@ def _require_units(device: Accelerator, problem: Problem) -> None:
 
 
 def _require_countable(problem: Problem) -> None:
-    """A step ends long before the simulated clock does."""
+    """Raise an error unless a step ends long before the simulated clock does."""
     job, least = problem.job, seconds_at_peak(problem)
     if least > LONGEST_STEP_S:
         raise UsageError(
@@ -204,12 +200,12 @@ def load_cluster(text: str) -> Cluster:
 
 
 def is_valued(request: Request) -> bool:
-    """A request asks for something else than the fastest plan at any price."""
+    """True if a request asks for something else than the fastest plan at any price."""
     return request.objective != OBJECTIVES[0] or request.budget > 0
 
 
 def require_unranked(request: Request, search: str) -> None:
-    """Say that a search has no next best plans, where some are asked for.
+    """Raise an error if next best plans are requested of a search that ranks none.
 
     Raises:
         UsageError: another number of them than none, or than where nothing is said.
@@ -236,7 +232,9 @@ def require_any_stages(problem: Problem, search: str) -> None:
 
 
 def _require_plain(request: Request) -> None:
-    """Raise for what a search over several states of the cluster has not."""
+    """Raise an error for settings that a search over several states of the cluster does not
+    have.
+    """
     if is_valued(request):
         raise UsageError(
             "plans for several scenarios are searched for time alone",
@@ -253,7 +251,7 @@ def _require_plain(request: Request) -> None:
 
 
 def method_of(request: Request) -> Method:
-    """Which search answers a request.
+    """The kind of search that answers a request.
 
     Raises:
         UsageError: there is no such space, or it is of uniform clusters and this one is not.
@@ -297,7 +295,8 @@ def method_of(request: Request) -> Method:
 
 
 def capacity_of(request: Request, problem: Problem) -> int:
-    """Bytes of a device that a plan of a search may fill: what programs have, less the headroom.
+    """Bytes of a device that plans of a search may use: those that programs have, less the
+    headroom.
 
     Raises:
         UsageError: no share of the memory is left.

@@ -2,63 +2,34 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from shardwright.api.mixed import NAME, choices_for, roomy
 from shardwright.api.problems import (
-    Progress,
     capacity_of,
     facts_of,
     problem_of,
     space_of,
     with_defaults,
 )
-from shardwright.api.simulated import simulated
+from shardwright.api.simulated import with_simulation
 from shardwright.errors import UsageError
 from shardwright.hardware.states import State, in_state, shares_of
-from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.search.certificate import Certificate, claim
+from shardwright.progress import Progress
+from shardwright.search.answer import GeneralAnswer
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.engine.serial import Serial
 from shardwright.search.request import Request
 from shardwright.search.robust.find import find_robust
 from shardwright.search.robust.ranking import GridQuestion, MixedQuestion, StateQuestion
-from shardwright.search.simulation import Simulation
 from shardwright.strategy.grid.axes import Grid
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RobustAnswer:
-    """The plan that is best over several states of a cluster.
-
-    Args:
-        simulation: of the plan on the cluster as it is.
-        certificate: its seconds are means of the slow tail; its part `scenarios` has every state.
-    """
-
-    simulation: Simulation
-    certificate: Certificate
-    search_time_s: float = field(default=0.0, compare=False)
-    waited: bool = field(default=False, compare=False)
-
-    @property
-    def step_time_s(self) -> float:
-        """Seconds of the slow tail's mean step."""
-        return self.certificate.best_s
-
-    def __str__(self) -> str:
-        """What was asked, what was found, and whether it is proven best, in a few lines."""
-        proof = self.certificate
-        found = claim(optimal=proof.optimal, lower_bound_s=proof.lower_bound_s)
-        return f"{self.simulation}\n{found}"
 
 
 def plan_robust(
     request: Request, *, engine: Engine | None = None, progress: Progress | None = None
-) -> RobustAnswer:
+) -> GeneralAnswer[tuple[float, ...]]:
     """The plan with the least mean step in the slow tail of the states that the request's scenario
     file has (`search.robust.find`).
 
@@ -69,7 +40,6 @@ def plan_robust(
         ClusterError: the file cannot be read, or is of another cluster. UsageError: the level of
         the tail is none. InfeasibleError: nothing fits in some state.
     """
-    begun = time.monotonic()
     if not 0.0 <= request.tail <= 1.0:
         raise UsageError(
             f"a tail of {request.tail:g}",
@@ -84,15 +54,8 @@ def plan_robust(
         top=request.top,
         progress=progress,
     )
-    grid = found.best if isinstance(found.best, Grid) else None
-    plan = None if isinstance(found.best, Grid) else found.best
-    return RobustAnswer(
-        simulation=simulated(
-            request, problem, name="" if grid is not None else NAME, grid=grid, plan=plan
-        ),
-        certificate=found.certificate,
-        search_time_s=time.monotonic() - begun,
-    )
+    name = "" if isinstance(found.strategy, Grid) else NAME
+    return with_simulation(request, problem, found, name=name)
 
 
 def _questions(request: Request, problem: Problem) -> tuple[StateQuestion, ...]:

@@ -1,6 +1,4 @@
-"""Which frameworks run a plan: those that it can be exported to, as it is or otherwise than
-planned.
-"""
+"""Frameworks that run a plan: those that it can be exported to, exactly or with differences."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ from shardwright.search.runners import Runners
 
 
 def runners_of(stored: Stored) -> Runners:
-    """The targets of `export` that run a plan, each with what it would do otherwise; and why the
-    others do not.
+    """The targets of `export` that run a plan, each with its differences; and the reasons of the
+    others.
     """
     exact: list[str] = []
     otherwise: list[tuple[str, str]] = []

@@ -10,11 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from shardwright.api.problems import Progress
 from shardwright.api.serving import serving_problem
 from shardwright.errors import DataError, StrategyError, UsageError
 from shardwright.execute.serve.served import Log, ServedProof
 from shardwright.lazy_dataclass import dataclass
+from shardwright.progress import Progress
 from shardwright.serving.deployments.engine_on_worker import on_worker
 from shardwright.serving.deployments.scheduler_settings import Scheduler, scheduler_of
 from shardwright.serving.deployments.serving_problem import ServingProblem

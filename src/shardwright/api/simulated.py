@@ -1,6 +1,8 @@
-"""A strategy that was found legal, simulated."""
+"""Simulation of a legal strategy for a request."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -8,6 +10,7 @@ from shardwright.api.fitting import changes_that_fit
 from shardwright.api.problems import facts_of
 from shardwright.program.problem import Problem
 from shardwright.report.pictures.device_classes import device_text
+from shardwright.search.answer import Detail, GeneralAnswer
 from shardwright.search.orders.resolve_plan import resolved
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
@@ -22,8 +25,8 @@ from shardwright.strategy.plan.plan import Plan
 def simulated(
     request: Request, problem: Problem, *, name: str, grid: Grid | None, plan: Plan | None = None
 ) -> Simulation:
-    """The simulation of what was found legal: a grid, or a plan and the grid, if any,
-    that says it.
+    """The simulation of a legal strategy: a grid, or a plan with the grid that is equal to it,
+    if any.
     """
     if grid is not None and is_direct(problem, grid):
         prediction = predict(problem, grid)
@@ -55,6 +58,15 @@ def simulated(
     )
 
 
+def with_simulation(
+    request: Request, problem: Problem, answer: GeneralAnswer[Detail], *, name: str
+) -> GeneralAnswer[Detail]:
+    """`answer` with the simulation of its strategy, for the request that it answers."""
+    grid = answer.strategy if isinstance(answer.strategy, Grid) else None
+    found = simulated(request, problem, name=name, grid=grid, plan=answer.plan)
+    return replace(answer, simulation=found)
+
+
 def _stands_in(order: Named | Table) -> str:
     return (
         "the best table found"
@@ -64,7 +76,7 @@ def _stands_in(order: Named | Table) -> str:
 
 
 def is_direct(problem: Problem, grid: Grid) -> bool:
-    """`grid` is simulated as it is, not as a general plan: its schedule is a searched one, it is
-    legal, and devices are of one kind.
+    """True if `grid` is simulated as a grid: its schedule is a searched one, it is legal, and
+    devices are of one kind.
     """
     return problem.cluster.is_uniform and not violations(grid, facts=facts_of(problem))

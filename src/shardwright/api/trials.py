@@ -1,4 +1,4 @@
-"""One question asked for several numbers of devices, or for several batches."""
+"""The best plans of one request for several numbers of devices, or several batches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import replace
 from shardwright.api.mixed import plan_mixed
 from shardwright.api.problems import (
     Method,
-    Progress,
     capacity_of,
     facts_of,
     method_of,
@@ -23,6 +22,7 @@ from shardwright.job.critical_batch import (
     critical_batch,
     useful_share,
 )
+from shardwright.progress import Progress
 from shardwright.search.grid.find import find
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation
@@ -94,8 +94,8 @@ def batches(
     tokens: float = 0.0,
     progress: Progress | None = None,
 ) -> Batches:
-    """The best plans of several batches, and the batch that comes nearest to a trained model in a
-    second (`job.critical_batch`).
+    """The best plans of several batches, and the batch that gains most training progress a second
+    (`job.critical_batch`).
 
     Args:
         request: its own batch is not looked at.
@@ -160,7 +160,7 @@ def _trials(requests: Iterable[Request], progress: Progress | None) -> Iterator[
 
 
 def _trial(request: Request) -> Trial:
-    """The best plan that a request asks for; where nothing fits, why."""
+    """The best plan of a request; where nothing fits, the reason."""
     request = with_defaults(request)
     devices = problem_of(request).cluster.num_devices
     try:
@@ -173,7 +173,7 @@ def _trial(request: Request) -> Trial:
 
 
 def best_of(request: Request, *, progress: Progress | None = None) -> Simulation:
-    """The best plan of a request, without what further searches say of it.
+    """The best plan of a request, without the results of further searches.
 
     Raises:
         InfeasibleError: nothing fits. UsageError: its space is one of general plans.

@@ -1,5 +1,5 @@
-"""Runtime options that a search left at one value although they change no numerics, and their best
-gain.
+"""Runtime options that a search kept at one value although they change no numerics, and the
+largest gain of another value.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from shardwright.strategy.plan.plan import Plan
 
 
 def unsearched_of(answer: Answer) -> Unsearched:
-    """The options that the search of `answer` left at one value although they change no numerics,
-    and what the best other value of one would gain.
+    """The options that the search of `answer` kept at one value although they change no
+    numerics, and the largest gain of another value of one.
     """
     assert answer.request is not None
     return unsearched_beside(answer.request, answer.grid, step_time_s=answer.prediction.step_time_s)
 
 
 def unsearched_beside(request: Request, strategy: Grid | Plan, *, step_time_s: float) -> Unsearched:
-    """The same of the best strategy of a space over the grids that a request asks for."""
+    """The options that a search over the grids of a request kept at one value, for its best
+    strategy.
+    """
     problem = problem_of(request)
     return unsearched(
         problem,

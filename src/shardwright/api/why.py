@@ -1,11 +1,11 @@
-"""Why a plan and not another strategy: both simulated, rule by rule, and where the search put the
-other.
+"""Comparison of a plan with another strategy: both simulated, the broken rules, and the
+strategy's place in the search.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from shardwright.api.general import stored_general
 from shardwright.api.problems import JOINT, SPACES, capacity_of, facts_of, problem_of, space_of
@@ -15,10 +15,8 @@ from shardwright.files.plan_source import is_grid_text, read_strategy
 from shardwright.files.stored import StoredPlan, StoredSimulation, stored_answer, stored_simulation
 from shardwright.program.legal import grid_violations, plan_violations
 from shardwright.program.problem import Problem
-from shardwright.search.answer import Answer
-from shardwright.search.exact.find import ExactAnswer
+from shardwright.search.answer import Answer, GeneralAnswer
 from shardwright.search.grid.placed import Fate, Placed, placed_in
-from shardwright.search.joint.find import JointAnswer
 from shardwright.search.orders.resolve_plan import is_open
 from shardwright.search.simulation import Simulation
 from shardwright.search.why import Why, fullest
@@ -35,11 +33,9 @@ GRIDS: Final = frozenset((*SPACES, *JOINT))
 """Spaces that have all grids of a grid space."""
 
 
-def why(
-    answer: Answer | JointAnswer | ExactAnswer | Simulation | StoredSimulation, strategy: str
-) -> Why:
-    """What `strategy` would gain and lose against an answer's plan, or why it cannot be; and where
-    the search put it.
+def why(answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation, strategy: str) -> Why:
+    """The gains and losses of `strategy` against an answer's plan, or the rules that it breaks; and
+    its place in the search.
 
     Args:
         answer: of a search or a simulation, or what a plan file holds.
@@ -85,7 +81,7 @@ def why(
 
 
 def _stored(
-    answer: Answer | JointAnswer | ExactAnswer | Simulation | StoredSimulation,
+    answer: Answer | GeneralAnswer[Any] | Simulation | StoredSimulation,
 ) -> StoredSimulation:
     if isinstance(answer, StoredSimulation):
         return answer
@@ -95,8 +91,8 @@ def _stored(
 
 
 def _asked(plan: Simulation, problem: Problem, strategy: str) -> tuple[str, Grid | Plan]:
-    """The name of the strategy that is asked about, and the strategy; a grid's words change the
-    plan's grid, where a grid says it.
+    """Name and strategy of the user's text; a grid's words change the plan's grid, where it has
+    one.
     """
     if plan.grid is not None and is_grid_text(strategy):
         return strategy, changed_grid(plan.grid, strategy)
@@ -110,7 +106,7 @@ def _asked(plan: Simulation, problem: Problem, strategy: str) -> tuple[str, Grid
 
 
 def _broken(problem: Problem, asked: Grid | Plan) -> tuple[Violation, ...]:
-    """Every rule that a strategy breaks, that of writing a grid out as a plan included."""
+    """Every rule that a strategy breaks, including those of writing a grid out as a plan."""
     try:
         return tuple(
             grid_violations(problem, asked)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from shardwright.calibrate.settings import CheckRow, Progress
+from shardwright.calibrate.settings import CheckRow
 from shardwright.calibrate.step import MeasuredStep, measure_step
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import find_accelerator
@@ -18,6 +18,7 @@ from shardwright.job.border import job_from_flags
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.program.problem import Problem
+from shardwright.progress import Progress
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime
 from shardwright.simulator.predict import predict

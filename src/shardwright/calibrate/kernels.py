@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from shardwright.calibrate.measure_attention import attention_shapes, generations, measure_attention
 from shardwright.calibrate.measure_elements import element_sizes, measure_copies, measure_elements
 from shardwright.calibrate.measure_gemm import gemm_shapes, measure_gemm, measure_sustained
-from shardwright.calibrate.settings import Calibration, Progress
+from shardwright.calibrate.settings import Calibration
 from shardwright.calibrate.timing import TORCH_DTYPES, Timer, native_dtypes
 from shardwright.dtype import Dtype
 from shardwright.errors import UsageError
 from shardwright.hardware.profile.profile import AttentionPoint, GemmPoint
 from shardwright.lazy_dataclass import dataclass
+from shardwright.progress import Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

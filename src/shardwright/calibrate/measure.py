@@ -24,12 +24,13 @@ from shardwright.calibrate.measure_collectives import (
     group_sizes,
     measure_collectives,
 )
-from shardwright.calibrate.settings import Calibration, Progress
+from shardwright.calibrate.settings import Calibration
 from shardwright.calibrate.timing import Timer
 from shardwright.calibrate.together import together
 from shardwright.compiled import cores
 from shardwright.errors import UsageError
 from shardwright.hardware.profile.profile import CollectiveFit, HostFacts, Method, Profile
+from shardwright.progress import Progress
 
 
 def measure_machine(settings: Calibration, *, progress: Progress | None = None) -> Profile:

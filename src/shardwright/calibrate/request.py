@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import reduce
 
 from shardwright.calibrate.imported import joined, profile_of_nccl_tests, profile_of_trace
-from shardwright.calibrate.settings import Calibration, CheckRow, Progress
+from shardwright.calibrate.settings import Calibration, CheckRow
 from shardwright.errors import UsageError
 from shardwright.hardware.profile.profile import Profile
+from shardwright.progress import Progress
 
 EXTRA_HINT = "pip install 'shardwright[run]'"
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from shardwright.dtype import Dtype
 from shardwright.lazy_dataclass import dataclass
-
-Progress = Callable[[str, int, int], None]
 
 
 class CheckRow(NamedTuple):

@@ -4,20 +4,15 @@ scenarios: the best general plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final
 
 from rich.console import Group
 
-from shardwright.api.exact import plan_exact
-from shardwright.api.general import GeneralAnswer, stored_general
-from shardwright.api.joint import plan_joint, unsearched_of_joint
-from shardwright.api.mixed import plan_mixed, unsearched_of_mixed
+from shardwright.api.general import SEARCHES, stored_general
 from shardwright.api.problems import Method, problem_of
-from shardwright.api.robust import plan_robust
 from shardwright.cli import fit, interrupt, screen
 from shardwright.cli import light_typer as typer
 from shardwright.cli.beside import Beside
@@ -27,21 +22,11 @@ from shardwright.files.faces import filed
 from shardwright.files.stored import document_of, file_text
 from shardwright.files.text import to_text
 from shardwright.report.screens.joint_search_screen import render_general
-from shardwright.search.answer import Unsearched
 from shardwright.search.engine.protocol import Engine
-from shardwright.search.joint.find import JointAnswer
 from shardwright.search.limit import STOP
-from shardwright.search.mixed.find_fastest import MixedAnswer
 from shardwright.search.request import Request
 from shardwright.search.simulation import Simulation, strategy_text
 from shardwright.search.summary import answer_line, misfit_text
-
-SEARCHES: Final[Mapping[Method, Callable[..., GeneralAnswer]]] = {
-    Method.JOINT: plan_joint,
-    Method.EXACT: plan_exact,
-    Method.MIXED: plan_mixed,
-    Method.ROBUST: plan_robust,
-}
 
 
 def plan(
@@ -56,18 +41,18 @@ def plan(
     quiet: bool,
 ) -> None:
     """Search the space of general plans that the request names."""
+    search = SEARCHES[method]
     if method is Method.ROBUST and isfinite(time_limit):
         raise UsageError("a search over scenarios ends by itself", hint="drop --time-limit")
-    # What several searches have shown when they are stopped cannot be made again.
+    # The searches of several scenarios cannot be repeated up to where they were stopped.
     stopping = nullcontext() if method is Method.ROBUST else interrupt.stopping()
     with stopping, screen.progress(quiet=quiet or as_json) as report:
-        given: dict[str, Any] = {} if method is Method.EXACT else {"engine": engine}
-        given |= {} if method is Method.ROBUST else {"time_limit_s": time_limit}
-        answer = SEARCHES[method](request, progress=report, **given)
+        answer = search.answer(request, progress=report, engine=engine, time_limit_s=time_limit)
     interrupt.note(waited=answer.waited)
     stored = stored_general(answer)
     document = document_of(stored)
-    left = _unsearched(answer) if (as_json or not quiet) and not STOP.is_set() else None
+    tells = (as_json or not quiet) and not STOP.is_set()
+    left = search.unsearched(answer) if search.unsearched is not None and tells else None
     if output is not None:
         screen.save(output, file_text(stored, output))
     beside = frameworks_of(stored) + (Beside() if cost is None else cost(stored.simulation))
@@ -96,12 +81,3 @@ def plan(
         )
         screen.show(Group(shown, *beside.sections))
     raise typer.Exit(interrupt.code() or fit.exit_code(stored.prediction))
-
-
-def _unsearched(answer: GeneralAnswer) -> Unsearched | None:
-    """The options that a search of a joint or mixed space left at one value; None for other
-    searches.
-    """
-    if isinstance(answer, JointAnswer):
-        return unsearched_of_joint(answer)
-    return unsearched_of_mixed(answer) if isinstance(answer, MixedAnswer) else None

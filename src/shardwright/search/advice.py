@@ -11,7 +11,7 @@ from shardwright.strategy.violation import Violation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Another strategy than the launch's.
+    """A strategy that differs from the launch's, with its step.
 
     Args:
         text: what is changed, in the grid's words.
@@ -31,7 +31,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What `api.advice.advise` returns, beside the launch.
+    """The advice for a launch: its own step, the changes that gain most, and the best strategy.
 
     Args:
         broken: rules that the strategy breaks.

@@ -1,20 +1,25 @@
-"""The answer of a search: the best strategy, what it is worth, why it is best,
-and what comes next.
+"""The answers of searches: the best strategy, what it is worth, and the proof that none is better;
+of a search of grids also the next best ones.
 """
 
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Generic, TypeVar
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.runtime.runtime import Options
 from shardwright.search.certificate import Certificate, claim
 from shardwright.search.request import Request
+from shardwright.search.simulation import Simulation
 from shardwright.search.summary import Line, summary, text_of
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.text.grid_notation import print_grid
+
+Detail = TypeVar("Detail")
+"""A strategy in the terms of the search that found it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +41,8 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """What changes when one number of the cluster changes: seconds a step of the same plan, and of
-    the plan that is best then.
+    """Effect of a change of the cluster: seconds of a step of the same plan, and of the plan
+    that is best then.
     """
 
     change: str
@@ -48,8 +53,7 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearby:
-    """Another number of devices or batch close to what was asked, whose best plan leaves no device
-    idle.
+    """A number of devices or a batch near the request's whose best plan leaves no device idle.
 
     Args:
         devices, global_batch: of it.
@@ -94,7 +98,7 @@ class OptionChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsearched:
-    """What a search left at one value although it changes no numerics.
+    """Options that a search kept at one value although they change no numerics.
 
     Args:
         fixed: (option, value) of each such option of the runtime.
@@ -107,7 +111,8 @@ class Unsearched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What `plan` returns.
+    """The answer of a search of grids: the best grid, its prediction and proof, and the next best
+    ones.
 
     Args:
         grid: the best strategy.
@@ -130,15 +135,53 @@ class Answer:
     waited: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
-        """What was asked, what was found, and whether it is proven best, in a few lines."""
+        """The request, the best grid and the claim of the certificate, in a few lines."""
         c = self.certificate
         return text_of(
             [*answer_lines(self), ("", claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s))]
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneralAnswer(Generic[Detail]):
+    """The best strategy that a search of general plans found, and the proof.
+
+    Args:
+        strategy: a grid where no other plan is better.
+        certificate: its `best_s` is the step of the strategy.
+        detail: the strategy in the terms of its search.
+        waited: the limit cut in before there was a plan (`search.limit.Limit`).
+        simulation: of the strategy, as a plan file holds it; None as long as no request is known.
+    """
+
+    strategy: Grid | Plan
+    certificate: Certificate
+    detail: Detail
+    search_time_s: float = field(default=0.0, compare=False)
+    waited: bool = field(default=False, compare=False)
+    simulation: Simulation | None = field(default=None, compare=False)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The strategy where it is a general plan; None where it is a grid."""
+        return None if isinstance(self.strategy, Grid) else self.strategy
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of a step of the strategy; over several scenarios the mean of the slow tail."""
+        return self.certificate.best_s
+
+    def __str__(self) -> str:
+        """The request, the strategy and the claim of the certificate, in a few lines."""
+        c = self.certificate
+        proof = claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s)
+        return f"{self.simulation or ''}\n{proof}".strip()
+
+
 def answer_lines(answer: Answer) -> list[Line]:
-    """What was asked and what was found, a line each; and what would do much better."""
+    """Lines (label, text) of the request, the best grid, and the devices or batches near it that
+    would do much better.
+    """
     better = [
         f"{n.global_batch:,} sequences a step on {n.devices:,} devices: {n.step_time_s:.4g} s,"
         f" {n.gain:+.0%} tokens/s/device"

@@ -1,15 +1,16 @@
-"""The certificate: why no other member of the space is better."""
+"""Certificates: the fate of every member of a space, and the proven lower bound of all."""
 
 from __future__ import annotations
 
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.frames import MixedPart, Stops
+from shardwright.search.frames import MixedPart
+from shardwright.search.limit import Stops
 from shardwright.search.scenarios import ScenariosPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointPart:
-    """What the certificate of a joint space has more.
+    """Part of the certificate of a joint search.
 
     Args:
         pipelines: choices that all ranks of a member share.
@@ -91,24 +92,25 @@ class Certificate:
 
 
 def stops_of(certificate: Certificate) -> Stops:
-    """Where the search of a mixed space was stopped, so that it can be made again."""
-    part = certificate.mixed
-    assert part is not None
-    alone = tuple(one.stopped_at for one in part.alone)
-    return Stops(alone=alone, composed=part.composed_stopped_at, proven=certificate.stopped_at)
+    """The looks at the clock at which the parts of the certified search were stopped."""
+    mixed, joint = certificate.mixed, certificate.joint
+    grids = tuple([pool.stopped_at for pool in mixed.alone]) if mixed is not None else ()
+    return Stops(
+        search=certificate.stopped_at,
+        grids=grids if joint is None else (joint.grid_stopped_at,),
+        composed=mixed.composed_stopped_at if mixed is not None else 0,
+    )
 
 
 def claim(*, optimal: bool, lower_bound_s: float) -> str:
-    """What a certificate proves, in a sentence."""
+    """The claim of a certificate in a sentence."""
     if optimal:
         return "Optimal: no other strategy of the space is faster."
     return f"Not proven optimal: no strategy of the space takes less than {lower_bound_s:.4g} s."
 
 
 def assert_sound(*, best_s: float, lower_bound_s: float, universal_gap: float) -> None:
-    """No bound lies above the answer: a claim of ours,
-    which every search makes of what it found.
-    """
+    """Assert that no lower bound is above the answer, which every search does with its result."""
     assert 0 <= lower_bound_s <= best_s < float("inf"), (
         f"{lower_bound_s} s is called a bound of {best_s} s"
     )

@@ -1,4 +1,4 @@
-"""A simulated strategy as one of several that are compared, with what training under it costs."""
+"""A row of a comparison: a simulated strategy with the seconds and dollars of a training run."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Compared:
 
     @property
     def seconds(self) -> float:
-        """Of training on all tokens, steps one after another: no failures, no checkpoints, no
-        evaluation.
+        """Seconds of training on all tokens, one step after another: no failures, no
+        checkpoints, no evaluation.
         """
         return self.tokens / self.simulation.prediction.tokens_per_s
 
@@ -41,12 +41,16 @@ class Compared:
 
     @property
     def usd(self) -> float | None:
-        """What its nodes, and bytes between zones, cost for as long."""
+        """Dollars of the nodes and of bytes between zones for training on all tokens; None where
+        a price is unknown.
+        """
         return None if self.usd_per_token is None else self.usd_per_token * self.tokens
 
     @property
     def usd_per_token(self) -> float | None:
-        """What its nodes, and bytes between zones, cost for one token."""
+        """Dollars of the nodes and of bytes between zones for one token; None where a price is
+        unknown.
+        """
         prediction = self.simulation.prediction
         if self.usd_per_hour is None:
             return None

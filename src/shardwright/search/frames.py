@@ -1,5 +1,5 @@
-"""What the certificate of a mixed space keeps: frames that make up the space, and the prices that
-close each.
+"""Part of the certificate of a mixed space: the frames that make up the space, and the prices
+that close each.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Frame:
     sole: tuple[int, ...] | None = None
 
     def text(self) -> str:
-        """The frame in words."""
+        """Description of the frame."""
         low, high = self.replicas
         many = f"{low}" if low == high else f"{low} to {high}"
         lanes = (
@@ -55,7 +55,7 @@ class Frame:
         )
 
     def _held(self) -> str:
-        """Which layers one class of pools holds alone, in words; empty = any."""
+        """Description of the layers that one class of pools holds alone; empty = any."""
         if self.sole is None:
             return ""
         if not self.sole:
@@ -147,7 +147,7 @@ class FrontPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValuedPart:
-    """What the certificate of a search for something else than time has more.
+    """Part of the certificate of a search for cost, energy or within a budget.
 
     Args:
         objective: time, cost, energy or pareto.
@@ -221,19 +221,8 @@ class Runner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stops:
-    """At which of its looks at the clock each part of a mixed search was stopped (0 = it was not):
-    the grids of each pool, the look for plans, the proof.
-    """
-
-    alone: tuple[int, ...]
-    composed: int
-    proven: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MixedPart:
-    """What the certificate of a mixed space has more.
+    """Part of the certificate of a mixed search.
 
     Args:
         shapes: pipelines that replicas may be, under each set of options.

@@ -1,5 +1,5 @@
-"""When a search stops early: after seconds, or where an earlier one stopped, so that its answer can
-be made again.
+"""The time limit of a search, the looks at the clock that repeat a stopped search, and the text
+of its progress line.
 """
 
 from __future__ import annotations
@@ -7,9 +7,11 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from shardwright.errors import OutOfTimeError
+from shardwright.units import format_percent, format_seconds
 
 STOP: Final = threading.Event()
 """Set by who wants every search of this process to end at its next look at the clock."""
@@ -21,7 +23,7 @@ FIRST_PLAN_S: Final = 60.0
 
 @dataclass(slots=True)
 class Limit:
-    """The looks of a search at the clock.
+    """The time limit of a search, and its looks at the clock.
 
     Between two looks a search does the same work whatever the clock says, so the number of the look
     at which it stopped says all about what it had seen: a search over the same space with `stop_at`
@@ -37,8 +39,8 @@ class Limit:
         waited: it cut in before there was a plan, and the search went on to the first.
     """
 
-    deadline_s: float = float("inf")
-    given_up_s: float = float("inf")
+    deadline_s: float = inf
+    given_up_s: float = inf
     stop_at: int = 0
     most_looks: int = 0
     looks: int = 0
@@ -46,7 +48,7 @@ class Limit:
     waited: bool = False
 
     def passed(self) -> bool:
-        """Look at the clock: whether the limit has cut in."""
+        """Look at the clock; True if the limit has passed."""
         if not self.stopped_at:
             self.looks += 1
             if self.looks == self.stop_at if self.stop_at else self._is_due():
@@ -57,8 +59,8 @@ class Limit:
         return self.looks == self.most_looks or STOP.is_set() or time.monotonic() > self.deadline_s
 
     def ends(self, *, found: bool) -> bool:
-        """Look at the clock: whether the search ends here. It goes on where nothing was `found`
-        yet, as an answer without a plan is none.
+        """Look at the clock; True if the search ends here. Past the limit it goes on until
+        something is `found`, as an answer needs a plan.
 
         Raises:
             OutOfTimeError: nothing was found, and the patience for a first plan has passed too.
@@ -74,14 +76,12 @@ class Limit:
 
     @property
     def left_s(self) -> float:
-        """Seconds until it cuts in, inf where it goes by no clock."""
+        """Seconds until the limit; inf where there is none."""
         return max(self.deadline_s - time.monotonic(), 0.0)
 
 
 def out_of_time() -> OutOfTimeError:
-    """The error of a search that was stopped before it had a plan, so that it does not know whether
-    there is one.
-    """
+    """The error of a search that was stopped before it had a plan."""
     return OutOfTimeError(
         "the time limit passed long ago and no plan that fits was found yet",
         hint=(
@@ -92,8 +92,8 @@ def out_of_time() -> OutOfTimeError:
 
 
 def limit_of(seconds: float, *, most_looks: int = 0, stop_at: int | None = None) -> Limit:
-    """A limit of `seconds` from now, and of looks (0 = any number), which is the same on every
-    machine; with `stop_at` the one that repeats a search (0 = which was not stopped).
+    """A limit of `seconds` from now and of `most_looks` at the clock (0 = any number); with
+    `stop_at` the limit that repeats a stopped search (0 = one that was not stopped).
     """
     if stop_at is not None:
         return Limit(stop_at=stop_at)
@@ -103,3 +103,44 @@ def limit_of(seconds: float, *, most_looks: int = 0, stop_at: int | None = None)
         deadline_s=now + seconds,
         given_up_s=now + max(PATIENCE * seconds, FIRST_PLAN_S),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stops:
+    """The looks at the clock at which the parts of a search were stopped, to repeat it.
+
+    0 = the part ended by itself.
+
+    Args:
+        search: of the search itself; of a mixed one the proof of its bound.
+        grids: of the searches of grids that it begins with: one of a joint search, one of each pool
+            of a mixed cluster.
+        composed: of the part of a mixed search that finds plans.
+    """
+
+    search: int = 0
+    grids: tuple[int, ...] = ()
+    composed: int = 0
+
+
+def progress_text(doing: str, *, best_s: float, lower_s: float, limit: Limit) -> str:
+    """The text of a progress line: ``refine: best 54.3 s, gap 85.1 %, 2 s left``.
+
+    Args:
+        doing: the part of the search that runs.
+        best_s: seconds of the best plan so far; inf = there is none.
+        lower_s: a lower bound of all plans of the space; 0 = not known yet.
+    """
+    parts = []
+    if best_s < inf:
+        parts.append(f"best {format_seconds(best_s)}")
+        parts += [f"gap {format_percent(max(1 - lower_s / best_s, 0.0))}"] if lower_s else []
+    if limit.left_s < inf:
+        parts.append(
+            f"{limit.left_s:.0f} s left"
+            if limit.left_s
+            else "time is up"
+            if parts
+            else "time is up, on to the first plan"
+        )
+    return f"{doing}: {', '.join(parts)}" if parts else doing

@@ -1,4 +1,4 @@
-"""What was asked of a search, in the user's words: enough to ask it again."""
+"""The request of a search in the user's words, enough to search again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOP: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a user asks: everything that a plan file needs to ask again.
+    """A user's request: everything that a plan file needs to search again.
 
     Args:
         model: catalog name or path of a config.json.

@@ -7,7 +7,7 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runners:
-    """Targets of `export`, by what they can run of a plan.
+    """Targets of `export`, by the parts of a plan that they can run.
 
     Args:
         exact: run it as it is.

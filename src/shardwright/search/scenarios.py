@@ -1,5 +1,5 @@
-"""What the certificate of a plan for several states of a cluster keeps, and the law by which it is
-judged.
+"""Part of the certificate of a plan for several states of a cluster, and the mean by which such
+a plan is judged.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioOutcome:
-    """One state of the cluster.
+    """Results in one state of the cluster.
 
     Args:
         share: of the time.
@@ -39,7 +39,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenariosPart:
-    """What the certificate of a search over several states has more.
+    """Part of the certificate of a search over several states.
 
     Args:
         level: of the tail (`tail_mean`).
@@ -85,7 +85,7 @@ def tail_mean(seconds: Sequence[float], shares: Sequence[float], *, level: float
 
 
 def judged_by(level: float) -> str:
-    """What a plan is judged by, in words."""
+    """Description of the mean by which a plan is judged."""
     if level <= 0.0:
         return "the mean step over the scenarios"
     return (

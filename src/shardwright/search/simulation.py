@@ -1,4 +1,4 @@
-"""One strategy that was simulated, with all that asks for it again."""
+"""A simulated strategy with the request that simulates it again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shardwright.strategy.text.printable import MAX_STRATEGY, printable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What `api.simulations.simulation` returns.
+    """A simulated strategy with its request.
 
     Args:
         name: of the strategy, such as the first line of a notation says.
@@ -38,12 +38,12 @@ class Simulation:
     fitting: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """What was asked and what was found, in a few lines."""
+        """The request and the simulated step, in a few lines."""
         return text_of(simulation_lines(self))
 
 
 def simulation_lines(simulation: Simulation) -> list[Line]:
-    """What was asked and what was found, a line each."""
+    """Lines (label, text) of the request and of the simulated step."""
     given = {name: getattr(simulation, name) for name in ("classes", "fitting", "notes")}
     return summary(
         simulation.request, simulation.prediction, strategy=strategy_text(simulation), **given
@@ -51,8 +51,8 @@ def simulation_lines(simulation: Simulation) -> list[Line]:
 
 
 def strategy_text(simulation: Simulation) -> str:
-    """The grid that says a simulated strategy, or the name and the size of its plan, and its orders
-    where it has a pipeline.
+    """The grid of a simulated strategy, or the name and size of its plan with its pipeline
+    orders.
     """
     if simulation.grid is not None:
         return print_grid(simulation.grid)
@@ -75,7 +75,7 @@ def _count(number: int, noun: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What a second look at a stored simulation found.
+    """Results of the verification of a stored simulation.
 
     Args:
         devices: of the strategy.

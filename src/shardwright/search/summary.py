@@ -1,5 +1,5 @@
-"""What was found in a few lines, the same words on every screen and of every ``print``: what was
-asked, the strategy, time and memory.
+"""The summary of an answer in a few lines, the same on every screen and in ``print``: the
+request, the strategy, time and memory.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def text_of(lines: Iterable[Line]) -> str:
 
 
 def answer_line(strategy: str, *, step_time_s: float, misfit: str = "") -> str:
-    """What ``--quiet`` prints of whatever has a step: seconds, a tab, the strategy or whose seconds
-    they are; and, behind another tab, that it does not fit.
+    """The line that ``--quiet`` prints: seconds of a step, a tab, and the strategy; behind
+    another tab the memory that is missing, if any.
     """
     return "\t".join([f"{step_time_s:.9g} s", strategy, *([misfit] if misfit else [])]) + "\n"
 
 
 def misfit_text(p: Prediction, *, classes: tuple[str, ...] = ()) -> str:
-    """Which devices and which nodes' host memory lack room, and how much; empty where all fits.
+    """Devices and nodes that lack memory, and the bytes they lack; empty where everything fits.
 
     Args:
         classes: devices of each class as text, of a general plan.
@@ -65,7 +65,7 @@ def summary(
     notes: tuple[str, ...] = (),
     searched: bool = False,
 ) -> list[Line]:
-    """What was asked and what was found, a line each.
+    """Lines (label, text) of the request, the strategy, the step and its memory.
 
     Args:
         request: None = not known.
@@ -88,7 +88,7 @@ def summary(
 
 
 def request_lines(request: Request) -> list[Line]:
-    """What was asked, without the runtime."""
+    """Lines (label, text) of the request, without the runtime."""
     devices = f", at most {request.max_devices:,} devices" if request.max_devices else ""
     chosen = [f"{axis}={','.join(values)}" for axis, values in request.pins]
     chosen += [f"not {axis}={','.join(values)}" for axis, values in request.excludes]
@@ -114,8 +114,8 @@ def request_lines(request: Request) -> list[Line]:
 
 
 def model_text(model: Counted) -> str:
-    """The model's own name, how large it is, how much of it a token uses and is trained, where that
-    is less; and what nobody read.
+    """The model's name and size, the share that a token uses and that is trained where that is
+    less, and the fields that were not read.
     """
     whole, active, trained = (
         format_parameters(count) for count in (model.parameters, model.active, model.trainable)
@@ -127,8 +127,8 @@ def model_text(model: Counted) -> str:
 
 
 def kept_free(request: Request | None, *, searched: bool) -> str:
-    """What of each device's memory is left alone: what programs do not have, and what plans of a
-    search leave.
+    """Text of the device memory that no plan may use: reserved by the user, and the headroom of
+    a search.
     """
     if request is None:
         return ""
@@ -149,7 +149,8 @@ def kept_free(request: Request | None, *, searched: bool) -> str:
 def prediction_lines(
     p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()
 ) -> list[Line]:
-    """The cluster, the step, its speed, whether it fits, and which inputs are assumed.
+    """Lines (label, text) of the cluster, the step, its speed, the verdict on memory, and the
+    inputs that are assumed.
 
     Args:
         kept: what memory is kept free, as text.
@@ -187,8 +188,8 @@ def prediction_lines(
 
 
 def cost_text(spending: Spending) -> str:
-    """Dollars of a step, of a billion tokens and of an hour, what of it is egress, and how many
-    devices are paid for.
+    """Dollars of a step, of a billion tokens and of an hour, the share of network egress, and
+    the devices that are paid for.
     """
     assert spending.usd is not None
     egress = (
@@ -208,8 +209,8 @@ def cost_text(spending: Spending) -> str:
 def verdict(
     p: Prediction, *, kept: str = "", classes: tuple[str, ...] = (), fitting: tuple[str, ...] = ()
 ) -> str:
-    """That it fits, how full the fullest device is and how much is kept free, with a warning where
-    it is nearly full; or that it does not fit, by how much, and what would.
+    """The verdict on memory: how full the fullest device is, with a warning where it is nearly
+    full; or by how much it does not fit, and the changes that would fit.
 
     Args:
         kept: what memory is kept free, as text.
@@ -243,8 +244,8 @@ def verdict(
 
 
 def host_share(hosts: tuple[HostMemory, ...]) -> str:
-    """How much of its host memory the fullest node needs, as text behind the verdict of devices;
-    empty = nothing is offloaded.
+    """Text of the share of host memory that the fullest node uses, for the verdict; empty =
+    nothing is offloaded.
     """
     if not hosts:
         return ""
@@ -262,7 +263,9 @@ def host_share(hosts: tuple[HostMemory, ...]) -> str:
 
 
 def _tensors_fit(p: Prediction) -> bool:
-    """Without the blocks that an allocator keeps beyond what is allocated, every stage has room."""
+    """True if every stage fits without the blocks that the allocator keeps beyond what is
+    allocated.
+    """
     return all(
         s.reserved - dict(s.items).get("fragmentation", 0) <= (s.capacity or p.capacity_bytes)
         for s in p.stages

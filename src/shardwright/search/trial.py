@@ -1,6 +1,4 @@
-"""The best plans of one question asked several times, with another number of devices or another
-batch each time.
-"""
+"""The best plans of one request for several numbers of devices or batches."""
 
 from __future__ import annotations
 
@@ -50,8 +48,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batches:
-    """The best plans of several batches, and the one that comes nearest to a trained model in a
-    second.
+    """The best plans of several batches, and the batch that gains most training progress a second.
 
     Args:
         trials: the smallest batch first.

@@ -1,4 +1,4 @@
-"""The bound of any plan whatever, in a space or not."""
+"""Lower bounds of a step that hold for every plan, in a space or not."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from shardwright.program.problem import Problem
 
 
 def universal_bound(problem: Problem, devices: int) -> float:
-    """Seconds that no plan whatever can beat: model FLOPs of a step over the rate that all devices
-    reach on endless GEMMs.
+    """Lower bound in seconds of a step of any plan: model FLOPs over the rate of all devices on
+    endless GEMMs.
     """
     machine = problem_machine(problem)
     rate = machine.peak * machine.gemm.compute_efficiency / machine.gemm.sustained
@@ -18,8 +18,8 @@ def universal_bound(problem: Problem, devices: int) -> float:
 
 
 def universal_seconds(problem: Problem) -> float:
-    """Seconds that no plan whatever can beat, jitter left out: model FLOPs over the rate of all
-    devices of all kinds together.
+    """Lower bound in seconds of a step of any plan, without jitter: model FLOPs over the rate of
+    all devices of all kinds together.
     """
     cluster = problem.cluster
     rate, first = 0.0, 0

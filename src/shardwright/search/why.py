@@ -1,5 +1,5 @@
-"""A strategy beside a plan: what it gains and loses, or why it cannot be, and where the search put
-it.
+"""A strategy compared with a plan: its gains and losses, the rules it breaks, and its place in
+the search.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Beside = tuple[tuple[str, float, float], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
-    """What `api.why.why` returns.
+    """The comparison of a strategy with a plan.
 
     Args:
         plan: what the other strategy is held against.
@@ -37,7 +37,9 @@ class Why:
 
     @property
     def seconds(self) -> Beside:
-        """Seconds of each part of the step, of both; each column adds up to its step."""
+        """(part, seconds of the plan, seconds of the other strategy) of each part of the step;
+        each column adds up to its step.
+        """
         return (
             ()
             if self.other is None
@@ -46,8 +48,8 @@ class Why:
 
     @property
     def memory(self) -> Beside:
-        """Bytes of each item of the fullest device's memory, of both; each column adds up to what
-        it reserves.
+        """(item, bytes of the plan, bytes of the other strategy) of each fullest device; each
+        column adds up to its reserved memory.
         """
         return (
             ()
@@ -57,8 +59,8 @@ class Why:
 
     @property
     def host_memory(self) -> Beside:
-        """Bytes of each item in the host memory of the fullest node, of both; empty where neither
-        offloads anything.
+        """(item, bytes of the plan, bytes of the other strategy) in the host memory of each
+        fullest node; empty where neither offloads.
         """
         return (
             ()
@@ -79,7 +81,7 @@ def _beside(one: tuple[tuple[str, float], ...], other: tuple[tuple[str, float], 
 
 
 def fullest(prediction: Prediction) -> StageMemory:
-    """The stage, or class of devices, that fills most of its memory."""
+    """The stage, or class of devices, that uses the largest share of its memory."""
     return max(
         prediction.stages,
         key=lambda stage: (
@@ -90,9 +92,7 @@ def fullest(prediction: Prediction) -> StageMemory:
 
 
 def missing_bytes(prediction: Prediction) -> tuple[tuple[int, int], ...]:
-    """(rank, bytes that it lacks) of every stage, or class of devices, that has no room for what it
-    holds.
-    """
+    """(rank, missing bytes) of every stage, or class of devices, that does not fit."""
     lacks = (
         (stage.rank, stage.reserved - (stage.capacity or prediction.capacity_bytes))
         for stage in prediction.stages

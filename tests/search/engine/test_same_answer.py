@@ -16,8 +16,7 @@ from shardwright.files.stored import document_of
 from shardwright.files.text import to_text
 from shardwright.search.engine import processes
 from shardwright.search.engine.choose import PROCESSES, SERIAL, engine_of
-from shardwright.search.frames import Stops
-from shardwright.search.limit import STOP, Limit, limit_of
+from shardwright.search.limit import STOP, Limit, Stops, limit_of
 from shardwright.search.mixed.plans import pool_grids as mixed_alone
 from shardwright.search.mixed.plans.simulated_plans import AT_ONCE
 from shardwright.search.request import Request
@@ -52,12 +51,10 @@ REQUESTS = [
 ]
 
 
-def joint(name: str, workers: int, *, stop_at: tuple[int, int] | None = None) -> str:
+def joint(name: str, workers: int, *, stops: Stops | None = None) -> str:
     """The file of a joint answer."""
     with engine_of(name, workers=workers, least_s=0.0) as engine:
-        return to_text(
-            document_of(stored_general(plan_joint(JOINT, stop_at=stop_at, engine=engine)))
-        )
+        return to_text(document_of(stored_general(plan_joint(JOINT, stops=stops, engine=engine))))
 
 
 def mixed(name: str, workers: int, *, request: Request = MIXED, stops: Stops | None = None) -> str:
@@ -96,10 +93,10 @@ def test_joint(workers: int, method: str, alone: str, monkeypatch: pytest.Monkey
 @pytest.mark.proof
 def test_a_joint_search_that_is_stopped_is_the_same_too(alone: str) -> None:
     """Looks at the clock stand between rounds, so their numbers mean the same."""
-    stopped = joint(SERIAL, 1, stop_at=(0, 5))
+    stopped = joint(SERIAL, 1, stops=Stops(grids=(0,), search=5))
     assert certificate(stopped)["stopped_at"] == 5
     assert stopped != alone
-    assert joint(PROCESSES, 2, stop_at=(0, 5)) == stopped
+    assert joint(PROCESSES, 2, stops=Stops(grids=(0,), search=5)) == stopped
 
 
 def many_workers() -> tuple[int, ...]:
@@ -146,8 +143,8 @@ def test_frames_compositions_and_simulations_of_a_mixed_search(
 def test_a_mixed_search_that_is_stopped_is_the_same_too(asked: Request) -> None:
     """In the look for plans, and in the proof."""
     for stops in (
-        Stops(alone=(0, 0), composed=3, proven=0),
-        Stops(alone=(0, 0), composed=0, proven=2),
+        Stops(grids=(0, 0), composed=3),
+        Stops(grids=(0, 0), search=2),
     ):
         stopped = mixed(SERIAL, 1, request=asked, stops=stops)
         found = certificate(stopped)

@@ -23,6 +23,7 @@ from shardwright.search.exact.options import chain_blocks
 from shardwright.search.exact.orders import pipeline_orders
 from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.trees import TreeSpace
+from shardwright.search.limit import Stops
 from shardwright.simulator.simulate import lower, simulate_plan
 from shardwright.strategy.plan.plan import ALL, Shards
 from shardwright.strategy.text.notation import print_plan
@@ -178,7 +179,7 @@ def test_time_limit_gives_a_plan_and_a_bound() -> None:
     )
     whole = find_exact(problem, space)
     for stop in range(1, 40, many(9, 3)):
-        cut = find_exact(problem, space, stop_at=stop)
+        cut = find_exact(problem, space, stops=Stops(search=stop))
         assert (
             accounted(cut.certificate) == cut.certificate.enumerated == whole.certificate.enumerated
         )

@@ -19,8 +19,9 @@ from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
+from shardwright.search.answer import GeneralAnswer
 from shardwright.search.certificate import Certificate
-from shardwright.search.exact.find import ExactAnswer, find_exact
+from shardwright.search.exact.find import find_exact
 from shardwright.search.exact.options import chain_blocks, together
 from shardwright.search.exact.orders import num_orders, pipeline_orders, stage_orders
 from shardwright.search.exact.shapes import plan_of_stages, shape_tasks
@@ -69,7 +70,7 @@ def accounted(certificate: Certificate) -> int:
     return c.illegal + c.duplicates + c.infeasible + c.bounded_b0 + c.bounded_b1 + c.simulated
 
 
-def compare(instance: Instance, number: int) -> tuple[ExactAnswer | None, Found]:
+def compare(instance: Instance, number: int) -> tuple[GeneralAnswer[None] | None, Found]:
     """Search and brute force say the same; else an AssertionError."""
     found = brute_force(instance, generator=Random(number), samples=4)
     assert found.paths_above == 0
@@ -219,7 +220,7 @@ def test_the_plan_is_legal_and_prints() -> None:
     space = ExactSpace(
         trees=TreeSpace(weights=(1, 2), dims=(Dim.BATCH, Dim.HIDDEN)), microbatches=(2, 3)
     )
-    plan = find_exact(problem, space).plan
+    plan = find_exact(problem, space).strategy
     assert not verify(plan, model=problem.model, global_batch=6, seq_len=2048)
     assert parse_plan(print_plan(plan)) == plan
 

@@ -22,7 +22,7 @@ from shardwright.search.joint.pipeline_shapes import (
     joint_space,
     shaped_space,
 )
-from shardwright.search.joint.reach import reach, ways_on
+from shardwright.search.joint.reach import LABELS, reach, ways_on
 from shardwright.search.joint.score import path_score
 from shardwright.search.joint.solve import border_of, cells_of, choice_of
 from tests.search.problems import Case, facts_of, real_problem, small_case
@@ -43,7 +43,8 @@ def only(cells: Cells, chosen: list[tuple[int, int, int]]) -> Cells:
 def least_seconds(cells: Cells, pipe: Pipeline, border: float) -> float:
     """The least limit (to 1e-9) by which some cut ends."""
     shape = cells.way.shape[0] + 1, cells.way.shape[1] + 1
-    label, rest, back = np.empty(shape), np.empty(shape), np.zeros(shape, dtype=np.int64)
+    label, rest = np.empty((*shape, LABELS, 2)), np.empty(shape)
+    back = np.zeros((*shape, LABELS), dtype=np.int64)
     ways_on(cells, rest)
     low, high = 0.0, HIGH
     while high > low * (1 + 1e-9) + 1e-15:
@@ -86,7 +87,7 @@ def ratios_of(case: Case, generator: Random, *, pipelines: int) -> list[float]:
     for pipeline in generator.sample(single, min(pipelines, len(single))):
         splits, pipe = (
             splits_of(problem, shaped, chain, pipeline, facts),
-            pipeline_of(problem, pipeline, facts),
+            pipeline_of(problem, shaped, pipeline, facts),
         )
         cells = cells_of(splits, pipe, limit=HIGH, alike=is_alike(chain))
         chosen = drawn_cut(cells, generator, len(chain))

@@ -113,7 +113,7 @@ def test_bounds_hold_for_found_orders(
             continue
         jitter = facts.jitter * (1 - 1e-9)
         norm = float(min(shaped.costs.norm[shaped.prepared.mesh_row[list(pipeline.outers)]]))
-        pipe = pipeline_of(problem, pipeline, facts)
+        pipe = pipeline_of(problem, shaped, pipeline, facts)
         if pipeline.chunks == 1:
             scored = path_score(problem, shaped, found.plan)
             solved = solve(
@@ -180,11 +180,14 @@ def test_never_worse_than_named_orders(seed: int) -> None:
     assert certificate.lower_bound_s <= found.step_time_s
     assert (
         certificate.enumerated
-        == certificate.infeasible + certificate.bounded + certificate.scored + certificate.simulated
+        == certificate.infeasible
+        + certificate.bounded_b0
+        + certificate.bounded_b1
+        + certificate.simulated
     )
     assert certificate.enumerated >= named.certificate.enumerated
-    if found.best is not None:
-        plan = general_plan(case.problem, found.best.plan)
+    if found.detail.best is not None:
+        plan = general_plan(case.problem, found.detail.best.plan)
         assert not verify(
             plan, model=case.problem.model, global_batch=case.problem.job.global_batch
         )
@@ -211,9 +214,9 @@ def test_no_named_order_of_the_cut_is_faster(
         )
     except InfeasibleError:
         pytest.skip("nothing fits")
-    if found.best is None or found.best.plan.table is None:
+    if found.detail.best is None or found.detail.best.plan.table is None:
         pytest.skip("a grid or a named order is best")
-    plan = general_plan(case.problem, found.best.plan)
+    plan = general_plan(case.problem, found.detail.best.plan)
     compared = 0
     for name in SCHEDULES:
         try:
@@ -242,8 +245,8 @@ def test_a_found_order_is_better_where_the_bubble_is_large() -> None:
     capacity = effective_memory(problem.cluster)
     named = find_joint(problem, space, facts, capacity=capacity)
     found = find_joint(problem, space, facts, capacity=capacity, orders=FOUND_ORDERS, effort=EFFORT)
-    assert found.best is not None
-    assert found.best.plan.table is not None
+    assert found.detail.best is not None
+    assert found.detail.best.plan.table is not None
     assert found.step_time_s < named.step_time_s * 0.97
     assert found.certificate.lower_bound_s < found.step_time_s
 

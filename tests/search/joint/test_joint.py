@@ -30,6 +30,7 @@ from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.chunks import chunk_layers
 from shardwright.strategy.grid.expand import plan_of
 from shardwright.strategy.verify.check import verify
+from tests.search.joint.answers import part_of
 from tests.search.problems import Case, facts_of, real_problem, small_case
 from tests.tiers import in_both, many, seeds
 
@@ -74,22 +75,22 @@ def test_never_worse_than_a_grid_and_accounted_for(
         certificate = answer.certificate
         parts = (
             certificate.infeasible
-            + certificate.bounded
-            + certificate.scored
+            + certificate.bounded_b0
+            + certificate.bounded_b1
             + certificate.simulated
         )
         assert certificate.enumerated == parts
-        assert certificate.bounded >= 0
+        assert certificate.bounded_b0 >= 0
         assert certificate.lower_bound_s <= answer.step_time_s
         assert certificate.gap == pytest.approx(1 - certificate.lower_bound_s / answer.step_time_s)
-        assert certificate.complete
-        if answer.grid is not None:
-            assert answer.step_time_s <= answer.grid.certificate.best_s
-        if answer.best is not None:
+        assert part_of(answer).complete
+        if answer.detail.grid is not None:
+            assert answer.step_time_s <= answer.detail.grid.certificate.best_s
+        if answer.detail.best is not None:
             seen["joint is better"] += 1
-            assert max(answer.best.need) <= capacity
+            assert max(answer.detail.best.need) <= capacity
             broken = verify(
-                general_plan(case.problem, answer.best.plan),
+                general_plan(case.problem, answer.detail.best.plan),
                 model=case.problem.model,
                 global_batch=case.problem.job.global_batch,
             )
@@ -114,11 +115,13 @@ def test_joint_never_loses(seed: int) -> None:
     answer = find_joint(case.problem, case.space, case.facts, capacity=capacity)
     assert answer.step_time_s <= best.prediction.step_time_s
     assert answer.certificate.lower_bound_s <= answer.step_time_s == answer.certificate.best_s
-    if answer.best is None:
+    if answer.detail.best is None:
         assert answer.step_time_s == best.prediction.step_time_s
     else:
         assert (
-            simulate_plan(case.problem, general_plan(case.problem, answer.best.plan)).step_time_s
+            simulate_plan(
+                case.problem, general_plan(case.problem, answer.detail.best.plan)
+            ).step_time_s
             == answer.step_time_s
         )
 
@@ -210,7 +213,7 @@ def test_bounds_hold_for_random_members(seed: int) -> None:
         pipeline = shaped.pipelines[place]
         splits, pipe = (
             splits_of(problem, shaped, chain, pipeline, facts),
-            pipeline_of(problem, pipeline, facts),
+            pipeline_of(problem, shaped, pipeline, facts),
         )
         solved = solve(splits, pipe, limit=1e6, alike=is_alike(chain) or pipeline.chunks > 1)
         norm = float(min(shaped.costs.norm[shaped.prepared.mesh_row[list(pipeline.outers)]]))
@@ -263,8 +266,8 @@ def test_time_limit_gives_a_valid_gap() -> None:
     space, capacity = standard_space(problem, facts), effective_memory(problem.cluster)
     whole = find_joint(problem, space, facts, capacity=capacity)
     short = find_joint(problem, space, facts, capacity=capacity, time_limit_s=0.0)
-    assert whole.certificate.complete
-    assert not short.certificate.complete
+    assert part_of(whole).complete
+    assert not part_of(short).complete
     assert short.certificate.lower_bound_s <= whole.step_time_s <= short.step_time_s
     assert whole.certificate.gap <= short.certificate.gap
 

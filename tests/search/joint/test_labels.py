@@ -24,7 +24,7 @@ HUGE = 1e12
 def random_case(generator: random.Random) -> tuple[Splits, Pipeline]:
     length, splits = generator.randint(3, 6), generator.randint(1, 3)
     ranks = generator.randint(1, min(4, length))
-    values = np.zeros((splits, labels.ENDS_SAVED + 1, length))
+    values = np.zeros((splits, labels.HOST_FULL + 1, length))
     for s in range(splits):
         for j in range(length):
             heavy = generator.choice((1, 1, 1, 4))
@@ -37,6 +37,8 @@ def random_case(generator: random.Random) -> tuple[Splits, Pipeline]:
                 0, 3
             )
             values[s, labels.SAVED_FULL, j] = 1
+            values[s, labels.HOST_SELECTIVE, j] = generator.choice((0, 0, 2, 5))
+            values[s, labels.HOST_FULL, j] = generator.choice((0, 1, 4))
             values[s, labels.STATIC, j] = generator.randint(1, 10)
             values[s, labels.UPDATE, j] = generator.uniform(0, 1)
             values[s, labels.GATHER, j] = generator.uniform(0, 1)
@@ -65,6 +67,8 @@ def random_case(generator: random.Random) -> tuple[Splits, Pipeline]:
         blocking=generator.random() < 0.5,
         gathers_first=generator.random() < 0.5,
         reduces_last=generator.random() < 0.5,
+        host_room=generator.choice((float("inf"), 4.0, 12.0, 30.0)),
+        sharing=generator.choice([n for n in range(1, ranks + 1) if ranks % n == 0]),
     )
     return Splits(sums=sums, again=again, fixed=fixed), pipe
 
@@ -97,7 +101,10 @@ def rank_numbers(
     reserved = plain(reserved_bytes)(
         allocated, temporary, logits, blocks + made + end, pipe.reserve
     )
-    if reserved * (1 - 1e-9) + fixed[labels.OUTSIDE] > pipe.capacity:
+    host = in_flight(p, 1, k, m) * (
+        value[labels.HOST_FULL, full].sum() + value[labels.HOST_SELECTIVE, some].sum()
+    )
+    if reserved * (1 - 1e-9) + fixed[labels.OUTSIDE] > pipe.capacity or host > pipe.host_room:
         return None
     forward = value[labels.FORWARD, i:j].sum() + fixed[labels.SCALES]
     backward = (
@@ -112,6 +119,7 @@ def rank_numbers(
     sends = m * (held_forward + held_backward) - held if p > 1 else 0.0
     slower = fixed[labels.SLOWER]
     return {
+        "host": host,
         "update": update,
         "each": forward + backward + held_forward + held_backward,
         "apart": held_backward,
@@ -177,6 +185,9 @@ def brute_force(splits: Splits, pipe: Pipeline) -> tuple[float, int]:
         bounds = (0, *inner, length)
         for chosen in itertools.product(*member):
             count += 1
+            node = np.array([o["host"] for o in chosen]).reshape(-1, pipe.sharing).sum(axis=1)
+            if (node > pipe.host_room).any():
+                continue
             before, worst = chosen[0]["begin"], way * ((m - 1) // p + 1)
             for k, numbers in enumerate(chosen):
                 trip = numbers["way"] + rest[k + 1, bounds[k + 1]]

@@ -17,11 +17,12 @@ from shardwright.runtime.registry import load_runtime
 from shardwright.search.grid.find import find
 from shardwright.search.grid.modules import searched_options
 from shardwright.search.grid.space import Space, parts_of, restricted, standard_space, with_options
-from shardwright.search.joint.find import NAMED_ORDERS, JointAnswer, find_joint
+from shardwright.search.joint.find import NAMED_ORDERS, find_joint
 from shardwright.search.joint.pipeline_shapes import joint_space
 from shardwright.search.joint.write import general_plan
 from shardwright.search.request import Request
 from shardwright.simulator.simulate import simulate_plan
+from tests.search.joint.answers import JointAnswer, part_of
 from tests.search.problems import Case, small_problem
 from tests.tiers import seeds
 
@@ -79,11 +80,11 @@ def assert_no_grid_is_faster(case: Case, capacity: int) -> JointAnswer | None:
         return None
     assert answer.step_time_s <= min(grids)
     assert answer.certificate.lower_bound_s <= min(grids) * ROUNDING
-    assert answer.certificate.complete
-    if answer.best is not None:
-        again = simulate_plan(case.problem, general_plan(case.problem, answer.best.plan))
+    assert part_of(answer).complete
+    if answer.detail.best is not None:
+        again = simulate_plan(case.problem, general_plan(case.problem, answer.detail.best.plan))
         assert again.step_time_s == answer.step_time_s
-        assert {name for name, _ in answer.best.plan.grids[0].options} >= {
+        assert {name for name, _ in answer.detail.best.plan.grids[0].options} >= {
             name for name, _ in case.space.options
         }
     return answer

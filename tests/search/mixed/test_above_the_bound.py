@@ -20,11 +20,12 @@ import pytest
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.expression import parse_cluster
 from shardwright.program.problem import Problem, under
+from shardwright.search.answer import GeneralAnswer
 from shardwright.search.engine.serial import Serial
 from shardwright.search.grid.bounded import Bounded, bound_space
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.meshes import full_meshes, idle_meshes
-from shardwright.search.mixed.find_fastest import MixedAnswer, find_mixed
+from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.priced_pipelines import Market
 from shardwright.search.mixed.plans.pool_grids import AloneSearch, space_alone
 from shardwright.search.mixed.plans.write_plan import MixedLane, MixedPlan, general_plan, moved
@@ -163,7 +164,9 @@ def with_any_recompute(plan: Plan, sizes: list[tuple[int, ...]], generator: rand
     return replace(plan, lanes=lanes)
 
 
-def pipelines(problem: Problem, answer: MixedAnswer, generator: random.Random) -> Iterator[Plan]:
+def pipelines(
+    problem: Problem, answer: GeneralAnswer[MixedPlan | None], generator: random.Random
+) -> Iterator[Plan]:
     """Random plans of pipelines under the options of the space, without end."""
     assert answer.certificate.mixed is not None
     rows = [closed.options for closed in answer.certificate.mixed.closed]

@@ -7,8 +7,10 @@ from functools import lru_cache
 import pytest
 
 from shardwright.api.problems import problem_of, with_defaults
+from shardwright.search.answer import GeneralAnswer
 from shardwright.search.mixed import find_fastest as find
-from shardwright.search.mixed.find_fastest import MixedAnswer, find_mixed
+from shardwright.search.mixed.find_fastest import find_mixed
+from shardwright.search.mixed.plans.write_plan import MixedPlan
 from shardwright.search.request import Request
 
 TWO_KINDS = "a100-sxm-40gb:128+v100-sxm-16gb:384"
@@ -19,7 +21,7 @@ FOUR_KINDS = (
 
 
 @lru_cache(maxsize=4)
-def answer(model: str, cluster: str, batch: int) -> MixedAnswer:
+def answer(model: str, cluster: str, batch: int) -> GeneralAnswer[MixedPlan | None]:
     """The answer to a problem of sequences of 2,048 tokens."""
     return find_mixed(
         problem_of(

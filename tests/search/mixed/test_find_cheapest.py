@@ -15,6 +15,7 @@ from shardwright.cost.step.dollars_and_joules import Spending
 from shardwright.errors import InfeasibleError, UsageError
 from shardwright.hardware.expression import parse_cluster
 from shardwright.program.problem import Problem, under
+from shardwright.search.answer import GeneralAnswer
 from shardwright.search.certificate import stops_of
 from shardwright.search.frames import Floor, ValuedPart
 from shardwright.search.grid.find import find
@@ -28,11 +29,11 @@ from shardwright.search.mixed.bounds.cost_rate_bound import (
 )
 from shardwright.search.mixed.cost_certificate import Goal
 from shardwright.search.mixed.find_cheapest import find_valued
-from shardwright.search.mixed.find_fastest import MixedAnswer, find_mixed
+from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.price_per_second import Tariff, tariff_of
 from shardwright.search.mixed.pipelines.priced_pipelines import Market
 from shardwright.search.mixed.plans.composition_search import whole_frame
-from shardwright.search.mixed.plans.write_plan import general_plan
+from shardwright.search.mixed.plans.write_plan import MixedPlan, general_plan
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.frame_terms import Ground
 from shardwright.search.request import Request
@@ -72,11 +73,11 @@ def every_step(cluster: str) -> tuple[Tried, ...]:
 
 
 @cache
-def answer_of(cluster: str, objective: str, budget: float = inf) -> MixedAnswer:
+def answer_of(cluster: str, objective: str, budget: float = inf) -> GeneralAnswer[MixedPlan | None]:
     return find_valued(tiny(cluster, batch=2), Goal(objective=objective, budget=budget))
 
 
-def valued_of(answer: MixedAnswer) -> ValuedPart:
+def valued_of(answer: GeneralAnswer[MixedPlan | None]) -> ValuedPart:
     valued = part_of(answer.certificate).valued
     assert valued is not None
     return valued
@@ -319,7 +320,7 @@ def test_models_whose_pipelines_are_not_searched_have_their_grids() -> None:
             Request(model="t5-11b", cluster=cluster, seq_len=512, encoder_len=512, global_batch=32)
         )
         found = find_valued(problem, Goal(objective="cost"))
-        assert (found.mixed, part_of(found.certificate).shapes) == (None, 0)
+        assert (found.detail, part_of(found.certificate).shapes) == (None, 0)
         assert part_of(found.certificate).why_alone == "t5-11b has branches"
         assert 0 < valued_of(found).lower_bound <= valued_of(found).value
         values[cluster] = valued_of(found).value

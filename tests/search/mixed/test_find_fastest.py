@@ -18,12 +18,13 @@ from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.registry import load_runtime
+from shardwright.search.answer import GeneralAnswer
 from shardwright.search.certificate import Certificate
 from shardwright.search.engine.serial import Serial
 from shardwright.search.frames import Frame, MixedPart
 from shardwright.search.mixed import find_fastest as find_module
 from shardwright.search.mixed.bounds.time_bound import Closing, covers, holds, seconds_of, step_of
-from shardwright.search.mixed.find_fastest import MixedAnswer, find_mixed
+from shardwright.search.mixed.find_fastest import find_mixed
 from shardwright.search.mixed.pipelines.priced_pipelines import Market
 from shardwright.search.mixed.pipelines.search_tasks import Bench, Stock
 from shardwright.search.mixed.plans import composition_search as composing
@@ -190,7 +191,7 @@ def test_without_pipelines_and_zero1_lanes_of_both_kinds_shard_each_for_itself()
     )
     problem = problem_of(with_defaults(request))
     found = find_mixed(problem)
-    assert found.mixed is not None
+    assert found.detail is not None
     alone = part_of(found.certificate).fastest_alone
     assert alone is not None
     # No device holds the model's states: 7 billion parameters of 16 bytes.
@@ -267,13 +268,13 @@ def test_answers_to_models_with_experts_are_as_fast_as_the_best_of_every_plan(nu
 
 
 @pytest.fixture(scope="module")
-def answer() -> tuple[Problem, MixedAnswer]:
+def answer() -> tuple[Problem, GeneralAnswer[MixedPlan | None]]:
     problem = tiny("a100-sxm-40gb:2+v100-sxm-16gb:4", batch=8)
     return problem, find_mixed(problem)
 
 
 def test_the_prices_of_every_frame_hold_and_cheaper_ones_do_not(
-    answer: tuple[Problem, MixedAnswer],
+    answer: tuple[Problem, GeneralAnswer[MixedPlan | None]],
 ) -> None:
     problem, found = answer
     part = part_of(found.certificate)
@@ -328,7 +329,7 @@ def test_a_plan_near_the_best_is_found_before_frames_are_divided(
     answer = find_mixed(problem, engine=Serial())
     monkeypatch.setattr(find_module, "ROUNDS", ())
     early = find_mixed(problem, engine=Serial())
-    assert early.mixed is not None
+    assert early.detail is not None
     assert early.step_time_s <= 1.1 * answer.step_time_s
     assert early.certificate.lower_bound_s >= 0.95 * answer.certificate.lower_bound_s
 
@@ -349,7 +350,7 @@ def test_frames_that_stay_open_are_lowered_to_the_last_limit_that_closes_all() -
 
 
 def test_counts_add_up_and_the_best_part_alone_is_no_faster(
-    answer: tuple[Problem, MixedAnswer],
+    answer: tuple[Problem, GeneralAnswer[MixedPlan | None]],
 ) -> None:
     _, found = answer
     c = found.certificate
@@ -362,7 +363,9 @@ def test_counts_add_up_and_the_best_part_alone_is_no_faster(
 
 
 @pytest.mark.proof
-def test_the_same_search_finds_the_same(answer: tuple[Problem, MixedAnswer]) -> None:
+def test_the_same_search_finds_the_same(
+    answer: tuple[Problem, GeneralAnswer[MixedPlan | None]],
+) -> None:
     problem, found = answer
     assert find_mixed(problem) == found
 

@@ -11,11 +11,12 @@ import pytest
 
 from shardwright.errors import InfeasibleError
 from shardwright.hardware.states import NodeState, State, in_state, shares_of
+from shardwright.search.answer import GeneralAnswer
 from shardwright.search.engine.choose import PROCESSES, engine_of
 from shardwright.search.engine.serial import Serial
 from shardwright.search.limit import STOP
 from shardwright.search.robust import find as robust
-from shardwright.search.robust.find import RobustFound, find_robust
+from shardwright.search.robust.find import find_robust
 from shardwright.search.robust.ranking import Contender, GridQuestion, StateQuestion, seconds_in
 from shardwright.search.scenarios import tail_mean
 from tests.search.brute import count
@@ -96,7 +97,7 @@ def test_answer_equals_brute_force(block: int) -> None:
         found = find_robust(questions, level=level, engine=Serial(), top=2)
         claim = found.certificate
         assert claim.best_s == pytest.approx(
-            tail_mean(found.steps_s, shares, level=level), rel=1e-12
+            tail_mean(found.detail, shares, level=level), rel=1e-12
         )
         assert claim.lower_bound_s <= best_s * (1 + 1e-9)
         if claim.optimal:
@@ -127,8 +128,8 @@ def small() -> tuple[StateQuestion, ...]:
     return questions_of(case, states)
 
 
-def told(found: RobustFound) -> str:
-    return repr((found.best, found.steps_s, found.certificate))
+def told(found: GeneralAnswer[tuple[float, ...]]) -> str:
+    return repr((found.strategy, found.detail, found.certificate))
 
 
 def test_the_answer_is_the_same_on_any_number_of_processes() -> None:

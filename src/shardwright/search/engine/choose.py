@@ -20,8 +20,8 @@ PROCESSES: Final = "processes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersSource:
-    """Where an engine's workers come from: ``module:attribute``, and the package that they need (""
-    = none), an extra of the same name.
+    """The class of an engine's workers as ``module:attribute``, and the package they need ("" =
+    none), which is an extra of that name.
     """
 
     workers: str
@@ -39,7 +39,7 @@ ENGINES: Final = {
 def engine_of(
     name: str = PROCESSES, *, workers: int = 0, least_s: float = LEAST_S
 ) -> Iterator[Engine]:
-    """The engine of that name, whose workers end with the block.
+    """The engine of a name; its workers end with the block.
 
     Args:
         workers: processes at most; 0 = as many as there are cores.
@@ -64,7 +64,7 @@ def engine_of(
 
 
 def require_engine(name: str) -> None:
-    """Say before any work that an engine cannot be had.
+    """Raise an error before any work if an engine cannot be used.
 
     Raises:
         UsageError: there is none of that name, or what it needs is not installed.

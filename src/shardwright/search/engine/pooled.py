@@ -1,5 +1,5 @@
-"""The engine of several workers: tasks are worked out in this process until they are worth starting
-others for.
+"""The engine of several workers: tasks run in this process until there is enough work to start
+others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PORTION_S: Final = 0.02
 
 @dataclass(slots=True)
 class _Waiting:
-    """A task of a flow, and what its result is taken by; None = no worker has it."""
+    """A task of a flow, with the handle of its result; None = no worker has it."""
 
     task: Any
     begun: Any = None
@@ -67,7 +67,7 @@ class Pooled:
         more: int = 0,
         done: Done | None = None,
     ) -> list[Result]:
-        """As `Engine.map`."""
+        """Implements `Engine.map`."""
         self._hold(shared)
         found: list[Result] = []
         while len(found) < len(tasks) and not self._is_worth_workers(
@@ -102,7 +102,7 @@ class Pooled:
         size: int,
         more: int = 0,
     ) -> Iterator[Result]:
-        """As `Engine.flow`."""
+        """Implements `Engine.flow`."""
         self._hold(shared)
         waiting: deque[_Waiting] = deque()
         try:
@@ -155,8 +155,8 @@ class Pooled:
         return spent / timed if timed else expected_s
 
     def _is_worth_workers(self, function: object, left: int, more: int, expected_s: float) -> bool:
-        """More than one task is left, and there are workers or work for them: what was done so far
-        and what is to come.
+        """True if several tasks are left and either workers run already or the remaining work is
+        long enough to start them.
         """
         if self.workers < 2 or left < 2:
             return False
@@ -167,7 +167,7 @@ class Pooled:
         )
 
     def _portion(self, function: object, tasks: int, expected_s: float) -> int:
-        """Tasks that go to a worker together: not so many that another one waits for none."""
+        """Number of tasks that go to a worker together, few enough that no other worker is idle."""
         mean_s = self._mean_s(function, expected_s)
         return max(
             min(

@@ -47,7 +47,7 @@ class ProcessWorkers:
         )
 
     def begin(self, function: Callable[[Any, Any], Any], tasks: Sequence[Any]) -> Future[list[Any]]:
-        """As `Workers.begin`."""
+        """Implements `Workers.begin`."""
         with warnings.catch_warnings():
             # Later versions of Python warn of forks beside threads. Ours wait for one another at no
             # lock.
@@ -59,7 +59,7 @@ class ProcessWorkers:
                 raise worker_died() from error
 
     def taken(self, begun: Future[list[Any]]) -> list[Any]:
-        """As `Workers.taken`."""
+        """Implements `Workers.taken`."""
         try:
             while not begun.done():
                 wait([begun], timeout=LOOK_S)
@@ -74,11 +74,11 @@ class ProcessWorkers:
             raise
 
     def close(self) -> None:
-        """End them when they have nothing to do."""
+        """End the workers once they are idle."""
         self._pool.shutdown()
 
     def kill(self) -> None:
-        """As `Workers.kill`."""
+        """Implements `Workers.kill`."""
         self._told.value = _END
         self._pool.shutdown(cancel_futures=True)
 
@@ -95,7 +95,7 @@ def start_method() -> str:
 
 
 def worker_died() -> ResourceError:
-    """The error of a worker that ended by no will of ours."""
+    """The error of a worker that ended unexpectedly."""
     return ResourceError(
         "a worker process of the search died",
         hint="most often the machine ran out of memory: fewer --workers, or --engine serial",

@@ -1,5 +1,5 @@
-"""Where the independent parts of a search are worked out: one function over many tasks, with the
-same answer wherever they run.
+"""Protocol of the engines that run the independent tasks of a search: one function over many
+tasks, the same results wherever they run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Ask = Callable[[], Task | None]
 
 
 class Engine(Protocol):
-    """Works tasks out, in this process or in others.
+    """Runs tasks, in this process or in others.
 
     Args:
         workers: processes at most; no answer depends on it.
@@ -91,7 +91,7 @@ class Workers(Protocol):
     """Processes that hold what the tasks share."""
 
     def begin(self, function: Callable[[Any, Any], Any], tasks: Sequence[Any]) -> Any:
-        """Let a worker do some tasks; what `taken` waits for."""
+        """Start some tasks on a worker; returns a handle for `taken`."""
         ...
 
     def taken(self, begun: Any) -> list[Any]:

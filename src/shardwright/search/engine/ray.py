@@ -25,11 +25,11 @@ class RayWorkers:
         self._shared, self._work = self._ray.put(shared), self._ray.remote(_work)
 
     def begin(self, function: Callable[[Any, Any], Any], tasks: Sequence[Any]) -> Any:
-        """As `Workers.begin`."""
+        """Implements `Workers.begin`."""
         return self._work.remote(self._shared, function, list(tasks))
 
     def taken(self, begun: Any) -> list[Any]:
-        """As `Workers.taken`."""
+        """Implements `Workers.taken`."""
         try:
             found: list[Any] = self._ray.get(begun)
         except BaseException as error:
@@ -42,7 +42,7 @@ class RayWorkers:
         return found
 
     def kill(self) -> None:
-        """As `Workers.kill`: Ray's tasks that run are not told."""
+        """Implements `Workers.kill`; tasks that Ray runs are not told."""
         self.close()
 
     def close(self) -> None:
@@ -53,7 +53,9 @@ class RayWorkers:
 
 
 def _begun_with(workers: int) -> dict[str, Any]:
-    """What Ray is begun with; a cluster that it joins has its own number."""
+    """Arguments with which Ray is started; a cluster that it joins has its own number of
+    workers.
+    """
     return (
         {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers, "include_dashboard": False}
     )

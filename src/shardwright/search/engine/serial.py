@@ -1,4 +1,4 @@
-"""The engine that works tasks out one after another, in this process."""
+"""The engine that runs tasks one after another in this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Serial:
         more: int = 0,
         done: Done | None = None,
     ) -> list[Result]:
-        """As `Engine.map`."""
+        """Implements `Engine.map`."""
         results: list[Result] = []
         for task in tasks:
             results.append(function(shared, task))
@@ -42,7 +42,7 @@ class Serial:
         size: int,
         more: int = 0,
     ) -> Iterator[Result]:
-        """As `Engine.flow`."""
+        """Implements `Engine.flow`."""
         waiting: deque[Task] = deque()
         while True:
             while len(waiting) < size and (task := ask()) is not None:
@@ -52,4 +52,4 @@ class Serial:
             yield function(shared, waiting.popleft())
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Nothing: there are no workers."""

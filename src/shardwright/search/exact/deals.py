@@ -1,5 +1,5 @@
-"""How devices and microbatches are dealt to several lanes: all ways, up to the exchange of lanes
-and of devices of one label.
+"""Distributions of devices and microbatches to several lanes: all of them, up to the exchange of
+lanes and of devices of one label.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shardwright.search.exact.space import (
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class LaneKind:
-    """What a lane gets.
+    """The devices and microbatches of a lane.
 
     Args:
         devices: of each label.
@@ -37,7 +37,7 @@ class LaneKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deal:
-    """What every lane of a plan gets; lanes of one kind stand side by side.
+    """The devices and microbatches of every lane of a plan; lanes of one kind are adjacent.
 
     Args:
         samples: of a microbatch, of every lane.
@@ -50,12 +50,12 @@ class Deal:
 
     @property
     def working(self) -> tuple[int, ...]:
-        """Devices of all lanes, by number."""
+        """Numbers of the devices of all lanes."""
         return tuple(sorted(device for lane in self.devices for some in lane for device in some))
 
 
 def deals(problem: Problem, space: ExactSpace) -> Iterator[Deal]:
-    """Every deal to two lanes or more.
+    """Every distribution to two lanes or more.
 
     Devices of a label are dealt by falling number of them in a lane, ties to the earlier lane.
     """
@@ -77,8 +77,8 @@ def deals(problem: Problem, space: ExactSpace) -> Iterator[Deal]:
 def _chosen(
     kinds: list[LaneKind], lanes: int, sizes: tuple[int, ...]
 ) -> Iterator[tuple[LaneKind, ...]]:
-    """Kinds of so many lanes, in the order in which they stand, that have no more devices of a
-    label than there are.
+    """Every multiset of `lanes` kinds, in the order of `kinds`, with no more devices of a label
+    than there are.
     """
     if not lanes:
         yield ()
@@ -91,12 +91,14 @@ def _chosen(
 
 
 def unordered(kinds: tuple[LaneKind, ...], each: Callable[[LaneKind], int]) -> int:
-    """Ways to choose one of `each` for every lane, where lanes of one kind may be exchanged."""
+    """Number of ways to choose one of `each` for every lane, where lanes of one kind may be
+    exchanged.
+    """
     return prod(choices(each(kind), len(list(alike))) for kind, alike in groupby(kinds))
 
 
 def choices(members: int, lanes: int) -> int:
-    """Ways to choose a member for each of a few lanes that may be exchanged."""
+    """Number of ways to choose a member for each of a few lanes that may be exchanged."""
     return comb(members + lanes - 1, lanes)
 
 
@@ -119,7 +121,7 @@ def require_few(problem: Problem, space: ExactSpace, *, blocks: int) -> None:
 
 
 def num_members(problem: Problem, space: ExactSpace, *, blocks: int) -> int:
-    """Plans of several lanes, illegal ones and deadlocked orders included."""
+    """Number of plans of several lanes, including illegal ones and deadlocked orders."""
     labels = device_labels(problem.cluster)
     trees = cache(lambda devices: sum(1 for _ in stage_trees(devices, space)))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import asdict, field, replace
+from dataclasses import asdict
 from functools import lru_cache, partial
 from math import inf, prod
 
@@ -21,7 +21,9 @@ from shardwright.cost.bounds.longest_path import jitter_among
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
-from shardwright.search.certificate import Certificate, assert_sound, claim
+from shardwright.progress import Progress
+from shardwright.search.answer import GeneralAnswer
+from shardwright.search.certificate import Certificate, assert_sound
 from shardwright.search.exact.find_lanes import search_lanes
 from shardwright.search.exact.options import StageOption, chain_blocks, together
 from shardwright.search.exact.orders import num_orders, pipeline_orders
@@ -29,11 +31,9 @@ from shardwright.search.exact.shapes import Messages, plan_of_stages, shape_task
 from shardwright.search.exact.space import ExactSpace, Partition, partitions, stage_trees
 from shardwright.search.exact.stage_prices import NEVER, StageChoices, StagePrices, shape_bounds
 from shardwright.search.exact.state import Best, Counts
-from shardwright.search.exact.walk import Progress, best_first, run_orders
+from shardwright.search.exact.walk import best_first, run_orders
 from shardwright.search.grid.find import problem_text
-from shardwright.search.limit import Limit, limit_of
-from shardwright.search.simulation import Simulation
-from shardwright.search.standing import standing
+from shardwright.search.limit import Limit, Stops, limit_of, progress_text
 from shardwright.search.universal import universal_seconds
 from shardwright.simulator.simulate import fits_hosts
 from shardwright.strategy.plan.plan import Plan
@@ -41,30 +41,8 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExactAnswer:
-    """The best plan of an `ExactSpace`, its simulated seconds, and why no other is better;
-    simulation: as a plan file holds it.
-
-    waited: the limit cut in before there was a plan (`search.limit.Limit`).
-    """
-
-    plan: Plan
-    step_time_s: float
-    certificate: Certificate
-    search_time_s: float = field(default=0.0, compare=False)
-    simulation: Simulation | None = field(default=None, compare=False)
-    waited: bool = field(default=False, compare=False)
-
-    def __str__(self) -> str:
-        """What was asked, what was found, and whether it is proven best, in a few lines."""
-        c = self.certificate
-        proof = claim(optimal=c.optimal, lower_bound_s=c.lower_bound_s)
-        return f"{self.simulation or ''}\n{proof}".strip()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Priced:
-    """A partition with its choices.
+    """A partition with the choices of its stages and the bounds of its shapes.
 
     Args:
         bounds: seconds that no order of each of its shapes is below (flat; inf: none fits in
@@ -83,7 +61,7 @@ class _Priced:
         return together(tuple(c.options[int(i)] for c, i in zip(self.choices, places, strict=True)))
 
     def rooms(self, shape: int) -> tuple[int, ...]:
-        """Microbatches in flight that each stage of a shape has room for."""
+        """Microbatches in flight that fit in memory on each stage of a shape."""
         return tuple(option.room for option in self.options(shape))
 
 
@@ -92,24 +70,25 @@ def find_exact(
     space: ExactSpace,
     *,
     time_limit_s: float = float("inf"),
-    stop_at: int | None = None,
+    stops: Stops | None = None,
     prices: StagePrices | None = None,
     progress: Progress | None = None,
-) -> ExactAnswer:
-    """The plan of `space` with the least simulated step (tier S) that fits in memory.
+) -> GeneralAnswer[None]:
+    """The plan of `space` with the least simulated step (tier S) that fits in memory, certified.
 
     Past `time_limit_s` (and at least one simulated plan) the best so far, with the least bound of
     what is left; members that nobody looked at count as bounded then.
 
     Args:
-        stop_at: see `search.limit.limit_of`.
+        stops: of an earlier search, to repeat it.
         prices: stages already priced for this problem and space.
 
     Raises:
         OutOfTimeError: long past the limit there is no plan yet. InfeasibleError: no member fits in
         memory. StrategyError: the model is no chain, or shares weights between blocks.
     """
-    begun, limit = time.monotonic(), limit_of(time_limit_s, stop_at=stop_at)
+    begun = time.monotonic()
+    limit = limit_of(time_limit_s, stop_at=stops.search if stops else None)
     counts, best = Counts(), Best()
     messages: Messages = {}
     prices = prices or StagePrices(problem=problem, space=space)
@@ -155,10 +134,12 @@ def find_exact(
             f"none of {counts.enumerated} plans fits in memory",
             hint="more or larger devices, a smaller model, or fewer samples a microbatch",
         )
-    found = _answer(problem, space, best.plan, best.seconds, counts, min(lower, best.seconds))
-    certificate = replace(found.certificate, stopped_at=limit.stopped_at)
-    return replace(
-        found, search_time_s=time.monotonic() - begun, waited=limit.waited, certificate=certificate
+    return GeneralAnswer(
+        strategy=best.plan,
+        certificate=_certified(problem, space, best.seconds, counts, lower, limit),
+        detail=None,
+        search_time_s=time.monotonic() - begun,
+        waited=limit.waited,
     )
 
 
@@ -170,8 +151,8 @@ def _priced(
     limit: Limit,
     progress: Progress | None,
 ) -> tuple[list[_Priced], bool]:
-    """Every partition with bounds of its shapes; members that are illegal or duplicates are
-    counted. And whether time ran out.
+    """Every partition with bounds of its shapes, illegal members and duplicates counted; and
+    True if time ran out.
     """
     result: list[_Priced] = []
     late = False
@@ -179,7 +160,9 @@ def _priced(
     for turn, partition in enumerate(whole):
         if progress is not None:
             progress(
-                standing("price stages", best_s=inf, lower_s=0.0, limit=limit), turn, len(whole)
+                progress_text("price stages", best_s=inf, lower_s=0.0, limit=limit),
+                turn,
+                len(whole),
             )
         orders = num_orders(len(partition.ends), partition.microbatches)
         late = late or limit.ends(found=any((p.bounds < inf).any() for p in result))
@@ -212,8 +195,8 @@ def _priced(
 
 @lru_cache(maxsize=4096)
 def _fitting(stages: int, microbatches: int, rooms: tuple[int, ...]) -> tuple[int, IntArray]:
-    """Orders that do not deadlock, and those of them that hold no more microbatches in flight than
-    there is room for.
+    """Number of orders that do not deadlock, and those of them whose microbatches in flight fit
+    in `rooms`.
     """
     orders, peaks = pipeline_orders(stages, microbatches)
     return len(orders), orders[(peaks <= np.array(rooms)).all(axis=1)]
@@ -229,7 +212,9 @@ def _refine(
     counts: Counts,
     messages: Messages,
 ) -> None:
-    """Paths of all orders of a shape, then the steps of those whose path is below the best."""
+    """Compute the longest paths of all orders of a shape, then simulate those whose path is
+    below the best.
+    """
     options, microbatches = priced.options(shape), priced.partition.microbatches
     live, orders = _fitting(len(options), microbatches, tuple(o.room for o in options))
     counts.infeasible += live - len(orders)
@@ -253,19 +238,25 @@ def _refine(
     )
 
 
-def _answer(
-    problem: Problem, space: ExactSpace, plan: Plan, seconds: float, counts: Counts, lower: float
-) -> ExactAnswer:
-    universal = 1.0 - universal_seconds(problem) / seconds
-    assert_sound(best_s=seconds, lower_bound_s=lower, universal_gap=universal)
-    certificate = Certificate(
+def _certified(
+    problem: Problem, space: ExactSpace, best_s: float, counts: Counts, lower_s: float, limit: Limit
+) -> Certificate:
+    """The certificate of an exact search: the fate of every member, and a lower bound of all.
+
+    Args:
+        lower_s: no member that was not simulated is faster.
+    """
+    lower_s = min(lower_s, best_s)
+    universal = 1.0 - universal_seconds(problem) / best_s
+    assert_sound(best_s=best_s, lower_bound_s=lower_s, universal_gap=universal)
+    return Certificate(
         space=space.text(),
         digest=hashlib.sha256(f"{space!r}\n{problem_text(problem)}".encode()).hexdigest(),
         **asdict(counts),
-        best_s=seconds,
-        lower_bound_s=lower,
-        gap=(seconds - lower) / seconds,
-        optimal=lower >= seconds,
+        best_s=best_s,
+        lower_bound_s=lower_s,
+        gap=(best_s - lower_s) / best_s,
+        optimal=lower_s >= best_s,
         universal_gap=universal,
+        stopped_at=limit.stopped_at,
     )
-    return ExactAnswer(plan=plan, step_time_s=seconds, certificate=certificate)

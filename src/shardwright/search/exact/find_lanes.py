@@ -24,6 +24,7 @@ from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.program import Program, chunks_of
+from shardwright.progress import Progress
 from shardwright.search.exact.deals import Deal, LaneKind, choices, deals, num_members, unordered
 from shardwright.search.exact.lane_shapes import LanePrices, LaneShape, LaneShapes
 from shardwright.search.exact.options import chain_blocks, flights
@@ -32,9 +33,8 @@ from shardwright.search.exact.shapes import lane_of, table_of
 from shardwright.search.exact.space import ExactSpace
 from shardwright.search.exact.state import Best, Counts
 from shardwright.search.exact.tasks import tasks_of_shape
-from shardwright.search.exact.walk import Progress, best_first, run_orders
-from shardwright.search.limit import Limit
-from shardwright.search.standing import standing
+from shardwright.search.exact.walk import best_first, run_orders
+from shardwright.search.limit import Limit, progress_text
 from shardwright.simulator.device_memory import plan_memory
 from shardwright.simulator.simulate import fits_hosts, lower
 from shardwright.strategy.plan.plan import Plan
@@ -43,7 +43,7 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Dealt:
-    """A deal with the shapes of its lanes, and the bounds of all of them together.
+    """A distribution with the shapes of its lanes, and the bounds of all of them together.
 
     Args:
         bounds: (shapes of all lanes) seconds, flat; of lanes of one kind the shapes do not fall,
@@ -63,7 +63,9 @@ class _Dealt:
         )
 
     def members(self, flat: int) -> int:
-        """Orders of one shape that do not deadlock, those of lanes that are alike in any order."""
+        """Number of orders of one shape that do not deadlock; lanes that are alike count in any
+        order once.
+        """
         numbers = self.numbers(flat)
         each = [
             (kind, number, int(lane.orders[number]))
@@ -72,7 +74,7 @@ class _Dealt:
         return prod(choices(orders, len(list(alike))) for (*_, orders), alike in groupby(each))
 
     def same(self, flat: int) -> tuple[int, ...]:
-        """Lanes that are as the one before them but for their order."""
+        """Lanes that equal the previous one except for their order."""
         each = list(zip(self.deal.kinds, self.numbers(flat), strict=True))
         return tuple(number for number in range(1, len(each)) if each[number] == each[number - 1])
 
@@ -87,7 +89,8 @@ def search_lanes(
     limit: Limit,
     progress: Progress | None,
 ) -> float:
-    """Search the plans of two lanes or more: `best` and `counts` go on from where they are.
+    """Search the plans of two lanes or more, adding to `best` and `counts`; returns a lower bound
+    in seconds of those that were not looked at.
 
     Args:
         floor: seconds that no plan whatever is below.
@@ -124,8 +127,8 @@ def _dealt(
     limit: Limit,
     progress: Progress | None,
 ) -> tuple[list[_Dealt], float]:
-    """Every deal with bounds of its shapes, members that are illegal or duplicates counted; and
-    what those not priced are not below.
+    """Every distribution with bounds of its shapes, illegal members and duplicates counted; and
+    a lower bound in seconds of those not priced.
     """
     blocks = chain_blocks(problem)
     prices = LanePrices(problem=problem, space=space, blocks=blocks)
@@ -139,7 +142,7 @@ def _dealt(
             return result, floor
         if progress is not None:
             progress(
-                standing("price lanes", best_s=best.seconds, lower_s=0.0, limit=limit),
+                progress_text("price lanes", best_s=best.seconds, lower_s=0.0, limit=limit),
                 turn,
                 len(whole),
             )
@@ -160,7 +163,9 @@ def _dealt(
 
 
 def _totals(of: dict[LaneKind, LaneShapes]) -> tuple[Callable[[LaneKind], int], ...]:
-    """Members of a lane of some kind: all, legal ones, and those of them that are no duplicates."""
+    """Numbers of members of a lane of some kind: all, legal ones, and legal ones without
+    duplicates.
+    """
     return (
         lambda k: of[k].enumerated,
         lambda k: of[k].enumerated - of[k].illegal,
@@ -169,7 +174,7 @@ def _totals(of: dict[LaneKind, LaneShapes]) -> tuple[Callable[[LaneKind], int], 
 
 
 def _bounds(deal: Deal, lanes: tuple[LaneShapes, ...], jitter: float) -> FloatArray:
-    """Of `_Dealt`."""
+    """Bounds of the shapes of all lanes together; see `_Dealt`."""
     sizes = tuple(len(lane.bounds) for lane in lanes)
 
     def along(values: IntArray, number: int) -> IntArray:
@@ -190,7 +195,9 @@ def _bounds(deal: Deal, lanes: tuple[LaneShapes, ...], jitter: float) -> FloatAr
 def _refine(
     problem: Problem, space: ExactSpace, dealt: _Dealt, flat: int, *, best: Best, counts: Counts
 ) -> None:
-    """Paths of all orders of a shape, then the steps of those whose path is below the best."""
+    """Compute the longest paths of all orders of a shape, then simulate those whose path is
+    below the best.
+    """
     deal, members = dealt.deal, dealt.members(flat)
     lanes = tuple(
         lane.shape(number) for lane, number in zip(dealt.lanes, dealt.numbers(flat), strict=True)
@@ -233,7 +240,7 @@ def plan_of_lanes(
     samples: int,
     order: IntArray | None = None,
 ) -> Plan:
-    """The plan of these lanes, whose microbatches have so many samples.
+    """The plan of these lanes, with microbatches of `samples` samples each.
 
     Args:
         order: (stages of all lanes, 2 m) actions; None = all forwards of a lane before its
@@ -260,8 +267,8 @@ def plan_of_lanes(
 
 
 def rooms(problem: Problem, program: Program, costs: StageCosts) -> IntArray:
-    """Most microbatches in flight, of each stage lane by lane, under which no device's peak exceeds
-    its memory; 0 = not even one.
+    """Most microbatches in flight of each stage, lane by lane, with which no device exceeds its
+    memory; 0 = not even one fits.
     """
     lanes, rows = program.plan.lanes, program.rows
     stages = [(lane, chunk) for lane, own in enumerate(lanes) for chunk in range(len(own.stages))]
@@ -303,8 +310,7 @@ def _stage_of_rows(program: Program) -> IntArray:
 def _orders(
     lanes: tuple[LaneShape, ...], rooms: IntArray, same: tuple[int, ...]
 ) -> Iterator[IntArray]:
-    """Orders of all lanes, each (stages, 2 m), with no more microbatches in flight than there is
-    room for.
+    """Orders of all lanes, each (stages, 2 m), whose microbatches in flight fit in `rooms`.
 
     Args:
         same: lanes that are as the one before them: their orders do not come before its.

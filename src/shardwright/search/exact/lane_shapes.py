@@ -1,5 +1,5 @@
-"""What a lane among others may be: its shapes (a lane but for its order), each with what it takes
-whatever the others are.
+"""Shapes of a lane among others (the lane without its order), each with lower bounds that hold for
+any other lanes.
 
 Stages are priced alone. What a microbatch takes forward and backward is so in every plan; sums of
 gradients, the update and memory depend on the other lanes. Two stages are alike if they cost the
@@ -31,7 +31,7 @@ Devices = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneShape:
-    """A lane but for its order: its stages, and the microbatches that it takes."""
+    """A lane without its order: its stages, and its number of microbatches."""
 
     options: tuple[StageOption, ...]
     microbatches: int
@@ -39,7 +39,7 @@ class LaneShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LaneShapes:
-    """All shapes of a lane on some devices, one of each set that are alike.
+    """All shapes of a lane on some devices, one of each set of equal ones.
 
     Args:
         enumerated, illegal: members, orders among them; see `Certificate`.
@@ -59,7 +59,7 @@ class LaneShapes:
 
     @property
     def kept(self) -> int:
-        """Members that are neither illegal nor duplicates."""
+        """Number of members that are neither illegal nor duplicates."""
         return int(self.orders.sum())
 
     def shape(self, number: int) -> LaneShape:
@@ -75,7 +75,7 @@ class LaneShapes:
 
 @dataclass(slots=True)
 class LanePrices:
-    """Lanes and their stages priced so far."""
+    """Lanes and their stages that were priced so far."""
 
     problem: Problem
     space: ExactSpace
@@ -85,8 +85,8 @@ class LanePrices:
     unlike: dict[object, tuple[int, int, tuple[Node | int, ...]]] = field(default_factory=dict)
 
     def of(self, devices: Devices, *, microbatches: int, samples: int) -> LaneShapes:
-        """The shapes of a lane that works on all of these devices (by label), with microbatches of
-        so many samples.
+        """Shapes of a lane that uses all of these devices (by label), with microbatches of
+        `samples` samples.
         """
         key = devices, microbatches, samples
         if key not in self.lanes:
@@ -138,7 +138,7 @@ class LanePrices:
         return self.stages[key]
 
     def _priced(self, start: int, end: int, devices: Devices, *, samples: int) -> StageChoices:
-        """The trees of a stage, of those that are alike the first; on other devices of the same
+        """Trees of a stage, the first of each set of equal ones; on other devices of the same
         labels the same ones are kept.
         """
         alone = replace(self.problem, job=replace(self.problem.job, global_batch=samples))
@@ -191,8 +191,8 @@ class LanePrices:
 
 
 def contributions(problem: Problem, parts: StageParts) -> object:
-    """What each device of a stage contributes to the gradient of each parameter: all that sums over
-    lanes see of it.
+    """Contribution of each device of a stage to the gradient of each parameter, which decides
+    all reductions over lanes.
     """
     places = parameter_places(((parts,),), model=problem.model)
     length = problem.job.sequence_length

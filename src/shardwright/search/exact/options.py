@@ -1,5 +1,5 @@
-"""What one stage of a small plan may be: a tree on its devices, priced by the functions that price
-general plans.
+"""Options of one stage of a small plan: a tree on its devices, priced by the functions that
+price general plans.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LANE = "main"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageOption:
-    """One stage of a plan, priced. Equal only to itself.
+    """One stage of a plan with its price; equal only to itself.
 
     Args:
         stage: as a plan says it.
@@ -80,7 +80,7 @@ class StageOption:
 
     @property
     def copies(self) -> bool:
-        """Devices may compute the same: those that read it wait for one of them."""
+        """True if devices may compute the same; readers wait for one of them."""
         return any(_copies(placement.split) for placement in self.stage.placements)
 
 
@@ -90,7 +90,7 @@ def _copies(split: Split | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Illegal:
-    """A stage that breaks a rule."""
+    """The rule that a stage breaks."""
 
     rule: str
 
@@ -177,7 +177,7 @@ def price_stage(
     working: tuple[int, ...],
     shards: tuple[Shards, ...] = (),
 ) -> StageOption | Illegal:
-    """Price one stage of blocks first .. end - 1, whatever the other stages (on other devices) are.
+    """Price of one stage with blocks first to end - 1, for any other stages on other devices.
 
     Args:
         microbatches: that the global batch is cut into.
@@ -230,14 +230,14 @@ def price_stage(
 
 
 def together(options: tuple[StageOption, ...]) -> tuple[StageOption, ...]:
-    """Stages as they are in one plan."""
+    """Stages with the changes that they make to each other in one plan."""
     if not any(option.leaves for option in options):
         return options
     return tuple(option.plain or option for option in options)
 
 
 def _has_islands(problem: Problem) -> bool:
-    """Devices lie in more than one island."""
+    """True if the devices lie in more than one island."""
     return len(distinct(plan_units(problem)[0].of(np.arange(problem.cluster.num_devices)))) > 1
 
 
@@ -251,7 +251,7 @@ def _option(
     microbatches: int,
     working: tuple[int, ...],
 ) -> StageOption:
-    """A stage of a legal plan, priced."""
+    """Price of a stage of a legal plan."""
     # A stage's costs depend on the others by whether there are any (a pipeline's communicator), by
     # who sums the norm and who shares cards.
     problem = working_problem(problem, working)
@@ -301,7 +301,7 @@ def _around(
     microbatches: int,
     shards: tuple[Shards, ...],
 ) -> tuple[Plan, int]:
-    """A plan with this stage, all else being on its first device; and the stage's number."""
+    """A plan with this stage and all other blocks on its first device; and the stage's number."""
     blocks = chain_blocks(problem)
     before = (
         ()
@@ -328,8 +328,8 @@ def _around(
 def _room(
     problem: Problem, plan: Plan, costs: StageCosts, parts: StageParts, *, microbatches: int
 ) -> int:
-    """Most microbatches in flight under which no family's peak exceeds its devices' memory, nor
-    what the stage offloads its nodes'; 0 = not even one.
+    """Most microbatches in flight with which no device of the stage exceeds its memory and no
+    node its host memory; 0 = not even one fits.
     """
     capacity = capacities(problem.cluster)
     alone = replace(plan, lanes=(replace(plan.lanes[0], stages=plan.lanes[0].stages[:1]),))
@@ -359,7 +359,7 @@ def _room(
 
 
 def flights(microbatches: int, flying: int) -> list[tuple[int, int]]:
-    """(kind, microbatch) of a row: `flying` forwards, then a backward and a forward in turns, then
+    """(kind, microbatch) of a row: `flying` forwards, then backwards and forwards in turns, then
     the other backwards.
     """
     row = [(F, k) for k in range(flying)]
@@ -392,8 +392,8 @@ def flight_rows(devices: tuple[DeviceList, ...], microbatches: int, *, flying: i
 def _alike(
     problem: Problem, parts: StageParts, families: tuple[FamilyCosts, ...], holdings: Holdings
 ) -> object:
-    """What every plan sees of a stage: costs of its families, who sums with whom, and where its
-    input and output lie.
+    """Key of a stage in all plans: the costs of its families, the groups of its reductions, and
+    the places of its input and output.
     """
     width, length = problem.model.hidden, problem.job.sequence_length
     ends = (
@@ -410,7 +410,7 @@ def _alike(
 
 
 def _exact(value: object) -> object:
-    """A value of dataclasses, tuples and arrays as something hashable, bit by bit."""
+    """A value of dataclasses, tuples and arrays as a hashable key, bit by bit."""
     if isinstance(value, np.ndarray):
         return value.shape, value.dtype.str, value.tobytes()
     if isinstance(value, tuple):

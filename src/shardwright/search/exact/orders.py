@@ -1,4 +1,5 @@
-"""All static orders of a pipeline of disjoint stages, and what a shape costs under each of them.
+"""All static orders of a pipeline of disjoint stages, and the seconds of a shape under each of
+them.
 
 A stage's order is when it runs a forward and when a backward; microbatches keep their number's
 order in both. This loses nothing: let any orders of all stages be given with their times. Rename on
@@ -47,7 +48,7 @@ def stage_orders(microbatches: int) -> tuple[tuple[int, ...], ...]:
 
 
 def in_flight(order: tuple[int, ...], microbatches: int) -> int:
-    """Most microbatches whose forward is done and whose backward is not."""
+    """Most microbatches in flight: forward done, backward not."""
     return int(max(accumulate(1 if action < microbatches else -1 for action in order)))
 
 
@@ -79,13 +80,13 @@ def pipeline_orders(stages: int, microbatches: int) -> tuple[IntArray, IntArray]
 
 
 def num_orders(stages: int, microbatches: int) -> int:
-    """Combinations of stage orders, deadlocked ones included."""
+    """Number of combinations of stage orders, including deadlocked ones."""
     found: int = len(stage_orders(microbatches)) ** stages
     return found
 
 
 def _runs(orders: list[tuple[int, ...]], microbatches: int) -> bool:
-    """Whether a chain of stages gets to the end of these orders."""
+    """True if a chain of stages completes these orders without a deadlock."""
     place = [0] * len(orders)
     done: set[tuple[int, int]] = set()
     moved = True
@@ -149,7 +150,7 @@ def _contended(
     use_weight: Int32Array,
     num_resources: int,
 ) -> IntArray:
-    """Finish of each task, as `simulate` has it."""
+    """Finish time of each task with shared resources, as `simulate` has it."""
     capacity = work.size + 1
     wide, narrow = np.empty((4, capacity), np.int64), np.empty((5, capacity), np.int32)
     slots, loads = np.empty((capacity, 8), np.int64), np.empty((num_resources, 4), np.int64)

@@ -1,5 +1,5 @@
-"""A shape: a plan but for its order. Its tasks are laid once, by the functions that lower every
-plan; orders change only a few links.
+"""Shapes (plans without their order), lowered once by the functions that lower every plan; an
+order changes only a few links.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def shape_tasks(
     shards: tuple[Shards, ...] = (),
     messages: Messages,
 ) -> ShapeTasks:
-    """Lower the plan of these stages, and take out what its order puts in.
+    """Tasks of the plan of these stages, without the links of its order.
 
     Args:
         options: as they are `together`.
@@ -110,8 +110,8 @@ def _lowered(
     shards: tuple[Shards, ...],
     messages: Messages,
 ) -> tuple[Program, StageCosts, bool]:
-    """The Program under the order that runs all forwards first, its costs, and whether sends hold
-    up their sender.
+    """The Program under the order that runs all forwards first, its costs, and True if sends
+    block their sender.
     """
     plan = plan_of_stages(problem, options, microbatches=microbatches, shards=shards)
     stages = tuple(replace(option.parts, chunk=chunk) for chunk, option in enumerate(options))

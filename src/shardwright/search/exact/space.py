@@ -1,5 +1,5 @@
-"""The declared space of the exact search: cuts, device sets, trees, microbatches and orders, all of
-them, up to symmetry.
+"""The space of the exact search: all cuts, device sets, trees, microbatches and orders, up to
+symmetry.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ExactSpace:
     lanes: int = 1
 
     def text(self) -> str:
-        """The space in words and values."""
+        """Description of the space and its values."""
         dims = ",".join(dim.value for dim in self.trees.dims)
         weights = ",".join(f"{w}:1" for w in self.trees.weights)
         numbers = ",".join(map(str, self.microbatches))
@@ -102,8 +102,8 @@ def exact_space(problem: Problem, *, blocks: int, lanes: int = 1) -> ExactSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A part of the space: where the chain is cut and which devices each stage has. Left open: its
-    trees and its order.
+    """A part of the space: the cut of the chain and the devices of each stage; trees and order are
+    open.
 
     Args:
         ends: of each stage, the number of blocks up to its last one.
@@ -116,13 +116,13 @@ class Partition:
 
     @property
     def working(self) -> tuple[int, ...]:
-        """Devices of all stages, by number."""
+        """Numbers of the devices of all stages."""
         return tuple(sorted(device for stage in self.devices for some in stage for device in some))
 
 
 def device_labels(cluster: Cluster) -> tuple[tuple[int, ...], ...]:
-    """Devices in classes that nothing tells apart: of one node, and on every level of the network
-    in one unit or each alone in its own.
+    """Classes of interchangeable devices: of one node, and on every network level in one unit or
+    each alone in its own.
     """
     devices = np.arange(cluster.num_devices)
     nodes = np.repeat(
@@ -163,9 +163,7 @@ def lane_partitions(
     max_stages: int,
     idle: bool,
 ) -> Iterator[Partition]:
-    """Every partition of a lane on devices of these labels;
-    `idle`: not all of them need to work.
-    """
+    """Every partition of a lane on devices of these labels; `idle`: some may be left out."""
     sizes = tuple(len(label) for label in labels)
     for stages in range(1, min(max_stages, blocks, sum(sizes)) + 1):
         maps = [dealt(counts, labels) for counts in _counts(stages, sizes, idle=idle)]

@@ -1,5 +1,5 @@
-"""Stages of a small plan on their devices: every tree priced, one of each set that cost the same;
-and bounds of shapes made of them.
+"""Stages of a small plan on their devices: all trees priced, one of each set with equal costs;
+and lower bounds of shapes of such stages.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageChoices:
-    """Trees of one stage on its devices: all, legal ones, and one of each set of legal ones that
-    are alike.
+    """Trees of one stage on its devices: numbers of all and of legal ones, and one of each set
+    of equal legal ones.
     """
 
     trees: int
@@ -32,7 +32,7 @@ class StageChoices:
 
     @property
     def plain(self) -> StageChoices:
-        """The same in a plan without fused overlap."""
+        """The same choices in a plan without fused overlap."""
         return replace(self, options=tuple(option.plain or option for option in self.options))
 
 
@@ -45,7 +45,7 @@ class StagePrices:
     known: dict[object, StageChoices] = field(default_factory=dict)
 
     def choices(self, partition: Partition) -> tuple[StageChoices, ...]:
-        """Of each stage of a partition."""
+        """Choices of each stage of a partition."""
         working, starts = partition.working, (0, *partition.ends)
         return tuple(
             self._of(start, end, devices, microbatches=partition.microbatches, working=working)
@@ -120,7 +120,7 @@ def shape_bounds(
 def _bounds(
     choices: tuple[StageChoices, ...], microbatches: int, *, context: bool, shards: bool
 ) -> IntArray:
-    """Of `shape_bounds`, the options being as they are."""
+    """Lower bounds of shapes with the options as they are; see `shape_bounds`."""
     stages, shape = len(choices), tuple(len(c.options) for c in choices)
 
     def along(stage: int, values: list[int]) -> IntArray:

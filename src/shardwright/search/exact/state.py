@@ -1,4 +1,4 @@
-"""Where an exact search stands: the best member so far, and how many members are accounted for."""
+"""State of an exact search: the best member so far, and the counts of members by fate."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The tasks of a plan under no order yet: what its order puts into its Program is taken out, so
-that orders change only a few links.
+"""Tasks of a plan without its order: the links of the order are taken out of its Program, so
+that other orders change only a few links.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BACK = (int(TaskKind.B), int(TaskKind.SEND_B))
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShapeTasks:
-    """The tasks of a shape under no order yet. Its stages are numbered lane by lane.
+    """Tasks of a shape without an order; its stages are numbered lane by lane.
 
     Args:
         links: (links, 2) that hold under every order.
@@ -78,7 +78,7 @@ class ShapeTasks:
 def tasks_of_shape(
     problem: Problem, program: Program, costs: StageCosts, *, blocking: bool
 ) -> ShapeTasks:
-    """Take out of a Program what its order put in.
+    """Tasks of a Program without the links of its order.
 
     Args:
         program: of disjoint stages, each of which runs whole forwards and backwards in some order.
@@ -131,8 +131,8 @@ def _places(program: Program) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def _of_order(program: Program, links: IntArray, last: IntArray) -> BoolArray:
-    """Links that come from a row of the order: from a stage's action, or its send, to another
-    action of that stage.
+    """(links,) True for links of a row of the order: from a stage's action, or its send, to
+    another action of the stage.
     """
     instances, templates = program.instances, program.templates
     kind, lane, chunk = (

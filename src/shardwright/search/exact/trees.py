@@ -1,5 +1,5 @@
-"""Split trees of small stages: all of a declared depth, cut dims and weights, up to the exchange of
-devices that are alike.
+"""Split trees of small stages: all of a given depth, cut dims and weights, up to the exchange of
+equal devices.
 
 A labelled tree names its leaves by the class of devices they are of; `split_on` puts it on devices.
 One tree rules a whole stage: for operators of a class that lack the dim of a cut, the cut is a copy
@@ -31,7 +31,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeSpace:
-    """Which trees there are.
+    """Depths, dims and weights of the trees of a space.
 
     Args:
         dims: that a cut may be of.
@@ -88,8 +88,8 @@ def labelled_trees(
 
 
 def split_on(tree: Node | int, devices: tuple[tuple[int, ...], ...]) -> Split | None:
-    """The tree on devices, by label and there in rising order; offsets count from the lowest device
-    of all.
+    """The tree as a split of these devices (by label, in rising order); offsets count from the
+    lowest device.
     """
     left = [iter(sorted(some)) for some in devices]
     return _split(tree, left)[0]

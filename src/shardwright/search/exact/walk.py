@@ -1,5 +1,5 @@
-"""The walk of an exact search: shapes best first, and the orders of one shape by their longest
-paths.
+"""Best-first walk of an exact search over shapes, and over the orders of one shape by their
+longest paths.
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ from collections.abc import Callable
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.progress import Progress
 from shardwright.search.exact.state import Best, Counts
 from shardwright.search.exact.tasks import ShapeTasks
-from shardwright.search.limit import Limit
-from shardwright.search.standing import standing
+from shardwright.search.limit import Limit, progress_text
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import PICOSECONDS_PER_SECOND
-
-Progress = Callable[[str, int, int], None]
 
 
 def best_first(
@@ -29,7 +27,8 @@ def best_first(
     words: str,
     progress: Progress | None,
 ) -> tuple[IntArray, float]:
-    """Look at shapes in the order of their bounds, until none of the others can win or time is up.
+    """Look at shapes in the order of their bounds, until no other shape can be better or the time
+    limit passes.
 
     Args:
         bounds: (shapes,) seconds that no order of a shape is below.
@@ -47,7 +46,7 @@ def best_first(
             return turn[place:], min(floor, float(bounds[at]))
         look(int(at))
         if progress is not None:
-            said = standing(
+            said = progress_text(
                 words, best_s=best.seconds, lower_s=min(floor, float(bounds[at])), limit=limit
             )
             progress(said, place + 1, len(turn))
@@ -64,7 +63,8 @@ def run_orders(
     plan_of: Callable[[IntArray], Plan],
     fits: Callable[[Plan], bool],
 ) -> None:
-    """Longest paths of all orders of a shape, then the steps of those whose path is below the best.
+    """Compute the longest paths of all orders of a shape, then simulate those whose path is below
+    the best.
 
     Args:
         orders: (orders, stages, 2 m) actions, as `ShapeTasks.finish` takes them.

@@ -1,5 +1,5 @@
-"""Best first over three tiers: a member waits under its best known lower bound and is refined when
-nothing stands before it.
+"""Best-first refinement over three tiers of bounds: a member waits under its best known lower bound
+and is refined when no other bound is smaller.
 
 B0 of all; then B1 (and exact memory) of the first; then S. A member that comes up under its own S
 is the next best, certified in rank: everything else waits under a bound that is not smaller.
@@ -8,7 +8,6 @@ is the next best, certified in rank: everything else waits under a bound that is
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
 from dataclasses import field
 
 import numpy as np
@@ -17,23 +16,21 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
+from shardwright.progress import Progress
 from shardwright.search.grid.line_bounds import member_path
 from shardwright.search.grid.members import member_grid
 from shardwright.search.grid.peaks import Peaks
 from shardwright.search.grid.prepare import Prepared
-from shardwright.search.limit import Limit
-from shardwright.search.standing import standing
+from shardwright.search.limit import Limit, progress_text
 from shardwright.simulator.simulate import SimulatedPlan, simulate_grid
 from shardwright.strategy.grid.axes import Grid
-
-Progress = Callable[[str, int, int], None]
 
 _B1, _S = 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulated:
-    """A member with the simulation of the plan that it is."""
+    """A member with the simulation of its plan."""
 
     grid: Grid
     result: SimulatedPlan
@@ -46,7 +43,7 @@ class Simulated:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the refinement found.
+    """Results of a refinement.
 
     Args:
         ranked: simulated members, best first, certified in this order.
@@ -63,16 +60,16 @@ class Outcome:
 
     @property
     def certified(self) -> bool:
-        """Nothing is faster than the first."""
+        """True if no member is faster than the first."""
         return not self.ranked or self.lower_bound_s >= self.ranked[0].step_time_s
 
     def worst_of(self, top: int) -> float:
-        """Seconds that a member must be under to be among the `top` best."""
+        """Seconds below which a member is among the `top` best."""
         return self.ranked[top - 1].step_time_s if len(self.ranked) >= top else float("inf")
 
 
 def merged(one: Outcome, other: Outcome, *, top: int) -> Outcome:
-    """What both found of two parts of a space; of members as fast as each other, those of `one`
+    """The results of two parts of a space together; of equally fast members those of `one`
     first.
     """
     ranked = sorted([*one.ranked, *other.ranked], key=lambda s: s.step_time_s)[:top]
@@ -86,8 +83,8 @@ def merged(one: Outcome, other: Outcome, *, top: int) -> Outcome:
 
 
 class Refinement:
-    """The ranking of a set's members, which stops when something elsewhere may be better, and goes
-    on from there.
+    """Refinement of a set of members, which stops when a member elsewhere may be better and can
+    go on from there.
     """
 
     def __init__(
@@ -105,7 +102,7 @@ class Refinement:
         self.outcome.lower_bound_s = self.least()
 
     def least(self) -> float:
-        """Seconds that no member is under which could still be ranked."""
+        """Lower bound in seconds of all members that may still be ranked."""
         if len(self.outcome.ranked) >= self._top:
             return float("inf")
         return min(self._waiting.bound(), self._heap[0][0] if self._heap else float("inf"))
@@ -142,11 +139,15 @@ class Refinement:
             else:
                 self._path(self._waiting.pop(), bound)
             if progress is not None:
-                say = standing("refine", best_s=best_s, lower_s=outcome.lower_bound_s, limit=limit)
+                say = progress_text(
+                    "refine", best_s=best_s, lower_s=outcome.lower_bound_s, limit=limit
+                )
                 progress(say, len(outcome.ranked), self._top)
 
     def _path(self, place: int, bound: float) -> None:
-        """B1 of a member, if a lower bound of its peak through the actual order fits."""
+        """Compute the longest path (B1) of a member whose peak memory through its order may fit,
+        and put it on the heap.
+        """
         if self._peaks.of(place) > self._capacity:
             self.outcome.too_large += 1
             return
@@ -180,12 +181,12 @@ class _Sorted:
         self._size *= 8
 
     def bound(self) -> float:
-        """The smallest bound that waits."""
+        """The smallest bound of the waiting members."""
         self._fill()
         return float(self._bounds[self._batch[-1]]) if self._batch else float("inf")
 
     def pop(self) -> int:
-        """The member that waits under it."""
+        """Remove and return the member with the smallest bound."""
         self._fill()
         return self._batch.pop()
 
@@ -193,8 +194,8 @@ class _Sorted:
 def _advance(
     problem: Problem, heap: list[tuple[float, int, int, object]], capacity: float, outcome: Outcome
 ) -> float:
-    """Simulate the first member of the heap, and keep it if its exact peak fits; or rank it if it
-    is simulated. Seconds, inf = no fit.
+    """Simulate the first member of the heap and keep it if it fits, or rank it if it is
+    simulated; returns its seconds, inf if it does not fit.
     """
     _, tier, place, held = heapq.heappop(heap)
     if tier == _S:

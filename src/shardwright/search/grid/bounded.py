@@ -1,4 +1,4 @@
-"""A space with a lower bound of every member's time and memory."""
+"""Lower bounds of time and memory of every member of a space."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Bounded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossed:
-    """What a search keeps of a set of members that it looked at.
+    """Record of a set of members that a search has bounded.
 
     Args:
         space: with one value of each option.
@@ -69,7 +69,7 @@ class Crossed:
         return self.num_members - self.infeasible
 
     def bounded(self, problem: Problem, facts: GridFacts, *, capacity: float) -> Bounded:
-        """The set itself, bounded again if it was not kept."""
+        """The members with their bounds, computed again if they were not kept."""
         return self.whole or bound_space(
             under(problem, self.space.chosen),
             self.space,
@@ -80,9 +80,7 @@ class Crossed:
 
 
 def crossed(space: Space, meshes: Meshes, bounded: Bounded, *, keep: bool) -> Crossed:
-    """What to keep of the members of `meshes` in `space`: their counts, and all of them if asked to
-    `keep`.
-    """
+    """The record of the members of `meshes` in `space`: their counts, and all of them if `keep`."""
     members = bounded.members
     return Crossed(
         space=space,
@@ -164,10 +162,8 @@ def smallest(
 def least_offloaded(
     problem: Problem, bounded: Bounded, *, most: float
 ) -> tuple[Grid, HostMemory] | None:
-    """Of members of at most `most` bytes a device, the one whose nodes lack least host memory, and
-    the node that lacks most.
-
-    None where there are no such members.
+    """The member of at most `most` bytes a device whose nodes lack least host memory, and the node
+    that lacks most; None where there is no such member.
 
     Looks at the MOST_EXACT members of which all devices together offload least.
     """
@@ -186,7 +182,7 @@ def least_offloaded(
 
 
 def _by_memory(bounded: Bounded, among: BoolArray) -> list[int]:
-    """The MOST_EXACT members of least memory bound among some."""
+    """The MOST_EXACT members with the least memory bound among those marked in `among`."""
     places = np.flatnonzero(among)
     if len(places) > MOST_EXACT:
         places = places[np.argpartition(bounded.memory[places], MOST_EXACT - 1)[:MOST_EXACT]]

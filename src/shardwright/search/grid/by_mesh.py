@@ -1,6 +1,5 @@
-"""The search of a grid space, mesh by mesh where it is large or leaves devices idle: a mesh is
-crossed with everything else only where the bound of all its members is below what is known to be
-reached.
+"""Search of a grid space mesh by mesh where it is large or leaves devices idle: a mesh is
+crossed with the other axes only if the bound of all its members is below the best known step.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.program.problem import Problem, under
+from shardwright.progress import Progress
 from shardwright.runtime.options import BY_NAME, ordered
 from shardwright.search.grid.best_first import Outcome, Refinement, merged
 from shardwright.search.grid.bounded import Crossed, bound_space, crossed
@@ -26,16 +26,14 @@ from shardwright.search.grid.near_layers import near_layers
 from shardwright.search.grid.paired import PairedSearch, search_paired
 from shardwright.search.grid.relaxed_members import relaxed_bounds
 from shardwright.search.grid.space import Space, parts_of
-from shardwright.search.limit import Limit
+from shardwright.search.limit import Limit, progress_text
 from shardwright.search.request import SEARCH_MEMORY
-from shardwright.search.standing import standing
 from shardwright.search.universal import universal_bound
 from shardwright.simulator.simulate import simulate_grid
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.facts import lone_stages
 from shardwright.strategy.grid.rules import GridFacts
 
-Progress = Callable[[str, int, int], None]
 FIRST_MESHES = 64
 """Crossed together at first; then four times as many, as a good plan on few devices rules out most
 others."""
@@ -55,7 +53,7 @@ MESHES: Final = 2**15
 
 @dataclass(slots=True)
 class Searched:
-    """A search of a whole space.
+    """Results of the search of a whole space.
 
     Args:
         outcome: of refining what was crossed.
@@ -76,8 +74,8 @@ class Searched:
     paired: list[PairedSearch] = field(default_factory=list)
 
     def may_reach(self, meshes: Meshes, space: Space, seconds: float) -> BoolArray:
-        """(meshes,) which of them may have a member of at most so many seconds in a part of the
-        space, as far as the search knows: all but those that it has bounded above it.
+        """(meshes,) True where a part of the space may have a member of at most `seconds`, as
+        far as the search has not bounded it above.
         """
         known, least = [meshes], [np.full(len(meshes), -np.inf)]
         for part in self.crossed:
@@ -107,7 +105,7 @@ _CODES: Final = 2**62
 
 
 def _numbered(sets: list[Meshes]) -> IntArray:
-    """A number of each mesh of some sets, one after the other: equal meshes have the same."""
+    """A number for each mesh of some sets in turn, the same for equal meshes."""
     code, size = np.zeros(sum(map(len, sets)), dtype=np.int64), 1
     for name in (*MESH, "order"):
         column = np.concatenate([one.columns[name] for one in sets])
@@ -215,7 +213,7 @@ def _counted(
 
 
 def fastest_first(problem: Problem, parts: Iterable[Space], grid: Grid) -> list[Space]:
-    """Parts with one value of each option, by the seconds that a step of `grid` takes under their
+    """Parts with one value of each option, sorted by the seconds of a step of `grid` under their
     options.
     """
     modules = tuple(pair for pair in grid.options if pair[0] in LADDER)
@@ -229,8 +227,8 @@ def fastest_first(problem: Problem, parts: Iterable[Space], grid: Grid) -> list[
 
 
 def told_apart(columns: Mapping[str, IntArray], part: Space, first: Space) -> BoolArray:
-    """(rows,) every option that is another one in `part` than in the `first` part means something
-    on a mesh: else a part that has the first's value of it has the same plans.
+    """(rows,) True where every option that differs between `part` and `first` changes something
+    on the mesh; elsewhere both parts have the same plans.
     """
     other = [BY_NAME[name] for name, value in part.chosen if (name, value) not in first.chosen]
     told = np.ones(len(columns["tp"]), dtype=np.bool_)
@@ -257,12 +255,12 @@ class _Run:
 
     @property
     def most_raw(self) -> int:
-        """Raw members of a set that is crossed at once."""
+        """Number of raw members of a set that is crossed at once."""
         return int(self.half / RAW_BYTES)
 
     def search(self, *, behind: Space) -> None:
-        """Look at the part; meshes that do not tell it from the part `behind` which it comes are
-        left out, and counted as repeated.
+        """Search the part; meshes on which it has the same plans as the part `behind` are
+        counted as repeated and left out.
         """
         full, idle = self.full, self.idle
         if not self.found.outcome.ranked and len(full) * full.each <= self.most_raw:
@@ -284,8 +282,8 @@ class _Run:
         self.pair()
 
     def cross(self, meshes: Meshes) -> tuple[Refinement, bool]:
-        """All members of some meshes with their bounds, to be refined; and whether there is room
-        for them to wait.
+        """All members of some meshes with their bounds, to be refined; and True if there is
+        memory to keep them.
         """
         until = self.found.outcome.worst_of(self.top)
         some = bound_space(
@@ -310,7 +308,7 @@ class _Run:
         )
 
     def pair(self) -> None:
-        """Look at orders that only general plans have."""
+        """Search the orders that only general plans have."""
         known = self.found.outcome
         more = search_paired(
             self.problem,
@@ -377,9 +375,7 @@ class _Run:
         )
 
     def _bounded(self, meshes: Meshes) -> tuple[Meshes, FloatArray]:
-        """Meshes with their bounds: all, or, where the limit cuts in, those that were bounded by
-        then.
-        """
+        """Meshes with their bounds: all of them, or those that were bounded before the limit."""
         same = [
             part.whole
             for part in self.found.crossed
@@ -421,7 +417,7 @@ class _Run:
         return meshes, np.concatenate(bounds)
 
     def leave(self, meshes: Meshes) -> None:
-        """Cross none: they count with the bound of any plan whatever."""
+        """Count meshes as not crossed, under the bound that holds for any plan."""
         least = universal_bound(self.problem, self.space.devices)
         self.found.outcome.lower_bound_s = min(self.found.outcome.lower_bound_s, least)
         self.found.left.append((meshes, np.full(len(meshes), least), self.space))
@@ -430,5 +426,7 @@ class _Run:
         if self.progress is not None:
             best = outcome.ranked[0].step_time_s if outcome.ranked else float("inf")
             self.progress(
-                standing("search meshes", best_s=best, lower_s=least, limit=self.limit), at, count
+                progress_text("search meshes", best_s=best, lower_s=least, limit=self.limit),
+                at,
+                count,
             )

@@ -1,4 +1,4 @@
-"""Choices as columns: crossed with the values of one more axis, and left with those that keep the
+"""Choices of axes as columns: crossed with the values of one more axis, and filtered by the
 rules.
 """
 
@@ -16,8 +16,8 @@ Columns = dict[str, IntArray]
 
 
 def extended(columns: Columns, axis: str, values: Iterable[object], facts: GridFacts) -> Columns:
-    """Each row with each of the `values` of `axis`, without those that break a rule which now has
-    all that it reads.
+    """Each row with each of the `values` of `axis`, without those that break a rule whose axes
+    are now all known.
     """
     listed = np.array(list(values))
     size = len(next(iter(columns.values())))
@@ -28,12 +28,12 @@ def extended(columns: Columns, axis: str, values: Iterable[object], facts: GridF
 
 
 def select(columns: Columns, kept: BoolArray | IntArray | bool) -> Columns:
-    """The rows that are kept; True = all."""
+    """The rows where `kept` is True."""
     return columns if kept is True else {name: column[kept] for name, column in columns.items()}
 
 
 def distinct(columns: Columns) -> tuple[Columns, IntArray]:
-    """The different rows in rising order, the first column first, and the place of each row among
+    """The distinct rows, sorted with the first column first, and the place of each row among
     them.
     """
     first, row = first_of_each(columns)
@@ -41,8 +41,8 @@ def distinct(columns: Columns) -> tuple[Columns, IntArray]:
 
 
 def first_of_each(columns: Columns) -> tuple[IntArray, IntArray]:
-    """Where each different row of whole numbers from 0 on is met first, in rising order of the
-    rows, and each row's place among these.
+    """Place of the first occurrence of each distinct row of non-negative integers, in sorted
+    order, and each row's place among these.
     """
     codes, count = _codes(columns)
     if count > _LARGEST_TABLE:
@@ -61,7 +61,7 @@ _LARGEST_TABLE: Final = 2**17
 
 
 def _codes(columns: Columns) -> tuple[IntArray, int]:
-    """A number for each row, rising with it, and how many numbers there may be."""
+    """A number for each row, in the order of the rows, and an upper bound of these numbers."""
     codes, count = np.zeros(len(next(iter(columns.values()))), dtype=np.int64), 1
     for column in columns.values():
         radix = int(column.max(initial=0)) + 1

@@ -1,4 +1,4 @@
-"""How many strategies meshes have, counted without listing them."""
+"""Numbers of strategies of meshes, without listing them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def count_members(
     zero_stages: tuple[int, ...],
     zero_with_pipeline: int,
 ) -> MemberCounts:
-    """How many members each mesh has: the product of its switches, its pipelines and its memory
-    choices, as no rule reads two of them.
+    """Number of members of each mesh: the product of its switches, pipelines and memory choices, as
+    no rule reads two of these.
 
     Args:
         zero_stages: those of the runtime;
@@ -57,7 +57,9 @@ def count_members(
 
 
 def _switches(space: Space, facts: GridFacts, meshes: Meshes) -> tuple[IntArray, IntArray]:
-    """(meshes,) legal switches of each, and the combinations of values that they stand for."""
+    """(meshes,) numbers of legal switches, and of the combinations of values that they stand
+    for.
+    """
     axes = ("tp", "cp", "ep", "etp", *(("dp", "order") if facts.experts else ()))
     kinds, kind = distinct({name: meshes.columns[name] for name in axes})
     count = len(kinds["tp"])

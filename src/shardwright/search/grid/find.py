@@ -1,9 +1,8 @@
-"""Search a grid space: bound all members, refine the best, certify."""
+"""Search of a grid space: bound all members, refine the best, certify the answer."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -12,6 +11,7 @@ import numpy as np
 
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
+from shardwright.progress import Progress
 from shardwright.search.answer import Alternative, Answer
 from shardwright.search.certificate import Certificate, assert_sound
 from shardwright.search.grid.best_first import Simulated
@@ -28,7 +28,6 @@ from shardwright.simulator.predict import predict
 from shardwright.simulator.prediction import Prediction
 from shardwright.strategy.grid.rules import GridFacts
 
-Progress = Callable[[str, int, int], None]
 CHANGES: Final = 5
 """Most parts of the breakdown that are told of a next best plan."""
 
@@ -122,7 +121,7 @@ def answer_of(
     hints: bool = True,
     progress: Progress | None = None,
 ) -> Answer:
-    """What a search found, certified; the seconds that it took are left out.
+    """The certified answer of a finished search, without its seconds.
 
     Raises:
         OutOfTimeError: the limit cut in before all members were looked at, and none was found.
@@ -154,7 +153,7 @@ def answer_of(
 
 @dataclass(slots=True)
 class _Whole:
-    """Members of meshes that were looked at as a whole, by fate.
+    """Numbers of members of the meshes that were not crossed, by fate.
 
     Args:
         enumerated: combinations of axis values, of them illegal and duplicates.
@@ -170,8 +169,8 @@ class _Whole:
 
 
 def _whole(searched: Searched) -> _Whole:
-    """The members of the meshes that were not crossed: of those that are left, and of those that
-    tell no part from the first.
+    """Numbers of members of the meshes that were not crossed: those left, and those repeated in
+    another part.
     """
     found = _Whole()
     for meshes, seconds, _ in searched.left:
@@ -191,7 +190,7 @@ def _whole(searched: Searched) -> _Whole:
 
 
 def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
-    """Account for every member of `space` after a search that ranked at least one."""
+    """The certificate of a search that ranked at least one member of `space`."""
     parts, outcome, paired, whole = (
         searched.crossed,
         searched.outcome,
@@ -240,7 +239,7 @@ def certify(problem: Problem, space: Space, searched: Searched) -> Certificate:
 
 
 def problem_text(problem: Problem) -> str:
-    """What a digest of the problem is made of."""
+    """Text of the problem for its digest."""
     return _text_of(Same(problem))
 
 

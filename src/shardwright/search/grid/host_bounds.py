@@ -1,5 +1,5 @@
-"""Lower bounds of the host memory that members of a set need: what all devices offload, against
-what all nodes have.
+"""Lower bounds of the host memory of grids: the bytes that all devices offload, against the
+memory of all nodes.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def drop_over_hosts(problem: Problem, prepared: Prepared, seconds: FloatArray) -
 
 
 def excess_over_hosts(problem: Problem, prepared: Prepared) -> FloatArray:
-    """(members,) bytes by which what all devices offload exceeds the host memory of all nodes at
-    least; negative = it does not.
+    """(members,) lower bound of the bytes by which the offloaded data of all devices exceeds the
+    host memory of all nodes; negative = it fits.
     """
     room = _room(problem.cluster, prepared.members.meshes.devices)[
         prepared.members.outers.columns["mesh"]
@@ -54,8 +54,8 @@ def excess_over_hosts(problem: Problem, prepared: Prepared) -> FloatArray:
 
 
 def _room(cluster: Cluster, devices: IntArray) -> FloatArray:
-    """(n,) bytes of host memory of the nodes that the first so many devices lie in; inf where
-    nobody says how much some node has.
+    """(n,) bytes of host memory of the nodes that hold the first `devices` devices; inf where
+    the memory of some node is unknown.
     """
     kinds = (
         [group.kind for group in cluster.groups for _ in range(group.count)]
@@ -73,8 +73,8 @@ def _room(cluster: Cluster, devices: IntArray) -> FloatArray:
 
 
 def _least_bytes(problem: Problem, prepared: Prepared) -> tuple[FloatArray, IntArray]:
-    """(g, outers, offloads) bytes that all devices together offload at least under each of g groups
-    of ZeRO options that offload alike; and (options,) the group of each.
+    """(g, outers, offloads) lower bound of the bytes that all devices offload, under each of g
+    groups of ZeRO options that offload alike; and (options,) the group of each.
     """
     runtime, members, choices = problem.runtime, prepared.members, prepared.members.inner.choices
     mesh, sync, rows = members.outers.columns["mesh"], prepared.meshes.sync, prepared.mesh_row
@@ -106,7 +106,7 @@ def _least_bytes(problem: Problem, prepared: Prepared) -> tuple[FloatArray, IntA
 
 
 def _counts(prepared: Prepared, pp: IntArray) -> IntArray:
-    """(outers, blocks) how often the pipeline of each outer has each block."""
+    """(outers, blocks) number of each block in the pipeline of each outer."""
     vpp = prepared.members.outers.columns["vpp"]
     width = int(vpp.max()) + 1
     known, place = np.unique(pp * width + vpp, return_inverse=True)

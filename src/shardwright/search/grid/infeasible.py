@@ -1,12 +1,12 @@
-"""Why nothing in a space can run: the tightest constraint, by how much, and the smallest changes
-that would make something run.
+"""The error of a space in which nothing can run: the tightest constraint, the missing amount,
+and the smallest changes with which something would run.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from shardwright.errors import InfeasibleError, StrategyError
 from shardwright.hardware.overrides import effective_memory, limit_devices
 from shardwright.program.legal import facts_of
 from shardwright.program.problem import Problem, under
+from shardwright.progress import Progress
 from shardwright.search.grid.bounded import Crossed, least_offloaded, smallest
 from shardwright.search.grid.members import enumerate_members
 from shardwright.search.grid.space import Space, parts_of
@@ -33,7 +34,6 @@ from shardwright.strategy.grid.rules import GridFacts, violations
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes
 
-Progress = Callable[[str, int, int], None]
 NEAR: Final = 24
 """Numbers of devices below the given one that are tried."""
 MOST_UNPINNED: Final = 2
@@ -110,7 +110,7 @@ def nothing_fits(
 
 
 def _fitting(asked: InfeasibleRequest, progress: Progress | None) -> tuple[list[str], bool]:
-    """Changes with which something fits, in words, those of least effort first; and whether all
+    """Texts of the changes with which something fits, the least effort first; and True if all
     were tried within `LONGEST_S`.
     """
     series, begun, found = series_of(asked), time.monotonic(), list[str]()
@@ -137,8 +137,8 @@ def _is_legal(change: ChangedRequest) -> bool:
 def _nothing_legal(
     problem: Problem, space: Space, facts: GridFacts, enumerated: int
 ) -> InfeasibleError:
-    """No member keeps the rules: the rule that the nearest one breaks, and changes with which some
-    member keeps them all.
+    """The error of a space without a legal member: the rule that the nearest one breaks, and
+    changes that make some member legal.
     """
     unpinned = (change for _, change in unpinned_changes(problem, space, facts))
     hints = [change.text for change in itertools.islice(filter(_is_legal, unpinned), MOST_UNPINNED)]
@@ -168,7 +168,7 @@ def _fewer_devices(problem: Problem, space: Space, facts: GridFacts) -> Iterator
 
 
 def _whole_batches(problem: Problem, space: Space, facts: GridFacts) -> Iterator[ChangedRequest]:
-    """The next batches that divide by more of the devices."""
+    """The next batches that are divisible by more of the devices."""
     batch, devices = problem.job.global_batch, problem.cluster.num_devices
     steps = [devices // part for part in range(min(devices, NEAR), 0, -1) if devices % part == 0]
     larger = sorted({-(-batch // step) * step for step in steps} - {batch})
@@ -178,7 +178,7 @@ def _whole_batches(problem: Problem, space: Space, facts: GridFacts) -> Iterator
 
 
 def _nearest(problem: Problem, space: Space, facts: GridFacts, enumerated: int) -> str:
-    """The rule that the raw member with the fewest broken rules breaks."""
+    """The rule broken by the raw member that breaks the fewest rules."""
     best: tuple[int, str] | None = None
     for grid in itertools.islice(_raw(lean(space)), MOST_RAW):
         broken = [f"{v.message} [{v.rule}]" for v in violations(grid, facts=facts)]
@@ -198,7 +198,7 @@ def _nearest(problem: Problem, space: Space, facts: GridFacts, enumerated: int) 
 
 
 def _raw(space: Space) -> Iterator[Grid]:
-    """Raw members that are grids at all, one for the choices that no rule joins to others."""
+    """Raw members of the space, one for each combination of the choices that some rule joins."""
     axes = (
         "tp",
         "cp",

@@ -1,5 +1,5 @@
-"""Load the compiled kernels before the clock of a search runs: the first run after installation
-compiles them, later ones read a cache.
+"""Loading of the compiled kernels before the clock of a search runs; the first run after
+installation compiles them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from shardwright.simulator.kernel.events import simulate
 
 
 def load_kernels() -> None:
-    """Call each kernel once on nothing: no strategies, one price, a pipeline of one action, one
-    task.
+    """Load each kernel by calling it once on minimal input: no strategies, one price, a pipeline
+    of one action, one task.
     """
     load()
     with compiling():
@@ -34,7 +34,7 @@ def load_kernels() -> None:
 
 
 def load_clocks() -> None:
-    """The half of the kernels that puts tasks on a clock."""
+    """Load the kernels that put tasks on a clock."""
     load()
     with compiling():
         load_walk()

@@ -1,5 +1,5 @@
-"""Bounds along the lines of members whose groups do not all lie alike: the most over its lines
-bounds a member, in B0 as in B1.
+"""Bounds along the lines of members whose process groups lie unequally: the largest bound of a
+member's lines, in B0 and in B1.
 
 B0 is that of every member: a rank whose groups lie otherwise has other blocks (`patterns`).
 """
@@ -87,7 +87,7 @@ def _raise(
     some: _LineOuters,
     seconds: FloatArray,
 ) -> None:
-    """The same for lines of different outers with as many ways each."""
+    """Raise the bounds of members for lines of different outers with the same number of ways."""
     members, shards = prepared.members, len(prepared.members.space.of("shard"))
     outer, inner = members.outers.columns, members.inner
     patterns: list[Pattern] = []
@@ -129,8 +129,8 @@ def _raise(
 def _patterns(
     problem: Problem, prepared: Prepared, rows: LineRows, some: _LineOuters, patterns: list[Pattern]
 ) -> tuple[IntArray, IntArray]:
-    """The place of each line's pattern among `patterns`, which grow; and (lines, ways) the ways of
-    its devices in rising order.
+    """Place of each line's pattern in `patterns`, which grows; and (lines, ways) the ways of its
+    devices in rising order.
     """
     members, tiers = prepared.members, len(problem.cluster.tiers())
     outer = members.outers.columns
@@ -157,7 +157,7 @@ def _patterns(
 
 
 def _different(rows: IntArray) -> tuple[IntArray, IntArray]:
-    """The different rows of (lines, ways), and each line's place among them."""
+    """The distinct rows of (lines, ways), and each line's place among them."""
     first, place = first_of_each({str(way): column for way, column in enumerate(rows.T)})
     return rows[first], place
 
@@ -168,7 +168,7 @@ _OF_MESH = ("shard", "expert_shard", "norm", "passes", "communicators", "slowdow
 
 
 def _widened(costs: Costs, layer: IntArray, mesh: IntArray) -> Costs:
-    """Tables of lines: the blocks of each way behind one another.
+    """Price tables of lines, with the blocks of each way one after another.
 
     Args:
         layer, mesh: (rows, ways) rows of `costs`.
@@ -214,7 +214,7 @@ _BY_RANK = ("optimizer_s", "update_s", "after_s")
 
 
 def _along(ways: list[StepCosts], line: IntArray) -> StepCosts:
-    """The costs of a line: of each rank those of the way in which its groups lie. (pp,) line."""
+    """Costs of one line (pp,): of each rank those of the way in which its groups lie."""
     chunk, rank = np.arange(len(ways[0].contents)), np.arange(len(line))
     way = line[chunk % len(line)]
     own: dict[str, Any] = {

@@ -1,6 +1,4 @@
-"""The lines of members whose groups do not all lie alike, with the rows of the tables that price
-them.
-"""
+"""Lines of the members whose process groups lie unequally, with the rows of the price tables."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ class LineRows:
 def line_rows(
     problem: Problem, members: Members, *, some: BoolArray, cut: IntArray
 ) -> LineRows | None:
-    """The lines of the members; None where all groups lie alike.
+    """The lines of the members, with their rows of the tables; None where all groups lie alike.
 
     Args:
         some: (outers,) whose lines are asked for.
@@ -102,7 +100,7 @@ def line_rows(
 
 
 def _lie_unlike(mesh: Columns, tiers: tuple[Tier, ...], ulysses: tuple[int, ...]) -> BoolArray:
-    """(meshes,) some groups lie otherwise than others."""
+    """(meshes,) True where some groups lie otherwise than others."""
     ones = np.ones_like(mesh["tp"])
     rows = Rows(
         columns={name: mesh[name] for name in _MESH}
@@ -203,8 +201,8 @@ def _meshes(
 def _sums(
     problem: Problem, pairs: _Pairs, rows: Rows, shard: IntArray
 ) -> tuple[SumSpans, SumSpans]:
-    """How the groups lie that sum dense parameters and experts'; experts that are cut like the MLP
-    are summed as all else is.
+    """Places of the groups that reduce dense gradients and those of experts; experts that are
+    cut like the MLP are reduced with the dense ones.
     """
     network, holders = (
         network_of(problem.cluster, library=problem.runtime.collective_library),
@@ -220,7 +218,7 @@ def _sums(
 def _sum_spans(
     pairs: _Pairs, network: Network, *, kinds: BoolArray, members: IntArray, shard: IntArray
 ) -> SumSpans:
-    """Those of experts' own meshes where `kinds`, else of dense parameters."""
+    """Spans of the groups of experts' own meshes where `kinds` is True, else of dense gradients."""
 
     def lying(part: IntArray) -> IntArray:
         return np.where(kinds[:, None], pairs.below("experts", part), pairs.below("dense", part))

@@ -1,5 +1,5 @@
-"""Members of a grid space as arrays: which are legal and distinct, and where their numbers stand in
-the tables.
+"""Members of a grid space as arrays: the legal and distinct strategies, and their rows in the price
+tables.
 
 The rules are those of `strategy.grid.rules`, each judged as soon as what it reads is a column, and
 of the runtime.
@@ -41,8 +41,8 @@ SCHEDULES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Legal, distinct choices of some axes as columns; `copies` counts the raw choices that mean
-    the same.
+    """Legal, distinct choices of some axes as columns; `copies` counts the raw choices with the
+    same meaning.
     """
 
     columns: Columns
@@ -52,9 +52,7 @@ class Options:
 
 
 class Chosen(NamedTuple):
-    """A member: its outer, and the numbers of its zero, recompute and offload options among the
-    space's.
-    """
+    """A member: its outer, and the places of its ZeRO, recompute and offload options."""
 
     outer: int
     zero: int
@@ -64,7 +62,7 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """All members: legal and distinct ones by place, the others counted.
+    """All members of a space: legal, distinct ones by place, and the counts of the others.
 
     Args:
         meshes: tp, cp, pp, ep, etp, dp, and `order` as its place among the space's, with the
@@ -86,18 +84,18 @@ class Members:
 
     @property
     def num_members(self) -> int:
-        """Legal, distinct members."""
+        """Number of legal, distinct members."""
         return int(self.start[-1])
 
     def least_of(self, values: FloatArray) -> FloatArray:
-        """(outers,) the least of the values of its members, which lie side by side; inf of none."""
+        """(outers,) the least value of each outer's members, which are contiguous; inf of none."""
         least, some = np.full(len(self.outers), np.inf), np.flatnonzero(np.diff(self.start))
         if len(some):
             least[some] = np.minimum.reduceat(values, self.start[some])
         return least
 
     def chosen(self, place: int) -> Chosen:
-        """What the member at a place has chosen."""
+        """The choices of the member at a place."""
         outer, inner = int(self.start.searchsorted(place, side="right")) - 1, self.inner
         redos, offloads = inner.num_redos[inner.redo_key[outer]], len(inner.choices.offload)
         rest, offload = divmod(place - int(self.start[outer]), offloads)
@@ -164,8 +162,8 @@ def switched(space: Space, facts: GridFacts, meshes: Columns) -> Columns:
 
 
 def _folds(space: Space, columns: Columns) -> BoolArray:
-    """Which rows' expert meshes fold over their dense ones; where pipeline ranks lie does not
-    matter to it.
+    """(rows,) True where the expert mesh folds over the dense mesh, wherever the pipeline ranks
+    lie.
     """
     folded = np.ones(len(columns["ep"]), dtype=np.bool_)
     experts = np.flatnonzero(columns["ep"] * columns["etp"] > 1)
@@ -182,7 +180,7 @@ def _folds(space: Space, columns: Columns) -> BoolArray:
 def _options(
     of: tuple[tuple[str, tuple[str, ...]], ...], modules: RuntimeOptions
 ) -> RuntimeOptions:
-    """The one value of each option of a part, with a set of modules."""
+    """The options of a part, with a set of recomputed modules."""
     return ordered((*((name, value) for name, (value,) in of), *modules))
 
 
@@ -241,7 +239,7 @@ def chunked(space: Space, facts: GridFacts, columns: Columns) -> Options:
 
 
 def _of_schedule(numbers: IntArray) -> dict[str, BoolArray]:
-    """What rules read of schedules."""
+    """Columns of the schedules' traits that rules read."""
     return {"interleaved": numbers == SCHEDULE_INTERLEAVED, "is_1f1b": numbers == SCHEDULE_1F1B}
 
 

@@ -99,7 +99,7 @@ def zero_counts(
     zero_with_pipeline: int,
     lone: LoneStages,
 ) -> tuple[IntArray, IntArray]:
-    """(meshes,) how many choices of ZeRO and its groups are distinct, and how many are legal, as
+    """(meshes,) numbers of distinct, and of legal, choices of ZeRO and its groups, as
     `memory_choices` has them.
 
     Args:
@@ -139,8 +139,8 @@ def zero_counts(
 
 
 def redo_counts(space: Space, facts: GridFacts, largest: IntArray) -> tuple[IntArray, IntArray]:
-    """(rows,) how many choices of recompute are distinct, and how many are legal, in chunks of at
-    most so many layers.
+    """(rows,) numbers of distinct, and of legal, choices of recompute for chunks of at most
+    `largest` layers.
     """
     _, sets, key = _redo_sets(space, facts, largest)
     return _counts([len(chosen) for chosen, _ in sets])[key], _counts([count for _, count in sets])[
@@ -149,8 +149,8 @@ def redo_counts(space: Space, facts: GridFacts, largest: IntArray) -> tuple[IntA
 
 
 def _held(mesh: Mapping[str, IntArray], *, experts: bool) -> tuple[IntArray, IntArray, BoolArray]:
-    """(meshes,) holders of a state, those on the inner axis of cp and dp, and whether states of
-    experts have several.
+    """(meshes,) holders of a state, those on the inner axis of cp and dp, and True where states
+    of experts have several.
     """
     edp = mesh["tp"] * mesh["cp"] * mesh["dp"] // (mesh["ep"] * mesh["etp"])
     return (
@@ -272,16 +272,16 @@ def _known_zero_options(
 
 
 def _form(stage: int, meaning: tuple[int, int] | None) -> int:
-    """As which of the three lists of options a stage with this meaning is priced: as it is, as
-    none, or as what it means alone.
+    """Place of the list of options that prices a stage with this meaning: its own, no ZeRO, or
+    the meaning alone.
     """
     meant = 0 if meaning is None else meaning[0]
     return 0 if meant == stage else 2 if meant else 1
 
 
 def _distinct(kept: BoolArray, meanings: Sequence[tuple[int, ...] | None]) -> tuple[list[int], int]:
-    """The first option of each meaning among those that are kept, and how many are kept; an option
-    without meaning is not.
+    """The first of the kept options with each meaning, and the number of kept options; an option
+    without meaning is not kept.
     """
     legal = [
         (meanings[place], place)
@@ -293,8 +293,8 @@ def _distinct(kept: BoolArray, meanings: Sequence[tuple[int, ...] | None]) -> tu
 
 @lru_cache(maxsize=4096)
 def shard_is_legal(shard: int, *, holders: int, inner: int) -> bool:
-    """A sharding group is a run of consecutive holders: it divides the inner of dp and cp, or
-    covers it and divides the outer.
+    """True where a sharding group of `shard` holders is a run of consecutive holders: it divides
+    the inner of dp and cp, or covers it and divides the outer.
     """
     return (
         shard == 0
@@ -304,8 +304,8 @@ def shard_is_legal(shard: int, *, holders: int, inner: int) -> bool:
 
 
 def legal_shards(rows: Rows, wanted: IntArray) -> IntArray:
-    """(n,) the `wanted` members of a sharding group on each mesh, or all holders where they are 0
-    or no legal group.
+    """(n,) members of a sharding group on each mesh: `wanted`, or all holders where that is 0 or
+    not legal.
     """
     holders = rows["cp"] * rows["dp"]
     inner = np.where(rows["s_cp"] < rows["s_dp"], rows["cp"], rows["dp"])

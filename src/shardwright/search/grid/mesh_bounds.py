@@ -1,5 +1,5 @@
-"""A lower bound of all members of a mesh at once: compute and the communication inside layers, on
-the ranks that B0 looks at.
+"""Lower bound of all members of a mesh at once: compute and the communication inside layers, on the
+ranks that B0 looks at.
 
 With stages of s_r seconds a microbatch, forward and backward, p of them and m microbatches::
 
@@ -51,7 +51,7 @@ MARGIN = 1 - 1e-8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """Least seconds of blocks, forward and backward, whatever else a member chooses.
+    """Lower bound in seconds of blocks, forward and backward, over all other choices of a member.
 
     Args:
         seconds: (blocks, kinds, sizes of microbatches); a kind is the degrees and strides inside a
@@ -77,8 +77,8 @@ def mesh_bounds(
     near: NearLayers | None = None,
     until: float = float("inf"),
 ) -> FloatArray:
-    """(meshes,) seconds that no member of each is under; inf where none has a legal microbatch or
-    pipeline.
+    """(meshes,) lower bound in seconds of all members of each mesh; inf where none has a legal
+    microbatch or pipeline.
 
     Args:
         known: members on all devices, None = none: what is priced there is not priced again.
@@ -102,8 +102,8 @@ def mesh_bounds(
 
 
 def has_experts(problem: Problem) -> bool:
-    """What experts exchange depends on where replicas lie:
-    there are too many ways to price each.
+    """True if the model has experts, whose exchange depends on where replicas lie, in too many
+    ways to price each.
     """
     return any(o.experts is not None for b in problem.model.blocks for o in b.operators)
 
@@ -140,7 +140,7 @@ def _work(
 
 
 def _placed(columns: Columns) -> IntArray:
-    """(rows, _PLACED): a group of one has no place on the network."""
+    """(rows, _PLACED) columns of the places of groups; a group of one has none."""
     stride = {
         f"s_{axis}": np.where(columns[axis] > 1, columns[f"s_{axis}"], 1) for axis in ("tp", "cp")
     }
@@ -154,7 +154,9 @@ def _both_ways(table: LayerTable) -> FloatArray:
 
 
 def _nearest(problem: Problem, near: NearLayers, kinds: Columns, sizes: IntArray) -> FloatArray:
-    """(blocks, kinds, sizes), inf where no choice is legal."""
+    """(blocks, kinds, sizes) least seconds with groups as near as they can lie; inf where no
+    choice is legal.
+    """
     count, rows = len(kinds["tp"]), len(near.columns["tp"])
     _, place = first_of_each(
         {name: np.concatenate([kinds[name], near.columns[name]]) for name in KIND}
@@ -172,7 +174,7 @@ def _nearest(problem: Problem, near: NearLayers, kinds: Columns, sizes: IntArray
 
 
 def _least(values: FloatArray, at: IntArray, count: int) -> FloatArray:
-    """(count,) the least of the values at each place, inf of none."""
+    """(count,) the least of the values at each place; inf of none."""
     found = np.full(count, np.inf)
     np.minimum.at(found, at, values)
     return found
@@ -181,7 +183,7 @@ def _least(values: FloatArray, at: IntArray, count: int) -> FloatArray:
 def _priced_already(
     problem: Problem, known: Prepared, kinds: IntArray, sizes: IntArray
 ) -> FloatArray:
-    """(blocks, kinds, sizes), inf for what no member of `known` has.
+    """(blocks, kinds, sizes) least seconds of the members of `known`; inf where there are none.
 
     Which other choices a layer has depends on the kind alone where there are no experts: where one
     is met, all are.
@@ -207,7 +209,7 @@ def _priced_already(
 def _priced(
     problem: Problem, space: Space, facts: GridFacts, kinds: Columns, sizes: IntArray
 ) -> FloatArray:
-    """(blocks, kinds, sizes), inf where no choice is legal."""
+    """(blocks, kinds, sizes) least seconds over all choices; inf where none is legal."""
     columns: Columns = kinds | {"kind": np.arange(len(kinds["tp"]))}
     for axis in ("sp", "ulysses", "gather"):
         columns = extended(columns, axis, space.of(axis), facts)
@@ -228,7 +230,7 @@ def _priced(
 def _means(
     problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, work: _Work
 ) -> FloatArray:
-    """(meshes,) the mean over ranks, whatever the chunks."""
+    """(meshes,) lower bound in seconds from the mean over ranks, for any chunks."""
     blocks = np.zeros(len(problem.model.blocks))
     for run in problem.model.runs:
         blocks[run.block] += run.count
@@ -245,7 +247,7 @@ def _means(
 
 
 def _interleaves(space: Space, pp: IntArray, count: IntArray) -> BoolArray:
-    """Several chunks a rank are legal for so many ranks and microbatches."""
+    """True where several chunks a rank are legal for so many ranks and microbatches."""
     legal: BoolArray = (
         (pp > 1) & (count % pp == 0) & any(SCHEDULES[str(name)] for name in space.of("schedule"))
     )
@@ -255,7 +257,7 @@ def _interleaves(space: Space, pp: IntArray, count: IntArray) -> BoolArray:
 def _by_rank(
     problem: Problem, space: Space, facts: GridFacts, meshes: Meshes, work: _Work, rows: IntArray
 ) -> FloatArray:
-    """The bound of some `rows`, rank by rank."""
+    """Lower bound in seconds of some `rows`, rank by rank."""
     pp, found = meshes.columns["pp"][rows], np.full(len(rows), np.inf)
     lines = _pipelines(
         Same(problem.model),
@@ -317,8 +319,8 @@ def _pipelines(
 
 @lru_cache(maxsize=8192)
 def _looked_at(layout: ChunkLayout) -> FloatArray:
-    """(2 ranks, blocks) blocks of some pipeline ranks, then of the first chunks of the ranks before
-    each.
+    """(2 ranks, blocks) blocks of some pipeline ranks, then of the first chunks of the ranks
+    before each.
     """
     pp = layout.pp
     ranks = np.array([0, min(1, pp - 1), max(pp - 2, 0), pp - 1])

@@ -49,21 +49,23 @@ class Meshes:
 
     @property
     def devices(self) -> IntArray:
-        """Devices of each."""
+        """(meshes,) number of devices of each."""
         c = self.columns
         return c["tp"] * c["cp"] * c["pp"] * c["dp"]
 
     @property
     def enumerated(self) -> int:
-        """Raw members: choices of all axes over these meshes and those that break a rule."""
+        """Number of raw members: choices of all axes over these meshes and over those that break
+        a rule.
+        """
         return (int(self.columns["copies"].sum()) + self.illegal) * self.each
 
     def counted(self, counts: MemberCounts) -> Meshes:
-        """These, with how many members each has."""
+        """The meshes with the numbers of their members."""
         return replace(self, columns=self.columns | counts._asdict())
 
     def joined(self, other: Meshes) -> Meshes:
-        """These, then those of `other`."""
+        """The meshes, then those of `other`."""
         columns = {
             name: np.concatenate([column, other.columns[name]])
             for name, column in self.columns.items()
@@ -71,7 +73,7 @@ class Meshes:
         return replace(self, columns=columns, illegal=self.illegal + other.illegal)
 
     def take(self, rows: IntArray | BoolArray, *, illegal: int = 0) -> Meshes:
-        """Some of them, and so many of those that break a rule."""
+        """Some of the meshes, with `illegal` of those that break a rule."""
         return replace(
             self,
             columns={name: column[rows] for name, column in self.columns.items()},
@@ -80,7 +82,7 @@ class Meshes:
 
 
 def full_meshes(space: Space, facts: GridFacts) -> Meshes:
-    """The meshes on all devices: dp = devices / (tp cp pp) where that is whole."""
+    """The meshes that use all devices: dp = devices / (tp cp pp) where that is whole."""
     table = _table(space)
     dp, rest = np.divmod(space.devices, table["tp"] * table["cp"] * table["pp"])
     return _meshes(
@@ -89,8 +91,8 @@ def full_meshes(space: Space, facts: GridFacts) -> Meshes:
 
 
 def idle_meshes(space: Space, facts: GridFacts) -> Meshes:
-    """The meshes on fewer nodes, or on a part of one, of at least `space.fewest` devices, with
-    every dp that divides the batch.
+    """The meshes that leave devices idle: on fewer nodes, or on a part of one, of at least
+    `space.fewest` devices, with every dp that divides the batch.
     """
     batch = facts.global_batch
     replicas = np.array(
@@ -118,7 +120,7 @@ def _table(space: Space) -> Columns:
 
 
 def _meshes(space: Space, facts: GridFacts, columns: Columns) -> Meshes:
-    """The legal ones among `columns`, in every distinct order."""
+    """The legal meshes among `columns`, in every distinct order."""
     if space.dp:
         columns = select(columns, np.isin(columns["dp"], space.dp))
     raw = len(columns["dp"])
@@ -135,7 +137,8 @@ def _meshes(space: Space, facts: GridFacts, columns: Columns) -> Meshes:
 
 
 def _copies(columns: Columns, orders: tuple[tuple[str, ...], ...]) -> IntArray:
-    """(meshes, orders) how many orders the first with the same groups stands for; 0 for the others.
+    """(meshes, orders) number of orders with the same groups that an order stands for; 0 for all
+    but the first.
 
     Groups depend on the axes that exceed one, in their order, of the dense and of the expert mesh.
     """

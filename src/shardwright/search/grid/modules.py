@@ -1,5 +1,5 @@
-"""Options that a search tries unasked: those with a choice, and sets of modules that run again in
-backward, more and more of them, the cheapest first.
+"""Options that a search tries without being asked, and sets of modules to recompute, from the
+cheapest on.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ NOTHING: Final[tuple[Options, ...]] = ((),)
 
 
 def module_ladder(problem: Problem) -> tuple[Options, ...]:
-    """What the runtime does by itself, then with each option of LADDER that changes anything for
-    the model, on top of those before.
+    """The runtime's own set of recomputed modules, then sets with one more option of LADDER each
+    that changes anything for the model.
 
     Of a model without experts or latent attention under Megatron-Core: nothing, norms, norms and
     feed-forwards.
@@ -78,22 +78,21 @@ def searched_options(problem: Problem) -> tuple[tuple[str, tuple[str, ...]], ...
 
 
 def turns_on(modules: Options, own: Mapping[str, str]) -> bool:
-    """A set of modules runs more again than the runtime by itself, whose own values are `own`."""
+    """True if a set of modules recomputes more than the runtime's own values `own`."""
     return any(value == "on" and own.get(name) != "on" for name, value in modules)
 
 
 def without_modules(
     sets: Iterable[Options], name: str, values: Collection[str], *, own: Mapping[str, str]
 ) -> tuple[Options, ...]:
-    """The sets of modules in which an option of LADDER has none of these values."""
+    """The sets of modules without those that have an option of LADDER at one of these values."""
     return tuple(chosen for chosen in sets if dict(chosen).get(name, own.get(name)) not in values)
 
 
 def pinned_modules(
     sets: Iterable[Options], pins: Mapping[str, Iterable[str]], *, own: Mapping[str, str]
 ) -> tuple[Options, ...]:
-    """The sets of modules that have pinned options of LADDER at their values, the one with the
-    fewest modules first.
+    """The sets of modules with the pinned values of options of LADDER, the fewest modules first.
 
     Of each combination of pinned values: the sets that have it; where none has, those that have all
     its modules that any set has, with the pinned options at its values.
@@ -128,5 +127,5 @@ def pinned_modules(
 
 
 def _redone(problem: Problem) -> tuple[frozenset[str], ...]:
-    """Operators of each block that run again."""
+    """Recomputed operators of each block."""
     return tuple(rebuilt(block.operators, problem.runtime).again for block in problem.model.blocks)

@@ -1,5 +1,5 @@
-"""Layers of all members of some meshes, priced with groups that lie one inside the next, as near as
-they can: none takes less.
+"""Layers of all members of some meshes, priced with process groups as near to each other as they
+can lie: a lower bound of their seconds.
 
 What layers take depends on few degrees; where replicas and pipeline ranks lie matters only to what
 groups exchange.
@@ -49,12 +49,14 @@ class NearLayers:
     modules: tuple[Options, ...]
 
     def rows_of(self, columns: Columns) -> IntArray:
-        """The row under the first set of modules of each choice in `columns`."""
+        """The row of each choice in `columns` under the first set of modules."""
         return _places(self.columns, columns)
 
 
 def near_layers(problem: Problem, space: Space, facts: GridFacts, meshes: Columns) -> NearLayers:
-    """Layers under every legal choice of switches and microbatches on some meshes."""
+    """Lower bounds of layers under every legal choice of switches and microbatches on some
+    meshes.
+    """
     columns, _ = distinct({name: meshes[name] for name in KIND})
     for axis in _SWITCHES:
         columns = extended(columns, axis, space.of(axis), facts)
@@ -75,7 +77,7 @@ def near_layers(problem: Problem, space: Space, facts: GridFacts, meshes: Column
 
 
 def near_rows(problem: Problem, columns: Columns, modules: tuple[Options, ...]) -> NearLayers:
-    """Layers under just the choices in `columns`."""
+    """Lower bounds of layers under the choices in `columns`."""
     few, _ = distinct({name: columns[name] for name in LAYER})
     return _priced(problem, few, modules)
 
@@ -101,8 +103,8 @@ def _near(problem: Problem, rows: Rows, *, modules: tuple[Options, ...]) -> Near
 
 
 def _nearest_is_fastest(problem: Problem) -> bool:
-    """Each level of the network is no faster than those inside it; else what groups exchange is in
-    no bound.
+    """True if no level of the network is faster than those inside it; else the bound has no
+    exchange of groups.
     """
     return all(
         inner.bandwidth >= outer.bandwidth and inner.latency_s <= outer.latency_s
@@ -111,7 +113,7 @@ def _nearest_is_fastest(problem: Problem) -> bool:
 
 
 def _lying(rows: Columns) -> Columns:
-    """Replicas, and strides of groups that lie one inside the next."""
+    """Columns of replicas, and of strides of groups that lie one inside the next."""
     near, ones = rows["tp"] * rows["cp"], np.ones_like(rows["tp"])
     replicas = -(-rows["ep"] * rows["etp"] // near)
     return {
@@ -125,7 +127,7 @@ def _lying(rows: Columns) -> Columns:
 
 
 def _places(known: Columns, wanted: Columns) -> IntArray:
-    """The place of each of the `wanted` choices among the `known`, which have them all."""
+    """The place of each of the `wanted` choices among the `known` ones."""
     codes, asked = (np.zeros(len(columns["tp"]), dtype=np.int64) for columns in (known, wanted))
     for name in LAYER:
         radix = int(known[name].max(initial=0)) + 1

@@ -1,4 +1,4 @@
-"""Strategies that differ from one in a single decision."""
+"""Strategies that differ from a given one in a single decision."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Strategy = TypeVar("Strategy", bound=Grid | Plan)
 def one_change(
     problem: Problem, space: Space, facts: GridFacts, grid: Grid
 ) -> Iterator[tuple[str, Grid]]:
-    """Every other value of each axis of `space`, and of each option that changes nothing of what is
-    computed: what is decided, in the grid's words, and the strategy, once each.
+    """Strategies with another value of one axis of `space`, or of one option that changes no
+    numerics, each once, with the change in the grid's words.
 
     Data parallelism takes what devices are left; a pipeline of another length or with other chunks
     spreads its layers anew, and takes the schedule that its number of chunks needs; tensor
@@ -86,7 +86,7 @@ def _has_sp(space: Space) -> bool:
 
 
 def _meshed(facts: GridFacts, grid: Grid) -> Grid | None:
-    """With the data parallelism that the devices leave."""
+    """`grid` with the data parallelism that its other degrees leave on all devices."""
     each = grid.tp * grid.cp * grid.pp
     return replace(grid, dp=facts.devices // each) if facts.devices % each == 0 else None
 
@@ -107,8 +107,8 @@ def option_changes(
     names: Container[str] | None = None,
     values: Container[str] | None = None,
 ) -> Iterator[tuple[str, str, Strategy]]:
-    """Every value of each option that changes nothing of what is computed, the strategy's own among
-    them: option, value, and the strategy with it.
+    """(option, value, strategy) of every value of each option that changes no numerics, the
+    strategy's own included.
 
     Args:
         names, values: of the options that are changed; None = any.
@@ -133,8 +133,8 @@ def option_changes(
 def simulated_change(
     problem: Problem, strategy: Grid | Plan, *, capacity: float | None = None
 ) -> SimulatedPlan | None:
-    """A step of a strategy; None where it breaks a rule, the runtime refuses its options, or it
-    does not fit.
+    """The simulated step of a strategy; None where it breaks a rule, the runtime refuses its
+    options, or it does not fit.
 
     Args:
         capacity: bytes of every device that it may fill; None = of each device what it has.

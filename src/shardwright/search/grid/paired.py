@@ -1,5 +1,5 @@
-"""Schedules that only general plans run, searched behind the grid space: overlapped pairs, two
-lanes, weight gradients apart.
+"""Search of the schedules that only general plans run, after the grid space: overlapped pairs, two
+lanes, separate weight gradients.
 
 Their members are the legal ones of 1F1B on all devices without recompute, offload or groups of
 shards (with two lanes up to ZeRO-1), each with each of these orders instead. Four bounds, each of
@@ -54,8 +54,8 @@ _ROUNDED: Final = 1 - 1e-6
 
 @dataclass(slots=True)
 class PairedSearch:
-    """What was found, and the fate of every member; `lower_bound_s`: none that is not ranked is
-    faster.
+    """Results of the search of such schedules, with the fate of every member; `lower_bound_s`
+    bounds all that are not ranked.
     """
 
     ranked: list[Simulated] = field(default_factory=list)
@@ -70,7 +70,7 @@ class PairedSearch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A rank's row of an order, as what its seconds and bytes are sums of.
+    """A rank's row of an order, as the terms of its seconds and bytes.
 
     Args:
         alone, behind: (n, 3) kind, chunk, count of actions that no other is paired with; of those
@@ -92,7 +92,7 @@ class Row:
 
 @lru_cache(maxsize=512)
 def rows_of(name: str, pp: int, microbatches: int) -> tuple[Row, ...]:
-    """The rows of a schedule's order; microbatches: of each lane."""
+    """The distinct rows of a schedule's order, for these microbatches of each lane."""
     table = schedule_table(
         name,
         num_ranks=pp,
@@ -132,7 +132,7 @@ def _row(table: ActionTable, at: slice) -> Row:
 
 
 def _counted(actions: IntArray) -> IntArray:
-    """Distinct rows with how often each is there."""
+    """Distinct rows with their numbers of occurrences."""
     if not len(actions):
         return np.zeros((0, actions.shape[1] + 1), dtype=np.int64)
     distinct, count = np.unique(actions, axis=0, return_counts=True)
@@ -140,8 +140,8 @@ def _counted(actions: IntArray) -> IntArray:
 
 
 def _spent(costs: StepCosts) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """(kinds, chunks) seconds of actions, of them tokens on their way to experts or back, and of
-    them products and attention.
+    """(kinds, chunks) seconds of actions, of them expert all-to-all, and of them matrix products
+    and attention.
     """
     moved, dense = costs.parts[:, :, _ROUTED].sum(axis=2), costs.parts[:, :, _PRODUCTS].sum(axis=2)
     return _apart(np.stack([costs.forward_s, costs.backward_s]), costs.weight_s, moved, dense)
@@ -150,7 +150,7 @@ def _spent(costs: StepCosts) -> tuple[FloatArray, FloatArray, FloatArray]:
 def _apart(
     both: FloatArray, weight: FloatArray, moved: FloatArray, dense: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """By kind: F and B as they are, I and W as B's two halves.
+    """Seconds by kind of action: F and B, and I and W as the two parts of B.
 
     Args:
         both, moved, dense: (2, chunks, ...) seconds of F and B, of them tokens on their way, and
@@ -167,8 +167,8 @@ def _apart(
 
 
 def path_bound(problem: Problem, grid: Grid, microbatches: int, costs: StepCosts) -> float:
-    """Seconds that no run of a grid's order is below: the longest path through it, then the least
-    update that a rank may have.
+    """Lower bound in seconds of a grid under its order: the longest path, then the least update of
+    a rank.
 
     Args:
         microbatches: of each lane.
@@ -180,8 +180,9 @@ def path_bound(problem: Problem, grid: Grid, microbatches: int, costs: StepCosts
 
 
 def _longest(rows: tuple[Row, ...], spent: Sequence[FloatArray], taken: Taken) -> FloatArray:
-    """(n,) for each rank, forwards of the chunks before its first action, its row, and input
-    gradients of the chunks before its last one, or the weight gradients behind that: the longest.
+    """(n,) the longest of each rank's way in, row, and way out: forwards of the chunks before its
+    first action; then input gradients of the chunks before its last one, or the weight gradients
+    after it.
 
     Args:
         spent: (kinds, chunks, n) each, as `_spent` has them.
@@ -209,8 +210,8 @@ def _longest(rows: tuple[Row, ...], spent: Sequence[FloatArray], taken: Taken) -
 def _paths(
     problem: Problem, prepared: Prepared, name: str, least: FloatArray, *, until: float
 ) -> FloatArray:
-    """(members,) seconds that none is below in the order of a schedule: of those whose kernels take
-    less than `until`, along their rows, as far as they have one; `least` of the others.
+    """(members,) lower bound in seconds under the order of a schedule: along the rows where the
+    kernels take less than `until`, else `least`.
     """
     members, choices = prepared.members, prepared.members.inner.choices
     outer = np.repeat(np.arange(len(members.start) - 1), np.diff(members.start))
@@ -244,8 +245,8 @@ def _paths(
 
 
 def _spent_by(counts: IntArray, seconds: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """`_spent` of chunks of so many blocks, (kinds, chunks, n) each, but for what scales are waited
-    for.
+    """(kinds, chunks, n) `_spent` of chunks with these numbers of blocks, without waiting for
+    scales.
 
     Args:
         seconds: (blocks, phases, parts, n).
@@ -260,8 +261,8 @@ def _spent_by(counts: IntArray, seconds: FloatArray) -> tuple[FloatArray, FloatA
 
 
 def memory_bound(problem: Problem, rows: tuple[Row, ...], costs: StepBytes, *, lanes: int) -> float:
-    """Bytes that some device needs at least: means over ranks of what lives through the step and of
-    activations at their fullest.
+    """Lower bound in bytes of the fullest device: means over ranks of the states and of activations
+    at their peak.
 
     Parameters and gradients are there once for each lane; sharded states are cut over the holders
     of both.
@@ -277,8 +278,8 @@ def memory_bound(problem: Problem, rows: tuple[Row, ...], costs: StepBytes, *, l
 
 
 def _kernels(problem: Problem, prepared: Prepared) -> FloatArray:
-    """(outers,) seconds of all blocks for one microbatch but for tokens on their way, over the
-    ranks of the pipeline, with what they lose.
+    """(outers,) lower bound in seconds of all blocks for one microbatch without expert all-to-all,
+    divided by the pipeline ranks.
 
     An action that is paired loses at least what its blocks would lose to tokens of their own; one
     that is not waits for them.
@@ -308,8 +309,8 @@ def _kernels(problem: Problem, prepared: Prepared) -> FloatArray:
 
 
 def _part(space: Space) -> Space | None:
-    """The members of 1F1B whose order is changed, with the schedules whose chunks a rank the space
-    has; None if it has none of them.
+    """The members of 1F1B whose order is replaced, with the schedules whose chunks a rank the
+    space has; None if there are none.
     """
     chunks = space.of("vpp")
     space = replace(
@@ -331,7 +332,7 @@ def _part(space: Space) -> Space | None:
 
 
 def _grid(members: Members, name: str, place: int) -> Grid:
-    """A member with another schedule in the place of its own."""
+    """A member with another schedule in place of its own."""
     return replace(member_grid(members, place), schedule=name, vpp=grid_schedule(name).chunks)
 
 
@@ -345,7 +346,7 @@ def search_paired(
     until: float,
     limit: Limit,
 ) -> PairedSearch | None:
-    """The `top` best members under `until` seconds, certified; None where the space has none.
+    """The `top` best members below `until` seconds, certified; None where the space has none.
 
     Args:
         problem: under the options of `space`, which has one value of each.

@@ -1,5 +1,5 @@
-"""The longest path through an order with overlapped pairs and several lanes: what no run of it is
-below.
+"""The longest path through an order with overlapped pairs and several lanes: a lower bound of its
+step.
 
 An action starts when its rank is free and its input is there; two that run overlapped start when
 both can, and share the seconds of their pair one after the other, as `program.lower` lays them.
@@ -21,7 +21,7 @@ from shardwright.strategy.grid.schedules import grid_schedule
 
 
 class Step(NamedTuple):
-    """An action that runs alone, or two that run overlapped.
+    """One action that runs alone, or two that run overlapped.
 
     Args:
         rank: of the pipeline.
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """An order's actions, each behind all that it waits for.
+    """The steps of an order, each after all that it depends on.
 
     Args:
         parts: (parts, 4) kind and chunk of an action, and of the one that it runs overlapped with
@@ -56,7 +56,7 @@ class Steps(NamedTuple):
 
 @lru_cache(maxsize=64)
 def steps_of(name: str, pp: int, microbatches: int) -> Steps:
-    """The steps of a schedule's order; microbatches: of each lane."""
+    """The steps of a schedule's order, for these microbatches of each lane."""
     table = schedule_table(
         name,
         num_ranks=pp,
@@ -110,8 +110,8 @@ def _first_of_pairs(table: ActionTable) -> np.ndarray[tuple[int], np.dtype[np.bo
 
 
 def _behind(table: ActionTable) -> IntArray:
-    """(actions,) the action whose output each waits for: of the chunk before forward, of the chunk
-    behind backward; -1 = none.
+    """(actions,) the action whose output each one reads: of the previous chunk forward, of the
+    next chunk backward; -1 = none.
     """
     kind, chunk = table.kind, table.chunk.astype(np.int64)
     place = (
@@ -137,7 +137,7 @@ def _behind(table: ActionTable) -> IntArray:
 def longest_path(
     steps: Steps, spent: tuple[FloatArray, FloatArray, FloatArray], taken: Taken
 ) -> float:
-    """Seconds from the first action to the last.
+    """Seconds from the start of the first action to the end of the last.
 
     Args:
         spent: (kinds, chunks) seconds of actions, of them exposed communication, and of them

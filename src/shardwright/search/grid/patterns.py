@@ -1,4 +1,4 @@
-"""How pipelines spread blocks, as the arrays of the B0 kernel.
+"""Pipelines as arrays for the B0 kernel: the blocks of every chunk, and the sends between chunks.
 
 A block takes what its groups take, so a block on ranks whose groups lie otherwise is another block.
 """
@@ -29,7 +29,7 @@ LOOKED: Final = 5
 
 
 def stacked(patterns: list[Pattern]) -> Patterns:
-    """Patterns of as many blocks as arrays."""
+    """Patterns with equal numbers of blocks as one set of arrays."""
     return Patterns(
         **{name: np.stack([one[name] for one in patterns]) for name in Patterns._fields}
     )
@@ -43,7 +43,8 @@ def grid_patterns(
     *,
     units: tuple[int, ...],
 ) -> tuple[Patterns, IntArray]:
-    """Patterns of pipelines whose groups all lie in one way, and the place of each row's.
+    """Patterns of pipelines whose process groups all lie alike, and the place of each row's
+    pattern.
 
     Args:
         pipelines: rows of pp, vpp, `border`, the innermost tier that a border may cross, which
@@ -72,7 +73,7 @@ def _grid_pattern(
     apart: int,
     units: tuple[int, ...],
 ) -> Pattern:
-    """One of them: the same one for every row of options."""
+    """One such pattern, the same for every row of options."""
     first = np.arange(layout.pp) * apart
     behind = tier_crossed(first, np.roll(first, -1), units) if apart else np.full(layout.pp, border)
     return _in_one_way(layout, ks, pieced) | _borders(layout, behind, len(units), _told(layout))
@@ -80,7 +81,7 @@ def _grid_pattern(
 
 @lru_cache(maxsize=4096)
 def _in_one_way(layout: ChunkLayout, ks: tuple[int, ...], pieced: bool) -> Pattern:
-    """Blocks of a pipeline whose groups all lie in one way."""
+    """Blocks of a pipeline whose process groups all lie alike."""
     return _pattern(
         layout,
         ks,
@@ -100,7 +101,7 @@ def line_pattern(
     behind: IntArray,
     tiers: int,
 ) -> Pattern:
-    """One (pp, vpp) along a line.
+    """Pattern of one (pp, vpp) along a line.
 
     Args:
         ways: (pp,) the way in which each rank's groups lie, from 0 on.
@@ -134,9 +135,8 @@ def _borders(layout: ChunkLayout, behind: IntArray, tiers: int, ranks: IntArray)
 
 @lru_cache(maxsize=4096)
 def _told(layout: ChunkLayout) -> IntArray:
-    """Ranks that B0 looks at in every pipeline: first, second, one before last, last, and of those
-    inside the first with the most layers of the commonest kind; the last again where these are
-    fewer.
+    """Ranks that B0 looks at in every pipeline: first, second, second to last, last, and the inner
+    one with the most layers of the commonest kind.
 
     Where the first layers are unlike the others (dense ones before experts) the second rank still
     has some of them: of those that hold none it is the first whose activations and states together
@@ -151,8 +151,8 @@ def _told(layout: ChunkLayout) -> IntArray:
 
 
 def _looked(layout: ChunkLayout, ways: IntArray) -> IntArray:
-    """These, and behind them one rank inside for each way in which groups lie, if there are
-    several: the one closest to the middle.
+    """The ranks of `_told`, and one inner rank for each way in which groups lie, the one nearest to
+    the middle.
 
     A rank that is there already stands again as the last one.
     """
@@ -176,7 +176,7 @@ def _pattern(
     *,
     pieced: bool,
 ) -> Pattern:
-    """Blocks `counts`, (chunks, ways x blocks), in the pipeline of `layout`.
+    """Pattern of blocks `counts` (chunks, ways x blocks) in the pipeline of `layout`.
 
     Args:
         options: numbers of recomputed layers, 0 = all.

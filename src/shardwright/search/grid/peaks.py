@@ -1,5 +1,5 @@
-"""Lower bounds of the peak memory of a set's members through their actual orders: what many share
-is counted once.
+"""Lower bounds of the peak memory of a set's members through their actual orders, with shared
+parts computed once.
 """
 
 from __future__ import annotations
@@ -25,16 +25,14 @@ from shardwright.search.grid.prepare import Prepared
 
 
 class _Beside(NamedTuple):
-    """What a step keeps but for its states, and (r,) what it allocates of it at its peak."""
+    """Bytes of a step without its states, and (r,) bytes allocated of these at its peak."""
 
     kept: StepBytes
     allocated: IntArray
 
 
 class Peaks:
-    """Members of one outer differ in their states by ZeRO and offload, and in all else by
-    recompute.
-    """
+    """Peak memory of members: states differ by ZeRO and offload, all else by recompute."""
 
     def __init__(self, problem: Problem, prepared: Prepared) -> None:
         self._problem, self._prepared = problem, prepared
@@ -42,7 +40,9 @@ class Peaks:
         self._beside: dict[tuple[int, int], _Beside] = {}
 
     def of(self, place: int) -> int:
-        """Bytes of the fullest rank of a member, as `rank_memory.reserved_bytes` has them."""
+        """Lower bound in bytes of the fullest rank of a member, as
+        `rank_memory_bound.reserved_bytes` has it.
+        """
         outer, zero, redo, offload = self._prepared.members.chosen(place)
         with_states, without = (outer, zero, offload), (outer, redo)
         if with_states not in self._states or without not in self._beside:

@@ -1,4 +1,4 @@
-"""Where a space, or the certificate of its search, put one grid."""
+"""The place of one grid in a space, or in the certificate of its search."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shardwright.strategy.grid.rules import GridFacts, canonical
 
 
 class Fate(StrEnum):
-    """What became of a strategy in a search."""
+    """The fate of a strategy in a search."""
 
     BEST = "best"
     RANKED = "ranked"
@@ -36,7 +36,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """Where a search put a strategy, and why.
+    """The fate of a strategy in a search, and the reason.
 
     Args:
         fate: what became of it.
@@ -52,7 +52,7 @@ class Placed:
 def placed_in(
     problem: Problem, space: Space, facts: GridFacts, grid: Grid, *, capacity: int, known_s: float
 ) -> Placed:
-    """Where a search of `space` puts a legal `grid`, by the bounds that the search itself takes.
+    """The place of a legal `grid` in a search of `space`, by the bounds that the search uses.
 
     Args:
         capacity: bytes of a device that a plan may fill.
@@ -87,7 +87,7 @@ def placed_in(
 def _refined(
     problem: Problem, bounded: Bounded, bound: float, *, capacity: int, known_s: float
 ) -> Placed:
-    """The same of the first member that its first bound leaves, by its order."""
+    """The place of a member that its first bound leaves, by its order and simulation."""
     grid = member_grid(bounded.members, 0)
     costs = step_costs(problem, grid, bounded.prepared.priced(0))
     table = order_table(grid, microbatches=microbatches_of(problem, grid))
@@ -103,8 +103,8 @@ def _refined(
 
 
 def _space_of(space: Space, grid: Grid, facts: GridFacts) -> tuple[Space | None, tuple[str, ...]]:
-    """The part of `space` that is `grid` alone; None, and what the space lacks, where it has not
-    got it.
+    """The part of `space` that has `grid` alone; None, and the value that the space lacks, where
+    it does not have it.
     """
     plain = canonical(grid, facts=facts)
     wanted, also = _values(plain), _values(grid)
@@ -146,8 +146,8 @@ def _space_of(space: Space, grid: Grid, facts: GridFacts) -> tuple[Space | None,
 
 
 def _part_of(problem: Problem, space: Space, grid: Grid) -> Space | None:
-    """The part of `space` with the options of `grid`; None where it has none, or has these modules
-    with other recompute alone.
+    """The part of `space` with the options of `grid`; None where there is none, or has these
+    modules with other recompute alone.
     """
     wanted = under(problem, grid.options).runtime
     beside = zip(space.modules, space.beside_recompute, strict=True)

@@ -1,5 +1,5 @@
-"""From members to the arrays of the B0 kernel: price the layer and mesh rows that the members need,
-and describe their pipelines.
+"""Arrays of the B0 kernel from members: prices of their layer and mesh rows, and their
+pipelines.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from shardwright.search.grid.patterns import grid_patterns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Tables, and the row of each outer in them.
+    """Price tables, and the row of each outer in them.
 
     Args:
         layer_row, mesh_row: (outers,) rows; the layer row is that of the first set of modules, the
@@ -70,7 +70,7 @@ class Prepared:
         return len(self.layers.logits_bytes) // len(self.members.space.modules)
 
     def priced(self, place: int) -> Priced:
-        """Where the numbers of a member stand."""
+        """Rows of a member in the tables."""
         i, redo, shard = self._rows_behind(place)
         return Priced(
             layers=self.layers,
@@ -81,7 +81,9 @@ class Prepared:
         )
 
     def priced_by_way(self, place: int) -> tuple[Priced, ...]:
-        """The same for each way in which the groups of a device of it may lie; of `lines`."""
+        """Rows of a member for each way in which the groups of a device of it may lie, from
+        `lines`.
+        """
         (i, redo, shard), known = self._rows_behind(place), self.lines
         assert known is not None
         ways, more, layout = (
@@ -108,9 +110,7 @@ class Prepared:
         )
 
     def _rows_behind(self, place: int) -> tuple[int, int, int]:
-        """The outer of a member, which set of modules runs again, and which of the space's sharding
-        groups it has.
-        """
+        """The outer of a member, its set of recomputed modules, and its sharding group."""
         chosen, choices = self.members.chosen(place), self.members.inner.choices
         return (
             chosen.outer,
@@ -126,7 +126,7 @@ class Prepared:
 
 
 def prepare(problem: Problem, members: Members) -> Prepared:
-    """Price what the members need, each distinct row once."""
+    """Price tables of the members, each distinct row priced once."""
     layer_rows, layer_row = _layer_rows(problem, members)
     layer_rows, place = known_table(distinct_rows, problem, layer_rows)
     layer_row = place[layer_row]
@@ -148,7 +148,7 @@ def prepare(problem: Problem, members: Members) -> Prepared:
 
 
 def with_lines(problem: Problem, prepared: Prepared, some: BoolArray) -> Prepared:
-    """`prepared` with the lines of `some` outers, of those whose groups do not all lie alike."""
+    """`prepared` with the lines of those of `some` outers whose process groups lie unequally."""
     members = prepared.members
     cut = (members.meshes.columns["tp"][members.outers.columns["mesh"]] > 1) & (
         row_of_mesh(problem, members) < len(members.meshes)
@@ -157,7 +157,7 @@ def with_lines(problem: Problem, prepared: Prepared, some: BoolArray) -> Prepare
 
 
 def layouts_of(problem: Problem, members: Members) -> dict[tuple[int, int], ChunkLayout]:
-    """How the pipelines of the members spread blocks, by (pp, vpp)."""
+    """Blocks of every chunk of the members' pipelines, by (pp, vpp)."""
     outer = members.outers.columns
     first, last = members.space.first, members.space.last
     pipelines, _ = distinct(
@@ -195,8 +195,8 @@ def _layer_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
 
 
 def rows_of_meshes(problem: Problem, meshes: Meshes) -> Rows:
-    """The meshes with the stream cut over tp; with experts, the same with copies of it behind them:
-    these hold other parts of experts.
+    """The meshes with the stream cut over tp; for models with experts, the same again with
+    copies of the stream, as they hold other parts of experts.
     """
     times = 1 + _has_experts(problem)
     columns = {name: np.tile(meshes.columns[name], times) for name in _MESH_ROW}
@@ -225,9 +225,7 @@ def _has_experts(problem: Problem) -> bool:
 
 
 def _mesh_rows(problem: Problem, members: Members) -> tuple[Rows, IntArray]:
-    """Each row of a mesh with each sharding group; groups that are not legal there stand in with
-    the whole.
-    """
+    """Each row of a mesh with each sharding group; for illegal groups the whole."""
     rows, shards = (
         rows_of_meshes(problem, members.meshes),
         [int(s) for s in members.space.of("shard")],
@@ -258,12 +256,12 @@ _SUMS: Final = (
 
 
 def costs_of(problem: Problem, prepared: Prepared) -> Costs:
-    """The tables as the B0 kernel reads them."""
+    """The price tables in the form of the B0 kernel."""
     return costs_in(problem, prepared.layers, prepared.meshes)
 
 
 def costs_in(problem: Problem, layers: LayerTable, meshes: MeshTable) -> Costs:
-    """Tables as the B0 kernel reads them."""
+    """Layer and mesh tables in the form of the B0 kernel."""
     total = layers.seconds.sum(axis=2)
     of = block_facts(problem.model)
     layer, unit = of.layer, of.unit[:, None]
@@ -334,7 +332,7 @@ def patterns_of(problem: Problem, prepared: Prepared) -> tuple[Patterns, IntArra
 
 
 def least_jitter(problem: Problem, devices: int) -> float:
-    """Factor on the seconds of a bound: that of the step, less what clocks round.
+    """Factor of jitter on a lower bound: that of the step, less what clocks round.
 
     Clocks of B1 and S are whole picoseconds, and no task is shorter than a microsecond.
     """
@@ -342,7 +340,7 @@ def least_jitter(problem: Problem, devices: int) -> float:
 
 
 def jitters(problem: Problem, devices: IntArray) -> FloatArray:
-    """The same of each of many plans, by the number of devices that it uses."""
+    """The same factor for each of many plans, by their numbers of devices."""
     numbers, place = np.unique(devices, return_inverse=True)
     return _jitters(Same(problem), tuple(numbers.tolist()))[place.reshape(-1)]
 
@@ -353,7 +351,7 @@ def _jitters(problem: Same[Problem], devices: tuple[int, ...]) -> FloatArray:
 
 
 def facts_of(problem: Problem, *, devices: int, capacity: float) -> Facts:
-    """Numbers of the problem for the kernel."""
+    """Numbers of the problem for the B0 kernel."""
     device, runtime, job = problem.cluster.node.accelerator, problem.runtime, problem.job
     kinds = [i for i, b in enumerate(problem.model.blocks) if b.is_layer]
     return Facts(
@@ -403,7 +401,7 @@ def bound_all(
 def bound_with(
     problem: Problem, prepared: Prepared, costs: Costs, facts: Facts
 ) -> tuple[FloatArray, FloatArray]:
-    """The same with other tables, or another problem's numbers."""
+    """B0 of every member with given tables and numbers."""
     members = prepared.members
     outer = members.outers.columns
     patterns, pattern_row, border = patterns_of(problem, prepared)

@@ -1,11 +1,10 @@
-"""Verify an answer again: enumerate, bound, and simulate a random part and everything that could
-still win.
+"""Verification of an answer: enumerate, bound and simulate a random part and all members that
+could still be faster.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.errors import DataError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under
+from shardwright.progress import Progress
 from shardwright.search.answer import Answer
 from shardwright.search.certificate import Certificate
 from shardwright.search.grid.bounded import Bounded, Crossed, bound_space, crossed
@@ -30,8 +30,6 @@ from shardwright.strategy.grid.rules import GridFacts, canonical, violations
 from shardwright.strategy.text.grid_notation import print_grid
 from shardwright.units import format_bytes
 
-Progress = Callable[[str, int, int], None]
-
 SHARE = 0.01
 MOST = 400
 SIMULATED = 20
@@ -45,8 +43,7 @@ REPLAYED = ("infeasible", "bounded_b0", "bounded_b1", "simulated")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recheck:
-    """What was verified: members counted, bounded again, simulated again; the largest |S - claimed|
-    / claimed of the answer.
+    """Counts of what was verified, and the largest |S - claimed| / claimed of the answer.
 
     Args:
         leaves: of the plan's file that were made again, 0 where there is no file.
@@ -123,8 +120,8 @@ def _left(
     capacity: int,
     generator: random.Random,
 ) -> tuple[Crossed, ...]:
-    """Some of the meshes that were never crossed, whose bounds are between the claimed one and
-    those of their members.
+    """Some of the meshes that were never crossed, whose bounds must be between the claimed one
+    and those of their members.
     """
     found: list[Crossed] = []
     for meshes, seconds, part in searched.left:
@@ -173,8 +170,8 @@ def _same_question(claim: Certificate, problem: Problem, space: Space) -> None:
 
 
 def _holds(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) -> float:
-    """Every strategy of the answer is legal, fits, and takes the time that is claimed; the largest
-    deviation.
+    """Check that every strategy of the answer is legal, fits and takes the claimed time; returns
+    the largest deviation.
     """
     claims = [
         (answer.grid, answer.certificate.best_s),
@@ -206,7 +203,7 @@ def _holds(problem: Problem, facts: GridFacts, answer: Answer, capacity: int) ->
 
 
 def _counted(claim: Certificate, again: Certificate) -> None:
-    """What needs no refinement to be counted, and the sum."""
+    """Check the counts that need no refinement, and their sum."""
     found = (again.enumerated, again.illegal, again.duplicates)
     if found != (claim.enumerated, claim.illegal, claim.duplicates):
         raise DataError(
@@ -228,8 +225,8 @@ def _counted(claim: Certificate, again: Certificate) -> None:
 def _replayed(
     problem: Problem, space: Space, facts: GridFacts, answer: Answer, capacity: int, memory: int
 ) -> Searched:
-    """The search, run again; one that was not stopped ranks the same strategies and counts the same
-    members.
+    """Search again and check that one that was not stopped ranks the same strategies and counts
+    the same members.
     """
     ranked = 1 + len(answer.alternatives)
     claims = [
@@ -271,8 +268,8 @@ def _member(
     *,
     always: bool,
 ) -> None:
-    """Bounds of one member are in order, and it does not beat the claim; S only if B1 does, or
-    `always`.
+    """Check that the bounds of one member are in order and that it does not beat the claim;
+    simulated only if its path does, or `always`.
     """
     grid, priced = member_grid(bounded.members, place), bounded.prepared.priced(place)
     problem = under(problem, grid.options)

@@ -1,5 +1,5 @@
-"""A closer lower bound of all members of a mesh: B0 of members that have the best of everything
-that is not chosen yet.
+"""A closer lower bound of all members of a mesh: B0 of members with the best value of every choice
+that is still open.
 
 Between the bound of a mesh's compute (`mesh_bounds`) and B0 of its members: layers are priced
 exactly but for where their groups lie (as near as they can), and everything that must be in memory
@@ -54,8 +54,8 @@ def relaxed_bounds(
     near: NearLayers | None = None,
     until: float = float("inf"),
 ) -> FloatArray:
-    """(meshes,) seconds that no member of each is under; NO_ROOM where none fits, inf where none is
-    legal.
+    """(meshes,) lower bound in seconds of all members of each mesh; NO_ROOM where none fits, inf
+    where none is legal.
 
     Args:
         capacity: bytes of a device.
@@ -90,8 +90,8 @@ def relaxed_bounds(
 
 
 def _told_apart(problem: Problem, meshes: Meshes) -> Columns:
-    """What relaxed members of a mesh depend on: its degrees, and of where groups lie how many share
-    experts' states, which axis of replicas is inside, and how long scales are waited for.
+    """Columns on which relaxed members of a mesh depend: its degrees, the ranks that share
+    experts' states, the inner axis of replicas, and the wait for scales.
     """
     rows = rows_of_meshes(problem, meshes).take(np.arange(len(meshes)))
     (below, _), (above, _) = axes_of("edp", rows)
@@ -114,8 +114,8 @@ def _by_layers(
     legal: BoolArray,
     until: float,
 ) -> tuple[FloatArray, IntArray]:
-    """(meshes,) the least mean over ranks of the layers' seconds among the legal choices that it
-    alone puts at `until`; and the others.
+    """(meshes,) least mean over ranks of the layers' seconds among the legal choices that alone
+    put the mesh at `until`; and the other choices.
     """
     mesh = outers.columns["mesh"]
     blocks = np.zeros(len(problem.model.blocks))
@@ -137,9 +137,7 @@ def _by_layers(
 def _by_members(
     problem: Problem, members: Members, layers: LayerTable, layer_row: IntArray, *, capacity: float
 ) -> FloatArray:
-    """(meshes,) B0 of the best member of each choice, of which none is without any; NO_ROOM where
-    none fits, inf of no choice.
-    """
+    """(meshes,) B0 of the best member of each choice; NO_ROOM where none fits, inf of no choice."""
     meshes, outer = members.meshes, members.outers.columns
     rows = rows_of_meshes(problem, meshes)
     tables = known_table(held_table, problem, rows, shard=rows["cp"] * rows["dp"])
@@ -161,8 +159,8 @@ def _by_members(
 
 
 def _lean(space: Space) -> Space:
-    """The part of `space` with the most room: states sharded over all holders, and as much of them
-    on the host as can be.
+    """The part of `space` that needs least memory: states sharded over all holders, and as many
+    of them offloaded as possible.
     """
     kept = dict(space.values)
     if 0 in kept["shard"]:
@@ -172,8 +170,8 @@ def _lean(space: Space) -> Space:
 
 
 def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
-    """The meshes with switches, microbatches, chunks and schedules; those whose experts do not fold
-    are among them.
+    """The meshes with switches, microbatches, chunks and schedules, including those whose
+    experts do not fold.
     """
     columns = {"mesh": np.arange(len(meshes))} | {
         name: meshes.columns[name] for name in (*MESH, "copies")
@@ -194,7 +192,7 @@ def _outers(space: Space, facts: GridFacts, meshes: Meshes) -> Options:
 def _layers(
     problem: Problem, meshes: Meshes, outers: Options, space: Space, near: NearLayers | None
 ) -> tuple[LayerTable, IntArray]:
-    """Layers of the members with groups that lie one inside the next, and each outer's row."""
+    """Layers of the members with groups that lie one inside the next, and the row of each outer."""
     outer, mesh = outers.columns, meshes.columns
     columns = {name: mesh[name][outer["mesh"]] if name in mesh else outer[name] for name in LAYER}
     columns["gather"] = np.where(columns["ulysses"] == columns["cp"], 0, columns["gather"])
@@ -204,10 +202,10 @@ def _layers(
 
 
 def _free(costs: Costs) -> Costs:
-    """The tables without sends between pipeline ranks."""
+    """The price tables without sends between pipeline ranks."""
     return costs._replace(border=np.zeros_like(costs.border))
 
 
 def _at_once(facts: Facts) -> Facts:
-    """Updates that take no time."""
+    """The problem's numbers with updates that take no time."""
     return facts._replace(bandwidth=np.inf, host_rate=np.inf, left_rate=np.inf)

@@ -1,4 +1,4 @@
-"""The space that is searched, as data: axes and their values."""
+"""The space of grids as data: axes and their values."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Space:
         return tuple(tuple(str(order).split("-")) for order in self.of("order"))
 
     def rows(self) -> tuple[Space, ...]:
-        """The space in parts with one value of each option."""
+        """Parts of the space with one value of each option."""
         names = [name for name, _ in self.options]
         crossed = itertools.product(*(values for _, values in self.options))
         return tuple(
@@ -118,19 +118,19 @@ class Space:
 
     @property
     def chosen(self) -> Options:
-        """The one value of each option of a part."""
+        """(option, value) of a part with one value of each option."""
         return tuple((name, value) for name, (value,) in self.options)
 
     @property
     def beside_recompute(self) -> tuple[bool, ...]:
-        """Of each set of modules, whether it goes with recompute=selective and full: Megatron's
+        """(sets of modules,) True if it goes with recompute=selective and full: Megatron's
         granularity is full or selective.
         """
         own = dict(self.runtime_options)
         return tuple(not turns_on(chosen, own) for chosen in self.modules)
 
     def option_values(self, name: str) -> tuple[str, ...]:
-        """Values that members have of an option of the runtime; none where the runtime does not
+        """Values of an option of the runtime among the members; none where the runtime does not
         offer it.
         """
         own = dict(self.runtime_options)
@@ -141,7 +141,7 @@ class Space:
         return searched or ((own[name],) if name in own else ())
 
     def text(self) -> str:
-        """The space for a person and for the digest."""
+        """Description of the space for a reader and for its digest."""
         axes = "; ".join(f"{axis} {{{_listed(values)}}}" for axis, values in self.values)
         only = f" in {{{', '.join(map(str, self.dp))}}}" if self.dp else ""
         ends = "".join(
@@ -205,7 +205,7 @@ def row_of(space: Space, grid: Grid) -> Space:
 
 
 def _listed(values: tuple[Value, ...]) -> str:
-    """Values one by one; whole numbers that count up as their ends."""
+    """Text of the values: one by one, or the two ends of consecutive integers."""
     counts_up = len(values) > 4 and all(
         isinstance(v, int) and v - i == values[0] for i, v in enumerate(values)
     )
@@ -213,7 +213,7 @@ def _listed(values: tuple[Value, ...]) -> str:
 
 
 def _alike(model: Model) -> bool:
-    """All layers are of one kind: only then a number of recomputed layers is bounded."""
+    """True if all layers are of one kind; only then is a number of recomputed layers bounded."""
     return sum(b.is_layer for b in model.blocks) == 1
 
 
@@ -232,21 +232,21 @@ def _ladder(top: int) -> tuple[int, ...]:
 
 
 def standard_space(problem: Problem, facts: GridFacts) -> Space:
-    """What users of the runtime choose from: tp within an island, both orders of dp and pp, ZeRO as
-    the runtime has it; on all devices, or on more than half of the nodes.
+    """The values that users of the runtime choose from: tp within an island, both orders of dp
+    and pp, ZeRO as the runtime has it; on all devices, or on more than half of the nodes.
     """
     return _space(problem, facts, name="standard", wide=False)
 
 
 def exhaustive_space(problem: Problem, facts: GridFacts) -> Space:
-    """Wider: tp across islands, all orders of the other axes, every number of recomputed layers,
-    gathered context.
+    """A wider space: tp across islands, all orders of the other axes, every number of recomputed
+    layers, gathered context.
     """
     return _space(problem, facts, name="exhaustive", wide=True)
 
 
 def with_options(space: Space, options: Iterable[tuple[str, tuple[str, ...]]]) -> Space:
-    """`space` over values of `options` too, but for those that it has already."""
+    """`space` over values of `options` too, except those that it already has."""
     return replace(space, options=ordered({**dict(options), **dict(space.options)}.items()))
 
 
@@ -258,7 +258,7 @@ def requested(
     pins: Mapping[str, tuple[str, ...]],
     excludes: Mapping[str, tuple[str, ...]],
 ) -> Space:
-    """`space` with the options that a search tries unasked, less what a request decides.
+    """`space` with the options that a search tries by default, less those that a request decides.
 
     Args:
         said: options behind the runtime's name. Each keeps its value, also where that is the
@@ -458,8 +458,8 @@ def _without_values(space: Space, axis: str, words: tuple[str, ...]) -> Space:
 
 
 def _without_option(space: Space, name: str, words: tuple[str, ...]) -> Space:
-    """`space` without members that have an option at one of these values;
-    as it is where none has.
+    """`space` without the members that have an option at one of these values; unchanged where
+    none has.
     """
     present = space.option_values(name)
     left = tuple(value for value in present if value not in words)
@@ -507,7 +507,7 @@ def _known(axis: str) -> str:
 
 
 def _typed(axis: str, word: str) -> Value:
-    """The value of `axis` that `word` says."""
+    """The value of `axis` that a word stands for."""
     names = {"schedule": tuple(SCHEDULES), "recompute": tuple(r.value for r in Recompute)}
     if axis in names:
         if word not in names[axis]:
@@ -532,7 +532,7 @@ def _typed(axis: str, word: str) -> Value:
 
 
 def require_searchable(space: Space, problem: Problem) -> None:
-    """Raise if a value of `space` cannot be searched: what a pin by hand can ask for.
+    """Raise an error if a value of `space`, such as one pinned by hand, cannot be searched.
 
     Raises:
         RuntimeModelError: the runtime does not have it. UsageError: it is not searched yet.

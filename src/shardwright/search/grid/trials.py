@@ -1,5 +1,5 @@
-"""Changes to an infeasible request, least intrusive first, and whether a plan fits in memory after
-each.
+"""Changes to an infeasible request, the least intrusive first, and a test whether a plan fits in
+memory after each.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MEMORY_AXES: Final = ("zero", "offload", "recompute", "recompute_layers", "shar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedRequest:
-    """One change of what was asked, and what is asked then."""
+    """One change of the request, and the problem and space after it."""
 
     text: str
     problem: Problem
@@ -68,7 +68,7 @@ class Series:
     flag: str = ""
 
     def hint_texts(self, fitting: list[str]) -> list[str]:
-        """Changes that fit, by their texts, as they are told: ``--runtime deepspeed-0.16 or
+        """Texts of the changes that fit, as the hint shows them: ``--runtime deepspeed-0.16 or
         maxtext``.
         """
         if not self.flag or not fitting:
@@ -96,13 +96,13 @@ class InfeasibleRequest:
 
     @property
     def facts(self) -> GridFacts:
-        """The counts that grids are checked against."""
+        """Counts that the rules of grids read."""
         return facts_of(self.problem)
 
 
 def series_of(asked: InfeasibleRequest) -> tuple[Series, ...]:
-    """Everything that is tried, in the order in which it is told: the software first, then what is
-    trained, then hardware.
+    """All changes that are tried, in the order in which they are shown: software first, then the
+    trained parameters, then hardware.
     """
     unpinned = [
         (axis, change) for axis, change in unpinned_changes(asked.problem, asked.space, asked.facts)
@@ -124,8 +124,8 @@ def series_of(asked: InfeasibleRequest) -> tuple[Series, ...]:
 
 
 def fits(change: ChangedRequest, capacity: int) -> bool:
-    """Whether a member of the `lean` space fits device memory and host memory; the search stops at
-    the first that does.
+    """True if a member of the `lean` space fits in device and host memory; stops at the first
+    that does.
     """
     try:
         facts = facts_of(change.problem)
@@ -149,7 +149,7 @@ def lean(space: Space) -> Space:
 
 
 def same_choices(space: Space, facts: GridFacts, problem: Problem, changed: Problem) -> Space:
-    """The space of the same name for another problem, with what was pinned or excluded here."""
+    """The space of the same name for another problem, with the same pins and exclusions."""
     build = _BUILDERS[space.name]
     plain, there = build(problem, facts), build(changed, facts_of(changed))
     values = tuple(
@@ -180,7 +180,7 @@ def changed_to(
 def unpinned_changes(
     problem: Problem, space: Space, facts: GridFacts
 ) -> Iterator[tuple[str, ChangedRequest]]:
-    """(axis, change) of each restricted axis set free."""
+    """(axis, change) of each restricted axis without its restriction."""
     plain = _BUILDERS[space.name](problem, facts)
     for axis in AXES:
         if set(space.of(axis)) != set(plain.of(axis)):
@@ -205,8 +205,8 @@ def unpinned_changes(
 
 
 def _options(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    """Other values of the runtime's options, those that change no numerics first, where they lower
-    the need or allow other ZeRO stages.
+    """Changes of the runtime's options that lower the need or allow other ZeRO stages, those
+    without effect on numerics first.
 
     The rungs of recompute (`modules.LADDER`) are in the space already.
     """
@@ -242,8 +242,8 @@ def _with_option(space: Space, name: str, value: str) -> tuple[tuple[str, tuple[
 
 
 def _may_need_less(asked: InfeasibleRequest, changed: Problem, name: str, value: str) -> bool:
-    """The strategy that needs least needs less under an option; or the option allows other ZeRO
-    stages than it has.
+    """True if the strategy that needs least memory needs less under an option, or the option
+    allows other ZeRO stages.
     """
     if changed.runtime.zero_stages != asked.problem.runtime.zero_stages:
         return True
@@ -269,8 +269,8 @@ def _wider(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
 
 
 def _runtimes(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    """The newest release of each framework that runs on these devices, but the one that was asked
-    for; that of the same framework last.
+    """Changes to the newest release of each framework that runs on these devices, other than the
+    request's; the same framework last.
     """
     vendor = asked.problem.cluster.node.accelerator.vendor
     newest: dict[str, Runtime] = {}
@@ -296,7 +296,7 @@ def _runtimes(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
 
 
 def _adapters(asked: InfeasibleRequest) -> Iterator[ChangedRequest]:
-    """Low-rank adapters, where all parameters are trained."""
+    """Changes to low-rank adapters, where all parameters are trained."""
     model = asked.problem.model
     if model.base is None and model.num_trainable_parameters == model.num_parameters:
         changed = replace(asked.problem, model=trained(model, ADAPTERS))

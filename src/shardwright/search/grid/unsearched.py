@@ -1,5 +1,5 @@
-"""Options of a runtime that a search leaves at one value although they change no numerics, and what
-other values would gain.
+"""Options of a runtime that a search keeps at one value although they change no numerics, and
+the gain of other values.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LEAST_GAIN: Final = 0.001
 
 
 def unsearched_options(problem: Problem, space: Space, *, decided: Collection[str] = ()) -> Options:
-    """(option, value) of each option that changes no numerics and that `space` keeps at one value
-    though the runtime has others.
+    """(option, value) of each option that changes no numerics and of which `space` has one value
+    though the runtime has more.
 
     Args:
         decided: options that the user set; they are not counted.
@@ -50,8 +50,8 @@ def unsearched(
     capacity: int | None,
     decided: Collection[str] = (),
 ) -> Unsearched:
-    """The options that a search of `space` left at one value, and the change of one of them that
-    gains most for its best strategy.
+    """The options that a search of `space` kept at one value, and the change of one of them that
+    gains most for the best strategy.
 
     Args:
         strategy: the best one of the space.
@@ -75,7 +75,7 @@ def unsearched(
 def with_helping_options(
     problem: Problem, grid: Grid, *, step_time_s: float, capacity: int
 ) -> tuple[Grid, float]:
-    """`grid` with options that change no numerics, each of which makes it faster on top of those
+    """`grid` with options that change no numerics and that each make it faster after the ones
     before, and the seconds of its step.
 
     Options come in the order of what each gains alone; one that gains less than `LEAST_GAIN` on top

@@ -1,5 +1,5 @@
-"""The pipelines whose order is found: bounds over all static orders by labels, then orders for the
-cuts that the labels like.
+"""Search of pipelines with any static order: a lower bound over all orders of every pipeline,
+then an order for each of the most promising cuts.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.lazy_dataclass import dataclass
+from shardwright.progress import Progress
 from shardwright.search.engine.protocol import Engine, rounds
 from shardwright.search.joint.arrays import is_alike
 from shardwright.search.joint.layer_counts import any_order_bounds, layer_counts
@@ -22,7 +23,7 @@ from shardwright.search.joint.quick_bounds import shape_bounds
 from shardwright.search.joint.recomputed import recomputed_in_order
 from shardwright.search.joint.score import Scored, path_score
 from shardwright.search.joint.solve import solve
-from shardwright.search.joint.state import Footing, Progress, Search
+from shardwright.search.joint.state import Footing, Search
 
 CHUNKS = (2, 4, 8)
 """Chunks a rank of the pipelines with several."""
@@ -49,8 +50,8 @@ CLOSE = 1.01
 def any_order_pipelines(
     shaped: ShapedSpace, layers: int, *, chunks_per_rank: Sequence[int] = CHUNKS
 ) -> tuple[PipelineShape, ...]:
-    """The pipelines with one chunk a rank, their order open; of each split alone, more chunks,
-    looped, and two on a V.
+    """Pipelines with any static order: those of `shaped` with one chunk a rank, and for each
+    split alone several chunks a rank, in a loop or (two) on a V.
     """
     single = [pipeline for pipeline in shaped.pipelines if pipeline.chunks == 1]
     pipelines = [replace(pipeline, any_order=True) for pipeline in single]
@@ -78,7 +79,7 @@ def any_order_pipelines(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A plan with the seconds that no order of it ends before."""
+    """A plan and a lower bound of its step in seconds over all orders."""
 
     bound_s: float
     plan: JointPlan
@@ -86,8 +87,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ordering:
-    """A plan whose order is to be found, with a share of the effort that the search was given; with
-    recompute together, or alone.
+    """A task of the order search: a plan, the share of the search effort, and whether recompute
+    is chosen with the order.
     """
 
     plan: JointPlan
@@ -103,8 +104,8 @@ def search_orders(
     *,
     share: float = 1.0,
 ) -> bool:
-    """Bound every pipeline, and try the cuts with the least bounds. Whether the deadline did not
-    cut in.
+    """Bound every pipeline with any order, then search orders for the cuts with the least bounds;
+    True if the time limit did not pass.
 
     Bounds go into `search.lower` behind those of the pipelines with named orders.
 
@@ -141,7 +142,7 @@ def _bounded(
     engine: Engine,
     progress: Progress | None,
 ) -> list[Candidate]:
-    """The cuts and shapes with the least bounds of every pipeline.
+    """Plans with the least lower bounds of every pipeline whose bound is below the best plan.
 
     Args:
         order: pipelines with what their work alone takes, the least first.
@@ -171,14 +172,14 @@ def _bounded(
 
 
 def bounded(footing: Footing, task: Bounding) -> tuple[float, list[Candidate]]:
-    """The bound of a pipeline, and the plans of it that are worth a look."""
+    """Lower bound of a pipeline in seconds, and its plans that may be faster than the best."""
     return (_cuts if task.pipeline.chunks == 1 else _shapes)(footing, task.pipeline, task.enough_s)
 
 
 def _cuts(
     footing: Footing, pipeline: PipelineShape, enough_s: float
 ) -> tuple[float, list[Candidate]]:
-    """The bound of a pipeline with one chunk a rank, and the cuts that its labels like."""
+    """Lower bound of a pipeline with one chunk a rank, and the cuts that reach it or come near."""
     norm = footing.norm(pipeline)
     limit = enough_s / footing.jitter - norm
     solved = solve(
@@ -194,7 +195,9 @@ def _cuts(
 def _shapes(
     footing: Footing, pipeline: PipelineShape, enough_s: float
 ) -> tuple[float, list[Candidate]]:
-    """The bound of a pipeline with several chunks a rank, and the shapes with the least ones."""
+    """Lower bound of a pipeline with several chunks a rank, and the shapes with the least
+    bounds.
+    """
     shaped = footing.shaped
     shapes = layer_counts(len(footing.chain), pipeline.ranks, pipeline.chunks)
     if not len(shapes):
@@ -219,7 +222,9 @@ def _shapes(
 
 
 def _promising(search: Search, waiting: list[Candidate], engine: Engine) -> list[Candidate]:
-    """Those that fit and whose bound with regard to memory is below the best, by that bound."""
+    """Candidates whose lower bound under the memory limit is below the best plan, the least
+    bound first.
+    """
     found: list[tuple[float, int]] = []
     for number, some in enumerate(rounds(waiting[:WEIGHED], size=BOUNDED)):
         if search.limit.passed():
@@ -241,13 +246,13 @@ def _promising(search: Search, waiting: list[Candidate], engine: Engine) -> list
 
 
 def weighed(footing: Footing, plan: JointPlan) -> float:
-    """The bound of a plan with regard to memory."""
+    """Lower bound in seconds of a plan over the orders that fit in memory."""
     return order_bound(footing.problem, footing.shaped, plan, capacity=footing.capacity)
 
 
 def _in_turn(candidates: list[Candidate]) -> list[Candidate]:
-    """The first of each number of chunks a rank and way around the ranks, then the second of each,
-    and so on.
+    """Candidates interleaved by kind: the first of each number of chunks a rank and direction,
+    then the second of each, and so on.
     """
     turns: Counter[tuple[int, bool]] = Counter()
     keys: list[int] = []
@@ -259,7 +264,7 @@ def _in_turn(candidates: list[Candidate]) -> list[Candidate]:
 
 
 def order_found(footing: Footing, task: Ordering) -> Ordered | None:
-    """A plan with the order that was found for it; None where no order of it fits."""
+    """The plan of a task with the best order found for it; None where no order fits in memory."""
     find = recomputed_in_order if task.with_recompute else ordered
     return find(
         footing.problem,
@@ -273,7 +278,7 @@ def order_found(footing: Footing, task: Ordering) -> Ordered | None:
 def _sketched(
     search: Search, candidates: list[Candidate], engine: Engine, progress: Progress | None
 ) -> list[Ordered]:
-    """Sketches of the first plans, by what they are estimated to take."""
+    """Candidates with the orders of a short search, the least estimated step first."""
     found: list[Ordered] = []
     most = len(candidates)
     for number, some in enumerate(rounds(candidates, size=SKETCHES)):
@@ -298,7 +303,7 @@ def _sketched(
 def _refine(
     search: Search, sketches: list[Ordered], engine: Engine, progress: Progress | None
 ) -> None:
-    """Full searches for the best sketches; the best of those are simulated."""
+    """Run full order searches for the best sketches, and simulate the best results."""
     found: list[Ordered] = []
     for number, some in enumerate(rounds(sketches, size=SEARCHES)):
         if search.limit.passed():
@@ -339,7 +344,7 @@ def _refine(
 
 
 def _finish(search: Search, one: Ordered) -> None:
-    """Simulate a plan with its order."""
+    """Simulate a plan with its order, and keep it if it is the best."""
     if len(one.plan.chunks) == one.plan.ranks:
         search.simulate(path_score(search.problem, search.shaped, one.plan))
     else:

@@ -1,5 +1,5 @@
-"""From tables to the arrays of the label program: what positions of the chain cost under each split
-of a pipeline.
+"""Arrays of the label program from the price tables: seconds and bytes of each position of the
+chain under each split.
 """
 
 from __future__ import annotations
@@ -9,30 +9,39 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.bounds.closed_form_arrays import Costs, Facts
 from shardwright.program.problem import Problem
-from shardwright.search.joint import label_program as labels
+from shardwright.search.joint import label_program
 from shardwright.search.joint.chain import Chain, chain_of
+from shardwright.search.joint.host_share import host_share
 from shardwright.search.joint.label_program import Pipeline, Splits
 from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
 
-ROWS = labels.WEIGHT + 1
-COLUMNS = labels.SLOWER + 1
+ROWS = label_program.HOST_FULL + 1
+COLUMNS = label_program.SLOWER + 1
 
 
 def is_alike(chain: Chain) -> bool:
-    """All positions but for the ends are the same."""
+    """True if all positions of the chain hold the same blocks, apart from the two ends."""
     return bool((chain.inner == chain.inner[0]).all())
 
 
 def border_tier(problem: Problem, stride: int) -> int:
-    """The lowest tier that a border of ranks this far apart can cross."""
+    """Lowest network tier that a border between pipeline ranks `stride` devices apart can cross."""
     tiers = problem.cluster.tiers()
     return next(
         (index for index, tier in enumerate(tiers) if stride < tier.num_devices), len(tiers) - 1
     )
 
 
-def pipeline_of(problem: Problem, pipeline: PipelineShape, facts: Facts) -> Pipeline:
-    """What the label program knows of a pipeline beside its splits."""
+def pipeline_of(
+    problem: Problem, shaped: ShapedSpace, pipeline: PipelineShape, facts: Facts
+) -> Pipeline:
+    """Numbers of a pipeline that the label program reads beside its splits."""
+    share = host_share(
+        problem.cluster,
+        devices=shaped.members.space.devices,
+        ranks=pipeline.ranks,
+        stride=int(shaped.columns["s_pp"][pipeline.outers[0]]),
+    )
     return Pipeline(
         ranks=pipeline.ranks,
         chunks=pipeline.chunks,
@@ -44,13 +53,15 @@ def pipeline_of(problem: Problem, pipeline: PipelineShape, facts: Facts) -> Pipe
         gathers_first=facts.overlap_gather,
         reduces_last=not problem.runtime.overlap_grad_reduce,
         any_order=pipeline.any_order,
+        host_room=share.room,
+        sharing=share.sharing,
     )
 
 
 def splits_of(
     problem: Problem, shaped: ShapedSpace, chain: Chain, pipeline: PipelineShape, facts: Facts
 ) -> Splits:
-    """The arrays of the pipeline's splits.
+    """Seconds and bytes of every position of the chain under each split of a pipeline.
 
     With several chunks a rank holds positions from all over the chain: every position is then
     priced as the cheapest, in each quantity.
@@ -62,19 +73,19 @@ def splits_of(
         # A general plan shares the states of tied weights among all that hold them, as many as
         # there may be.
         held = np.array([not b.is_layer for b in problem.model.blocks])
-        blocks[labels.STATIC][held] = _tied_bytes(shaped, mesh, facts)[held]
-        blocks[labels.UPDATE][held] = 0.0
+        blocks[label_program.STATIC][held] = _tied_bytes(shaped, mesh, facts)[held]
+        blocks[label_program.UPDATE][held] = 0.0
     inner = np.einsum("jb,qbs->sqj", chain.inner.astype(np.float64), blocks)
     ends = np.einsum("jb,qbs->sqj", (chain.counts - chain.inner).astype(np.float64), blocks)
     if pipeline.chunks > 1:
         inner = np.broadcast_to(inner.min(axis=2, keepdims=True), inner.shape).copy()
-    ends[:, labels.ENDS_FORWARD], ends[:, labels.ENDS_BACKWARD] = (
-        ends[:, labels.FORWARD],
-        ends[:, labels.BACKWARD],
+    ends[:, label_program.ENDS_FORWARD], ends[:, label_program.ENDS_BACKWARD] = (
+        ends[:, label_program.FORWARD],
+        ends[:, label_program.BACKWARD],
     )
-    ends[:, labels.ENDS_STATIC], ends[:, labels.ENDS_SAVED] = (
-        ends[:, labels.STATIC],
-        ends[:, labels.SAVED],
+    ends[:, label_program.ENDS_STATIC], ends[:, label_program.ENDS_SAVED] = (
+        ends[:, label_program.STATIC],
+        ends[:, label_program.SAVED],
     )
     sums = np.zeros((len(rows), ROWS, len(chain) + 1))
     np.cumsum(inner + ends, axis=2, out=sums[:, :, 1:])
@@ -97,18 +108,21 @@ def _per_block(
     costs = shaped.costs
     is_inner = np.array([b.is_layer for b in problem.model.blocks])[:, None]
     result = np.zeros((ROWS, costs.forward.shape[0], len(layer)))
-    result[labels.FORWARD], result[labels.BACKWARD] = (
+    result[label_program.FORWARD], result[label_program.BACKWARD] = (
         costs.forward[:, layer],
         costs.backward[:, layer],
     )
-    result[labels.SELECTIVE] = costs.selective[:, layer]
-    result[labels.FULL] = np.where(is_inner, costs.full[:, layer], 0.0)
-    result[labels.WEIGHT] = shaped.prepared.layers.seconds[:, 2].sum(axis=1)[:, layer]
+    result[label_program.SELECTIVE] = costs.selective[:, layer]
+    result[label_program.FULL] = np.where(is_inner, costs.full[:, layer], 0.0)
+    result[label_program.WEIGHT] = shaped.prepared.layers.seconds[:, 2].sum(axis=1)[:, layer]
     saved = costs.saved[:, :, layer]
-    result[labels.SAVED], result[labels.SAVED_SELECTIVE] = saved[:, 0], saved[:, 1]
-    result[labels.SAVED_FULL] = np.where(
+    result[label_program.SAVED], result[label_program.SAVED_SELECTIVE] = saved[:, 0], saved[:, 1]
+    result[label_program.SAVED_FULL] = np.where(
         is_inner, saved[:, 2], np.minimum(saved[:, 0], saved[:, 1])
     )
+    is_redone: IntArray = chain_of(problem.model).redone.max(axis=0)
+    host = np.where(is_redone[:, None, None] > 0, shaped.prepared.layers.host_bytes[:, :, layer], 0)
+    result[label_program.HOST_SELECTIVE], result[label_program.HOST_FULL] = host[:, 1], host[:, 2]
     dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
     frozen = costs.frozen[:, mesh] + costs.spread[:, mesh]
     cut, cut_experts = (
@@ -118,21 +132,21 @@ def _per_block(
     )
     local = dense / cut + experts / cut_experts
     whole = dense + experts
-    result[labels.STATIC] = (
+    result[label_program.STATIC] = (
         (whole + frozen) * facts.parameter_bytes
         + whole * (facts.gradient_bytes + facts.own_gradient_bytes)
         + local * facts.state_bytes
     )
-    result[labels.UPDATE] = (
+    result[label_program.UPDATE] = (
         local * facts.update_bytes + whole * costs.passes[mesh]
     ) / facts.bandwidth
-    result[labels.GATHER] = costs.gather[:, mesh] if zero else 0.0
-    result[labels.REDUCE] = costs.reduce[:, mesh] if zero else costs.all_reduce[:, mesh]
+    result[label_program.GATHER] = costs.gather[:, mesh] if zero else 0.0
+    result[label_program.REDUCE] = costs.reduce[:, mesh] if zero else costs.all_reduce[:, mesh]
     return result
 
 
 def _tied_bytes(shaped: ShapedSpace, mesh: IntArray, facts: Facts) -> FloatArray:
-    """(blocks, splits) parameters and gradients alone."""
+    """(blocks, splits) bytes of parameters and gradients, without optimizer states."""
     costs = shaped.costs
     dense, experts = costs.dense[:, mesh], costs.experts[:, mesh]
     frozen = costs.frozen[:, mesh] + costs.spread[:, mesh]
@@ -143,8 +157,8 @@ def _tied_bytes(shaped: ShapedSpace, mesh: IntArray, facts: Facts) -> FloatArray
 
 
 def least_sends(problem: Problem, shaped: ShapedSpace) -> FloatArray:
-    """(layer rows, tiers) seconds of a send of the model's narrowest stream across each tier, or
-    one farther out if that is faster.
+    """(layer rows, tiers) lower bound in seconds of a send of the model's narrowest stream
+    across each tier or a farther one.
     """
     border = shaped.costs.border
     least: FloatArray = border.reshape(len(border), 2, -1, len(problem.cluster.tiers()))[:, 0].min(
@@ -154,8 +168,8 @@ def least_sends(problem: Problem, shaped: ShapedSpace) -> FloatArray:
 
 
 def least_border(problem: Problem, shaped: ShapedSpace, outers: tuple[int, ...]) -> float:
-    """Seconds that a send between any two of these splits takes at least: all activations once,
-    over all devices of a rank.
+    """Lower bound in seconds of a send between any two of these splits: all activations once, over
+    all devices of a rank.
 
     A split without sequence parallelism may send each of tp copies, which a receiver with another
     split need not have.
@@ -174,7 +188,9 @@ def least_border(problem: Problem, shaped: ShapedSpace, outers: tuple[int, ...])
 
 
 def _end_bytes(problem: Problem, costs: Costs) -> FloatArray:
-    """(h,) bytes of the gradient of a table that the first and the last device have at least."""
+    """(h,) lower bound in bytes of the gradient of an embedding or output table on the first and
+    the last device.
+    """
     chain = chain_of(problem.model)
     first, last = (
         costs.table[list(blocks)].max(axis=0, initial=0.0) for blocks in (chain.before, chain.after)
@@ -197,22 +213,22 @@ def _fixed(
         [border_tier(problem, int(shaped.columns["s_pp"][row])) for row in pipeline.outers],
         dtype=np.int64,
     )
-    fixed[:, labels.BORDER] = least_sends(problem, shaped)[layer, tiers]
-    fixed[:, labels.SCALES] = costs.scales[mesh]
-    fixed[:, labels.LOGITS], fixed[:, labels.LOGITS_BLOCKS] = (
+    fixed[:, label_program.BORDER] = least_sends(problem, shaped)[layer, tiers]
+    fixed[:, label_program.SCALES] = costs.scales[mesh]
+    fixed[:, label_program.LOGITS], fixed[:, label_program.LOGITS_BLOCKS] = (
         costs.logits[layer],
         costs.logits_blocks[layer],
     )
-    fixed[:, labels.END_BYTES] = _end_bytes(problem, costs)[mesh]
-    fixed[:, labels.OUTSIDE] = (
+    fixed[:, label_program.END_BYTES] = _end_bytes(problem, costs)[mesh]
+    fixed[:, label_program.OUTSIDE] = (
         costs.communicators[mesh] + costs.overlap_buffers[layer] + facts.context
     )
-    fixed[:, labels.TIED] = costs.tied[1 if pipeline.zero else 0, mesh]
-    fixed[:, labels.SLOWER] = np.clip(costs.slowdown[mesh] - 1.0 - 1e-6, 0.0, 1.0)
+    fixed[:, label_program.TIED] = costs.tied[1 if pipeline.zero else 0, mesh]
+    fixed[:, label_program.SLOWER] = np.clip(costs.slowdown[mesh] - 1.0 - 1e-6, 0.0, 1.0)
     if len(pipeline.outers) > 1:
-        fixed[:, labels.BORDER] = least_border(problem, shaped, pipeline.outers)
+        fixed[:, label_program.BORDER] = least_border(problem, shaped, pipeline.outers)
     if pipeline.is_general:
-        fixed[:, labels.TIED] = 0.0
+        fixed[:, label_program.TIED] = 0.0
     cut = costs.shard[mesh] if pipeline.zero else 1.0
     each = (
         facts.parameter_bytes
@@ -220,5 +236,5 @@ def _fixed(
         + facts.own_gradient_bytes
         + facts.state_bytes / cut
     )
-    fixed[:, labels.COPIED] = costs.copied[:, mesh].max(axis=0) * each
+    fixed[:, label_program.COPIED] = costs.copied[:, mesh].max(axis=0) * each
     return fixed

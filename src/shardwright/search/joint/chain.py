@@ -1,4 +1,4 @@
-"""A model as a chain of positions, one layer each: where a pipeline may be cut."""
+"""The model as a chain of positions of one layer each; a pipeline may be cut between any two."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Chain:
         return len(self.layers)
 
     def content(self, start: int, stop: int, *, first: bool, last: bool) -> Content:
-        """Blocks of a chunk of positions start..stop, in order as (block, count); the ends go with
-        the first and the last chunk.
+        """Blocks of a chunk with the positions start to stop, in order as (block, count); the
+        first and the last chunk also have the model's ends.
         """
         blocks = [
             *(self.before if first else ()),
@@ -51,7 +51,9 @@ class Chain:
 
 @lru_cache(maxsize=64)
 def chain_of(model: Model) -> Chain:
-    """The chain of `model`, as `program.stages.chunks` spreads it."""
+    """The chain of `model`, with its blocks in the positions in which `program.stages.chunks`
+    spreads them.
+    """
     names = {run.name for run in layer_runs(model)}
     before: list[int] = []
     layers: list[tuple[int, ...]] = []

@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import time
 from dataclasses import field
-from math import comb
+from math import comb, inf
 
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under
+from shardwright.progress import Progress
 from shardwright.runtime.options import ordered
-from shardwright.search.answer import Answer
-from shardwright.search.certificate import assert_sound, claim
+from shardwright.search.answer import Answer, GeneralAnswer
+from shardwright.search.certificate import Certificate, JointPart, assert_sound
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.engine.serial import Serial
 from shardwright.search.grid.by_mesh import fastest_first
@@ -31,80 +32,69 @@ from shardwright.search.joint.pipeline_shapes import (
 )
 from shardwright.search.joint.score import Scored
 from shardwright.search.joint.solve import load_label_kernels
-from shardwright.search.joint.state import OPEN_LIMIT, Footing, Progress, Search
-from shardwright.search.limit import Limit, limit_of, out_of_time
+from shardwright.search.joint.state import OPEN_LIMIT, Footing, Search
+from shardwright.search.joint.write import general_plan
+from shardwright.search.limit import Limit, Stops, limit_of, out_of_time
 from shardwright.search.request import SEARCH_MEMORY
-from shardwright.search.simulation import Simulation
 from shardwright.search.universal import universal_bound
+from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.grid.rules import GridFacts
+from shardwright.strategy.plan.plan import Plan
 
 NAMED_ORDERS, FOUND_ORDERS = "named", "found"
+LATER = 0.25
+"""Share of the order searches that each part of the options has behind the first, under whose
+options the best grid is the fastest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JointCertificate:
-    """Every member of the joint space, accounted for: enumerated = infeasible + bounded + scored +
-    simulated, of members (plans).
+class JointDetail:
+    """The best plan of a joint search in its own terms.
 
     Args:
-        pipelines: choices that all ranks share; a member of one with any order has its best one,
-            orders are not counted.
-        infeasible: no option of a pipeline's ranks fits in memory, or the exact peak does not.
-        bounded: a lower bound of their time is not below the best (or they are in a pipeline whose
-            bound is the certificate's).
-        scored: their longest path is not below the best.
-        simulated: in full.
-        grids: members of the grid space, which is part of this one and certified on its own
-            (`grid_lower_s`).
-        best_s, lower_bound_s, gap: as in `search.certificate`. optimal: nothing in the space is
-            faster.
-        complete: no time limit cut in.
-        tolerance: as it was asked for.
-        stopped_at: as in `search.certificate`.
-        fixed: (axis, value) of axes and options that grids are searched over and pipelines have one
-            value of.
-    """
-
-    space: str
-    digest: str
-    pipelines: int
-    enumerated: int
-    infeasible: int
-    bounded: int
-    scored: int
-    simulated: int
-    grids: int
-    grid_lower_s: float
-    best_s: float
-    lower_bound_s: float
-    gap: float
-    complete: bool
-    universal_gap: float
-    tolerance: float = 0.0
-    stopped_at: int = 0
-    fixed: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JointAnswer:
-    """Args: best: None where a grid stays the best plan. grid: the best of the grid space, None if
-    none of it fits. simulation: of the best plan, as a plan file holds it. waited: the limit cut in
-    before there was a plan (`search.limit.Limit`).
+        best: with the costs of its stages; None where a grid stays the best plan.
+        grid: the answer of the search of the grid space, None if none of it fits.
     """
 
     best: Scored | None
     grid: Answer | None
-    step_time_s: float
-    certificate: JointCertificate
-    search_time_s: float
-    simulation: Simulation | None = None
-    waited: bool = False
 
-    def __str__(self) -> str:
-        """What was asked, what was found, and whether it is proven best, in a few lines."""
-        c = self.certificate
-        proof = claim(optimal=c.gap == 0, lower_bound_s=c.lower_bound_s)
-        return f"{self.simulation or ''}\n{proof}".strip()
+
+@dataclass(slots=True)
+class _Found:
+    """Results of the pipelines of all parts of the options so far.
+
+    Args:
+        best_s: seconds of the best plan, grids included.
+        complete: no time limit cut in.
+        lower_s: no member of a pipeline ends before.
+        infeasible, scored, simulated: members; see `_certified`.
+        sizes: members of each pipeline.
+    """
+
+    best_s: float
+    complete: bool
+    best: Scored | None = None
+    lower_s: float = inf
+    infeasible: int = 0
+    scored: int = 0
+    simulated: int = 0
+    sizes: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _JointSearch:
+    """The question of one joint search, shared by all its parts; see `find_joint`."""
+
+    problem: Problem
+    facts: GridFacts
+    capacity: int
+    joint: JointSpace
+    effort: float
+    tolerance: float
+    limit: Limit
+    engine: Engine
+    progress: Progress | None
 
 
 def find_joint(
@@ -116,12 +106,12 @@ def find_joint(
     orders: str = NAMED_ORDERS,
     effort: float = 1.0,
     tolerance: float = 0.0,
-    time_limit_s: float = float("inf"),
-    stop_at: tuple[int, int] | None = None,
+    time_limit_s: float = inf,
+    stops: Stops | None = None,
     memory: int = SEARCH_MEMORY,
     engine: Engine | None = None,
     progress: Progress | None = None,
-) -> JointAnswer:
+) -> GeneralAnswer[JointDetail]:
     """The best plan of the joint space over `space`, certified; the grid space is searched first
     and is part of it.
 
@@ -133,7 +123,7 @@ def find_joint(
         tolerance: gap that is good enough; 0 = look on until nothing that the bounds leave is
             unseen.
         time_limit_s: past it the best so far stands with its proven gap.
-        stop_at: of the search of the grid space, and of this one; see `search.limit.limit_of`.
+        stops: of an earlier search, to repeat it.
         memory: bytes for the members of the grid space.
         engine: where pipelines are looked at, one after another without; the answer is the same.
 
@@ -141,16 +131,65 @@ def find_joint(
         OutOfTimeError: the limit cut in, and there is no plan yet. InfeasibleError: nothing fits.
     """
     load_label_kernels()
-    engine = engine or Serial()
-    begun, (grid_stop, stop) = time.monotonic(), stop_at or (None, None)
-    limit = limit_of(time_limit_s, stop_at=stop)
-    grid, refusal = _best_grid(
-        problem, space, facts, capacity, time_limit_s / 2, grid_stop, memory, progress
-    )
+    begun = time.monotonic()
+    limit = limit_of(time_limit_s, stop_at=stops.search if stops else None)
+    grid: Answer | None = None
+    refusal: InfeasibleError | None = None
+    try:
+        grid = find(
+            problem,
+            space,
+            facts,
+            capacity=capacity,
+            top=1,
+            time_limit_s=time_limit_s / 2,
+            stop_at=stops.grids[0] if stops else None,
+            memory=memory,
+            progress=progress,
+        )
+    except InfeasibleError as error:
+        refusal = error
     waited = grid is not None and grid.waited and not limit.left_s
     # Devices that the best grid leaves idle are idle in every pipeline.
     devices = grid.grid.devices if grid else space.devices
     joint = joint_space(space, devices=devices, any_order=orders == FOUND_ORDERS)
+    asked = _JointSearch(
+        problem=problem,
+        facts=facts,
+        capacity=capacity,
+        joint=joint,
+        effort=effort,
+        tolerance=tolerance,
+        limit=limit,
+        engine=engine or Serial(),
+        progress=progress,
+    )
+    found = _search_pipelines(asked, grid)
+    if found.best is None and grid is None:
+        assert refusal is not None
+        raise out_of_time() if limit.stopped_at else refusal
+    return GeneralAnswer(
+        strategy=_strategy(problem, found.best, grid),
+        certificate=_certified(asked, grid, found, devices=space.devices),
+        detail=JointDetail(best=found.best, grid=grid),
+        search_time_s=time.monotonic() - begun,
+        waited=waited,
+    )
+
+
+def _strategy(problem: Problem, best: Scored | None, grid: Answer | None) -> Grid | Plan:
+    """The best plan, or the best grid where no plan is faster."""
+    if best is not None:
+        return general_plan(problem, best.plan)
+    assert grid is not None
+    return grid.grid
+
+
+def _search_pipelines(asked: _JointSearch, grid: Answer | None) -> _Found:
+    """Search the pipelines under each value of the options, those first under which the best grid
+    is fastest.
+    """
+    problem, joint = asked.problem, asked.joint
     found = _Found(
         best_s=grid.certificate.best_s if grid else OPEN_LIMIT,
         complete=grid is None or grid.certificate.optimal,
@@ -161,119 +200,38 @@ def find_joint(
     for part in parts:
         own = under(problem, ordered((*part.chosen, *part.modules[0])))
         with_stages, first = joint.of(part, zero_stages=own.runtime.zero_stages), parts[0]
-        shaped = shaped_space(own, with_stages, facts, behind=None if part is first else first)
+        shaped = shaped_space(
+            own, with_stages, asked.facts, behind=None if part is first else first
+        )
         if shaped is not None:
-            kernel_facts = facts_of(own, devices=devices, capacity=capacity)
             footing = Footing(
                 problem=own,
                 shaped=shaped,
-                facts=kernel_facts,
-                capacity=capacity,
-                tolerance=tolerance,
-                effort=effort,
+                facts=facts_of(own, devices=joint.base.devices, capacity=asked.capacity),
+                capacity=asked.capacity,
+                tolerance=asked.tolerance,
+                effort=asked.effort,
             )
-            _search_part(
-                footing,
-                joint,
-                facts,
-                found,
-                limit,
-                engine,
-                progress,
-                share=1.0 if part is parts[0] else LATER,
-            )
-    if found.best is None and grid is None:
-        assert refusal is not None
-        raise out_of_time() if limit.stopped_at else refusal
-    step, sizes, best = found.best_s, found.sizes, found.best
-    grid_lower = grid.certificate.lower_bound_s if grid else float("inf")
-    lower = min(found.lower_s, grid_lower, step)
-    done = found.infeasible, found.scored, found.simulated
-    universal = 1.0 - universal_bound(problem, space.devices) / step
-    assert_sound(best_s=step, lower_bound_s=lower, universal_gap=universal)
-    certificate = JointCertificate(
-        space=joint.text(),
-        digest=joint.digest(problem_text(problem)),
-        pipelines=len(sizes),
-        enumerated=sum(sizes),
-        infeasible=done[0],
-        bounded=sum(sizes) - sum(done),
-        scored=done[1],
-        simulated=done[2],
-        grids=grid.certificate.strategies if grid else 0,
-        grid_lower_s=grid_lower,
-        best_s=step,
-        lower_bound_s=lower,
-        gap=max(step - lower, 0.0) / step,
-        complete=found.complete,
-        tolerance=tolerance,
-        stopped_at=limit.stopped_at,
-        universal_gap=universal,
-        fixed=joint.fixed,
-    )
-    spent = time.monotonic() - begun
-    return JointAnswer(
-        best=best,
-        grid=grid,
-        step_time_s=step,
-        certificate=certificate,
-        search_time_s=spent,
-        waited=waited,
-    )
+            _search_part(asked, footing, found, share=1.0 if part is first else LATER)
+    return found
 
 
-LATER = 0.25
-"""Share of the order searches that each part of the options has behind the first, under whose
-options the best grid is the fastest."""
-
-
-@dataclass(slots=True)
-class _Found:
-    """What was found in the pipelines of all parts of the options so far.
-
-    Args:
-        sizes: members of each pipeline.
-        lower_s: no member of a pipeline ends before.
-    """
-
-    best_s: float
-    complete: bool
-    best: Scored | None = None
-    lower_s: float = float("inf")
-    infeasible: int = 0
-    scored: int = 0
-    simulated: int = 0
-    sizes: list[int] = field(default_factory=list)
-
-
-def _search_part(
-    footing: Footing,
-    joint: JointSpace,
-    facts: GridFacts,
-    found: _Found,
-    limit: Limit,
-    engine: Engine,
-    progress: Progress | None,
-    *,
-    share: float,
-) -> None:
-    """Search the pipelines under one value of each option against what was found before, and add to
-    it.
+def _search_part(asked: _JointSearch, footing: Footing, found: _Found, *, share: float) -> None:
+    """Search the pipelines under one value of each option against the best plan so far, and add the
+    results to `found`.
 
     Args:
         share: of the order searches.
     """
-    shaped, problem = footing.shaped, footing.problem
+    joint, shaped, layers = asked.joint, footing.shaped, asked.facts.layers
+    engine, progress, limit = asked.engine, asked.progress, asked.limit
     chunks = [count for count in CHUNKS if count in joint.grids.of("vpp")]
-    more = (
-        any_order_pipelines(shaped, facts.layers, chunks_per_rank=chunks) if joint.any_order else ()
-    )
-    found.sizes += [_num_members(f, facts.layers) for f in (*shaped.pipelines, *more)]
+    more = any_order_pipelines(shaped, layers, chunks_per_rank=chunks) if joint.any_order else ()
+    found.sizes += [_num_members(pipeline, layers) for pipeline in (*shaped.pipelines, *more)]
     if limit.stopped_at and share < 1.0:
-        found.complete, found.lower_s = (
-            False,
-            min(found.lower_s, universal_bound(problem, joint.base.devices)),
-        )
+        # Nobody looks at these pipelines: the bound of any plan whatever is theirs.
+        least = universal_bound(footing.problem, joint.base.devices)
+        found.complete, found.lower_s = False, min(found.lower_s, least)
         return
     search = Search(footing=footing, best_s=found.best_s, limit=limit)
     found.complete &= search_named(search, engine, progress)
@@ -287,36 +245,57 @@ def _search_part(
         found.best, found.best_s = search.best, search.best_s
 
 
-def _best_grid(
-    problem: Problem,
-    space: Space,
-    facts: GridFacts,
-    capacity: int,
-    limit: float,
-    stop_at: int | None,
-    memory: int,
-    progress: Progress | None,
-) -> tuple[Answer | None, InfeasibleError | None]:
-    try:
-        found = find(
-            problem,
-            space,
-            facts,
-            capacity=capacity,
-            top=1,
-            time_limit_s=limit,
-            stop_at=stop_at,
-            memory=memory,
-            progress=progress,
-        )
-        return found, None
-    except InfeasibleError as error:
-        return None, error
+def _certified(
+    asked: _JointSearch, grid: Answer | None, found: _Found, *, devices: int
+) -> Certificate:
+    """The certificate of a joint search: the fate of every member, and a lower bound of all.
+
+    Infeasible: no option of a pipeline's ranks fits in memory, or the exact peak does not.
+    bounded_b1: their longest path is not below the best. bounded_b0: the others that were not
+    simulated, as their own bound or that of their pipeline is not below the best, or is the
+    certificate's. A member with any order has its best one: orders are not counted.
+
+    Args:
+        devices: of the cluster.
+    """
+    problem, joint, step = asked.problem, asked.joint, found.best_s
+    grid_lower = grid.certificate.lower_bound_s if grid else inf
+    # A plan of the space is a grid or a member of some pipeline.
+    lower = min(found.lower_s, grid_lower, step)
+    universal = 1.0 - universal_bound(problem, devices) / step
+    assert_sound(best_s=step, lower_bound_s=lower, universal_gap=universal)
+    members = sum(found.sizes)
+    return Certificate(
+        space=joint.text(),
+        digest=joint.digest(problem_text(problem)),
+        enumerated=members,
+        illegal=0,
+        duplicates=0,
+        infeasible=found.infeasible,
+        bounded_b0=members - found.infeasible - found.scored - found.simulated,
+        bounded_b1=found.scored,
+        simulated=found.simulated,
+        best_s=step,
+        lower_bound_s=lower,
+        gap=max(step - lower, 0.0) / step,
+        optimal=lower >= step,
+        universal_gap=universal,
+        stopped_at=asked.limit.stopped_at,
+        joint=JointPart(
+            pipelines=len(found.sizes),
+            complete=found.complete,
+            tolerance=asked.tolerance,
+            grids=grid.certificate.strategies if grid else 0,
+            grid_lower_s=grid_lower if grid else None,
+            grid_stopped_at=grid.certificate.stopped_at if grid else 0,
+            fixed=joint.fixed,
+        ),
+    )
 
 
 def _num_members(pipeline: PipelineShape, layers: int) -> int:
-    """Members of a pipeline: cuts times splits of each rank times whether what is not recomputed in
-    full is so selectively.
+    """Number of members of a pipeline: cuts x splits of each rank x selective recompute or none of
+    the layers that are not recomputed in full.
 
     How many layers a rank recomputes in full is not counted: the fewest that fit stand for the
     others, which are slower.

@@ -1,5 +1,5 @@
-"""What a rank of a pipeline may hold and what that takes: the options of the dynamic program over
-(rank, position) labels (`reach`).
+"""Options of each pipeline rank for the dynamic program over (rank, position) labels: seconds and
+bytes of every run of positions, split and recompute (`reach` is the program).
 
 Compiled, over plain arrays: it knows no model. One microbatch passes the ranks 0..p-1 and comes
 back; rank k holds some run of positions under one of several options.
@@ -29,6 +29,7 @@ from shardwright.cost.step.scalar_terms import temporary_bytes
     REDUCE,
 ) = range(11)
 (ENDS_FORWARD, ENDS_BACKWARD, ENDS_STATIC, ENDS_SAVED, WEIGHT) = range(11, 16)
+(HOST_SELECTIVE, HOST_FULL) = range(16, 18)
 """Rows of `Splits.sums`."""
 (BORDER, SCALES, LOGITS, LOGITS_BLOCKS, END_BYTES, OUTSIDE, TIED, COPIED, SLOWER) = range(9)
 """Columns of `Splits.fixed`. The border is one for all splits."""
@@ -38,9 +39,11 @@ PIECES = 4.0
 
 
 class Splits(NamedTuple):
-    """What a rank may be: s = split, j = position.
+    """Seconds and bytes of the splits that a rank may have; s = split, j = position.
 
-    sums: (s, rows, positions + 1) prefix sums over positions, seconds, bytes.
+    sums: (s, rows, positions + 1) prefix sums over positions, seconds, bytes. HOST_SELECTIVE and
+        HOST_FULL are bytes that one microbatch keeps in host memory under that recompute; without
+        recompute nothing is there.
     again: (s, 2, positions) bytes that a position's backward makes again under selective and full
         recompute.
     fixed: (s, columns) of a rank whatever it holds.
@@ -52,9 +55,21 @@ class Splits(NamedTuple):
 
 
 class Pipeline(NamedTuple):
-    """ranks, chunks a rank, microbatches; bytes of a device, least ratio of reserved to allocated,
-    workspace bytes; sends block kernels; gathers stand at the step's start; reductions wait for the
-    last backward; the order is any static one, not 1F1B.
+    """Numbers of a pipeline that all its splits share.
+
+    Args:
+        ranks, chunks: of the pipeline, and of each rank.
+        microbatches: of a step.
+        capacity: bytes of a device.
+        reserve: least ratio of reserved to allocated bytes.
+        workspace: bytes of a device for workspaces.
+        blocking: sends block kernels.
+        gathers_first: parameters are gathered before the first forward.
+        reduces_last: reductions of gradients wait for the last backward.
+        any_order: the order is any static one, not 1F1B.
+        host_room: bytes of a node's host memory for each of the devices that one rank has in it.
+        sharing: consecutive ranks whose devices lie in the same node, so that their host bytes add
+            up.
     """
 
     ranks: int
@@ -67,6 +82,8 @@ class Pipeline(NamedTuple):
     gathers_first: bool
     reduces_last: bool
     any_order: bool = False
+    host_room: float = np.inf
+    sharing: int = 1
 
 
 class Cells(NamedTuple):
@@ -84,6 +101,7 @@ class Cells(NamedTuple):
         work without weight gradients, behind which the ranks before have their input gradients
         left;
     back: (1,) the least time back for a second out.
+    host: bytes in host memory of one device of the rank, at its fullest.
     """
 
     way: FloatArray
@@ -94,20 +112,21 @@ class Cells(NamedTuple):
     code: IntArray
     chain: FloatArray
     back: FloatArray
+    host: FloatArray
 
 
 @compiled
 def code_of(split: int, selective: int, redone: int) -> int:
-    """What a cell's option says, as one number: below 2**12 positions each (`solve.choice_of` reads
-    it).
+    """An option as one number: split, positions recomputed selectively and in full, below 2**12
+    each (`solve.choice_of` reads it).
     """
     return (split * 4096 + selective) * 4096 + redone
 
 
 @compiled
 def in_flight(ranks: int, chunks: int, rank: int, microbatches: int) -> float:
-    """Chunk microbatches that a rank holds at least, at its fullest: 1F1B, and interleaved 1F1B for
-    several chunks.
+    """Lower bound of the chunk microbatches that a rank holds at its peak under 1F1B, or
+    interleaved 1F1B for several chunks.
     """
     if chunks == 1:
         return float(min(microbatches, ranks - rank))
@@ -126,8 +145,8 @@ def _room(
     redone: int,
     again: float,
 ) -> float:
-    """Microbatches of a rank's chunks that rank k can keep at once, at most; exact up to whole
-    elements for one chunk a rank.
+    """Upper bound of the microbatches of a rank's chunks that rank k has device memory for; exact
+    up to whole elements for one chunk a rank, negative if not even the states fit.
 
     The largest number whose `cost.terms.reserved_bytes` are within the capacity; negative if not
     even the rest fits.
@@ -174,19 +193,40 @@ def _room(
 
 
 @inner
+def _host_bytes(
+    splits: Splits, pipe: Pipeline, k: int, s: int, i: int, j: int, selective: int, redone: int
+) -> float:
+    """Bytes in host memory of one microbatch of a rank's chunk on one device; with several chunks a
+    rank a lower bound.
+    """
+    full, some = splits.sums[s, HOST_FULL], splits.sums[s, HOST_SELECTIVE]
+    if pipe.chunks == 1:
+        a = i + redone
+        result: float = full[a] - full[i] + some[a + selective] - some[a]
+        return result
+    # Inner positions are alike then, and a chunk at an end may hold no layer.
+    least = (j - i) // pipe.chunks if 0 < k < pipe.ranks - 1 else 0
+    few = min(redone, least)
+    each: float = few * (full[2] - full[1])
+    if selective > 0:
+        each += (least - few) * (some[2] - some[1])
+    return each
+
+
+@inner
 def _insert(
     cells: Cells,
     k: int,
     i: int,
     w: int,
-    numbers: tuple[float, float, float, float, float],
+    numbers: tuple[float, float, float, float, float, float],
     begin: float,
     code: int,
 ) -> None:
-    """Keep an option unless another is no worse; beyond OPTIONS the last one becomes a bound of
-    both. `numbers`: way, work, drain, alone, chain.
+    """Keep an option unless another is no worse in time and in host memory; beyond OPTIONS the last
+    one becomes a bound of both. `numbers`: way, work, drain, alone, chain, host.
     """
-    way, work, drain, alone, chain = numbers
+    way, work, drain, alone, chain, host = numbers
     place = -1
     for o in range(OPTIONS):
         if cells.code[k, i, w, o] < 0:
@@ -200,6 +240,7 @@ def _insert(
             cells.way[k, i, w, o] <= way
             and cells.work[k, i, w, o] <= work
             and cells.drain[k, i, w, o] <= drain
+            and cells.host[k, i, w, o] <= host
             and here <= begin
         ):
             if there <= alone and behind <= chain:
@@ -208,6 +249,7 @@ def _insert(
             way <= cells.way[k, i, w, o]
             and work <= cells.work[k, i, w, o]
             and drain <= cells.drain[k, i, w, o]
+            and host <= cells.host[k, i, w, o]
             and begin <= here
         ):
             if alone > there or chain > behind:
@@ -223,6 +265,7 @@ def _insert(
         cells.drain[k, i, w, o] = min(drain, cells.drain[k, i, w, o])
         cells.alone[k, i, w, o] = min(alone, cells.alone[k, i, w, o])
         cells.chain[k, i, w, o] = min(chain, cells.chain[k, i, w, o])
+        cells.host[k, i, w, o] = min(host, cells.host[k, i, w, o])
         if k == 0:
             cells.begin[i, w, o] = min(begin, cells.begin[i, w, o])
         return
@@ -231,6 +274,7 @@ def _insert(
     cells.drain[k, i, w, place] = drain
     cells.alone[k, i, w, place] = alone
     cells.chain[k, i, w, place] = chain
+    cells.host[k, i, w, place] = host
     cells.code[k, i, w, place] = code
     if k == 0:
         cells.begin[i, w, place] = begin
@@ -248,10 +292,10 @@ def _price_any(
     selective: int,
     redone: int,
     room: float,
+    host: float,
     limit: float,
 ) -> bool:
-    """Seconds of one option under any static order, kept if it may end before `limit`; whether it
-    may.
+    """Price one option under any static order and keep it; False if its bound is above `limit`.
 
     A rank that recomputes runs whole backwards: what its weight gradients read is made again for
     them. Before the first backward there are at most `room` forwards; weight gradients may wait
@@ -307,7 +351,7 @@ def _price_any(
         k,
         i,
         j - i - 1,
-        (out, work, drain, alone, chain),
+        (out, work, drain, alone, chain, host),
         begin if k == 0 else 0.0,
         code_of(s, selective, redone),
     )
@@ -316,8 +360,8 @@ def _price_any(
 
 @inner
 def held_by_sends(pipe: Pipeline, k: int, border: float) -> tuple[float, float]:
-    """Seconds that rank k's sends of a microbatch hold it up, forward and backward, with one chunk
-    a rank.
+    """Seconds for which the sends of a microbatch block rank k, forward and backward, with one
+    chunk a rank.
     """
     if not pipe.blocking:
         return 0.0, 0.0
@@ -335,9 +379,10 @@ def _price(
     j: int,
     selective: int,
     redone: int,
+    host: float,
     limit: float,
 ) -> None:
-    """Seconds of one option, kept if it may end before `limit`."""
+    """Price one option under the named order, and keep it if its bound is at most `limit`."""
     sums, fixed = splits.sums, splits.fixed
     p, v, m, n = pipe.ranks, pipe.chunks, float(pipe.microbatches), j - i
     forward = sums[s, FORWARD, j] - sums[s, FORWARD, i]
@@ -405,7 +450,7 @@ def _price(
         k,
         i,
         j - i - 1,
-        (way, work, drain, alone, update),
+        (way, work, drain, alone, update, host),
         begin if k == 0 else 0.0,
         code_of(s, selective, redone),
     )
@@ -413,9 +458,9 @@ def _price(
 
 @compiled
 def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool) -> None:
-    """Options of every rank and run that fit the memory and may end before `limit`; for each split
-    the least recompute that fits, and under any order all from which one microbatch fits, up to
-    where all fit (`_fill_run`).
+    """Fill `cells` with the options of every rank and run that fit in memory and may end before
+    `limit`: for each split the least recompute that fits; under any order every recompute from one
+    microbatch in flight up to all (`_fill_run`).
 
     `alike`: all positions but the ends are the same.
     """
@@ -439,6 +484,7 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
                         cells.drain[k, i, w, o] = cells.drain[k, i - 1, w, o]
                         cells.alone[k, i, w, o] = cells.alone[k, i - 1, w, o]
                         cells.chain[k, i, w, o] = cells.chain[k, i - 1, w, o]
+                        cells.host[k, i, w, o] = cells.host[k, i - 1, w, o]
                         cells.code[k, i, w, o] = cells.code[k, i - 1, w, o]
                     continue
                 for s in range(splits.sums.shape[0]):
@@ -457,12 +503,13 @@ def fill(splits: Splits, pipe: Pipeline, cells: Cells, limit: float, alike: bool
 def _fill_run(
     splits: Splits, pipe: Pipeline, cells: Cells, k: int, s: int, i: int, j: int, limit: float
 ) -> None:
-    """Options of rank k with the positions i to j under split s: the first `redone` recomputed in
-    full, the next `selective` selectively.
+    """Fill in the options of rank k with positions i to j under split s, the first `redone`
+    recomputed in full and the next `selective` selectively.
 
-    More recompute takes longer, so for each `redone` one stops at the fewest selective ones that
-    leave room for all that the order holds. With several chunks a rank all the others are
-    recomputed selectively, or none.
+    More recompute takes longer and leaves no more room in host memory, so for each `redone` one
+    stops at the fewest selective ones that leave room for all that the order holds. With several
+    chunks a rank all the others are recomputed selectively, or none. Of host memory an option may
+    take all that its node has: `reach` adds up the ranks of a node.
     """
     v, m = pipe.chunks, pipe.microbatches
     top = j - i if v == 1 else -(-(j - i) // v)
@@ -483,17 +530,22 @@ def _fill_run(
             elif selective > 0:
                 again = max(again, splits.again[s, 0, i + redone + selective - 1])
             room = _room(splits, pipe, k, s, i, j, selective, redone, again)
+            host = _host_bytes(splits, pipe, k, s, i, j, selective, redone)
+            if host > 0.0:
+                room = min(room, pipe.host_room / host)
             enough = False
             if pipe.any_order:
+                # An order may hold as few as one microbatch.
                 if room >= 1.0 - 1e-9:
                     enough = (
                         not _price_any(
-                            splits, pipe, cells, k, s, i, j, selective, redone, room, limit
+                            splits, pipe, cells, k, s, i, j, selective, redone, room, host, limit
                         )
                         or room >= m
                     )
             elif room >= in_flight(pipe.ranks, v, k, m) * (1.0 - 1e-12):
-                _price(splits, pipe, cells, k, s, i, j, selective, redone, limit)
+                held = in_flight(pipe.ranks, v, k, m) * host
+                _price(splits, pipe, cells, k, s, i, j, selective, redone, held, limit)
                 enough = True
             if enough:
                 if selective == 0:

@@ -1,6 +1,4 @@
-"""How several chunks a rank spread a chain's layers: the shapes that the joint space has, and a
-bound of each.
-"""
+"""Spreads of a chain's layers over several chunks a rank (shapes), and a lower bound of each."""
 
 from __future__ import annotations
 
@@ -29,6 +27,7 @@ from shardwright.search.joint.label_program import (
     FORWARD,
     FULL,
     GATHER,
+    HOST_FULL,
     LOGITS,
     LOGITS_BLOCKS,
     OUTSIDE,
@@ -48,7 +47,7 @@ from shardwright.search.joint.label_program import (
 
 @lru_cache(maxsize=1024)
 def layer_counts(layers: int, ranks: int, chunks: int) -> IntArray:
-    """(shapes, ranks x chunks) layers of each chunk.
+    """(shapes, ranks x chunks) layers of each chunk in every spread of the joint space.
 
     The first and the last chunk have any number up to twice the mean, the others are equal up to
     one, the larger ones before the smaller ones or behind them. Or each rank spreads its layers
@@ -75,8 +74,8 @@ def layer_counts(layers: int, ranks: int, chunks: int) -> IntArray:
 
 
 def layer_count_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray) -> FloatArray:
-    """(shapes,) a lower bound of the seconds of each shape without recompute: every rank's head,
-    work and tail; its work beside its collectives; what it has left from its first backward on;
+    """(shapes,) lower bound in seconds of each shape without recompute: the longest of each rank's
+    head, work and tail, its work beside its collectives, and its work from its first backward on;
     then its update.
 
     Args:
@@ -121,8 +120,8 @@ def layer_count_bounds(splits: Splits, pipe: Pipeline, shapes: IntArray) -> Floa
 def any_order_bounds(
     splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray
 ) -> FloatArray:
-    """(shapes,) seconds that no static order of a shape ends before; inf where one microbatch does
-    not fit.
+    """(shapes,) lower bound in seconds of each shape over all static orders; inf where one
+    microbatch does not fit.
 
     Every rank does all its work after the way out to its first chunk; and all but its weight
     gradients before the way home from there. Before its first backward it does no more forwards
@@ -177,8 +176,8 @@ def any_order_bounds(
 
 
 def _room(splits: Splits, pipe: Pipeline, shapes: IntArray, owners: IntArray) -> FloatArray:
-    """(shapes, ranks) bytes for activations at most, without recompute (as `labels` has it for one
-    chunk).
+    """(shapes, ranks) upper bound of the bytes for activations without recompute, as
+    `label_program` has it for one chunk.
     """
     stops = np.cumsum(shapes, axis=1)
     sums, fixed = splits.sums[0], splits.fixed[0]
@@ -214,8 +213,8 @@ def _each(sums: FloatArray, row: int, ends: int, starts: IntArray, stops: IntArr
 
 
 def _drained(forward: FloatArray, backward: FloatArray, pipe: Pipeline) -> FloatArray:
-    """(shapes, ranks) seconds with what each rank has left when it begins its first backward, that
-    of its last chunk.
+    """(shapes, ranks) lower bound in seconds from each rank's work after it begins its first
+    backward, that of its last chunk.
 
     Until then one microbatch has been forward through all chunks and back through those behind; the
     rank has done its warm-up, in rounds of p microbatches a chunk. Behind its last backward come
@@ -237,8 +236,8 @@ def _drained(forward: FloatArray, backward: FloatArray, pipe: Pipeline) -> Float
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShapeTimes:
-    """What the walk of B1 reads of each shape without recompute: (shapes, kinds, chunks) and
-    (shapes, chunks) picoseconds.
+    """Durations of each shape without recompute for the longest path (B1), in picoseconds: (shapes,
+    kinds, chunks) and (shapes, chunks).
 
     Collectives and the update of the ends are left out: those of the layers, each as the cheapest,
     bound them.
@@ -256,7 +255,7 @@ class ShapeTimes:
 
 
 def shape_times(splits: Splits, pipe: Pipeline, shapes: IntArray, *, pieces: bool) -> ShapeTimes:
-    """The times of `shapes`.
+    """Durations of `shapes` for the longest path through their order.
 
     Args:
         splits: as of `spread_bounds`.
@@ -287,7 +286,7 @@ def shape_times(splits: Splits, pipe: Pipeline, shapes: IntArray, *, pieces: boo
 def layer_count_path(
     times: ShapeTimes, pipe: Pipeline, table: ActionTable, row: int, redone: IntArray | None = None
 ) -> float:
-    """Lower bound of the seconds of shape `row`: the walk of B1 over its chunks' times.
+    """Lower bound of the step of one shape in seconds: the longest path (B1) through its order.
 
     Args:
         table: the order.
@@ -321,8 +320,8 @@ def layer_count_path(
 
 @lru_cache(maxsize=256)
 def held_rows(ranks: int, chunks: int, microbatches: int) -> tuple[FloatArray, ...]:
-    """For each rank of interleaved 1F1B, (rows, chunks) microbatches of each chunk that it holds at
-    once, where nothing holds more.
+    """For each rank of interleaved 1F1B, (rows, chunks) microbatches of each chunk in memory at
+    once, without rows that another one exceeds everywhere.
     """
     table = schedule_table(
         "interleaved-1f1b", num_ranks=ranks, chunks_per_rank=chunks, num_microbatches=microbatches
@@ -336,10 +335,12 @@ def held_rows(ranks: int, chunks: int, microbatches: int) -> tuple[FloatArray, .
 
 
 def least_redone(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | None:
-    """(chunks,) the fewest first layers of each chunk, as many on all chunks of a rank, that must
-    be recomputed in full; None: not enough.
+    """(chunks,) fewest first layers of each chunk to recompute in full, the same number on all
+    chunks of a rank, so that every rank fits in device memory; None if no number is enough, or if
+    some node then lacks host memory.
 
-    By a lower bound of each rank's bytes, as `labels` has it for one chunk.
+    By lower bounds of each rank's bytes on a device and in host memory, as `label_program` has them
+    for one chunk. More recompute keeps more in host memory, so the fewest have the least there.
     """
     p, v = pipe.ranks, pipe.chunks
     sums, fixed, again = splits.sums[0], splits.fixed[0], splits.again[0]
@@ -384,4 +385,7 @@ def least_redone(splits: Splits, pipe: Pipeline, shape: IntArray) -> IntArray | 
                 break
         else:
             return None
-    return redone
+    parked = sums[HOST_FULL][starts + redone] - sums[HOST_FULL][starts]
+    host = np.array([(held[rank] @ parked[rank::p]).max() for rank in range(p)])
+    of_node = host.reshape(-1, pipe.sharing).sum(axis=1)
+    return None if (of_node > pipe.host_room * (1.0 + 1e-12)).any() else redone

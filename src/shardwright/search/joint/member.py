@@ -1,5 +1,5 @@
-"""A joint plan: stages of a chain, each with its own layers, split and recompute; its step composed
-from rows of the tables.
+"""A plan of the joint space: stages of the chain, each with its own layers, split and recompute;
+and the costs of its step from the tables.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from shardwright.strategy.grid.axes import Grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkChoice:
-    """One chunk: positions of the chain; how many of its first layers are recomputed in full, and
-    of the next ones selectively.
+    """One chunk: its number of positions, of its first layers recomputed in full, and of the
+    next ones recomputed selectively.
     """
 
     layers: int
@@ -75,27 +75,27 @@ class JointPlan:
 
     @property
     def is_general(self) -> bool:
-        """It is not a grid but for its cut: general plans' pricing counts."""
+        """True if the plan is priced as a general plan, as it is no grid with another cut."""
         return self.table is not None or not self.is_uniform
 
     @property
     def ranks(self) -> int:
-        """Pipeline ranks."""
+        """Number of pipeline ranks."""
         return len(self.grids)
 
     @property
     def chunks_per_rank(self) -> int:
-        """Chunks of each rank."""
+        """Number of chunks of each rank."""
         return len(self.chunks) // len(self.grids)
 
     @property
     def is_uniform(self) -> bool:
-        """All ranks have one split."""
+        """True if all ranks have the same split."""
         return len(set(self.outers)) == 1
 
 
 def split_grid(shaped: ShapedSpace, outer: int, *, chunks: int, zero: int) -> Grid:
-    """The grid that has a split on every rank."""
+    """The grid in which every rank has the split `outer`."""
     c = {name: int(column[outer]) for name, column in shaped.columns.items()}
     return Grid(
         tp=c["tp"],
@@ -117,7 +117,7 @@ def split_grid(shaped: ShapedSpace, outer: int, *, chunks: int, zero: int) -> Gr
 
 
 def plan_of_cut(shaped: ShapedSpace, pipeline: PipelineShape, cut: Cut) -> JointPlan:
-    """The plan that a cut of a pipeline with one chunk a rank means."""
+    """The plan with one chunk a rank of a cut of `pipeline`."""
     outers = tuple(pipeline.outers[choice.split] for choice in cut)
     grids = {
         outer: split_grid(shaped, outer, chunks=pipeline.chunks, zero=pipeline.zero)
@@ -136,7 +136,7 @@ def plan_of_cut(shaped: ShapedSpace, pipeline: PipelineShape, cut: Cut) -> Joint
 def plan_of_sizes(
     shaped: ShapedSpace, pipeline: PipelineShape, sizes: tuple[int, ...], redone: tuple[int, ...]
 ) -> JointPlan:
-    """The plan whose chunks have these layers and recompute so many of them in full."""
+    """The plan whose chunks have `sizes` layers and recompute `redone` of them in full."""
     grid = split_grid(shaped, pipeline.outers[0], chunks=pipeline.chunks, zero=pipeline.zero)
     p = pipeline.ranks
     return JointPlan(
@@ -159,7 +159,7 @@ def _chunk(layers: int, choice: RankChoice) -> ChunkChoice:
 
 
 def layout_of_plan(problem: Problem, plan: JointPlan) -> ChunkLayout:
-    """How the plan spreads the model's blocks."""
+    """Blocks of every chunk of the plan."""
     chain = chain_of(problem.model)
     contents, at = [], 0
     for c, chunk in enumerate(plan.chunks):
@@ -192,7 +192,7 @@ def layout_of_plan(problem: Problem, plan: JointPlan) -> ChunkLayout:
 
 
 def redone_of(chain: Chain, plan: JointPlan) -> tuple[IntArray, IntArray]:
-    """(chunks, blocks) layers that are recomputed in full, and those that are selectively."""
+    """(chunks, blocks) numbers of blocks that are recomputed in full, and selectively."""
     full, selective, at = [], [], 0
     for chunk in plan.chunks:
         cut, stop = at + chunk.redone, at + chunk.layers
@@ -204,8 +204,8 @@ def redone_of(chain: Chain, plan: JointPlan) -> tuple[IntArray, IntArray]:
 
 
 def compose(problem: Problem, shaped: ShapedSpace, plan: JointPlan) -> StepCosts:
-    """The step of `plan`: columns of each rank from the step that its split would make of the whole
-    cut, with its own recompute.
+    """Costs of a step of `plan`: each rank's columns from the step in which all ranks have its
+    split, with the rank's own recompute.
     """
     layout = layout_of_plan(problem, plan)
     by_outer = {
@@ -254,7 +254,9 @@ _OF_RANKS = (
 
 
 def _merged(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) -> StepCosts:
-    """Each rank's columns from its own split; borders as short as between any of them."""
+    """Costs of a step whose ranks have different splits: each rank's columns from its own split,
+    and the shortest sends between any of them.
+    """
     p = plan.ranks
     any_step = by_outer[plan.outers[0]]
     of_chunk = [by_outer[plan.outers[c % p]] for c in range(len(plan.chunks))]
@@ -289,12 +291,14 @@ def _merged(plan: JointPlan, by_outer: dict[int, StepCosts], border_s: float) ->
 def _with_recompute(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, step: StepCosts
 ) -> StepCosts:
-    """The step with what each chunk recomputes: seconds, saved bytes and the largest temporary."""
+    """Costs of the step with the recompute of each chunk: seconds, saved bytes on the device and
+    on the host, and the largest temporary.
+    """
     if not any(chunk.redone or chunk.selective for chunk in plan.chunks):
         return step
     full, selective = redone_of(chain_of(problem.model), plan)
     layers, p = shaped.prepared.layers, plan.ranks
-    parts, saved = step.parts.copy(), step.saved_bytes.copy()
+    parts, saved, host = step.parts.copy(), step.saved_bytes.copy(), step.host_saved_bytes.copy()
     again = np.zeros(p, dtype=np.int64)
     for c, chunk in enumerate(plan.chunks):
         if not (chunk.redone or chunk.selective):
@@ -302,8 +306,10 @@ def _with_recompute(
         rank = plan.owners[c]
         row = int(shaped.prepared.layer_row[plan.outers[rank]])
         seconds, held = layers.seconds[:, 3:5, :, row].sum(axis=2), layers.saved_bytes[:, :, row]
+        away = layers.host_bytes[:, :, row]
         parts[1, c, RECOMPUTE_PART] += full[c] @ seconds[:, 1] + selective[c] @ seconds[:, 0]
         saved[c] += full[c] @ (held[:, 2] - held[:, 0]) + selective[c] @ (held[:, 1] - held[:, 0])
+        host[c] += full[c] @ away[:, 2] + selective[c] @ away[:, 1]
         for mode, counts in ((2, full[c]), (1, selective[c])):
             made = np.where((counts > 0) & layout.layer, again_bytes(held, mode), 0).max()
             again[rank] = max(again[rank], made)
@@ -312,15 +318,14 @@ def _with_recompute(
         parts=parts,
         backward_s=parts[1].sum(axis=1),
         saved_bytes=saved,
+        host_saved_bytes=host,
     )
 
 
 def with_made_again(
     shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, step: StepCosts, again: IntArray
 ) -> StepCosts:
-    """A step without recompute with the temporaries of a backward that makes `again` bytes anew,
-    (ranks,).
-    """
+    """Costs of a step without recompute, with temporaries of `again` (ranks,) bytes in backward."""
     layers = shaped.prepared.layers
     # Without recompute nothing is made again, so the blocks are those of the logits and of the
     # ends' gradients.

@@ -1,5 +1,5 @@
-"""The pipelines whose order is named: bounds by labels, then members in the order of their
-pipeline's bound.
+"""Search of pipelines with a named order (1F1B, interleaved): a lower bound of every pipeline by
+labels, then its members in the order of the bounds.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwright.cost.bounds.longest_path import order_table
 from shardwright.lazy_dataclass import dataclass
+from shardwright.progress import Progress
 from shardwright.search.engine.protocol import Engine, rounds
 from shardwright.search.joint.arrays import is_alike
 from shardwright.search.joint.label_program import Pipeline, Splits
@@ -24,7 +25,7 @@ from shardwright.search.joint.member import plan_of_cut, plan_of_sizes, split_gr
 from shardwright.search.joint.pipeline_shapes import PipelineShape
 from shardwright.search.joint.quick_bounds import shape_bounds
 from shardwright.search.joint.solve import Cut, Solved, solve
-from shardwright.search.joint.state import Footing, Looked, Progress, Search
+from shardwright.search.joint.state import Footing, Looked, Search
 
 FIRST_LOOKS = 48
 """Pipelines that are looked at before any is bounded by labels."""
@@ -37,7 +38,7 @@ was known before."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounding:
-    """A pipeline to bound, as far as its bound is below `enough_s`."""
+    """A task: bound a pipeline, as far as its bound is below `enough_s`."""
 
     pipeline: PipelineShape
     enough_s: float
@@ -45,8 +46,8 @@ class Bounding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scoring:
-    """A pipeline whose members are to be looked at: those of `cuts`, or with several chunks a rank
-    all; faster ones than `best_s` count.
+    """A task: score and simulate the members of a pipeline that may be faster than `best_s`; those
+    of `cuts`, or with several chunks a rank all.
 
     Args:
         lower_s: no member ends before.
@@ -59,8 +60,8 @@ class Scoring:
 
 
 def search_named(search: Search, engine: Engine, progress: Progress | None) -> bool:
-    """Labels of all pipelines that work alone does not rule out; then members in order of their
-    pipeline's bound. Whether all was done.
+    """Bound all pipelines whose work alone is below the best plan, then look at their members in
+    the order of the bounds; True if all was done in time.
     """
     footing = search.footing
     quick = (
@@ -75,7 +76,8 @@ def search_named(search: Search, engine: Engine, progress: Progress | None) -> b
 def _bounded(
     search: Search, order: Sequence[tuple[float, int]], engine: Engine, progress: Progress | None
 ) -> list[tuple[float, int, Solved]]:
-    """The pipelines whose labels end before what is good enough, the least bounds first.
+    """Pipelines whose bound by labels is below the best plan, as (bound in seconds, place, cuts),
+    the least bound first.
 
     Args:
         order: pipelines with what their work alone takes, the least first.
@@ -112,7 +114,9 @@ def _bounded(
 
 
 def bounded(footing: Footing, task: Bounding) -> Solved | None:
-    """The labels of a pipeline; None where it has more chunks than the model has layers."""
+    """Lower bound and cuts of a pipeline by labels; None where it has more chunks than the model
+    has layers.
+    """
     pipeline, chain = task.pipeline, footing.chain
     if pipeline.chunks > 1 and pipeline.ranks * pipeline.chunks > len(chain) + 2:
         return None
@@ -127,8 +131,8 @@ def _scored(
     engine: Engine,
     progress: Progress | None,
 ) -> bool:
-    """Look at the members of the pipelines whose bounds are below what is good enough; whether the
-    clock let all be looked at.
+    """Look at the members of the pipelines whose bound is below the best plan, the least bound
+    first; True if the time limit did not pass.
     """
     for number, some in enumerate(rounds(waiting, size=SCORED)):
         lower_s, first, _ = some[0]
@@ -163,7 +167,7 @@ def _scored(
 
 
 def scored(footing: Footing, task: Scoring) -> Looked:
-    """The members of a pipeline."""
+    """Results of scoring the members of one pipeline."""
     part, pipeline, lower_s = (
         Search(footing=footing, best_s=task.best_s),
         task.pipeline,
@@ -180,8 +184,8 @@ def scored(footing: Footing, task: Scoring) -> Looked:
 
 
 def _begin(search: Search, places: list[int]) -> None:
-    """One shape of each of a few promising pipelines, for a good plan before all are bounded.
-    Counted when they come up again.
+    """Try one shape of each of a few promising pipelines, so that there is a good plan before
+    all are bounded; they are counted when they come up again.
     """
     counted = (search.infeasible, search.scored, search.simulated)
     footing = search.footing
@@ -208,8 +212,8 @@ def _begin(search: Search, places: list[int]) -> None:
 def _spread(
     search: Search, pipeline: PipelineShape, pipe: Pipeline, exact: Splits, bound: float
 ) -> float:
-    """Try every shape of a pipeline with several chunks a rank in order of its bound; a lower bound
-    of what is not simulated.
+    """Try every shape of a pipeline with several chunks a rank in the order of its bound;
+    returns a lower bound in seconds of the shapes that were not simulated.
     """
     norm, jitter = search.footing.norm(pipeline), search.footing.jitter
     shapes = layer_counts(len(search.footing.chain), pipeline.ranks, pipeline.chunks)

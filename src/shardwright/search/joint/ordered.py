@@ -1,5 +1,5 @@
-"""The order of a joint plan's actions found,
-under what each rank's memory leaves for activations.
+"""Order search for a joint plan: the order of its actions under the memory that each rank has
+for activations.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.schedules.table import ActionTable, I, W
+from shardwright.search.joint.host_share import host_share
 from shardwright.search.joint.member import JointPlan, compose
 from shardwright.search.joint.pipeline_shapes import ShapedSpace
 from shardwright.search.orders.bounds import order_bounds
@@ -44,7 +46,7 @@ class Ordered:
 
 
 def rank_room(problem: Problem, costs: StepCosts, *, capacity: int) -> IntArray:
-    """(ranks,) bytes of saved activations that fit beside everything else."""
+    """(ranks,) bytes of saved activations that fit on a device beside everything else."""
     outside = sum((values for _, values in costs.outside_bytes), np.zeros_like(costs.logits_bytes))
     static = sum((values for _, values in costs.static_bytes), np.zeros_like(costs.logits_bytes))
     factor = reserve_factor(problem)
@@ -63,7 +65,7 @@ def rank_room(problem: Problem, costs: StepCosts, *, capacity: int) -> IntArray:
 def order_problem(
     problem: Problem, plan: JointPlan, costs: StepCosts, *, capacity: int
 ) -> OrderProblem:
-    """The chunks on their ranks, in nanoseconds and bytes.
+    """The order problem of a plan: its chunks on their ranks, in nanoseconds and bytes.
 
     A chunk that recomputes has whole backwards: what its weight gradients read is made again just
     before. What is kept stays until the weight gradients are done. A send that blocks kernels is
@@ -72,6 +74,7 @@ def order_problem(
     Raises:
         InfeasibleError: a rank cannot keep one microbatch.
     """
+    held, limit = _held(problem, plan, costs, capacity=capacity)
     forward_send, backward_send = _sends(problem, plan, costs)
     again = np.array([chunk.redone + chunk.selective > 0 for chunk in plan.chunks])
     weight = np.where(again, 0.0, costs.weight_s)
@@ -90,15 +93,41 @@ def order_problem(
         weight=np.rint(weight * SECOND).astype(np.int64)[None],
         send_forward=forward_send[None],
         send_backward=backward_send[None],
-        held=costs.saved_bytes[None],
-        stash=costs.saved_bytes[None],
-        limit=rank_room(problem, costs, capacity=capacity),
+        held=held[None],
+        stash=held[None],
+        limit=limit,
     )
 
 
+def _held(
+    problem: Problem, plan: JointPlan, costs: StepCosts, *, capacity: int
+) -> tuple[IntArray, IntArray]:
+    """(chunks,) bytes that one microbatch keeps, and (ranks,) bytes that fit, limited by device
+    memory and by host memory.
+
+    A rank of one chunk keeps both for the same time, so host memory for n microbatches is a limit
+    of n times what one keeps on the device. Leaves out that ranks of one node share its host
+    memory, which the simulation of the plan checks.
+    """
+    held, room = costs.saved_bytes, rank_room(problem, costs, capacity=capacity)
+    host = costs.host_saved_bytes
+    grid = plan.grids[0]
+    share = host_share(
+        problem.cluster, devices=grid.devices, ranks=grid.pp, stride=grid.strides()["pp"]
+    )
+    if not host.any() or len(plan.chunks) > plan.ranks or share.room == inf:
+        return held, room
+    # A chunk whose activations all wait in host memory is counted by their bytes there.
+    counted = np.where(held > 0, held, host)
+    most = (
+        np.minimum(share.room // np.maximum(host, 1), plan.microbatches).astype(np.int64) * counted
+    )
+    return counted, np.where(host == 0, room, np.where(held > 0, np.minimum(room, most), most))
+
+
 def _sends(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArray, IntArray]:
-    """(chunks,) nanoseconds from the end of a chunk's F to where that of the next chunk may start,
-    and back for I; 0 on one rank.
+    """(chunks,) nanoseconds of the send from each chunk to the next, and of the gradient to the
+    one before; 0 on one rank.
     """
     grid, owners = plan.grids[0], np.array(plan.owners)
     # Across the border behind a rank, and across the one before it.
@@ -116,8 +145,8 @@ def _sends(problem: Problem, plan: JointPlan, costs: StepCosts) -> tuple[IntArra
 
 
 def order_bound(problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int) -> float:
-    """Seconds of the step that no order of `plan` that fits ends before, reductions left out; inf
-    if none fits.
+    """Lower bound of the step in seconds over all orders of `plan` that fit in memory, without
+    reductions; inf if none fits.
     """
     costs = compose(problem, shaped, plan)
     try:
@@ -135,7 +164,7 @@ def _step_seconds(problem: Problem, plan: JointPlan, costs: StepCosts, makespan:
 def ordered(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float
 ) -> Ordered | None:
-    """`plan` with the best order found for it; None if no order of it fits.
+    """`plan` with the best order found; None if no order fits in memory.
 
     Args:
         effort: as in `search.orders.find.find_order`.
@@ -152,8 +181,8 @@ def ordered(
 def in_order(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, table: ActionTable, *, capacity: int
 ) -> Ordered | None:
-    """`plan` with the actions of `table`, weight gradients where reductions end first; None if it
-    does not fit.
+    """`plan` with the order of `table`, weight gradients moved to where reductions end first;
+    None if it does not fit in memory.
     """
     costs = compose(problem, shaped, plan)
     try:
@@ -177,8 +206,8 @@ def in_order(
 def named_orders(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int
 ) -> Iterator[Ordered]:
-    """`plan` under each schedule of the registry that lies as its chunks do and fits; no estimate
-    is above what the order takes.
+    """`plan` under each named schedule that has its chunks on the same ranks and fits in memory; no
+    estimate is above the longest path.
 
     Left out: schedules that overlap pairs of actions, which the joint space has not.
     """
@@ -200,8 +229,8 @@ def named_orders(
 
 
 def closed_in_turn(table: ActionTable) -> ActionTable:
-    """The order in which each rank's weight gradients, where they stand, are of the deepest chunk
-    that waits for any.
+    """`table` with each weight gradient given to the deepest chunk of its rank that still waits for
+    one.
 
     So a rank's chunks are done one after another, and the reductions of the first run beside what
     is left of the others.
@@ -219,7 +248,7 @@ def closed_in_turn(table: ActionTable) -> ActionTable:
 
 
 def _ends(asked: OrderProblem, columns: IntArray, codes: IntArray, row_start: IntArray) -> IntArray:
-    """(kinds, chunks, microbatches) when each action of a row of codes ends."""
+    """(kinds, chunks, microbatches) times at which the actions of an order end."""
     kinds, m, p = 3 * columns.shape[1], asked.microbatches, asked.ranks
     end = np.zeros((kinds, m), np.int64)
     walk(
@@ -236,7 +265,8 @@ def _ends(asked: OrderProblem, columns: IntArray, codes: IntArray, row_start: In
 
 
 def _reduced(problem: Problem, plan: JointPlan, costs: StepCosts, ends: IntArray) -> int:
-    """When the last rank has reduced its gradients, gathers before the first forward included.
+    """Nanoseconds until the last rank has reduced its gradients, including the gathers before the
+    first forward.
 
     Args:
         ends: (kinds, chunks, microbatches) of actions.

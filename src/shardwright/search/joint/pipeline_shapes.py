@@ -1,5 +1,5 @@
-"""The joint space as data: pipelines (what all ranks share) and the splits that a rank may have in
-each.
+"""The joint space as data: pipelines (choices that all ranks share) and the splits that each
+rank may have.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shardwright.strategy.grid.rules import GridFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineShape:
-    """What all ranks of a joint plan share.
+    """Choices that all ranks of a joint plan share, and the splits that each rank may have.
 
     Args:
         outers: rows of the members' outers: the splits that each rank may have.
@@ -45,12 +45,14 @@ class PipelineShape:
 
     @property
     def is_general(self) -> bool:
-        """Not all members are grids but for their cut: they are priced as general plans."""
+        """True if some members are no grids with another cut, so that all are priced as general
+        plans.
+        """
         return self.any_order or len(self.outers) > 1
 
     @property
     def schedule(self) -> str:
-        """Registry name of its order."""
+        """Registry name of the pipeline's named order."""
         return "1f1b" if self.chunks == 1 else "interleaved-1f1b"
 
 
@@ -71,8 +73,8 @@ class JointSpace:
 
     @property
     def fixed(self) -> tuple[tuple[str, str], ...]:
-        """Axes and options that grids are searched over and pipelines have one value of: (axis,
-        that value).
+        """(axis, value) of the axes and options of which grids have several values and pipelines
+        have one.
         """
         if not self.base.of("pp"):
             return ()
@@ -86,8 +88,8 @@ class JointSpace:
         return (*axes, *((name, self.base.option_values(name)[0]) for name in several))
 
     def of(self, part: Space, *, zero_stages: tuple[int, ...]) -> JointSpace:
-        """The space with the options of a part alone, and the ZeRO stages that the runtime has
-        under them.
+        """The space with the options of `part` and the ZeRO stages that the runtime has under
+        them.
         """
         zeros = tuple(zero for zero in self.zeros if zero in zero_stages)
         # Members of the base stand for pipelines of each stage.
@@ -99,7 +101,7 @@ class JointSpace:
         )
 
     def text(self) -> str:
-        """The space for a person and for the digest."""
+        """Description of the space for a reader and for its digest."""
         any_order = (
             "one chunk a rank also in any static order of forwards, input and weight gradients,"
             " where a rank that recomputes has whole backwards; 2, 4 or 8 chunks a rank, or 2 on a"
@@ -127,8 +129,8 @@ class JointSpace:
 
 
 def joint_space(space: Space, *, devices: int | None = None, any_order: bool = False) -> JointSpace:
-    """The joint space over the grids of `space`; empty of pipelines if they have no 1F1B or no
-    pipeline, or are pinned to what no pipeline of the joint space has.
+    """The joint space over the grids of `space`; without pipelines where the grids have no 1F1B or
+    no pipeline, or are pinned to a value that no pipeline has.
 
     Args:
         devices: that its pipelines use; all of the space if None.
@@ -170,7 +172,7 @@ def joint_space(space: Space, *, devices: int | None = None, any_order: bool = F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapedSpace:
-    """All pipelines of a space, with the tables that they read.
+    """All pipelines of a space, with the price tables of their splits.
 
     Args:
         contiguous: (outers,) each rank's devices are consecutive.

@@ -1,4 +1,4 @@
-"""Bounds of all pipelines at once, from work alone: which pipelines are worth their labels."""
+"""Lower bounds of all pipelines at once, from their work alone."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from shardwright.search.joint.pipeline_shapes import ShapedSpace
 
 
 def shape_bounds(problem: Problem, shaped: ShapedSpace, chain: Chain, facts: Facts) -> FloatArray:
-    """(pipelines,) seconds before jitter that no member of a pipeline is below; inf where memory
-    cannot fit.
+    """(pipelines,) lower bound in seconds of all members of each pipeline, before jitter; inf where
+    the states of no member fit in memory.
 
     The busiest of p ranks computes for m W / p, W = one microbatch through all blocks. One chunk a
     rank: the cut that makes P + m w the same on all ranks (P the ranks before, w the rank's own
@@ -92,8 +92,8 @@ def shape_bounds(problem: Problem, shaped: ShapedSpace, chain: Chain, facts: Fac
 
 
 def _rules_out_ends(ranks: FloatArray) -> BoolArray:
-    """With two ranks only the first chunk stands before the last rank,
-    and that may have no layer.
+    """True if some chunk with layers is before the last rank: of two ranks only the first chunk
+    is, and it may have no layer.
     """
     return ranks > 2
 
@@ -112,7 +112,7 @@ def _any_order(whole: FloatArray, share: FloatArray, p: FloatArray, m: FloatArra
 
 
 def _forward_share(counts: FloatArray, forward: FloatArray, backward: FloatArray) -> FloatArray:
-    """(outers,) the least share of the forward in the time of a block that the model has."""
+    """(outers,) least share of the forward in the seconds of any block of the model."""
     both = forward + backward
     with np.errstate(invalid="ignore", divide="ignore"):
         each = np.where((counts[:, None] > 0) & (both > 0), forward / both, 1.0)

@@ -1,8 +1,9 @@
-"""The dynamic program over (rank, position) labels: the least time that stage bounds allow, and the
-cut that reaches it.
+"""The dynamic program over (rank, position) labels: the least time that the bounds of the stages
+allow, and the cut that reaches it.
 
-A label is the least time of the ranks before k, out and back; what one microbatch takes from there
-on is known from the other end.
+A label is a time of the ranks before k, out and back, and the bytes in host memory of those of them
+that share a node with rank k; what one microbatch takes from there on is known from the other end.
+Of two labels at one place only those stay of which neither is better in both.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from shardwright.compiled import compiled, inner
 from shardwright.cost.step.pipeline_round_trips import round_trips
 from shardwright.search.joint.label_program import OPTIONS, Cells, Pipeline, held_by_sends
 
+LABELS = 8
+"""Labels kept at one place; further ones are merged into a bound of them."""
+
 
 class _Rank(NamedTuple):
-    """What holds for rank k, whatever it has.
+    """Numbers of rank k that are the same for all its options.
 
     Args:
         flying: microbatches between its first forward and its first backward.
@@ -41,8 +45,9 @@ class _Rank(NamedTuple):
 
 @compiled
 def ways_on(cells: Cells, rest: FloatArray) -> float:
-    """The least way of all ranks; inf if nothing fits. `rest`: (ranks + 1, positions + 1) filled,
-    the least way from rank k on, with the positions from i on.
+    """Least seconds of one microbatch out and back through all ranks; inf if no member fits.
+    Fills `rest` (ranks + 1, positions + 1) with the same from rank k on, for the positions from
+    i on.
     """
     p, length = rest.shape[0] - 1, rest.shape[1] - 1
     rest[:] = np.inf
@@ -87,7 +92,8 @@ def _ends(
     behind: float,
     limit: float,
 ) -> bool:
-    """Option o of a rank, for w + 1 positions from i on, may end by the limit.
+    """True if the stage bounds of option o of a rank, for w + 1 positions from i on, are at most
+    `limit`.
 
     Args:
         at: seconds before the rank, at least.
@@ -112,6 +118,35 @@ def _ends(
     )
 
 
+@inner
+def _keep(
+    label: FloatArray, back: IntArray, k: int, j: int, through: float, host: float, code: int
+) -> None:
+    """Keep a label unless another is no worse in time and host memory; beyond LABELS the last one
+    becomes a bound of both.
+    """
+    place = -1
+    for n in range(LABELS):
+        if label[k, j, n, 0] == np.inf:
+            if place < 0:
+                place = n
+        elif label[k, j, n, 0] <= through and label[k, j, n, 1] <= host:
+            return
+        elif through <= label[k, j, n, 0] and host <= label[k, j, n, 1]:
+            label[k, j, n, 0] = np.inf
+            if place < 0:
+                place = n
+    if place < 0:
+        place = LABELS - 1
+        host = min(host, label[k, j, place, 1])
+        if label[k, j, place, 0] <= through:
+            label[k, j, place, 1] = host
+            return
+    label[k, j, place, 0] = through
+    label[k, j, place, 1] = host
+    back[k, j, place] = code
+
+
 @compiled
 def reach(
     cells: Cells,
@@ -122,33 +157,51 @@ def reach(
     label: FloatArray,
     back: IntArray,
 ) -> float:
-    """The least way through all ranks that ends by `limit`; inf if none does. `label`, `back`:
-    (ranks + 1, positions + 1) filled.
+    """The least way through all ranks that ends by `limit` and leaves no node without host memory;
+    inf if none does.
+
+    A lower bound of every member of the pipeline: times and host bytes of an option are no more
+    than its members', and a label stands for all that are no better than it in both.
 
     Args:
         border: seconds of a send.
         rest: see `ways_on`.
+        label: (ranks + 1, positions + 1, labels, 2) filled: seconds, host bytes.
+        back: (ranks + 1, positions + 1, labels) filled: how each label was reached (`solve._cut_of`
+            reads it).
     """
     p, length = label.shape[0] - 1, label.shape[1] - 1
     label[:] = np.inf
-    label[0, 0] = 0.0
+    label[0, 0, 0] = 0.0
+    room = pipe.host_room * (1.0 + 1e-12)
     for k in range(p):
         rank = _rank_of(cells, pipe, k, border, rest[0, 0])
+        # Behind the last rank of a node another one begins.
+        carried = 1.0 if (k + 1) % pipe.sharing else 0.0
         for i in range(length):
-            at = label[k, i]
-            if at == np.inf:
-                continue
-            for w in range(min(cells.way.shape[2], length - i)):
-                for o in range(OPTIONS):
-                    if cells.code[k, i, w, o] < 0:
-                        continue
-                    if k == 0:
-                        at = cells.begin[i, w, o]
-                    if not _ends(cells, pipe, rank, i, w, o, at, rest[k + 1, i + w + 1], limit):
-                        continue
-                    through = at + cells.way[k, i, w, o]
-                    if through < label[k + 1, i + w + 1]:
-                        label[k + 1, i + w + 1] = through
-                        back[k + 1, i + w + 1] = w * OPTIONS + o
-    result: float = label[p, length]
+            for n in range(LABELS):
+                at, before = label[k, i, n]
+                if at == np.inf:
+                    continue
+                for w in range(min(cells.way.shape[2], length - i)):
+                    for o in range(OPTIONS):
+                        if cells.code[k, i, w, o] < 0:
+                            continue
+                        host = before + cells.host[k, i, w, o]
+                        if host > room:
+                            continue
+                        if k == 0:
+                            at = cells.begin[i, w, o]
+                        if not _ends(cells, pipe, rank, i, w, o, at, rest[k + 1, i + w + 1], limit):
+                            continue
+                        _keep(
+                            label,
+                            back,
+                            k + 1,
+                            i + w + 1,
+                            at + cells.way[k, i, w, o],
+                            host * carried,
+                            (w * OPTIONS + o) * LABELS + n,
+                        )
+    result: float = label[p, length, :, 0].min()
     return result

@@ -1,4 +1,4 @@
-"""What each rank of a joint plan recomputes, chosen together with its order."""
+"""Search for the recompute of each rank of a joint plan together with its order."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ MOST_OPTIONS = 16
 def recomputed_in_order(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, *, capacity: int, effort: float
 ) -> Ordered | None:
-    """`plan` with the recompute of each rank and the order found together; None where nothing fits
-    or everything does without recompute.
+    """`plan` with the recompute of each rank and the order found together; None where nothing fits,
+    or where everything fits without recompute.
 
     A rank recomputes any number of its first layers in full and any number of the next ones
     selectively. Which of these it takes decides how many microbatches are in flight, so order and
@@ -87,8 +87,8 @@ def _choices(
     *,
     capacity: int,
 ) -> dict[ChunkChoice, MemoryOption]:
-    """What a rank may recompute, but for what another choice beats in time and in memory; an even
-    selection of very many.
+    """Recompute choices of a rank of which none beats another in both time and memory, at most
+    `MOST_OPTIONS`, evenly selected.
     """
     layers = plan.chunks[rank].layers
     every = [
@@ -119,7 +119,7 @@ def options_of_rank(
     *,
     capacity: int,
 ) -> dict[ChunkChoice, MemoryOption]:
-    """Each of `chunks` as an option of the rank's order search: nanoseconds and bytes.
+    """Each of `chunks` as a memory option of the rank in an order search: nanoseconds and bytes.
 
     Recompute restores what weight gradients read, so a chunk that recomputes has whole backwards.
 

@@ -1,5 +1,5 @@
-"""What a joint plan takes: the longest path of its order, a lower bound of its peak, and its
-simulation.
+"""Score of a joint plan: the longest path of its order, a lower bound of its peak memory, and
+its simulation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shardwright.simulator.simulate import SimulatedPlan, fits_hosts, simulate_p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """A plan with its step.
+    """A plan with its costs, its step and its memory.
 
     Args:
         seconds: of a step; of the longest path (a lower bound) while `result` is None.
@@ -47,7 +47,8 @@ def order_of(plan: JointPlan) -> ActionTable:
 
 
 def path_score(problem: Problem, shaped: ShapedSpace, plan: JointPlan) -> Scored:
-    """The longest path through the plan's order (B1), and a lower bound of each rank's peak.
+    """The plan with the longest path through its order (B1) and a lower bound of each rank's peak
+    memory.
 
     Borders between unlike splits take the least they can.
     """
@@ -61,8 +62,8 @@ def path_score(problem: Problem, shaped: ShapedSpace, plan: JointPlan) -> Scored
 
 
 def evaluate(problem: Problem, scored: Scored) -> Scored:
-    """The simulation (S) of a scored plan; none, and endless, where its nodes have no room for what
-    it offloads.
+    """`scored` with the simulation (S) of its plan; without one, and with infinite seconds,
+    where its nodes lack host memory for what it offloads.
     """
     plan = general_plan(problem, scored.plan)
     if not fits_hosts(problem, plan):

@@ -1,14 +1,14 @@
-"""One pipeline: a lower bound of all its members, and the cuts that reach it or come near."""
+"""Lower bound of all members of one pipeline by labels, and the cuts that reach it or come near."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from shardwright.arrays import IntArray
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.lazy_dataclass import dataclass
-from shardwright.search.joint import label_program as labels
+from shardwright.search.joint import label_program
 from shardwright.search.joint.label_program import OPTIONS, Cells, Pipeline, Splits, fill
-from shardwright.search.joint.reach import reach, ways_on
+from shardwright.search.joint.reach import LABELS, reach, ways_on
 
 PRECISION = 1e-4
 """Relative distance of the lower bound from the least time that the labels allow."""
@@ -18,7 +18,7 @@ LOOSER = (1.0, 1.003, 1.01, 1.03)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankChoice:
-    """What one rank holds.
+    """The run of positions, the split and the recompute of one rank.
 
     Args:
         layers: positions of the chain.
@@ -47,7 +47,7 @@ class Solved:
 
 
 def cells_of(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Cells:
-    """Every option of every rank and run that may end by `limit`."""
+    """All options of every rank and run whose bound is at most `limit` seconds."""
     length = splits.sums.shape[2] - 1
     each = (splits.sums[:, 0] + splits.sums[:, 1]).min(axis=0)
     # Positions that fit into the limit wherever the run starts: runs are short where the time is.
@@ -69,6 +69,7 @@ def cells_of(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Ce
         code=np.full(shape, -1, dtype=np.int64),
         chain=np.zeros(shape),
         back=np.full(1, np.inf),
+        host=np.zeros(shape),
     )
     fill(splits, pipe, cells, limit, alike)
     return cells
@@ -80,12 +81,13 @@ def _shortest(splits: Splits, size: int) -> float:
 
 
 def border_of(splits: Splits) -> float:
-    """Seconds of a send, which is one for all splits of a pipeline."""
-    return float(splits.fixed[:, labels.BORDER].min())
+    """Seconds of a send between ranks, the same for all splits of a pipeline."""
+    return float(splits.fixed[:, label_program.BORDER].min())
 
 
 def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solved:
-    """The least time of the pipeline, if it is below `limit` (seconds before jitter and clipping).
+    """Lower bound in seconds of all members of a pipeline, before jitter and clipping, with the
+    cuts that reach it; `limit` if no member is below it.
 
     Stage bounds of rank k, P = begin and the ranks before it out and back: P + m (F + B) + update,
     and way + (m - 1) B + (m - p + k) F + update; way = P and the trip of a microbatch from the rank
@@ -98,8 +100,8 @@ def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solve
     `search.orders.bounds`.
     """
     length, p = splits.sums.shape[2] - 1, pipe.ranks
-    label, rest = np.empty((2, p + 1, length + 1))
-    back = np.zeros((p + 1, length + 1), dtype=np.int64)
+    label, rest = np.empty((p + 1, length + 1, LABELS, 2)), np.empty((p + 1, length + 1))
+    back = np.zeros((p + 1, length + 1, LABELS), dtype=np.int64)
     cells = cells_of(splits, pipe, limit=limit, alike=alike)
     way = ways_on(cells, rest)
     if way == np.inf:
@@ -124,17 +126,20 @@ def solve(splits: Splits, pipe: Pipeline, *, limit: float, alike: bool) -> Solve
     cuts: list[Cut] = []
     for factor in LOOSER:
         if reach(cells, pipe, border, rest, min(high * factor, limit), label, back) < np.inf:
-            cut = _cut_of(cells, back, p, length)
+            cut = _cut_of(cells, label, back)
             if cut not in cuts:
                 cuts.append(cut)
     return Solved(lower_s=low, cuts=tuple(cuts))
 
 
-def _cut_of(cells: Cells, back: IntArray, ranks: int, length: int) -> Cut:
+def _cut_of(cells: Cells, label: FloatArray, back: IntArray) -> Cut:
+    """The cut that the fastest label with all positions stands for."""
     result: list[RankChoice] = []
-    j = length
+    ranks, j = label.shape[0] - 1, label.shape[1] - 1
+    place = int(label[ranks, j, :, 0].argmin())
     for k in range(ranks, 0, -1):
-        w, option = divmod(int(back[k, j]), OPTIONS)
+        run, place = divmod(int(back[k, j, place]), LABELS)
+        w, option = divmod(run, OPTIONS)
         i = j - w - 1
         result.append(choice_of(int(cells.code[k - 1, i, w, option]), layers=w + 1))
         j = i
@@ -142,20 +147,20 @@ def _cut_of(cells: Cells, back: IntArray, ranks: int, length: int) -> Cut:
 
 
 def choice_of(code: int, *, layers: int) -> RankChoice:
-    """The choice that a cell's code says."""
+    """The rank's choice in a cell's code (`label_program.code_of`)."""
     rest, redone = divmod(code, 4096)
     split, selective = divmod(rest, 4096)
     return RankChoice(layers=layers, split=split, selective=selective, redone=redone)
 
 
 def load_label_kernels() -> None:
-    """Load the kernels of the joint search:
-    labels over a chain of two positions that take no time.
+    """Load the compiled kernels of the joint search by solving a chain of two positions that
+    take no time.
     """
     splits = Splits(
-        sums=np.zeros((1, labels.WEIGHT + 1, 3)),
+        sums=np.zeros((1, label_program.HOST_FULL + 1, 3)),
         again=np.zeros((1, 2, 2)),
-        fixed=np.zeros((1, labels.SLOWER + 1), dtype=np.float64),
+        fixed=np.zeros((1, label_program.SLOWER + 1), dtype=np.float64),
     )
     pipe = Pipeline(
         ranks=1,

@@ -1,10 +1,9 @@
-"""State of one joint search: the best plan so far, what is proven, and what happened to the members
-that were looked at.
+"""State of one joint search: the best plan so far, the proven bounds, and the fate of the
+members.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import field, replace
 
 from shardwright.cost.bounds.closed_form_arrays import Facts
@@ -16,10 +15,7 @@ from shardwright.search.joint.label_program import Pipeline, Splits
 from shardwright.search.joint.member import ChunkChoice, JointPlan
 from shardwright.search.joint.pipeline_shapes import PipelineShape, ShapedSpace
 from shardwright.search.joint.score import Scored, evaluate, path_score
-from shardwright.search.limit import Limit
-from shardwright.search.standing import standing
-
-Progress = Callable[[str, int, int], None]
+from shardwright.search.limit import Limit, progress_text
 
 OPEN_LIMIT = 1e9
 """Seconds of a limit that nothing exceeds: when no grid fits."""
@@ -29,7 +25,7 @@ MOST_REPAIRS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footing:
-    """What all parts of a search read, wherever they are looked at (`search.engine`).
+    """Inputs of a joint search under one value of each option, shared by all its tasks.
 
     Args:
         facts: of the kernels.
@@ -54,26 +50,26 @@ class Footing:
 
     @property
     def jitter(self) -> float:
-        """That bounds may count on."""
+        """Factor of jitter on a step's seconds that a lower bound may use."""
         return self.facts.jitter * (1 - 1e-9)
 
     def norm(self, pipeline: PipelineShape) -> float:
-        """Seconds of the norm of the gradients, at least."""
+        """Lower bound in seconds of the norm of the gradients."""
         return float(
             min(self.shaped.costs.norm[self.shaped.prepared.mesh_row[list(pipeline.outers)]])
         )
 
     def pipe(self, pipeline: PipelineShape) -> Pipeline:
-        """A pipeline, for the label program."""
-        return pipeline_of(self.problem, pipeline, self.facts)
+        """The pipeline's numbers for the label program."""
+        return pipeline_of(self.problem, self.shaped, pipeline, self.facts)
 
     def splits(self, pipeline: PipelineShape) -> Splits:
-        """The arrays of a pipeline's splits."""
+        """Seconds and bytes of the pipeline's splits for the label program."""
         return splits_of(self.problem, self.shaped, self.chain, pipeline, self.facts)
 
     def exact_splits(self, pipeline: PipelineShape) -> Splits:
-        """The arrays of the split of a pipeline with several chunks a rank, each position at its
-        own price.
+        """Seconds and bytes of the split of a pipeline with several chunks a rank, each position
+        at its own price.
         """
         return self.splits(replace(pipeline, chunks=1))
 
@@ -87,7 +83,7 @@ class Footing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """What a look at a part of a space found.
+    """Results of one task: members of a part of the space that were looked at.
 
     Args:
         lower_s: no member of the part ends before.
@@ -104,7 +100,7 @@ class Looked:
 
 @dataclass(slots=True)
 class Search:
-    """State of one search, or of a look at a part of its space.
+    """State of a joint search under one value of each option, or of one of its tasks.
 
     Args:
         lower: seconds that no member of a pipeline ends before, by pipeline (or what was left out,
@@ -122,31 +118,31 @@ class Search:
 
     @property
     def problem(self) -> Problem:
-        """That is searched for."""
+        """The problem under the options of this part of the search."""
         return self.footing.problem
 
     @property
     def shaped(self) -> ShapedSpace:
-        """Its pipelines."""
+        """The pipelines of this part of the search."""
         return self.footing.shaped
 
     @property
     def enough_s(self) -> float:
-        """Bounds from here on are not worth a look."""
+        """Seconds from which on a lower bound rules a member out."""
         return self.best_s * (1.0 - self.footing.tolerance)
 
     @property
     def lower_s(self) -> float:
-        """Seconds that no member of the pipelines which were bounded ends before."""
+        """Lower bound in seconds of all members of the pipelines that were bounded."""
         return min([*self.lower.values(), self.best_s])
 
     def stands(self, doing: str, *, lower_s: float = 0.0) -> str:
-        """Where the search stands (`search.standing`)."""
+        """Text of a progress line (`search.limit.progress_text`)."""
         best_s = self.best_s if self.best_s < OPEN_LIMIT else float("inf")
-        return standing(doing, best_s=best_s, lower_s=lower_s, limit=self.limit)
+        return progress_text(doing, best_s=best_s, lower_s=lower_s, limit=self.limit)
 
     def looked(self, lower_s: float) -> Looked:
-        """What was found, of a part that no member ends before `lower_s` of."""
+        """The results of this task, of a part of the space with the lower bound `lower_s`."""
         return Looked(
             lower_s=lower_s,
             best=self.best,
@@ -156,8 +152,8 @@ class Search:
         )
 
     def take(self, found: Looked) -> None:
-        """Count what a look at a part found, and keep its plan if it is better; of equal ones the
-        first that is taken stays.
+        """Add the counts of a task, and keep its plan if it is faster; of equal plans the first
+        stays.
         """
         self.infeasible += found.infeasible
         self.scored += found.scored
@@ -166,7 +162,9 @@ class Search:
             self.best_s, self.best = found.best.seconds, found.best
 
     def simulate(self, scored: Scored) -> float:
-        """Simulate a plan, and keep it if it fits and is better. Its seconds, inf = no fit."""
+        """Simulate a plan, and keep it if it fits and is the fastest; returns its seconds, inf
+        if it does not fit.
+        """
         done = evaluate(self.problem, scored)
         if done.result is None or not done.result.fits_in(self.footing.capacity):
             self.infeasible += 1
@@ -177,8 +175,8 @@ class Search:
         return done.seconds
 
     def attempt(self, plan: JointPlan) -> float:
-        """Score a plan, with as much more recompute as it needs; simulate it if its path is below
-        the best. Its bound; inf = no fit.
+        """Score a plan with as much recompute as it needs to fit, and simulate it if its longest
+        path is below the best; returns a lower bound of its seconds, inf if it does not fit.
         """
         for _ in range(MOST_REPAIRS):
             scored = path_score(self.problem, self.shaped, plan)
@@ -198,8 +196,8 @@ class Search:
 
 
 def more_recompute(plan: JointPlan, ranks: list[int]) -> JointPlan | None:
-    """The plan with one layer more of each of these ranks' chunks recomputed in full; None if one
-    of them has no more.
+    """`plan` with one more layer of each chunk of these ranks recomputed in full; None if one of
+    them has no more.
     """
     p = plan.ranks
     for rank in ranks:

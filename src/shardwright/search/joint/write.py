@@ -1,4 +1,4 @@
-"""A joint plan written out as a general plan."""
+"""A joint plan as a general plan, and as one line of text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def general_plan(problem: Problem, plan: JointPlan) -> Plan:
 
 
 def _order(plan: JointPlan, stride: int) -> Named | Table:
-    """The plan's order; rows of a found one are called by the lowest device of their rank."""
+    """The plan's order; rows of a found order are named by the lowest device of their rank."""
     if plan.table is None:
         return Named(schedule=plan.schedule, lanes=(MAIN,))
     rows = tuple((rank * stride, row_entries(plan.table, rank=rank)) for rank in range(plan.ranks))
@@ -54,7 +54,7 @@ def _order(plan: JointPlan, stride: int) -> Named | Table:
 
 
 def _keeps(chunk: ChunkChoice) -> tuple[Keep, ...]:
-    """What a chunk recomputes: its first layers in full, the next selectively."""
+    """Recompute rules of a chunk: its first layers in full, the next ones selectively."""
     ranges = ((0, chunk.redone, FULL), (chunk.redone, chunk.redone + chunk.selective, "core"))
     return tuple(
         Keep(blocks=(a, b - 1), how=How.RECOMPUTE, operators=(what,))
@@ -64,8 +64,8 @@ def _keeps(chunk: ChunkChoice) -> tuple[Keep, ...]:
 
 
 def short_text(plan: JointPlan) -> str:
-    """The plan in a line: degrees of each split, layers of each chunk (``x2s3``: two recomputed in
-    full, then three selectively).
+    """The plan in one line: the degrees of each split and the layers of each chunk (``x2s3``:
+    two recomputed in full, then three selectively).
     """
     runs: list[list[str | int]] = []
     for chunk in plan.chunks:

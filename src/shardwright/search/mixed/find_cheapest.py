@@ -13,15 +13,17 @@ from shardwright.cost.step.dollars_and_joules import SECONDS_PER_HOUR
 from shardwright.cost.step.model_flops import LONGEST_STEP_S
 from shardwright.errors import InfeasibleError
 from shardwright.program.problem import Problem, under
+from shardwright.progress import Progress
 from shardwright.runtime.runtime import Options
+from shardwright.search.answer import GeneralAnswer
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.engine.serial import Serial
-from shardwright.search.frames import Cell, Stops
-from shardwright.search.limit import Limit, limit_of
+from shardwright.search.frames import Cell
+from shardwright.search.limit import Limit, Stops, limit_of
 from shardwright.search.mixed.bounds.cost_bound import cell_of, earliest_within, march
 from shardwright.search.mixed.bounds.cost_rate_bound import Known
 from shardwright.search.mixed.cost_certificate import Goal, valued_certificate
-from shardwright.search.mixed.find_fastest import ALONE, COMPOSED, ROUNDS, MixedAnswer, option_rows
+from shardwright.search.mixed.find_fastest import ALONE, COMPOSED, ROUNDS, option_rows
 from shardwright.search.mixed.pipelines.price_per_second import (
     COST,
     ENERGY,
@@ -43,13 +45,13 @@ from shardwright.search.mixed.plans.low_cost_plans import Book, Point, limits_be
 from shardwright.search.mixed.plans.pool_grids_by_nodes import OwnGrids
 from shardwright.search.mixed.plans.simulated_plans import Standing, simulate_best
 from shardwright.search.mixed.plans.single_shape_plans import look_at_one_shape
+from shardwright.search.mixed.plans.write_plan import MixedPlan
 from shardwright.search.mixed.stages.device_pools import pools_of
 from shardwright.search.mixed.stages.frame_terms import Ground, first_frames
 from shardwright.search.mixed.stages.pinned_values import Choices
 from shardwright.search.mixed.stages.stage_tables import why_alone
 from shardwright.search.request import SEARCH_MEMORY
 
-Progress = Callable[[str, int, int], None]
 TOLERANCE = 0.03
 """Gap that is good enough."""
 RISE, FINER = 1.15, 1.03
@@ -109,7 +111,7 @@ def find_valued(
     memory: int = SEARCH_MEMORY,
     engine: Engine | None = None,
     progress: Progress | None = None,
-) -> MixedAnswer:
+) -> GeneralAnswer[MixedPlan | None]:
     """The best plan found for a goal among the pipelines of a cluster's pools and each pool's own
     grids, with a bound; a cluster of one kind is one pool. Models whose pipelines are not searched
     (`tables.why_alone`) have the grids alone.
@@ -147,16 +149,15 @@ def find_valued(
     last = _look(search) if search.markets else None
     if search.best is None:
         raise _nothing(search, last)
-    proof = limit_of(left_s(), stop_at=stops.proven if stops else None)
+    proof = limit_of(left_s(), stop_at=stops.search if stops else None)
     if goal.objective != TIME:
         own.refine(search.target, proof, say)
     best = search.best
     assert best is not None
     cells = _cells(search, last, best, proof) if last is not None else ()
-    return MixedAnswer(
-        plan=best.plan,
-        mixed=best.mixed,
-        step_time_s=best.seconds,
+    return GeneralAnswer(
+        strategy=best.plan,
+        detail=best.mixed,
         certificate=valued_certificate(
             goal, own, search.markets, best, cells, tolerance=tolerance, stopped_at=proof.stopped_at
         ),

@@ -5,20 +5,19 @@ plan, and a bound.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import field
 from math import inf
 
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem, under
+from shardwright.progress import Progress
 from shardwright.runtime.options import ordered
 from shardwright.runtime.runtime import Options
-from shardwright.search.certificate import Certificate, claim
+from shardwright.search.answer import GeneralAnswer
 from shardwright.search.engine.protocol import Engine
 from shardwright.search.engine.serial import Serial
-from shardwright.search.frames import GIVEN_UP, Closed, MixedPart, Stops, worth_of
-from shardwright.search.limit import Limit, limit_of, out_of_time
+from shardwright.search.frames import GIVEN_UP, Closed, MixedPart, worth_of
+from shardwright.search.limit import Limit, Stops, limit_of, out_of_time, progress_text
 from shardwright.search.mixed.bounds.time_bound import Closing, aimed_at, lower_bound
 from shardwright.search.mixed.pipelines.pipeline_subsets import parts_of
 from shardwright.search.mixed.pipelines.priced_pipelines import Market
@@ -47,11 +46,7 @@ from shardwright.search.mixed.stages.sharded_lanes import PLAIN, zero_stages
 from shardwright.search.mixed.stages.stage_meshes import has_experts
 from shardwright.search.mixed.stages.stage_tables import MICROBATCHES, why_alone
 from shardwright.search.request import SEARCH_MEMORY
-from shardwright.search.simulation import Simulation
-from shardwright.search.standing import standing as standing_text
-from shardwright.strategy.plan.plan import Plan
 
-Progress = Callable[[str, int, int], None]
 ALONE, COMPOSED = 0.5, 0.6
 """Shares of a time limit that the grids of all pools have together, and that the look for plans has
 of what they leave; the rest is the proof's."""
@@ -65,30 +60,6 @@ EARLY_SIMULATIONS = 4
 undivided frame."""
 PROVED = (0, 3)
 """Rounds after which the best is polished and the bound made."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixedAnswer:
-    """The best plan of a mixed space and its certificate.
-
-    Args:
-        mixed: the plan as replicas of shapes; None where a grid of one pool alone is best.
-        waited: the limit cut in before there was a plan (`search.limit.Limit`).
-        simulation: as a plan file holds it.
-    """
-
-    plan: Plan
-    mixed: MixedPlan | None
-    step_time_s: float
-    certificate: Certificate
-    waited: bool = field(default=False, compare=False)
-    search_time_s: float = field(default=0.0, compare=False)
-    simulation: Simulation | None = field(default=None, compare=False)
-
-    def __str__(self) -> str:
-        """What was asked, what was found, and whether it is proven best, in a few lines."""
-        proof = claim(optimal=False, lower_bound_s=self.certificate.lower_bound_s)
-        return f"{self.simulation or ''}\n{proof}".strip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +86,7 @@ def find_mixed(
     memory: int = SEARCH_MEMORY,
     engine: Engine | None = None,
     progress: Progress | None = None,
-) -> MixedAnswer:
+) -> GeneralAnswer[MixedPlan | None]:
     """The best plan found on a mixed cluster, with a bound of its whole space: pipelines over all
     pools and grids of each, or grids alone where pipelines of the model are not searched
     (`tables.why_alone`).
@@ -161,7 +132,7 @@ def find_mixed(
         markets = {options: Market.of(Ground.of(under(own, options), choices)) for options in rows}
         if not clocks:
             clocks.append(limit_of(COMPOSED * left_s(), stop_at=stops.composed if stops else None))
-            clocks.append(limit_of(left_s(), stop_at=stops.proven if stops else None))
+            clocks.append(limit_of(left_s(), stop_at=stops.search if stops else None))
         standing.limit = clocks[0]
         if not markets:
             _require_grid(singles)
@@ -185,10 +156,9 @@ def find_mixed(
     simulate_behind(standing, markets, top=top)
     part = _part(found, top=top, tolerance=tolerance)
     assert standing.best is not None
-    return MixedAnswer(
-        plan=standing.best,
-        mixed=standing.mixed,
-        step_time_s=standing.best_s,
+    return GeneralAnswer(
+        strategy=standing.best,
+        detail=standing.mixed,
         certificate=certified(
             standing,
             part,
@@ -240,7 +210,7 @@ def _narrowed(
     def say(what: str, number: int) -> None:
         _say(
             progress,
-            standing_text(what, best_s=standing.best_s, lower_s=found[0], limit=standing.limit),
+            progress_text(what, best_s=standing.best_s, lower_s=found[0], limit=standing.limit),
             number,
             len(ROUNDS),
         )

@@ -1,4 +1,4 @@
-"""How early any order can end."""
+"""Lower bounds of the makespan of any order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class OrderBounds:
 
     @property
     def best(self) -> int:
-        """The larger one."""
+        """The larger of the two bounds."""
         return max(self.classical, self.memory)
 
 
@@ -90,8 +90,8 @@ def order_bounds(problem: OrderProblem, *, ranks: Sequence[int] | None = None) -
 
 
 def _chains(problem: OrderProblem) -> tuple[IntArray, IntArray, IntArray]:
-    """For each chunk: time before its F, from its F's start to its I's start, and from its I's end
-    to the end, when nothing waits.
+    """Times of each chunk if nothing waits: before its F, from its F's start to its I's start,
+    and from its I's end to the end.
     """
     head, back, end = (np.zeros_like(problem.forward) for _ in range(3))
     for c in range(1, problem.chunks):
@@ -113,13 +113,13 @@ def _chains(problem: OrderProblem) -> tuple[IntArray, IntArray, IntArray]:
 
 
 def trip(problem: OrderProblem) -> IntArray:
-    """(lanes * chunks,) time from F's start of a chunk to its I's end when nothing waits."""
+    """(lanes * chunks,) time from the start of a chunk's F to the end of its I if nothing waits."""
     return _chains(problem)[1] + problem.input.reshape(-1)
 
 
 def _most(time: IntArray, size: IntArray, limit: int, microbatches: int) -> int:
-    """At most the time of the actions, `microbatches` of each chunk, whose sizes fit into `limit`
-    together (parts count in part).
+    """Upper bound of the time of actions (`microbatches` of each chunk, fractions allowed) whose
+    sizes together fit in `limit`.
     """
     total, room = 0, limit
     for one, takes in sorted(

@@ -1,5 +1,5 @@
-"""The best order of a pipeline's actions: named schedules, repetends, list scheduling and local
-search, with a bound.
+"""Search for the best order of a pipeline's actions: named schedules, repetends, list scheduling
+and local search, with a lower bound.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ MOVED = ", improved"
 
 
 def find_order(problem: OrderProblem, *, effort: float = 1.0, seed: int = 0) -> FoundOrder:
-    """The best order found that keeps within every rank's limit; never worse than a named schedule
-    that does.
+    """The best order found that fits in every rank's memory, with a bound; never worse than a named
+    schedule that fits.
 
     Candidates are the named schedules of this placement, unrolled repetends, and list schedules
     under a grid of policies. The best policies and then the best orders are changed at random as
@@ -63,8 +63,8 @@ def find_order(problem: OrderProblem, *, effort: float = 1.0, seed: int = 0) -> 
 
 
 def found_order(problem: OrderProblem, order: Codes, *, lower_bound: int) -> FoundOrder:
-    """`order` as a result. Its time and peaks are those of its table, where timeless weight
-    gradients may have moved forward.
+    """The result of a search for `order`; times and peaks are those of its table, in which
+    weight gradients without time may have moved forward.
     """
     table = table_of_codes(problem, order)
     final = weigh(problem, flat(problem)[0], *codes_of(problem, table), method=order.method)
@@ -79,7 +79,7 @@ def found_order(problem: OrderProblem, order: Codes, *, lower_bound: int) -> Fou
 
 
 def _fitting(orders: list[Codes], limit: IntArray) -> list[Codes]:
-    """Those that run and fit, the one that ends first before the others."""
+    """The orders that do not deadlock and fit in memory, the least makespan first."""
     fitting = [order for order in orders if order.makespan >= 0 and (order.peak <= limit).all()]
     return sorted(fitting, key=lambda order: order.makespan)
 
@@ -92,7 +92,7 @@ def _improved(
     effort: float,
     seed: int,
 ) -> Codes:
-    """The best of `orders` after random moves: a few starts have a small share of the tries each,
+    """The best of `orders` after random moves: a few starts get a small share of the tries each,
     and the best of them the rest.
     """
     tries = int(effort * SHIFT_ACTIONS) // len(orders[0].codes)
@@ -124,7 +124,7 @@ def _improved(
 def _named(
     problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int
 ) -> list[Codes]:
-    """The named schedules that the problem's chunks could run."""
+    """Orders of the named schedules that have the problem's chunks on the same ranks."""
     return [
         weigh(problem, columns, *codes_of(problem, table), method=name)
         for name, table in named_tables(problem)
@@ -134,7 +134,7 @@ def _named(
 def _repeated(
     problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int
 ) -> list[Codes]:
-    """Unrolled repetends."""
+    """Orders of unrolled repetends."""
     return [
         weigh(problem, columns, *unrolled(problem, block), method="repetend")
         for block in repetends(problem)
@@ -142,7 +142,7 @@ def _repeated(
 
 
 def policies(problem: OrderProblem) -> Iterator[IntArray]:
-    """A grid of policies; see `list_schedule`."""
+    """A grid of policies of list scheduling."""
     period = max(int(problem.work().max()) / problem.microbatches, 1.0)
     flight = trip(problem)
     owner = problem.owner.reshape(-1)
@@ -159,7 +159,7 @@ def policies(problem: OrderProblem) -> Iterator[IntArray]:
 def _listed(
     problem: OrderProblem, columns: IntArray, local: IntArray, goal: int, effort: float, seed: int
 ) -> list[Codes]:
-    """The best list schedule of the grid of policies, and what its policy changes into."""
+    """The best list schedule of the grid of policies, and of random changes of its policy."""
     limit = problem.limit.copy()
     reserve = reserves(columns, local)
     best: tuple[int, IntArray] | None = None

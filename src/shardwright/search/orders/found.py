@@ -1,4 +1,4 @@
-"""A found order, and the way between codes and action tables."""
+"""An order that was found, and its conversion between codes and action tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardwright.search.orders.walk import levels, walk
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundOrder:
-    """The best order that a search found, with what is proven about it.
+    """The best order that a search found, with the proven lower bound.
 
     Args:
         table: the order; F, I and W, or B where W takes no time.
@@ -34,7 +34,7 @@ class FoundOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Codes:
-    """An order as `walk` reads it, and what it is worth.
+    """An order in the form of `walk`, with its makespan and peaks.
 
     Args:
         codes: rows one after another.
@@ -72,8 +72,8 @@ def weigh(
 
 
 def codes_of(problem: OrderProblem, table: ActionTable) -> tuple[IntArray, IntArray]:
-    """A table's rows as codes, B as I and W, microbatches of a chunk in the order in which they
-    come: (codes, row_start).
+    """Rows of a table as (codes, row_start): B as I and W, and microbatches of a chunk in the
+    order of their first action.
     """
     chunks = problem.lanes * problem.chunks
     place = table.lane.astype(np.int64) * problem.chunks + table.chunk
@@ -115,8 +115,8 @@ def table_of_codes(problem: OrderProblem, order: Codes) -> ActionTable:
 
 
 def one_at_a_time(problem: OrderProblem) -> tuple[IntArray, IntArray]:
-    """The order that ends one microbatch before the next begins, which fits wherever anything fits:
-    (codes, row_start).
+    """(codes, row_start) of the order that ends one microbatch before the next begins, which
+    fits if any order fits.
     """
     chunks = problem.lanes * problem.chunks
     owner = problem.owner.reshape(-1)

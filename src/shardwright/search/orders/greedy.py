@@ -1,5 +1,5 @@
-"""Memory-limited list scheduling: every rank takes, whenever it is free, what its policy likes best
-of what it can start.
+"""List scheduling under a memory limit: a free rank starts the action that its policy ranks first
+among those that can start.
 
 Forwards are admitted only where the rank keeps room for all its deeper chunks, so the furthest
 microbatch can always go on and a pipeline of one lane never deadlocks. Weight gradients fill gaps
@@ -44,7 +44,7 @@ def _choose(
     free: int,
     level: int,
 ) -> tuple[int, int]:
-    """What rank r takes next, as (start, code); start is NEVER if nothing can be said yet."""
+    """Next action of rank r as (start, code); start is NEVER if that cannot be decided yet."""
     chunks = table.shape[1]
     best_start, best_code, best_rank = NEVER, -1, 0
     filler, filler_time, blocked = -1, 0, False
@@ -114,7 +114,7 @@ def list_schedule(
     microbatches: int,
     policy: IntArray,
 ) -> tuple[int, IntArray, IntArray]:
-    """The order that a policy finds.
+    """The order of a list schedule under a policy.
 
     Args:
         reserve: (chunks,) room that must be left for deeper chunks of the same rank after F of a
@@ -190,7 +190,7 @@ def list_schedule(
 
 
 def reserves(table: IntArray, local: IntArray) -> IntArray:
-    """(chunks,) what the deeper chunks of each chunk's rank keep of one microbatch."""
+    """(chunks,) bytes that the deeper chunks of each chunk's rank keep of one microbatch."""
     result = np.zeros(table.shape[1], np.int64)
     for row in local:
         deeper = 0
@@ -212,8 +212,7 @@ def climb(
     tries: int,
     seed: int,
 ) -> tuple[int, IntArray]:
-    """The best policy that small random changes of `policy` lead to: a change stays if the order
-    does not end later.
+    """The best policy reached from `policy` by small random changes that do not lengthen its order.
 
     Args:
         goal: makespan to stop at.

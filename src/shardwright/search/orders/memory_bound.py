@@ -1,4 +1,4 @@
-"""How early any order can end when each chunk also chooses what it keeps."""
+"""Lower bounds of the makespan of any order when each chunk also chooses a memory option."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class MemoryBound:
 
 
 def memory_bound(problem: OrderProblem, options: Options, *, below: int = NEVER) -> MemoryBound:
-    """The largest over ranks of the least bound that the rank's own choices leave.
+    """The largest over ranks of the least bound over the rank's own choices.
 
     For a rank r and a choice x of its chunks, all other chunks get the least of each number over
     their options; `order_bounds` of that problem bounds every order of every choice that agrees
@@ -85,7 +85,7 @@ def memory_bound(problem: OrderProblem, options: Options, *, below: int = NEVER)
 def _until(
     problem: OrderProblem, options: Options, left: Sequence[Block], time: int
 ) -> tuple[int, list[Block]]:
-    """A bound of at most `time`, and the options with which a choice may end before it."""
+    """A lower bound of at most `time`, and the options with which a choice may end before it."""
     kept, value = list(left), 0
     for _ in range(ROUNDS):
         before = kept
@@ -99,8 +99,8 @@ def _until(
 def _round(
     problem: OrderProblem, options: Options, left: Sequence[Block], below: int
 ) -> tuple[tuple[int, ...], list[Block], int]:
-    """Each chunk's option in its rank's best combination, the options left, and the bound; options
-    leave as soon as that is known.
+    """Each chunk's option in its rank's best combination, the options left, and the bound;
+    options are dropped as soon as they cannot be in a better one.
     """
     picked, kept, value = [mine[0] for mine in left], list(left), 0
     others = [least([of[place] for place in mine]) for of, mine in zip(options, left, strict=True)]
@@ -152,8 +152,8 @@ def _bound(
 
 
 def _reachable(option: MemoryOption, limit: int, microbatches: int) -> int:
-    """The most that a rank with one chunk can keep up to `limit`: so many microbatches whole and so
-    many that wait for W alone.
+    """Most bytes up to `limit` that a rank with one chunk can keep: some microbatches whole, and
+    some that wait for W alone.
     """
     if option.held == 0:
         return limit
@@ -168,7 +168,7 @@ def _reachable(option: MemoryOption, limit: int, microbatches: int) -> int:
 
 
 def _blocks(options: Sequence[MemoryOption], left: Block, most: int) -> list[Block]:
-    """Options from the cheapest on in at most `most` blocks of neighbours."""
+    """The options from the cheapest on, in at most `most` blocks of neighbours."""
     ranked = sorted(left, key=lambda place: options[place].cost)
     size = -(-len(ranked) // most)
     return [tuple(ranked[start : start + size]) for start in range(0, len(ranked), size)]

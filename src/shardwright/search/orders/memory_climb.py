@@ -1,4 +1,4 @@
-"""Random changes of what ranks keep and of how they are scheduled, together."""
+"""Random changes of the memory options of ranks and of their scheduling policies, together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ DEEPEST = 3
 
 
 class _Climb:
-    """Places on every rank's ladder of combinations, and a policy; what list schedule they make."""
+    """Places on every rank's ladder of combinations and a policy, with the list schedule that
+    they make.
+    """
 
     def __init__(self, problem: OrderProblem, offers: Sequence[Offers], choice: Choice) -> None:
         self.problem, self.offers = problem, offers
@@ -56,8 +58,8 @@ class _Climb:
     def changed(
         self, places: IntArray, policy: IntArray, random: np.random.Generator
     ) -> tuple[IntArray, IntArray]:
-        """A few neighbouring ranks move along their ladders, or some rank's policy changes, or
-        both.
+        """Places and policy after a random change: a few neighbouring ranks move along their
+        ladders, or a rank's policy changes, or both.
         """
         places, policy = places.copy(), policy.copy()
         ranks = self.problem.ranks
@@ -90,8 +92,8 @@ def climb_choices(
     tries: int,
     random: np.random.Generator,
 ) -> tuple[Choice, IntArray, IntArray] | None:
-    """The choice and list schedule that small random changes of `choice` lead to: a change stays if
-    the order does not end later.
+    """The choice and list schedule reached from `choice` by small random changes that do not
+    lengthen the order.
 
     Args:
         goal: makespan to stop at.
@@ -122,8 +124,8 @@ def climb_choices(
 
 
 def _ladder(offers: Offers) -> IntArray:
-    """Numbers of a rank's combinations from the cheapest to the leanest; those that keep no less
-    than a cheaper one are left out.
+    """Numbers of a rank's combinations from the cheapest to the smallest, without those that
+    keep no less than a cheaper one.
     """
     time, kept = offers.extra.sum(axis=1), offers.held.sum(axis=1)
     order = np.lexsort((kept, time))

@@ -1,4 +1,4 @@
-"""The best memory options for an order that is given: a small knapsack on each rank."""
+"""The best memory options for a given order: a small knapsack on each rank."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def offers_of(problem: OrderProblem, options: Options) -> tuple[Offers, ...]:
 
 
 def in_flight(problem: OrderProblem, codes: IntArray, row_start: IntArray) -> tuple[IntArray, ...]:
-    """For each rank, what an order keeps right after each of its forwards.
+    """For each rank, the microbatches that an order keeps right after each of its forwards.
 
     Returns:
         A (states, 2 n) array of each rank with n chunks: how many microbatches of each have their I
@@ -93,8 +93,8 @@ def in_flight(problem: OrderProblem, codes: IntArray, row_start: IntArray) -> tu
 
 
 def fitting(offers: Offers, states: IntArray, limit: int) -> IntArray:
-    """Numbers of the rank's combinations that fit into `limit` in all `states` (see `in_flight`),
-    those of the least time first.
+    """Numbers of the rank's combinations that fit in `limit` in all `states` (see `in_flight`), the
+    least time first.
 
     Of them only those that no other one is as quick as on every chunk.
     """
@@ -117,8 +117,8 @@ def choose_for(
     *,
     states: Sequence[IntArray] | None = None,
 ) -> tuple[int, Choice] | None:
-    """The quickest choice found with which an order fits, and its makespan; None if there is none
-    or the order deadlocks.
+    """The fastest choice found with which an order fits, and its makespan; None if none fits or the
+    order deadlocks.
 
     With one chunk a rank and no whole backwards it is the best for this order: on every rank the
     least time that fits. Else each rank's combinations are run one after the other until none of
@@ -174,7 +174,7 @@ class Runs:
         self._count = np.zeros(kinds, np.int64)
 
     def set(self, offers: Offers, number: int) -> None:
-        """A rank's chunks take combination `number`."""
+        """Give a rank's chunks the options of combination `number`."""
         whole = offers.whole[number] > 0
         c = offers.chunks
         self.table[INPUT, c] = (
@@ -184,7 +184,7 @@ class Runs:
         self.table[HELD, c], self.table[STASH, c] = offers.held[number], offers.stash[number]
 
     def makespan(self) -> int:
-        """Of the order with the options as they are; -1 if it deadlocks."""
+        """Makespan of the order with the current options; -1 if it deadlocks."""
         return int(
             walk(
                 self.table,
@@ -200,14 +200,14 @@ class Runs:
 
 
 def _selected(options: Sequence[MemoryOption], most: int) -> tuple[int, ...]:
-    """An even selection of the useful options, the leanest among them."""
+    """An even selection of the useful options, the smallest among them."""
     places = useful(options)
     leanest = min(places, key=lambda place: options[place].held + options[place].working)
     return tuple(sorted({*_spread(places, most), leanest}, key=places.index))
 
 
 def _spread(places: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """At most `most` of them, evenly, with both ends."""
+    """At most `most` of the places, evenly spaced, with both ends."""
     if len(places) <= most:
         return places
     return tuple(

@@ -1,4 +1,6 @@
-"""What a chunk may keep of a microbatch and what that costs, and problems with a choice made."""
+"""Options of what a chunk keeps of a microbatch, with their cost, and order problems in which
+the options are chosen.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ class MemoryOption:
 
     @property
     def cost(self) -> tuple[int, int, int, int, bool]:
-        """What another option must not exceed anywhere to be as good."""
+        """Numbers of the option; another option is as good if none of its numbers is larger."""
         return self.extra, self.held, self.stash, self.working, self.whole
 
 
@@ -58,7 +60,7 @@ Options = Sequence[Sequence[MemoryOption]]
 
 
 def check_options(problem: OrderProblem, options: Options) -> None:
-    """UsageError unless every chunk of every lane has an option."""
+    """Raise UsageError unless every chunk of every lane has an option."""
     if len(options) != problem.lanes * problem.chunks or not all(options):
         raise UsageError(
             f"each of the {problem.lanes * problem.chunks} chunks needs at least one memory option"
@@ -66,14 +68,14 @@ def check_options(problem: OrderProblem, options: Options) -> None:
 
 
 def applied(problem: OrderProblem, options: Options, choice: Sequence[int]) -> OrderProblem:
-    """The problem in which each chunk keeps what its chosen option says; InfeasibleError if a rank
-    cannot keep one microbatch.
+    """The problem with each chunk's chosen option; raises InfeasibleError if a rank cannot keep
+    one microbatch.
     """
     return with_options(problem, [of[index] for of, index in zip(options, choice, strict=True)])
 
 
 def with_options(problem: OrderProblem, chosen: Sequence[MemoryOption]) -> OrderProblem:
-    """The problem in which each chunk keeps what its one option says.
+    """The problem with each chunk's only option.
 
     With `least` of some options for each chunk, every order of every choice among those also solves
     it, no later and in no more memory.
@@ -97,9 +99,7 @@ def with_options(problem: OrderProblem, chosen: Sequence[MemoryOption]) -> Order
 
 
 def least(options: Sequence[MemoryOption]) -> MemoryOption:
-    """An option as good as each of them everywhere: the least of every number; whole only if all
-    are.
-    """
+    """An option that bounds all of them: the least of every number, whole only if all are."""
     extra, held, stash, working, _ = (
         min(column) for column in zip(*(option.cost for option in options), strict=True)
     )
@@ -110,8 +110,8 @@ def least(options: Sequence[MemoryOption]) -> MemoryOption:
 
 
 def useful(options: Sequence[MemoryOption]) -> tuple[int, ...]:
-    """Places of the options that no other one is as good as everywhere, from the cheapest on; of
-    equals the first.
+    """Places of the options that no other one beats in every number, from the cheapest on; of
+    equal ones the first.
     """
     ranked = sorted(range(len(options)), key=lambda place: (options[place].cost, place))
     kept: list[int] = []

@@ -1,4 +1,4 @@
-"""The named schedules that a problem's chunks could run."""
+"""Named schedules that have a problem's chunks on the same ranks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from shardwright.search.orders.problem import OrderProblem
 
 
 def named_tables(problem: OrderProblem) -> Iterator[tuple[str, ActionTable]]:
-    """Every schedule of the registry whose chunks lie as the problem's and that has a table of its
-    sizes, without regard to memory.
+    """Every schedule of the registry that has the problem's chunks on the same ranks and a table
+    of its sizes; memory is not checked.
     """
     if problem.chunks % problem.ranks:
         return

@@ -1,5 +1,5 @@
-"""What an order search is given: chunks on ranks, what each of their actions takes, and what each
-rank may keep.
+"""The problem of an order search: chunks on ranks, the times of their actions, and the memory of
+each rank.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ numba."""
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OrderProblem:
-    """Find the order of a pipeline's actions that ends first (read-only arrays of whole numbers).
+    """An order problem: find the order of a pipeline's actions with the least makespan (read-only
+    integer arrays).
 
     Chunks of a lane are a chain. F waits for F of the chunk before, I for I of the chunk after (F
     of the last chunk), W for I. Forwards and backwards are apart everywhere; a table whose
@@ -99,7 +100,7 @@ class OrderProblem:
         self._check_room()
 
     def _check_room(self) -> None:
-        """Every rank can keep one microbatch of each lane alone."""
+        """Raise InfeasibleError unless every rank can keep one microbatch of each lane alone."""
         for lane, owner in enumerate(self.owner):
             need = np.bincount(owner, weights=self.held[lane], minlength=len(self.limit)).astype(
                 np.int64
@@ -114,17 +115,17 @@ class OrderProblem:
 
     @property
     def lanes(self) -> int:
-        """How many lanes."""
+        """Number of lanes."""
         return int(self.owner.shape[0])
 
     @property
     def chunks(self) -> int:
-        """How many chunks each lane has."""
+        """Number of chunks of each lane."""
         return int(self.owner.shape[1])
 
     @property
     def ranks(self) -> int:
-        """How many ranks."""
+        """Number of ranks."""
         return len(self.limit)
 
     def work(self) -> IntArray:
@@ -136,7 +137,7 @@ class OrderProblem:
 
 
 def flat(problem: OrderProblem) -> tuple[IntArray, IntArray, IntArray]:
-    """The problem for compiled kernels.
+    """The problem as arrays for compiled kernels.
 
     Returns:
         table: (10, lanes * chunks) rows owner, F, I, W, send forward, send backward, held, stash, 1

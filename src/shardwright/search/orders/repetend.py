@@ -119,8 +119,8 @@ class _NoRoomError(Exception):
 def _slot(
     busy: list[tuple[int, int]], lasts: int, earliest: int, period: int, left: list[int]
 ) -> int:
-    """The first start from `earliest` that meets nothing of `busy` modulo the period and leaves
-    room for what is left; -1 for none.
+    """The first start from `earliest` that overlaps nothing of `busy` modulo the period and
+    leaves room for what is left; -1 for none.
     """
     marks = {earliest}
     for at, length in busy:
@@ -135,7 +135,7 @@ def _slot(
 
 
 def _gaps(busy: list[tuple[int, int]], period: int) -> list[int] | None:
-    """Free lengths on the circle between intervals; None if they meet."""
+    """Free lengths on the circle between intervals; None if two of them overlap."""
     ordered = sorted((at, length) for at, length in busy if length)
     if not ordered:
         return [period]
@@ -150,7 +150,7 @@ def _gaps(busy: list[tuple[int, int]], period: int) -> list[int] | None:
 
 
 def _packs(gaps: list[int], lengths: list[int]) -> bool:
-    """Whether longest-first into the tightest gap places all lengths."""
+    """True if all lengths fit into the gaps, the longest first into the tightest gap."""
     room = sorted(gap for gap in gaps if gap)
     for length in reversed(lengths):
         if not length:

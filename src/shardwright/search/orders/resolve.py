@@ -1,4 +1,6 @@
-"""Orders that stand for a search, or any orders, replaced by found tables."""
+"""Replacement of the orders of a plan that stand for a search, or of any orders, by tables that
+were found.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ MOVE_ACTIONS = 30_000_000
 
 
 def resolve(plan: Plan, *, times: StageTimes, effort: float = 1.0, named: bool = False) -> Plan:
-    """`plan` with a found table in place of each order called ``table-search``.
+    """`plan` with a table that was found in place of each order called ``table-search``.
 
     Where stages share devices wholly or not at all and lanes are chains cut alike, the order is
     `find_order`'s. Else it is the best list schedule of a grid of policies, or the best named
@@ -99,7 +101,7 @@ def _found(plan: Plan, order: Named, *, times: StageTimes, effort: float, path: 
 def _as_order_problem(
     plan: Plan, *, lanes: tuple[int, ...], take: Participation, times: StageTimes
 ) -> OrderProblem | None:
-    """The lanes as chunks on ranks, where each stage is on one rank and lanes are alike."""
+    """The lanes as an order problem, where each stage is on one rank and lanes are equal."""
     mine = [plan.lanes[lane] for lane in lanes]
     alike = len({(lane.microbatches, len(lane.stages)) for lane in mine}) == 1
     plain = all(
@@ -166,7 +168,7 @@ def found_rows(
 
 
 def _ends(arrays: SharedActions, sequence: IntArray) -> int:
-    """When a sequence ends; NEVER if it does not fit."""
+    """Makespan of a sequence; NEVER if it does not fit in memory."""
     rows = len(arrays.limit)
     return int(
         run_sequence(
@@ -182,8 +184,8 @@ def _ends(arrays: SharedActions, sequence: IntArray) -> int:
 def _sequences(
     plan: Plan, problem: SharedActionsProblem, *, lanes: tuple[int, ...], effort: float
 ) -> Iterator[IntArray]:
-    """Named schedules, then list schedules under a grid of policies, few microbatches at once
-    first.
+    """Sequences of named schedules, then list schedules under a grid of policies, few
+    microbatches at once first.
     """
     names = tuple(plan.lanes[lane].name for lane in lanes)
     for name in SCHEDULES:

@@ -1,5 +1,5 @@
-"""Orders called ``table-search`` of a general plan, found for the seconds and bytes that the plan's
-stages take on a cluster.
+"""Search for the orders called ``table-search`` of a general plan, for the seconds and bytes of
+its stages on a cluster.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ONCE = ("workspace",)
 
 
 def is_open(plan: Plan) -> bool:
-    """Some order of `plan` is yet to be found."""
+    """True if some order of `plan` has yet to be found."""
     return any(_is_searched(order) for order in plan.orders)
 
 
@@ -109,7 +109,7 @@ def _named(plan: Plan) -> Iterator[Plan]:
 
 
 def stage_times(problem: Problem, plan: Plan) -> StageTimes:
-    """What the stages of `plan` take and keep: nanoseconds, and bytes.
+    """Nanoseconds and bytes of the stages of `plan`.
 
     A stage takes as long as its slowest devices, its transfers as long as the busiest device's. A
     device may keep what its memory leaves beside all that lives through the step, its largest
@@ -190,7 +190,7 @@ def _crossing(problem: Problem, costs: StageCosts, link: LaneEdge) -> tuple[int,
 def _limits(
     problem: Problem, plan: Plan, stages: tuple[tuple[StageParts, ...], ...], costs: StageCosts
 ) -> IntArray:
-    """(devices,) bytes that each may keep of microbatches."""
+    """(devices,) bytes that each device has for activations of microbatches."""
     places: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for lane in stages:
         for stage in lane:

@@ -1,5 +1,5 @@
-"""Orders where several rows meet in one action: list schedules and moves over one sequence of all
-actions, compiled, on an integer clock.
+"""List scheduling and moves over one sequence of all actions, where an action may occupy several
+rows; compiled, on an integer clock.
 
 An order is a sequence of all actions in which each comes after what it waits for; a row's order is
 the part of the sequence that it takes part in. So every sequence can be run: there is no deadlock
@@ -24,7 +24,7 @@ REACH = 6
 
 
 class SharedActions(NamedTuple):
-    """Actions, rows and what waits for what; lists by action are in CSR form.
+    """Actions, rows and dependencies; lists by action are in CSR form.
 
     Args:
         time: (n,) of each action.
@@ -63,7 +63,7 @@ class SharedActions(NamedTuple):
 def run_sequence(
     m: SharedActions, sequence: IntArray, start: IntArray, free: IntArray, level: IntArray
 ) -> int:
-    """When `sequence` ends; NEVER if a row holds more than it may. `start`: (n,), `free`, `level`:
+    """Makespan of `sequence`; NEVER if a row exceeds its memory. `start`: (n,), `free`, `level`:
     (rows,) scratch.
     """
     free[:] = 0
@@ -88,7 +88,7 @@ def run_sequence(
 
 @inner
 def _admitted(m: SharedActions, a: int, level: IntArray, rest: IntArray, first: bool) -> bool:
-    """Whether a forward fits on all its rows, beside what the microbatch begun first still needs
+    """True if a forward fits on all its rows beside what the oldest microbatch still needs
     there.
     """
     for i in range(m.row_start[a], m.row_start[a + 1]):
@@ -102,8 +102,8 @@ def _admitted(m: SharedActions, a: int, level: IntArray, rest: IntArray, first: 
 def list_sequence(
     m: SharedActions, most: int, patience: int, deep: int, careful: int
 ) -> tuple[int, IntArray]:
-    """The sequence that takes, again and again, the action that can start first; the more urgent
-    one of several.
+    """The sequence that repeatedly takes the action that can start first, of several the most
+    urgent one.
 
     Careful, it admits forwards only where all their rows keep room for what the microbatch begun
     first still has to go through, so that one can always end; else it does not look at limits.
@@ -211,7 +211,7 @@ def list_sequence(
 
 @inner
 def _meet(m: SharedActions, a: int, b: int) -> bool:
-    """Whether two actions share a row."""
+    """True if two actions share a row."""
     for i in range(m.row_start[a], m.row_start[a + 1]):
         for j in range(m.row_start[b], m.row_start[b + 1]):
             if m.row[i] == m.row[j]:
@@ -221,7 +221,7 @@ def _meet(m: SharedActions, a: int, b: int) -> bool:
 
 @inner
 def _bound(m: SharedActions, first: int, second: int) -> bool:
-    """Whether `second` must come after `first`."""
+    """True if `second` must come after `first`."""
     if m.next[first] == second:
         return True
     for i in range(m.need_start[second], m.need_start[second + 1]):  # noqa: SIM110 - compiled code has no generators
@@ -232,7 +232,7 @@ def _bound(m: SharedActions, first: int, second: int) -> bool:
 
 @inner
 def _move(m: SharedActions, sequence: IntArray, at: int, ahead: bool, times: int) -> int:
-    """Move the action at a place past up to `times` actions of its rows; its new place."""
+    """Move an action past up to `times` actions of its rows; returns its new place."""
     a, n = sequence[at], sequence.shape[0]
     passed, place = 0, at
     while passed < times:

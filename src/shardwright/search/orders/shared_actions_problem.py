@@ -1,5 +1,5 @@
-"""Lanes of a general plan as a problem of actions that occupy several rows, and sequences of it as
-rows and back.
+"""The order problem of lanes of a general plan whose actions occupy several rows, and conversion
+between its sequences and rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SORTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SharedActionsProblem:
-    """An order to be found.
+    """An order problem whose actions occupy several rows.
 
     Args:
         rows: the actions of each row, in no order that means anything.
@@ -143,8 +143,8 @@ def _unordered(
 
 
 def _turns(place: IntArray) -> tuple[IntArray, IntArray]:
-    """(nodes,) the node of the same stage and kind before each, and the one after it; backwards
-    take slices from last to first.
+    """(nodes,) the previous and the next node of the same stage and kind; backwards take slices
+    from last to first.
     """
     ordered = place.copy()
     ordered[1:] = ordered[1:, ..., ::-1]
@@ -200,7 +200,7 @@ def rows_in_order(problem: SharedActionsProblem, sequence: IntArray) -> ActionRo
 
 
 def sequence_of(problem: SharedActionsProblem, rows: ActionRows) -> IntArray | None:
-    """A sequence whose rows are `rows`, with B as I and W; None where these cannot be run."""
+    """A sequence with the rows `rows`, B as I and W; None where these cannot be run."""
     place = (rows.lane, rows.chunk, rows.microbatch, rows.slice)
     first = problem.place[(np.array([0, 1, 2, 1, 0])[rows.kind], *place)]
     second = np.where(rows.kind == B, problem.place[(np.full(len(rows.kind), 2), *place)], -1)

@@ -1,4 +1,4 @@
-"""Local search over whole orders: actions of the critical path move along their row."""
+"""Local search over whole orders: actions of the critical path are moved along their row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def _critical(
     path: IntArray,
     count: IntArray,
 ) -> int:
-    """Places in the order, last first, of the actions of one critical path; how many there are.
+    """Number of actions of one critical path, whose places in the order are written to `path`, last
+    first.
 
     Args:
         end: of each action.
@@ -88,7 +89,7 @@ def _critical(
 
 @inner
 def _fits(table: IntArray, codes: IntArray, first: int, last: int, limit: int) -> bool:
-    """Whether a row stays inside its memory."""
+    """True if a row stays within its memory."""
     chunks = table.shape[1]
     level = 0
     for a in range(first, last):
@@ -115,8 +116,8 @@ def shift(
     tries: int,
     seed: int,
 ) -> tuple[int, IntArray]:
-    """The order that random moves of critical actions lead to; a move stays if the order does not
-    end later and fits.
+    """The order reached by random moves of critical actions that do not lengthen it and that fit in
+    memory.
 
     Returns:
         Makespan, codes.

@@ -1,4 +1,4 @@
-"""What the stages of a general plan take and keep, for the search of its orders."""
+"""Times and bytes of the stages of a general plan for the search of its orders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardwright.search.orders.problem import LARGEST
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageTimes:
     """Times and bytes of the actions of each stage, for one microbatch, or one slice where the lane
-    is cut (read-only whole numbers).
+    is cut (read-only integers).
 
     Where the whole backward is one action, its time is `input` and `weight` is 0.
 

@@ -1,4 +1,4 @@
-"""The longest path through an order, and what its ranks keep: compiled, on an integer clock.
+"""The longest path through an order, and the memory of its ranks: compiled, on an integer clock.
 
 An order is the codes of each rank's row, one rank after the other: kind * chunks + chunk, with
 kinds F, I, W as 0, 1, 2 and chunks of all lanes numbered through. Which microbatch an action takes
@@ -83,7 +83,7 @@ def walk(
 
 @compiled
 def levels(table: IntArray, codes: IntArray, row_start: IntArray) -> IntArray:
-    """(ranks,) most that each rank keeps while it runs its row."""
+    """(ranks,) most bytes that each rank keeps while it runs its row."""
     chunks = table.shape[1]
     ranks = row_start.shape[0] - 1
     peak = np.zeros(ranks, dtype=np.int64)

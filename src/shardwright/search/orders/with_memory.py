@@ -1,5 +1,5 @@
-"""The order of a pipeline's actions and what each chunk keeps, chosen together under every rank's
-memory limit.
+"""Search for the order of a pipeline's actions together with the memory option of each chunk,
+under every rank's memory limit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CLIMBED = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundWithMemory:
-    """An order with what each chunk keeps, and what is proven about the two together.
+    """An order with the memory option of each chunk, and the proven lower bound of both together.
 
     Args:
         order: of the problem with the choice made; its own `lower_bound` holds for this choice
@@ -73,7 +73,7 @@ def order_with_memory(
     effort: float = 1.0,
     seed: int = 0,
 ) -> FoundWithMemory:
-    """The best order and choice found, with a bound over all of both.
+    """The best order and memory options found, with a lower bound over all of both.
 
     Never worse than a named schedule that fits with one of `starts`, nor, where all chunks have as
     many options, with the same option everywhere. Given an order, its microbatches in flight are
@@ -120,7 +120,7 @@ def order_with_memory(
 
 
 class _Search:
-    """Choices with the best order known of each."""
+    """Choices of memory options with the best order known of each."""
 
     def __init__(
         self, problem: OrderProblem, options: Options, *, effort: float, seed: int, bound: int
@@ -137,7 +137,7 @@ class _Search:
         self.refined: set[Choice] = set()
 
     def best(self, tried: Set[Choice] = frozenset()) -> Choice | None:
-        """The choice whose order ends first, but for those of `tried`; the smallest of equals."""
+        """The choice with the least makespan that is not among `tried`; the smallest of equals."""
         left = [
             (order.makespan, choice) for choice, order in self.found.items() if choice not in tried
         ]
@@ -145,16 +145,16 @@ class _Search:
 
     @property
     def least(self) -> int:
-        """The earliest end known."""
+        """The least makespan known."""
         return min((order.makespan for order in self.found.values()), default=NEVER)
 
     def keep(self, choice: Choice, order: FoundOrder) -> None:
-        """An order of a choice that fits."""
+        """Keep an order of a choice that fits."""
         if choice not in self.found or order.makespan < self.found[choice].makespan:
             self.found[choice] = order
 
     def rechoose(self, codes: IntArray, row_start: IntArray, *, method: str) -> Choice | None:
-        """Keep the best choice for an order that is given."""
+        """Keep the best choice for a given order."""
         chosen = choose_for(self.problem, self.offers, codes, row_start)
         if chosen is None:
             return None
@@ -162,15 +162,13 @@ class _Search:
         return chosen[1]
 
     def weigh(self, choice: Choice, codes: IntArray, row_start: IntArray, *, method: str) -> None:
-        """Keep an order that fits with a choice."""
+        """Keep an order if it fits with a choice."""
         made = applied(self.problem, self.options, choice)
         order = weigh(made, flat(made)[0], codes, row_start, method=method)
         self.keep(choice, found_order(made, order, lower_bound=order_bounds(made).best))
 
     def order(self, choice: Choice, *, effort: float) -> Choice:
-        """Keep the order found for `choice` and the best choice of that order,
-        which is returned.
-        """
+        """Keep the order found for `choice`, and return the best choice for that order."""
         order = find_order(
             applied(self.problem, self.options, choice), effort=effort, seed=self.seed
         )
@@ -178,8 +176,8 @@ class _Search:
         return self.rechoose(*codes_of(self.problem, order.table), method=order.method) or choice
 
     def begin(self, choices: Sequence[Choice]) -> None:
-        """The named schedules and one microbatch at a time, each with its best choice; the given
-        choices with what named schedules fit.
+        """Keep the named schedules and one microbatch at a time, each with its best choice, and
+        the given choices with the named schedules that fit.
         """
         for name, table in named_tables(self.problem):
             self.rechoose(*codes_of(self.problem, table), method=name)
@@ -241,7 +239,7 @@ class _Search:
 
 
 def _starts(options: Options, starts: Sequence[Sequence[int]]) -> list[Choice]:
-    """The given choices and the same option everywhere."""
+    """The given choices, and each with the same option everywhere."""
     count = len(options[0])
     same = (
         [(place,) * len(options) for place in range(count)]
@@ -252,8 +250,8 @@ def _starts(options: Options, starts: Sequence[Sequence[int]]) -> list[Choice]:
 
 
 def _deep(problem: OrderProblem, options: Options, offers: Sequence[Offers]) -> Iterator[Choice]:
-    """For each depth the cheapest options with which a rank keeps that much of a pipeline without
-    waits, or as much of it as fits.
+    """For each depth the cheapest options with which a rank keeps the microbatches of a pipeline
+    without waits, or as many as fit.
     """
     quick = with_options(problem, [least(of) for of in options])
     period = max(int(quick.work().max()) / problem.microbatches, 1.0)

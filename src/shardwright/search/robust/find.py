@@ -1,5 +1,5 @@
-"""Search for one plan for several states of a cluster: the best plans of each state, tried in all
-of them, until no other can be better.
+"""Search for one plan over several states of a cluster: the best plans of each state, simulated in
+all states until no other can be better.
 
 A threshold search (Fagin, Lotem and Naor 2003, Optimal aggregation algorithms for middleware,
 section 4): every state ranks the plans of the space by their seconds in it. What is among the k
@@ -11,14 +11,17 @@ that is no less than the best plan tried.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import inf
 from typing import Final
 
 from shardwright.errors import InfeasibleError
 from shardwright.lazy_dataclass import dataclass
+from shardwright.progress import Progress
+from shardwright.search.answer import GeneralAnswer
 from shardwright.search.certificate import Certificate, assert_sound
 from shardwright.search.engine.protocol import Engine, rounds
 from shardwright.search.grid.kernels import load_kernels
@@ -32,10 +35,7 @@ from shardwright.search.robust.ranking import (
 )
 from shardwright.search.scenarios import ScenarioOutcome, ScenariosPart, Tried, judged_by, tail_mean
 from shardwright.search.universal import universal_seconds
-from shardwright.strategy.grid.axes import Grid
-from shardwright.strategy.plan.plan import Plan
 
-Progress = Callable[[str, int, int], None]
 RANKED: Final = (4, 16, 64, 256)
 """How many plans each state ranks, in turn: as long as something that is not among them may be
 better."""
@@ -45,20 +45,9 @@ AT_ONCE: Final = 8
 """Plans that are simulated in every state at once, whatever the workers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RobustFound:
-    """The plan with the least mean of its slow tail, seconds in each state, and why none of the
-    space is better.
-    """
-
-    best: Grid | Plan
-    steps_s: tuple[float, ...]
-    certificate: Certificate
-
-
 @dataclass(slots=True)
 class _Pool:
-    """Plans with their seconds in every state, in the order in which they were met.
+    """Plans with their seconds in every state, in the order in which they were found.
 
     Args:
         top: next best plans to tell: what may be one of them is simulated.
@@ -79,8 +68,8 @@ class _Pool:
         return sorted(self.steps_s, key=lambda one: self.tail_s(self.steps_s[one]))
 
     def consider(self, least_s: Mapping[Contender, Sequence[float]]) -> None:
-        """Simulate plans in every state, unless what they take at least in each is too much
-        already: those that promise most first.
+        """Simulate plans in every state, the most promising first, without those whose known lower
+        bounds are too large already.
 
         Args:
             least_s: by plan, seconds that it takes in each state at least.
@@ -113,8 +102,9 @@ def find_robust(
     engine: Engine,
     top: int = 0,
     progress: Progress | None = None,
-) -> RobustFound:
-    """The plan with the least mean of its slow tail over all states (`tail_mean`).
+) -> GeneralAnswer[tuple[float, ...]]:
+    """The plan with the least mean of its slow tail over all states (`tail_mean`), with its seconds
+    in each state.
 
     Args:
         level: of the tail.
@@ -124,6 +114,7 @@ def find_robust(
     Raises:
         InfeasibleError: nothing fits in some state.
     """
+    begun = time.monotonic()
     # Processes that are forked share what is loaded.
     load_kernels()
     pool = _Pool(questions=questions, level=level, engine=engine, top=top)
@@ -153,14 +144,17 @@ def find_robust(
             hint="fewer scenarios, or more or larger devices",
         )
     best = pool.best_first()[0]
-    return RobustFound(
-        best=best.strategy, steps_s=pool.steps_s[best], certificate=_certificate(pool, known, count)
+    return GeneralAnswer(
+        strategy=best.strategy,
+        certificate=_certificate(pool, known, count),
+        detail=pool.steps_s[best],
+        search_time_s=time.monotonic() - begun,
     )
 
 
 def _least(known: Sequence[Ranking], further: Sequence[Ranking]) -> dict[Contender, list[float]]:
-    """Every plan that some state ranks, and what it takes in each at least: its own seconds where
-    that is known, else those of the best.
+    """Lower bound in seconds of every ranked plan in each state: its own seconds where they are
+    known, else the bound of all plans there.
 
     Plans of `further` searches belong to no state's space, and those of mixed clusters to their own
     state's alone (options of the runtime differ), so nothing is known of them before they are
@@ -191,8 +185,8 @@ def _further_tasks(questions: Sequence[StateQuestion]) -> list[RankTask]:
 def _ranked_all(
     questions: tuple[StateQuestion, ...], engine: Engine, count: int, known: list[Ranking]
 ) -> list[Ranking]:
-    """The `count` best of every state; states that share a space are searched once, and one that
-    can say no more not again.
+    """The `count` best plans of every state; states that share a space are searched once, and
+    complete rankings not again.
     """
     first = [
         next(at for at, other in enumerate(questions) if other.bounding == one.bounding)
@@ -261,8 +255,8 @@ def _summed(
     lower_s: float,
     universal: float,
 ) -> Certificate:
-    """One certificate of all states' searches: what each accounts for, added up; its digest is of
-    the states, too.
+    """One certificate of the searches of all states, with the sums of their counts; its digest
+    covers the states.
     """
     spaces = list(dict.fromkeys(one.space for one in found))
     space = f"{judged_by(part.level)}; in each scenario: {' / '.join(spaces)}"

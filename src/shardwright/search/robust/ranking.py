@@ -1,5 +1,5 @@
-"""The fastest plans of one state of a cluster, and what every other plan of the space takes there
-at least.
+"""The fastest plans of one state of a cluster, and a lower bound of every other plan of the
+space there.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ from shardwright.strategy.text.grid_notation import print_grid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A plan that may be tried in every state: a grid, or what a search of unlike devices found;
-    and it in words.
-    """
+    """A plan that may be simulated in every state, with its text."""
 
     strategy: Grid | Plan
     text: str = field(compare=False)
@@ -37,8 +35,8 @@ class Contender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridQuestion:
-    """A space of grids on a uniform cluster: what is searched, bytes of a device that plans may
-    fill, bytes that the search may take.
+    """A search of grids on a uniform cluster: the space, the bytes of a device that plans may
+    use, and those that the search may use.
     """
 
     problem: Problem
@@ -50,7 +48,7 @@ class GridQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedQuestion:
-    """The mixed space of a cluster, whose devices have the memory that plans may fill."""
+    """A search of a mixed cluster whose devices have the memory that plans may use."""
 
     problem: Problem
     choices: Choices
@@ -78,7 +76,9 @@ class StateQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankTask:
-    """Rank the `top` best of a state's space; further: of the plans that may be better there."""
+    """A task: rank the `top` best plans of a state; `further` = among the plans that may only be
+    better there.
+    """
 
     number: int
     top: int
@@ -126,8 +126,8 @@ def ranked(questions: Sequence[StateQuestion], task: RankTask) -> Ranking | None
 
 
 def _of_grids(asked: GridQuestion, top: int) -> Ranking:
-    """Grids are ranked with proof: what is not among the best is no faster than the last of them,
-    or, of a search that was stopped, than its bound.
+    """The best grids of a state, ranked with proof: no other grid is faster than the last of
+    them, or than the bound of a stopped search.
     """
     answer = find(
         asked.problem,
@@ -152,14 +152,16 @@ def _of_grids(asked: GridQuestion, top: int) -> Ranking:
 
 
 def _of_mixed(asked: MixedQuestion, top: int) -> Ranking:
-    """Mixed plans are not: all of them have the bound of the whole space."""
+    """The best mixed plans of a state, without proof of their rank: all have the bound of the
+    whole space.
+    """
     answer = find_mixed(asked.problem, choices=asked.choices, top=top - 1, memory=asked.memory)
     part, bound_s = answer.certificate.mixed, answer.certificate.lower_bound_s
     assert part is not None
     # A best plan that is no pipeline over several kinds is the best grid of one.
     alone = part.fastest_alone.strategy if part.fastest_alone is not None else ""
     plans = [
-        Contender(strategy=answer.plan, text=part.pipelines or alone),
+        Contender(strategy=answer.strategy, text=part.pipelines or alone),
         *(Contender(strategy=one.plan, text=one.pipelines) for one in part.runners),
     ]
     steps_s = (answer.step_time_s, *(one.step_time_s for one in part.runners))
@@ -173,7 +175,7 @@ def _of_mixed(asked: MixedQuestion, top: int) -> Ranking:
 
 
 def seconds_in(questions: Sequence[StateQuestion], task: tuple[int, Contender]) -> float:
-    """Seconds of a plan's step in a state; inf = it does not fit, or is none there."""
+    """Seconds of a plan's step in a state; inf = it does not fit, or is not legal there."""
     number, contender = task
     problem, strategy = questions[number].problem, contender.strategy
     done = simulated(

@@ -16,11 +16,11 @@ from shardwright.program.legal import facts_of
 from shardwright.program.problem import Problem
 from shardwright.search.answer import Answer
 from shardwright.search.engine.protocol import Engine
-from shardwright.search.frames import GIVEN_UP, PoolAlone, Stops
+from shardwright.search.frames import GIVEN_UP, PoolAlone
 from shardwright.search.grid.find import find
 from shardwright.search.grid.kernels import load_kernels
 from shardwright.search.grid.space import Space, requested, standard_space
-from shardwright.search.limit import out_of_time
+from shardwright.search.limit import Stops, out_of_time
 from shardwright.search.mixed.plans.simulated_plans import Standing
 from shardwright.search.mixed.plans.write_plan import moved
 from shardwright.search.mixed.stages.device_pools import Pool, alone
@@ -119,7 +119,7 @@ def each_alone(
             pool=pool,
             choices=choices,
             seconds=each,
-            stop=stops.alone[number] if stops else None,
+            stop=stops.grids[number] if stops else None,
             memory=room,
         )
         for number, pool in new

@@ -14,9 +14,9 @@ from math import inf, isfinite
 
 from shardwright.lazy_dataclass import dataclass
 from shardwright.search.engine.protocol import Engine
-from shardwright.search.frames import PoolAlone, Stops
+from shardwright.search.frames import PoolAlone
 from shardwright.search.grid.kernels import load_kernels
-from shardwright.search.limit import Limit
+from shardwright.search.limit import Limit, Stops
 from shardwright.search.mixed.plans.low_cost_plans import Book
 from shardwright.search.mixed.plans.pool_grids import Alone, AloneSearch, placed, pool_alone
 from shardwright.search.mixed.stages.device_pools import Pool
@@ -108,7 +108,7 @@ class OwnGrids:
                 pool=pool,
                 choices=self.choices,
                 seconds=self.seconds,
-                stop=self.stops.alone[begun + number] if self.stops else None,
+                stop=self.stops.grids[begun + number] if self.stops else None,
                 memory=self.memory // each,
                 devices=most,
                 fewest=fewest if fewest < most else 0,

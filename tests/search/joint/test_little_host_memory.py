@@ -1,0 +1,210 @@
+"""Pipelines whose recomputed layers keep their inputs in host memory, on nodes that have little of
+it: no plan that fits is ruled out, and a cut that the labels find fits."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardwright.errors import InfeasibleError
+from shardwright.hardware.overrides import effective_memory
+from shardwright.program.legal import facts_of
+from shardwright.program.problem import Problem, under
+from shardwright.runtime.registry import load_runtime
+from shardwright.search.grid.prepare import facts_of as kernel_facts
+from shardwright.search.grid.space import standard_space
+from shardwright.search.joint.arrays import is_alike
+from shardwright.search.joint.find import NAMED_ORDERS, find_joint
+from shardwright.search.joint.host_share import host_share
+from shardwright.search.joint.member import JointPlan, plan_of_cut
+from shardwright.search.joint.pipeline_shapes import PipelineShape, joint_space, shaped_space
+from shardwright.search.joint.score import evaluate, path_score
+from shardwright.search.joint.solve import RankChoice, Solved, solve
+from shardwright.search.joint.state import Footing
+from shardwright.search.joint.write import general_plan
+from shardwright.simulator.prediction import HostMemory
+from shardwright.simulator.simulate import fits_hosts
+from tests.program.small import cluster_of, problem_of
+from tests.search.joint.answers import JointAnswer, part_of
+from tests.simulator.test_host_memory import with_host
+from tests.strategies import dense_model
+from tests.tiers import examples, seeds
+
+OPTIONS = (("cpu_checkpoints", "on"),)
+LIMIT = 1e6
+ROUNDING = 1 + 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipelined:
+    footing: Footing
+    pipeline: PipelineShape
+
+    @property
+    def problem(self) -> Problem:
+        return self.footing.problem
+
+
+def pipelines_of(node: int, *, memory_bytes: int, capacity: int) -> list[Pipelined]:
+    """The pipelines of one split and one chunk a rank, of a model of four layers on four
+    devices."""
+    cluster = with_host(cluster_of(4, node=node), memory_bytes=memory_bytes)
+    asked = problem_of(
+        dense_model(layers=4),
+        cluster,
+        runtime=load_runtime("deepspeed"),
+        seq_len=256,
+        global_batch=16,
+    )
+    problem = under(asked, OPTIONS)
+    facts = facts_of(problem)
+    shaped = shaped_space(problem, joint_space(standard_space(problem, facts)), facts)
+    assert shaped is not None
+    footing = Footing(
+        problem=problem,
+        shaped=shaped,
+        facts=kernel_facts(problem, devices=4, capacity=capacity),
+        capacity=capacity,
+    )
+    return [
+        Pipelined(footing=footing, pipeline=one)
+        for one in shaped.pipelines
+        if one.chunks == 1 and len(one.outers) == 1
+    ]
+
+
+def members(case: Pipelined) -> Iterator[JointPlan]:
+    """Every cut, with every recompute of every rank."""
+    length, ranks = len(case.footing.chain), case.pipeline.ranks
+    for inner in itertools.combinations(range(1, length), ranks - 1):
+        sizes = [b - a for a, b in itertools.pairwise((0, *inner, length))]
+        choices = [
+            [
+                RankChoice(layers=n, split=0, redone=x, selective=y)
+                for x in range(n + 1)
+                for y in range(n + 1 - x)
+            ]
+            for n in sizes
+        ]
+        for cut in itertools.product(*choices):
+            yield plan_of_cut(case.footing.shaped, case.pipeline, cut)
+
+
+def solved_of(case: Pipelined) -> Solved:
+    footing = case.footing
+    return solve(
+        footing.splits(case.pipeline),
+        footing.pipe(case.pipeline),
+        limit=LIMIT,
+        alike=is_alike(footing.chain),
+    )
+
+
+def fullest(hosts: tuple[HostMemory, ...]) -> int:
+    return max((host.need for host in hosts), default=0)
+
+
+@pytest.mark.parametrize("seed", seeds(4, 60))
+def test_labels_are_below_every_plan_that_fits(seed: int) -> None:
+    """With host memory between the least and the most that plans which fit devices need."""
+    generator = random.Random(seed)
+    node, capacity = generator.choice((1, 2, 4)), effective_memory(cluster_of(4, node=1))
+    roomy = generator.choice(pipelines_of(node, memory_bytes=2**40, capacity=capacity))
+    every = [path_score(roomy.problem, roomy.footing.shaped, plan) for plan in members(roomy)]
+    needs = sorted(max(one.need) for one in every)
+    capacity = generator.choice(needs[: len(needs) // 2])
+    some = [one for one in every if max(one.need) <= capacity]
+    some = generator.sample(some, min(len(some), 40))
+    done = [evaluate(roomy.problem, one) for one in some]
+    hosts = sorted(fullest(one.result.host_memory) for one in done if one.result is not None)
+    memory = max(generator.choice(hosts) + generator.choice((-1, 0)), 1)
+    case = next(
+        one
+        for one in pipelines_of(node, memory_bytes=memory, capacity=capacity)
+        if one.pipeline == roomy.pipeline
+    )
+    times = [
+        one.seconds
+        for one in done
+        if one.result is not None
+        and one.result.need <= capacity
+        and fullest(one.result.host_memory) <= memory
+    ]
+    found = solved_of(case)
+    footing = case.footing
+    assert found.cuts or not times
+    lower = (found.lower_s + footing.norm(case.pipeline)) * footing.jitter
+    assert lower <= min(times, default=float("inf")) * ROUNDING
+    for cut in found.cuts:
+        plan = plan_of_cut(footing.shaped, case.pipeline, cut)
+        assert fits_hosts(case.problem, general_plan(case.problem, plan))
+
+
+@given(
+    node=st.sampled_from((1, 2, 3, 4, 8)),
+    ranks=st.integers(1, 6),
+    stride=st.integers(1, 8),
+    repeats=st.integers(1, 4),
+    bytes_of=st.lists(st.integers(0, 9), min_size=6, max_size=6),
+)
+@examples(200)
+def test_a_share_never_refuses_what_every_node_has_room_for(
+    node: int, ranks: int, stride: int, repeats: int, bytes_of: list[int]
+) -> None:
+    """Against every node's sum over its devices; the same where a node is full of whole ranks."""
+    devices = ranks * stride * repeats
+    nodes = -(-devices // node)
+    needs = [0] * nodes
+    for device in range(devices):
+        needs[device // node] += bytes_of[device // stride % ranks]
+    cluster = with_host(cluster_of(nodes * node, node=node), memory_bytes=max(*needs, 1, 1))
+    share = host_share(cluster, devices=devices, ranks=ranks, stride=stride)
+    groups = [
+        sum(bytes_of[first : min(first + share.sharing, ranks)])
+        for first in range(0, ranks, share.sharing)
+    ]
+    assert max(groups) <= share.room * ROUNDING
+    if share.sharing > 1 or (stride % node == 0 and node <= stride):
+        assert max(groups) * (cluster.node.host.memory_bytes / share.room) == pytest.approx(
+            max(needs)
+        )
+
+
+def test_a_search_finds_a_plan_where_one_fits_and_says_so_where_none_does() -> None:
+    """Four layers on four ranks: with a byte less in every node than the plan takes that keeps
+    least there nothing fits, and with those bytes the bound is below every plan that does."""
+    roomy = [
+        one
+        for one in pipelines_of(4, memory_bytes=2**40, capacity=2**40)
+        if one.pipeline.ranks == 4 and one.pipeline.zero == 0 and one.pipeline.microbatches == 16
+    ]
+    problem, shaped = roomy[0].problem, roomy[0].footing.shaped
+    every = [path_score(problem, shaped, plan) for one in roomy for plan in members(one)]
+    capacity = min(max(one.need) for one in every)
+    done = [evaluate(problem, one) for one in every if max(one.need) <= capacity]
+    fits = [one for one in done if one.result is not None and one.result.need <= capacity]
+    least = min(fullest(one.result.host_memory) for one in fits if one.result is not None)
+    facts = facts_of(problem)
+    narrow: dict[str, tuple[int | str, ...]] = {"pp": (4,), "mbs": (1,), "zero": (0,)}
+    asked = standard_space(problem, facts)
+    values = tuple((axis, narrow.get(axis, had)) for axis, had in asked.values)
+    space = replace(asked, values=values)
+
+    def search(memory_bytes: int) -> JointAnswer:
+        own = replace(problem, cluster=with_host(problem.cluster, memory_bytes=memory_bytes))
+        return find_joint(own, space, facts, capacity=capacity, orders=NAMED_ORDERS)
+
+    with pytest.raises(InfeasibleError):
+        search(least - 1)
+    answer = search(least)
+    rest = [one for one in fits if one.result is not None]
+    seconds = [one.seconds for one in rest if fullest(one.result.host_memory) <= least]  # type: ignore[union-attr]
+    assert answer.certificate.lower_bound_s <= min(seconds) * ROUNDING
+    assert min(seconds) <= answer.step_time_s * ROUNDING
+    assert part_of(answer).complete
