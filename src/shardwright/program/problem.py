@@ -1,4 +1,4 @@
-"""A problem: what is to be planned."""
+"""A problem: the model, cluster, job and runtime that a plan is made for."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from shardwright.runtime.runtime import Options, Runtime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A model to train on a cluster, as a job, by a runtime. `constants`: the fitted ones; others
-    than the shipped are for fits.
+    """A model to train on a cluster, as a job, by a runtime.
+
+    Args:
+        constants: fitted constants of the predictions; the shipped ones except in fits.
     """
 
     model: Model
@@ -31,13 +33,17 @@ class Problem:
     @property
     def optimizer(self) -> Optimizer:
         """The job's optimizer with its states as the runtime keeps them."""
-        own, moments = self.job.optimizer, self.runtime.moments
-        return own if moments is None else replace(own, states=(moments,) * len(own.states))
+        optimizer, moments = self.job.optimizer, self.runtime.moments
+        return (
+            optimizer
+            if moments is None
+            else replace(optimizer, states=(moments,) * len(optimizer.states))
+        )
 
 
 def under(problem: Problem, options: Options) -> Problem:
-    """`problem` with the options of a strategy set: the same object for the same ones, as what is
-    kept of problems is kept by identity.
+    """`problem` with the options of a strategy set: the same object for the same options, as values
+    cached for problems are cached by identity.
 
     Raises:
         RuntimeModelError: the runtime has no such option, or not at that value.
@@ -58,13 +64,15 @@ def _under(problem: Same[Problem], options: Options) -> Problem:
 @lru_cache(maxsize=256)
 def _on_one_node(problem: Same[Problem]) -> Problem:
     cluster, job = problem.value.cluster, problem.value.job
-    alone = replace(limit_devices(cluster, num_devices=cluster.node.num_devices), expression="")
-    return one_of_equals(replace(problem.value, cluster=alone, job=replace(job, global_batch=1)))
+    one_node = replace(limit_devices(cluster, num_devices=cluster.node.num_devices), expression="")
+    return one_of_equals(replace(problem.value, cluster=one_node, job=replace(job, global_batch=1)))
 
 
 def on_one_node(problem: Problem) -> Problem:
-    """The problem of one sample on the first node of its cluster: what blocks take on a device but
-    for communication, however many there are. The same object for problems that differ in no more,
-    as what is kept of problems is kept by identity.
+    """The problem of one sample on the first node of its cluster: blocks cost the same there but
+    for communication.
+
+    The same object for problems that differ in nothing else, as values cached for problems are
+    cached by identity.
     """
     return _on_one_node(Same(problem))

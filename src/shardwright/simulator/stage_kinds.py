@@ -57,7 +57,9 @@ def stage_kinds(
         )
         alike = (stage.lane, base % unit if unit else base, firsts, parts, sums)
         if alike not in known:
-            held = held_by_families(stages, {id(one): one for *_, one in mine}.values(), of=stage)
+            held = held_by_families(
+                stages, {id(one): one for *_, one in mine}.values(), only_stage=stage
+            )
             turn = {id(one.uses): index for index, (*_, one) in enumerate(mine)}
             sample = [
                 (firsts.index(d - base), turn[id(h.uses)], h)

@@ -28,7 +28,7 @@ from shardwright.cost.time_parts import ELEMENT, EP, LAUNCH
 from shardwright.program.block.block import BlockProgram, BlockWork, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.placement import is_routed
-from shardwright.program.block.rebuilt import rebuilt
+from shardwright.program.block.rebuilt import recomputed_operators
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
@@ -253,9 +253,10 @@ def test_rebuilt_latents_trade_memory_for_time() -> None:
     sparse = next(i for i, b in enumerate(made.model.blocks) if b.name == "moe")
     assert sizes[0][sparse] < 0.8 * sizes[1][sparse]
     assert {
-        n.rsplit(".")[-1] for n in rebuilt(made.model.blocks[sparse].operators, FLEX).again
+        n.rsplit(".")[-1]
+        for n in recomputed_operators(made.model.blocks[sparse].operators, FLEX).again
     } == {"q_up", "kv_up", "rotary"}
-    assert all(not rebuilt(b.operators, FLEX).again for b in SMALL.model.blocks)
+    assert all(not recomputed_operators(b.operators, FLEX).again for b in SMALL.model.blocks)
     assert np.array_equal(table(SMALL, kept).saved_bytes, table(SMALL, again).saved_bytes)
 
 

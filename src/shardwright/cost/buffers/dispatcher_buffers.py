@@ -14,7 +14,7 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.block.block import BlockProgram, Move, Phase
-from shardwright.program.block.local_size import PEERS
+from shardwright.program.block.local_size import DEEPEP_PEERS
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.units import MIB
 
@@ -121,9 +121,9 @@ def deep_ep_bytes(members: IntArray, *, width: int) -> IntArray:
     chunk = np.full_like(members, 720)
     for most, tokens in reversed(CHUNKS):
         chunk = np.where(members <= most, tokens, chunk)
-    near = CHANNELS * np.minimum(members, PEERS) * chunk * slot
-    far = 2 * CHANNELS * (members // PEERS) * REMOTE_CHUNK * (slot + 16) + MIB
-    result: IntArray = near + np.where(members > PEERS, far, 0)
+    near = CHANNELS * np.minimum(members, DEEPEP_PEERS) * chunk * slot
+    far = 2 * CHANNELS * (members // DEEPEP_PEERS) * REMOTE_CHUNK * (slot + 16) + MIB
+    result: IntArray = near + np.where(members > DEEPEP_PEERS, far, 0)
     return result
 
 

@@ -16,7 +16,7 @@ from shardwright.hardware.graph import Units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import StageCells, regular_levels, row_of
-from shardwright.program.layout.projection import group_of_first, projection
+from shardwright.program.layout.projection import group_and_first_members, projection
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
 from shardwright.program.stages.parts import StageParts
@@ -94,7 +94,7 @@ def _leaves(cells: StageCells, base: int, islands: Units) -> bool:
     for klass in _PRODUCTS & cells.cells.keys():
         levels = regular_levels(cells.splits.get(klass))
         if levels is not None and len(islands.first) == 1:
-            inside, outside = group_of_first(levels, frozenset(Dim) - _APART)
+            inside, outside = group_and_first_members(levels, frozenset(Dim) - _APART)
             first = distinct(
                 (outside.array + row_of(cells.cells[klass]).first + base) % islands.size[0]
             )

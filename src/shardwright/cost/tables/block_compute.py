@@ -29,7 +29,7 @@ from shardwright.cost.tables.selective_recompute import redone_share
 from shardwright.cost.time_parts import ATTENTION, ELEMENT, GEMM, MODES, PARTS, PHASES
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block import BlockProgram, Kernel, Move, Phase, Recomputable, Saved
-from shardwright.program.block.rebuilt import rebuilt
+from shardwright.program.block.rebuilt import recomputed_operators
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.runtime.runtime import FullRecompute, Runtime, TpOverlap
 
@@ -129,7 +129,10 @@ def block_sums(
         PairedLayer(program, rows=n),
     )
     names = tuple(
-        [rebuilt(program.operators, under).again - program.constant for _, under in variants]
+        [
+            recomputed_operators(program.operators, under).again - program.constant
+            for _, under in variants
+        ]
     )
     again, redone = np.zeros((len(PARTS), len(variants), n)), program.has_backward
     for work in program.works:

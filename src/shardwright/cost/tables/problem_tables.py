@@ -44,7 +44,7 @@ from shardwright.program.block.block import BlockProgram, Move
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.local_size import Context, is_hybrid
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.saved import saved_under
+from shardwright.program.block.saved import saved_tensors_of_contexts
 from shardwright.program.block.sizes import Degrees
 from shardwright.program.problem import Problem, on_one_node, under
 from shardwright.program.same import Same
@@ -238,7 +238,7 @@ def _lowered(
     """A block under problems that differ in the modules that run again in backward."""
     operators = {o.name: o for o in block.value.operators}
     contexts = [block_context(one.value, block.value) for one in problems]
-    saved = saved_under(block.value, operators, structure, contexts)
+    saved = saved_tensors_of_contexts(block.value, operators, structure, contexts)
     return _Lowered(
         program=lower_block(block.value, structure, contexts[0]),
         variants=tuple(zip(saved, [one.value.runtime for one in problems], strict=True)),
