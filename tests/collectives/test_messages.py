@@ -12,8 +12,8 @@ import pytest
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.algorithms.nvlink_sharp import LINK_SHARE, START_HOPS
 from shardwright.collectives.registry import algorithm_named
-from tests.collectives import messages
-from tests.collectives.messages import Trace
+from tests.collectives import message_trace
+from tests.collectives.message_trace import Trace
 from tests.collectives.spans import one_group
 
 LATENCY = (2e-6, 9e-6, 31e-6)
@@ -66,7 +66,10 @@ def in_sequence(trace: Trace) -> float:
 
 @pytest.mark.parametrize("members", SHAPES)
 def test_ring_sends_the_textbook_bytes_and_hops(members: tuple[int, ...]) -> None:
-    gathered, reduced = messages.ring_all_gather(members), messages.ring_reduce_scatter(members)
+    gathered, reduced = (
+        message_trace.ring_all_gather(members),
+        message_trace.ring_reduce_scatter(members),
+    )
     n = gathered.size
     for kind, traces in (
         (Collective.ALL_GATHER, (gathered,)),
@@ -86,7 +89,7 @@ def test_ring_sends_the_textbook_bytes_and_hops(members: tuple[int, ...]) -> Non
 
 @pytest.mark.parametrize("members", SHAPES)
 def test_ring_is_as_fast_as_its_slowest_tier(members: tuple[int, ...]) -> None:
-    trace = messages.ring_all_gather(members)
+    trace = message_trace.ring_all_gather(members)
     n = trace.size
     # One ring a member of an island; ring r enters and leaves at member r. A unit's crossing has
     # all its members' shares.
@@ -119,7 +122,7 @@ def near_square(count: int) -> tuple[int, int]:
 def test_nested_algorithms_send_the_textbook_bytes(
     name: str, split: Callable[[int], tuple[int, ...]], members: tuple[int, ...]
 ) -> None:
-    trace = messages.nested_reduce_scatter(
+    trace = message_trace.nested_reduce_scatter(
         members, tuple(side for count in members for side in split(count))
     )
     check_reduce_scatter(name, trace)
@@ -127,7 +130,7 @@ def test_nested_algorithms_send_the_textbook_bytes(
 
 @pytest.mark.parametrize("members", POWERS)
 def test_halving_doubling_sends_the_textbook_bytes(members: tuple[int, ...]) -> None:
-    trace = messages.recursive_halving(members)
+    trace = message_trace.recursive_halving(members)
     assert len(trace.rounds) == log2(trace.size)
     check_reduce_scatter("halving_doubling", trace)
 
@@ -157,7 +160,7 @@ def check_reduce_scatter(name: str, trace: Trace) -> None:
 
 @pytest.mark.parametrize("members", SHAPES)
 def test_pairwise_all_to_all(members: tuple[int, ...]) -> None:
-    trace = messages.pairwise_all_to_all(members)
+    trace = message_trace.pairwise_all_to_all(members)
     alpha, beta, wire = line_of("pairwise", Collective.ALL_TO_ALL, members)
     tiers = range(len(members))
     loads = [float(trace.busiest(tier)) for tier in tiers]
@@ -170,7 +173,7 @@ def test_pairwise_all_to_all(members: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("members", SHAPES)
 def test_hierarchical_all_to_all(members: tuple[int, ...]) -> None:
-    trace = messages.hierarchical_all_to_all(members)
+    trace = message_trace.hierarchical_all_to_all(members)
     alpha, beta, wire = line_of("hierarchical_all_to_all", Collective.ALL_TO_ALL, members)
     assert wire == pytest.approx([float(trace.busiest(tier)) for tier in range(len(members))])
     assert alpha == pytest.approx(trace.latency(LATENCY))
@@ -185,7 +188,7 @@ def test_flat_rooted(members: tuple[int, ...]) -> None:
         (Collective.SCATTER, Fraction(1, n)),
         (Collective.GATHER, Fraction(1, n)),
     ):
-        trace = messages.flat_scatter(members, size)
+        trace = message_trace.flat_scatter(members, size)
         alpha, beta, wire = line_of("flat", kind, members)
         assert alpha == pytest.approx(trace.latency(LATENCY))
         assert wire == pytest.approx(
@@ -197,7 +200,7 @@ def test_flat_rooted(members: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("members", SHAPES)
 def test_binomial_tree(members: tuple[int, ...]) -> None:
     for kind in (Collective.BROADCAST, Collective.SCATTER, Collective.GATHER):
-        trace = messages.binomial_rounds(members, scatter=kind is not Collective.BROADCAST)
+        trace = message_trace.binomial_rounds(members, scatter=kind is not Collective.BROADCAST)
         alpha, beta, wire = line_of("binomial_tree", kind, members)
         assert len(trace.rounds) == sum(ceil(log2(count)) for count in members)
         assert alpha == pytest.approx(trace.latency(LATENCY))
@@ -209,7 +212,7 @@ def test_binomial_tree(members: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("count", range(2, 40))
 def test_double_tree_sends_twice_the_buffer_at_most(count: int) -> None:
-    sent = messages.double_tree_bytes(count)
+    sent = message_trace.double_tree_bytes(count)
     assert sum(sent) == 2 * (count - 1)
     alpha, beta, wire = line_of("double_binary_tree", Collective.ALL_REDUCE, (1, count))
     assert max(sent) <= wire[1]
