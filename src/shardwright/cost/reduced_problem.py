@@ -134,7 +134,7 @@ def sums_problem(problem: Problem) -> Problem:
 
 
 def _is_narrow(problem: Problem) -> bool:
-    """Whether GEMMs compute in fewer bits than the larger of BF16 and the activations' dtype."""
+    """True if GEMMs compute in fewer bits than the larger of BF16 and the activations' dtype."""
     return problem.job.compute.bits < max(Dtype.BF16.bits, problem.job.activation.bits)
 
 

@@ -14,9 +14,9 @@ from shardwright.cost.kernels.launch_overhead import (
     DISPATCH_SHARE,
     OPERATOR_S,
     PairedLayer,
+    exposed_traffic,
     further_launches,
     launches,
-    overlapped,
 )
 from shardwright.cost.tables.problem_tables import (
     LayerTable,
@@ -203,12 +203,12 @@ def test_more_local_experts_take_the_host_longer() -> None:
 @examples(35, 500)
 @given(compute=st.floats(0.0, 10.0), moved=st.floats(0.0, 10.0))
 def test_overlap_lies_between_all_hidden_and_all_exposed(compute: float, moved: float) -> None:
-    left = float(overlapped(np.array([compute]), np.array([moved]))[0])
+    left = float(exposed_traffic(np.array([compute]), np.array([moved]))[0])
     assert DISPATCH_SHARE * moved <= left + 1e-12
     assert left <= moved
     # together they take at least as long as either, and as what the multiprocessors can do
     assert compute + left >= max(compute, moved * (1 - 1e-12)) - DISPATCH_SHARE * compute - 1e-12
-    assert float(overlapped(np.array([0.0]), np.array([moved]))[0]) == pytest.approx(moved)
+    assert float(exposed_traffic(np.array([0.0]), np.array([moved]))[0]) == pytest.approx(moved)
 
 
 def test_hidden_expert_traffic_is_counted_as_hidden() -> None:
@@ -376,7 +376,9 @@ def test_steps_of_a_pair_hide_no_more_than_all_compute_could(
     forward: float, experts: float, backward: float, moved: float
 ) -> None:
     left = pair(forward=forward, experts=experts, backward=backward, moved=moved)
-    whole = float(overlapped(np.array([forward + experts + backward]), np.array([4 * moved]))[0])
+    whole = float(
+        exposed_traffic(np.array([forward + experts + backward]), np.array([4 * moved]))[0]
+    )
     assert whole - 1e-9 <= left <= 4 * moved + 1e-9
 
 

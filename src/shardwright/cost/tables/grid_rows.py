@@ -1,4 +1,4 @@
-"""Where a grid's numbers stand in the tables, and what it chooses about memory."""
+"""The rows of a grid in the tables, and its memory choices."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from shardwright.strategy.grid.axes import Grid, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
-    """Where a grid's numbers stand in the tables, and how its pipeline spreads the blocks."""
+class TableRows:
+    """Rows of a grid in the tables, and the layout of its blocks over the pipeline."""
 
     layers: LayerTable
     layer_row: int

@@ -15,7 +15,7 @@ from shardwright.cost.network.grid_groups import Network, axes_of, network_of, t
 from shardwright.cost.network.pipeline_lines import INSIDE, OF_ULYSSES, Lines, lines_of
 from shardwright.cost.tables.mesh_table import MeshTable, lies_in_units, mesh_table
 from shardwright.cost.tables.problem_tables import LayerTable, layer_table, tensor_groups_inside
-from shardwright.cost.tables.row_cache import known_table
+from shardwright.cost.tables.row_cache import cached_table
 from shardwright.hardware.cluster import Tier
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
@@ -168,7 +168,7 @@ def _layers(problem: Problem, members: Members, pairs: _Pairs) -> tuple[LayerTab
     )
     modules = members.space.modules
     return (
-        known_table(
+        cached_table(
             layer_table, problem, Rows(columns=few | strides), sets=len(modules), modules=modules
         ),
         row,
