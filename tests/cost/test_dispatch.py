@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.group_of_members import span_of_devices
+from shardwright.cost.lowered_blocks import block_context
 from shardwright.cost.network.grid_groups import dispatch_bytes, volume_with_rows
-from shardwright.cost.tables.problem_tables import block_context
-from shardwright.hardware.cluster import Tier
 from shardwright.hardware.graph import regular
+from shardwright.hardware.link import Tier
 from shardwright.program.block.block import BlockProgram, Move, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block

@@ -10,13 +10,8 @@ import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.tier_counts import span_of
-from shardwright.cost.kernels.kernel_seconds import (
-    Machine,
-    attention_flops,
-    attention_seconds,
-    gemm_seconds,
-    machine_of,
-)
+from shardwright.cost.kernels.kernel_seconds import attention_flops, attention_seconds, gemm_seconds
+from shardwright.cost.kernels.machine_rates import Machine, machine_of
 from shardwright.cost.kernels.measured_kernels import gemm_grid_for, tile_padding
 from shardwright.cost.network.grid_groups import move_seconds, network_of
 from shardwright.cost.step.price_sources import FAMILIES, priced_seconds, shares

@@ -7,11 +7,10 @@ from functools import lru_cache
 
 from shardwright.hardware.catalog.constants import SHIPPED, Constants
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.overrides import limit_devices
 from shardwright.job.training import Optimizer, TrainingJob
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
-from shardwright.program.same import Same, one_of_equals
+from shardwright.program.same import Same
 from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import Options, Runtime
 
@@ -59,20 +58,3 @@ def _under(problem: Same[Problem], options: Options) -> Problem:
         if runtime is problem.value.runtime
         else replace(problem.value, runtime=runtime)
     )
-
-
-@lru_cache(maxsize=256)
-def _on_one_node(problem: Same[Problem]) -> Problem:
-    cluster, job = problem.value.cluster, problem.value.job
-    one_node = replace(limit_devices(cluster, num_devices=cluster.node.num_devices), expression="")
-    return one_of_equals(replace(problem.value, cluster=one_node, job=replace(job, global_batch=1)))
-
-
-def on_one_node(problem: Problem) -> Problem:
-    """The problem of one sample on the first node of its cluster: blocks cost the same there but
-    for communication.
-
-    The same object for problems that differ in nothing else, as values cached for problems are
-    cached by identity.
-    """
-    return _on_one_node(Same(problem))

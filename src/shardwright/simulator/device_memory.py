@@ -7,15 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwright.arrays import IntArray
 from shardwright.cost.bounds.rank_memory_bound import paired_activations
 from shardwright.cost.network.plan_groups import kind_problem
 from shardwright.cost.step.grid_bytes import StepBytes, held_bytes
 from shardwright.cost.step.grid_seconds import StepCosts
-from shardwright.cost.step.stage_costs import StageCosts
+from shardwright.cost.step.stage_costs import StageCosts, kept_changes
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program
-from shardwright.schedules.table import B, F, R, W
 from shardwright.simulator.prediction import StageMemory
 
 _ONCE_A_DEVICE = ("workspace",)
@@ -152,55 +150,6 @@ def _bytes_outside_allocator(steps: list[StepCosts]) -> dict[str, int]:
         for name, values in step.outside_bytes:
             bytes_by_item[name] = max(bytes_by_item.get(name, 0), int(values[0]))
     return bytes_by_item
-
-
-def kept_changes(
-    program: Program,
-    costs: StageCosts,
-    device_class: DeviceClass,
-    *,
-    kept_by: str = "saved_bytes",
-    again_by: str = "restored_bytes",
-) -> IntArray:
-    """(actions of its row,) bytes of activations that each action keeps from its start on, or
-    releases at its end (negative).
-
-    Args:
-        kept_by, again_by: fields of `StepCosts`: bytes that a microbatch keeps, and bytes of them
-            that an early recompute makes again (empty = none).
-    """
-    rows = program.rows
-    span = slice(int(rows.row_start[device_class.row]), int(rows.row_start[device_class.row + 1]))
-    kinds = rows.kind[span]
-    sign = np.where(
-        (kinds == F) | (kinds == R), 1, np.where((kinds == B) | (kinds == W), -1, 0)
-    ).astype(np.int64)
-    lane, chunk, part, microbatch = (
-        np.asarray(c[span], dtype=np.int64)
-        for c in (rows.lane, rows.chunk, rows.slice, rows.microbatch)
-    )
-    slices = max([len(costs.families[place].slices) for place in device_class.families])
-    lanes, chunks, _ = map(max, zip(*device_class.families, strict=True))
-    kept = np.zeros((2, lanes + 1, chunks + 1, slices), dtype=np.int64)
-    for number, stage, family in device_class.families:
-        for cut, step in enumerate(costs.families[number, stage, family].slices):
-            kept[:, number, stage, cut] = (
-                int(getattr(step, kept_by)[0]),
-                int(getattr(step, again_by)[0]) if again_by else 0,
-            )
-    saved, restored = kept[:, lane, chunk, part]
-    changes: IntArray = sign * saved
-    if (kinds == R).any():
-        # What is made again early lives from there to the last gradient.
-        width = int(microbatch.max(initial=0)) + 1
-        action = ((lane * kept.shape[2] + chunk) * kept.shape[3] + part) * width + microbatch
-        early = np.isin(action, action[kinds == R])
-        changes = sign * np.where(
-            early & (kinds == R),
-            restored,
-            saved + restored * (early & ((kinds == B) | (kinds == W))),
-        )
-    return changes
 
 
 def _layers_text(program: Program, device_class: DeviceClass) -> str:

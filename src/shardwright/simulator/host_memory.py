@@ -9,13 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.step.stage_costs import StageCosts
+from shardwright.cost.step.stage_costs import StageCosts, kept_changes
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.graph import group_ends
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program
 from shardwright.runtime.runtime import Runtime
-from shardwright.simulator.device_memory import kept_changes
 from shardwright.simulator.prediction import HostMemory
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import How

@@ -7,13 +7,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.kernels.measured_kernels import attention_is_tabled
+from shardwright.cost.kernels.problem_machine import problem_machine
 from shardwright.cost.network.plan_groups import group_problem, kind_of
 from shardwright.cost.step.dollars_and_joules import Spending, spending_of
 from shardwright.cost.step.model_flops import model_flops
 from shardwright.cost.step.price_sources import priced_seconds, shares
-from shardwright.cost.tables.problem_tables import problem_machine
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.hardware.graph import counts_by_group
 from shardwright.model.ir.graph import Model

@@ -8,18 +8,13 @@ from functools import lru_cache
 
 from shardwright.arrays import IntArray
 from shardwright.cost.bounds.longest_path import jitter_among
+from shardwright.cost.kernels.problem_machine import problem_machine
 from shardwright.cost.network.gemm_overlap import with_overlap_of
 from shardwright.cost.network.plan_groups import group_problem, plan_units, working_problem
-from shardwright.cost.step.device_family_costs import (
-    FamilyCosts,
-    Shape,
-    family_costs,
-    slice_lengths,
-)
+from shardwright.cost.step.device_family_costs import Shape, family_costs
 from shardwright.cost.step.model_flops import model_flops
-from shardwright.cost.step.stage_costs import Sharing, StageCosts
+from shardwright.cost.step.stage_costs import FamilyCosts, Sharing, StageCosts, slice_lengths
 from shardwright.cost.tables.plan_blocks import blocking_groups, divided_by_work, network_unit
-from shardwright.cost.tables.problem_tables import problem_machine
 from shardwright.errors import StrategyError
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import counts_by_group, group_ends

@@ -11,6 +11,7 @@ from shardwright.cost.step.stage_costs import (
     StageCosts,
     action_seconds,
     exposed_seconds,
+    kept_changes,
     product_seconds,
     routed_seconds,
 )
@@ -27,7 +28,6 @@ from shardwright.program.step_trace import (
     sorted_spans,
 )
 from shardwright.program.trace_messages import CONSUMERS
-from shardwright.simulator.device_memory import kept_changes
 from shardwright.simulator.room import TASK_BYTES, require_room
 from shardwright.simulator.simulate import SimulatedPlan
 from shardwright.units import PICOSECONDS_PER_SECOND

@@ -23,6 +23,7 @@ from shardwright.cost.gradients.plan_synchronisation import (
     stage_of,
 )
 from shardwright.cost.gradients.wire_bytes import gathered_bytes, gradient_bytes
+from shardwright.cost.lowered_blocks import block_context
 from shardwright.cost.network.grid_groups import dispatch_bytes, volume_with_rows, wire_bytes
 from shardwright.cost.network.plan_groups import (
     group_span,
@@ -34,7 +35,6 @@ from shardwright.cost.reduced_problem import block_problem
 from shardwright.cost.step.device_family_costs import recompute_mode
 from shardwright.cost.step.scalar_terms import gathers_again
 from shardwright.cost.tables.plan_blocks import local_sizes
-from shardwright.cost.tables.problem_tables import block_context
 from shardwright.cost.tables.selective_recompute import repeats_move
 from shardwright.cost.time_parts import MODES, PART_OF_AXIS, PARTS
 from shardwright.hardware.device_list import DeviceList

@@ -12,18 +12,16 @@ from hypothesis import strategies as st
 
 from shardwright.cost.kernels.launch_overhead import (
     DISPATCH_SHARE,
-    OPERATOR_S,
     PairedLayer,
     exposed_traffic,
     further_launches,
     launches,
 )
-from shardwright.cost.tables.problem_tables import (
-    LayerTable,
-    layer_table,
-    problem_machine,
-    programs_of,
-)
+from shardwright.cost.kernels.machine_rates import OPERATOR_S
+from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.lowered_blocks import programs_of
+from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.cost.time_parts import ELEMENT, EP, LAUNCH
 from shardwright.program.block.block import BlockProgram, BlockWork, Phase
 from shardwright.program.block.grid_structure import Structure

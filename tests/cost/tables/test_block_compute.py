@@ -11,7 +11,8 @@ import pytest
 
 from shardwright.cost.degree_columns import Rows
 from shardwright.cost.tables.block_compute import distinct_degrees
-from shardwright.cost.tables.problem_tables import LayerTable, _lowered_block, layer_table
+from shardwright.cost.tables.problem_tables import _lowered_block, layer_table
+from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.search.grid.modules import module_ladder
 from shardwright.strategy.grid.axes import Grid
 from tests.cost.prices import rows_of

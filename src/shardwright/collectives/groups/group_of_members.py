@@ -10,9 +10,9 @@ import numpy as np
 
 from shardwright.arrays import IntArray, distinct, numbers_of
 from shardwright.collectives.groups.tier_counts import Between, Span, bandwidths
-from shardwright.hardware.cluster import Tier
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import Units
+from shardwright.hardware.link import Tier
 
 _SPARSE = 64
 """Units from a group's first to its last, for each member, from which sorting them is quicker than

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.hardware.cluster import Tier
+from shardwright.hardware.link import Tier
 from shardwright.lazy_dataclass import dataclass
 
 _BEYOND: Final = 2.0**50

@@ -17,8 +17,8 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray, RecordArray
 from shardwright.compiled import allocation_free
 from shardwright.cost.step.grid_seconds import StepCosts
-from shardwright.hardware.cluster import Tier
 from shardwright.hardware.graph import counts_by_group
+from shardwright.hardware.link import Tier
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import TABLES
 from shardwright.program.problem import Problem

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
+from shardwright.cost.gradients.synchronisation_table import KINDS, PASSES
 from shardwright.model.gradients import runs_backward
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Parameter, ParameterClass
@@ -17,10 +18,6 @@ from shardwright.program.block.block import BlockProgram, Stored
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.program.same import Same
 
-KINDS: Final = ("dense", "experts")
-"""Elements that dp x cp hold, and that edp holds."""
-PASSES: Final = ("forward", "backward")
-"""For which ZeRO-3 gathers parameters."""
 GATHERED: Final = tuple(f"{name}_{kind}" for name in PASSES for kind in KINDS)
 ELEMENTS: Final = (
     *(

@@ -15,20 +15,8 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.gradients.grid_synchronisation import (
-    FETCHES,
-    OWNERS,
-    SYNCS,
-    ShardedElements,
-    SyncTable,
-)
 from shardwright.cost.gradients.optimizer_owner_exchange import owner_seconds
-from shardwright.cost.gradients.parameter_counts import (
-    KINDS,
-    PASSES,
-    gathered_matrices,
-    trained_matrices,
-)
+from shardwright.cost.gradients.parameter_counts import gathered_matrices, trained_matrices
 from shardwright.cost.gradients.reduction_seconds import (
     LayerElements,
     SumSpans,
@@ -36,6 +24,15 @@ from shardwright.cost.gradients.reduction_seconds import (
     fetch_seconds,
     layer_seconds,
     wire_shares,
+)
+from shardwright.cost.gradients.synchronisation_table import (
+    FETCHES,
+    KINDS,
+    OWNERS,
+    PASSES,
+    SYNCS,
+    ShardedElements,
+    SyncTable,
 )
 from shardwright.cost.gradients.wire_bytes import gradient_bytes, sum_sizes
 from shardwright.cost.network.grid_groups import Network, move_seconds

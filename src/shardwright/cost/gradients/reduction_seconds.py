@@ -14,7 +14,7 @@ from shardwright.collectives.cheapest_algorithm import collective_seconds
 from shardwright.collectives.groups.tier_counts import Span, span_of
 from shardwright.collectives.registry import algorithms_for
 from shardwright.cost.gradients.wire_bytes import SumSizes
-from shardwright.cost.kernels.launch_overhead import OPERATOR_S
+from shardwright.cost.kernels.machine_rates import OPERATOR_S
 from shardwright.cost.network.grid_groups import Axes, Network, move_seconds, wire_bytes
 from shardwright.units import MIB
 

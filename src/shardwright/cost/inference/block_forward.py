@@ -21,7 +21,8 @@ from shardwright.cost.inference.engine_collectives import (
 from shardwright.cost.inference.engine_gemms import small_gemm_seconds
 from shardwright.cost.inference.gemm_formats import Products, formats_of
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
-from shardwright.cost.kernels.kernel_seconds import Machine, element_seconds
+from shardwright.cost.kernels.kernel_seconds import element_seconds
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.network.grid_groups import spans_along
 from shardwright.job.serving import NumberFormat, OperatorPrecision
 from shardwright.lazy_dataclass import dataclass

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.hardware.catalog.serving_kernels import (
     DECODE_BANDWIDTH,
     DECODE_LAUNCHES,

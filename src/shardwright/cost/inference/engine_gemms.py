@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.inference.monotone_prices import rising
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.kernels.measured_kernels import q_norm
 from shardwright.hardware.catalog.serving_kernels import SMALL_KERNEL_LAUNCHES
 from shardwright.hardware.catalog.serving_tables import FittedForm, serving_tables

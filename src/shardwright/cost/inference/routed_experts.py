@@ -9,7 +9,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.inference.engine_gemms import form_of, form_seconds
 from shardwright.cost.inference.monotone_prices import rising
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.hardware.catalog.serving_kernels import EXPERT_LAUNCHES
 from shardwright.hardware.catalog.serving_tables import FittedForm, serving_tables
 from shardwright.job.serving import NumberFormat

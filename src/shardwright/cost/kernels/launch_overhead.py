@@ -6,12 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Final
 
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import OPERATOR_S, Machine
 from shardwright.cost.kernels.quantization_passes import quantise_kernels
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move, Phase
@@ -27,13 +26,6 @@ DISPATCH_SHARE = 20 / 132
 
 Source: DeepEP runs on 20 of an H100's 132 multiprocessors unless told otherwise; HybridEP on 16 to
 32 of 148.
-"""
-OPERATOR_S: Final = 7.5e-6
-"""Host seconds of an operator of PyTorch that no module of a framework wraps: 5 to 10 us (the prior
-of `host_launch` has the same range).
-
-DeepSpeed issue 1069 shows 0.13 + 0.25 ms for an all_gather of a list of small parameters, its
-Python and debugging included.
 """
 MOVE_KERNELS = 2
 """Launches of a collective: its kernel, and the event that orders it."""

@@ -11,12 +11,12 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.kernels.kernel_seconds import (
-    Machine,
     attention_flops,
     attention_seconds,
     element_seconds,
     gemm_seconds,
 )
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.kernels.quantization_passes import with_casts
 from shardwright.cost.kernels.state_space_scan import scan_flops, scan_seconds
 from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Kernel, Move, Phase

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.hardware.catalog.constants import family_of
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block import Phase

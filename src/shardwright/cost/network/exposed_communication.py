@@ -5,6 +5,7 @@ hide.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from shardwright.cost.network.grid_groups import (
     volume_with_rows,
 )
 from shardwright.cost.time_parts import ACROSS
+from shardwright.hardware.catalog.constants import family_of
 from shardwright.program.block.block import Exposure, Move, Phase
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.runtime.runtime import ExpertDispatch, Runtime, TpOverlap
@@ -108,3 +110,24 @@ def move_cost(
         exposed = np.maximum(least_exposed, seconds - beside)
     capped_exposed: FloatArray = np.minimum(exposed, seconds)
     return capped_exposed, seconds - capped_exposed
+
+
+_PERSISTENT: Final = ("hopper", "blackwell")
+
+
+def gemms_yield_multiprocessors(accelerator: str) -> bool:
+    """True if a collective on a stream of its own hides behind a GEMM on `accelerator` (a catalog
+    name).
+
+    NCCL's kernels hold some multiprocessors for as long as they run. Up to Ampere a GEMM is many
+    short thread blocks, which move to the multiprocessors that are left. From Hopper on it is a
+    persistent kernel: one block a multiprocessor, tiles assigned to the blocks beforehand. The
+    blocks that find their multiprocessor taken start when the collective is over and then need the
+    GEMM's whole time, so both together take as long as one after the other. Runtimes that cut a
+    GEMM and its collective into pieces, give the GEMM fewer multiprocessors or copy without any
+    (userbuffers, asynchronous TP) are not meant here.
+
+    Source: CUTLASS documentation, ``efficient_gemm``: persistent kernels with a static tile
+    scheduler on Hopper (from memory); that cuBLAS does the same is assumed.
+    """
+    return family_of(accelerator) not in _PERSISTENT

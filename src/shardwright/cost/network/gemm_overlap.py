@@ -13,7 +13,6 @@ import numpy as np
 
 from shardwright.arrays import distinct
 from shardwright.cost.network.plan_groups import plan_units
-from shardwright.hardware.catalog.constants import family_of
 from shardwright.hardware.graph import Units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
@@ -24,28 +23,9 @@ from shardwright.program.same import Same
 from shardwright.program.stages.parts import StageParts
 from shardwright.runtime.runtime import TpOverlap
 
-_PERSISTENT: Final = ("hopper", "blackwell")
 _PRODUCTS: Final = frozenset({OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM})
 _APART: Final = frozenset({Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE})
 """Dims whose parts are of different tensor-parallel groups."""
-
-
-def gemms_yield_multiprocessors(accelerator: str) -> bool:
-    """True if a collective on a stream of its own hides behind a GEMM on `accelerator` (a catalog
-    name).
-
-    NCCL's kernels hold some multiprocessors for as long as they run. Up to Ampere a GEMM is many
-    short thread blocks, which move to the multiprocessors that are left. From Hopper on it is a
-    persistent kernel: one block a multiprocessor, tiles assigned to the blocks beforehand. The
-    blocks that find their multiprocessor taken start when the collective is over and then need the
-    GEMM's whole time, so both together take as long as one after the other. Runtimes that cut a
-    GEMM and its collective into pieces, give the GEMM fewer multiprocessors or copy without any
-    (userbuffers, asynchronous TP) are not meant here.
-
-    Source: CUTLASS documentation, ``efficient_gemm``: persistent kernels with a static tile
-    scheduler on Hopper (from memory); that cuBLAS does the same is assumed.
-    """
-    return family_of(accelerator) not in _PERSISTENT
 
 
 def with_overlap_of(problem: Problem, stages: Iterable[StageParts]) -> Problem:

@@ -24,10 +24,10 @@ from shardwright.hardware.catalog.kernel_tables import (
     curve_seconds,
 )
 from shardwright.hardware.catalog.serving_tables import engine_curves
-from shardwright.hardware.cluster import Cluster, Tier
+from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.hardware.graph import Units, units_of
-from shardwright.hardware.link import Link
+from shardwright.hardware.link import Link, Tier
 from shardwright.lazy_dataclass import dataclass
 
 

@@ -16,7 +16,7 @@ from shardwright.arrays import FloatArray, IntArray, distinct, numbers_of
 from shardwright.collectives.groups.group_of_members import PairRates, side_of_span, span_of_devices
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.cost.network.grid_groups import Network, network_of
-from shardwright.hardware.cluster import Cluster, NodeGroup, Tier
+from shardwright.hardware.cluster import Cluster, NodeGroup
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import (
     Units,
@@ -27,6 +27,7 @@ from shardwright.hardware.graph import (
     units_of,
     zone_rates,
 )
+from shardwright.hardware.link import Tier
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same

@@ -22,19 +22,18 @@ from shardwright.cost.network.plan_groups import group_span, kind_problem, netwo
 from shardwright.cost.network.scale_reductions import scale_seconds
 from shardwright.cost.reduced_problem import sums_problem
 from shardwright.cost.step.grid_seconds import StepCosts, compose
-from shardwright.cost.tables.block_table import BlockTable
+from shardwright.cost.step.stage_costs import FamilyCosts, slice_lengths
 from shardwright.cost.tables.bytes_per_parameter import gradient_pass_bytes
 from shardwright.cost.tables.grid_rows import Choices, TableRows
 from shardwright.cost.tables.layers_by_chunk import ChunkLayout, has_head, has_trained, is_unit
-from shardwright.cost.tables.mesh_table import MeshTable
 from shardwright.cost.tables.plan_blocks import WIDTHS, block_on_device, parts_along, product_class
-from shardwright.cost.tables.problem_tables import OF_BLOCKS, LayerTable
 from shardwright.cost.tables.recompute_and_offload import is_on_host
 from shardwright.cost.tables.sharding_overhead import (
     copy_seconds,
     host_gradient_seconds,
     overlap_slowdown,
 )
+from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockTable, LayerTable, MeshTable
 from shardwright.cost.time_parts import MODES
 from shardwright.hardware.device_list import EMPTY, DeviceList
 from shardwright.lazy_dataclass import dataclass
@@ -42,7 +41,7 @@ from shardwright.model.gradients import has_backward
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import TABLES, Dim, ParameterClass
 from shardwright.program.block.cell_structure import CellStructure, on_replica
-from shardwright.program.layout.cells import StageCells, largest_remainder
+from shardwright.program.layout.cells import StageCells
 from shardwright.program.layout.replica import replica
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
@@ -65,28 +64,6 @@ class Shape:
 
     devices: DeviceList
     sets: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyCosts:
-    """Costs of one family of devices of one stage.
-
-    Args:
-        slices: one composed step of one chunk for each slice of a microbatch (one if it is whole).
-        coupled: devices that a blocking collective inside the stage joins with the family, counted
-            from the stage's first.
-        operators: names of the operators that run here.
-    """
-
-    slices: tuple[StepCosts, ...]
-    coupled: tuple[int, ...]
-    operators: frozenset[str]
-
-
-def slice_lengths(plan: Plan, lane: int, *, length: int) -> tuple[int, ...]:
-    """Tokens of each slice of a lane's sequence, by weight; one if it is whole."""
-    weights = plan.lanes[lane].slices
-    return largest_remainder(length, weights) if weights else (length,)
 
 
 def family_costs(

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.cost.kernels.kernel_seconds import Machine, sixteen_bit
+from shardwright.cost.kernels.machine_rates import Machine, sixteen_bit
 from shardwright.cost.kernels.measured_kernels import (
     attention_table_for,
     gemm_grid_for,
@@ -24,12 +24,13 @@ from shardwright.cost.kernels.operator_seconds import (
     unquantised_operators,
     work_seconds,
 )
+from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.lowered_blocks import block_context
 from shardwright.cost.network.exposed_communication import one_move_seconds
 from shardwright.cost.network.grid_groups import Network, measured_groups
 from shardwright.cost.network.plan_groups import group_span, kind_problem, network_of_devices
 from shardwright.cost.reduced_problem import block_problem
 from shardwright.cost.tables.plan_blocks import local_sizes
-from shardwright.cost.tables.problem_tables import block_context, problem_machine
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.lazy_dataclass import dataclass

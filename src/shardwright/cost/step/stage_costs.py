@@ -9,19 +9,20 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwright.arrays import FloatArray
-from shardwright.cost.step.device_family_costs import FamilyCosts, slice_lengths
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.step.grid_seconds import RECOMPUTE_PART, StepCosts
 from shardwright.cost.step.overlapped_pairs import CommunicationShare, communication_share
 from shardwright.cost.time_parts import ATTENTION, CP, EP, GEMM, TP
 from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.instances import TaskKind
+from shardwright.program.layout.cells import largest_remainder
 from shardwright.program.problem import Problem
-from shardwright.program.program import DeviceClass, Holders, class_numbers
+from shardwright.program.program import DeviceClass, Holders, Program, class_numbers
 from shardwright.program.same import Same
 from shardwright.program.stages.holdings import HeldParameters, Holdings, Use
 from shardwright.program.stages.parts import StageParts
+from shardwright.schedules.table import B, F, R, W
 from shardwright.strategy.plan.plan import Plan
 
 _COMMUNICATION = (TP, CP, EP)
@@ -309,3 +310,74 @@ def update_seconds(costs: StageCosts, device_class: DeviceClass) -> float:
     return max([norm for norm, _ in norm_and_update.values()]) + sum(
         [norm_and_update[id(s)][1] for s in steps]
     )
+
+
+def kept_changes(
+    program: Program,
+    costs: StageCosts,
+    device_class: DeviceClass,
+    *,
+    kept_by: str = "saved_bytes",
+    again_by: str = "restored_bytes",
+) -> IntArray:
+    """(actions of its row,) bytes of activations that each action keeps from its start on, or
+    releases at its end (negative).
+
+    Args:
+        kept_by, again_by: fields of `StepCosts`: bytes that a microbatch keeps, and bytes of them
+            that an early recompute makes again (empty = none).
+    """
+    rows = program.rows
+    span = slice(int(rows.row_start[device_class.row]), int(rows.row_start[device_class.row + 1]))
+    kinds = rows.kind[span]
+    sign = np.where(
+        (kinds == F) | (kinds == R), 1, np.where((kinds == B) | (kinds == W), -1, 0)
+    ).astype(np.int64)
+    lane, chunk, part, microbatch = (
+        np.asarray(c[span], dtype=np.int64)
+        for c in (rows.lane, rows.chunk, rows.slice, rows.microbatch)
+    )
+    slices = max([len(costs.families[place].slices) for place in device_class.families])
+    lanes, chunks, _ = map(max, zip(*device_class.families, strict=True))
+    kept = np.zeros((2, lanes + 1, chunks + 1, slices), dtype=np.int64)
+    for number, stage, family in device_class.families:
+        for cut, step in enumerate(costs.families[number, stage, family].slices):
+            kept[:, number, stage, cut] = (
+                int(getattr(step, kept_by)[0]),
+                int(getattr(step, again_by)[0]) if again_by else 0,
+            )
+    saved, restored = kept[:, lane, chunk, part]
+    changes: IntArray = sign * saved
+    if (kinds == R).any():
+        # What is made again early lives from there to the last gradient.
+        width = int(microbatch.max(initial=0)) + 1
+        action = ((lane * kept.shape[2] + chunk) * kept.shape[3] + part) * width + microbatch
+        early = np.isin(action, action[kinds == R])
+        changes = sign * np.where(
+            early & (kinds == R),
+            restored,
+            saved + restored * (early & ((kinds == B) | (kinds == W))),
+        )
+    return changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyCosts:
+    """Costs of one family of devices of one stage.
+
+    Args:
+        slices: one composed step of one chunk for each slice of a microbatch (one if it is whole).
+        coupled: devices that a blocking collective inside the stage joins with the family, counted
+            from the stage's first.
+        operators: names of the operators that run here.
+    """
+
+    slices: tuple[StepCosts, ...]
+    coupled: tuple[int, ...]
+    operators: frozenset[str]
+
+
+def slice_lengths(plan: Plan, lane: int, *, length: int) -> tuple[int, ...]:
+    """Tokens of each slice of a lane's sequence, by weight; one if it is whole."""
+    weights = plan.lanes[lane].slices
+    return largest_remainder(length, weights) if weights else (length,)

@@ -14,8 +14,8 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.degree_columns import Rows
-from shardwright.cost.kernels.kernel_seconds import Machine, sixteen_bit
 from shardwright.cost.kernels.launch_overhead import HostClock, PairedLayer
+from shardwright.cost.kernels.machine_rates import Machine, sixteen_bit
 from shardwright.cost.kernels.operator_seconds import (
     cut_seconds,
     gemm_cut_for,

@@ -22,74 +22,23 @@ from shardwright.cost.buffers.activation_offload import (
 )
 from shardwright.cost.buffers.dispatcher_buffers import dispatch_buffers
 from shardwright.cost.degree_columns import Rows
-from shardwright.cost.kernels.kernel_seconds import Machine
 from shardwright.cost.kernels.launch_overhead import HostClock, PairedLayer
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.network.exposed_communication import (
+    gemms_yield_multiprocessors,
     least_move_seconds,
     move_cost,
     on_own_kernels,
 )
-from shardwright.cost.network.gemm_overlap import gemms_yield_multiprocessors
 from shardwright.cost.network.grid_groups import Network
 from shardwright.cost.tables.block_compute import BlockSums, Variant, block_sums
 from shardwright.cost.tables.selective_recompute import repeats_move
+from shardwright.cost.tables.table_columns import BlockTable, BlockTables
 from shardwright.cost.time_parts import ACROSS, ELEMENT, EP, GEMM, LAUNCH, PART_OF_AXIS, PHASES
-from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block import BlockProgram, Move, Phase
 from shardwright.program.block.local_size import is_hybrid
 from shardwright.program.block.sizes import Degrees
 from shardwright.runtime.runtime import Runtime, TpOverlap
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTable:
-    """A block's row of seconds and bytes for each of n degree rows.
-
-    Args:
-        seconds: shape (phases, parts, n): F, I, W and the seconds that recompute adds, by part.
-        saved_bytes: shape (modes, n): bytes that one microbatch keeps on the device from F to
-            backward under none, selective, full recompute, and where all of it waits in host
-            memory: nothing.
-        host_bytes: shape (modes, n): bytes that it keeps in host memory meanwhile.
-        transient_bytes: shape (n,): the largest set alive inside one layer's backward after a full
-            recompute.
-        flops: shape (n,): FLOPs of forward GEMMs, attention (under the mask) and scans on one
-            device.
-        overlappable: shape (n,): seconds of communication that compute hides, forward and backward.
-        buffer_bytes: shape (2, n): see `dispatcher_buffers.dispatch_buffers`.
-        output_bytes: shape (n,): the block's output on one device as it crosses a pipeline border.
-    """
-
-    block: str
-    seconds: FloatArray
-    saved_bytes: IntArray
-    host_bytes: IntArray
-    transient_bytes: IntArray
-    flops: FloatArray
-    overlappable: FloatArray
-    buffer_bytes: IntArray
-    output_bytes: IntArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockTables:
-    """A block's rows under several variants: a `BlockTable` with an axis of v variants before the
-    rows where they differ.
-
-    Args:
-        seconds: (phases, parts, v, n).
-        saved_bytes, host_bytes: (modes, v, n).
-        flops, overlappable, output_bytes: (n,).
-        buffer_bytes: (2, n).
-    """
-
-    seconds: FloatArray
-    saved_bytes: IntArray
-    host_bytes: IntArray
-    flops: FloatArray
-    overlappable: FloatArray
-    buffer_bytes: IntArray
-    output_bytes: IntArray
 
 
 def block_table(

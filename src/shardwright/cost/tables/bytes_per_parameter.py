@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.cost.kernels.problem_machine import problem_machine
 from shardwright.cost.kernels.quantization_passes import narrow_bytes, narrow_forms
-from shardwright.cost.tables.problem_tables import problem_machine
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Runtime
 

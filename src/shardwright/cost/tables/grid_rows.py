@@ -6,8 +6,7 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.tables.layers_by_chunk import ChunkLayout, first_layers
-from shardwright.cost.tables.mesh_table import MeshTable
-from shardwright.cost.tables.problem_tables import LayerTable
+from shardwright.cost.tables.table_columns import LayerTable, MeshTable
 from shardwright.cost.time_parts import MODES
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.axes import Grid, Recompute

@@ -14,13 +14,10 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.tier_counts import span_of
 from shardwright.cost.buffers.communication_buffers import communicator_bytes
 from shardwright.cost.degree_columns import Rows
-from shardwright.cost.gradients.grid_synchronisation import (
-    SYNCS,
-    SyncTable,
-    link_shares,
-    sync_table,
-)
+from shardwright.cost.gradients.grid_synchronisation import link_shares, sync_table
 from shardwright.cost.gradients.reduction_seconds import SumSpans
+from shardwright.cost.gradients.synchronisation_table import SYNCS, SyncTable
+from shardwright.cost.lowered_blocks import programs_of
 from shardwright.cost.network.grid_groups import (
     Network,
     axes_of,
@@ -31,55 +28,18 @@ from shardwright.cost.network.grid_groups import (
 )
 from shardwright.cost.network.scale_reductions import scale_seconds
 from shardwright.cost.tables.bytes_per_parameter import gradient_pass_bytes
-from shardwright.cost.tables.problem_tables import programs_of
 from shardwright.cost.tables.sharding_overhead import (
     copy_seconds,
     host_gradient_seconds,
     overlap_slowdown,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.cost.tables.table_columns import MeshTable
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import TABLES
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.sizes import evaluate
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ScaleGroup
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshTable:
-    """Synchronisation and its side costs over n mesh rows.
-
-    Args:
-        sync: per block.
-        norm_s: (n,) seconds of the scalar all_reduce of gradient clipping over all devices.
-        slowdown: (n,) factor on kernels beside a layer's gather or reduction.
-        shares: (2, tiers, n) see `grid_synchronisation.link_shares`.
-        gather_copy_s, regather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one
-            layer's gathers and reduction (`sharding_overhead`).
-        host_gradient_s: (blocks, n) seconds of copies of its reduced gradients between device and
-            host, all states offloaded.
-        scales_s: (n,) seconds that each pass of a chunk waits for its scales (see
-            `scale_reductions`).
-        gradient_bytes: (n,) traffic an element of passes over all local gradients at the step's end
-            (`Runtime.gradient_passes`).
-        table_bytes: (blocks, n) temporary of the weight gradient of the block's largest trained
-            table: an embedding or a head.
-        communicator_bytes: (n,) buffers of the communicators, outside the allocator.
-    """
-
-    sync: SyncTable
-    norm_s: FloatArray
-    slowdown: FloatArray
-    shares: FloatArray
-    gather_copy_s: FloatArray
-    regather_copy_s: FloatArray
-    reduce_copy_s: FloatArray
-    host_gradient_s: FloatArray
-    scales_s: FloatArray
-    gradient_bytes: IntArray
-    table_bytes: IntArray
-    communicator_bytes: IntArray
 
 
 def shared_parameters(model: Model) -> frozenset[str]:

@@ -15,6 +15,8 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.cost.buffers.communication_buffers import overlap_buffer_bytes
+from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.lowered_blocks import block_context
 from shardwright.cost.network.grid_groups import Network
 from shardwright.cost.network.plan_groups import (
     group_span,
@@ -23,9 +25,9 @@ from shardwright.cost.network.plan_groups import (
     plan_units,
 )
 from shardwright.cost.reduced_problem import block_problem
-from shardwright.cost.tables.block_table import BlockTable, block_table
-from shardwright.cost.tables.problem_tables import block_context, problem_machine
+from shardwright.cost.tables.block_table import block_table
 from shardwright.cost.tables.recompute_and_offload import kept_variant
+from shardwright.cost.tables.table_columns import BlockTable
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import repeats_after
 from shardwright.model.ir.block import Block

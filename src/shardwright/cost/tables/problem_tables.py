@@ -5,7 +5,6 @@ synchronisation over mesh rows.
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import Final
 
 import numpy as np
 
@@ -15,7 +14,9 @@ from shardwright.collectives.groups.tier_counts import Span
 from shardwright.cost.buffers.communication_buffers import overlap_buffer_bytes
 from shardwright.cost.buffers.logits_buffers import logits_bytes, loss_of
 from shardwright.cost.degree_columns import Rows
-from shardwright.cost.kernels.kernel_seconds import Machine, machine_of
+from shardwright.cost.kernels.machine_rates import Machine
+from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.lowered_blocks import block_context
 from shardwright.cost.network.exposed_communication import least_move_seconds
 from shardwright.cost.network.gemm_overlap import without_fused_overlap
 from shardwright.cost.network.grid_groups import (
@@ -26,7 +27,7 @@ from shardwright.cost.network.grid_groups import (
     network_of,
     spans_along,
 )
-from shardwright.cost.reduced_problem import block_problem
+from shardwright.cost.reduced_problem import block_problem, on_one_node
 from shardwright.cost.tables.block_compute import (
     BlockSums,
     CachedBlockSums,
@@ -35,105 +36,20 @@ from shardwright.cost.tables.block_compute import (
     distinct_degrees,
     members_along,
 )
-from shardwright.cost.tables.block_table import BlockTables, block_tables, local_degrees
+from shardwright.cost.tables.block_table import block_tables, local_degrees
 from shardwright.cost.tables.layers_by_chunk import block_facts
+from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockTables, LayerTable
 from shardwright.cost.time_parts import MODES, PARTS, PHASES
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.program.block.block import BlockProgram, Move
 from shardwright.program.block.grid_structure import Structure
-from shardwright.program.block.local_size import Context, is_hybrid
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.block.saved import saved_tensors_of_contexts
 from shardwright.program.block.sizes import Degrees
-from shardwright.program.problem import Problem, on_one_node, under
+from shardwright.program.problem import Problem, under
 from shardwright.program.same import Same
 from shardwright.runtime.runtime import Options
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTable:
-    """Seconds and bytes of all blocks of the model over n layer rows; first axis = block.
-
-    Args:
-        seconds: (blocks, phases, parts, n).
-        saved_bytes, host_bytes: (blocks, modes, n) kept on the device and in host memory.
-        transient_bytes, flops: (blocks, n).
-        buffer_bytes: (blocks, 2, n), see `dispatcher_buffers.dispatch_buffers`.
-        logits_bytes: (n,) peak of logits and their copies in the head.
-        logits_blocks: (n,) the allocator's blocks of them.
-        overlap_buffers: (n,) bytes of tensor-parallel overlap outside the allocator.
-        border: (streams, tiers, n) seconds of one send across a tier, of each of the model's
-            streams (`layers_by_chunk.BlockFacts`): of a teacher's where that takes longer.
-    """
-
-    seconds: FloatArray
-    saved_bytes: IntArray
-    host_bytes: IntArray
-    transient_bytes: IntArray
-    flops: FloatArray
-    overlappable: FloatArray
-    buffer_bytes: IntArray
-    logits_bytes: IntArray
-    logits_blocks: IntArray
-    overlap_buffers: IntArray
-    border: FloatArray
-
-
-OF_BLOCKS: Final = (
-    "seconds",
-    "saved_bytes",
-    "host_bytes",
-    "transient_bytes",
-    "flops",
-    "overlappable",
-    "buffer_bytes",
-)
-
-
-def block_context(problem: Problem, block: Block) -> Context:
-    """Lengths, number formats and runtime choices with which `block` is lowered."""
-    job = problem.job
-    return Context(
-        tokens=job.tokens(block.sequence) or job.sequence_length,
-        memory_tokens=job.tokens(block.memory) if block.memory else 0,
-        element=job.activation.bits // 8,
-        # A 4-bit operand carries scales and is kept beside its transpose: a byte.
-        gemm_element=max(job.compute.bits // 8, 1),
-        compute_bits=job.compute.bits,
-        runtime=problem.runtime,
-        dropout=job.dropout,
-        imbalance_percent=round(100 * job.expert_imbalance),
-        permutes_apart=is_hybrid(problem.runtime, island=problem.cluster.node.island),
-    )
-
-
-def programs_of(problem: Problem, structure: Structure) -> tuple[BlockProgram, ...]:
-    """Every block of the model, lowered under `structure`."""
-    return tuple(
-        lower_block(b, structure, block_context(block_problem(problem, b), b))
-        for b in problem.model.blocks
-    )
-
-
-def problem_machine(problem: Problem) -> Machine:
-    """Rates of the (first) accelerator under the job's dtype and the runtime's kernels."""
-    return _machine(Same(problem))
-
-
-@lru_cache(maxsize=256)
-def _machine(keyed_problem: Same[Problem]) -> Machine:
-    problem = keyed_problem.value
-    return machine_of(
-        problem.cluster.node.accelerator,
-        compute=problem.job.compute,
-        attention=problem.runtime.attention_kernel,
-        elements=problem.runtime.element_kernels,
-        constants=problem.constants,
-        eight_bit=problem.runtime.attention_eight_bit,
-        scaling=problem.runtime.scaling,
-        saves_quantised=problem.runtime.saves_quantized,
-    )
 
 
 def layer_table(

@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.cost.kernels.operator_seconds import work_seconds
-from shardwright.cost.tables.block_table import BlockTable
-from shardwright.cost.tables.problem_tables import problem_machine
+from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.tables.table_columns import BlockTable
 from shardwright.cost.time_parts import ELEMENT
 from shardwright.model.ir.operator import Operator
 from shardwright.program.block.block import BlockProgram, Phase, Recomputable

@@ -9,13 +9,13 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.collectives.groups.tier_quantities import extent_of
-from shardwright.cost.gradients.grid_synchronisation import SyncTable
 from shardwright.cost.gradients.reduction_seconds import LISTED_GATHER_OPERATORS
+from shardwright.cost.gradients.synchronisation_table import SyncTable
 from shardwright.cost.gradients.wire_bytes import gathered_bytes
-from shardwright.cost.kernels.launch_overhead import OPERATOR_S
+from shardwright.cost.kernels.machine_rates import OPERATOR_S
+from shardwright.cost.kernels.problem_machine import problem_machine
 from shardwright.cost.kernels.quantization_passes import weight_bytes
 from shardwright.cost.network.grid_groups import Network
-from shardwright.cost.tables.problem_tables import problem_machine
 from shardwright.hardware.catalog.constants import slowdown_beside
 from shardwright.program.problem import Problem
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.arrays import IntArray
-from shardwright.cost.step.device_family_costs import FamilyCosts
-from shardwright.cost.step.stage_costs import Sharing, StageCosts, sharings_of_stage
+from shardwright.cost.step.stage_costs import FamilyCosts, Sharing, StageCosts, sharings_of_stage
 from shardwright.program.lower import lower_plan
 from shardwright.program.orders.rows import TABLE_SEARCH
 from shardwright.program.problem import Problem

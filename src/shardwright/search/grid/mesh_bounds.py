@@ -28,8 +28,9 @@ from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.degree_columns import Rows
 from shardwright.cost.tables.layers_by_chunk import ChunkLayout, layout_of
-from shardwright.cost.tables.problem_tables import LayerTable, layer_table
+from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.cost.tables.row_cache import cached_table
+from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model

@@ -29,9 +29,10 @@ from shardwright.cost.tables.bytes_per_parameter import (
 from shardwright.cost.tables.distinct_rows import distinct_rows
 from shardwright.cost.tables.grid_rows import TableRows
 from shardwright.cost.tables.layers_by_chunk import ChunkLayout, block_facts, layout_of
-from shardwright.cost.tables.mesh_table import MeshTable, lies_in_units, mesh_table
-from shardwright.cost.tables.problem_tables import LayerTable, layer_table, tensor_groups_inside
+from shardwright.cost.tables.mesh_table import lies_in_units, mesh_table
+from shardwright.cost.tables.problem_tables import layer_table, tensor_groups_inside
 from shardwright.cost.tables.row_cache import cached_table
+from shardwright.cost.tables.table_columns import LayerTable, MeshTable
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same

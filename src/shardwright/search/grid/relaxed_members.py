@@ -17,8 +17,8 @@ from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bounds.closed_form_arrays import Costs, Facts
 from shardwright.cost.network.grid_groups import axes_of
 from shardwright.cost.tables.mesh_table import scale_waits, untimed_table
-from shardwright.cost.tables.problem_tables import LayerTable
 from shardwright.cost.tables.row_cache import cached_table
+from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import Columns, extended, first_of_each, select
 from shardwright.search.grid.members import Members, Options, chunked
