@@ -23,12 +23,13 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.bounds.longest_path import jitter, path_seconds
 from shardwright.cost.kernels.kernel_seconds import gemm_seconds
 from shardwright.cost.kernels.operator_seconds import gemm_shape
+from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.lowered_blocks import block_context
 from shardwright.cost.network.grid_groups import move_seconds
 from shardwright.cost.network.plan_groups import group_span, network_of_devices, plan_units
 from shardwright.cost.step.grid_seconds import compose, step_costs
 from shardwright.cost.tables.block_table import block_table
 from shardwright.cost.tables.plan_blocks import local_sizes
-from shardwright.cost.tables.problem_tables import block_context, problem_machine
 from shardwright.cost.time_parts import GEMM
 from shardwright.files.plan_source import read_strategy
 from shardwright.program.block.block import Phase

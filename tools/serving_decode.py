@@ -14,7 +14,7 @@ from scipy.optimize import nnls
 from serving_rows import LIBRARIES, Arrays, Columns, Line, packed, rows_of, some, steps_of
 
 from shardwright.cost.inference.decode_attention import decode_columns
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.hardware.catalog.serving_kernels import (
     DECODE_BANDWIDTH,
     DECODE_LAUNCHES,

@@ -24,7 +24,7 @@ from serving_rows import (
 
 from shardwright.cost.inference.engine_gemms import small_gemm_seconds
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.serving_tables import octave_grid
 from shardwright.job.serving import NumberFormat

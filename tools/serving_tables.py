@@ -23,7 +23,7 @@ from serving_moves import move_entries
 from serving_products import expert_entries, product_entries
 from serving_rows import Line
 
-from shardwright.cost.kernels.kernel_seconds import Machine, machine_of
+from shardwright.cost.kernels.machine_rates import Machine, machine_of
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.hardware.catalog.constants import Constants

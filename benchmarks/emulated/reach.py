@@ -16,7 +16,7 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds
 from shardwright.collectives.groups.tier_counts import span_of
 from shardwright.collectives.registry import algorithms_for
-from shardwright.hardware.cluster import Tier
+from shardwright.hardware.link import Tier
 
 SIZES: Final = (64, 262144, 1048576, 4194304)
 BUFFERS: Final = (262144, 4194304)

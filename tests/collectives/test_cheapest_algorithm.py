@@ -14,9 +14,8 @@ from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms import nvlink_sharp
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import collective_seconds, price_list
-from shardwright.collectives.groups.distinct_groups import distinct_groups
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.groups.tier_quantities import extent_of
+from shardwright.collectives.groups.tier_quantities import distinct_groups, extent_of
 from shardwright.collectives.registry import ALGORITHMS, LIBRARIES, algorithm_named, algorithms_for
 from shardwright.errors import RuntimeModelError
 from tests.collectives.spans import nested, one_group, spans

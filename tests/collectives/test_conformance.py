@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from shardwright.arrays import FloatArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.collectives.registry import ALGORITHMS, OF_ENGINES, SCHEDULED, algorithm_named
+from shardwright.collectives.registry import (
+    ALGORITHMS,
+    ENGINE_ALGORITHMS,
+    SCHEDULED,
+    algorithm_named,
+)
 from shardwright.errors import UsageError
 from tests.collectives.spans import spans
 from tests.tiers import examples
@@ -186,7 +191,7 @@ def test_every_kind_has_an_algorithm_that_is_always_legal() -> None:
     always = {
         kind
         for name in ALGORITHMS
-        if name not in ("halving_doubling", "nvlink_sharp", *SCHEDULED, *OF_ENGINES)
+        if name not in ("halving_doubling", "nvlink_sharp", *SCHEDULED, *ENGINE_ALGORITHMS)
         for kind in algorithm_named(name).kinds
     }
     assert always == set(Collective)

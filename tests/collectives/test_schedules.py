@@ -25,8 +25,8 @@ from shardwright.collectives.messages.tree_schedule import (
     PARTS,
     Tree,
     send_steps,
+    tree_all_reduce,
     tree_lines,
-    tree_sum,
 )
 from shardwright.collectives.messages.unit_tree import tree_of
 from shardwright.collectives.registry import LIBRARIES, SCHEDULED, algorithm_named, algorithms_for
@@ -97,7 +97,7 @@ def test_sums_along_trees_are_sums_and_take_what_their_rounds_take(
     assume(layout.size > 1)
     trees = MAKERS[name](layout)
     assert sum(tree.share for tree in trees) == pytest.approx(1.0, rel=1e-12)
-    schedule = proven_sum(tree_sum(trees, parts=parts))
+    schedule = proven_sum(tree_all_reduce(trees, parts=parts))
     alpha, beta = tree_lines(layout, trees)
     index = PARTS.index(parts)
     assert alpha[index] + volume * beta[index] == pytest.approx(
@@ -125,7 +125,7 @@ def test_no_price_is_below_the_bounds_of_every_sum(
 @given(layout=layouts(most_islands=8))
 def test_a_forest_keeps_the_busiest_link_busy_as_long_as_its_packing_says(layout: Layout) -> None:
     assume(layout.size > 1)
-    once = tree_sum(forest_of(layout))
+    once = tree_all_reduce(forest_of(layout))
     together = replace(once, round=np.zeros_like(once.round))
     packing = packing_of(layout)
     assert round_costs(together, layout)[1][0] == pytest.approx(packing.seconds_per_byte, rel=1e-6)
@@ -285,7 +285,7 @@ def test_libraries_without_schedules_are_not_priced_with_them() -> None:
 
 def test_a_schedule_that_adds_twice_or_forgets_is_refused() -> None:
     trees = (Tree(share=1.0, parent=(-1, 0, 1)),)
-    good = tree_sum(trees)
+    good = tree_all_reduce(trees)
     assert send_steps(trees[0])[1] == 2
     proven_sum(good)
     with pytest.raises(RuntimeModelError, match="ends without the whole"):

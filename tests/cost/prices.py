@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from shardwright.cost.degree_columns import Rows
-from shardwright.cost.tables.grid_rows import Priced
+from shardwright.cost.tables.grid_rows import TableRows
 from shardwright.cost.tables.layers_by_chunk import layout_of
 from shardwright.cost.tables.mesh_table import mesh_table
 from shardwright.cost.tables.problem_tables import layer_table
@@ -60,11 +60,11 @@ def rows_of(grids: Iterable[Grid]) -> Rows:
     return Rows(columns={name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(COLUMNS)})
 
 
-def price_grid(problem: Problem, grid: Grid) -> Priced:
+def price_grid(problem: Problem, grid: Grid) -> TableRows:
     """Tables of one row for one grid."""
     rows = rows_of([grid])
     shard = np.array([grid.shard or grid.dp * grid.cp], dtype=np.int64)
-    return Priced(
+    return TableRows(
         layers=layer_table(problem, rows),
         layer_row=0,
         meshes=mesh_table(problem, rows, shard),

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.group_of_members import span_of_devices
-from shardwright.cost.network.grid_groups import dispatch_bytes, rows_volume
-from shardwright.cost.tables.problem_tables import block_context
-from shardwright.hardware.cluster import Tier
+from shardwright.cost.lowered_blocks import block_context
+from shardwright.cost.network.grid_groups import dispatch_bytes, volume_with_rows
 from shardwright.hardware.graph import regular
+from shardwright.hardware.link import Tier
 from shardwright.program.block.block import BlockProgram, Move, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.lower_block import lower_block
@@ -136,7 +136,9 @@ def test_a_copy_takes_the_weights_of_its_islands_experts_along(
     owner = [expert // local for expert in range(nodes * each * local)]
     row = sum(4 for device in owner if device // each == 0)
     own = 2
-    volume = rows_volume(np.array([float(own * routed)]), rows=4 * len(owner) // own, span=span)
+    volume = volume_with_rows(
+        np.array([float(own * routed)]), rows=4 * len(owner) // own, span=span
+    )
     assert float(volume[0]) == pytest.approx(routed * row)
 
 

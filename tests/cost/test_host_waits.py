@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from shardwright.cost.kernels.launch_overhead import segments
-from shardwright.cost.tables.problem_tables import layer_table, programs_of
+from shardwright.cost.lowered_blocks import programs_of
+from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.cost.time_parts import LAUNCH, TP
 from shardwright.hardware.catalog.constants import SHIPPED
 from shardwright.program.block.grid_structure import Structure

@@ -10,16 +10,11 @@ import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.tier_counts import span_of
-from shardwright.cost.kernels.kernel_seconds import (
-    Machine,
-    attention_flops,
-    attention_seconds,
-    gemm_seconds,
-    machine_of,
-)
+from shardwright.cost.kernels.kernel_seconds import attention_flops, attention_seconds, gemm_seconds
+from shardwright.cost.kernels.machine_rates import Machine, machine_of
 from shardwright.cost.kernels.measured_kernels import gemm_grid_for, tile_padding
 from shardwright.cost.network.grid_groups import move_seconds, network_of
-from shardwright.cost.step.price_sources import FAMILIES, answered, shares
+from shardwright.cost.step.price_sources import FAMILIES, priced_seconds, shares
 from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.cost.time_parts import ATTENTION, ELEMENT, GEMM
 from shardwright.dtype import Dtype
@@ -221,7 +216,7 @@ class TestWhoAnswered:
         model = expert_model(dense=1, sparse=3, experts=8) if experts else dense_model(layers=4)
         grid = Grid(tp=2, sp=True, dp=4, ep=2 if experts else 1)
         problem = problem_of(model, cluster_of(8, node=8, accelerator=name), runtime=RUNTIME)
-        records = answered(problem, stages_of(problem, grid))
+        records = priced_seconds(problem, stages_of(problem, grid))
         table = layer_table(problem, rows_of([grid])).seconds[:, :3, :, 0].sum(axis=1)
         for place in sorted({run.block for run in model.runs}):
             block = model.blocks[place]
@@ -245,7 +240,7 @@ class TestWhoAnswered:
             )
             return {
                 s.family: s.parts[0][1].evidence
-                for s in shares(answered(problem, stages_of(problem, Grid(tp=8, sp=True))))
+                for s in shares(priced_seconds(problem, stages_of(problem, Grid(tp=8, sp=True))))
             }
 
         assert largest("h100-sxm")["GEMM"] is Evidence.MEASURED
@@ -256,6 +251,6 @@ class TestWhoAnswered:
 
     def test_shares_are_whole(self) -> None:
         problem = problem_of(dense_model(layers=4), cluster_of(8, node=8), runtime=RUNTIME)
-        for share in shares(answered(problem, stages_of(problem, Grid(tp=2, dp=4)))):
+        for share in shares(priced_seconds(problem, stages_of(problem, Grid(tp=2, dp=4)))):
             assert sum(part for part, _ in share.parts) == pytest.approx(1.0)
             assert [p for p, _ in share.parts] == sorted((p for p, _ in share.parts), reverse=True)

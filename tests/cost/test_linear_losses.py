@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.cost.buffers.logits_buffers import liger_tokens
-from shardwright.cost.tables.problem_tables import LayerTable, layer_table
+from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.cost.time_parts import PHASES
 from shardwright.runtime.registry import load_runtime
 from shardwright.strategy.grid.axes import Grid

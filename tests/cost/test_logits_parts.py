@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardwright.cost.tables.problem_tables import LayerTable, layer_table
+from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.cost.time_parts import PHASES
 from shardwright.runtime.registry import load_runtime
 from shardwright.strategy.grid.axes import Grid

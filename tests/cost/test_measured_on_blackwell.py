@@ -14,8 +14,8 @@ from shardwright.cost.kernels.kernel_seconds import (
     attention_flops,
     attention_seconds,
     element_seconds,
-    machine_of,
 )
+from shardwright.cost.kernels.machine_rates import machine_of
 from shardwright.cost.tables.bytes_per_parameter import update_bytes
 from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.cost.time_parts import ELEMENT, EP

@@ -10,7 +10,7 @@ import pytest
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block.block import Phase
-from shardwright.program.block.kernels import TASKS, Local
+from shardwright.program.block.kernels import KERNELS_OF, Local
 from shardwright.program.block.sizes import Size
 from shardwright.simulator.predict import predict
 from shardwright.strategy.text.grid_notation import parse_grid
@@ -37,14 +37,14 @@ def test_what_the_kernels_of_pytorch_move() -> None:
     (moe,) = (b for b in load_model("mixtral-8x7b").blocks if b.name == "moe")
     permute, unpermute = (o for o in moe.operators if o.kind is OperatorKind.PERMUTE)
     for operator, more in ((permute, Phase.I), (unpermute, Phase.F)):
-        works = TASKS[OperatorKind.PERMUTE](operator, LOCAL)
+        works = KERNELS_OF[OperatorKind.PERMUTE](operator, LOCAL)
         moved = {
             work.phase: sum(size.times for size in (*work.read, *work.written)) for work in works
         }
         assert moved == {
             phase: 70 * 2 * (3 if phase is more else 2) for phase in (Phase.F, Phase.I)
         }
-        fused = TASKS[OperatorKind.PERMUTE](operator, replace(LOCAL, indexed=False))
+        fused = KERNELS_OF[OperatorKind.PERMUTE](operator, replace(LOCAL, indexed=False))
         assert (
             sum(size.times for work in fused for size in (*work.read, *work.written)) == 70 * 2 * 4
         )

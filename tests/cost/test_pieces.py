@@ -11,17 +11,18 @@ import pytest
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.tier_counts import span_of
 from shardwright.compiled import plain
-from shardwright.cost.gradients.grid_synchronisation import SyncTable
 from shardwright.cost.gradients.parameter_counts import trained_matrices
 from shardwright.cost.gradients.reduction_seconds import (
     LISTED_GATHER_OPERATORS,
     LISTED_REDUCE_OPERATORS,
 )
-from shardwright.cost.kernels.launch_overhead import OPERATOR_S
+from shardwright.cost.gradients.synchronisation_table import SyncTable
+from shardwright.cost.kernels.machine_rates import OPERATOR_S
 from shardwright.cost.network.grid_groups import axes_of, move_seconds, network_of
 from shardwright.cost.step.grid_seconds import SHARDING_PART, step_costs
 from shardwright.cost.step.scalar_terms import gathers_again
-from shardwright.cost.tables.mesh_table import MeshTable, mesh_table
+from shardwright.cost.tables.mesh_table import mesh_table
+from shardwright.cost.tables.table_columns import MeshTable
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Runtime

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.gradients.grid_synchronisation import SyncTable
+from shardwright.cost.gradients.synchronisation_table import SyncTable
 from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.cost.tables.mesh_table import mesh_table
 from shardwright.program.problem import Problem

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from shardwright.cost.tables.plan_blocks import local_sizes
-from shardwright.cost.tables.recompute_and_offload import named
+from shardwright.cost.tables.recompute_and_offload import named_operators
 from shardwright.execute.interpreter import block_run
 from shardwright.execute.interpreter.device import DeviceWork as Known
 from shardwright.execute.interpreter.stage_nodes import stage_nodes
@@ -172,7 +172,9 @@ def lowered(problem: Problem) -> Iterator[Lowered]:
                 redone = [k.operators for k in segment.keeps if k.how is How.RECOMPUTE]
                 full = any("full" in names for names in redone)
                 names = {o.name for o in segment.block.operators} if full else set()
-                again = names.union(*(named(segment.block.operators, one) for one in redone))
+                again = names.union(
+                    *(named_operators(segment.block.operators, one) for one in redone)
+                )
                 for number, length in enumerate(parts):
                     context = Context(
                         tokens=length,

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.flop_counter import FlopCounterMode
 
 from shardwright.api.simulations import simulate
-from shardwright.cost.tables.problem_tables import block_context
+from shardwright.cost.lowered_blocks import block_context
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.proof.prove import made_batch, prove

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
 from shardwright.execute.interpreter.recorder import Recorder, collected
-from shardwright.program.step_trace import StepTrace, Track, merged
+from shardwright.program.step_trace import StepTrace, Track, merged_trace
 from tests.execute.small_plans import PLANS, Small
 from tests.execute.traces import check_measured
 from tests.execute.trained import train
@@ -89,7 +89,7 @@ def parts_of(trace: StepTrace) -> list[StepTrace]:
 
 def test_parts_become_the_whole() -> None:
     trace = recorded(PLANS["1f1b"], Recorder())
-    assert merged(parts_of(trace)) == trace
+    assert merged_trace(parts_of(trace)) == trace
     assert collected(trace) == trace
 
 
@@ -99,7 +99,7 @@ def test_clocks_that_contradict_each_other_are_set_by_the_last_reduction() -> No
     wrong = [
         replace(part, zero_s=part.zero_s + 1000.0 * number) for number, part in enumerate(parts)
     ]
-    again = merged(wrong)
+    again = merged_trace(wrong)
     ends = {s.end_s for s in again.spans if (s.kind, s.within) == ("all_reduce", "STEP")}
     assert max(ends) - min(ends) < 1e-6
     assert again.step_s < 2 * trace.step_s + 1.0
@@ -110,8 +110,8 @@ def test_parts_that_are_not_one_step() -> None:
     trace = recorded(PLANS["order by hand"], Recorder())
     one, two = parts_of(trace)
     with pytest.raises(DataError, match="no part"):
-        merged([])
+        merged_trace([])
     with pytest.raises(DataError, match="device 0 is in two parts"):
-        merged([one, two, one])
+        merged_trace([one, two, one])
     with pytest.raises(DataError, match="'other' and 'small' are not one step"):
-        merged([one, replace(two, plan="other")])
+        merged_trace([one, replace(two, plan="other")])

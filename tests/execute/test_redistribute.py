@@ -20,7 +20,7 @@ from shardwright.execute.transport.in_process import run
 from shardwright.execute.transport.record import Trace
 from shardwright.program.layout.layout import Holding, Layout
 from shardwright.program.transition.steps import StepKind
-from shardwright.program.transition.transition import solve, transition
+from shardwright.program.transition.transition import best_acts, transition
 from tests.execute.layouts import (
     EVERYTHING,
     boxed,
@@ -77,7 +77,7 @@ def test_what_moved_is_what_the_transition_says(case: Case) -> None:
     messages: dict[tuple[int, int], int] = {}
     collectives: dict[tuple[int, str, tuple[int, ...]], int] = {}
     for one, _ in flows(transition(source, wanted, **keywords)):  # type: ignore[arg-type]
-        for act in solve(one.component):
+        for act in best_acts(one.component):
             for a, b, elements in act.step.sends:
                 pair = one.devices[a], one.devices[b]
                 messages[pair] = messages.get(pair, 0) + elements

@@ -10,7 +10,7 @@ import pytest
 from shardwright.files.trace_file import trace_text
 from shardwright.program.step_trace import Origin, StepTrace, Track
 from shardwright.program.trace_messages import messages
-from shardwright.program.trace_times import Compared, compared
+from shardwright.program.trace_times import ComparedTraces, compared_traces
 from shardwright.simulator.simulate import simulate_plan
 from shardwright.simulator.trace import simulated_trace
 from shardwright.strategy.plan.plan import Plan
@@ -22,7 +22,7 @@ EARLY = 1e-9
 """Seconds that times, counted from another zero, are off by rounding."""
 
 
-def check_measured(small: Small, trace: StepTrace, *, plan: Plan | None = None) -> Compared:
+def check_measured(small: Small, trace: StepTrace, *, plan: Plan | None = None) -> ComparedTraces:
     """It has the actions of the simulated step, each device one thing at a time on a track, and
     what is sent is taken."""
     problem = replace(problem_for(small.model, batch=small.batch, seq_len=TOKENS), job=small.job)
@@ -31,7 +31,7 @@ def check_measured(small: Small, trace: StepTrace, *, plan: Plan | None = None) 
         plan=trace.plan,
         devices=[d.device for d in trace.devices],
     )
-    found = compared(predicted, trace)
+    found = compared_traces(predicted, trace)
     assert trace.origin is Origin.MEASURED
     assert min(s.start_s for s in trace.spans) == 0.0
     assert trace.step_s == trace.end_s

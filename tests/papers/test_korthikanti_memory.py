@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from shardwright.cost.tables.problem_tables import layer_table, programs_of
+from shardwright.cost.lowered_blocks import programs_of
+from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.hardware.expression import parse_cluster
 from shardwright.model.blocks.dense import decoder_block, embedding_block, head_block
 from shardwright.model.ir.graph import Model, Run

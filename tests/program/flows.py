@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from shardwright.program.transition.pieces import PlacedPiece
 from shardwright.program.transition.steps import Flow
-from shardwright.program.transition.transition import Transition, solve
+from shardwright.program.transition.transition import Transition, best_acts
 
 
 def flows(found: Transition) -> tuple[tuple[PlacedPiece, tuple[tuple[Flow, ...], ...]], ...]:
     """What each step does, by component: elements of a component are those of its boxes in
     order."""
-    return tuple((one, tuple(act.flows for act in solve(one.component))) for one in found.placed)
+    return tuple(
+        (one, tuple(act.flows for act in best_acts(one.component))) for one in found.placed
+    )

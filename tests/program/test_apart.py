@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardwright.cost.kernels.launch_overhead import replayed
-from shardwright.cost.tables.problem_tables import block_context
+from shardwright.cost.lowered_blocks import block_context
 from shardwright.hardware.expression import parse_cluster
 from shardwright.job.border import job_from_flags
 from shardwright.model.catalog.catalog import load_model

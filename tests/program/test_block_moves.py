@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.tables.problem_tables import programs_of
+from shardwright.cost.lowered_blocks import programs_of
 from shardwright.model.ir.graph import Model
 from shardwright.program.block.block import BlockProgram, Phase
 from shardwright.program.block.sizes import Degrees

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.tables.problem_tables import block_context
+from shardwright.cost.lowered_blocks import block_context
 from shardwright.hardware.expression import parse_cluster
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind

@@ -13,8 +13,8 @@ from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import (
     AxisStep,
     class_trees,
+    covered_runs,
     cut,
-    image,
     indices,
     largest_remainder,
     leaves,
@@ -124,15 +124,15 @@ def test_leaves_tile_samples_and_positions(text: str) -> None:
 def test_key_heads_are_the_image_of_query_heads() -> None:
     """32 query heads, 4 key heads, 8 parts: two parts a key head; 16 and 4 in 3 parts: the middle
     one needs two key heads."""
-    assert [image((AxisStep(parts=8, index=i),), 4, 32) for i in range(8)] == [
+    assert [covered_runs((AxisStep(parts=8, index=i),), 4, 32) for i in range(8)] == [
         (i // 2, i // 2 + 1) for i in range(8)
     ]
-    assert [image((AxisStep(parts=3, index=i),), 4, 16) for i in range(3)] == [
+    assert [covered_runs((AxisStep(parts=3, index=i),), 4, 16) for i in range(3)] == [
         (0, 2),
         (1, 3),
         (2, 4),
     ]
-    assert image((AxisStep(parts=(3, 1), index=1),), 4, 16) == (3, 4)
+    assert covered_runs((AxisStep(parts=(3, 1), index=1),), 4, 16) == (3, 4)
 
 
 def test_weighted_heads() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shardwright.errors import StrategyError
 from shardwright.hardware.graph import regular
-from shardwright.program.layout.layout import Box, Indices, normal
+from shardwright.program.layout.layout import Box, Indices, joined_intervals
 from shardwright.program.stages.contribution import Share, SumGroup, Work, sum_groups
 from tests.tiers import examples
 
@@ -68,7 +68,7 @@ def test_context_parallel_members_join() -> None:
     """b2 s4z t2 (zoo 3): (8, 1/2, evens) and (8, 1/2, odds); norms 16."""
 
     def zigzag(i: int, j: int) -> Work:
-        halves = normal(part(POSITIONS, 8, j) + part(POSITIONS, 8, 7 - j))
+        halves = joined_intervals(part(POSITIONS, 8, j) + part(POSITIONS, 8, 7 - j))
         return (("main", (part(SAMPLES, 2, i), halves)),)
 
     devices = list(product(range(2), range(4), range(2)))
@@ -242,7 +242,7 @@ def cut(indices: Indices, random: Random) -> list[Indices]:
     every = [i for low, high in indices for i in range(low, high)]
     at = random.randint(1, len(every) - 1)
     halves = (every[::2], every[1::2]) if random.random() < 0.3 else (every[:at], every[at:])
-    return [normal((i, i + 1) for i in half) for half in halves]
+    return [joined_intervals((i, i + 1) for i in half) for half in halves]
 
 
 def tree(random: Random, devices: list[int], need: Box, cells: Box) -> list[tuple[int, Box, Box]]:

@@ -8,9 +8,9 @@ import random
 import pytest
 
 from shardwright.cost.bounds.longest_path import microbatches_of
+from shardwright.cost.lowered_blocks import programs_of
 from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.cost.step.model_flops import model_flops
-from shardwright.cost.tables.problem_tables import programs_of
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.block.block import Kernel, Phase

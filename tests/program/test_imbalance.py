@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.tables.problem_tables import block_context
+from shardwright.cost.lowered_blocks import block_context
 from shardwright.errors import UsageError
 from shardwright.job.border import job_from_flags
 from shardwright.program.block.block import BlockProgram, Kernel, Phase

@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from shardwright.cost.network.gemm_overlap import _leaves
+from shardwright.cost.network.gemm_overlap import _leaves_island
 from shardwright.cost.network.stage_transfers import crossing_of
 from shardwright.hardware.graph import Units, regular
 from shardwright.model.ir.operator import OperatorClass
@@ -138,7 +138,7 @@ def test_tensor_parallel_groups_that_leave_their_island(seed: int) -> None:
         groups.setdefault(tuple(way for way in cell.ways if way[0].value in "bsx"), []).append(
             device
         )
-    assert _leaves(cells, base, islands) == any(
+    assert _leaves_island(cells, base, islands) == any(
         len(spread([base + d for d in group], islands)) > 1 for group in groups.values()
     )
 

@@ -6,7 +6,7 @@ import pytest
 
 from shardwright.model.catalog.catalog import load_model
 from shardwright.model.ir.block import Block
-from shardwright.program.block.rebuilt import is_dropped, rebuilt
+from shardwright.program.block.rebuilt import is_dropped, recomputed_operators
 from shardwright.runtime.registry import load_runtime
 from shardwright.simulator.predict import predict
 from shardwright.strategy.text.grid_notation import parse_grid
@@ -38,7 +38,7 @@ def block(model: str, name: str) -> Block:
     ],
 )
 def test_operators_of_a_module(option: str, of: str, dropped: str, again: str) -> None:
-    found = rebuilt(
+    found = recomputed_operators(
         block("deepseek-v3", of).operators, load_runtime(f"megatron-bridge {option}=on")
     )
     assert found.dropped == {*dropped.split()}

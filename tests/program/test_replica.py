@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardwright.cost.tables.problem_tables import block_context
+from shardwright.cost.lowered_blocks import block_context
 from shardwright.program.block.cell_structure import CellStructure, on_replica
 from shardwright.program.block.lower_block import lower_block
 from shardwright.program.layout.replica import replica

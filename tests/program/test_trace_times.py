@@ -10,7 +10,7 @@ from hypothesis import given
 
 from shardwright.errors import DataError
 from shardwright.program.step_trace import Origin, Sample, StepTrace, Track
-from shardwright.program.trace_times import compared, device_times
+from shardwright.program.trace_times import compared_traces, device_times
 from tests.program.traces import span, trace, traces
 from tests.tiers import examples
 
@@ -64,7 +64,7 @@ def test_two_traces_of_one_plan() -> None:
         span(1, 0.0, 4.0),
         span(1, 0.0, 2.5, "receive", track=Track.MESSAGES, within="F"),
     )
-    found = compared(predicted, measured)
+    found = compared_traces(predicted, measured)
     assert [(a.waiting_s, b.waiting_s) for a, b in found.rows] == [(1.0, 2.0), (1.0, 2.5)]
     assert found.error == pytest.approx(-0.45)
 
@@ -83,4 +83,6 @@ def test_two_traces_of_one_plan() -> None:
 def test_traces_of_two_plans(other: object, says: str) -> None:
     first = span(0, 0.0, 1.0)
     with pytest.raises(DataError, match=says):
-        compared(trace(first, span(1, 1.0, 2.0), origin=Origin.SIMULATED), trace(first, other))  # type: ignore[arg-type]
+        compared_traces(
+            trace(first, span(1, 1.0, 2.0), origin=Origin.SIMULATED), trace(first, other)
+        )  # type: ignore[arg-type]

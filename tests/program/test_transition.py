@@ -18,17 +18,22 @@ from shardwright.program.layout.layout import (
     Holding,
     Indices,
     Layout,
-    common,
+    common_indices,
     difference,
+    indices_without,
     intersection,
-    normal,
+    joined_intervals,
     ticks,
     volume,
-    without,
 )
 from shardwright.program.transition.pieces import PlacedPiece, components
-from shardwright.program.transition.steps import Act, Step, StepKind, execute
-from shardwright.program.transition.transition import Transition, candidates, minimum, transition
+from shardwright.program.transition.steps import Act, Step, StepKind, delivers_wanted_values
+from shardwright.program.transition.transition import (
+    Transition,
+    candidate_acts,
+    minimum_received,
+    transition,
+)
 from tests.program.flows import flows
 from tests.tiers import examples
 
@@ -66,7 +71,7 @@ def zigzag(devices: Sequence[int]) -> Layout:
     n = len(devices)
     halves = [share(ROWS, (1,) * 2 * n, i) for i in range(2 * n)]
     return tuple(
-        Holding(device=d, box=(normal(halves[i] + halves[2 * n - 1 - i]), ALL_COLS))
+        Holding(device=d, box=(joined_intervals(halves[i] + halves[2 * n - 1 - i]), ALL_COLS))
         for i, d in enumerate(devices)
     )
 
@@ -306,15 +311,15 @@ def test_wanted_by_nobody_and_held_by_nobody() -> None:
 
 def test_a_wrong_list_of_steps_is_no_proof() -> None:
     (one,) = components(by_rows(range(4)), whole(range(4)))
-    (good,) = candidates(one.component)
-    assert execute(one.component, good)
-    assert not execute(one.component, ())
+    (good,) = candidate_acts(one.component)
+    assert delivers_wanted_values(one.component, good)
+    assert not delivers_wanted_values(one.component, ())
     act = good[0]
     short = Act(step=act.step, flows=act.flows[1:], sent=act.sent, received=act.received)
-    assert not execute(one.component, (short,))
+    assert not delivers_wanted_values(one.component, (short,))
     (summed,) = components(partial(range(4)), whole(range(4)))
-    twice = next(acts for acts in candidates(summed.component) if acts[0].step.kind is AR)
-    assert not execute(summed.component, (*twice, *twice))
+    twice = next(acts for acts in candidate_acts(summed.component) if acts[0].step.kind is AR)
+    assert not delivers_wanted_values(summed.component, (*twice, *twice))
 
 
 # Random layouts
@@ -324,7 +329,7 @@ GRID = list(product(range(SIDE), range(SIDE)))
 
 
 def indices(random: Random) -> Indices:
-    return normal(
+    return joined_intervals(
         (i, i + 1) for i in range(SIDE) if random.random() < random.choice((0.3, 0.6, 1.0))
     ) or ((0, SIDE),)
 
@@ -360,7 +365,7 @@ def tree(
         for h in tree(
             random,
             side,
-            (*box[:dim], normal((i, i + 1) for i in half), *box[dim + 1 :]),
+            (*box[:dim], joined_intervals((i, i + 1) for i in half), *box[dim + 1 :]),
             sums=sums,
             part=part,
         )
@@ -491,9 +496,11 @@ def test_every_candidate_is_right_and_the_choice_reaches_what_any_reaches(
 ) -> None:
     source, wanted, keywords, _ = case
     for one in components(source, wanted, **keywords):
-        for acts in candidates(one.component):
-            assert execute(one.component, acts)
-            assert sum(sum(act.received.values()) for act in acts) >= minimum(one.component)
+        for acts in candidate_acts(one.component):
+            assert delivers_wanted_values(one.component, acts)
+            assert sum(sum(act.received.values()) for act in acts) >= minimum_received(
+                one.component
+            )
             assert sum(sum(act.sent.values()) for act in acts) == sum(
                 sum(act.received.values()) for act in acts
             )
@@ -588,10 +595,10 @@ def test_boxes_are_sets(seed: int) -> None:
     rest = [cell for box in outside for cell in cells_of(box)]
     assert sorted(rest) == sorted(set(cells_of(a)) - set(cells_of(b)))
     assert volume(a) == (volume(inside) if inside else 0) + sum(map(volume, outside))
-    assert normal((*common(a[0], b[0]), *without(a[0], b[0]))) == a[0]
+    assert joined_intervals((*common_indices(a[0], b[0]), *indices_without(a[0], b[0]))) == a[0]
     cut = ticks([a[0], b[0]])
     assert all(
-        normal(i for tick in cut.inside[one] for i in cut.indices[tick]) == one
+        joined_intervals(i for tick in cut.inside[one] for i in cut.indices[tick]) == one
         for one in (a[0], b[0])
     )
     assert len(cut.indices) <= 3

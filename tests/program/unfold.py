@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.bounds.longest_path import microbatches_of, order_table
-from shardwright.cost.tables.problem_tables import programs_of
+from shardwright.cost.lowered_blocks import programs_of
 from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move, Phase
 from shardwright.program.block.sizes import Degrees, evaluate, evaluate_sum
 from shardwright.program.problem import Problem

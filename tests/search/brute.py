@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwright.cost.bounds.longest_path import path_seconds
 from shardwright.cost.step.grid_seconds import step_costs
-from shardwright.cost.tables.grid_rows import Priced
+from shardwright.cost.tables.grid_rows import TableRows
 from shardwright.cost.tables.layers_by_chunk import layout_of
 from shardwright.cost.tables.mesh_table import mesh_table
 from shardwright.cost.tables.problem_tables import layer_table
@@ -158,7 +158,7 @@ def judge(problem: Problem, grids: Iterable[Grid]) -> list[Judged]:
         layout = layout_of(
             problem.model, pp=grid.pp, vpp=grid.vpp, first=grid.first, last=grid.last
         )
-        priced = Priced(
+        priced = TableRows(
             layers=layers,
             layer_row=row + sets.index(grid.options) * len(listed),
             meshes=meshes,

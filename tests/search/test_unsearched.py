@@ -108,7 +108,7 @@ def test_each_other_value_is_simulated_once_and_the_strategy_itself_never(
         return simulated_change(problem, strategy, capacity=capacity)
 
     monkeypatch.setattr(unsearched, "simulated_change", counted)
-    priced = device_blocks._table.cache_info().misses
+    priced = device_blocks._row_on_device.cache_info().misses
     left = unsearched_of(answer)
     offered = offered_values(problem_of(ASKED).runtime)
     assert len(tried) == len(set(tried)) == sum(len(offered[name]) - 1 for name, _ in left.fixed)
@@ -116,7 +116,7 @@ def test_each_other_value_is_simulated_once_and_the_strategy_itself_never(
     # Of twelve other values two change attention's layers, two the loss, one what gathers travel
     # by, and one all weight gradients.
     assert len(tried) >= 12
-    assert device_blocks._table.cache_info().misses - priced <= 2 + 2 + 3 + 2
+    assert device_blocks._row_on_device.cache_info().misses - priced <= 2 + 2 + 3 + 2
 
 
 def test_what_was_pinned_is_not_told() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardwright.cost.bounds.longest_path import jitter, microbatches_of
-from shardwright.cost.kernels.launch_overhead import OPERATOR_S
+from shardwright.cost.kernels.machine_rates import OPERATOR_S
 from shardwright.cost.step.grid_seconds import PART_NAMES
 from shardwright.cost.tables.mesh_table import mesh_table
 from shardwright.cost.tables.problem_tables import layer_table
@@ -118,7 +118,7 @@ def test_time_rescales() -> None:
             collective_wait_s=k * constants.collective_wait_s,
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("shardwright.cost.kernels.launch_overhead.OPERATOR_S", k * OPERATOR_S)
+            patch.setattr("shardwright.cost.kernels.machine_rates.OPERATOR_S", k * OPERATOR_S)
             again = simulate_grid(
                 replace(problem, cluster=slower(problem.cluster, k), constants=slow), grid
             ).step_time_s

@@ -12,7 +12,13 @@ from shardwright.errors import ResourceError
 from shardwright.program.orders.rows import action_rows
 from shardwright.search.request import Request
 from shardwright.simulator import room
-from shardwright.simulator.room import ACTION_BYTES, MOST, memory_left, num_actions, require_room
+from shardwright.simulator.room import (
+    ACTION_BYTES,
+    MOST_BYTES,
+    memory_left,
+    num_actions,
+    require_room,
+)
 from shardwright.simulator.simulate import plan_of_grid
 from shardwright.strategy.text.grid_notation import parse_grid
 
@@ -33,9 +39,9 @@ def test_what_is_left_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     require_room(100, each=ACTION_BYTES, doing="it")
     with pytest.raises(ResourceError):
         require_room(101, each=ACTION_BYTES, doing="it")
-    monkeypatch.setattr(room, "memory_left", lambda: 10 * MOST)
+    monkeypatch.setattr(room, "memory_left", lambda: 10 * MOST_BYTES)
     with pytest.raises(ResourceError):
-        require_room(MOST, each=2, doing="it")
+        require_room(MOST_BYTES, each=2, doing="it")
 
 
 @pytest.mark.parametrize("strategy", ["pp8", "pp4 dp2", "pp4 vpp2 dp2", "pp4 dp2 schedule=gpipe"])

@@ -13,7 +13,7 @@ from shardwright.api.stored import Stored
 from shardwright.errors import DataError, UsageError
 from shardwright.hardware.graph import groups_of
 from shardwright.program.step_trace import StepTrace
-from shardwright.program.trace_times import Compared, compared
+from shardwright.program.trace_times import ComparedTraces, compared_traces
 from shardwright.search.orders.resolve_plan import resolved
 from shardwright.simulator.kinds import kind_names
 from shardwright.simulator.simulate import simulate_plan
@@ -48,7 +48,7 @@ def trace(stored: Stored, *, devices: Sequence[int] = ()) -> StepTrace:
     return replace(found, devices=tuple(traced))
 
 
-def compare_traces(stored: Stored, measured: StepTrace) -> Compared:
+def compare_traces(stored: Stored, measured: StepTrace) -> ComparedTraces:
     """The simulated step of a stored plan beside a measured one, for the devices that were
     measured.
 
@@ -61,4 +61,4 @@ def compare_traces(stored: Stored, measured: StepTrace) -> Compared:
         raise DataError(
             f"the measured trace is not of this plan: {error.message}", hint=error.hint
         ) from error
-    return compared(simulated, measured)
+    return compared_traces(simulated, measured)

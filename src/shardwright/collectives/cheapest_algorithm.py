@@ -1,4 +1,6 @@
-"""The cheapest legal algorithm for each group: what every caller outside this layer asks."""
+"""Seconds of the cheapest legal algorithm for each group: the entry point for all callers outside
+this layer.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ class PriceList:
     Args:
         kind: the collective.
         extent: the groups.
-        algorithms: what the indices of `seconds` mean.
-        lines: alpha and beta of each over the extent's different groups; None where the time is no
-            straight line.
+        algorithms: the algorithms that the indices of `seconds` refer to.
+        lines: alpha and beta of each over the extent's different groups; None where the time is not
+            linear in the volume.
     """
 
     kind: Collective
@@ -66,8 +68,8 @@ def price_list(
 
     Args:
         span: the groups; an `extent_of` a span that is priced for several kinds.
-        algorithms: which may be used; None = all registered ones. Those that cannot run `kind` are
-            left out.
+        algorithms: algorithms that may be used; None = all registered ones. Those that cannot run
+            `kind` are left out.
     """
     usable = (
         algorithms_for(kind)
@@ -99,7 +101,7 @@ def collective_seconds(
     span: Span | Extent,
     algorithms: Sequence[CollectiveAlgorithm] | None = None,
 ) -> tuple[FloatArray, IntArray]:
-    """Uncontended seconds of the cheapest legal algorithm for each group, and which it is.
+    """Uncontended seconds of the cheapest legal algorithm for each group, and its index.
 
     min over algorithms of (alpha + V beta); 0 for groups of one member; inf where no algorithm is
     legal.
@@ -107,8 +109,8 @@ def collective_seconds(
     Args:
         volume: bytes of the full buffer on the wire (see `Collective`), shape (n,).
         span: the groups; an `extent_of` a span that is priced several times.
-        algorithms: which may be used, such as `algorithms_for(kind, library="nccl")`; None = all
-            registered ones.
+        algorithms: algorithms that may be used, such as `algorithms_for(kind, library="nccl")`;
+            None = all registered ones.
 
     Returns:
         seconds, and the index into `price_list(kind, span=span, algorithms=algorithms).algorithms`,

@@ -1,5 +1,5 @@
-"""Names of the algorithms and of the libraries that bring them. A new algorithm is one file and one
-line here.
+"""Names of the collective algorithms and of the libraries that provide them. A new algorithm is one
+file and one line here.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ ALGORITHMS: Final = MappingProxyType(
         "one_sided": "engine_all_to_all:ONE_SIDED",
     }
 )
-# Schedules of single messages, made for one group: only a library that runs schedules as it is
-# given them has these.
+# Schedules of single messages, made for one group: only a library that runs given schedules has
+# these.
 SCHEDULED: Final = ("tree", "forest", "paired", "straggler")
 # Kernels of serving engines, for sums and exchanges inside an island of a few megabytes.
-OF_ENGINES: Final = ("one_shot", "two_shot", "multimem", "low_latency", "one_sided")
+ENGINE_ALGORITHMS: Final = ("one_shot", "two_shot", "multimem", "low_latency", "one_sided")
 _NCCL: Final = ("ring", "double_binary_tree", "nvlink_sharp", "pairwise", "flat", "send")
 
 ENGINES: Final = ("vllm", "sglang", "trtllm")
@@ -58,7 +58,7 @@ ENGINES: Final = ("vllm", "sglang", "trtllm")
 # memory) by the switch too. DeepEP and one-sided exchanges are libraries of their own, beside NCCL.
 LIBRARIES: Final = MappingProxyType(
     {
-        "any": tuple(name for name in ALGORITHMS if name not in (*SCHEDULED, *OF_ENGINES)),
+        "any": tuple(name for name in ALGORITHMS if name not in (*SCHEDULED, *ENGINE_ALGORITHMS)),
         "nccl": _NCCL,
         "synthesised": _NCCL + SCHEDULED,
         "messages": ("ring", "pairwise", "flat", "send"),
@@ -71,14 +71,14 @@ LIBRARIES: Final = MappingProxyType(
     }
 )
 
-# Where a library runs a kind by fewer algorithms than its others could: NCCL broadcasts along its
-# ring only (src/enqueue.cc, from memory).
-ONLY: Final = MappingProxyType(
+# A library's algorithms for a kind, where they are fewer than its algorithms could serve: NCCL
+# broadcasts along its ring only (src/enqueue.cc, from memory).
+ALGORITHMS_OF_KIND: Final = MappingProxyType(
     {(library, Collective.BROADCAST): ("ring",) for library in ("nccl", "synthesised")}
 )
 
-# Libraries that call NCCL for what they have nothing of their own for: its buffers are there, and
-# inside an island its kernels run.
+# Libraries that call NCCL for the collectives for which they have no algorithm: NCCL's buffers are
+# allocated, and inside an island its kernels run.
 OWN_KERNELS: Final = (
     *ENGINES,
     *(f"{engine}-multimem" for engine in ENGINES),
@@ -90,7 +90,7 @@ CALL_NCCL: Final = ("nccl", "synthesised", *OWN_KERNELS)
 
 @cache
 def algorithm_named(name: str) -> CollectiveAlgorithm:
-    """The registered algorithm of that name."""
+    """The registered algorithm with this name."""
     if name not in ALGORITHMS:
         raise RuntimeModelError(
             f"unknown collective algorithm {name!r}", hint=nearest(name, ALGORITHMS)
@@ -111,5 +111,5 @@ def algorithms_for(kind: Collective, *, library: str = "any") -> tuple[Collectiv
         raise RuntimeModelError(
             f"unknown collective library {library!r}", hint=nearest(library, LIBRARIES)
         )
-    names = ONLY.get((library, kind), LIBRARIES[library])
+    names = ALGORITHMS_OF_KIND.get((library, kind), LIBRARIES[library])
     return tuple(algorithm for algorithm in map(algorithm_named, names) if kind in algorithm.kinds)

@@ -1,4 +1,4 @@
-"""Rows to price: degrees, strides and microbatch of many strategies as columns."""
+"""Columns of many strategies: the degrees, strides and microbatch of the rows to price."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Columns of equal length: degrees and switches (tp, sp, cp, ulysses, gather, ep, etp, dp, pp,
-    mbs), then the device stride of each axis (s_tp, s_cp, s_dp, s_pp). Rows of devices whose groups
-    lie in a known way have columns of it too (`lying`, `where`) and no strides. `within`, where it
-    is there, says that all tensor-parallel groups of the row's mesh lie in islands.
+    """Columns of equal length, one row a strategy: degrees and switches (tp, sp, cp, ulysses,
+    gather, ep, etp, dp, pp, mbs), then the device stride of each axis (s_tp, s_cp, s_dp, s_pp).
+
+    Rows of devices whose groups lie in a known way have columns for it too (`lying`, `where`) and
+    no strides. `within`, if present, says that all tensor-parallel groups of the row's mesh lie in
+    islands.
     """
 
     columns: dict[str, IntArray]
@@ -25,16 +27,18 @@ class Rows:
         return self.columns[name]
 
     def lying(self, axis: str) -> tuple[IntArray, ...]:
-        """Of the groups along an axis the most members that a unit of each tier but the last has;
-        empty where strides say it.
+        """For the groups along an axis, the most members in a unit of each tier but the last; empty
+        where strides say it.
         """
-        found: list[IntArray] = []
-        while (name := f"{axis} below {len(found)}") in self.columns:
-            found.append(self.columns[name])
-        return tuple(found)
+        most_members: list[IntArray] = []
+        while (name := f"{axis} below {len(most_members)}") in self.columns:
+            most_members.append(self.columns[name])
+        return tuple(most_members)
 
     def where(self, axis: str, below: Iterable[IntArray]) -> Rows:
-        """The rows with how their groups along an axis lie: (n,) for each tier but the last."""
+        """The rows with columns that say how their groups along an axis lie: (n,) for each tier but
+        the last.
+        """
         return Rows(
             columns=self.columns
             | {f"{axis} below {tier}": count for tier, count in enumerate(below)}

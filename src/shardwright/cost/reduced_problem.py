@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from shardwright.dtype import Dtype
+from shardwright.hardware.overrides import limit_devices
 from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import OperatorKind
 from shardwright.program.problem import Problem
@@ -134,7 +135,7 @@ def sums_problem(problem: Problem) -> Problem:
 
 
 def _is_narrow(problem: Problem) -> bool:
-    """Whether GEMMs compute in fewer bits than the larger of BF16 and the activations' dtype."""
+    """True if GEMMs compute in fewer bits than the larger of BF16 and the activations' dtype."""
     return problem.job.compute.bits < max(Dtype.BF16.bits, problem.job.activation.bits)
 
 
@@ -169,3 +170,20 @@ def _ignoring(
     # A runtime is hashed by its name alone, so the name here is a hash of all values.
     runtime = Runtime(**{**values, "name": str(hash(tuple(values.values())))})
     return one_of_equals(replace(problem.value, runtime=runtime))
+
+
+@lru_cache(maxsize=256)
+def _on_one_node(problem: Same[Problem]) -> Problem:
+    cluster, job = problem.value.cluster, problem.value.job
+    one_node = replace(limit_devices(cluster, num_devices=cluster.node.num_devices), expression="")
+    return one_of_equals(replace(problem.value, cluster=one_node, job=replace(job, global_batch=1)))
+
+
+def on_one_node(problem: Problem) -> Problem:
+    """The problem of one sample on the first node of its cluster: blocks cost the same there but
+    for communication.
+
+    The same object for problems that differ in nothing else, as values cached for problems are
+    cached by identity.
+    """
+    return _on_one_node(Same(problem))

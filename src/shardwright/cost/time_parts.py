@@ -1,10 +1,10 @@
-"""What seconds and bytes of a block are told apart by: parts, phases, and recompute options."""
+"""Keys of a block's seconds and bytes: parts, phases, and recompute options."""
 
 from __future__ import annotations
 
 PARTS = ("gemm", "attention", "element", "launch", "tp", "cp", "ep")
-"""What the seconds of a phase are made of: kernels by family, launches, and exposed communication
-by axis."""
+"""Parts of the seconds of a phase: kernels by family, launches, and exposed communication by
+axis."""
 GEMM, ATTENTION, ELEMENT, LAUNCH, TP, CP, EP = range(len(PARTS))
 PHASES = ("F", "I", "W", "R_selective", "R_full")
 PART_OF_AXIS = {"tp": TP, "etp": EP, "ep": EP, "coset": EP, "ring": CP, "ulysses": CP}

@@ -12,7 +12,7 @@ from dataclasses import field, fields, replace
 from typing import Any, Final
 
 from shardwright.hardware.device import Accelerator, Evidence, Origin
-from shardwright.hardware.link import Link
+from shardwright.hardware.link import Link, Tier
 from shardwright.hardware.zones import ZoneLink
 from shardwright.lazy_dataclass import dataclass
 
@@ -56,18 +56,6 @@ class Host:
     nvme_bandwidth: float = 0.0
     memory_bandwidth: float = 200e9
     origin: Origin | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tier:
-    """What a device sees of one level of the hierarchy: `num_devices` below a unit, its own share
-    of the bandwidth, latency.
-    """
-
-    name: str
-    num_devices: int
-    bandwidth: float
-    latency_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ from itertools import accumulate, groupby, product
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray, numbers_of
-from shardwright.hardware.cluster import Cluster, NodeKind, Tier
+from shardwright.hardware.cluster import Cluster, NodeKind
+from shardwright.hardware.link import Tier
 from shardwright.lazy_dataclass import dataclass
 
 

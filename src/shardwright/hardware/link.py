@@ -33,3 +33,15 @@ class Link:
             else self.bandwidth
         )
         return slower * self.efficiency
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """What a device sees of one level of the hierarchy: `num_devices` below a unit, its own share
+    of the bandwidth, latency.
+    """
+
+    name: str
+    num_devices: int
+    bandwidth: float
+    latency_s: float

@@ -1,9 +1,9 @@
-"""What a piece of a gradient reduction waits for: the same layers' last backwards on every device
-that holds them.
+"""Buckets of a gradient reduction: the pieces of the last backward that each bucket waits for, on
+every device that holds the same layers.
 
-A last backward runs from a stage's last block to its first one, in equal pieces; the reduction's
-pieces follow them. Another lane may cut the layers elsewhere: its piece is the one that ends behind
-the lowest block that both share.
+A last backward runs from a stage's last block to its first one, in equal pieces; the pieces of the
+reduction follow them. Another lane may cut the layers elsewhere: its piece is the one that ends
+behind the lowest block that both share.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from math import ceil
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.stages.parts import StageParts
 
-NEARLY = 1e-9
-"""Of a piece: where a stage's piece ends exactly at a block, it is no later one that matters."""
+PIECE_TOLERANCE = 1e-9
+"""Part of a piece by which rounding may miss a block's border: a piece that ends exactly there
+does not wait for the next one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,21 +31,22 @@ class BlockRange:
 
 
 def block_ranges(stage: StageParts) -> tuple[BlockRange, ...]:
-    """The blocks of a stage in their order; several segments of one block, each an operator of it,
-    are one.
+    """Ranges of the blocks of a stage, in their order.
+
+    Several segments of one block, each with one of its operators, are one range.
     """
-    found: list[BlockRange] = []
+    ranges: list[BlockRange] = []
     at = 0
     for segment in stage.segments:
-        if found and (found[-1].run, found[-1].first, found[-1].count) == (
+        if ranges and (ranges[-1].run, ranges[-1].first, ranges[-1].count) == (
             segment.run,
             segment.first,
             segment.count,
         ):
             continue
-        found.append(BlockRange(run=segment.run, first=segment.first, count=segment.count, at=at))
+        ranges.append(BlockRange(run=segment.run, first=segment.first, count=segment.count, at=at))
         at += segment.count
-    return tuple(found)
+    return tuple(ranges)
 
 
 def last_piece(
@@ -55,43 +57,57 @@ def last_piece(
     pieces: int,
     of: int,
 ) -> int | None:
-    """The latest of another stage's `of` pieces that runs blocks of one's own piece `piece` of
-    `pieces`; None: they share none of these.
+    """Index of the latest piece of another stage's last backward that runs blocks of this stage's
+    piece `piece`; None if the two share none of these blocks.
 
     A stage of blocks 0 to 3 in two pieces beside one of blocks 0 to 7 in four: its piece 0 (blocks
     2 and 3) waits for piece 2 (blocks 2 and 3), its piece 1 for piece 3.
+
+    Args:
+        mine, theirs: blocks of the two stages.
+        pieces: number of pieces of this stage.
+        of: number of pieces of the other stage.
     """
-    size, there = (some[-1].at + some[-1].count for some in (mine, theirs))
+    size, their_size = (some[-1].at + some[-1].count for some in (mine, theirs))
     low, high = size * (pieces - piece - 1) / pieces, size * (pieces - piece) / pieces
     lowest: float | None = None
-    for one in mine:
-        for other in theirs:
-            if one.run != other.run:
+    for mine_range in mine:
+        for their_range in theirs:
+            if mine_range.run != their_range.run:
                 continue
-            begin = max(one.first + max(low - one.at, 0.0), other.first)
-            end = min(one.first + min(high - one.at, one.count), other.first + other.count)
-            if begin < end - NEARLY:
-                place = begin - other.first + other.at
-                lowest = place if lowest is None else min(lowest, place)
+            begin = max(mine_range.first + max(low - mine_range.at, 0.0), their_range.first)
+            end = min(
+                mine_range.first + min(high - mine_range.at, mine_range.count),
+                their_range.first + their_range.count,
+            )
+            if begin < end - PIECE_TOLERANCE:
+                block = begin - their_range.first + their_range.at
+                lowest = block if lowest is None else min(lowest, block)
     if lowest is None:
         return None
-    return max(ceil((there - lowest) / there * of - NEARLY) - 1, 0)
+    return max(ceil((their_size - lowest) / their_size * of - PIECE_TOLERANCE) - 1, 0)
 
 
 def pieces_before(
     mine: StageParts, theirs: StageParts, *, pieces: int, of: int
 ) -> tuple[int | None, ...]:
-    """For each of the `pieces` of a stage's reduction the last of the `of` pieces of another
-    stage's last backward that it waits for; None: it waits for none.
+    """For each piece of a stage's reduction, the last piece of another stage's last backward that
+    it waits for; None: it waits for none.
 
-    It is the other's last one for all where the other stands in the same lane, or shares no layer:
-    then what both hold are weights that several layers use, whose gradient is there once the last
-    of them is done.
+    Every piece waits for the other stage's last piece where both stages are in the same lane, or
+    share no layer: then both hold weights that several layers use, whose gradient is complete once
+    the last of them is done.
+
+    Args:
+        pieces: number of pieces of this stage's reduction.
+        of: number of pieces of the other stage's last backward.
     """
     if (mine.lane, mine.chunk) == (theirs.lane, theirs.chunk):
         return tuple(range(pieces))
     ranges = block_ranges(mine), block_ranges(theirs)
-    found = tuple(last_piece(*ranges, piece=piece, pieces=pieces, of=of) for piece in range(pieces))
-    if mine.lane == theirs.lane or all(one is None for one in found):
+    last_pieces = tuple(
+        last_piece(*ranges, piece=piece, pieces=pieces, of=of) for piece in range(pieces)
+    )
+    if mine.lane == theirs.lane or all(last is None for last in last_pieces):
         return (of - 1,) * pieces
-    return found
+    return last_pieces

@@ -1,4 +1,4 @@
-"""Instances: every task of a step as arrays, in the order that its streams run them."""
+"""All tasks of a step as arrays, in the order in which their streams run them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardwright.lazy_dataclass import dataclass
 
 
 class TaskKind(IntEnum):
-    """Kinds of task. The first five are actions of the order; the others cross chunk borders and
+    """Kinds of task: the first five are actions of the order; the others cross stage borders and
     run on streams of their own.
     """
 
@@ -37,13 +37,14 @@ class Stream(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instances:
-    """Read-only arrays, one entry a task; tasks of a class stand in the order of its streams.
+    """All tasks of a step as read-only arrays, one entry a task; tasks of a device class stand in
+    the order of its streams.
 
     Args:
         template: index into the Program's templates.
-        klass: of devices.
+        klass: class of devices.
         stream: see Stream.
-        microbatch: -1 for step-level tasks.
+        microbatch: -1 for tasks of the whole step.
         beside_sync: an action that may run while a gather or reduction of its rank does (the order
             rules it out for the others).
         indegree, successor_start, successor: dependencies in CSR form (predecessor counts,

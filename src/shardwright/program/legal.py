@@ -1,5 +1,5 @@
-"""Whether a strategy is legal for a problem: the rules of its grid or plan, of its schedule, and
-what its runtime can run.
+"""Rules that a strategy breaks for a problem: those of its grid or plan, of its schedule, and of
+its runtime.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shardwright.strategy.violation import Violation
 
 
 def facts_of(problem: Problem) -> GridFacts:
-    """The counts that grids are checked against."""
+    """The counts of a problem (devices, batch, layers, heads) that grids are checked against."""
     return grid_facts(
         problem.model,
         devices=problem.cluster.num_devices,
@@ -33,12 +33,10 @@ def facts_of(problem: Problem) -> GridFacts:
 
 
 def grid_violations(problem: Problem, grid: Grid) -> Iterator[Violation]:
-    """Every rule that `grid` breaks for `problem`,
-    the schedule's and the runtime's own included.
-    """
-    of_grid = violations(grid, facts=facts_of(problem), general=True)
-    yield from of_grid
-    if not of_grid and grid.schedule not in SCHEDULES:
+    """Every rule that `grid` breaks for `problem`, including those of its schedule and runtime."""
+    broken_rules = violations(grid, facts=facts_of(problem), general=True)
+    yield from broken_rules
+    if not broken_rules and grid.schedule not in SCHEDULES:
         yield from order_violations(
             grid, microbatches=problem.job.global_batch // (grid.dp * grid.microbatch)
         )
@@ -46,7 +44,7 @@ def grid_violations(problem: Problem, grid: Grid) -> Iterator[Violation]:
 
 
 def runtime_violations(problem: Problem, grid: Grid) -> Iterator[Violation]:
-    """What the runtime of `problem` cannot run of `grid`."""
+    """Features of `grid` that the runtime of `problem` cannot run, as violations."""
     yield from unrunnable(problem.runtime, grid)
     yield from _zero_violations(problem, zero=grid.zero, pipeline=grid.pp > 1)
     if grid.host and (grid.pp > 1 or not problem.runtime.activation_offload):
@@ -61,8 +59,8 @@ def runtime_violations(problem: Problem, grid: Grid) -> Iterator[Violation]:
 
 
 def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
-    """Every rule that `plan` breaks for `problem`, the runtime's own included; not yet whether its
-    orders can run.
+    """Every rule that `plan` breaks for `problem`, including those of the runtime; not yet whether
+    its orders can run.
     """
     if plan.devices > problem.cluster.num_devices:
         yield Violation(
@@ -80,8 +78,8 @@ def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
         seq_len=problem.job.sequence_length,
     )
     yield from _shard_violations(problem, plan)
-    yield from _filled(problem, plan)
-    yield from _layers_of_stages(problem, plan)
+    yield from _unfilled_pipelines(problem, plan)
+    yield from _unequal_stages(problem, plan)
     if not problem.runtime.optimizer_offload and any(
         percent for rule in plan.shards for _, percent in rule.host
     ):
@@ -94,31 +92,36 @@ def plan_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
 
 
 def _host_share_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
-    """Shares of gradients and parameters in host memory that the runtime does not keep there.
+    """Shares of gradients and parameters in host memory that differ from those that the runtime
+    keeps there.
 
-    What it keeps there follows from its options and from the share of the optimizer's states: a
-    plan may say it, and change nothing.
+    The runtime's shares follow from its options and from the share of the optimizer's states: a
+    plan may state them, and change nothing.
     """
     runtime = problem.runtime
     for number, rule in enumerate(plan.shards):
         shares = dict(rule.host)
         zero = 3 if rule.parameter != 1 else 2 if rule.gradient != 1 else 1
-        kept = {
+        share_of_runtime = {
             State.GRADIENT: (
                 shares.get(State.OPTIMIZER, 0) if runtime.gradients_on_host and zero >= 2 else 0
             ),
             State.PARAMETER: 100 if runtime.parameters_on_host and zero == 3 else 0,
         }
         for state, percent in rule.host:
-            if percent != kept.get(state, percent):
+            if percent != share_of_runtime.get(state, percent):
                 yield Violation(
                     rule="runtime.host_share",
                     message=(
-                        f"{runtime.name} keeps {kept[state]} % of this rule's {_STATE_WORDS[state]}"
-                        f" in host memory, not {percent} %"
+                        f"{runtime.name} keeps {share_of_runtime[state]} % of this rule's"
+                        f" {_STATE_WORDS[state]} in host memory, not {percent} %"
                     ),
                     hint=f"without {state.value} in host="
-                    + (f", or with {state.value}:{kept[state]}" if kept[state] else ""),
+                    + (
+                        f", or with {state.value}:{share_of_runtime[state]}"
+                        if share_of_runtime[state]
+                        else ""
+                    ),
                     path=f"shards {number}",
                 )
 
@@ -126,7 +129,7 @@ def _host_share_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
 _STATE_WORDS: Final = {State.GRADIENT: "gradients", State.PARAMETER: "parameters"}
 
 
-def _filled(problem: Problem, plan: Plan) -> Iterator[Violation]:
+def _unfilled_pipelines(problem: Problem, plan: Plan) -> Iterator[Violation]:
     """1F1B by name with fewer microbatches than stages, where the runtime refuses it."""
     lanes = {lane.name: lane for lane in plan.lanes}
     for order in plan.orders if problem.runtime.fills_pipeline else ():
@@ -147,26 +150,28 @@ def _filled(problem: Problem, plan: Plan) -> Iterator[Violation]:
                 )
 
 
-def _layers_of_stages(problem: Problem, plan: Plan) -> Iterator[Violation]:
-    """Stages of unlike layers, where the runtime has no argument for them."""
+def _unequal_stages(problem: Problem, plan: Plan) -> Iterator[Violation]:
+    """Stages with unequal numbers of layers, where the runtime has no argument for them."""
     runtime = problem.runtime
     for lane in plan.lanes if runtime.equal_stages or runtime.equal_between else ():
-        pieces, broken = stage_pieces(lane, model=problem.model)
-        if broken:
+        pieces, violations_of_lane = stage_pieces(lane, model=problem.model)
+        if violations_of_lane:
             continue
         blocks, runs = problem.model.blocks, problem.model.runs
         chunks = tuple(
-            sum(one.count for one in stage if blocks[runs[one.run].block].is_layer)
+            sum(piece.count for piece in stage if blocks[runs[piece.run].block].is_layer)
             for stage in pieces
         )
-        inside = any(
-            one.operator and blocks[runs[one.run].block].is_layer
+        has_cut_layers = any(
+            piece.operator and blocks[runs[piece.run].block].is_layer
             for stage in pieces
-            for one in stage
+            for piece in stage
         )
         ranks = len({stage.base for stage in lane.stages})
-        unlike = 2 if inside or len(chunks) % ranks else unlike_chunks(chunks, ranks=ranks)
-        if unlike > 1 - runtime.equal_stages:
+        unlike_stages = (
+            2 if has_cut_layers or len(chunks) % ranks else unlike_chunks(chunks, ranks=ranks)
+        )
+        if unlike_stages > 1 - runtime.equal_stages:
             yield Violation(
                 rule="runtime.layers",
                 message=(
@@ -181,23 +186,23 @@ def _layers_of_stages(problem: Problem, plan: Plan) -> Iterator[Violation]:
 
 
 def _shard_violations(problem: Problem, plan: Plan) -> Iterator[Violation]:
-    """What the runtime cannot run of the plan's shards: lanes that shard for themselves are asked
-    one by one, all others as one.
+    """ZeRO stages of the plan's shards that the runtime cannot run: lanes that shard for themselves
+    are checked one by one, all others as one.
     """
-    asked: dict[int, tuple[int, set[object]]] = {}
+    zero_and_bases: dict[int, tuple[int, set[object]]] = {}
     rules = shard_rules(plan)
-    for lane, rule, party in zip(plan.lanes, rules.lanes, rules.parties, strict=True):
+    for lane, rule, sum_group in zip(plan.lanes, rules.lanes, rules.parties, strict=True):
         zero = max(
             (3 if p != 1 else 2 if g != 1 else int(o != 1) for o, g, p in rule.degrees.values()),
             default=0,
         )
-        before, bases = asked.get(party, (0, set()))
-        asked[party] = (
-            max(before, zero),
+        zero_before, bases = zero_and_bases.get(sum_group, (0, set()))
+        zero_and_bases[sum_group] = (
+            max(zero_before, zero),
             bases | {(stage.base, stage.placements) for stage in lane.stages},
         )
-    told = {(zero, len(bases) > 1): None for zero, bases in asked.values()}
-    for zero, pipeline in told:
+    checks = {(zero, len(bases) > 1): None for zero, bases in zero_and_bases.values()}
+    for zero, pipeline in checks:
         yield from _zero_violations(problem, zero=zero, pipeline=pipeline)
 
 

@@ -1,4 +1,4 @@
-"""A problem: what is to be planned."""
+"""A problem: the model, cluster, job and runtime that a plan is made for."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from functools import lru_cache
 
 from shardwright.hardware.catalog.constants import SHIPPED, Constants
 from shardwright.hardware.cluster import Cluster
-from shardwright.hardware.overrides import limit_devices
 from shardwright.job.training import Optimizer, TrainingJob
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
-from shardwright.program.same import Same, one_of_equals
+from shardwright.program.same import Same
 from shardwright.runtime.options import chosen
 from shardwright.runtime.runtime import Options, Runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A model to train on a cluster, as a job, by a runtime. `constants`: the fitted ones; others
-    than the shipped are for fits.
+    """A model to train on a cluster, as a job, by a runtime.
+
+    Args:
+        constants: fitted constants of the predictions; the shipped ones except in fits.
     """
 
     model: Model
@@ -31,13 +32,17 @@ class Problem:
     @property
     def optimizer(self) -> Optimizer:
         """The job's optimizer with its states as the runtime keeps them."""
-        own, moments = self.job.optimizer, self.runtime.moments
-        return own if moments is None else replace(own, states=(moments,) * len(own.states))
+        optimizer, moments = self.job.optimizer, self.runtime.moments
+        return (
+            optimizer
+            if moments is None
+            else replace(optimizer, states=(moments,) * len(optimizer.states))
+        )
 
 
 def under(problem: Problem, options: Options) -> Problem:
-    """`problem` with the options of a strategy set: the same object for the same ones, as what is
-    kept of problems is kept by identity.
+    """`problem` with the options of a strategy set: the same object for the same options, as values
+    cached for problems are cached by identity.
 
     Raises:
         RuntimeModelError: the runtime has no such option, or not at that value.
@@ -53,18 +58,3 @@ def _under(problem: Same[Problem], options: Options) -> Problem:
         if runtime is problem.value.runtime
         else replace(problem.value, runtime=runtime)
     )
-
-
-@lru_cache(maxsize=256)
-def _on_one_node(problem: Same[Problem]) -> Problem:
-    cluster, job = problem.value.cluster, problem.value.job
-    alone = replace(limit_devices(cluster, num_devices=cluster.node.num_devices), expression="")
-    return one_of_equals(replace(problem.value, cluster=alone, job=replace(job, global_batch=1)))
-
-
-def on_one_node(problem: Problem) -> Problem:
-    """The problem of one sample on the first node of its cluster: what blocks take on a device but
-    for communication, however many there are. The same object for problems that differ in no more,
-    as what is kept of problems is kept by identity.
-    """
-    return _on_one_node(Same(problem))

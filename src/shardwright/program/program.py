@@ -1,5 +1,5 @@
-"""The Program of a general plan: the same tasks on streams as a grid's, their templates named by
-lane, chunk and slice.
+"""The Program of a general plan: its tasks on streams, with templates named by lane, chunk and
+slice.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from shardwright.strategy.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceClass:
-    """Devices that do the same: of one row of the order, and of one family in each of their stages.
+    """Devices that run the same tasks: devices of one row of the order, and of one family in each
+    of their stages.
 
     Args:
         devices: sorted; the first one stands for all.
-        row: of the order.
+        row: row of the order.
         families: (lane, chunk, family) of each of its stages.
     """
 
@@ -36,23 +37,25 @@ class DeviceClass:
 
 
 def chunks_of(classes: tuple[DeviceClass, ...]) -> int:
-    """The most chunks that a device has, of all lanes."""
-    return max(len({(lane, chunk) for lane, chunk, _ in one.families}) for one in classes)
+    """Largest number of chunks that a device has, over all lanes."""
+    return max(
+        len({(lane, chunk) for lane, chunk, _ in device_class.families}) for device_class in classes
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """What equal tasks are.
+    """The fields that equal tasks share.
 
     Args:
         kind: see `TaskKind`.
-        klass: of devices.
-        lane, chunk, slice: -1 where it has none.
+        klass: class of devices.
+        lane, chunk, slice: -1 where the task has none.
         edge: index of a send's edge, else -1.
         piece, pieces: a last backward, or a reduction, cut into buckets.
-        early: what it recomputes has an action of its own.
-        partner: (lane, chunk, kind, slice) of the action that it runs overlapped with; None = it
-            runs alone.
+        early: its recompute is an action of its own.
+        partner: (lane, chunk, kind, slice) of the action that the task runs overlapped with; None =
+            it runs alone.
     """
 
     kind: TaskKind
@@ -69,8 +72,8 @@ class Template:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Templates:
-    """Templates as read-only arrays, one entry a template; fields as in `PlanTemplate`, the
-    partner's -1 where a task runs alone.
+    """Templates as read-only arrays, one entry a template; fields as in `Template`, the partner's
+    -1 where a task runs alone.
     """
 
     kind: IntArray
@@ -112,21 +115,23 @@ class Templates:
 
 
 def templates_of(columns: dict[str, IntArray]) -> tuple[Templates, IntArray]:
-    """The distinct tasks among `columns` (one entry a task), and the template of each task."""
+    """The distinct templates among `columns` (one entry a task), and the index of each task's
+    template.
+    """
     code = np.zeros(len(columns["kind"]), dtype=np.int64)
-    room = 2**62
+    code_limit = 2**62
     for name in Templates.__slots__:
         values = columns[name] + 1
         width = int(values.max(initial=0)) + 1
-        if room < width:
+        if code_limit < width:
             _, code = np.unique(code, return_inverse=True)
-            room = 2**62 // (int(code.max(initial=0)) + 1)
-        code, room = code * width + values, room // width
-    _, first, template = np.unique(code, return_index=True, return_inverse=True)
-    found = Templates(**{name: columns[name][first] for name in Templates.__slots__})
+            code_limit = 2**62 // (int(code.max(initial=0)) + 1)
+        code, code_limit = code * width + values, code_limit // width
+    _, first_task, template = np.unique(code, return_index=True, return_inverse=True)
+    templates = Templates(**{name: columns[name][first_task] for name in Templates.__slots__})
     for name in Templates.__slots__:
-        getattr(found, name).setflags(write=False)
-    return found, template.reshape(-1).astype(np.int64)
+        getattr(templates, name).setflags(write=False)
+    return templates, template.reshape(-1).astype(np.int64)
 
 
 Holders = dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[int, ...]], ...]]
@@ -135,7 +140,7 @@ Holders = dict[tuple[int, int, int], tuple[tuple[tuple[int, int], tuple[int, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posts:
-    """Every class of devices in every of its stages, numbered class by class.
+    """Every class of devices in every one of its stages, numbered class by class.
 
     Args:
         klass, lane, chunk, family: (posts,).
@@ -154,10 +159,11 @@ class Posts:
 
 
 def posts_of(stages: tuple[tuple[StageParts, ...], ...], classes: tuple[DeviceClass, ...]) -> Posts:
-    """The posts of `classes`."""
+    """The posts of `classes`: each class in each of its stages."""
     first_stage = np.cumsum([0, *(len(lane) for lane in stages)]).astype(np.int64)
     table = np.array(
-        [(k, *place) for k, one in enumerate(classes) for place in one.families], dtype=np.int64
+        [(k, *place) for k, device_class in enumerate(classes) for place in device_class.families],
+        dtype=np.int64,
     ).reshape(-1, 4)
     klass, lane, chunk, family = table.T
     number = np.full((len(classes), int(first_stage[-1])), -1, dtype=np.int64)
@@ -180,17 +186,17 @@ def posts_of(stages: tuple[tuple[StageParts, ...], ...], classes: tuple[DeviceCl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskShape:
-    """What the tasks depend on beside the plan.
+    """Inputs of the task graph beside the plan.
 
     Args:
-        pieces: of each (lane, chunk)'s last backward.
+        pieces: number of pieces of each (lane, chunk)'s last backward.
         coupled: families of a stage that start together, by (lane, chunk, family).
-        holders: whose last backwards a reduction waits for;
-        tied: the same of the reduction of weights that other stages use too, which comes last;
+        holders: uses whose last backwards a reduction waits for.
+        tied: the same for the reduction of weights that other stages use too, which comes last;
             classes without such weights have no entry.
         gathers: parameters are gathered at the start of the step.
         blocking: sends run on the compute stream.
-        reduces_last: gradients are reduced once all of them are there.
+        reduces_last: gradients are reduced once all of them are complete.
     """
 
     pieces: dict[tuple[int, int], int]
@@ -222,36 +228,44 @@ class Program:
 def device_classes(
     stages: tuple[tuple[StageParts, ...], ...], rows: ActionRows
 ) -> tuple[DeviceClass, ...]:
-    """The devices of every row, by the families that they are of."""
-    every = [stage for lane in stages for stage in lane]
-    known = {id(stage.families): stage.families for stage in every}
+    """Device classes of a plan: the devices of every row, divided by the families that they belong
+    to.
+    """
+    all_stages = [stage for lane in stages for stage in lane]
+    families_by_id = {id(stage.families): stage.families for stage in all_stages}
     row_of = {row: number for number, row in enumerate(rows.devices)}
     # A family of all devices of a row tells none of them apart.
-    whole = {
+    row_of_whole_family = {
         key: row
-        for key, families in known.items()
+        for key, families in families_by_id.items()
         if len(families) == 1 and (row := row_of.get(families[0], -1)) >= 0
     }
-    members = {key: families for key, families in known.items() if key not in whole}
-    parts, family_of = _parts_of_rows(rows, members)
+    families_of_parts = {
+        key: families for key, families in families_by_id.items() if key not in row_of_whole_family
+    }
+    parts, family_of = _parts_of_rows(rows, families_of_parts)
     # By row the stages that all of its devices are one family of.
-    of_row: dict[int, list[tuple[int, int, int]]] = {}
-    others: list[StageParts] = []
-    for stage in every:
-        if (there := whole.get(id(stage.families))) is None:
-            others.append(stage)
+    places_of_row: dict[int, list[tuple[int, int, int]]] = {}
+    divided_stages: list[StageParts] = []
+    for stage in all_stages:
+        if (row_of_stage := row_of_whole_family.get(id(stage.families))) is None:
+            divided_stages.append(stage)
         else:
-            of_row.setdefault(there, []).append((stage.lane, stage.chunk, 0))
+            places_of_row.setdefault(row_of_stage, []).append((stage.lane, stage.chunk, 0))
     classes = []
     for number, classes_of_row in enumerate(parts):
-        for own in classes_of_row:
-            index_of = {key: int(where[own[0]]) for key, where in family_of.items()}
-            mine = [
-                (s.lane, s.chunk, index) for s in others if (index := index_of[id(s.families)]) >= 0
+        for devices in classes_of_row:
+            index_of = {key: int(where[devices[0]]) for key, where in family_of.items()}
+            divided_places = [
+                (s.lane, s.chunk, index)
+                for s in divided_stages
+                if (index := index_of[id(s.families)]) >= 0
             ]
             classes.append(
                 DeviceClass(
-                    devices=own, row=number, families=tuple(sorted(of_row.get(number, []) + mine))
+                    devices=devices,
+                    row=number,
+                    families=tuple(sorted(places_of_row.get(number, []) + divided_places)),
                 )
             )
     return tuple(classes)
@@ -260,8 +274,8 @@ def device_classes(
 def _parts_of_rows(
     rows: ActionRows, members: dict[int, tuple[DeviceList, ...]]
 ) -> tuple[list[tuple[DeviceList, ...]], dict[int, Int32Array]]:
-    """Devices of each row by the families that they are of, and by stages' families the one that
-    each device is of, -1 = none.
+    """Devices of each row divided by their families; and, for each stage's families, the family
+    index of each device, -1 = none.
     """
     if not members and apart(rows.devices):
         return [(row,) for row in rows.devices], {}
@@ -272,51 +286,53 @@ def _parts_of_rows(
             *(family for families in members.values() for family in families),
         )
     )
-    colour = np.zeros(1 + last, dtype=np.int64)
+    colour_of_device = np.zeros(1 + last, dtype=np.int64)
     for number, row in enumerate(rows.devices):
-        colour[row.array] = number
+        colour_of_device[row.array] = number
     colours = rows.num_rows
     family_of = {}
     for key, families in members.items():
-        where = np.full(len(colour), -1, dtype=np.int32)
+        family_of_device = np.full(len(colour_of_device), -1, dtype=np.int32)
         for index, family in enumerate(families):
             devices = family.array
-            where[devices] = index
-            mixed, place = np.unique(colour[devices], return_inverse=True)
-            colour[devices] = place.reshape(-1) + colours
-            colours += len(mixed)
-        family_of[key] = where
-    result = []
+            family_of_device[devices] = index
+            old_colours, place = np.unique(colour_of_device[devices], return_inverse=True)
+            colour_of_device[devices] = place.reshape(-1) + colours
+            colours += len(old_colours)
+        family_of[key] = family_of_device
+    parts = []
     for row in rows.devices:
         devices = row.array
-        own = colour[devices]
-        result.append(
-            (row,) if (own == own[0]).all() else tuple(map(DeviceList.of, split_by(devices, own)))
+        colours_of_row = colour_of_device[devices]
+        parts.append(
+            (row,)
+            if (colours_of_row == colours_of_row[0]).all()
+            else tuple(map(DeviceList.of, split_by(devices, colours_of_row)))
         )
-    return result, family_of
+    return parts, family_of
 
 
 def class_numbers(classes: tuple[DeviceClass, ...]) -> Int32Array:
-    """The class of each device, -1 for devices of no stage."""
+    """(devices,) class of each device, -1 for devices of no stage."""
     return _class_numbers(Same(classes))
 
 
 @lru_cache(maxsize=8)
-def _class_numbers(known: Same[tuple[DeviceClass, ...]]) -> Int32Array:
-    classes = known.value
-    result = np.full(max(c.devices.last for c in classes) + 1, -1, dtype=np.int32)
-    for number, one in enumerate(classes):
-        result[one.devices.array] = number
-    result.setflags(write=False)
-    return result
+def _class_numbers(all_classes: Same[tuple[DeviceClass, ...]]) -> Int32Array:
+    classes = all_classes.value
+    class_of_device = np.full(max(c.devices.last for c in classes) + 1, -1, dtype=np.int32)
+    for number, device_class in enumerate(classes):
+        class_of_device[device_class.devices.array] = number
+    class_of_device.setflags(write=False)
+    return class_of_device
 
 
-def reached(messages: Messages, class_of: Int32Array) -> dict[int, tuple[int, ...]]:
-    """Class -> classes that its devices send to."""
+def receiving_classes(messages: Messages, class_of: Int32Array) -> dict[int, tuple[int, ...]]:
+    """Class -> the classes that its devices send to."""
     ends = class_of[messages.sends[:, :2] + messages.base].astype(np.int64)
     count = int(class_of.max(initial=0)) + 1
-    result: dict[int, tuple[int, ...]] = {}
+    classes_reached: dict[int, tuple[int, ...]] = {}
     for code in distinct(ends[:, 0] * count + ends[:, 1]).tolist():
         source, target = divmod(code, count)
-        result[source] = (*result.get(source, ()), target)
-    return result
+        classes_reached[source] = (*classes_reached.get(source, ()), target)
+    return classes_reached

@@ -1,4 +1,4 @@
-"""Values that are known by what they are, not by what is in them."""
+"""Keys that compare values by identity, for caches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ H = TypeVar("H", bound=Hashable)
 
 
 class Same(Generic[T]):
-    """A value that equals only itself, where comparing all that is in it takes longer than what is
-    kept for it saves.
+    """A cache key that equals only keys of the same object: comparing the contents would take
+    longer than the cache saves.
     """
 
     __slots__ = ("value",)
@@ -28,13 +28,13 @@ class Same(Generic[T]):
 
 
 def one_of_equals(value: H) -> H:
-    """The first of equal values that was asked for lately: what is kept for a value by what it is
-    then serves all its equals.
+    """The first object that was passed lately among equal ones: caches by identity then serve all
+    equals.
     """
-    known: H = _known(value)  # type: ignore[assignment]
-    return known
+    first_object: H = _first_of_equals(value)  # type: ignore[assignment]
+    return first_object
 
 
 @lru_cache(maxsize=256)
-def _known(value: Hashable) -> Hashable:
+def _first_of_equals(value: Hashable) -> Hashable:
     return value

@@ -1,5 +1,5 @@
-"""ZeRO of a plan: which states of a parameter how many of its holders share, and with whom a device
-gathers and reduces.
+"""ZeRO of a plan: how many holders of a parameter share each of its states, and with which devices
+a device gathers and reduces.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Degrees = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRule:
-    """ZeRO of a lane as a stage (0 to 3) that says when collectives run, and how many members share
-    each state.
+    """ZeRO of a lane: the stage (0 to 3) that says when collectives run, and the number of members
+    that share each state.
 
     Args:
         degrees: by class.
@@ -41,14 +41,14 @@ class ShardRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Party:
-    """Holders of a parameter, sorted, that sum its gradient among themselves and gather it from
-    each other.
+    """A reduction group: holders of a parameter, sorted, that sum its gradient among themselves and
+    gather it from each other.
 
     Args:
-        reduced: members that share one sum of the party's gradients at the step's end.
-        gradient, parameter: those that share one copy of the gradient between microbatches, and of
-            the parameter between uses; each divides the one before.
-        lanes: all devices of its lanes, where there are several parties.
+        reduced: members that share one sum of the group's gradients at the step's end.
+        gradient, parameter: members that share one copy of the gradient between microbatches, and
+            of the parameter between uses; each divides the one before.
+        lanes: all devices of the group's lanes, where there are several groups.
     """
 
     devices: DeviceList
@@ -60,15 +60,16 @@ class Party:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """Who shares the states of some elements.
+    """Devices that share the states of some elements.
 
     Args:
-        devices: that share optimizer states, sorted.
-        optimizer: of them, those that share one copy.
-        parties: disjoint, all devices together; of several, each sums what its own microbatches
-            gave, and sends the pieces to the owners of the optimizer states.
-        meets: parties of the plan that hold them: one is left of several where none shards
-            gradients or parameters of these.
+        devices: devices that share optimizer states, sorted.
+        optimizer: number of them that share one copy.
+        parties: disjoint reduction groups, all devices together; of several, each sums the
+            gradients of its own microbatches, and sends the pieces to the owners of the optimizer
+            states.
+        meets: reduction groups of the plan that hold the elements: one is left of several where
+            none shards gradients or parameters of these.
     """
 
     devices: DeviceList
@@ -77,7 +78,9 @@ class Sharing:
     meets: int = 1
 
     def party(self, device: int) -> Party:
-        """The party of a device: of a duplicate that sums nothing, that of its lane."""
+        """The reduction group of a device; of a duplicate that sums nothing, the group of its
+        lane.
+        """
         return (
             self.parties[0]
             if len(self.parties) == 1
@@ -85,23 +88,23 @@ class Sharing:
         )
 
     def among(self, device: int, group: DeviceList) -> tuple[DeviceList, DeviceList]:
-        """Who moves the elements together with a device, and of them those that share states: of
-        several parties its own alone.
+        """Devices that move the elements together with a device, and those of them that share
+        states: of several reduction groups only its own.
 
         Args:
-            group: all devices that sum them.
+            group: all devices that sum the elements.
         """
         if len(self.parties) == 1:
             return group, self.devices
-        own = self.party(device).devices
-        return own, own
+        own_devices = self.party(device).devices
+        return own_devices, own_devices
 
     def stage(self, device: int, zero: int) -> int:
-        """The ZeRO stage as which a device moves these elements: of several parties, which meet
-        once a step, the highest state counts that its own shares.
+        """The ZeRO stage as which a device moves these elements: of several reduction groups, which
+        meet once a step, the highest state counts that its own shares.
 
         Args:
-            zero: of the device's lane.
+            zero: ZeRO stage of the device's lane.
         """
         if self.meets == 1:
             return zero
@@ -113,17 +116,19 @@ class Sharing:
         )
 
     def is_apart(self, device: int) -> bool:
-        """Optimizer states of a device are of elements outside its shard of the parameters."""
+        """True if a device's optimizer states are of elements outside its shard of the
+        parameters.
+        """
         return len(self.parties) > 1 and self.party(device).parameter > 1
 
     @property
     def to_owners(self) -> float:
         """Part of the elements that the busiest device sends in pieces of gradients to the owners
-        of optimizer states; 0: one party.
+        of optimizer states; 0 with one reduction group.
 
-            devices / (optimizer x members of the smallest party)
+            devices / (optimizer x members of the smallest group)
 
-        Each owner receives optimizer^-1 of the elements from every party, whose members give
+        Each owner receives optimizer^-1 of the elements from every group, whose members give
         equally.
         """
         if len(self.parties) == 1:
@@ -133,19 +138,19 @@ class Sharing:
     @property
     def from_owners(self) -> float:
         """Part of the elements that the busiest device receives from the owners of optimizer states
-        after the update; 0: one party.
+        after the update; 0 with one reduction group.
         """
         return 0.0 if len(self.parties) == 1 else 1.0 / min(p.reduced for p in self.parties)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShardRules:
-    """ZeRO of a plan. Equal only to itself.
+    """ZeRO of all lanes of a plan. Equal only to itself.
 
     Args:
-        lanes: of each.
-        parties: number of the party of each lane.
-        devices: of each party; empty if there is one.
+        lanes: rule of each lane.
+        parties: number of the reduction group of each lane.
+        devices: devices of each reduction group; empty if there is one.
     """
 
     lanes: tuple[ShardRule, ...]
@@ -153,28 +158,30 @@ class ShardRules:
     devices: tuple[DeviceList, ...] = ()
 
     def of(self, device: int) -> ShardRule:
-        """The rule of the lanes of a device: those of one party have one."""
+        """The rule of the lanes of a device: lanes of one reduction group have one rule."""
         party = next(
             (number for number, devices in enumerate(self.devices) if device in devices), None
         )
         return self.lanes[0 if party is None else self.parties.index(party)]
 
     def sharing(self, klass: ParameterClass, near: DeviceList) -> Sharing:
-        """Who shares the states of a parameter of a class that the devices `near` sum, of those
-        that use it in one operator.
+        """Devices that share the states of a parameter of a class.
+
+        Args:
+            near: devices that sum its gradient and use it in one operator.
         """
         return _sharing(self, klass, near)
 
     def party(self, klass: ParameterClass, near: DeviceList, device: int) -> Party:
-        """The party of a device in that."""
+        """The reduction group of a device in `sharing` of the same class and devices."""
         return self.sharing(klass, near).party(device)
 
 
 def shard_rules(plan: Plan) -> ShardRules:
-    """The rules of a plan: of those that name a class, or all, and a lane, or all, the last one
-    holds.
+    """The ZeRO rules of a plan's lanes: among the plan's shards that name the class and the lane
+    (or all), the last one holds.
 
-    A lane that some rule names is a party of its own, and all others are one together.
+    A lane that some rule names is a reduction group of its own, and all others are one together.
 
     Left out: the stage and the cadence are those of dense parameters (or of the frozen base that
     they became) for all classes.
@@ -183,19 +190,19 @@ def shard_rules(plan: Plan) -> ShardRules:
 
 
 @lru_cache(maxsize=64)
-def _shard_rules(one: Same[Plan]) -> ShardRules:
-    plan = one.value
+def _shard_rules(keyed_plan: Same[Plan]) -> ShardRules:
+    plan = keyed_plan.value
     named = [
         lane.name for lane in plan.lanes if any(lane.name in rule.lanes for rule in plan.shards)
     ]
-    alone = {name: number for number, name in enumerate(named)}
-    parties = tuple(alone.get(lane.name, len(named)) for lane in plan.lanes)
+    own_number = {name: number for number, name in enumerate(named)}
+    parties = tuple(own_number.get(lane.name, len(named)) for lane in plan.lanes)
     count = len(set(parties))
     devices = [
         union(
             devices
-            for lane, own in zip(plan.lanes, parties, strict=True)
-            if own == party
+            for lane, party_of_lane in zip(plan.lanes, parties, strict=True)
+            if party_of_lane == party
             for devices in _devices(lane)
         )
         for party in (range(count) if count > 1 else ())
@@ -246,8 +253,8 @@ def _devices(lane: Lane) -> Iterator[DeviceList]:
 
 
 def degree(rule: ShardRule, klass: ParameterClass, members: int, *, level: int = 1) -> int:
-    """Members, of a group of so many, that share one copy of the state which ZeRO stage `level`
-    begins to shard.
+    """Number of members, of a group of `members`, that share one copy of the state which ZeRO stage
+    `level` begins to shard.
     """
     wanted = rule.degrees.get(klass, (1, 1, 1))[level - 1]
     if wanted == ALL or wanted >= members:
@@ -261,17 +268,35 @@ def _sharing(rules: ShardRules, klass: ParameterClass, near: DeviceList) -> Shar
     rule = (
         dict(zip(rules.parties, rules.lanes, strict=True)) if rules.devices else {0: rules.lanes[0]}
     )
-    met = [
-        (rule[number], own, lane) for number, lane in enumerate(lanes) if (own := near.common(lane))
+    overlapping = [
+        (rule[number], common_devices, lane)
+        for number, lane in enumerate(lanes)
+        if (common_devices := near.common(lane))
     ]
-    optimizer = degree(met[0][0], klass, len(near))
+    optimizer = degree(overlapping[0][0], klass, len(near))
     parties = []
-    for one, own, lane in met:
-        gradient, parameter = (degree(one, klass, len(own), level=level) for level in (2, 3))
-        reduced = optimizer if len(met) == 1 else gradient if gradient > 1 else len(own)
+    for lane_rule, common_devices, lane in overlapping:
+        gradient, parameter = (
+            degree(lane_rule, klass, len(common_devices), level=level) for level in (2, 3)
+        )
+        reduced = (
+            optimizer
+            if len(overlapping) == 1
+            else gradient
+            if gradient > 1
+            else len(common_devices)
+        )
         parties.append(
-            Party(devices=own, reduced=reduced, gradient=gradient, parameter=parameter, lanes=lane)
+            Party(
+                devices=common_devices,
+                reduced=reduced,
+                gradient=gradient,
+                parameter=parameter,
+                lanes=lane,
+            )
         )
     if all(party.gradient == party.parameter == 1 for party in parties):
         parties = [Party(devices=near, reduced=optimizer, gradient=1, parameter=1)]
-    return Sharing(devices=near, optimizer=optimizer, parties=tuple(parties), meets=len(met))
+    return Sharing(
+        devices=near, optimizer=optimizer, parties=tuple(parties), meets=len(overlapping)
+    )

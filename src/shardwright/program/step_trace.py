@@ -1,5 +1,5 @@
-"""What the devices of a plan do in a step, and when: one form for a simulated step and for one that
-really ran.
+"""The spans of work of each device in a step, with their times: one form for a simulated step and
+for a measured one.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ ACTIONS: Final = ("F", "I", "W", "B", "R")
 
 
 class Origin(StrEnum):
-    """Where the times of a trace come from."""
+    """Source of the times of a trace."""
 
     SIMULATED = "simulated"
     MEASURED = "measured"
 
 
 class Track(StrEnum):
-    """What a device does side by side. Spans of one track of a device do not overlap.
+    """Activities that a device runs side by side. Spans of one track of a device do not overlap.
 
     COMPUTE: actions and the update. SEND_F, SEND_B: messages of a simulated pipeline. SYNC: gathers
-    of parameters and sums of gradients. COLLECTIVES, MESSAGES: what a device that ran asked of
-    others, inside an action or a sum; of a message it posted or waited for.
+    of parameters and sums of gradients. COLLECTIVES, MESSAGES: requests of a measured device to
+    other devices, inside an action or a sum; a message is posted or waited for.
     """
 
     COMPUTE = "compute"
@@ -42,19 +42,19 @@ class Track(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Something that takes time on a track of a device.
+    """A stretch of time on a track of a device, and the work that fills it.
 
     Args:
         kind: a letter of `ACTIONS`; ``SEND_F``, ``SEND_B``, ``GATHER``, ``REDUCE``, ``STEP``; of a
             request the words of `Collective`, or ``send`` and ``receive``.
         start_s, end_s: seconds from the trace's zero.
         lane, chunk, microbatch: -1 where it has none.
-        within: of a request, the kind of what the device was doing.
-        size: bytes that it moved, 0 where nobody counted.
+        within: of a request, the kind of the action around it.
+        size: bytes that it moved, 0 where they were not counted.
         exposed_s: seconds of it in which its kernels wait for collectives that are no spans of
             their own.
-        peer: device at the other end of a measured message;
-        target: chunk that a simulated one is for; else -1.
+        peer: device at the other end of a measured message; else -1.
+        target: chunk that a simulated message is for; else -1.
     """
 
     device: int
@@ -74,7 +74,7 @@ class Span:
 
     @property
     def action(self) -> tuple[int, str, int, int, int, int]:
-        """(device, kind, lane, chunk, microbatch, slice): the pieces of one action are one."""
+        """(device, kind, lane, chunk, microbatch, slice): equal for the pieces of one action."""
         return self.device, self.kind, self.lane, self.chunk, self.microbatch, self.slice
 
 
@@ -103,7 +103,7 @@ class TracedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTrace:
-    """One step of a plan.
+    """Spans and memory samples of one step of a plan.
 
     Args:
         plan: name.
@@ -124,7 +124,7 @@ class StepTrace:
 
     @property
     def end_s(self) -> float:
-        """End of the last span."""
+        """End of the last span, in seconds."""
         return max((span.end_s for span in self.spans), default=0.0)
 
     @property
@@ -133,7 +133,7 @@ class StepTrace:
         return frozenset(span.action for span in self.spans if span.kind in ACTIONS)
 
     def from_s(self, zero: float) -> StepTrace:
-        """The same with times counted from `zero` seconds on; `zero_s` stays."""
+        """The trace with times counted from `zero` seconds on; `zero_s` stays."""
         return replace(
             self,
             spans=tuple(
@@ -144,22 +144,22 @@ class StepTrace:
 
 
 def sorted_spans(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """Spans in the order of a trace."""
+    """Spans in the order of a trace: by device, track and start."""
     tracks = {track: number for number, track in enumerate(Track)}
     return tuple(sorted(spans, key=lambda s: (s.device, tracks[s.track], s.start_s, s.end_s)))
 
 
-def merged(parts: Sequence[StepTrace]) -> StepTrace:
-    """The parts of several ranks, measured in the same step, as one trace whose zero is the
+def merged_trace(parts: Sequence[StepTrace]) -> StepTrace:
+    """The traces of several ranks, measured in the same step, as one trace whose zero is the
     earliest of theirs.
 
-    Clocks of the ranks are taken as they are unless they contradict each other: nobody leaves the
-    step's last reduction, which all devices take part in, before the last one enters it. Then each
-    part is moved so that its devices leave it together.
+    Clocks of the ranks are taken as they are unless they contradict each other: no device leaves
+    the step's last reduction, which all devices run, before the last one enters it. Then each part
+    is moved so that its devices leave it together.
 
     Raises:
         DataError: there is no part, a part is not measured or of another plan, or a device is in
-        two of them.
+            two of them.
     """
     if not parts or any(part.origin is not Origin.MEASURED for part in parts):
         raise DataError(
@@ -171,13 +171,13 @@ def merged(parts: Sequence[StepTrace]) -> StepTrace:
     if len(plans) > 1:
         raise DataError(f"parts of the traces of {plans[0]!r} and {plans[1]!r} are not one step")
     numbers = sorted(device.device for part in parts for device in part.devices)
-    twice = next((one for one, other in pairwise(numbers) if one == other), None)
+    twice = next((device for device, following in pairwise(numbers) if device == following), None)
     if twice is not None:
         raise DataError(
             f"device {twice} is in two parts of the trace",
             hint="one part of each rank, of the same run",
         )
-    zeros = _agreed(parts)
+    zeros = _zeros_on_one_clock(parts)
     zero = min(zeros)
     moved = [part.from_s(zero - at) for part, at in zip(parts, zeros, strict=True)]
     spans = sorted_spans([span for part in moved for span in part.spans])
@@ -194,21 +194,22 @@ def merged(parts: Sequence[StepTrace]) -> StepTrace:
     )
 
 
-def _agreed(parts: Sequence[StepTrace]) -> list[float]:
-    """Each part's zero on one clock."""
-    meetings = [
+def _zeros_on_one_clock(parts: Sequence[StepTrace]) -> list[float]:
+    """Each part's zero on one clock, in seconds."""
+    last_reductions = [
         [s for s in part.spans if s.kind == "all_reduce" and s.within == "STEP"] for part in parts
     ]
     zeros = [part.zero_s for part in parts]
-    if not all(meetings):
+    if not all(last_reductions):
         return zeros
-    entered = [
-        zero + max(s.start_s for s in meeting)
-        for zero, meeting in zip(zeros, meetings, strict=True)
+    enter_times = [
+        zero + max(s.start_s for s in reductions)
+        for zero, reductions in zip(zeros, last_reductions, strict=True)
     ]
-    left = [
-        zero + min(s.end_s for s in meeting) for zero, meeting in zip(zeros, meetings, strict=True)
+    leave_times = [
+        zero + min(s.end_s for s in reductions)
+        for zero, reductions in zip(zeros, last_reductions, strict=True)
     ]
-    if max(entered) <= min(left):
+    if max(enter_times) <= min(leave_times):
         return zeros
-    return [zero + left[0] - end for zero, end in zip(zeros, left, strict=True)]
+    return [zero + leave_times[0] - end for zero, end in zip(zeros, leave_times, strict=True)]

@@ -1,4 +1,4 @@
-"""Tasks and their dependencies while a Program is laid: columns that grow by whole arrays, and
+"""Tasks and their dependencies while a Program is built: columns that grow by whole arrays, and
 edges between them.
 """
 
@@ -15,7 +15,7 @@ from shardwright.program.program import Templates, templates_of
 _NONE = dict.fromkeys(
     ("lane", "chunk", "edge", "partner_lane", "partner_chunk", "partner_kind", "partner_slice"), -1
 ) | {"pieces": 1}
-"""What says nothing, where that is not 0."""
+"""Neutral value of each column where it is not 0."""
 
 
 class Links:
@@ -31,28 +31,29 @@ class Links:
         self._together: list[IntArray] = []
 
     def tasks(self, count: int, **columns: IntArray | int) -> IntArray:
-        """Append tasks; their numbers.
-        A column that is not given has the value that says nothing.
+        """Append `count` tasks and return their numbers.
+
+        A column that is not given has its neutral value.
         """
         self._parts.append((count, columns))
         self._count += count
         return np.arange(self._count - count, self._count, dtype=np.int64)
 
     def add(self, before: IntArray, after: IntArray) -> None:
-        """Edges from each task to the one at its place, arrays of one shape; -1 on either side is
-        no task.
+        """Add edges from each task of `before` to the one at its place in `after`, arrays of one
+        shape; -1 on either side is no task.
         """
-        known = (before >= 0) & (after >= 0)
-        self._source.append(before[known])
-        self._target.append(after[known])
+        exist = (before >= 0) & (after >= 0)
+        self._source.append(before[exist])
+        self._target.append(after[exist])
 
     def start_together(self, pairs: IntArray) -> None:
-        """(task, first and last task of another action) that start together, (n, 3)."""
+        """Record tasks that start together: (n, 3) task, first and last task of another action."""
         self._together.append(pairs)
 
     def columns(self) -> dict[str, IntArray]:
-        """All tasks."""
-        result = {
+        """All tasks as full columns."""
+        table = {
             name: np.full(self._count, _NONE.get(name, 0), dtype=np.int64)
             for name in self._parts[0][1]
         }
@@ -60,14 +61,14 @@ class Links:
         for count, columns in self._parts:
             end += count
             for name, values in columns.items():
-                result[name][end - count : end] = values
-        return result
+                table[name][end - count : end] = values
+        return table
 
     def edges(self) -> tuple[IntArray, IntArray]:
-        """All edges; a task that starts together with another also waits for what that one waits
-        for.
+        """All edges; a task that starts together with another also waits for the tasks that the
+        other waits for.
 
-        What the task waits for of the other action itself, which may be in pieces, only lays the
+        Tasks of the other action itself, which may be in pieces, are left out: they only lay the
         two one after the other.
         """
         source, target = np.concatenate(self._source), np.concatenate(self._target)
@@ -79,26 +80,27 @@ class Links:
         order = np.argsort(target, kind="stable")
         start = np.searchsorted(target[order], np.arange(self._count + 1))
         count = start[pairs[:, 0] + 1] - start[pairs[:, 0]]
-        which = np.repeat(np.arange(len(pairs)), count)
-        at = (
-            np.arange(len(which))
+        pair_of_edge = np.repeat(np.arange(len(pairs)), count)
+        place = (
+            np.arange(len(pair_of_edge))
             - np.repeat(np.cumsum(count) - count, count)
-            + start[pairs[which, 0]]
+            + start[pairs[pair_of_edge, 0]]
         )
-        more = source[order][at]
-        _, first, last = pairs[which].T
-        outside = (more < first) | (more > last)
-        both = np.concatenate(
-            [source * self._count + target, more[outside] * self._count + first[outside]]
+        inherited = source[order][place]
+        _, other_first, other_last = pairs[pair_of_edge].T
+        outside = (inherited < other_first) | (inherited > other_last)
+        codes = np.concatenate(
+            [source * self._count + target, inherited[outside] * self._count + other_first[outside]]
         )
-        return np.divmod(distinct(both), self._count)
+        return np.divmod(distinct(codes), self._count)
 
 
-def finished(links: Links, *, meets: BoolArray) -> tuple[Templates, Instances]:
-    """The tasks with their templates, successors in CSR form.
+def templates_and_instances(links: Links, *, meets: BoolArray) -> tuple[Templates, Instances]:
+    """The templates and instances of all tasks, with successors in CSR form.
 
     Args:
-        meets: of the first tasks: which may run beside a gather or reduction of their devices.
+        meets: for the first tasks: True where one may run beside a gather or reduction of its
+            devices.
     """
     columns = links.columns()
     source, target = links.edges()

@@ -1,4 +1,4 @@
-"""Which spans of a trace are the two ends of a message."""
+"""The two ends of each message of a trace, as pairs of spans."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CONSUMERS: Final = {"SEND_F": ("F",), "SEND_B": ("I", "B")}
 
 
 def messages(trace: StepTrace) -> Iterator[Ends]:
-    """The messages of a trace whose ends are both in it.
+    """The messages of a trace whose two ends are both in it.
 
     Measured: a request to send and the one to receive; devices at both ends are known. Simulated: a
     message and the action that it is for; of the devices of two stages those at the same place
     among them, for devices of a class are traced as one.
     """
-    yield from _measured(
+    yield from _measured_ends(
         [span for span in trace.spans if span.track is Track.MESSAGES and span.peer >= 0]
     )
     sent = defaultdict(list)
@@ -31,49 +31,51 @@ def messages(trace: StepTrace) -> Iterator[Ends]:
                 span
             )
     firsts = _first_pieces(trace.spans) if sent else {}
-    for (what, lane, _, target, microbatch, part), senders in sent.items():
-        takers = next(
+    for (send_kind, lane, _, target, microbatch, slice_number), senders in sent.items():
+        receivers = next(
             (
-                found
-                for kind in CONSUMERS[what]
-                if (found := firsts.get((kind, lane, target, microbatch, part)))
+                spans_found
+                for kind in CONSUMERS[send_kind]
+                if (spans_found := firsts.get((kind, lane, target, microbatch, slice_number)))
             ),
             [],
         )
-        number = max(len(senders), len(takers)) if takers else 0
+        number = max(len(senders), len(receivers)) if receivers else 0
         for place in range(number):
-            one, other = (
+            sender, receiver = (
                 senders[place * len(senders) // number],
-                takers[place * len(takers) // number],
+                receivers[place * len(receivers) // number],
             )
-            if one.device != other.device:
-                yield one, other
+            if sender.device != receiver.device:
+                yield sender, receiver
 
 
 def _first_pieces(spans: Sequence[Span]) -> dict[tuple[str, int, int, int, int], list[Span]]:
-    """The first span of every action, by what it is; of each in the order of devices."""
-    found: dict[tuple[int, str, int, int, int, int], Span] = {}
+    """The first span of every action, by (kind, lane, chunk, microbatch, slice), each list in the
+    order of devices.
+    """
+    first_span: dict[tuple[int, str, int, int, int, int], Span] = {}
     for span in spans:
         if span.track is Track.COMPUTE:
-            found.setdefault(span.action, span)
-    result = defaultdict(list)
-    for (_, kind, lane, chunk, microbatch, part), span in found.items():
-        result[kind, lane, chunk, microbatch, part].append(span)
-    return result
+            first_span.setdefault(span.action, span)
+    spans_of_action = defaultdict(list)
+    for (_, kind, lane, chunk, microbatch, part), span in first_span.items():
+        spans_of_action[kind, lane, chunk, microbatch, part].append(span)
+    return spans_of_action
 
 
-def _measured(spans: Sequence[Span]) -> Iterator[Ends]:
-    """Requests of two devices about the same microbatch in the same direction meet in their order;
-    where some are lacking, none do.
+def _measured_ends(spans: Sequence[Span]) -> Iterator[Ends]:
+    """Pairs of requests of two devices about the same microbatch in the same direction, in their
+    order; none where some are lacking.
     """
     sent, received = defaultdict(list), defaultdict(list)
     for span in spans:
-        about = span.within == "F", span.lane, span.microbatch, span.slice
+        subject = span.within == "F", span.lane, span.microbatch, span.slice
         if span.kind == "send":
-            sent[span.device, span.peer, about].append(span)
+            sent[span.device, span.peer, subject].append(span)
         else:
-            received[span.peer, span.device, about].append(span)
-    for between, ones in sent.items():
-        others = received.get(between, [])
-        if len(ones) == len(others):
-            yield from zip(ones, others, strict=True)
+            received[span.peer, span.device, subject].append(span)
+    for between, sends in sent.items():
+        receives = received.get(between, [])
+        if len(sends) == len(receives):
+            yield from zip(sends, receives, strict=True)

@@ -1,4 +1,6 @@
-"""Where the time of a trace went, device by device; and two traces of one plan side by side."""
+"""Seconds of compute, communication and waiting of each device of a trace; and two traces of one
+plan side by side.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from shardwright.program.step_trace import Span, StepTrace, TracedDevice, Track
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTimes:
-    """The seconds of a device, which add up to the trace's end.
+    """Seconds of a device by activity; they add up to the trace's end.
 
     Args:
         compute_s: its compute stream runs kernels.
-        communication_s: it does not, and a collective, a gather or a sum of gradients runs.
+        communication_s: no kernel runs, and a collective, a gather or a sum of gradients does.
         waiting_s: the rest: bubbles, and messages of the pipeline that are not hidden.
         held: most bytes of its samples; 0 = none.
     """
@@ -32,7 +34,7 @@ class DeviceTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ComparedTraces:
     """A prediction and a measurement of one plan, with the times of the same devices."""
 
     simulated: StepTrace
@@ -46,7 +48,7 @@ class Compared:
 
 
 def device_times(trace: StepTrace) -> tuple[DeviceTimes, ...]:
-    """The times of every device of `trace`.
+    """Seconds of compute, communication and waiting of every device of `trace`.
 
     An action that waits for a message does so inside its span where the trace was measured, and
     before it where it was simulated: both are waiting. Collectives that are spans inside an action
@@ -55,16 +57,20 @@ def device_times(trace: StepTrace) -> tuple[DeviceTimes, ...]:
     spans: dict[int, list[Span]] = defaultdict(list)
     for span in trace.spans:
         spans[span.device].append(span)
-    held: dict[int, int] = defaultdict(int)
+    peak_bytes: dict[int, int] = defaultdict(int)
     for sample in trace.memory:
-        held[sample.device] = max(held[sample.device], sample.held)
+        peak_bytes[sample.device] = max(peak_bytes[sample.device], sample.held)
     return tuple(
-        _times(device, spans[device.device], end_s=trace.end_s, held=held[device.device])
+        _times(
+            device, spans[device.device], end_s=trace.end_s, peak_bytes=peak_bytes[device.device]
+        )
         for device in trace.devices
     )
 
 
-def _times(device: TracedDevice, spans: Sequence[Span], *, end_s: float, held: int) -> DeviceTimes:
+def _times(
+    device: TracedDevice, spans: Sequence[Span], *, end_s: float, peak_bytes: int
+) -> DeviceTimes:
     times = np.unique([0.0, end_s, *(t for span in spans for t in (span.start_s, span.end_s))])
     lengths = np.diff(times)
     acting, asking, moving, syncing = (
@@ -80,12 +86,12 @@ def _times(device: TracedDevice, spans: Sequence[Span], *, end_s: float, held: i
         compute_s=compute - exposed,
         communication_s=communication + exposed,
         waiting_s=float(lengths[~running & ~moving & ~syncing].sum()),
-        held=held,
+        held=peak_bytes,
     )
 
 
 def _covered(spans: Sequence[Span], times: FloatArray) -> BoolArray:
-    """(times - 1,) whether some span lies over each interval."""
+    """(times - 1,) True where some span lies over the interval."""
     depth = np.zeros(len(times), dtype=np.int64)
     np.add.at(depth, np.searchsorted(times, [s.start_s for s in spans]), 1)
     np.add.at(depth, np.searchsorted(times, [s.end_s for s in spans]), -1)
@@ -93,34 +99,36 @@ def _covered(spans: Sequence[Span], times: FloatArray) -> BoolArray:
     return covered
 
 
-def compared(simulated: StepTrace, measured: StepTrace) -> Compared:
-    """Both traces, device by device.
+def compared_traces(simulated: StepTrace, measured: StepTrace) -> ComparedTraces:
+    """A simulated and a measured trace of one plan, device by device.
 
     Raises:
         DataError: their devices run other actions: they are not of one plan.
     """
     predicted = {row.device.device: row for row in device_times(simulated)}
-    found = device_times(measured)
+    measured_times = device_times(measured)
     if (
-        sorted(predicted) != [row.device.device for row in found]
+        sorted(predicted) != [row.device.device for row in measured_times]
         or simulated.actions != measured.actions
     ):
-        only = sorted(measured.actions - simulated.actions) or sorted(
+        unmatched = sorted(measured.actions - simulated.actions) or sorted(
             simulated.actions - measured.actions
         )
-        what = f"device {only[0][0]}: {_words(only[0])}" if only else "devices"
+        first_unmatched = (
+            f"device {unmatched[0][0]}: {_action_words(unmatched[0])}" if unmatched else "devices"
+        )
         raise DataError(
-            f"the measured trace is not of this plan: {what} {'is' if only else 'are'} in one trace"
-            " and not in the other",
+            f"the measured trace is not of this plan: {first_unmatched}"
+            f" {'is' if unmatched else 'are'} in one trace and not in the other",
             hint="compare with the plan file that was run",
         )
-    return Compared(
+    return ComparedTraces(
         simulated=simulated,
         measured=measured,
-        rows=tuple((predicted[row.device.device], row) for row in found),
+        rows=tuple((predicted[row.device.device], row) for row in measured_times),
     )
 
 
-def _words(action: tuple[int, str, int, int, int, int]) -> str:
+def _action_words(action: tuple[int, str, int, int, int, int]) -> str:
     _, kind, lane, chunk, microbatch, part = action
     return f"{kind} of lane {lane} chunk {chunk} microbatch {microbatch} slice {part}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from shardwright.cost.kernels.problem_machine import problem_machine
 from shardwright.cost.network.plan_groups import kind_problem
 from shardwright.cost.step.model_flops import model_flops
-from shardwright.cost.tables.problem_tables import problem_machine
 from shardwright.program.problem import Problem
 
 

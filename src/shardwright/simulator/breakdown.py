@@ -1,4 +1,4 @@
-"""Where the step of a plan goes, part by part, as the critical class of devices sees it."""
+"""Seconds of each part of a plan's step, on the critical class of devices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ROUTED = PARTS[EP]
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """What each task is: its kind and class; whether it is an action on the compute stream."""
+    """Kind and class of each task, and whether it is an action on the compute stream."""
 
     kind: IntArray
     klass: IntArray
@@ -48,22 +48,22 @@ def _columns(program: Program) -> _Columns:
 
 def critical_class(result: SimulatedPlan) -> int:
     """The class of devices whose actions take longest in all; the first of equal ones."""
-    return _critical(result, _columns(result.program))
+    return _critical_of(result, _columns(result.program))
 
 
-def _critical(result: SimulatedPlan, tasks: _Columns) -> int:
-    busy = np.zeros(len(result.program.classes), dtype=np.int64)
+def _critical_of(result: SimulatedPlan, tasks: _Columns) -> int:
+    busy_time = np.zeros(len(result.program.classes), dtype=np.int64)
     np.add.at(
-        busy,
+        busy_time,
         tasks.klass[tasks.action],
         (result.timeline.finish - result.timeline.start)[tasks.action],
     )
-    return int(busy.argmax())
+    return int(busy_time.argmax())
 
 
 def breakdown(result: SimulatedPlan) -> tuple[tuple[str, float], ...]:
-    """Where the step of the critical class of devices goes, (name, seconds); the parts add up to
-    the step.
+    """(name, seconds) of each part of the step on the critical class of devices; the parts add up
+    to the step.
 
     The critical class is the one whose actions take longest. Parts: kernels by family, exposed
     communication by axis, recompute, slowdown by shared links and multiprocessors, waiting for the
@@ -72,29 +72,33 @@ def breakdown(result: SimulatedPlan) -> tuple[tuple[str, float], ...]:
     """
     program, timeline, costs = result.program, result.timeline, result.costs
     tasks = _columns(program)
-    klass = _critical(result, tasks)
+    klass = _critical_of(result, tasks)
     of_class = tasks.klass == klass
-    mine = tasks.action & of_class
+    own_actions = tasks.action & of_class
     parts = dict.fromkeys((*PARTS, *PART_NAMES), 0.0)
-    uneven = _priced(result, klass, parts)
+    uneven = _add_priced_parts(result, klass, parts)
     # In picoseconds, whose differences are exact.
     ends = int(timeline.finish.max())
-    spent = int((timeline.finish - timeline.start)[mine].sum())
-    first = int(timeline.start[mine].min())
+    spent_in_actions = int((timeline.finish - timeline.start)[own_actions].sum())
+    first = int(timeline.start[own_actions].min())
     update = of_class & (tasks.kind == int(TaskKind.STEP))
-    begun = int(timeline.start[update].max()) if update.any() else ends
+    update_start = int(timeline.start[update].max()) if update.any() else ends
     sync = (program.instances.stream == int(Stream.SYNC)) & of_class
-    behind = np.maximum(
-        timeline.finish[sync] - np.maximum(timeline.start[sync], timeline.finish[mine].max()), 0
+    sync_behind_actions = np.maximum(
+        timeline.finish[sync]
+        - np.maximum(timeline.start[sync], timeline.finish[own_actions].max()),
+        0,
     )
-    gathered = min(
+    gather_first = min(
         first, int(picoseconds(costs.step(*program.classes[klass].families[0]).gather_s)[0])
     )
-    exposed = int(behind.sum()) + gathered
-    parts["slowdown"] = (spent - int(timeline.work[mine].sum())) / PICOSECONDS_PER_SECOND
+    exposed = int(sync_behind_actions.sum()) + gather_first
+    parts["slowdown"] = (
+        spent_in_actions - int(timeline.work[own_actions].sum())
+    ) / PICOSECONDS_PER_SECOND
     parts["sharding"] += exposed / PICOSECONDS_PER_SECOND
-    parts["optimizer"] = (ends - begun) / PICOSECONDS_PER_SECOND
-    parts["bubble"] = max(begun - spent - exposed, 0) / PICOSECONDS_PER_SECOND
+    parts["optimizer"] = (ends - update_start) / PICOSECONDS_PER_SECOND
+    parts["bubble"] = max(update_start - spent_in_actions - exposed, 0) / PICOSECONDS_PER_SECOND
     parts["jitter"] = result.step_time_s - ends / PICOSECONDS_PER_SECOND
     parts[UNEVEN] = uneven
     # Rounding to picoseconds leaves a remainder below a nanosecond; it belongs to the largest part.
@@ -107,9 +111,9 @@ def breakdown(result: SimulatedPlan) -> tuple[tuple[str, float], ...]:
     )
 
 
-def _priced(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float:
-    """Add the priced parts of the class's actions to `parts`; seconds that those actions wait for
-    slower devices of their stage.
+def _add_priced_parts(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float:
+    """Add the priced parts of the class's actions to `parts`; return the seconds that those actions
+    wait for slower devices of their stage.
 
     Of a pair that runs overlapped the kernels count in full, and tokens on their way to experts
     only as far as they outlast them.
@@ -125,17 +129,17 @@ def _priced(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float
     def action(
         lane: int, chunk: int, kind: int, part: int, early: bool
     ) -> tuple[float, float, float, float]:
-        """(seconds, of them tokens on their way, products and attention,
-        and waiting for others).
+        """(seconds; of them tokens on their way, products and attention, and waiting for other
+        devices).
         """
         place = lane, chunk, family_of[lane, chunk]
         seconds = costs.seconds(*place, part, TaskKind(kind), early=early)
         step = costs.step(*place, part)
-        waits = seconds - action_seconds(step, TaskKind(kind), early=early)
+        waiting = seconds - action_seconds(step, TaskKind(kind), early=early)
         routed, products = (
             min(spent(step, TaskKind(kind)), seconds) for spent in (routed_seconds, product_seconds)
         )
-        return seconds, routed, products, waits
+        return seconds, routed, products, waiting
 
     @cache
     def priced(lane: int, chunk: int, part: int) -> list[list[float]]:
@@ -145,7 +149,7 @@ def _priced(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float
         )
         return rows
 
-    at = np.flatnonzero(
+    actions = np.flatnonzero(
         (templates.klass == klass) & (templates.kind <= int(TaskKind.R)) & (templates.piece == 0)
     )
     own_columns = (
@@ -161,23 +165,24 @@ def _priced(result: SimulatedPlan, klass: int, parts: dict[str, float]) -> float
         templates.partner_kind,
         templates.partner_slice,
     )
-    columns = [column[at].tolist() for column in (runs, *own_columns, *other_columns)]
+    columns = [column[actions].tolist() for column in (runs, *own_columns, *other_columns)]
     for count, lane, chunk, kind, part, early, *partner in zip(*columns, strict=True):
-        own = action(lane, chunk, kind, part, bool(early))
-        shown = 1.0
+        own_action = action(lane, chunk, kind, part, bool(early))
+        exposed_share = 1.0
         if partner[2] >= 0:
-            other = action(*partner, bool(early))
-            moved = own[1] + other[1]
-            kernels = own[0] + other[0] - moved
-            shown = (
-                (float(pair_seconds(own[:3], other[:3], costs.taken)) - kernels) / moved
-                if moved > 0.0
+            partner_action = action(*partner, bool(early))
+            tokens_moving = own_action[1] + partner_action[1]
+            kernels = own_action[0] + partner_action[0] - tokens_moving
+            exposed_share = (
+                (float(pair_seconds(own_action[:3], partner_action[:3], costs.taken)) - kernels)
+                / tokens_moving
+                if tokens_moving > 0.0
                 else 1.0
             )
-        uneven += count * own[3]
+        uneven += count * own_action[3]
         if kind in _ROWS:
             for name, seconds in zip(
                 PART_NAMES, priced(lane, chunk, part)[_ROWS[kind]], strict=True
             ):
-                parts[name] += count * (shown if name == _ROUTED else 1.0) * seconds
+                parts[name] += count * (exposed_share if name == _ROUTED else 1.0) * seconds
     return uneven

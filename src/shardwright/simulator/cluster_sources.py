@@ -1,4 +1,4 @@
-"""The cluster as a prediction understood it, in words: its nodes and its switches."""
+"""The nodes, switches, links and prices of a cluster as the prediction read them, in words."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from shardwright.units import BITS_PER_BYTE, GIGA, format_bytes, format_seconds
 
 
 def cluster_sources(cluster: Cluster) -> tuple[Source, ...]:
-    """The nodes, the switches that join them where there are several, and prices that the cluster
-    does not say itself.
+    """Sources of the nodes, of the switches between several nodes, and of prices that the cluster
+    file does not state.
     """
     return (*_network_sources(cluster), *_price_sources(cluster))
 
 
 def _price_sources(cluster: Cluster) -> tuple[Source, ...]:
-    """Each price that was taken from a list, of an accelerator once."""
-    found = {
+    """Each price that was taken from a list, once for each accelerator."""
+    source_of_kind = {
         group.kind.name: Source(
             quantity=f"price of {group.kind.accelerator.name}",
             value=f"{group.price:.4g} $ a device and hour",
@@ -30,13 +30,13 @@ def _price_sources(cluster: Cluster) -> tuple[Source, ...]:
         for group in cluster.groups
         if group.price_origin is not None
     }
-    return tuple(found.values())
+    return tuple(source_of_kind.values())
 
 
 def _network_sources(cluster: Cluster) -> tuple[Source, ...]:
     nodes = Source(
         quantity="nodes",
-        value=" + ".join(_nodes(group) for group in cluster.groups),
+        value=" + ".join(_node_group_text(group) for group in cluster.groups),
         origin=Origin(
             evidence=cluster.node.nic.origin.evidence,
             reference=" + ".join(group.kind.name for group in cluster.groups),
@@ -47,36 +47,37 @@ def _network_sources(cluster: Cluster) -> tuple[Source, ...]:
     switches = Source(quantity="switches", value=fabric_text(cluster), origin=cluster.fabric_origin)
     if not cluster.links:
         return (nodes, switches)
-    said = "; ".join(dict.fromkeys(_link(one) for one in cluster.links))
+    links = "; ".join(dict.fromkeys(_zone_link_text(link) for link in cluster.links))
     return (
         nodes,
         switches,
-        Source(quantity="links between zones", value=said, origin=cluster.links[0].link.origin),
+        Source(quantity="links between zones", value=links, origin=cluster.links[0].link.origin),
     )
 
 
-NO_HOST: Final = Origin(
+UNSTATED_HOST_MEMORY: Final = Origin(
     evidence=Evidence.ASSUMED,
     reference="nobody says how much there is, so none is too much; a cluster file can",
 )
 
 
 def host_sources(cluster: Cluster, used: Sequence[int]) -> tuple[Source, ...]:
-    """Host memory and its bandwidth on each kind of node among some node groups: what offloaded
-    bytes are held against.
+    """Sources of the host memory and its bandwidth on each kind of node, which bound offloading.
 
     Args:
         used: numbers of node groups.
     """
-    found = dict.fromkeys(
-        source for group in used for source in _of_host(cluster.groups[group].kind, cluster=cluster)
+    distinct_sources = dict.fromkeys(
+        source
+        for group in used
+        for source in _host_sources_of_node(cluster.groups[group].kind, cluster=cluster)
     )
-    return tuple(found)
+    return tuple(distinct_sources)
 
 
-def _of_host(kind: NodeKind, *, cluster: Cluster) -> Iterator[Source]:
+def _host_sources_of_node(kind: NodeKind, *, cluster: Cluster) -> Iterator[Source]:
     host, name = kind.host, "" if cluster.is_uniform else f"{kind.name} "
-    known = host.origin or Origin(
+    origin = host.origin or Origin(
         evidence=Evidence.PUBLISHED, reference="the cluster's description"
     )
     memory, value = (
@@ -85,7 +86,9 @@ def _of_host(kind: NodeKind, *, cluster: Cluster) -> Iterator[Source]:
         else ("unlimited host memory", "unlimited")
     )
     yield Source(
-        quantity=f"{name}{memory}", value=value, origin=known if host.memory_bytes else NO_HOST
+        quantity=f"{name}{memory}",
+        value=value,
+        origin=origin if host.memory_bytes else UNSTATED_HOST_MEMORY,
     )
     yield Source(
         quantity=f"{name}link to the host",
@@ -94,21 +97,23 @@ def _of_host(kind: NodeKind, *, cluster: Cluster) -> Iterator[Source]:
     )
 
 
-def _link(one: ZoneLink) -> str:
-    """``east to west 25 Gb/s a node, 60 ms``."""
+def _zone_link_text(zone_link: ZoneLink) -> str:
+    """Text of a link between zones: ``east to west 25 Gb/s a node, 60 ms``."""
     delay = (
-        format_seconds(one.link.latency_s)
-        if one.link.latency_s
+        format_seconds(zone_link.link.latency_s)
+        if zone_link.link.latency_s
         else "no latency was given, so none is counted"
     )
     return (
-        f"{one.source} to {one.target} {one.link.achieved * BITS_PER_BYTE / GIGA:.4g} Gb/s a node,"
-        f" {delay}"
+        f"{zone_link.source} to {zone_link.target}"
+        f" {zone_link.link.achieved * BITS_PER_BYTE / GIGA:.4g} Gb/s a node, {delay}"
     )
 
 
-def _nodes(group: NodeGroup) -> str:
-    """``2 nodes of 8 h100-sxm (scale-up domain of 8), 8 NICs of 400 Gb/s each``."""
+def _node_group_text(group: NodeGroup) -> str:
+    """Text of a node group: ``2 nodes of 8 h100-sxm (scale-up domain of 8), 8 NICs of 400 Gb/s
+    each``.
+    """
     kind = group.kind
     rate = kind.nic.bandwidth * BITS_PER_BYTE / GIGA
     nodes = "1 node" if group.count == 1 else f"{group.count:,} nodes"
@@ -123,15 +128,15 @@ def _nodes(group: NodeGroup) -> str:
 
 
 def fabric_text(cluster: Cluster) -> str:
-    """The switch tiers from the nodes upward."""
+    """Text of the switch tiers from the nodes upward."""
     if not cluster.fabric:
         if len(cluster.zones) > 1:
             return "a single non-blocking switch in each zone"
         return f"a single non-blocking switch for all {cluster.num_devices:,} devices"
-    return ", ".join(_tier(tier) for tier in cluster.fabric)
+    return ", ".join(_tier_text(tier) for tier in cluster.fabric)
 
 
-def _tier(tier: FabricTier) -> str:
+def _tier_text(tier: FabricTier) -> str:
     below = f"of {tier.num_devices:,} devices" if tier.num_devices else "over all devices"
     rails = ", rail-optimised" if tier.rails else ""
     ratio = f", oversubscribed {tier.oversubscription:.4g}:1" if tier.oversubscription > 1 else ""

@@ -7,53 +7,61 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shardwright.arrays import IntArray
 from shardwright.cost.bounds.rank_memory_bound import paired_activations
 from shardwright.cost.network.plan_groups import kind_problem
 from shardwright.cost.step.grid_bytes import StepBytes, held_bytes
 from shardwright.cost.step.grid_seconds import StepCosts
-from shardwright.cost.step.stage_costs import StageCosts
+from shardwright.cost.step.stage_costs import StageCosts, kept_changes
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program
-from shardwright.schedules.table import B, F, R, W
 from shardwright.simulator.prediction import StageMemory
 
-_ONCE = ("workspace",)
+_ONCE_A_DEVICE = ("workspace",)
 """Items that a device has once, however many stages it is in."""
 
 
 def plan_memory(problem: Problem, program: Program, costs: StageCosts) -> tuple[StageMemory, ...]:
     """Itemised peak of each class of devices, in bytes; `rank` is the class's number.
 
-    Items are those of `simulator.memory.stage_memory`; the largest temporary and the logits of its
-    stages count once.
+    Items are those of `simulator.memory.stage_memory`; the largest temporary and the logits of a
+    device's stages count once.
     """
-    found = [_class_bytes(program, costs, device_class) for device_class in program.classes]
+    bytes_of_classes = [
+        _class_bytes(program, costs, device_class) for device_class in program.classes
+    ]
     # What an allocator holds depends on the runtime alone: on devices of every kind it is the same.
-    kept, held = held_bytes(
-        problem, _side_by_side(found), np.array([one.allocated for one in found], dtype=np.int64)
+    allocated_and_fragments, reserved = held_bytes(
+        problem,
+        _classes_as_ranks(bytes_of_classes),
+        np.array([class_bytes.allocated for class_bytes in bytes_of_classes], dtype=np.int64),
     )
-    result = []
-    for number, (device_class, one) in enumerate(zip(program.classes, found, strict=True)):
-        own = kind_problem(problem, device_class.devices.first)
-        items = one.items | {"fragmentation": int(kept[number]) - one.allocated} | one.outside
-        result.append(
+    memory = []
+    for number, (device_class, class_bytes) in enumerate(
+        zip(program.classes, bytes_of_classes, strict=True)
+    ):
+        problem_of_class = kind_problem(problem, device_class.devices.first)
+        items = (
+            class_bytes.items
+            | {"fragmentation": int(allocated_and_fragments[number]) - class_bytes.allocated}
+            | class_bytes.outside
+        )
+        memory.append(
             StageMemory(
                 rank=number,
                 devices=device_class.devices.size,
-                layers=_text(program, device_class),
+                layers=_layers_text(program, device_class),
                 items=tuple(items.items()),
-                allocated=one.allocated,
-                reserved=int(held[number]),
-                capacity=own.cluster.node.accelerator.memory_bytes,
+                allocated=class_bytes.allocated,
+                reserved=int(reserved[number]),
+                capacity=problem_of_class.cluster.node.accelerator.memory_bytes,
             )
         )
-    return tuple(result)
+    return tuple(memory)
 
 
 class _ClassBytes(NamedTuple):
-    """Bytes of a device of one class: items that are allocated, `blocks` of the allocator for what
-    stages share, items outside of it.
+    """Bytes of a device of one class: allocated items, the allocator's `blocks` that stages share,
+    and items outside the allocator.
     """
 
     items: dict[str, int]
@@ -74,16 +82,16 @@ def _class_bytes(program: Program, costs: StageCosts, device_class: DeviceClass)
             for step in costs.families[place].slices
         }.values()
     )
-    firsts = [costs.families[place].slices[0] for place in device_class.families]
-    times = Counter(map(id, firsts))
+    first_slices = [costs.families[place].slices[0] for place in device_class.families]
+    uses_of_step = Counter(map(id, first_slices))
     items: dict[str, int] = {}
-    for key, one in {id(step): step for step in firsts}.items():
-        for name, values in one.static_bytes:
+    for key, first_slice in {id(step): step for step in first_slices}.items():
+        for name, values in first_slice.static_bytes:
             value = int(values[0])
             items[name] = (
                 max(items.get(name, 0), value)
-                if name in _ONCE
-                else items.get(name, 0) + value * times[key]
+                if name in _ONCE_A_DEVICE
+                else items.get(name, 0) + value * uses_of_step[key]
             )
     # The peak of what forwards keep until the gradients of their microbatch are done.
     items["activations"] = int(
@@ -99,95 +107,54 @@ def _class_bytes(program: Program, costs: StageCosts, device_class: DeviceClass)
         max([int(s.transient_bytes[0] + s.logits_bytes[0]) for s in steps]) - items["logits"]
     )
     # Blocks for logits and for what layers make again serve all of its stages.
-    again = max([int(s.again_bytes[0]) for s in steps])
-    others = max([int(s.blocks_bytes[0] - s.again_bytes[0]) for s in steps])
-    return _ClassBytes(items, others + again, _outside(steps))
+    recompute_blocks = max([int(s.again_bytes[0]) for s in steps])
+    other_blocks = max([int(s.blocks_bytes[0] - s.again_bytes[0]) for s in steps])
+    return _ClassBytes(items, other_blocks + recompute_blocks, _bytes_outside_allocator(steps))
 
 
-def _side_by_side(found: list[_ClassBytes]) -> StepBytes:
+def _classes_as_ranks(bytes_of_classes: list[_ClassBytes]) -> StepBytes:
     """The classes as the ranks of one step."""
-    nothing = np.zeros(0, dtype=np.int64)
+    no_ranks = np.zeros(0, dtype=np.int64)
     logits, temporary = (
-        np.array([one.items[name] for one in found], dtype=np.int64)
+        np.array([class_bytes.items[name] for class_bytes in bytes_of_classes], dtype=np.int64)
         for name in ("logits", "temporary")
     )
     return StepBytes(
         static_bytes=(),
-        saved_bytes=nothing,
-        paired_bytes=nothing,
+        saved_bytes=no_ranks,
+        paired_bytes=no_ranks,
         transient_bytes=temporary,
         logits_bytes=logits,
-        blocks_bytes=np.array([one.blocks for one in found], dtype=np.int64),
-        again_bytes=nothing,
+        blocks_bytes=np.array(
+            [class_bytes.blocks for class_bytes in bytes_of_classes], dtype=np.int64
+        ),
+        again_bytes=no_ranks,
         outside_bytes=(
-            ("outside", np.array([sum(one.outside.values()) for one in found], dtype=np.int64)),
+            (
+                "outside",
+                np.array(
+                    [sum(class_bytes.outside.values()) for class_bytes in bytes_of_classes],
+                    dtype=np.int64,
+                ),
+            ),
         ),
         host_bytes=(),
-        host_saved_bytes=nothing,
+        host_saved_bytes=no_ranks,
     )
 
 
-def _outside(steps: list[StepCosts]) -> dict[str, int]:
+def _bytes_outside_allocator(steps: list[StepCosts]) -> dict[str, int]:
     """Bytes outside the allocator, which all stages of a device share."""
-    result: dict[str, int] = {}
+    bytes_by_item: dict[str, int] = {}
     for step in steps:
         for name, values in step.outside_bytes:
-            result[name] = max(result.get(name, 0), int(values[0]))
-    return result
+            bytes_by_item[name] = max(bytes_by_item.get(name, 0), int(values[0]))
+    return bytes_by_item
 
 
-def kept_changes(
-    program: Program,
-    costs: StageCosts,
-    device_class: DeviceClass,
-    *,
-    kept_by: str = "saved_bytes",
-    again_by: str = "restored_bytes",
-) -> IntArray:
-    """(actions of its row,) bytes of activations that each action keeps from its start on, or gives
-    back at its end (negative).
-
-    Args:
-        kept_by, again_by: fields of `StepCosts`: what a microbatch keeps, and what of it an early
-            recompute makes again (empty = nothing).
-    """
-    rows = program.rows
-    span = slice(int(rows.row_start[device_class.row]), int(rows.row_start[device_class.row + 1]))
-    kinds = rows.kind[span]
-    sign = np.where(
-        (kinds == F) | (kinds == R), 1, np.where((kinds == B) | (kinds == W), -1, 0)
-    ).astype(np.int64)
-    lane, chunk, part, microbatch = (
-        np.asarray(c[span], dtype=np.int64)
-        for c in (rows.lane, rows.chunk, rows.slice, rows.microbatch)
-    )
-    slices = max([len(costs.families[place].slices) for place in device_class.families])
-    lanes, chunks, _ = map(max, zip(*device_class.families, strict=True))
-    kept = np.zeros((2, lanes + 1, chunks + 1, slices), dtype=np.int64)
-    for number, stage, family in device_class.families:
-        for cut, step in enumerate(costs.families[number, stage, family].slices):
-            kept[:, number, stage, cut] = (
-                int(getattr(step, kept_by)[0]),
-                int(getattr(step, again_by)[0]) if again_by else 0,
-            )
-    saved, restored = kept[:, lane, chunk, part]
-    changes: IntArray = sign * saved
-    if (kinds == R).any():
-        # What is made again early lives from there to the last gradient.
-        width = int(microbatch.max(initial=0)) + 1
-        action = ((lane * kept.shape[2] + chunk) * kept.shape[3] + part) * width + microbatch
-        early = np.isin(action, action[kinds == R])
-        changes = sign * np.where(
-            early & (kinds == R),
-            restored,
-            saved + restored * (early & ((kinds == B) | (kinds == W))),
-        )
-    return changes
-
-
-def _text(program: Program, device_class: DeviceClass) -> str:
-    """What the stages of a class run, such as ``embed + 16 layer``: equal blocks are counted
-    together.
+def _layers_text(program: Program, device_class: DeviceClass) -> str:
+    """Text of the layers of a class's stages, such as ``embed + 16 layer``: equal blocks are
+    counted together.
     """
     counts: dict[str, int] = {}
     for lane, chunk, _ in device_class.families:

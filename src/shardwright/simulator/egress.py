@@ -16,30 +16,37 @@ from shardwright.units import GIGA
 
 
 def egress_usd(problem: Problem, result: SimulatedPlan) -> float:
-    """Dollars that a step pays for bytes between zones: what each class's first device sends over
-    the zones' links, for all its devices.
+    """Dollars that a step pays for bytes between zones: the bytes that each class's first device
+    sends over the zones' links, for all its devices.
 
-    A message is paid at the price of its two zones' link; what a group over several zones sends, at
+    A message is paid at the price of its two zones' link; traffic of a group over several zones at
     the dearest link that leaves the sender's zone for one of the group's. 0 where no link has a
-    price. What traffic leaves out is left out (`traffic.plan_traffic`).
+    price. Traffic that `traffic.plan_traffic` leaves out is left out.
     """
     cluster = problem.cluster
-    asked = {(one.source, one.target): one.egress / GIGA for one in cluster.links if one.egress}
-    if not asked:
+    price_of_link = {
+        (link.source, link.target): link.egress / GIGA for link in cluster.links if link.egress
+    }
+    if not price_of_link:
         return 0.0
     total = 0.0
-    for one, sent in zip(result.program.classes, plan_traffic(problem, result), strict=True):
-        own = next(iter(_zones(cluster, one.devices[:1])))
+    for device_class, sent in zip(
+        result.program.classes, plan_traffic(problem, result), strict=True
+    ):
+        sender_zone = next(iter(_zones(cluster, device_class.devices[:1])))
         for traffic in sent:
-            each = max(
-                (asked.get((own, zone), 0.0) for zone in _zones(cluster, traffic.group)),
+            price = max(
+                (
+                    price_of_link.get((sender_zone, zone), 0.0)
+                    for zone in _zones(cluster, traffic.group)
+                ),
                 default=0.0,
             )
-            total += traffic.sent[-1] * each * len(one.devices)
+            total += traffic.sent[-1] * price * len(device_class.devices)
     return total
 
 
 def _zones(cluster: Cluster, devices: Iterable[int]) -> dict[str, None]:
-    """Zones of some devices."""
+    """Zones of these devices, in order of first appearance."""
     numbers = groups_of(cluster, np.array(list(devices), dtype=np.int64))
     return dict.fromkeys(cluster.groups[number].zone for number in distinct(numbers).tolist())

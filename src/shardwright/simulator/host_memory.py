@@ -1,5 +1,5 @@
-"""Host memory that each node of a general plan needs: what its devices offload, added up over the
-devices of the node.
+"""Host memory that each node of a general plan needs: the bytes that its devices offload, added up
+over the devices of the node.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwright.arrays import IntArray
-from shardwright.cost.step.stage_costs import StageCosts
+from shardwright.cost.step.stage_costs import StageCosts, kept_changes
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.graph import group_ends
 from shardwright.program.problem import Problem
 from shardwright.program.program import DeviceClass, Program
 from shardwright.runtime.runtime import Runtime
-from shardwright.simulator.device_memory import kept_changes
 from shardwright.simulator.prediction import HostMemory
 from shardwright.strategy.plan.plan import Plan
 from shardwright.strategy.plan.stages import How
@@ -25,30 +24,30 @@ ACTIVATIONS = "activations"
 
 
 def host_memory(problem: Problem, program: Program, costs: StageCosts) -> tuple[HostMemory, ...]:
-    """Host memory of the nodes whose devices offload something, nodes that look the same together,
-    the fullest first.
+    """Host memory of the nodes whose devices offload something, equal nodes together, the fullest
+    first.
 
     A node needs the sum over its devices of each device's own peak: devices of one node do not peak
-    later than the sum says. Left out: what a process takes in host memory by itself (its Python,
-    its libraries, the driver's context), the data loader, and the page cache.
+    later than the sum says. Left out: host memory of a process itself (its Python, its libraries,
+    the driver's context), the data loader, and the page cache.
     """
     if not may_offload(problem.runtime, program.plan):
         return ()
-    found = [
-        (one.devices, items)
-        for one in program.classes
-        if (items := _class_bytes(program, costs, one))
+    devices_and_items = [
+        (device_class.devices, items)
+        for device_class in program.classes
+        if (items := _offloaded_bytes(program, costs, device_class))
     ]
-    if not found:
+    if not devices_and_items:
         return ()
-    names = list(dict.fromkeys(name for _, items in found for name in items))
-    held, working = _by_node(problem.cluster, found, names)
-    return _alike(problem.cluster, names, held, working)
+    names = list(dict.fromkeys(name for _, items in devices_and_items for name in items))
+    bytes_of_nodes, offloading_devices = _by_node(problem.cluster, devices_and_items, names)
+    return _equal_nodes_together(problem.cluster, names, bytes_of_nodes, offloading_devices)
 
 
 def may_offload(runtime: Runtime, plan: Plan) -> bool:
-    """Whether a plan, or what the runtime does by itself, keeps anything in host memory: most do
-    not, and need no look at their devices.
+    """True if a plan, or the runtime by itself, may keep anything in host memory: most do not, and
+    their devices are not examined.
     """
     if runtime.parameters_on_host or runtime.checkpoints_on_host or runtime.host_outputs:
         return True
@@ -56,7 +55,9 @@ def may_offload(runtime: Runtime, plan: Plan) -> bool:
     return How.HOST in keeps or bool({share for rule in plan.shards for share in rule.host})
 
 
-def _class_bytes(program: Program, costs: StageCosts, device_class: DeviceClass) -> dict[str, int]:
+def _offloaded_bytes(
+    program: Program, costs: StageCosts, device_class: DeviceClass
+) -> dict[str, int]:
     """Bytes in host memory of one device of a class, by item; items of zero bytes are left out."""
     items: dict[str, int] = {}
     for place in device_class.families:
@@ -75,16 +76,23 @@ def _class_bytes(program: Program, costs: StageCosts, device_class: DeviceClass)
 
 
 def _by_node(
-    cluster: Cluster, found: Sequence[tuple[Sequence[int], dict[str, int]]], names: list[str]
+    cluster: Cluster,
+    devices_and_items: Sequence[tuple[Sequence[int], dict[str, int]]],
+    names: list[str],
 ) -> tuple[IntArray, IntArray]:
-    """(nodes, items) bytes, and (nodes,) devices that offload something."""
+    """(nodes, items) bytes, and (nodes,) number of devices that offload something."""
     nodes = sum(group.count for group in cluster.groups)
-    held, working = np.zeros((nodes, len(names)), dtype=np.int64), np.zeros(nodes, dtype=np.int64)
-    for devices, items in found:
+    bytes_of_nodes, offloading_devices = (
+        np.zeros((nodes, len(names)), dtype=np.int64),
+        np.zeros(nodes, dtype=np.int64),
+    )
+    for devices, items in devices_and_items:
         count = np.bincount(nodes_of(cluster, np.array(devices, dtype=np.int64)), minlength=nodes)
-        working += count
-        held += count[:, None] * np.array([items.get(name, 0) for name in names], dtype=np.int64)
-    return held, working
+        offloading_devices += count
+        bytes_of_nodes += count[:, None] * np.array(
+            [items.get(name, 0) for name in names], dtype=np.int64
+        )
+    return bytes_of_nodes, offloading_devices
 
 
 def nodes_of(cluster: Cluster, devices: IntArray) -> IntArray:
@@ -93,29 +101,31 @@ def nodes_of(cluster: Cluster, devices: IntArray) -> IntArray:
     """
     ends = np.array(group_ends(cluster), dtype=np.int64)
     group = np.searchsorted(ends, devices, side="right")
-    sizes = np.array([one.kind.num_devices for one in cluster.groups], dtype=np.int64)
-    counts = np.array([one.count for one in cluster.groups], dtype=np.int64)
+    sizes = np.array([node_group.kind.num_devices for node_group in cluster.groups], dtype=np.int64)
+    counts = np.array([node_group.count for node_group in cluster.groups], dtype=np.int64)
     first_device, first_node = ends - sizes * counts, np.cumsum(counts) - counts
-    result: IntArray = first_node[group] + (devices - first_device[group]) // sizes[group]
-    return result
+    nodes: IntArray = first_node[group] + (devices - first_device[group]) // sizes[group]
+    return nodes
 
 
-def _alike(
-    cluster: Cluster, names: list[str], held: IntArray, working: IntArray
+def _equal_nodes_together(
+    cluster: Cluster, names: list[str], bytes_of_nodes: IntArray, offloading_devices: IntArray
 ) -> tuple[HostMemory, ...]:
     """One entry for nodes of one group with equal bytes, those that fill the largest share of their
     host memory first.
     """
     group = np.repeat(np.arange(len(cluster.groups)), [one.count for one in cluster.groups])
-    rows = np.concatenate([group[:, None], working[:, None], held], axis=1)
-    used = np.flatnonzero(working)
-    distinct, first, count = np.unique(rows[used], axis=0, return_index=True, return_counts=True)
-    found = []
+    rows = np.concatenate([group[:, None], offloading_devices[:, None], bytes_of_nodes], axis=1)
+    used = np.flatnonzero(offloading_devices)
+    distinct, first_place, count = np.unique(
+        rows[used], axis=0, return_index=True, return_counts=True
+    )
+    entries = []
     for row, place, number in zip(
-        distinct.tolist(), used[first].tolist(), count.tolist(), strict=True
+        distinct.tolist(), used[first_place].tolist(), count.tolist(), strict=True
     ):
         kind = cluster.groups[row[0]].kind
-        found.append(
+        entries.append(
             HostMemory(
                 node=place,
                 nodes=number,
@@ -130,6 +140,6 @@ def _alike(
         )
     return tuple(
         sorted(
-            found, key=lambda one: (-(one.need / one.capacity if one.capacity else 0.0), one.node)
+            entries, key=lambda one: (-(one.need / one.capacity if one.capacity else 0.0), one.node)
         )
     )

@@ -1,5 +1,5 @@
-"""The 80 % interval of a step time, from how far off predictions were on runs that no constant had
-seen.
+"""The 80 % interval of a step time, from the errors of predictions on runs that no constant was
+fitted to.
 """
 
 from __future__ import annotations
@@ -41,20 +41,25 @@ held-out rows (`tools/`)."""
 def doubts(
     problem: Problem, *, parts: tuple[tuple[str, float], ...], step_s: float, full: float = 0.0
 ) -> tuple[Doubt, ...]:
-    """What a prediction's interval is made of, largest share first; doubts that it has no share of
-    are left out.
+    """Reasons that widen a prediction's interval, largest share first; those of share 0 are left
+    out.
 
     Args:
         parts: seconds of the step by name, see `breakdown`.
         full: share of the memory that the fullest device holds.
     """
     device, runtime = problem.cluster.node.accelerator, problem.runtime
-    rates = [g.origin.evidence for g in device.gemm if g.dtype is problem.job.compute]
-    evidence = rates[0] if rates else Evidence.ASSUMED
-    described = any(g.origin.evidence in (Evidence.FITTED, Evidence.MEASURED) for g in device.gemm)
-    found = (
+    evidence_of_rates = [g.origin.evidence for g in device.gemm if g.dtype is problem.job.compute]
+    evidence = evidence_of_rates[0] if evidence_of_rates else Evidence.ASSUMED
+    has_measured_rates = any(
+        g.origin.evidence in (Evidence.FITTED, Evidence.MEASURED) for g in device.gemm
+    )
+    all_doubts = (
         Doubt(name="any", share=1.0),
-        Doubt(name="assumed rates", share=float(evidence is Evidence.ASSUMED and not described)),
+        Doubt(
+            name="assumed rates",
+            share=float(evidence is Evidence.ASSUMED and not has_measured_rates),
+        ),
         Doubt(
             name="exposed communication",
             share=min(sum(v for name, v in parts if name in EXPOSED) / step_s, 1.0),
@@ -65,7 +70,8 @@ def doubts(
         ),
         Doubt(name="eager kernels", share=float(runtime.element_kernels is ElementKernels.EAGER)),
         Doubt(
-            name="tables of another device", share=float(evidence is Evidence.ASSUMED and described)
+            name="tables of another device",
+            share=float(evidence is Evidence.ASSUMED and has_measured_rates),
         ),
         Doubt(name=UNSEEN, share=float(not clock_name(device.name, dtype=problem.job.compute))),
         *(
@@ -74,10 +80,10 @@ def doubts(
         ),
         Doubt(name="memory nearly full", share=float(full > NEARLY_FULL)),
     )
-    return tuple(sorted((d for d in found if d.share > 0), key=lambda d: (-d.share, d.name)))
+    return tuple(sorted((d for d in all_doubts if d.share > 0), key=lambda d: (-d.share, d.name)))
 
 
-def interval(step_s: float, found: tuple[Doubt, ...]) -> tuple[float, float]:
+def interval(step_s: float, present_doubts: tuple[Doubt, ...]) -> tuple[float, float]:
     """(low, high) seconds: step / e^h to step x e^h, h = sum of coefficient x share."""
-    half = sum(COEFFICIENTS[d.name] * d.share for d in found)
+    half = sum(COEFFICIENTS[d.name] * d.share for d in present_doubts)
     return step_s * exp(-half), step_s * exp(half)

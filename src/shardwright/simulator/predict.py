@@ -1,5 +1,5 @@
-"""From a problem and a plan to a prediction: time, memory, where the step goes, and where the
-numbers come from.
+"""Predict the time and memory of a plan for a problem, the parts of its step, and the sources of
+the numbers.
 """
 
 from __future__ import annotations
@@ -7,13 +7,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.kernels.measured_kernels import attention_is_tabled
+from shardwright.cost.kernels.problem_machine import problem_machine
 from shardwright.cost.network.plan_groups import group_problem, kind_of
 from shardwright.cost.step.dollars_and_joules import Spending, spending_of
 from shardwright.cost.step.model_flops import model_flops
-from shardwright.cost.step.price_sources import answered, shares
-from shardwright.cost.tables.problem_tables import problem_machine
+from shardwright.cost.step.price_sources import priced_seconds, shares
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.hardware.graph import counts_by_group
 from shardwright.model.ir.graph import Model
@@ -26,7 +26,7 @@ from shardwright.simulator.egress import egress_usd
 from shardwright.simulator.interval import doubts, interval
 from shardwright.simulator.kinds import kind_names, kind_times
 from shardwright.simulator.prediction import Counted, Prediction, Source, StageMemory
-from shardwright.simulator.simulate import SimulatedPlan, peak_among, plan_of_grid, simulate_plan
+from shardwright.simulator.simulate import SimulatedPlan, peak_flops, plan_of_grid, simulate_plan
 from shardwright.strategy.grid.axes import Grid
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import format_bytes, format_seconds
@@ -35,62 +35,68 @@ from shardwright.units import format_bytes, format_seconds
 def predict_plan(
     problem: Problem, plan: Plan, result: SimulatedPlan | None = None, *, with_sources: bool = True
 ) -> Prediction:
-    """Time and memory of one legal plan.
+    """Prediction of one legal plan: step time, memory, parts of the step, and sources of the
+    numbers.
 
-    Its `stages` are the classes of devices that do the same, in the order of the Program, each with
-    how many devices it has. The worst device is the one that has the largest share of its memory
-    filled: if that one fits, all do. Model FLOPs are over the sum of the peaks of all devices that
-    are in a stage; the others are idle. The interval is that of the critical class's kind.
+    Its `stages` are the device classes of the Program, each with its number of devices. The worst
+    device is the one that has the largest share of its memory filled: if that one fits, all do.
+    Model FLOPs are over the sum of the peaks of all devices that are in a stage; the others are
+    idle. The interval is that of the critical class's kind.
 
     Args:
-        result: what `simulate_plan` gave for `plan`, if it is known already.
-        with_sources: also where its numbers come from, which is a fifth of the work.
+        result: the answer of `simulate_plan` for `plan`, if it is known already.
+        with_sources: also the sources of its numbers, which is a fifth of the work.
 
     Raises:
         StrategyError: as `simulate_plan`.
     """
     problem = under(problem, plan.options)
-    done = result or simulate_plan(problem, plan)
-    step, classes = done.step_time_s, done.program.classes
-    kinds = [_kind(problem, c.devices.first) for c in classes]
+    simulated = result or simulate_plan(problem, plan)
+    step, classes = simulated.step_time_s, simulated.program.classes
+    kinds = [_node_group_of(problem, c.devices.first) for c in classes]
     capacity = [kind_memory(problem, kind) for kind in kinds]
-    worst = max(range(len(classes)), key=lambda k: (done.memory[k].reserved / capacity[k], -k))
-    parts = breakdown(done)
-    critical = group_problem(problem, kinds[critical_class(done)])
-    found = doubts(
-        critical, parts=parts, step_s=step, full=done.memory[worst].reserved / capacity[worst]
+    fullest = max(
+        range(len(classes)), key=lambda k: (simulated.memory[k].reserved / capacity[k], -k)
     )
-    working = working_devices(Same(done.program.stages))
-    peak = peak_among(problem, working)
+    parts = breakdown(simulated)
+    critical = group_problem(problem, kinds[critical_class(simulated)])
+    reasons = doubts(
+        critical,
+        parts=parts,
+        step_s=step,
+        full=simulated.memory[fullest].reserved / capacity[fullest],
+    )
+    working = working_devices(Same(simulated.program.stages))
+    peak = peak_flops(problem, working)
     causal, full = model_flops(problem)
     return Prediction(
-        model=counted(problem.model),
+        model=model_counts(problem.model),
         cluster=problem.cluster.described(),
         step_time_s=step,
-        interval_s=interval(step, found),
+        interval_s=interval(step, reasons),
         devices=len(working),
         idle_devices=problem.cluster.num_devices - len(working),
-        doubts=found,
+        doubts=reasons,
         tokens_per_s=problem.job.tokens_per_step / step,
         tokens_per_s_per_device=problem.job.tokens_per_step / step / len(working),
         mfu_causal=causal / step / peak,
         mfu_full=full / step / peak,
-        allocated_bytes=done.memory[worst].allocated,
-        reserved_bytes=done.memory[worst].reserved,
-        capacity_bytes=capacity[worst],
+        allocated_bytes=simulated.memory[fullest].allocated,
+        reserved_bytes=simulated.memory[fullest].reserved,
+        capacity_bytes=capacity[fullest],
         full_bytes=_full_bytes(problem, plan) if with_sources else 0,
-        fits=done.memory[worst].reserved <= capacity[worst] and done.fits_hosts,
-        stages=_stages(problem, done.memory, kinds),
+        fits=simulated.memory[fullest].reserved <= capacity[fullest] and simulated.fits_hosts,
+        stages=_stages(problem, simulated.memory, kinds),
         breakdown_s=parts,
-        kinds=() if problem.cluster.is_uniform else kind_times(problem.cluster, done),
-        sources=_sources(problem, plan, done) if with_sources else (),
-        spending=step_spending(problem, done),
-        host_memory=done.host_memory,
+        kinds=() if problem.cluster.is_uniform else kind_times(problem.cluster, simulated),
+        sources=_sources(problem, plan, simulated) if with_sources else (),
+        spending=step_spending(problem, simulated),
+        host_memory=simulated.host_memory,
     )
 
 
 def step_spending(problem: Problem, result: SimulatedPlan) -> Spending:
-    """What a step of a simulated plan costs."""
+    """Dollars and joules of a step of a simulated plan."""
     working = working_devices(Same(result.program.stages))
     egress, tokens = egress_usd(problem, result), problem.job.tokens_per_step
     return spending_of(
@@ -99,8 +105,8 @@ def step_spending(problem: Problem, result: SimulatedPlan) -> Spending:
 
 
 def _full_bytes(problem: Problem, plan: Plan) -> int:
-    """What the fullest device would hold under the same plan if all parameters were trained; 0
-    where they are.
+    """Bytes that the fullest device would hold under the same plan if all parameters were trained;
+    0 where they are.
     """
     if problem.model.base is None:
         return 0
@@ -110,8 +116,8 @@ def _full_bytes(problem: Problem, plan: Plan) -> int:
     )
 
 
-def counted(model: Model) -> Counted:
-    """The sizes of a model that its reader can compare with what is known of it."""
+def model_counts(model: Model) -> Counted:
+    """Parameter counts of a model, which its reader can compare with published ones."""
     return Counted(
         name=model.name,
         parameters=model.num_parameters,
@@ -124,13 +130,13 @@ def counted(model: Model) -> Counted:
 def _stages(
     problem: Problem, memory: tuple[StageMemory, ...], kinds: list[int]
 ) -> tuple[StageMemory, ...]:
-    """Each class with what its own devices are and have, where devices differ."""
+    """Memory of each class with the capacity and kind of its own devices, where devices differ."""
     if problem.cluster.is_uniform:
-        return tuple(replace(one, capacity=0) for one in memory)
+        return tuple(replace(class_memory, capacity=0) for class_memory in memory)
     names = kind_names(problem.cluster)
     return tuple(
-        replace(one, capacity=kind_memory(problem, k), kind=names[k])
-        for one, k in zip(memory, kinds, strict=True)
+        replace(class_memory, capacity=kind_memory(problem, k), kind=names[k])
+        for class_memory, k in zip(memory, kinds, strict=True)
     )
 
 
@@ -139,20 +145,20 @@ def kind_memory(problem: Problem, kind: int) -> int:
     return problem.cluster.groups[kind].kind.accelerator.memory_bytes
 
 
-def _kind(problem: Problem, device: int) -> int:
+def _node_group_of(problem: Problem, device: int) -> int:
     return 0 if problem.cluster.is_uniform else kind_of(problem.cluster, device)
 
 
 def predict(
     problem: Problem, grid: Grid, result: SimulatedPlan | None = None, *, with_sources: bool = True
 ) -> Prediction:
-    """Time and memory of one legal grid: of the plan that it is."""
+    """Prediction of one legal grid: of the plan that it stands for."""
     return predict_plan(problem, plan_of_grid(problem, grid), result, with_sources=with_sources)
 
 
 def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Source, ...]:
-    """Those of every kind of node that the plan uses, each said once; then what answered for its
-    kernels.
+    """Sources of every kind of node that the plan uses, each once; then those of its kernels'
+    seconds.
     """
     used = [
         group
@@ -161,8 +167,8 @@ def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Sourc
         )
         if count
     ]
-    known = dict.fromkeys(
-        _of_kind(problem, kind, s)
+    node_sources = dict.fromkeys(
+        _with_accelerator(problem, kind, s)
         for kind in used
         for s in problem_sources(group_problem(problem, kind))
     )
@@ -172,14 +178,14 @@ def _sources(problem: Problem, plan: Plan, result: SimulatedPlan) -> tuple[Sourc
         *cluster_sources(problem.cluster),
         *hosts,
         *_shared_library(tuple(vendors)),
-        *_checkpoint(problem),
-        *known,
-        *_answers(problem, result),
+        *_quantised_checkpoint(problem),
+        *node_sources,
+        *_kernel_sources(problem, result),
     )
 
 
-def _checkpoint(problem: Problem) -> tuple[Source, ...]:
-    """That a model whose checkpoint is quantised is trained with weights in the
+def _quantised_checkpoint(problem: Problem) -> tuple[Source, ...]:
+    """The assumption that a model whose checkpoint is quantised is trained with weights in the
     job's own format.
     """
     stored = problem.model.stored
@@ -210,8 +216,8 @@ _ACROSS_VENDORS: Final = Origin(
 
 
 def _shared_library(vendors: tuple[str, ...]) -> tuple[Source, ...]:
-    """What groups over devices of several vendors need,
-    of which no vendor's own library spans two.
+    """The assumption of one collective library for groups over devices of several vendors, whose
+    own libraries do not span two.
     """
     if len(vendors) < 2:
         return ()
@@ -219,8 +225,8 @@ def _shared_library(vendors: tuple[str, ...]) -> tuple[Source, ...]:
     return (Source(quantity=quantity, value="priced as the runtime's own", origin=_ACROSS_VENDORS),)
 
 
-def _of_kind(problem: Problem, kind: int, source: Source) -> Source:
-    """A source with the accelerator that it is of, where devices are of several."""
+def _with_accelerator(problem: Problem, kind: int, source: Source) -> Source:
+    """A source with the name of its accelerator, where devices are of several kinds."""
     accelerators = {group.kind.accelerator.name for group in problem.cluster.groups}
     if len(accelerators) == 1:
         return source
@@ -229,9 +235,9 @@ def _of_kind(problem: Problem, kind: int, source: Source) -> Source:
     )
 
 
-def _answers(problem: Problem, result: SimulatedPlan) -> tuple[Source, ...]:
-    """One line a family of kernels: what share of its seconds each table, fit or assumption
-    answered for; the origin is the largest's.
+def _kernel_sources(problem: Problem, result: SimulatedPlan) -> tuple[Source, ...]:
+    """One source a family of kernels: the share of its seconds that each table, fit or assumption
+    gave; the origin is the largest share's.
     """
     return tuple(
         Source(
@@ -242,13 +248,13 @@ def _answers(problem: Problem, result: SimulatedPlan) -> tuple[Source, ...]:
             ),
             origin=share.parts[0][1],
         )
-        for share in shares(answered(problem, result.program.stages))
+        for share in shares(priced_seconds(problem, result.program.stages))
     )
 
 
 def problem_sources(problem: Problem) -> tuple[Source, ...]:
-    """Rates and sizes of the (first kind of) node that every prediction rests on, with where each
-    comes from.
+    """Rates and sizes of the (first kind of) node that every prediction rests on, with the source
+    of each.
     """
     node, machine = problem.cluster.node, problem_machine(problem)
     device = node.accelerator
@@ -276,15 +282,15 @@ def problem_sources(problem: Problem) -> tuple[Source, ...]:
         *_attention_curve(machine),
         Source(
             quantity="scale-up link",
-            value=_link(node.scale_up.achieved, node.scale_up.latency_s),
+            value=_link_text(node.scale_up.achieved, node.scale_up.latency_s),
             origin=node.scale_up.origin,
         ),
         *(
             Source(
                 quantity=f"{tier.name} of a node",
                 value=(
-                    f"{tier.num_devices} devices, {_link(tier.link.achieved, tier.link.latency_s)}"
-                    " a unit below"
+                    f"{tier.num_devices} devices,"
+                    f" {_link_text(tier.link.achieved, tier.link.latency_s)} a unit below"
                 ),
                 origin=tier.link.origin,
             )
@@ -292,14 +298,14 @@ def problem_sources(problem: Problem) -> tuple[Source, ...]:
         ),
         Source(
             quantity="network card",
-            value=_link(node.nic.achieved, node.nic.latency_s),
+            value=_link_text(node.nic.achieved, node.nic.latency_s),
             origin=node.nic.origin,
         ),
     )
 
 
 def _attention_curve(machine: Machine) -> tuple[Source, ...]:
-    """The curve of the kernel's generation, where no measured table stands in for it."""
+    """The curve of the attention kernel's generation, where no measured table replaces it."""
     if attention_is_tabled(machine.accelerator, machine.attention):
         return ()
     curve = ", ".join(f"{length}: {share}" for length, share in machine.attention.forward)
@@ -312,5 +318,5 @@ def _attention_curve(machine: Machine) -> tuple[Source, ...]:
     )
 
 
-def _link(bandwidth: float, latency: float) -> str:
+def _link_text(bandwidth: float, latency: float) -> str:
     return f"{bandwidth / 1e9:.4g} GB/s, {format_seconds(latency)}"

@@ -1,4 +1,4 @@
-"""What a simulation says of one strategy."""
+"""The prediction of one strategy: its time, memory, parts, sources and interval as data."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ class StageMemory:
 
     Args:
         rank: pipeline rank.
-        devices: how many devices look the same.
+        devices: number of devices that look the same.
         layers: text such as ``embed + 7 layers``.
-        kind: of these devices where they differ, as in `KindTimes`; empty = they do not.
+        kind: name of these devices' kind where kinds differ, as in `KindTimes`; empty = they do
+            not.
         items: (name, bytes): parameters, gradients, optimizer, workspace, activations, logits and
-            temporary, which are allocated at the peak; fragmentation, what the allocator holds
+            temporary, which are allocated at the peak; fragmentation, which the allocator holds
             beyond them; communication and context, outside of it.
-        allocated: peak of what is allocated at once.
-        reserved: all that the device holds for the program, the sum of the items.
+        allocated: peak of the bytes that are allocated at once.
+        reserved: all bytes that the device holds for the program, the sum of the items.
         capacity: bytes that these devices have, where devices differ (0 = the prediction's).
     """
 
@@ -39,24 +40,26 @@ class StageMemory:
 
     @property
     def allocator_bytes(self) -> int:
-        """What the caching allocator holds (torch's reserved): all but what lies outside of it."""
+        """Bytes that the caching allocator holds (torch's reserved): all but the items outside of
+        it.
+        """
         return self.reserved - sum(size for name, size in self.items if name in OUTSIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """Host memory that a plan needs in one node, in bytes: the sum over the node's devices of what
-    each offloads.
+    """Host memory that a plan needs in one node, in bytes: the sum over the node's devices of the
+    bytes that each offloads.
 
     Args:
         node: the first of the nodes that look the same, counted from 0.
-        nodes: how many do.
-        devices: of the node that offload something.
+        nodes: number of nodes that look the same.
+        devices: devices of the node that offload something.
         kind: name of the node's kind where nodes differ; empty = they do not.
         items: (name, bytes): optimizer (states), gradients (the copy that the host updates with),
             parameters, buffers, which live through the step, and activations at their peak.
         need: the sum of the items.
-        capacity: bytes of the node's host memory; 0 = nobody says, and none is too much.
+        capacity: bytes of the node's host memory; 0 = not stated, and no need is too much.
     """
 
     node: int
@@ -74,34 +77,35 @@ class HostMemory:
 
 
 def host_lack(hosts: tuple[HostMemory, ...]) -> str:
-    """Which nodes' host memory does not fit, by how much and for what, as text; empty = all fit.
+    """Text of the nodes whose host memory does not fit, by how much and for which item; empty = all
+    fit.
 
     ``the host memory of each of 4 nodes by 198.8 GiB (needs 262.8 GiB, 197.1 GiB of it optimizer;
     has 64.00 GiB)``
     """
-    host = max(hosts, key=lambda one: one.lacking, default=None)
+    host = max(hosts, key=lambda memory: memory.lacking, default=None)
     if host is None or not host.lacking:
         return ""
     name, most = max(host.items, key=lambda item: item[1])
-    who = f"node {host.node}" if host.nodes == 1 else f"each of {host.nodes:,} nodes"
+    nodes = f"node {host.node}" if host.nodes == 1 else f"each of {host.nodes:,} nodes"
     kind = f" of {host.kind}" if host.kind else ""
     need, room = format_bytes(host.need), format_bytes(host.capacity)
     return (
-        f"the host memory of {who}{kind} by {format_bytes(host.lacking)} (needs {need},"
+        f"the host memory of {nodes}{kind} by {format_bytes(host.lacking)} (needs {need},"
         f" {format_bytes(most)} of it {name}; has {room})"
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindTimes:
-    """The step of the mean device of a kind, on a cluster of several.
+    """Busy and waiting seconds of the mean device of a kind, on a cluster of several kinds.
 
     Args:
-        name: of the accelerator, and its zone where there are several.
-        devices: of the kind that work.
+        name: name of the accelerator, and its zone where there are several.
+        devices: devices of the kind that are in a stage.
         busy_s: seconds in which its compute stream runs something.
-        waits_s: (what for, seconds) of the rest: a kind that computes meanwhile, or the links;
-            jitter left out.
+        waits_s: (cause, seconds) of the rest: a kind that computes meanwhile, or the links; jitter
+            left out.
     """
 
     name: str
@@ -120,7 +124,7 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a number that went into the prediction comes from."""
+    """Origin of a number that went into the prediction."""
 
     quantity: str
     value: str
@@ -129,10 +133,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What the model that was planned is, so that a wrong one is seen: elements of its parameters.
+    """Parameter counts of the model that was planned, so that a wrong model is noticed.
 
     Args:
-        name: its own, whatever it was called by.
+        name: the model's own name, whatever it was called by.
         parameters: all that are stored.
         active: those that one token multiplies with.
         trainable: those with a gradient.
@@ -151,27 +155,27 @@ class Prediction:
     """Time and memory of one step.
 
     Args:
-        model: what was planned.
+        model: the model that was planned.
         cluster: its devices, nodes and scale-up domains in words.
         step_time_s: seconds.
         interval_s: 80 % interval (low, high).
-        devices: of the plan.
-        idle_devices: of the cluster that it leaves idle.
+        devices: devices of the plan.
+        idle_devices: devices of the cluster that the plan leaves idle.
         tokens_per_s, tokens_per_s_per_device: of text tokens, a device of the plan.
         mfu_causal, mfu_full: model FLOPs over peak, counting the scores under the mask, or the full
             square.
         allocated_bytes, reserved_bytes: worst device.
-        capacity_bytes: what a device has for the program.
-        fits: every device has room for all that it holds, and every node's host memory for what its
-            devices offload.
+        capacity_bytes: bytes that a device has for the program.
+        fits: every device has room for all its bytes, and every node's host memory for the bytes
+            that its devices offload.
         full_bytes: reserved by the fullest device where all parameters are trained; 0 = they are.
         stages: one a pipeline rank.
         host_memory: of nodes whose devices offload something, the fullest first.
         breakdown_s: (name, seconds) of the critical device, tiling the step.
         sources: numbers behind it.
-        doubts: what its interval is made of.
-        kinds: of the devices that work, where the cluster has several.
-        spending: what a step costs.
+        doubts: reasons that widen its interval.
+        kinds: of the devices in a stage, where the cluster has several.
+        spending: dollars and joules of a step.
     """
 
     model: Counted

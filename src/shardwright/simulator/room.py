@@ -1,4 +1,4 @@
-"""Whether this machine has the memory that a simulation of many actions takes: refused before
+"""Memory of this machine that a simulation may take: simulations that need more are refused before
 anything is built.
 """
 
@@ -13,11 +13,11 @@ from shardwright.strategy.plan.order import Named
 from shardwright.strategy.plan.plan import Plan
 from shardwright.units import GIB, format_bytes
 
-MOST: Final = int(3.5 * GIB)
-"""Bytes that a simulation may take on a machine with more: what takes longer than a minute or two
-is hardly meant."""
+MOST_BYTES: Final = int(3.5 * GIB)
+"""Bytes that a simulation may take on a machine with more: such a simulation runs for a minute or
+two, and a request for more is hardly intended."""
 ACTION_BYTES: Final = 900
-"""Of each action of each pipeline rank: its row, its tasks and sends, and what they wait for.
+"""Of each action of each pipeline rank: its row, its tasks and sends, and their dependencies.
 Measured on eight ranks: 830 (1F1B), 850 (interleaved), 700 (zero bubble, by shorter actions).
 """
 TASK_BYTES: Final = 2400
@@ -30,9 +30,9 @@ def require_room(count: int, *, each: int, doing: str) -> None:
     """Raise if `count` actions of `each` bytes are more than this machine has left, or MOST.
 
     Raises:
-        ResourceError: says how much it would take.
+        ResourceError: names the bytes that they would take.
     """
-    room = min(memory_left(), MOST)
+    room = min(memory_left(), MOST_BYTES)
     if count * each > room:
         raise ResourceError(
             f"{doing} takes {format_bytes(count * each)} of memory, and {format_bytes(room)} may be"
@@ -42,11 +42,11 @@ def require_room(count: int, *, each: int, doing: str) -> None:
 
 
 def num_actions(plan: Plan, families: dict[tuple[int, int], int]) -> int:
-    """Actions that a simulation of `plan` has, at least: a forward and a backward of each
+    """Least number of actions in a simulation of `plan`: a forward and a backward of each
     microbatch and slice on each family of a stage.
 
     Args:
-        families: of devices that are simulated apart, by lane and stage.
+        families: number of device families that are simulated separately, by lane and stage.
     """
     numbers = {lane.name: number for number, lane in enumerate(plan.lanes)}
     total = 0
@@ -56,8 +56,8 @@ def num_actions(plan: Plan, families: dict[tuple[int, int], int]) -> int:
             continue
         for number in (numbers[name] for name in order.lanes if name in numbers):
             lane = plan.lanes[number]
-            each = 2 * lane.microbatches * max(len(lane.slices), 1)
-            total += each * sum(
+            actions_of_stage = 2 * lane.microbatches * max(len(lane.slices), 1)
+            total += actions_of_stage * sum(
                 families.get((number, stage), 1) for stage in range(len(lane.stages))
             )
     return total
@@ -65,7 +65,7 @@ def num_actions(plan: Plan, families: dict[tuple[int, int], int]) -> int:
 
 def memory_left() -> int:
     """Bytes of memory that this process can still take: of the machine, or of the container that it
-    runs in; MOST where nobody says.
+    runs in; MOST where neither is known.
     """
     return min(_machine_left(), _group_left())
 
@@ -80,17 +80,17 @@ def _machine_left() -> int:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
-        return MOST
+        return MOST_BYTES
 
 
 def _group_left() -> int:
-    """What a container's limit leaves; MOST without one. Its pages of files can be given back, and
-    do not count.
+    """Bytes that a container's limit leaves; MOST without a limit. Its file pages can be reclaimed,
+    and do not count.
     """
     try:
-        most = int((_GROUP / "memory.max").read_text())
-        used = int((_GROUP / "memory.current").read_text())
+        limit = int((_GROUP / "memory.max").read_text())
+        usage = int((_GROUP / "memory.current").read_text())
         stat = dict(line.split() for line in (_GROUP / "memory.stat").read_text().splitlines())
-        return max(most - used + int(stat.get("file", 0)), 0)
+        return max(limit - usage + int(stat.get("file", 0)), 0)
     except (OSError, ValueError):
-        return MOST
+        return MOST_BYTES

@@ -1,5 +1,5 @@
-"""Runs that the shipped constants were fitted to: what a prediction has in common with none of them
-is a reason to doubt it.
+"""Runs that the shipped constants were fitted to; a prediction that has nothing in common with any
+of them is doubtful.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ FILE: Final = Path(__file__).with_name("runs.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Measured runs, by what ran and where.
+    """Measured runs, by framework and device.
 
     Args:
-        pairs: (base, accelerator) of each.
+        pairs: (base, accelerator) of each run.
         options: (option, value) that some run had, set or the framework's own.
     """
 
@@ -31,8 +31,10 @@ class Runs:
     options: frozenset[tuple[str, str]]
 
     def doubts(self, runtime: Runtime, accelerator: str) -> dict[str, float]:
-        """Share of each reason, 0 or 1: no run under the framework's version; none with one of the
-        options that are set; runs under it, but none on this device.
+        """Share of each reason to doubt a prediction, 0 or 1.
+
+        Reasons: no run under the framework's version; none with one of the options that are set;
+        runs under the framework, but none on this device.
         """
         devices = {device for base, device in self.pairs if base == (runtime.base or runtime.name)}
         return {
@@ -44,10 +46,11 @@ class Runs:
 
 @cache
 def shipped_runs() -> Runs:
-    """Those of `runs.json`, which `tools/fit_constants.py` writes with the constants, and
+    """The runs of `runs.json`, which `tools/fit_constants.py` writes with the constants, and
     `tools/shipped_runs.py` anew.
     """
-    found = json.loads(FILE.read_text(encoding="utf-8"))
+    fields = json.loads(FILE.read_text(encoding="utf-8"))
     return Runs(
-        pairs=frozenset(map(tuple, found["pairs"])), options=frozenset(map(tuple, found["options"]))
+        pairs=frozenset(map(tuple, fields["pairs"])),
+        options=frozenset(map(tuple, fields["options"])),
     )

@@ -1,6 +1,4 @@
-"""From a problem and any general plan to its simulated step: resolve, price, lower, simulate, add
-up.
-"""
+"""Simulate the step of a general plan for a problem: resolve, price, lower, simulate, add up."""
 
 from __future__ import annotations
 
@@ -10,18 +8,13 @@ from functools import lru_cache
 
 from shardwright.arrays import IntArray
 from shardwright.cost.bounds.longest_path import jitter_among
+from shardwright.cost.kernels.problem_machine import problem_machine
 from shardwright.cost.network.gemm_overlap import with_overlap_of
 from shardwright.cost.network.plan_groups import group_problem, plan_units, working_problem
-from shardwright.cost.step.device_family_costs import (
-    FamilyCosts,
-    Shape,
-    family_costs,
-    slice_lengths,
-)
+from shardwright.cost.step.device_family_costs import Shape, family_costs
 from shardwright.cost.step.model_flops import model_flops
-from shardwright.cost.step.stage_costs import Sharing, StageCosts
-from shardwright.cost.tables.plan_blocks import apart_by_work, met_inside, network_unit
-from shardwright.cost.tables.problem_tables import problem_machine
+from shardwright.cost.step.stage_costs import FamilyCosts, Sharing, StageCosts, slice_lengths
+from shardwright.cost.tables.plan_blocks import blocking_groups, divided_by_work, network_unit
 from shardwright.errors import StrategyError
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import counts_by_group, group_ends
@@ -64,7 +57,7 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """When every instance ran, in picoseconds, and what it takes uncontended."""
+    """Start and finish of every instance, in picoseconds, and its uncontended work."""
 
     start: IntArray
     finish: IntArray
@@ -72,17 +65,17 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """End of the last task."""
+        """End of the last task, in seconds."""
         return int(self.finish.max()) / PICOSECONDS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedPlan:
-    """A simulated plan.
+    """The simulated step of a plan: its time, memory and timeline.
 
     Args:
-        program, costs, timeline: how it came about.
-        step_time_s: with jitter.
+        program, costs, timeline: the tasks, their prices and their times.
+        step_time_s: seconds, with jitter.
         memory: of each class of devices.
         host_memory: of nodes whose devices offload something, the fullest first.
     """
@@ -97,18 +90,20 @@ class SimulatedPlan:
 
     @property
     def fits(self) -> bool:
-        """No class of devices needs more than its devices have, and no node more host memory than
-        it has.
+        """True if no class of devices needs more memory than its devices have, and no node more
+        host memory than it has.
         """
         return all(m.reserved <= m.capacity for m in self.memory) and self.fits_hosts
 
     @property
     def fits_hosts(self) -> bool:
-        """No node needs more host memory than it has."""
+        """True if no node needs more host memory than it has."""
         return not any(host.lacking for host in self.host_memory)
 
     def fits_in(self, capacity: float) -> bool:
-        """No device needs more than `capacity` bytes, and no node more host memory than it has."""
+        """True if no device needs more than `capacity` bytes, and no node more host memory than it
+        has.
+        """
         return self.need <= capacity and self.fits_hosts
 
     @property
@@ -120,7 +115,7 @@ class SimulatedPlan:
 def lower(
     problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False
 ) -> tuple[Program, StageCosts]:
-    """The Program of `plan`, and what its tasks cost.
+    """The Program of `plan`, and the costs of its tasks.
 
     Args:
         unfolded: every device is a class of its own (a proof, or the exact form where replicas lie
@@ -128,35 +123,35 @@ def lower(
         verified: the plan breaks no rule, as it was written out from a legal grid.
 
     Raises:
-        StrategyError: the plan breaks a rule, or says what lowering leaves out.
+        StrategyError: the plan breaks a rule, or has a feature that lowering leaves out.
     """
     problem = under(problem, plan.options)
-    laid = _laid(_Question.of(problem, plan, unfolded=unfolded, verified=verified))
-    costs = price_stages(problem, plan, laid.stages, laid.kinds)
+    laid_out = _laid_out(_LayoutQuestion.of(problem, plan, unfolded=unfolded, verified=verified))
+    costs = price_stages(problem, plan, laid_out.stages, laid_out.kinds)
     shape = TaskShape(
-        tied=costs.holders_of(laid.classes, tied=True),
+        tied=costs.holders_of(laid_out.classes, tied=True),
         pieces=costs.pieces,
         coupled=costs.coupled,
-        holders=costs.holders_of(laid.classes),
+        holders=costs.holders_of(laid_out.classes),
         gathers=costs.gathers,
-        blocking=_blocks_sends(problem, laid.classes, laid.rows),
+        blocking=_blocks_sends(problem, laid_out.classes, laid_out.rows),
         reduces_last=not problem.runtime.overlap_grad_reduce,
     )
-    return replace(_program(Same(laid), shape), plan=plan), costs
+    return replace(_program(Same(laid_out), shape), plan=plan), costs
 
 
 def _blocks_sends(problem: Problem, classes: tuple[DeviceClass, ...], rows: ActionRows) -> bool:
-    """A rank computes nothing while it sends: not where actions are paired, which is to compute
-    beside what the other moves.
+    """True if a rank computes nothing while it sends: not where actions are paired, which compute
+    while the other communicates.
     """
     chunks = chunks_of(classes)
     return problem.runtime.blocks_sends(chunks if rows.overlapped is None else max(chunks, 2))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Question:
-    """A plan to be laid; equal where all is the same that laying looks at: fits, folds and
-    sensitivities ask for it at many prices.
+class _LayoutQuestion:
+    """A plan to be laid out; equal where all inputs of the layout are equal: fits, folds and
+    sensitivities ask for one plan at many prices.
     """
 
     alike: Hashable
@@ -166,9 +161,9 @@ class _Question:
     verified: bool
 
     @staticmethod
-    def of(problem: Problem, plan: Plan, *, unfolded: bool, verified: bool) -> _Question:
-        """The question of a plan: neither where its states lie matters nor how fast links are, only
-        which units they join.
+    def of(problem: Problem, plan: Plan, *, unfolded: bool, verified: bool) -> _LayoutQuestion:
+        """The question for a plan: neither the place of its states nor the speed of links matters,
+        only the units that links join.
         """
         units, kinds = plan_units(problem), _kind_ends(problem)
         written = (
@@ -186,14 +181,14 @@ class _Question:
             kinds,
             problem.runtime.p2p_scatter_gather,
         )
-        return _Question(
+        return _LayoutQuestion(
             alike=alike, problem=problem, plan=plan, unfolded=unfolded, verified=verified
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Laid:
-    """What of a plan on a cluster does not depend on prices."""
+class _LaidOut:
+    """The parts of a plan on a cluster that do not depend on prices."""
 
     plan: Plan
     stages: tuple[tuple[StageParts, ...], ...]
@@ -204,27 +199,27 @@ class _Laid:
 
 
 @lru_cache(maxsize=8)
-def _laid(one: _Question) -> _Laid:
-    problem, plan = one.problem, one.plan
-    if not one.verified:
+def _laid_out(question: _LayoutQuestion) -> _LaidOut:
+    problem, plan = question.problem, question.plan
+    if not question.verified:
         require_valid(
             plan,
             model=problem.model,
             global_batch=problem.job.global_batch,
             seq_len=problem.job.sequence_length,
         )
-    stages = plan_stages(plan, model=problem.model, unfolded=one.unfolded)
+    stages = plan_stages(plan, model=problem.model, unfolded=question.unfolded)
     edges = tuple([edge for lane in stages for edge in lane_edges(problem, lane)])
     summings = summings_of(problem, stages)
-    if not one.unfolded:
-        stages = refined(problem, plan, stages, edges, summings)
+    if not question.unfolded:
+        stages = with_refined_families(problem, plan, stages, edges, summings)
     actions = num_actions(
         plan, {(stage.lane, stage.chunk): len(stage.families) for lane in stages for stage in lane}
     )
     require_room(actions, each=ACTION_BYTES, doing=f"a simulation of {actions:,} actions")
     rows = action_rows(plan)
     kinds = stage_kinds(problem, stages, summings)
-    return _Laid(
+    return _LaidOut(
         plan=plan,
         stages=stages,
         edges=edges,
@@ -235,8 +230,8 @@ def _laid(one: _Question) -> _Laid:
 
 
 @lru_cache(maxsize=8)
-def _program(one: Same[_Laid], shape: TaskShape) -> Program:
-    laid = one.value
+def _program(laid_plan: Same[_LaidOut], shape: TaskShape) -> Program:
+    laid = laid_plan.value
     return lower_plan(
         laid.plan,
         stages=laid.stages,
@@ -250,7 +245,7 @@ def _program(one: Same[_Laid], shape: TaskShape) -> Program:
 def summings_of(
     problem: Problem, stages: tuple[tuple[StageParts, ...], ...]
 ) -> tuple[Summing, ...]:
-    """Who sums which parameters."""
+    """The devices that sum each parameter, for all stages."""
     islands = plan_units(problem)[0]
     return tuple(
         parameter_sums(
@@ -264,19 +259,21 @@ def _kind_ends(problem: Problem) -> tuple[int, ...]:
     return () if problem.cluster.is_uniform else group_ends(problem.cluster)
 
 
-def refined(
+def with_refined_families(
     problem: Problem,
     plan: Plan,
     stages: tuple[tuple[StageParts, ...], ...],
     edges: tuple[LaneEdge, ...],
     summings: tuple[Summing, ...],
 ) -> tuple[tuple[StageParts, ...], ...]:
-    """The stages with families of devices that hold as much and lie alike on the network."""
+    """The stages with their families divided so that devices of one family hold as much and lie
+    alike on the network.
+    """
     job = problem.job
 
     def lengths(lane: int, segment: Segment) -> tuple[int, ...]:
-        whole = job.tokens(segment.block.sequence) or job.sequence_length
-        return slice_lengths(plan, lane, length=whole)
+        length = job.tokens(segment.block.sequence) or job.sequence_length
+        return slice_lengths(plan, lane, length=length)
 
     ground = StageDevices(
         lengths=lengths,
@@ -293,16 +290,16 @@ def refined(
             grouping
             for lane in stages
             for stage in lane
-            if (grouping := met_inside(problem, stage)) is not None
+            if (grouping := blocking_groups(problem, stage)) is not None
         ]
-        together, stages = (
+        before_work_split, stages = (
             stages,
-            tuple(tuple([apart_by_work(problem, stage) for stage in lane]) for lane in stages),
+            tuple(tuple([divided_by_work(problem, stage) for stage in lane]) for lane in stages),
         )
         if not exchanges and False not in [
-            old is new
-            for lanes in zip(together, stages, strict=True)
-            for old, new in zip(*lanes, strict=True)
+            before is after
+            for lanes in zip(before_work_split, stages, strict=True)
+            for before, after in zip(*lanes, strict=True)
         ]:
             break
     return stages
@@ -314,7 +311,7 @@ def price_stages(
     stages: tuple[tuple[StageParts, ...], ...],
     kinds: tuple[PlacedKind, ...],
 ) -> StageCosts:
-    """Every family of every stage, priced; stages of one kind are priced once."""
+    """Costs of every family of every stage; stages of one kind are priced once."""
     working = working_devices(Same(stages))
     problem = with_overlap_of(
         working_problem(problem, working), [stage for lane in stages for stage in lane]
@@ -326,37 +323,37 @@ def price_stages(
         ),
     )
     families: dict[tuple[int, int, int], FamilyCosts] = {}
-    shared: list[Sharing] = []
-    known: dict[int, list[FamilyCosts]] = {}
+    sharings: list[Sharing] = []
+    costs_of_kinds: dict[int, list[FamilyCosts]] = {}
     for stage, kind, sums in kinds:
-        if id(kind) not in known:
-            known[id(kind)] = [
+        if id(kind) not in costs_of_kinds:
+            costs_of_kinds[id(kind)] = [
                 _family_costs(problem, plan, kind, index, shape=shape)
                 for index in range(len(kind.first.families))
             ]
-        for index, cost in enumerate(known[id(kind)]):
+        for index, cost in enumerate(costs_of_kinds[id(kind)]):
             families[stage.lane, stage.chunk, index] = cost
-        by = stage.base - kind.first.base
-        shared += [
-            ((stage.lane, stage.chunk, index), h, by, sums[number].uses)
+        offset = stage.base - kind.first.base
+        sharings += [
+            ((stage.lane, stage.chunk, index), h, offset, sums[number].uses)
             for index, number, h in kind.sample
         ]
-    return StageCosts.of(problem, plan, stages, families, shared)
+    return StageCosts.of(problem, plan, stages, families, sharings)
 
 
 def _family_costs(
     problem: Problem, plan: Plan, kind: StageKind, index: int, *, shape: Shape
 ) -> FamilyCosts:
-    """One family, priced unless one like it was."""
+    """Costs of one family, cached for families with equal inputs."""
     stage, unit = kind.first, network_unit(problem)
     base, device = stage.base, stage.families[index][0]
     place = base % unit if unit else base
-    own = {key: items for key, items in kind.held.items() if key[3] == device}
+    own_holdings = {key: items for key, items in kind.held.items() if key[3] == device}
     groups: dict[int, DeviceList] = {}
-    for items in own.values():
+    for items in own_holdings.values():
         for h in items:
             groups[id(h.group)], groups[id(h.near)] = h.group, h.near
-    number = {key: index for index, key in enumerate(groups)}
+    number_of_group = {key: index for index, key in enumerate(groups)}
     sums = tuple(
         [
             (
@@ -366,16 +363,16 @@ def _family_costs(
                 h.trainable,
                 h.backward,
                 h.layers,
-                number[id(h.group)],
-                number[id(h.near)],
+                number_of_group[id(h.group)],
+                number_of_group[id(h.near)],
             )
-            for (_, _, n, _), items in own.items()
+            for (_, _, n, _), items in own_holdings.items()
             for h in items
         ]
     )
-    counted = tuple([group.shifted(-base) for group in groups.values()])
+    groups_from_stage = tuple([group.shifted(-base) for group in groups.values()])
     segments = tuple((s.cells, Same(s.block), s.count, s.keeps) for s in stage.segments)
-    shards = _shards_alike(plan, stage, [h for items in own.values() for h in items])
+    shards = _shard_key(plan, stage, [h for items in own_holdings.values() for h in items])
     alike = (
         shards,
         plan.lanes[stage.lane].slices,
@@ -384,37 +381,39 @@ def _family_costs(
         device - base,
         segments,
         sums,
-        counted,
+        groups_from_stage,
     )
-    return _priced(
-        _Asked(
+    return _priced_family(
+        _FamilyQuestion(
             alike=alike,
             problem=Same(problem),
             plan=plan,
             stage=stage,
             family=index,
-            held=own,
+            held=own_holdings,
             shape=shape,
         )
     )
 
 
-def _shards_alike(plan: Plan, stage: StageParts, held: list[HeldParameters]) -> Hashable:
-    """Equal where a device's states are shared alike, devices counted from the stage's first."""
+def _shard_key(plan: Plan, stage: StageParts, held: list[HeldParameters]) -> Hashable:
+    """A key that is equal where a device's states are shared alike, devices counted from the
+    stage's first.
+    """
     rules = shard_rules(plan)
     if not rules.devices:
         return plan.shards
-    shared = [rules.sharing(h.klass, h.near).parties for h in held if h.trainable]
-    counted = [
-        [(p.devices.shifted(-stage.base), p.reduced, p.gradient, p.parameter) for p in some]
-        for some in shared
+    groups_of_parameters = [rules.sharing(h.klass, h.near).parties for h in held if h.trainable]
+    groups_from_stage = [
+        [(p.devices.shifted(-stage.base), p.reduced, p.gradient, p.parameter) for p in sum_groups]
+        for sum_groups in groups_of_parameters
     ]
-    return plan.shards, plan.lanes[stage.lane].name, tuple(map(tuple, counted))
+    return plan.shards, plan.lanes[stage.lane].name, tuple(map(tuple, groups_from_stage))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """A family to be priced; equal where the problem is the same and `alike` is equal, which has
+class _FamilyQuestion:
+    """A family to be priced; equal where the problem is the same and `alike` is equal, which holds
     all else that its costs depend on, devices counted from the stage's first.
     """
 
@@ -428,37 +427,37 @@ class _Asked:
 
 
 @lru_cache(maxsize=4096)
-def _priced(one: _Asked) -> FamilyCosts:
+def _priced_family(family: _FamilyQuestion) -> FamilyCosts:
     return family_costs(
-        one.problem.value,
-        one.plan,
-        one.stage,
-        one.family,
-        holdings=one.held,
-        shape=one.shape,
-        alike=one.alike,
+        family.problem.value,
+        family.plan,
+        family.stage,
+        family.family,
+        holdings=family.held,
+        shape=family.shape,
+        alike=family.alike,
     )
 
 
 def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge, ...]:
-    """The edges of a lane with their messages."""
+    """The edges between the stages of a lane, with their messages."""
     model, job = problem.model, problem.job
     islands = plan_units(problem)[0]
-    found = []
-    known: dict[Hashable, tuple[Messages, Messages]] = {}
+    edges = []
+    messages_of_form: dict[Hashable, tuple[Messages, Messages]] = {}
     for edge in stage_edges(lane, model=model):
         block, ends = (
             model.blocks[model.runs[edge.run].block],
             (lane[edge.source], lane[edge.target]),
         )
         segments = edge_segments(edge, *ends, model=model)
-        base, near = islands.seen_from(
+        base, islands_seen = islands.seen_from(
             min(ends[0].base, ends[1].base), (stage.devices.last for stage in ends)
         )
         placed = [(id(s.cells), stage.base - base) for s, stage in zip(segments, ends, strict=True)]
-        alike = (edge.run, edge.operator, near.first, near.size, *placed)
-        if alike not in known:
-            known[alike] = edge_messages(
+        alike = (edge.run, edge.operator, islands_seen.first, islands_seen.size, *placed)
+        if alike not in messages_of_form:
+            messages_of_form[alike] = edge_messages(
                 *ends,
                 segments=segments,
                 extents=edge_extents(edge, model=model),
@@ -466,15 +465,16 @@ def lane_edges(problem: Problem, lane: tuple[StageParts, ...]) -> tuple[LaneEdge
                 islands=islands,
                 minimal=problem.runtime.p2p_scatter_gather,
             )
-        forward, backward = [counted_from(one, base) for one in known[alike]]
-        found.append(LaneEdge(lane=lane[0].lane, edge=edge, forward=forward, backward=backward))
-    return tuple(found)
+        forward, backward = [counted_from(messages, base) for messages in messages_of_form[alike]]
+        edges.append(LaneEdge(lane=lane[0].lane, edge=edge, forward=forward, backward=backward))
+    return tuple(edges)
 
 
 def simulate_plan(
     problem: Problem, plan: Plan, *, unfolded: bool = False, verified: bool = False
 ) -> SimulatedPlan:
-    """Tier S of a general plan: its step time and the memory of each class of devices.
+    """Simulated step of a general plan (tier S): its step time and the memory of each class of
+    devices.
 
     Raises:
         StrategyError: as `lower`; or the order deadlocks (rule ``order.deadlock``).
@@ -505,7 +505,7 @@ def simulate_plan(
     devices = working_devices(Same(program.stages))
     seconds = int(finish.max()) / PICOSECONDS_PER_SECOND * jitter_among(problem, devices)
     causal, _ = model_flops(problem)
-    mfu = causal / seconds / peak_among(problem, devices)
+    mfu = causal / seconds / peak_flops(problem, devices)
     assert 0 < mfu <= 1, f"a step at {mfu:.3g} of the devices' peak"
     return SimulatedPlan(
         program=program,
@@ -518,7 +518,7 @@ def simulate_plan(
     )
 
 
-def peak_among(problem: Problem, devices: Sequence[int]) -> float:
+def peak_flops(problem: Problem, devices: Sequence[int]) -> float:
     """FLOP/s at which the devices compute together at most."""
     counts = enumerate(counts_by_group(problem.cluster, devices))
     return sum(
@@ -529,7 +529,7 @@ def peak_among(problem: Problem, devices: Sequence[int]) -> float:
 
 
 def plan_of_grid(problem: Problem, grid: Grid) -> Plan:
-    """The plan that a grid is for the problem's model and batch."""
+    """The plan that a grid stands for, with the problem's model and batch."""
     return _plan_of(
         Same(problem.model), grid, problem.job.global_batch, lone_stages(problem.runtime)
     )
@@ -541,17 +541,17 @@ def _plan_of(model: Same[Model], grid: Grid, global_batch: int, lone: LoneStages
 
 
 def simulate_grid(problem: Problem, grid: Grid) -> SimulatedPlan:
-    """Tier S of a grid: of the plan that it is."""
+    """Simulated step of a grid (tier S): of the plan that it stands for."""
     return simulate_plan(problem, plan_of_grid(problem, grid), verified=True)
 
 
 def fits_hosts(problem: Problem, plan: Plan) -> bool:
-    """Whether every node has room for what its devices offload under a plan; its time is not looked
-    at.
+    """True if every node has host memory for the bytes that its devices offload under a plan; the
+    step is not simulated.
     """
-    own = under(problem, plan.options)
-    return not may_offload(own.runtime, plan) or not any(
-        host.lacking for host in host_memory(own, *lower(problem, plan))
+    problem_with_options = under(problem, plan.options)
+    return not may_offload(problem_with_options.runtime, plan) or not any(
+        host.lacking for host in host_memory(problem_with_options, *lower(problem, plan))
     )
 
 
@@ -559,10 +559,10 @@ def footprint_of_grid(
     problem: Problem, grid: Grid
 ) -> tuple[tuple[StageMemory, ...], tuple[HostMemory, ...]]:
     """The exact peak of each class of devices of a grid, and the host memory of its nodes, without
-    its time.
+    its step time.
     """
-    own, lowered = (
+    problem_with_options, lowered = (
         under(problem, grid.options),
         lower(problem, plan_of_grid(problem, grid), verified=True),
     )
-    return plan_memory(own, *lowered), host_memory(own, *lowered)
+    return plan_memory(problem_with_options, *lowered), host_memory(problem_with_options, *lowered)

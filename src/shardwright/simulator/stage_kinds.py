@@ -1,5 +1,5 @@
-"""Stages of a plan that differ only by their place in whole units of the network, with what the
-devices of the first of them hold.
+"""Kinds of stages: stages of a plan that differ only by their place in whole units of the network,
+with the holdings of the first one's devices.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ class StageKind:
     """Stages that are priced once.
 
     Args:
-        first: of them.
-        held: by its families.
-        sample: (family, which of the stage's sums, a parameter) that say who sums with whom.
+        first: first of the stages.
+        held: parameters that its families hold.
+        sample: (family, index into the stage's sums, a parameter) that show which devices sum
+            together.
     """
 
     first: StageParts
@@ -40,38 +41,49 @@ def stage_kinds(
     """
     unit = network_unit(problem)
     used: dict[tuple[int, int], list[tuple[int, int, Summing]]] = {}
-    for one in summings:
-        for number, (lane_number, chunk, segment) in enumerate(one.uses):
-            used.setdefault((lane_number, chunk), []).append((segment, number, one))
-    known: dict[Hashable, StageKind] = {}
+    for summing in summings:
+        for number, (lane_number, chunk, segment) in enumerate(summing.uses):
+            used.setdefault((lane_number, chunk), []).append((segment, number, summing))
+    kinds: dict[Hashable, StageKind] = {}
     placed: list[PlacedKind] = []
     for stage in (stage for lane in stages for stage in lane):
-        base, mine = stage.base, used.get((stage.lane, stage.chunk), [])
+        base, own_sums = stage.base, used.get((stage.lane, stage.chunk), [])
         firsts = tuple([family.first - base for family in stage.families])
         parts = tuple([(id(s.cells), id(s.block), s.count, s.keeps) for s in stage.segments])
         sums = tuple(
             [
-                (n, number, id(one.sums), one.base - base, one.layers, len(one.uses))
-                for n, number, one in mine
+                (
+                    n,
+                    number,
+                    id(summing.sums),
+                    summing.base - base,
+                    summing.layers,
+                    len(summing.uses),
+                )
+                for n, number, summing in own_sums
             ]
         )
         alike = (stage.lane, base % unit if unit else base, firsts, parts, sums)
-        if alike not in known:
-            held = held_by_families(stages, {id(one): one for *_, one in mine}.values(), of=stage)
-            turn = {id(one.uses): index for index, (*_, one) in enumerate(mine)}
+        if alike not in kinds:
+            held = held_by_families(
+                stages,
+                {id(summing): summing for *_, summing in own_sums}.values(),
+                only_stage=stage,
+            )
+            sum_index = {id(summing.uses): index for index, (*_, summing) in enumerate(own_sums)}
             sample = [
-                (firsts.index(d - base), turn[id(h.uses)], h)
-                for (*_, d), hs in held.items()
-                for h in _distinct(hs)
+                (firsts.index(d - base), sum_index[id(h.uses)], h)
+                for (*_, d), held_by_device in held.items()
+                for h in _one_for_each_group(held_by_device)
             ]
-            known[alike] = StageKind(first=stage, held=held, sample=tuple(sample))
-        placed.append((stage, known[alike], tuple([one for *_, one in mine])))
+            kinds[alike] = StageKind(first=stage, held=held, sample=tuple(sample))
+        placed.append((stage, kinds[alike], tuple([summing for *_, summing in own_sums])))
     return tuple(placed)
 
 
-def _distinct(held: tuple[HeldParameters, ...]) -> Iterable[HeldParameters]:
-    """Of what a device sums with the same devices one parameter, which says who they are."""
-    found: dict[tuple[int, int, bool], HeldParameters] = {}
+def _one_for_each_group(held: tuple[HeldParameters, ...]) -> Iterable[HeldParameters]:
+    """One parameter for each distinct group of devices that a device sums with."""
+    parameter_of_group: dict[tuple[int, int, bool], HeldParameters] = {}
     for h in held:
-        found.setdefault((id(h.uses), id(h.group), h.is_tied), h)
-    return found.values()
+        parameter_of_group.setdefault((id(h.uses), id(h.group), h.is_tied), h)
+    return parameter_of_group.values()

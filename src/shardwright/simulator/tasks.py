@@ -1,4 +1,4 @@
-"""A general plan's Program as the kernel's tasks: seconds of each template, and what it takes of
+"""A general plan's Program as the event kernel's tasks: seconds of each template, and its loads on
 links and multiprocessors.
 """
 
@@ -26,18 +26,18 @@ from shardwright.program.stages.parts import working_devices
 from shardwright.simulator.kernel.events import SCALE
 from shardwright.units import PICOSECONDS_PER_SECOND
 
-_LAST = 2**62
-"""Picosecond, as the clock may run that far again while tasks that share a device slow each other.
-"""
+_LAST_INSTANT = 2**62
+"""Latest picosecond of unshared tasks: the 64-bit clock has as much again for tasks that share a
+device and slow each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sends:
-    """What goes along the edges.
+    """Messages along the edges.
 
     Args:
         each: (class of senders, its part of an edge's messages), equal ones once.
-        of: (templates,) which of them, -1 = no send.
+        of: (templates,) index into `each`, -1 = no send.
     """
 
     each: tuple[tuple[int, Crossing], ...]
@@ -45,64 +45,71 @@ class _Sends:
 
 
 def _sends(problem: Problem, program: Program) -> _Sends:
-    """The sends of a Program. Edges between stages of one class each that lie alike in the network
+    """The sends of a Program; edges between stages of one class each that lie alike in the network
     share theirs.
     """
     class_of, unit = class_numbers(program.classes), repeats_after(plan_units(problem))
     alike: dict[tuple[int, int], Crossing] = {}
-    number: dict[tuple[int, ...], int] = {}
+    number_of_send: dict[tuple[int, ...], int] = {}
     each: list[tuple[int, Crossing]] = []
     templates, posts = program.templates, program.posts
     of = np.full(len(templates), -1, dtype=np.int64)
-    sent = np.flatnonzero(templates.edge >= 0)
+    sending = np.flatnonzero(templates.edge >= 0)
     for index, kind, klass, edge in zip(
-        sent.tolist(),
-        *(c[sent].tolist() for c in (templates.kind, templates.klass, templates.edge)),
+        sending.tolist(),
+        *(c[sending].tolist() for c in (templates.kind, templates.klass, templates.edge)),
         strict=True,
     ):
-        one = program.edges[edge]
-        messages = one.forward if kind == TaskKind.SEND_F else one.backward
-        ends = posts.of_stage[one.lane, one.edge.source], posts.of_stage[one.lane, one.edge.target]
+        lane_edge = program.edges[edge]
+        messages = lane_edge.forward if kind == TaskKind.SEND_F else lane_edge.backward
+        ends = (
+            posts.of_stage[lane_edge.lane, lane_edge.edge.source],
+            posts.of_stage[lane_edge.lane, lane_edge.edge.target],
+        )
         single = len(ends[0]) == len(ends[1]) == 1 and not messages.collectives
-        (other,) = ends[kind == TaskKind.SEND_F] if single else (-1,)
-        known = (id(messages.sends), messages.base % unit if unit else messages.base)
-        key = (*known, klass, other) if single else (kind, edge, klass)
-        if key not in number:
+        (receiver,) = ends[kind == TaskKind.SEND_F] if single else (-1,)
+        form = (id(messages.sends), messages.base % unit if unit else messages.base)
+        key = (*form, klass, receiver) if single else (kind, edge, klass)
+        if key not in number_of_send:
             if not single:
-                found = crossing_of(problem, messages, klass, class_of)
+                crossing = crossing_of(problem, messages, klass, class_of)
             else:
-                if known not in alike:
-                    alike[known] = crossing_of(problem, messages, klass, class_of)
-                found = replace(alike[known], into=((other, alike[known].into[0][1]),))
-            number[key] = len(each)
-            each.append((klass, found))
-        of[index] = number[key]
+                if form not in alike:
+                    alike[form] = crossing_of(problem, messages, klass, class_of)
+                crossing = replace(alike[form], into=((receiver, alike[form].into[0][1]),))
+            number_of_send[key] = len(each)
+            each.append((klass, crossing))
+        of[index] = number_of_send[key]
     return _Sends(each=tuple(each), of=of)
 
 
 @lru_cache(maxsize=64)
-def _lying(
+def _units_of_classes(
     classes: tuple[DeviceClass, ...], units: tuple[Units, ...], total: int
 ) -> tuple[IntArray, IntArray]:
-    """(levels, classes) unit of each class's first device, and (levels, classes, 2) its members
-    there over the unit's devices.
+    """(levels, classes) unit of each class's first device, and (levels, classes, 2) the class's
+    members in that unit, and the unit's devices.
     """
     firsts = np.array([c.devices.first for c in classes], dtype=np.int64)
     unit = np.array([level.of(firsts) for level in units])
     sizes = [np.minimum(level.sizes(firsts), total).tolist() for level in units]
     members = [
-        [one.devices.within(*level.around(one.devices.first)) for one in classes] for level in units
+        [
+            device_class.devices.within(*level.around(device_class.devices.first))
+            for device_class in classes
+        ]
+        for level in units
     ]
     return unit, np.stack([np.array(members), np.array(sizes)], axis=2)
 
 
 class _Uses:
-    """Resources by number, and what each template takes of them."""
+    """Resources by number, and each task's loads on them."""
 
     def __init__(self, problem: Problem, program: Program, costs: StageCosts) -> None:
         units = plan_units(problem)
         self.count, self.levels = len(program.classes), len(units)
-        unit, load = _lying(program.classes, units, problem.cluster.num_devices)
+        unit, load = _units_of_classes(program.classes, units, problem.cluster.num_devices)
         self.unit, self.load = unit.tolist(), load.tolist()
         most_units = int(unit.max()) + 1
         self.out, self.into = self.count, self.count + self.count * self.levels
@@ -111,28 +118,30 @@ class _Uses:
         self.num_resources = self.pool_in + most_units * self.levels
         self.shares, self.extra = [], []
         for device_class in program.classes:
-            here = {
+            first_slices = {
                 id(step): step
                 for place in device_class.families
                 for step in costs.families[place].slices[:1]
             }.values()
-            self.shares.append(np.max([step.shares for step in here], axis=0).tolist())
-            self.extra.append(max(round((max(step.slowdown for step in here) - 1.0) * SCALE), 0))
+            self.shares.append(np.max([step.shares for step in first_slices], axis=0).tolist())
+            self.extra.append(
+                max(round((max(step.slowdown for step in first_slices) - 1.0) * SCALE), 0)
+            )
 
     def pool(self, klass: int, base: int, tier: int, weight: int) -> list[tuple[int, int]]:
-        """The uplinks between the island and `tier`, loaded by all devices of the class in that
-        unit.
+        """(resource, weight) of the uplinks between the island and `tier`, loaded by all devices of
+        the class in that unit.
         """
-        result = []
+        loads = []
         for below in range(1, tier):
             members, devices = self.load[below][klass]
-            result.append(
+            loads.append(
                 (
                     base + self.unit[below][klass] * self.levels + below,
                     -(-weight // devices) * members,
                 )
             )
-        return result
+        return loads
 
     def action(self, klass: int) -> list[tuple[int, int]]:
         """(resource, weight) of an action of a class that may run beside a collective."""
@@ -160,11 +169,11 @@ class _Uses:
             (self.out + klass * self.levels + sent.tier, weight),
             *self.pool(klass, self.pool_out, sent.tier, weight),
         ]
-        for other, elements in sent.into:
+        for receiver, elements in sent.into:
             weight = max(round(elements / sent.most * SCALE), 1)
             uses += [
-                (self.into + other * self.levels + sent.tier, weight),
-                *self.pool(other, self.pool_in, sent.tier, weight),
+                (self.into + receiver * self.levels + sent.tier, weight),
+                *self.pool(receiver, self.pool_in, sent.tier, weight),
             ]
         return uses
 
@@ -172,7 +181,7 @@ class _Uses:
 def plan_kernel_tasks(
     problem: Problem, program: Program, costs: StageCosts
 ) -> tuple[IntArray, Int32Array, Int32Array, Int32Array, Int32Array, Int32Array, Int32Array, int]:
-    """The Program as the kernel's arguments: work, dependencies, and what each task takes of the
+    """The Program as the kernel's arguments: work, dependencies, and each task's loads on the
     shared resources.
     """
     problem = working_problem(problem, working_devices(Same(program.stages)))
@@ -196,19 +205,19 @@ def plan_kernel_tasks(
     row[templates.kind == TaskKind.STEP] = 2 * count
     row = np.where(sends.of >= 0, 2 * count + 1 + sends.of, row)
     rows += [uses.send(klass, sent) for klass, sent in sends.each]
-    which = row[instances.template]
-    which = np.where(
+    row_of_task = row[instances.template]
+    row_of_task = np.where(
         (templates.kind[instances.template] <= TaskKind.R) & ~instances.beside_sync,
         2 * count,
-        which,
+        row_of_task,
     )
-    start = np.concatenate([[0], np.cumsum([len(one) for one in rows])]).astype(np.int64)
-    per_task = start[which + 1] - start[which]
+    start = np.concatenate([[0], np.cumsum([len(row_uses) for row_uses in rows])]).astype(np.int64)
+    per_task = start[row_of_task + 1] - start[row_of_task]
     use_start = np.concatenate([[0], np.cumsum(per_task)])
     within = np.arange(int(use_start[-1])) - np.repeat(use_start[:-1], per_task)
-    pairs = np.array([pair for one in rows for pair in one], dtype=np.int64).reshape(-1, 2)[
-        np.repeat(start[which], per_task) + within
-    ]
+    pairs = np.array([pair for row_uses in rows for pair in row_uses], dtype=np.int64).reshape(
+        -1, 2
+    )[np.repeat(start[row_of_task], per_task) + within]
     return (
         work[instances.template],
         instances.indegree,
@@ -222,11 +231,11 @@ def plan_kernel_tasks(
 
 
 def _require_countable(seconds: FloatArray, *, instances: IntArray, pieces: IntArray) -> None:
-    """All tasks one after another end before the clock, of 64 bits, does."""
+    """Raise if all tasks one after another could end after the 64-bit clock does."""
     if (
         max(float(seconds / pieces @ instances), float((seconds * pieces).max()))
         * PICOSECONDS_PER_SECOND
-        > _LAST
+        > _LAST_INSTANT
     ):
         days = float(seconds.max()) / 86400
         raise InfeasibleError(
@@ -257,58 +266,65 @@ def template_seconds(
             dtype=np.int64,
         )
 
-    own = family(np.maximum(templates.lane, 0), np.maximum(templates.chunk, 0))
+    family_of_template = family(np.maximum(templates.lane, 0), np.maximum(templates.chunk, 0))
     table = action_table(costs)
     action = kind <= TaskKind.R
     seconds = np.zeros(len(kind))
     seconds[action] = table.seconds[
-        templates.early[action], kind[action], own[action], templates.slice[action]
+        templates.early[action], kind[action], family_of_template[action], templates.slice[action]
     ]
     for which, name in (
         (TaskKind.GATHER, "gather_s"),
         (TaskKind.REDUCE, "reduce_s"),
         (TaskKind.REDUCE_TIED, "tied_s"),
     ):
-        at = np.flatnonzero(kind == which)
-        if len(at):
-            of = np.array(
+        sending = np.flatnonzero(kind == which)
+        if len(sending):
+            seconds_of_family = np.array(
                 [float(getattr(cost.slices[0], name)[0]) for cost in costs.families.values()]
             )
-            seconds[at] = of[own[at]]
-    both = np.flatnonzero(templates.partner_kind >= 0)
-    if len(both):
-        other = family(
+            seconds[sending] = seconds_of_family[family_of_template[sending]]
+    paired = np.flatnonzero(templates.partner_kind >= 0)
+    if len(paired):
+        partner_family = family(
             np.maximum(templates.partner_lane, 0), np.maximum(templates.partner_chunk, 0)
-        )[both]
-        early, mine, theirs = templates.early[both], kind[both], templates.partner_kind[both]
+        )[paired]
+        early, own_kind, partner_kind = (
+            templates.early[paired],
+            kind[paired],
+            templates.partner_kind[paired],
+        )
         places = (
-            (mine, own[both], templates.slice[both]),
-            (theirs, other, templates.partner_slice[both]),
+            (own_kind, family_of_template[paired], templates.slice[paired]),
+            (partner_kind, partner_family, templates.partner_slice[paired]),
         )
-        one, two = (
-            (table.seconds[early, *at], table.routed[at], table.products[at]) for at in places
+        first_action, second_action = (
+            (table.seconds[early, *sending], table.routed[sending], table.products[sending])
+            for sending in places
         )
-        seconds[both] = pair_share(one, two, costs.taken)
+        seconds[paired] = pair_share(first_action, second_action, costs.taken)
     for klass, device_class in enumerate(program.classes):
         seconds[(kind == TaskKind.STEP) & (templates.klass == klass)] = update_seconds(
             costs, device_class
         )
     if not sends.each:
         return seconds
-    at = np.flatnonzero(sends.of >= 0)
-    latency, bandwidth, most = np.array(
+    sending = np.flatnonzero(sends.of >= 0)
+    latency, bandwidth, busiest_elements = np.array(
         [(c.latency_s, c.bandwidth, c.most) for _, c in sends.each]
-    )[sends.of[at]].T
+    )[sends.of[sending]].T
     scales = [
         [costs.element * length / sum(lengths) for length in lengths] for lengths in costs.lengths
     ]
-    lanes, slices = templates.lane[at].tolist(), templates.slice[at].tolist()
+    lanes, slices = templates.lane[sending].tolist(), templates.slice[sending].tolist()
     scale = np.array([scales[lane][part] for lane, part in zip(lanes, slices, strict=True)])
-    seconds[at] = latency + most * scale / bandwidth
-    for place, (index, which) in enumerate(zip(at.tolist(), sends.of[at].tolist(), strict=True)):
-        one = sends.each[which][1]
-        if one.collectives:
+    seconds[sending] = latency + busiest_elements * scale / bandwidth
+    for place, (index, which) in enumerate(
+        zip(sending.tolist(), sends.of[sending].tolist(), strict=True)
+    ):
+        first_action = sends.each[which][1]
+        if first_action.collectives:
             seconds[index] += around_seconds(
-                problem, one.collectives, one.around, scale=float(scale[place])
+                problem, first_action.collectives, first_action.around, scale=float(scale[place])
             )
     return seconds

@@ -1,4 +1,4 @@
-"""The trace of a simulated step: when each device of a general plan does what."""
+"""The trace of a simulated step: the spans of each device of a general plan, with their times."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from shardwright.cost.step.stage_costs import (
     StageCosts,
     action_seconds,
     exposed_seconds,
+    kept_changes,
     product_seconds,
     routed_seconds,
 )
@@ -27,7 +28,6 @@ from shardwright.program.step_trace import (
     sorted_spans,
 )
 from shardwright.program.trace_messages import CONSUMERS
-from shardwright.simulator.device_memory import kept_changes
 from shardwright.simulator.room import TASK_BYTES, require_room
 from shardwright.simulator.simulate import SimulatedPlan
 from shardwright.units import PICOSECONDS_PER_SECOND
@@ -43,18 +43,19 @@ _IN_USE = frozenset({"activations", "logits", "temporary"})
 
 
 def simulated_trace(result: SimulatedPlan, *, plan: str, devices: Sequence[int] = ()) -> StepTrace:
-    """What the devices do in the simulated step.
+    """The trace of the simulated step: spans of its devices, and the bytes that they hold.
 
-    Bytes held are what a device has all the time and the activations that its microbatches keep;
-    left out are the logits and what a layer needs while it runs, which `StageMemory` counts once.
+    Bytes held are those that a device has all the time and the activations that its microbatches
+    keep; left out are the logits and the bytes that a layer needs while it runs, which
+    `StageMemory` counts once.
 
     Args:
         plan: its name.
-        devices: whose; none = the first of each class, which stands for the whole class.
+        devices: devices to trace; none = the first of each class, which stands for the whole class.
 
     Raises:
-        UsageError: a device runs nothing in this plan. ResourceError: this machine has not the
-        memory for so many tasks.
+        UsageError: a device runs nothing in this plan.
+        ResourceError: this machine has not the memory for so many tasks.
     """
     program = result.program
     chosen = tuple(sorted(set(devices))) or tuple(sorted(c.devices.first for c in program.classes))
@@ -73,9 +74,9 @@ def simulated_trace(result: SimulatedPlan, *, plan: str, devices: Sequence[int] 
     traced, spans, memory = [], [], []
     for device in chosen:
         number = int(numbers[device])
-        own = _spans(result, number, device=device)
-        spans += own
-        memory += _held(result, number, own, device=device)
+        device_spans = _spans(result, number, device=device)
+        spans += device_spans
+        memory += _memory_samples(result, number, device_spans, device=device)
         alike = 1 if devices else len(program.classes[number].devices)
         traced.append(TracedDevice(device=device, alike=alike, runs=result.memory[number].layers))
     return StepTrace(
@@ -91,17 +92,20 @@ def simulated_trace(result: SimulatedPlan, *, plan: str, devices: Sequence[int] 
 def _spans(result: SimulatedPlan, number: int, *, device: int) -> list[Span]:
     """The tasks of a class as spans of one of its devices."""
     program, instances, timeline = result.program, result.program.instances, result.timeline
-    mine = np.flatnonzero(instances.klass == number)
-    start, end = (when[mine] / PICOSECONDS_PER_SECOND for when in (timeline.start, timeline.finish))
+    own_tasks = np.flatnonzero(instances.klass == number)
+    start, end = (
+        instants[own_tasks] / PICOSECONDS_PER_SECOND
+        for instants in (timeline.start, timeline.finish)
+    )
     shares: dict[int, float] = {}
     targets: dict[int, int] = {}
     spans = []
-    for place, task in enumerate(mine.tolist()):
+    for place, task in enumerate(own_tasks.tolist()):
         index = int(instances.template[task])
         template = program.templates[index]
         if index not in shares:
-            shares[index] = _waits(program, result.costs, template)
-            targets[index] = _target(program, task, template)
+            shares[index] = _waiting_share(program, result.costs, template)
+            targets[index] = _receiving_chunk(program, task, template)
         begin, finish = float(start[place]), float(end[place])
         spans.append(
             Span(
@@ -121,34 +125,34 @@ def _spans(result: SimulatedPlan, number: int, *, device: int) -> list[Span]:
     return spans
 
 
-def _target(program: Program, task: int, template: Template) -> int:
+def _receiving_chunk(program: Program, task: int, template: Template) -> int:
     """The chunk that a message is for: of the action that waits for it and takes its microbatch; -1
-    of what is no message.
+    for a task that is no message.
     """
-    takers = CONSUMERS.get(template.kind.name, ())
+    receiving_kinds = CONSUMERS.get(template.kind.name, ())
     instances = program.instances
-    after = (
+    successors = (
         instances.successor[
             instances.successor_start[task] : instances.successor_start[task + 1]
         ].tolist()
-        if takers
+        if receiving_kinds
         else []
     )
-    for one in after:
-        other = program.templates[int(instances.template[one])]
-        about = other.lane, other.slice, int(instances.microbatch[one])
+    for successor in successors:
+        receiver = program.templates[int(instances.template[successor])]
+        subject = receiver.lane, receiver.slice, int(instances.microbatch[successor])
         if (
-            other.kind.name in takers
-            and other.chunk != template.chunk
-            and about == (template.lane, template.slice, instances.microbatch[task])
+            receiver.kind.name in receiving_kinds
+            and receiver.chunk != template.chunk
+            and subject == (template.lane, template.slice, instances.microbatch[task])
         ):
-            return other.chunk
+            return receiver.chunk
     return -1
 
 
-def _waits(program: Program, costs: StageCosts, template: Template) -> float:
-    """Share of an action in which its kernels wait for collectives, or for slower devices that it
-    meets in them.
+def _waiting_share(program: Program, costs: StageCosts, template: Template) -> float:
+    """Share of an action in which its kernels wait for collectives, or for slower devices that they
+    meet in them.
     """
     if template.kind > TaskKind.R:
         return 0.0
@@ -157,7 +161,7 @@ def _waits(program: Program, costs: StageCosts, template: Template) -> float:
     }
 
     def spent(lane: int, chunk: int, kind: int, part: int) -> tuple[float, float, float, float]:
-        """(seconds, of them tokens on their way, of them products, seconds of its own kernels)."""
+        """(seconds; of them tokens on their way, products, and seconds of its own kernels)."""
         step, which = costs.step(lane, chunk, family_of[lane, chunk], part), TaskKind(kind)
         seconds = costs.seconds(
             lane, chunk, family_of[lane, chunk], part, which, early=template.early
@@ -173,44 +177,47 @@ def _waits(program: Program, costs: StageCosts, template: Template) -> float:
             max(action_seconds(step, which, early=template.early) - exposed, 0.0),
         )
 
-    own = spent(template.lane, template.chunk, int(template.kind), template.slice)
-    seconds, kernels = own[0], own[3]
+    own_action = spent(template.lane, template.chunk, int(template.kind), template.slice)
+    seconds, kernels = own_action[0], own_action[3]
     if template.partner is not None:
-        other = spent(*template.partner)
-        seconds, kernels = float(pair_seconds(own[:3], other[:3], costs.taken)), kernels + other[3]
+        partner_action = spent(*template.partner)
+        seconds, kernels = (
+            float(pair_seconds(own_action[:3], partner_action[:3], costs.taken)),
+            kernels + partner_action[3],
+        )
     return min(max(1.0 - kernels / seconds, 0.0), 1.0) if seconds > 0.0 else 0.0
 
 
-def _held(
+def _memory_samples(
     result: SimulatedPlan, number: int, spans: Sequence[Span], *, device: int
 ) -> list[Sample]:
-    """Bytes of a device over time."""
+    """Bytes that a device holds over time, as samples."""
     program = result.program
-    of_class = program.classes[number]
-    always = sum(size for name, size in result.memory[number].items if name not in _IN_USE)
-    when: dict[tuple[str, int, int, int, int], tuple[float, float]] = {}
+    device_class = program.classes[number]
+    constant_bytes = sum(size for name, size in result.memory[number].items if name not in _IN_USE)
+    span_of_action: dict[tuple[str, int, int, int, int], tuple[float, float]] = {}
     for span in spans:
         if span.track is Track.COMPUTE:
-            begin, _ = when.get(span.action[1:], (span.start_s, 0.0))
-            when[span.action[1:]] = begin, span.end_s
+            begin, _ = span_of_action.get(span.action[1:], (span.start_s, 0.0))
+            span_of_action[span.action[1:]] = begin, span.end_s
     rows = program.rows
-    first = int(rows.row_start[of_class.row])
+    first_action = int(rows.row_start[device_class.row])
     changes = []
-    for place, change in enumerate(kept_changes(program, result.costs, of_class).tolist()):
+    for place, change in enumerate(kept_changes(program, result.costs, device_class).tolist()):
         if change:
-            at = first + place
-            kind = TaskKind(int(rows.kind[at])).name
-            begin, end = when[
+            action = first_action + place
+            kind = TaskKind(int(rows.kind[action])).name
+            begin, end = span_of_action[
                 kind,
-                int(rows.lane[at]),
-                int(rows.chunk[at]),
-                int(rows.microbatch[at]),
-                int(rows.slice[at]),
+                int(rows.lane[action]),
+                int(rows.chunk[action]),
+                int(rows.microbatch[action]),
+                int(rows.slice[action]),
             ]
             changes.append((begin if change > 0 else end, change))
-    samples, held = [Sample(device=device, time_s=0.0, held=always)], always
-    # What is given back at an instant is free for what is kept from then on.
+    samples, bytes_held = [Sample(device=device, time_s=0.0, held=constant_bytes)], constant_bytes
+    # Bytes that are released at an instant are free for tensors that are kept from then on.
     for time, change in sorted(changes):
-        held += change
-        samples.append(Sample(device=device, time_s=time, held=held))
+        bytes_held += change
+        samples.append(Sample(device=device, time_s=time, held=bytes_held))
     return samples

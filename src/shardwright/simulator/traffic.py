@@ -1,5 +1,5 @@
-"""What a device of each class sends in a step, and over which tier of the network: the bytes behind
-the seconds of a simulated plan.
+"""Bytes that a device of each class sends in a step, by part, group and network tier: the bytes
+behind the seconds of a simulated plan.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from shardwright.cost.gradients.plan_synchronisation import (
     stage_of,
 )
 from shardwright.cost.gradients.wire_bytes import gathered_bytes, gradient_bytes
-from shardwright.cost.network.grid_groups import dispatch_bytes, rows_volume, wire_bytes
+from shardwright.cost.lowered_blocks import block_context
+from shardwright.cost.network.grid_groups import dispatch_bytes, volume_with_rows, wire_bytes
 from shardwright.cost.network.plan_groups import (
     group_span,
     kind_problem,
@@ -34,8 +35,7 @@ from shardwright.cost.reduced_problem import block_problem
 from shardwright.cost.step.device_family_costs import recompute_mode
 from shardwright.cost.step.scalar_terms import gathers_again
 from shardwright.cost.tables.plan_blocks import local_sizes
-from shardwright.cost.tables.problem_tables import block_context
-from shardwright.cost.tables.selective_recompute import moved_again
+from shardwright.cost.tables.selective_recompute import repeats_move
 from shardwright.cost.time_parts import MODES, PART_OF_AXIS, PARTS
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import level_between
@@ -59,14 +59,14 @@ _BACKWARDS: Final = (int(TaskKind.B), int(TaskKind.I))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What one device sends to a group in a step.
+    """Bytes that one device sends to a group in a step.
 
     Args:
         part: tp, cp, ep, pp, or sharding (gathers of parameters and sums of gradients), as in the
             breakdown.
         group: devices, itself included.
-        sent: bytes over the links of each tier, innermost first; what crosses a tier of the network
-            also passes those below it, but for the island's.
+        sent: bytes over the links of each tier, innermost first; bytes that cross a tier of the
+            network also pass those below it, but for the island's.
     """
 
     part: str
@@ -75,27 +75,34 @@ class Traffic:
 
 
 def plan_traffic(problem: Problem, result: SimulatedPlan) -> tuple[tuple[Traffic, ...], ...]:
-    """What the first device of each class sends in a step, by part and group.
+    """Bytes that the first device of each class sends in a step, by part and group.
 
-    Collectives move what the busiest member sends by the algorithm that the library chooses. Left
-    out: 4 bytes of the gradients' norm, scales of 8-bit operands, and notifications of experts.
+    Collectives move the bytes that the busiest member sends by the algorithm that the library
+    chooses. Left out: 4 bytes of the gradients' norm, scales of 8-bit operands, and notifications
+    of experts.
     """
     program = result.program
     holdings = held_by_families(program.stages, summings_of(problem, program.stages))
     runs = _runs(result)
-    found = []
+    traffic = []
     for number, device_class in enumerate(program.classes):
-        sums = _Sums(problem, device_class.devices.first)
+        sums = _TrafficCounter(problem, device_class.devices.first)
         for lane, chunk, _ in device_class.families:
             stage = program.stages[lane][chunk]
-            held = [
+            holdings_of_segments = [
                 holdings.get((lane, chunk, n, sums.device), ()) for n in range(len(stage.segments))
             ]
-            _of_blocks(sums, result, stage, runs[number])
-            _of_gradients(sums, stage, held, rules=shard_rules(program.plan), runs=runs[number])
-        _of_edges(sums, result)
-        found.append(sums.traffic())
-    return tuple(found)
+            _count_blocks(sums, result, stage, runs[number])
+            _count_gradients(
+                sums,
+                stage,
+                holdings_of_segments,
+                rules=shard_rules(program.plan),
+                runs=runs[number],
+            )
+        _count_edges(sums, result)
+        traffic.append(sums.traffic())
+    return tuple(traffic)
 
 
 _Runs = Counter[tuple[int, int, int, int]]
@@ -104,18 +111,20 @@ _Runs = Counter[tuple[int, int, int, int]]
 
 def _runs(result: SimulatedPlan) -> list[_Runs]:
     program, templates = result.program, result.program.templates
-    times = np.bincount(program.instances.template, minlength=len(templates))
-    found: list[_Runs] = [Counter() for _ in program.classes]
-    at = np.flatnonzero((templates.kind <= int(TaskKind.R)) & (templates.piece == 0))
+    tasks_of_template = np.bincount(program.instances.template, minlength=len(templates))
+    runs_of_class: list[_Runs] = [Counter() for _ in program.classes]
+    actions = np.flatnonzero((templates.kind <= int(TaskKind.R)) & (templates.piece == 0))
     columns = (templates.klass, templates.lane, templates.chunk, templates.slice, templates.kind)
     for klass, *key, count in zip(
-        *(column[at].tolist() for column in columns), times[at].tolist(), strict=True
+        *(column[actions].tolist() for column in columns),
+        tasks_of_template[actions].tolist(),
+        strict=True,
     ):
-        found[klass][key[0], key[1], key[2], key[3]] += count
-    return found
+        runs_of_class[klass][key[0], key[1], key[2], key[3]] += count
+    return runs_of_class
 
 
-class _Sums:
+class _TrafficCounter:
     """Bytes of one device so far, by part and group."""
 
     def __init__(self, problem: Problem, device: int) -> None:
@@ -124,14 +133,14 @@ class _Sums:
         self._sent: dict[tuple[str, DeviceList], FloatArray] = {}
 
     def add(self, part: str, group: DeviceList, sent: FloatArray) -> None:
-        """Count `sent`, bytes over each tier."""
+        """Count `sent` bytes over each tier."""
         key = part, group
         self._sent[key] = self._sent.get(key, np.zeros(len(self.units))) + sent
 
     def collective(
         self, part: str, kind: Collective, group: DeviceList, *, volume: float, times: float = 1.0
     ) -> None:
-        """Count a collective of `volume` bytes over `group`, so many times."""
+        """Count a collective of `volume` bytes over `group`, `times` times."""
         if len(group) > 1 and volume > 0.0 and times > 0.0:
             network = network_of_devices(self.problem, group)
             sent = wire_bytes(
@@ -140,7 +149,7 @@ class _Sums:
             self.add(part, group, self._padded(sent) * times)
 
     def move(self, move: Move, group: DeviceList, *, volume: float, times: float) -> None:
-        """Count a move of a block."""
+        """Count a move of a block, `times` times."""
         part = PARTS[PART_OF_AXIS[move.axes[0]]]
         if not move.copies:
             self.collective(
@@ -152,36 +161,42 @@ class _Sums:
             )
         elif len(group) > 1:
             span = group_span(group, network_of_devices(self.problem, group))
-            whole = rows_volume(np.array([volume]), rows=move.rows, span=span)
-            sent = dispatch_bytes(volume=whole, copies=move.copies, span=span, groups=move.groups)
+            routed_volume = volume_with_rows(np.array([volume]), rows=move.rows, span=span)
+            sent = dispatch_bytes(
+                volume=routed_volume, copies=move.copies, span=span, groups=move.groups
+            )
             self.add(part, group, self._padded(sent) * times)
 
     def _padded(self, sent: tuple[FloatArray, ...]) -> FloatArray:
-        values = [float(one[0]) for one in sent]
+        values = [float(tier_bytes[0]) for tier_bytes in sent]
         return np.array(values + [0.0] * (len(self.units) - len(values)))
 
     def traffic(self) -> tuple[Traffic, ...]:
-        """All of it, sorted."""
-        found = (
+        """All bytes counted, sorted by part and group."""
+        traffic = (
             Traffic(part=part, group=group, sent=tuple(sent.tolist()))
             for (part, group), sent in sorted(self._sent.items())
         )
-        return tuple(one for one in found if any(one.sent))
+        return tuple(group_traffic for group_traffic in traffic if any(group_traffic.sent))
 
 
-def _of_blocks(sums: _Sums, result: SimulatedPlan, stage: StageParts, runs: _Runs) -> None:
-    """Collectives inside the blocks of a stage, forward, backward and where they run again."""
+def _count_blocks(
+    sums: _TrafficCounter, result: SimulatedPlan, stage: StageParts, runs: _Runs
+) -> None:
+    """Count collectives inside the blocks of a stage: forward, backward and where they run
+    again.
+    """
     lengths = result.costs.lengths[stage.lane]
     for part in range(len(lengths)):
         forward = runs[stage.lane, stage.chunk, part, int(TaskKind.F)]
         backward = sum(runs[stage.lane, stage.chunk, part, kind] for kind in _BACKWARDS)
         cut = lengths[: part + 1] if len(lengths) > 1 else None
         for segment in stage.segments:
-            _of_block(sums, stage, segment, cut=cut, forward=forward, backward=backward)
+            _count_block(sums, stage, segment, cut=cut, forward=forward, backward=backward)
 
 
-def _of_block(
-    sums: _Sums,
+def _count_block(
+    sums: _TrafficCounter,
     stage: StageParts,
     segment: Segment,
     *,
@@ -189,30 +204,40 @@ def _of_block(
     forward: int,
     backward: int,
 ) -> None:
-    own, local = sums.own, sums.device - stage.base
-    context = block_context(block_problem(own, segment.block), segment.block)
+    problem_of_device, local = sums.own, sums.device - stage.base
+    context = block_context(block_problem(problem_of_device, segment.block), segment.block)
     if cut is not None:
         context = replace(context, tokens=cut[-1], before=cut[:-1])
-    structure, first = on_replica(
-        segment.cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices
+    structure, first_device = on_replica(
+        segment.cells,
+        local,
+        length=context.tokens,
+        island=problem_of_device.cluster.tiers()[0].num_devices,
     )
     program, degrees = lower_block(segment.block, structure, context), local_sizes(structure)
-    mode, again = recompute_mode(segment.keeps), moved_again(program, own.runtime)
+    mode, runs_again = (
+        recompute_mode(segment.keeps),
+        repeats_move(program, problem_of_device.runtime),
+    )
     for move in program.moves:
-        group = DeviceList.of([d + first + stage.base for d in move.group])
+        group = DeviceList.of([d + first_device + stage.base for d in move.group])
         volume = float(sum(int(evaluate(size, degrees)[0]) for size in move.volume))
-        repeated = mode == 2 or (mode == 1 and again(move))
+        repeated = mode == 2 or (mode == 1 and runs_again(move))
         times = forward + (backward if repeated else 0) if move.phase is Phase.F else backward
         sums.move(move, group, volume=volume, times=times * segment.count)
 
 
-_Together = tuple[DeviceList, DeviceList, int]
-"""Group, those of it that share states, and how many of these have one copy."""
+_StateGroup = tuple[DeviceList, DeviceList, int]
+"""Group, the members that share states, and how many of these have one copy."""
 
 
-class _Moved(NamedTuple):
-    """What is reduced together, as `_Together`; last: once a step whatever the lane's stage; whole:
-    gathered behind the update.
+class _ReducedGroup(NamedTuple):
+    """Devices that reduce a gradient together.
+
+    Args:
+        group, near, shard: as `_Together`.
+        last: summed once a step whatever the lane's stage.
+        whole: the parameter is gathered behind the update.
     """
 
     group: DeviceList
@@ -222,15 +247,15 @@ class _Moved(NamedTuple):
     whole: bool
 
 
-def _of_gradients(
-    sums: _Sums,
+def _count_gradients(
+    sums: _TrafficCounter,
     stage: StageParts,
     held: list[tuple[HeldParameters, ...]],
     *,
     rules: ShardRules,
     runs: _Runs,
 ) -> None:
-    """Sums of gradients and gathers of parameters, as often as the ZeRO stage has them."""
+    """Count sums of gradients and gathers of parameters, as often as the ZeRO stage runs them."""
     runtime, job = sums.own.runtime, sums.own.job
     wire, stored, narrow = (
         gradient_bytes(job, runtime),
@@ -262,44 +287,56 @@ def _of_gradients(
 
     for items, segment in zip(bucketed, stage.segments, strict=True):
         count = segment.count
-        together: Counter[_Moved] = Counter()
-        returned: Counter[_Moved] = Counter()
+        elements_of: Counter[_ReducedGroup] = Counter()
+        gathered_bytes_of: Counter[_ReducedGroup] = Counter()
         for h in (h for h in items if h.trainable and len(h.group) > 1):
             sharing = rules.sharing(h.klass, h.near)
             party = sharing.party(sums.device)
             last = is_summed_last(sharing, sums.device, zero=zero)
-            key = _Moved(
+            key = _ReducedGroup(
                 *sharing.among(sums.device, h.group),
                 party.reduced,
                 last,
                 whole=zero < 3 or party.parameter == 1,
             )
             if len(sharing.parties) > 1:
-                _to_owners(sums, h, sharing, wire=wire, stored=stored)
-            together[key] += h.elements * h.layers
-            returned[key] += int(h.elements * h.layers * (narrow if h.narrow else stored))
-        for key, elements in together.items():
+                _count_owner_exchange(sums, h, sharing, wire=wire, stored=stored)
+            elements_of[key] += h.elements * h.layers
+            gathered_bytes_of[key] += int(h.elements * h.layers * (narrow if h.narrow else stored))
+        for key, elements in elements_of.items():
             group, near, shard, last, whole = key
             inner, across = sharing_groups(group, near, shard)
             times = count * (1 if near != group or last else reduced)
-            each = elements / count
+            elements_a_layer = elements / count
             if zero == 0:
                 sums.collective(
-                    SHARDING, Collective.ALL_REDUCE, group, volume=each * wire, times=times
+                    SHARDING,
+                    Collective.ALL_REDUCE,
+                    group,
+                    volume=elements_a_layer * wire,
+                    times=times,
                 )
                 continue
             sums.collective(
-                SHARDING, Collective.REDUCE_SCATTER, inner, volume=each * wire, times=times
+                SHARDING,
+                Collective.REDUCE_SCATTER,
+                inner,
+                volume=elements_a_layer * wire,
+                times=times,
             )
             sums.collective(
-                SHARDING, Collective.ALL_REDUCE, across, volume=each * wire / shard, times=times
+                SHARDING,
+                Collective.ALL_REDUCE,
+                across,
+                volume=elements_a_layer * wire / shard,
+                times=times,
             )
             if whole and runtime.zero1_broadcasts:
                 sums.collective(
                     SHARDING,
                     Collective.BROADCAST,
                     inner,
-                    volume=each * stored / shard,
+                    volume=elements_a_layer * stored / shard,
                     times=count * shard,
                 )
             elif whole:
@@ -307,46 +344,51 @@ def _of_gradients(
                     SHARDING,
                     Collective.ALL_GATHER,
                     inner,
-                    volume=returned[key] / count,
+                    volume=gathered_bytes_of[key] / count,
                     times=count,
                 )
-        again = 1.0
+        regathers = 1.0
         if recompute_mode(segment.keeps) == MODES.index("full"):
             local = sum(h.elements * h.layers for h in items if h.backward and is_cut(h)) / count
-            again = plain(gathers_again)(local, float(runtime.reuse_elements))
-        for often, passes in (
+            regathers = plain(gathers_again)(local, float(runtime.reuse_elements))
+        for runs_of_pass, passes in (
             (float(forward), items),
-            (backward * again, tuple(h for h in items if h.backward)),
+            (backward * regathers, tuple(h for h in items if h.backward)),
         ):
-            fetched: Counter[_Together] = Counter()
+            bytes_of_group: Counter[_StateGroup] = Counter()
             for h in (h for h in passes if is_cut(h)):
                 sharing = rules.sharing(h.klass, h.near)
-                who = *sharing.among(sums.device, h.group), sharing.party(sums.device).parameter
-                fetched[who] += int(h.elements * h.layers * (narrow if h.narrow else stored))
-            for (group, near, shard), volume in fetched.items():
+                sharing_group = (
+                    *sharing.among(sums.device, h.group),
+                    sharing.party(sums.device).parameter,
+                )
+                bytes_of_group[sharing_group] += int(
+                    h.elements * h.layers * (narrow if h.narrow else stored)
+                )
+            for (group, near, shard), volume in bytes_of_group.items():
                 inner = sharing_groups(group, near, shard)[0]
                 sums.collective(
                     SHARDING,
                     Collective.ALL_GATHER,
                     inner,
                     volume=volume / count,
-                    times=count * often,
+                    times=count * runs_of_pass,
                 )
-    for one in beyond:
+    for unbucketed in beyond:
         sums.collective(
             SHARDING,
             Collective.ALL_REDUCE,
-            one.members,
-            volume=one.elements * layers[one.segment] * wire,
+            unbucketed.members,
+            volume=unbucketed.elements * layers[unbucketed.segment] * wire,
             times=reduced,
         )
 
 
-def _to_owners(
-    sums: _Sums, held: HeldParameters, sharing: Sharing, *, wire: float, stored: float
+def _count_owner_exchange(
+    sums: _TrafficCounter, held: HeldParameters, sharing: Sharing, *, wire: float, stored: float
 ) -> None:
-    """Pieces of gradients to the owners of optimizer states, and new values from them,
-    once a step.
+    """Count the pieces of gradients sent to the owners of optimizer states, and new values from
+    them, once a step.
     """
     elements, volumes = held.elements * held.layers, owner_volumes(held.group, sharing)
     sums.collective(
@@ -360,8 +402,8 @@ def _to_owners(
     )
 
 
-def _of_edges(sums: _Sums, result: SimulatedPlan) -> None:
-    """Messages between stages, and the collectives around them."""
+def _count_edges(sums: _TrafficCounter, result: SimulatedPlan) -> None:
+    """Count messages between stages, and the collectives around them."""
     program, costs = result.program, result.costs
     templates = program.templates
     times = np.bincount(program.instances.template, minlength=len(templates))
@@ -373,14 +415,20 @@ def _of_edges(sums: _Sums, result: SimulatedPlan) -> None:
         if (kind, edge, part) in seen:
             continue
         seen.add((kind, edge, part))
-        one = program.edges[edge]
-        lengths = costs.lengths[one.lane]
+        lane_edge = program.edges[edge]
+        lengths = costs.lengths[lane_edge.lane]
         scale = costs.element * lengths[part] / sum(lengths) * int(times[index])
-        _of_messages(sums, one.forward if kind == TaskKind.SEND_F else one.backward, scale)
+        _count_messages(
+            sums, lane_edge.forward if kind == TaskKind.SEND_F else lane_edge.backward, scale
+        )
 
 
-def _of_messages(sums: _Sums, messages: Messages, scale: float) -> None:
-    """What the device sends of one edge; `scale`: bytes of an element in a step."""
+def _count_messages(sums: _TrafficCounter, messages: Messages, scale: float) -> None:
+    """Count the bytes that the device sends along one edge.
+
+    Args:
+        scale: bytes of an element in a step.
+    """
     for source, target, elements in messages.sends.tolist():
         if source + messages.base == sums.device:
             ends = np.array([source, target]) + messages.base

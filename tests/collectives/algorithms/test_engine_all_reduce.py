@@ -8,9 +8,9 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.cheapest_algorithm import price_list
 from shardwright.collectives.registry import (
     CALL_NCCL,
+    ENGINE_ALGORITHMS,
     ENGINES,
     LIBRARIES,
-    OF_ENGINES,
     algorithms_for,
 )
 from tests.collectives.spans import one_group
@@ -40,7 +40,7 @@ def test_the_switch_sums_where_it_may() -> None:
 
 def test_groups_that_leave_the_island_are_nccls() -> None:
     for volume in (2.0**12, 2.0**21):
-        assert cheapest(volume, library="vllm", apart=True) not in OF_ENGINES
+        assert cheapest(volume, library="vllm", apart=True) not in ENGINE_ALGORITHMS
 
 
 def test_one_shot_is_read_and_added_by_all() -> None:
@@ -52,5 +52,5 @@ def test_one_shot_is_read_and_added_by_all() -> None:
 
 
 def test_any_library_is_what_it_was() -> None:
-    assert not set(LIBRARIES["any"]) & set(OF_ENGINES)
+    assert not set(LIBRARIES["any"]) & set(ENGINE_ALGORITHMS)
     assert set(ENGINES) <= set(CALL_NCCL)

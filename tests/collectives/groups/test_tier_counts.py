@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.collectives.groups.tier_counts import lie_alike, span_of
-from shardwright.hardware.cluster import Tier
+from shardwright.hardware.link import Tier
 from tests.tiers import examples, in_both, in_proof
 
 EVERY = 3 if in_proof() else 9

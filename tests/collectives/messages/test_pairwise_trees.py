@@ -22,7 +22,7 @@ from shardwright.collectives.messages.pairwise_trees import (
     paired_trees,
     trees_over,
 )
-from shardwright.collectives.messages.tree_schedule import PARTS, tree_lines, tree_sum
+from shardwright.collectives.messages.tree_schedule import PARTS, tree_all_reduce, tree_lines
 from shardwright.collectives.messages.unit_tree import tree_of
 from shardwright.collectives.registry import SCHEDULED, algorithm_named, algorithms_for
 from shardwright.cost.network.plan_groups import group_span, network_among
@@ -61,7 +61,7 @@ def test_sums_over_pairs_are_sums_and_take_what_their_rounds_take(
 ) -> None:
     for trees in (paired_trees(layout), tree_of(layout)):
         assert sum(tree.share for tree in trees) == pytest.approx(1.0, rel=1e-12)
-        schedule = proven_sum(tree_sum(trees, parts=parts))
+        schedule = proven_sum(tree_all_reduce(trees, parts=parts))
         alpha, beta = tree_lines(layout, trees)
         index = PARTS.index(parts)
         assert alpha[index] + volume * beta[index] == pytest.approx(

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from shardwright.cost.buffers.activation_offload import waited_for_host
-from shardwright.cost.tables.problem_tables import LayerTable, layer_table
+from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.cost.time_parts import MODES, PHASES
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime

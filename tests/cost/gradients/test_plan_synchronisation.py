@@ -8,7 +8,7 @@ from math import prod
 
 import pytest
 
-from shardwright.cost.gradients.plan_synchronisation import across, in_buckets
+from shardwright.cost.gradients.plan_synchronisation import corresponding_members, in_buckets
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import regular
 from shardwright.model.ir.tensor import ParameterClass
@@ -49,11 +49,11 @@ def parts_of(draw: random.Random) -> tuple[tuple[int, ...], list[tuple[int, ...]
 
 @in_both
 def test_members_across_are_one_of_each_part() -> None:
-    draw, meshes = random_of("across"), 0
+    draw, meshes = random_of("corresponding_members"), 0
     for _ in range(many(300)):
         group, parts, single = parts_of(draw)
         part = draw.choice(parts)
-        found = across(DeviceList.of(group), DeviceList.of(part))
+        found = corresponding_members(DeviceList.of(group), DeviceList.of(part))
         assert found or not single, (group, part)
         if found:
             assert part[0] in found
@@ -67,9 +67,9 @@ def test_members_across_are_one_of_each_part() -> None:
 
 
 def test_parts_that_are_no_mesh_have_none_across() -> None:
-    assert not across(DeviceList.run(0, 3), DeviceList.run(0, 2))
-    assert not across(DeviceList.run(0, 6), DeviceList.of((0, 1, 3)))
-    assert not across(DeviceList.run(0, 6), DeviceList.of((3, 6, 9))), (
+    assert not corresponding_members(DeviceList.run(0, 3), DeviceList.run(0, 2))
+    assert not corresponding_members(DeviceList.run(0, 6), DeviceList.of((0, 1, 3)))
+    assert not corresponding_members(DeviceList.run(0, 6), DeviceList.of((3, 6, 9))), (
         "some of the part is not of the group"
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.inference.decode_attention import decode_columns
-from shardwright.cost.kernels.kernel_seconds import Machine, machine_of
+from shardwright.cost.kernels.machine_rates import Machine, machine_of
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
 from shardwright.job.serving import NumberFormat

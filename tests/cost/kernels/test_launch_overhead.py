@@ -12,23 +12,21 @@ from hypothesis import strategies as st
 
 from shardwright.cost.kernels.launch_overhead import (
     DISPATCH_SHARE,
-    OPERATOR_S,
     PairedLayer,
+    exposed_traffic,
     further_launches,
     launches,
-    overlapped,
 )
-from shardwright.cost.tables.problem_tables import (
-    LayerTable,
-    layer_table,
-    problem_machine,
-    programs_of,
-)
+from shardwright.cost.kernels.machine_rates import OPERATOR_S
+from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.lowered_blocks import programs_of
+from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.cost.time_parts import ELEMENT, EP, LAUNCH
 from shardwright.program.block.block import BlockProgram, BlockWork, Phase
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.block.placement import is_routed
-from shardwright.program.block.rebuilt import rebuilt
+from shardwright.program.block.rebuilt import recomputed_operators
 from shardwright.program.problem import Problem
 from shardwright.runtime.registry import load_runtime
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
@@ -203,12 +201,12 @@ def test_more_local_experts_take_the_host_longer() -> None:
 @examples(35, 500)
 @given(compute=st.floats(0.0, 10.0), moved=st.floats(0.0, 10.0))
 def test_overlap_lies_between_all_hidden_and_all_exposed(compute: float, moved: float) -> None:
-    left = float(overlapped(np.array([compute]), np.array([moved]))[0])
+    left = float(exposed_traffic(np.array([compute]), np.array([moved]))[0])
     assert DISPATCH_SHARE * moved <= left + 1e-12
     assert left <= moved
     # together they take at least as long as either, and as what the multiprocessors can do
     assert compute + left >= max(compute, moved * (1 - 1e-12)) - DISPATCH_SHARE * compute - 1e-12
-    assert float(overlapped(np.array([0.0]), np.array([moved]))[0]) == pytest.approx(moved)
+    assert float(exposed_traffic(np.array([0.0]), np.array([moved]))[0]) == pytest.approx(moved)
 
 
 def test_hidden_expert_traffic_is_counted_as_hidden() -> None:
@@ -253,9 +251,10 @@ def test_rebuilt_latents_trade_memory_for_time() -> None:
     sparse = next(i for i, b in enumerate(made.model.blocks) if b.name == "moe")
     assert sizes[0][sparse] < 0.8 * sizes[1][sparse]
     assert {
-        n.rsplit(".")[-1] for n in rebuilt(made.model.blocks[sparse].operators, FLEX).again
+        n.rsplit(".")[-1]
+        for n in recomputed_operators(made.model.blocks[sparse].operators, FLEX).again
     } == {"q_up", "kv_up", "rotary"}
-    assert all(not rebuilt(b.operators, FLEX).again for b in SMALL.model.blocks)
+    assert all(not recomputed_operators(b.operators, FLEX).again for b in SMALL.model.blocks)
     assert np.array_equal(table(SMALL, kept).saved_bytes, table(SMALL, again).saved_bytes)
 
 
@@ -375,7 +374,9 @@ def test_steps_of_a_pair_hide_no_more_than_all_compute_could(
     forward: float, experts: float, backward: float, moved: float
 ) -> None:
     left = pair(forward=forward, experts=experts, backward=backward, moved=moved)
-    whole = float(overlapped(np.array([forward + experts + backward]), np.array([4 * moved]))[0])
+    whole = float(
+        exposed_traffic(np.array([forward + experts + backward]), np.array([4 * moved]))[0]
+    )
     assert whole - 1e-9 <= left <= 4 * moved + 1e-9
 
 

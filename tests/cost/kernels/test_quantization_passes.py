@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
+from shardwright.cost.kernels.problem_machine import problem_machine
 from shardwright.cost.kernels.quantization_passes import (
     COMPILED_REDUCTION,
     narrow_forms,
     passes_of,
     with_casts,
 )
+from shardwright.cost.lowered_blocks import block_context, programs_of
 from shardwright.cost.step.grid_seconds import step_costs
 from shardwright.cost.tables.bytes_per_parameter import narrow_copies
 from shardwright.cost.tables.mesh_table import mesh_table
-from shardwright.cost.tables.problem_tables import block_context, problem_machine, programs_of
 from shardwright.dtype import Dtype
 from shardwright.program.block.block import Exposure, Move, Phase
 from shardwright.program.block.grid_structure import Structure

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwright.cost.kernels.kernel_seconds import Machine, machine_of
+from shardwright.cost.kernels.machine_rates import Machine, machine_of
 from shardwright.cost.kernels.state_space_scan import (
     FLOPS_A_CLOCK,
     scan_bytes,

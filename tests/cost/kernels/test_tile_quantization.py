@@ -9,7 +9,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from shardwright.cost.kernels.kernel_seconds import Machine, gemm_seconds, machine_of
+from shardwright.cost.kernels.kernel_seconds import gemm_seconds
+from shardwright.cost.kernels.machine_rates import Machine, machine_of
 from shardwright.cost.kernels.measured_kernels import roofline_seconds
 from shardwright.cost.kernels.tile_quantization import staging, unaligned, wave_padding
 from shardwright.cost.tables.problem_tables import layer_table

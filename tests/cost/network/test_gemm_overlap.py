@@ -9,9 +9,11 @@ import pytest
 
 from shardwright.api.problems import problem_of as api_problem
 from shardwright.cost.bounds.longest_path import microbatches_of, path_seconds
-from shardwright.cost.network.gemm_overlap import products_yield, without_fused_overlap
+from shardwright.cost.lowered_blocks import programs_of
+from shardwright.cost.network.exposed_communication import gemms_yield_multiprocessors
+from shardwright.cost.network.gemm_overlap import without_fused_overlap
 from shardwright.cost.step.grid_seconds import step_costs
-from shardwright.cost.tables.problem_tables import layer_table, programs_of
+from shardwright.cost.tables.problem_tables import layer_table
 from shardwright.cost.time_parts import ELEMENT, GEMM, PHASES, TP
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.catalog import accelerator
@@ -124,8 +126,13 @@ def test_fused_collectives_do_not_wait() -> None:
 
 
 def test_products_yield_up_to_ampere() -> None:
-    assert all(products_yield(name) for name in ("a100-sxm-80gb", "v100-sxm-32gb", "t4", "mi300x"))
-    assert not any(products_yield(name) for name in ("h100-sxm", "b200-sxm", "gb300-nvl72"))
+    assert all(
+        gemms_yield_multiprocessors(name)
+        for name in ("a100-sxm-80gb", "v100-sxm-32gb", "t4", "mi300x")
+    )
+    assert not any(
+        gemms_yield_multiprocessors(name) for name in ("h100-sxm", "b200-sxm", "gb300-nvl72")
+    )
 
 
 @pytest.mark.parametrize(

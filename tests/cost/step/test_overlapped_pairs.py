@@ -8,12 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwright.cost.step.overlapped_pairs import Spent, Taken, pair_seconds, pair_share, taken_of
+from shardwright.cost.step.overlapped_pairs import (
+    CommunicationShare,
+    Spent,
+    communication_share,
+    pair_seconds,
+    pair_share,
+)
 from tests.search.problems import real_problem
 from tests.tiers import examples
 
 PARTS = st.tuples(*(st.floats(0.0, 4.0) for _ in range(3)))
-TAKEN = st.builds(Taken, share=st.floats(0.0, 0.5), reserved=st.booleans())
+TAKEN = st.builds(CommunicationShare, share=st.floats(0.0, 0.5), reserved=st.booleans())
 
 
 def spent(products: float, others: float, moved: float) -> Spent:
@@ -23,7 +29,7 @@ def spent(products: float, others: float, moved: float) -> Spent:
 @examples(70, 1000)
 @given(one=PARTS, other=PARTS, taken=TAKEN)
 def test_a_pair_is_no_longer_than_its_actions_and_no_shorter_than_what_it_needs(
-    one: tuple[float, float, float], other: tuple[float, float, float], taken: Taken
+    one: tuple[float, float, float], other: tuple[float, float, float], taken: CommunicationShare
 ) -> None:
     a, b = spent(*one), spent(*other)
     together = float(pair_seconds(a, b, taken))
@@ -36,7 +42,9 @@ def test_a_pair_is_no_longer_than_its_actions_and_no_shorter_than_what_it_needs(
     assert (
         together
         <= float(
-            pair_seconds(a, b, Taken(share=min(taken.share + 0.1, 0.6), reserved=taken.reserved))
+            pair_seconds(
+                a, b, CommunicationShare(share=min(taken.share + 0.1, 0.6), reserved=taken.reserved)
+            )
         )
         + 1e-12
     )
@@ -65,18 +73,18 @@ def test_by_hand(
     seconds: float,
 ) -> None:
     assert float(
-        pair_seconds(spent(*one), spent(*other), Taken(share=0.25, reserved=reserved))
+        pair_seconds(spent(*one), spent(*other), CommunicationShare(share=0.25, reserved=reserved))
     ) == pytest.approx(seconds)
 
 
 def test_the_runtime_says_what_is_reserved() -> None:
-    def taken(runtime: str) -> Taken:
-        return taken_of(
+    def taken(runtime: str) -> CommunicationShare:
+        return communication_share(
             real_problem(
                 "llama-3.2-1b", "h800-sxm:8", seq_len=2048, global_batch=8, runtime=runtime
             )
         )
 
-    assert taken("deepseek-v3") == Taken(share=20 / 132, reserved=True)
-    assert taken("deepseek-v3 dispatch_sms=6") == Taken(share=6 / 132, reserved=True)
-    assert taken("megatron-core-0.12") == Taken(share=20 / 132, reserved=False)
+    assert taken("deepseek-v3") == CommunicationShare(share=20 / 132, reserved=True)
+    assert taken("deepseek-v3 dispatch_sms=6") == CommunicationShare(share=6 / 132, reserved=True)
+    assert taken("megatron-core-0.12") == CommunicationShare(share=20 / 132, reserved=False)

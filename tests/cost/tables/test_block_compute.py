@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from shardwright.cost.degree_columns import Rows
-from shardwright.cost.tables.block_compute import met_degrees
-from shardwright.cost.tables.problem_tables import LayerTable, _lowered, layer_table
+from shardwright.cost.tables.block_compute import distinct_degrees
+from shardwright.cost.tables.problem_tables import _lowered_block, layer_table
+from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.search.grid.modules import module_ladder
 from shardwright.strategy.grid.axes import Grid
 from tests.cost.prices import rows_of
@@ -41,7 +42,7 @@ def rows_with(*, experts: bool, first: int = 1) -> Rows:
 
 def forget() -> None:
     """Nothing is known of any block."""
-    _lowered.cache_clear()
+    _lowered_block.cache_clear()
 
 
 def assert_same(one: LayerTable, other: LayerTable, rows: slice = slice(None)) -> None:
@@ -79,8 +80,8 @@ def test_tables_of_some_rows_after_others_are_those_of_all_at_once(
 def test_degrees_too_large_for_a_code_are_priced_all_the_same() -> None:
     problem = real_problem("llama-3.1-8b", "h100-sxm:64", seq_len=4096, global_batch=64)
     large, small = rows_with(experts=False, first=1024), rows_with(experts=False)
-    assert met_degrees(large).codes is None
-    assert met_degrees(small).codes is not None
+    assert distinct_degrees(large).codes is None
+    assert distinct_degrees(small).codes is not None
     once = layer_table(problem, large)
     forget()
     assert_same(once, layer_table(problem, large))
@@ -102,6 +103,6 @@ def test_what_one_cluster_and_batch_know_serves_another() -> None:
     alone = layer_table(large, rows)
     forget()
     layer_table(small, rows)
-    known = _lowered.cache_info().currsize
+    known = _lowered_block.cache_info().currsize
     assert_same(layer_table(large, rows), alone)
-    assert _lowered.cache_info().currsize == known
+    assert _lowered_block.cache_info().currsize == known

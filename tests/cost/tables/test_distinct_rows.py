@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from shardwright.cost.tables.distinct_rows import distinct_rows
-from shardwright.cost.tables.problem_tables import LayerTable, layer_table
+from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.search.grid.members import enumerate_members
 from shardwright.search.grid.meshes import idle_meshes
 from shardwright.search.grid.prepare import _layer_rows

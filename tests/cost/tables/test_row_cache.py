@@ -10,7 +10,7 @@ import pytest
 
 from shardwright.cost.degree_columns import Rows
 from shardwright.cost.tables import row_cache as known_rows
-from shardwright.cost.tables.row_cache import MOST_ROWS, known_table
+from shardwright.cost.tables.row_cache import MOST_ROWS, cached_table
 from shardwright.program.problem import Problem
 from tests.search.problems import real_problem
 
@@ -36,9 +36,9 @@ def rows_with(*, tp: tuple[int, ...], name: str = "dp") -> Rows:
 
 def test_equal_rows_have_one_table() -> None:
     shard = np.array([1, 2])
-    first = known_table(make, PROBLEM, rows_with(tp=(3, 5)), shard=shard, modules=("a",))
+    first = cached_table(make, PROBLEM, rows_with(tp=(3, 5)), shard=shard, modules=("a",))
     assert (
-        known_table(make, PROBLEM, rows_with(tp=(3, 5)), shard=shard.copy(), modules=("a",))
+        cached_table(make, PROBLEM, rows_with(tp=(3, 5)), shard=shard.copy(), modules=("a",))
         is first
     )
     assert first.given == {"shard": shard, "modules": ("a",)}
@@ -46,13 +46,13 @@ def test_equal_rows_have_one_table() -> None:
 
 def test_whatever_differs_has_a_table_of_its_own() -> None:
     shard = np.array([1, 2])
-    first = known_table(make, PROBLEM, rows_with(tp=(3, 5)), shard=shard, modules=("a",))
+    first = cached_table(make, PROBLEM, rows_with(tp=(3, 5)), shard=shard, modules=("a",))
     others = (
-        known_table(make, PROBLEM, rows_with(tp=(5, 3)), shard=shard, modules=("a",)),
-        known_table(make, PROBLEM, rows_with(tp=(3, 5), name="pp"), shard=shard, modules=("a",)),
-        known_table(make, PROBLEM, rows_with(tp=(3, 5)), shard=shard[::-1], modules=("a",)),
-        known_table(make, PROBLEM, rows_with(tp=(3, 5)), shard=shard, modules=("b",)),
-        known_table(
+        cached_table(make, PROBLEM, rows_with(tp=(5, 3)), shard=shard, modules=("a",)),
+        cached_table(make, PROBLEM, rows_with(tp=(3, 5), name="pp"), shard=shard, modules=("a",)),
+        cached_table(make, PROBLEM, rows_with(tp=(3, 5)), shard=shard[::-1], modules=("a",)),
+        cached_table(make, PROBLEM, rows_with(tp=(3, 5)), shard=shard, modules=("b",)),
+        cached_table(
             make,
             real_problem("llama-3.1-8b", "h100-sxm:32", seq_len=4096, global_batch=64),
             rows_with(tp=(3, 5)),
@@ -64,19 +64,19 @@ def test_whatever_differs_has_a_table_of_its_own() -> None:
 
 def test_a_large_table_is_made_each_time() -> None:
     rows = rows_with(tp=tuple(range(8)))
-    assert known_table(make, PROBLEM, rows, sets=MOST_ROWS // 8) is known_table(
+    assert cached_table(make, PROBLEM, rows, sets=MOST_ROWS // 8) is cached_table(
         make, PROBLEM, rows, sets=MOST_ROWS // 8
     )
-    assert known_table(make, PROBLEM, rows, sets=MOST_ROWS) is not known_table(
+    assert cached_table(make, PROBLEM, rows, sets=MOST_ROWS) is not cached_table(
         make, PROBLEM, rows, sets=MOST_ROWS
     )
 
 
 def test_those_asked_for_longest_ago_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_rows, "_kept", known_rows._Kept())
-    monkeypatch.setattr(known_rows, "_MOST_IN_ALL", 4)
-    old, new = (known_table(make, PROBLEM, rows_with(tp=(size, 1))) for size in (11, 12))
-    assert known_table(make, PROBLEM, rows_with(tp=(11, 1))) is old
-    known_table(make, PROBLEM, rows_with(tp=(13, 1)))
-    assert known_table(make, PROBLEM, rows_with(tp=(11, 1))) is old
-    assert known_table(make, PROBLEM, rows_with(tp=(12, 1))) is not new
+    monkeypatch.setattr(known_rows, "_cache", known_rows._TableCache())
+    monkeypatch.setattr(known_rows, "_MOST_ROWS_IN_ALL", 4)
+    old, new = (cached_table(make, PROBLEM, rows_with(tp=(size, 1))) for size in (11, 12))
+    assert cached_table(make, PROBLEM, rows_with(tp=(11, 1))) is old
+    cached_table(make, PROBLEM, rows_with(tp=(13, 1)))
+    assert cached_table(make, PROBLEM, rows_with(tp=(11, 1))) is old
+    assert cached_table(make, PROBLEM, rows_with(tp=(12, 1))) is not new

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardwright.compiled import plain
-from shardwright.cost.kernels.kernel_seconds import machine_of
+from shardwright.cost.kernels.machine_rates import machine_of
 from shardwright.cost.kernels.quantization_passes import (
     COMPILED_REDUCTION,
     COMPILED_TRANSPOSE,

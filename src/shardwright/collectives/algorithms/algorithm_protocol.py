@@ -11,9 +11,11 @@ from shardwright.errors import UsageError
 
 
 class Collective(StrEnum):
-    """Kinds of collective. `volume` is always the full buffer in bytes: what all_gather produces,
-    reduce_scatter and all_reduce consume, and one member's whole buffer of an all_to_all,
-    broadcast, scatter, gather or send.
+    """Kinds of collective.
+
+    `volume` is always the full buffer in bytes: the output of an all_gather, the input of a
+    reduce_scatter or all_reduce, and one member's whole buffer of an all_to_all, broadcast,
+    scatter, gather or send.
     """
 
     ALL_REDUCE = "all_reduce"
@@ -27,10 +29,11 @@ class Collective(StrEnum):
 
 
 class CollectiveAlgorithm(Protocol):
-    """One way to run some collectives.
+    """A collective algorithm: its seconds and bytes for the collectives that it can run.
 
     Attributes:
-        name: registry name. kinds: the collectives it can run.
+        name: registry name.
+        kinds: the collectives that it can run.
     """
 
     # Properties, so that frozen dataclasses are members of the protocol.
@@ -41,7 +44,7 @@ class CollectiveAlgorithm(Protocol):
 
     @property
     def kinds(self) -> frozenset[Collective]:
-        """The collectives it can run."""
+        """The collectives that the algorithm can run."""
         ...
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
@@ -66,11 +69,7 @@ class CollectiveAlgorithm(Protocol):
 
 
 def require(algorithm: CollectiveAlgorithm, kind: Collective) -> None:
-    """Raise if an algorithm cannot run a kind.
-
-    Raises:
-        UsageError: it cannot.
-    """
+    """Raise UsageError if the algorithm cannot run `kind`."""
     if kind not in algorithm.kinds:
         raise UsageError(
             f"algorithm {algorithm.name} cannot run {kind.value}",

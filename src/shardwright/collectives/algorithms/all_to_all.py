@@ -1,4 +1,5 @@
-"""all_to_all: each member holds V bytes, 1/n of them for every member.
+"""all_to_all by pairwise exchange, flat and nested by tiers: each member holds V bytes, 1/n of them
+for every member.
 
 pairwise: every member sends straight to each of the n - 1 others. c_k - c_(k-1) of them are reached
 over tier k at most; island and network work at the same time, and a network card carries all that
@@ -7,8 +8,8 @@ leaves the island:
     alpha = sum over tiers of (c_k - c_(k-1)) latency_k
     beta  = max((c_0 - 1)/n / bandwidth_0,  (n - c_(k-1))/n / bandwidth_k)
 
-hierarchical_all_to_all: one exchange a tier among the m_k members of equal place, which passes on
-what belongs beyond:
+hierarchical_all_to_all: one exchange a tier among the m_k members of equal place, which pass on the
+data for units beyond:
 
     alpha = sum over tiers of (m_k - 1) latency_k
     beta  = sum over tiers of (m_k - 1)/m_k / bandwidth_k

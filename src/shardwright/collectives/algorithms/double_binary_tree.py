@@ -31,15 +31,15 @@ from shardwright.collectives.groups.tier_quantities import Extent, crosses, tree
 
 
 def _sent_in_island(kind: Collective, extent: Extent) -> FloatArray:
-    """Bytes of the busiest member along the chains of its island, a byte of volume."""
+    """Bytes that the busiest member sends along the chains of its island, a byte of volume."""
     if kind is Collective.ALL_REDUCE:
         return 2.0 * (1.0 - extent.inverse[1])
     return (extent.inverse[1] < 1.0).astype(np.float64)
 
 
 def sent_by_island(kind: Collective, extent: Extent) -> FloatArray:
-    """Bytes of the busiest island in both trees, a byte of volume;
-    0 for groups inside one island.
+    """Bytes that the busiest island sends in both trees, a byte of volume; 0 for groups inside one
+    island.
     """
     if kind is Collective.ALL_REDUCE:
         return extent.leaves_island * (1.0 + (extent.islands > 2.0))
@@ -47,8 +47,8 @@ def sent_by_island(kind: Collective, extent: Extent) -> FloatArray:
 
 
 def shares_between_islands(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    """Bytes over the links of each network tier, the members of an island sharing them, a byte of
-    volume.
+    """Bytes over the links of each network tier, a byte of volume, shared by the members of an
+    island.
     """
     outside = sent_by_island(kind, extent)
     return tuple(

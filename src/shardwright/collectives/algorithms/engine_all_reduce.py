@@ -1,5 +1,5 @@
-"""Sums that serving engines run inside an island with kernels of their own: one launch, no channels
-to start.
+"""All-reduces that serving engines run inside an island with kernels of their own: one launch, no
+channels to start.
 
 one_shot: every member reads the whole buffers of all others and adds them up itself, between two
 barriers of flags:
@@ -44,8 +44,8 @@ TWO_BARRIERS: Final = 5.0
 _KINDS: Final = frozenset({Collective.ALL_REDUCE})
 
 
-def _inside(extent: Extent) -> BoolArray:
-    """Groups that have all members in one island."""
+def _in_one_island(extent: Extent) -> BoolArray:
+    """(groups,) True for groups that have all members in one island."""
     return np.asarray(extent.inverse[1] <= extent.inverse[-1], dtype=np.bool_)
 
 
@@ -59,51 +59,55 @@ def _shares(extent: Extent, share: FloatArray) -> tuple[FloatArray, ...]:
 
 def _line(extent: Extent, *, hops: float, share: FloatArray, legal: BoolArray) -> Line:
     level = _island(extent)
-    several = extent.size > 1.0
+    has_peers = extent.size > 1.0
     if level is None:
-        return where_legal(Line(latency_s=extent.zero, seconds_per_byte=extent.zero), ~several)
+        return where_legal(Line(latency_s=extent.zero, seconds_per_byte=extent.zero), ~has_peers)
     line = Line(
-        latency_s=hops * level.latency_s * several,
-        seconds_per_byte=share * level.seconds_per_byte * several,
+        latency_s=hops * level.latency_s * has_peers,
+        seconds_per_byte=share * level.seconds_per_byte * has_peers,
     )
-    return where_legal(line, legal | ~several)
+    return where_legal(line, legal | ~has_peers)
 
 
-def _others(extent: Extent) -> FloatArray:
+def _one_shot_bytes(extent: Extent) -> FloatArray:
     return extent.size - 1.0
 
 
-def _twice(extent: Extent) -> FloatArray:
+def _two_shot_bytes(extent: Extent) -> FloatArray:
     return 2.0 * extent.others
 
 
-def _through_switch(extent: Extent) -> FloatArray:
+def _multimem_bytes(extent: Extent) -> FloatArray:
     return 1.0 + extent.inverse[-1]
 
 
 def _one_shot(kind: Collective, extent: Extent) -> Line:
-    return _line(extent, hops=ONE_BARRIER, share=_others(extent), legal=_inside(extent))
+    return _line(
+        extent, hops=ONE_BARRIER, share=_one_shot_bytes(extent), legal=_in_one_island(extent)
+    )
 
 
 def _two_shot(kind: Collective, extent: Extent) -> Line:
-    return _line(extent, hops=TWO_BARRIERS, share=_twice(extent), legal=_inside(extent))
+    return _line(
+        extent, hops=TWO_BARRIERS, share=_two_shot_bytes(extent), legal=_in_one_island(extent)
+    )
 
 
 def _multimem(kind: Collective, extent: Extent) -> Line:
-    legal = _inside(extent) & extent.span.in_network_reduction
-    return _line(extent, hops=TWO_BARRIERS, share=_through_switch(extent) / LINK_SHARE, legal=legal)
+    legal = _in_one_island(extent) & extent.span.in_network_reduction
+    return _line(extent, hops=TWO_BARRIERS, share=_multimem_bytes(extent) / LINK_SHARE, legal=legal)
 
 
 def _one_shot_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    return _shares(extent, _others(extent))
+    return _shares(extent, _one_shot_bytes(extent))
 
 
 def _two_shot_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    return _shares(extent, _twice(extent))
+    return _shares(extent, _two_shot_bytes(extent))
 
 
 def _multimem_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    return _shares(extent, _through_switch(extent))
+    return _shares(extent, _multimem_bytes(extent))
 
 
 ONE_SHOT = LinearAlgorithm(name="one_shot", kinds=_KINDS, line=_one_shot, shares=_one_shot_shares)

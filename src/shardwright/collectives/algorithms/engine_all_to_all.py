@@ -1,5 +1,5 @@
-"""all_to_all as engines send tokens to their experts: every member writes straight into the others'
-buffers, all at the same time.
+"""all_to_all as serving engines send tokens to their experts: every member writes straight into the
+others' buffers, all at the same time.
 
 low_latency (DeepEP): a copy for each expert, over NVLink inside a node and over each member's own
 card between nodes; no copy is passed on.
@@ -14,8 +14,9 @@ one_sided (TensorRT-LLM): the same inside an island, in one kernel behind a barr
 Volumes are the bytes of all copies of one member's tokens. Nine hops and three quarters of a ring's
 bandwidth are read off the tables of aiconfigurator-core 0.12.0: one token takes 12 to 13 us over 8
 H200 (a hop is 1.3 us), 22 over 8 B200 (1.96), 17 over 4 GB200; copies move at 0.64 to 1.0 of the
-ring's rate, dispatch and combine of 7168 elements. Left out: that dispatch and combine differ,
-headers, the layout of buffers, what the receiver does to tokens; the measured curves have that.
+ring's rate, dispatch and combine of 7168 elements. Left out: the difference between dispatch and
+combine, headers, the layout of buffers, the receiver's work on tokens; the measured curves include
+it.
 
 Sources: DeepSeek-AI, DeepEP (low-latency kernels, README); TensorRT-LLM,
 cpp/tensorrt_llm/kernels/communicationKernels (moeAlltoAll), from memory.

@@ -1,20 +1,20 @@
-"""A sum whose last member comes late: the others reduce-scatter while they wait, and it joins piece
-by piece.
+"""All-reduce with one late member: the others reduce-scatter while they wait, and it joins piece by
+piece.
 
-Of n members n - 1 are on time and hold a piece of V/(n - 1) each, summed over them by a ring, once
-the late one comes. In round r it gives its part of piece r to member r and takes that member's sum:
-both have the whole piece, which goes on among the others in the same rounds.
+Of n members n - 1 are on time; when the late one comes, each holds a piece of V/(n - 1), summed
+over them by a ring. In round r the late member gives its part of piece r to member r and takes that
+member's sum: both have the whole piece, which goes on among the others in the same rounds.
 
-    seconds after the late member = max(0, ring's reduce_scatter over n - 1 - late) + R (latency +
-    V/(n - 1) / bandwidth)
+    seconds after the late member = max(0, ring's reduce_scatter over n - 1 - late)
+                                    + R (latency + V/(n - 1) / bandwidth)
 
 R is the number of rounds of the schedule that is made here, n - 2 + ceil(log2 n) at the least: n -
 1 for the late member's links, and doubling after the last piece. A ring that waits takes 2 (n - 1)
 rounds of V/n.
 
-Legal where one tier joins all members (any two exchange at one rate), some delay is known, and up
-to `MOST_MEMBERS` take part. Left out: a second late member, and that the late one is another one
-each time.
+Legal where one tier joins all members (any two exchange at one rate), some delay is known, and the
+group has up to `MOST_MEMBERS`. Left out: a second late member, and a different late member each
+time.
 
 Source: Devraj et al. 2025, "Efficient AllReduce with Stragglers" (arXiv:2505.23523; abstract and
 introduction read): the exchange with the late member, and n - 2 + log2(n) rounds for powers of two
@@ -38,21 +38,23 @@ from shardwright.collectives.messages.message_schedule import Schedule, proven_s
 from shardwright.lazy_dataclass import dataclass
 
 MOST_MEMBERS: Final = 64
-_FEW: Final = 8
+_MOST_GREEDY: Final = 8
+"""Members on time up to which the greedy schedule is tried too: it solves an assignment problem in
+each round."""
 
 
 @lru_cache(maxsize=64)
 def late_schedule(members: int) -> tuple[Schedule, int]:
-    """The messages of a sum over `members` (3 or more) of which the last one is late, and how many
-    rounds come before it is needed.
+    """The messages of an all-reduce over `members` (3 or more) of which the last one is late, and
+    the number of rounds before it is needed.
     """
     on_time = members - 1
-    waiting = [
+    ring_messages = [
         (step, rank, (rank + 1) % on_time, (rank - 1 - step) % on_time)
         for step in range(on_time - 1)
         for rank in range(on_time)
     ]
-    messages = np.array(sorted(waiting + _rounds(on_time)), dtype=np.int64).T
+    messages = np.array(sorted(ring_messages + _rounds(on_time)), dtype=np.int64).T
     schedule = Schedule(
         size=members,
         shares=(1.0 / on_time,) * on_time,
@@ -65,34 +67,45 @@ def late_schedule(members: int) -> tuple[Schedule, int]:
 
 
 def _rounds(on_time: int) -> list[tuple[int, int, int, int]]:
-    """Rounds with the late member, numbered behind those without: the exchanges with it, and each
-    piece's way to all others.
+    """Rounds with the late member, numbered behind those without: its exchanges, and the messages
+    that carry each piece to all other members.
     """
-    late, first = on_time, on_time - 1
-    found = [(first + r, *ends, r) for r in range(on_time) for ends in ((late, r), (r, late))]
-    ways = [
-        way
+    late_member, first_round = on_time, on_time - 1
+    messages = [
+        (first_round + r, *ends, r)
+        for r in range(on_time)
+        for ends in ((late_member, r), (r, late_member))
+    ]
+    routes = [
+        found_route
         for step in range(1, on_time)
         if gcd(step, on_time) == 1
         for last in (False, True)
-        if (way := _way(on_time, step, last))
+        if (found_route := _route_of_piece(on_time, step, last))
     ]
-    few = _greedy(on_time) if on_time <= _FEW or not ways else []
-    if few and (not ways or few[-1][0] + 1 <= on_time + min(map(len, ways))):
-        return found + [(first + number, *gain) for number, gain in few]
-    way = min(ways, key=len)
+    greedy_messages = _greedy(on_time) if on_time <= _MOST_GREEDY or not routes else []
+    if greedy_messages and (
+        not routes or greedy_messages[-1][0] + 1 <= on_time + min(map(len, routes))
+    ):
+        return messages + [(first_round + number, *gain) for number, gain in greedy_messages]
+    route = min(routes, key=len)
     for piece in range(on_time):
-        for age, pairs in enumerate(way, start=1):
-            found += [
-                (first + piece + age, (piece + s) % on_time, (piece + t) % on_time, piece)
+        for rounds_after, pairs in enumerate(route, start=1):
+            messages += [
+                (
+                    first_round + piece + rounds_after,
+                    (piece + s) % on_time,
+                    (piece + t) % on_time,
+                    piece,
+                )
                 for s, t in pairs
             ]
-    return found
+    return messages
 
 
-def _way(on_time: int, step: int, last: bool) -> list[list[tuple[int, int]]] | None:
-    """How a piece reaches all members on time: for each round after its exchange (source, target),
-    counted from the member that had it.
+def _route_of_piece(on_time: int, step: int, last: bool) -> list[list[tuple[int, int]]] | None:
+    """Messages that carry a piece to all members on time: for each round after its exchange
+    (source, target), counted from the member that had it.
 
     All pieces go the same way, each a round later and a member farther. So a member that sends k
     rounds after the exchange does so for another piece at every k: places less k are used once, and
@@ -100,26 +113,26 @@ def _way(on_time: int, step: int, last: bool) -> list[list[tuple[int, int]]] | N
 
     Args:
         step: members are tried as targets in steps of so many.
-        last: those that got it last send first.
+        last: holders that got the piece last send first.
     """
     holders, sends, gets = [0], {0}, {0}
     waiting = [number * step % on_time for number in range(1, on_time)]
-    found: list[list[tuple[int, int]]] = []
-    while waiting and len(found) < 2 * on_time:
-        age = len(found) + 1
-        able = [
-            one
-            for one in (reversed(holders) if last else holders)
-            if (one - age) % on_time not in sends
+    rounds: list[list[tuple[int, int]]] = []
+    while waiting and len(rounds) < 2 * on_time:
+        age = len(rounds) + 1
+        free_senders = [
+            member
+            for member in (reversed(holders) if last else holders)
+            if (member - age) % on_time not in sends
         ]
-        open_to = [one for one in waiting if (one - age) % on_time not in gets]
-        found.append(list(zip(able, open_to, strict=False)))
-        for source, target in found[-1]:
+        free_receivers = [member for member in waiting if (member - age) % on_time not in gets]
+        rounds.append(list(zip(free_senders, free_receivers, strict=False)))
+        for source, target in rounds[-1]:
             sends.add((source - age) % on_time)
             gets.add((target - age) % on_time)
             holders.append(target)
             waiting.remove(target)
-    return None if waiting else found
+    return None if waiting else rounds
 
 
 def _greedy(on_time: int) -> list[tuple[int, tuple[int, int, int]]]:
@@ -127,34 +140,34 @@ def _greedy(on_time: int) -> list[tuple[int, tuple[int, int, int]]]:
     exchange, rare pieces first.
     """
     has = np.zeros((on_time + 1, on_time), dtype=np.bool_)  # member x piece: the whole sum
-    found = []
+    messages = []
     number = 0
     while not has[:on_time].all():
         busy = np.zeros(on_time + 1, dtype=np.bool_)
         if number < on_time:
             busy[[on_time, number]] = True
         gains = _matched(has, busy)
-        found += [(number, gain) for gain in gains]
+        messages += [(number, gain) for gain in gains]
         if number < on_time:
             has[[on_time, number], number] = True
         for _, target, piece in gains:
             has[target, piece] = True
         number += 1
-    return found
+    return messages
 
 
 def _matched(has: BoolArray, busy: BoolArray) -> list[tuple[int, int, int]]:
-    """(source, target, piece): each member but busy ones sends and gets at most one piece; most
-    messages first, then rare pieces.
+    """(source, target, piece) messages of one round: each member but busy ones sends and gets at
+    most one piece; most messages first, then rare pieces.
     """
     holders = has.sum(axis=0)
-    worth = np.where(holders > 0, 1.0 + 1.0 / np.maximum(holders, 1), 0.0)
+    value_of_piece = np.where(holders > 0, 1.0 + 1.0 / np.maximum(holders, 1), 0.0)
     useful = (
         has[:, None, :] & ~has[None, :, :] & ~busy[:, None, None] & ~busy[None, :, None]
-    ) * worth
+    ) * value_of_piece
     piece: IntArray = useful.argmax(axis=2)
     gain: FloatArray = useful.max(axis=2)
-    # Few plans come this far.
+    # Imported here, as scipy.optimize is slow to import and few plans need it.
     sources, targets = import_module("scipy.optimize").linear_sum_assignment(gain, maximize=True)
     return [
         (int(s), int(t), int(piece[s, t]))
@@ -165,24 +178,24 @@ def _matched(has: BoolArray, busy: BoolArray) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Straggler:
-    """The algorithm for `choose`: its time is no straight line, because of what the late member's
-    delay hides.
+    """The algorithm for `choose`: its time is not linear in the volume, because the late member's
+    delay hides some rounds.
     """
 
     name: str = "straggler"
     kinds: frozenset[Collective] = frozenset({Collective.ALL_REDUCE})
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
-        """Seconds after the last member has come, for each group of `span`; inf where it does not
-        apply; 0 for groups of one member.
+        """Seconds after the last member has come, for each group of `span`; inf where the algorithm
+        does not apply; 0 for groups of one member.
         """
         require(self, kind)
         if span.late_s is None:
             return np.where(span.size == 1, 0.0, np.inf)
         extent = extent_of(span)
-        ready, turns, hop, each = self._parts(extent)
-        size = np.asarray(volume, dtype=np.float64) * each
-        seconds = np.maximum(ready * (hop + size) - span.late_s, 0.0) + turns * (hop + size)
+        ready, rounds, hop, seconds_per_byte = self._parts(extent)
+        size = np.asarray(volume, dtype=np.float64) * seconds_per_byte
+        seconds = np.maximum(ready * (hop + size) - span.late_s, 0.0) + rounds * (hop + size)
         legal = (
             _one_tier(extent)
             & (span.late_s > 0.0)
@@ -207,22 +220,27 @@ class Straggler:
         )
 
     def _parts(self, extent: Extent) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Rounds before the late member is needed, rounds from there on, latency of one, and its
-        seconds a byte of the buffer.
+        """Rounds before the late member is needed, rounds from there on, latency of one in seconds,
+        and its seconds a byte of the buffer.
         """
         counts = np.array(
             [_round_counts(int(size)) for size in extent.size], dtype=np.float64
         ).reshape(-1, 2)
-        hop = each = extent.zero
+        hop = seconds_per_byte = extent.zero
         for level in extent.levels:
             crossed = level.members > 1.0
             hop = np.where(crossed, level.latency_s, hop)
-            each = np.where(crossed, level.seconds_per_byte, each)
-        return counts[:, 0], counts[:, 1], hop, each / np.maximum(extent.size - 1.0, 1.0)
+            seconds_per_byte = np.where(crossed, level.seconds_per_byte, seconds_per_byte)
+        return (
+            counts[:, 0],
+            counts[:, 1],
+            hop,
+            seconds_per_byte / np.maximum(extent.size - 1.0, 1.0),
+        )
 
 
 def _one_tier(extent: Extent) -> BoolArray:
-    """Groups that cross one tier."""
+    """(groups,) True for groups that cross exactly one tier."""
     crossed = [level.members > 1.0 for level in extent.levels]
     return (
         np.asarray(np.sum(crossed, axis=0) == 1)

@@ -1,4 +1,4 @@
-"""Algorithms whose time is a straight line in the volume: seconds = latency + volume * seconds a
+"""Collective algorithms whose time is linear in the volume: seconds = latency + volume * seconds a
 byte.
 """
 
@@ -17,8 +17,10 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """alpha and beta of each group: seconds = latency_s + volume * seconds_per_byte, inf where it
-    does not apply.
+    """Latency (alpha) and seconds a byte (beta) of each group; inf where the algorithm does not
+    apply.
+
+        seconds = latency_s + volume * seconds_per_byte
     """
 
     latency_s: FloatArray
@@ -34,21 +36,21 @@ class Line:
             return self.latency_s + self.seconds_per_byte * volume
         # Expanded one line at a time and in place: at thousands of groups fresh arrays cost more
         # than the arithmetic.
-        result: FloatArray = self.seconds_per_byte.take(rows, mode="clip")
-        if volume.size > result.size:
-            return self.latency_s[rows] + result * volume
-        result *= volume
-        result += self.latency_s.take(rows, mode="clip")
-        return result
+        seconds: FloatArray = self.seconds_per_byte.take(rows, mode="clip")
+        if volume.size > seconds.size:
+            return self.latency_s[rows] + seconds * volume
+        seconds *= volume
+        seconds += self.latency_s.take(rows, mode="clip")
+        return seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearAlgorithm:
-    """A `CollectiveAlgorithm` as two functions.
+    """A `CollectiveAlgorithm` given by two functions: its time line and its bytes on each tier.
 
     Args:
         name: registry name.
-        kinds: the collectives it can run.
+        kinds: the collectives that it can run.
         line: (kind, extent) -> alpha and beta; zero for groups of one member.
         shares: (kind, extent) -> bytes that the busiest member sends over each tier's links, a byte
             of volume.

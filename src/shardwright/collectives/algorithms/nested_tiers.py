@@ -1,5 +1,5 @@
-"""What algorithms nested by tiers share: reduce_scatter inside, all_reduce across, all_gather
-inside, each member on its own network card.
+"""Time and bytes of algorithms nested by tiers: reduce_scatter inside, all_reduce across,
+all_gather inside, each member on its own network card.
 
 After the reduce_scatter below tier k a member holds V / c_(k-1); an exchange with its m_k peers on
 tier k moves (m_k - 1)/m_k of that:
@@ -36,8 +36,10 @@ NESTED_KINDS: Final = frozenset(
 def nested_line(
     kind: Collective, extent: Extent, steps: Callable[[FloatArray], FloatArray]
 ) -> Line:
-    """alpha and beta of the family; `steps` maps m_k to the messages one after another on tier k, 0
-    for one member.
+    """alpha and beta of an algorithm nested by tiers.
+
+    Args:
+        steps: maps m_k to the number of consecutive messages on tier k, 0 for one member.
     """
     latency_s = extent.zero
     for level in extent.levels:
@@ -50,6 +52,6 @@ def nested_line(
 
 
 def nested_shares(kind: Collective, extent: Extent) -> tuple[FloatArray, ...]:
-    """Bytes of one member over each tier's links, a byte of volume."""
+    """Bytes that one member sends over each tier's links, a byte of volume."""
     times = 2.0 if kind is Collective.ALL_REDUCE else 1.0
     return per_tier(extent, {level.tier: level.moved * times for level in extent.levels})

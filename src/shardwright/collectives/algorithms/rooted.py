@@ -1,7 +1,8 @@
 """Collectives with a root, which sends (broadcast, scatter) or receives (gather) one message at a
 time. V is the root's whole buffer.
 
-flat: the root deals with each of the c_k - c_(k-1) members that are reached over tier k at most:
+flat: the root exchanges with each of the c_k - c_(k-1) members that are reached over tier k at
+most:
 
     broadcast:        sum over tiers of (c_k - c_(k-1)) (latency_k + V / bandwidth_k)
     scatter, gather:  sum over tiers of (c_k - c_(k-1)) (latency_k + V/n / bandwidth_k)
@@ -30,9 +31,9 @@ _KINDS = frozenset({Collective.BROADCAST, Collective.SCATTER, Collective.GATHER}
 
 
 def _peers(level: Level) -> FloatArray:
-    """c_k - c_(k-1): members reached over this tier at most."""
-    result: FloatArray = (level.members - 1.0) / level.inside_inverse
-    return result
+    """Members reached over this tier at most: c_k - c_(k-1)."""
+    peers: FloatArray = (level.members - 1.0) / level.inside_inverse
+    return peers
 
 
 def _flat_sent(kind: Collective, extent: Extent, level: Level) -> FloatArray:

@@ -1,5 +1,5 @@
-"""Algorithms that are schedules: the sums along trees that a layout is given, priced by their
-rounds.
+"""All-reduces along spanning trees that are made for one group, priced by the rounds of their
+messages.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective, re
 from shardwright.collectives.groups.member_links import Layout, layouts_of, link_seconds
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.collectives.groups.tier_quantities import extent_of
-from shardwright.collectives.messages import pairwise_trees as paired
-from shardwright.collectives.messages import spanning_forest as forest
-from shardwright.collectives.messages import unit_tree as tree
-from shardwright.collectives.messages.tree_schedule import PARTS, Tree, tree_lines, tree_sum
+from shardwright.collectives.messages import pairwise_trees, spanning_forest, unit_tree
+from shardwright.collectives.messages.tree_schedule import PARTS, Tree, tree_all_reduce, tree_lines
 from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeAlgorithm:
-    """A `CollectiveAlgorithm` for sums along trees.
+    """A `CollectiveAlgorithm` for all-reduces along trees.
 
     Args:
         name: registry name.
-        trees: of a group, with their shares of the buffer.
+        trees: trees of a group, with their shares of the buffer.
         most: members of the largest group.
-        legal: of which groups of several members.
+        legal: whether a group of several members can run the algorithm.
     """
 
     name: str
@@ -39,8 +37,8 @@ class TreeAlgorithm:
     kinds: frozenset[Collective] = frozenset({Collective.ALL_REDUCE})
 
     def seconds(self, kind: Collective, *, volume: FloatArray, span: Span) -> FloatArray:
-        """Seconds for each group of `span`: the least over numbers of parts; inf where it does not
-        apply; 0 for one member.
+        """Seconds for each group of `span`: the least over numbers of parts; inf where the
+        algorithm does not apply; 0 for one member.
 
         min over P of (alpha_P + V beta_P), see `tree_schedule`.
 
@@ -51,16 +49,16 @@ class TreeAlgorithm:
         alpha, beta, rows = _lines_over(self, span)
         if rows is not None:
             alpha, beta = alpha[rows], beta[rows]
-        result: FloatArray = (alpha + beta * np.asarray(volume, dtype=np.float64)[:, None]).min(
+        seconds: FloatArray = (alpha + beta * np.asarray(volume, dtype=np.float64)[:, None]).min(
             axis=1
         )
-        return result
+        return seconds
 
     def wire_bytes(
         self, kind: Collective, *, volume: FloatArray, span: Span
     ) -> tuple[FloatArray, ...]:
-        """Bytes that the busiest member sends over each tier's links, or of its unit's uplink its
-        part.
+        """Bytes that the busiest member sends over each tier's links; over a unit's uplink, its
+        part of them.
         """
         require(self, kind)
         extent = extent_of(span)
@@ -75,7 +73,7 @@ class TreeAlgorithm:
 
     def lines(self, layout: Layout) -> tuple[FloatArray, FloatArray]:
         """alpha and beta of a group for each number of parts."""
-        if not self._runs(layout):
+        if not self._is_legal(layout):
             return np.full(len(PARTS), np.inf), np.zeros(len(PARTS))
         return (
             tree_lines(layout, self.trees(layout))
@@ -83,16 +81,21 @@ class TreeAlgorithm:
             else (np.zeros(len(PARTS)), np.zeros(len(PARTS)))
         )
 
-    def _runs(self, layout: Layout) -> bool:
+    def _is_legal(self, layout: Layout) -> bool:
         return layout.size == 1 or (layout.size <= self.most and self.legal(layout))
 
     def _sent(self, layout: Layout) -> list[float]:
-        if layout.size == 1 or not self._runs(layout):
+        if layout.size == 1 or not self._is_legal(layout):
             return [0.0] * len(layout.share)
-        once = tree_sum(self.trees(layout))
-        one = np.zeros_like(once.round)
+        schedule = tree_all_reduce(self.trees(layout))
+        no_latency = np.zeros_like(schedule.round)
         busy = link_seconds(
-            layout, once.source, once.target, np.array(once.shares)[once.piece], one, 1
+            layout,
+            schedule.source,
+            schedule.target,
+            np.array(schedule.shares)[schedule.piece],
+            no_latency,
+            1,
         )[0]
         ends = np.cumsum([0, *layout.links])
         return [
@@ -105,26 +108,28 @@ class TreeAlgorithm:
 def _lines_over(
     algorithm: TreeAlgorithm, span: Span
 ) -> tuple[FloatArray, FloatArray, IntArray | None]:
-    """alpha and beta of a span's different groups, a row each, and the row of each group; kept, as
-    one span is priced again and again.
+    """alpha and beta of a span's different groups, a row each, and the row of each group; cached,
+    as one span is priced many times.
     """
     extent = extent_of(span)
-    found = np.array([algorithm.lines(layout) for layout in layouts_of(extent.prepared)]).reshape(
-        -1, 2, len(PARTS)
-    )
-    return found[:, 0], found[:, 1], extent.rows
+    lines_of_groups = np.array(
+        [algorithm.lines(layout) for layout in layouts_of(extent.prepared)]
+    ).reshape(-1, 2, len(PARTS))
+    return lines_of_groups[:, 0], lines_of_groups[:, 1], extent.rows
 
 
-TREE = TreeAlgorithm(name="tree", trees=tree.tree_of, most=tree.MOST_MEMBERS, legal=lambda _: True)
+TREE = TreeAlgorithm(
+    name="tree", trees=unit_tree.tree_of, most=unit_tree.MOST_MEMBERS, legal=lambda _: True
+)
 FOREST = TreeAlgorithm(
     name="forest",
-    trees=forest.forest_of,
-    most=forest.MOST_MEMBERS,
+    trees=spanning_forest.forest_of,
+    most=spanning_forest.MOST_MEMBERS,
     legal=lambda layout: not layout.is_even,
 )
 PAIRED = TreeAlgorithm(
     name="paired",
-    trees=paired.paired_trees,
-    most=paired.MOST_MEMBERS,
+    trees=pairwise_trees.paired_trees,
+    most=pairwise_trees.MOST_MEMBERS,
     legal=lambda layout: layout.between is not None,
 )

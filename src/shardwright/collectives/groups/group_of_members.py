@@ -1,4 +1,4 @@
-"""The span of a group that is given by its members."""
+"""The span of one group from its list of member devices."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from shardwright.arrays import IntArray, distinct, numbers_of
 from shardwright.collectives.groups.tier_counts import Between, Span, bandwidths
-from shardwright.hardware.cluster import Tier
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import Units
+from shardwright.hardware.link import Tier
 
 _SPARSE = 64
 """Units from a group's first to its last, for each member, from which sorting them is quicker than
@@ -29,16 +29,16 @@ def span_of_devices(
     in_network_reduction: bool = False,
     between: tuple[PairRates, PairRates] | None = None,
 ) -> Span:
-    """The span of one group.
+    """The span of one group of devices.
 
     Members below a unit of a tier are the most that any unit holds, as in `span_of`. Where the
     group lies in unlike units (islands of two kinds), each unit's members are kept too. Left out:
-    so are not those of alike units, which grids price by the fullest one.
+    the members of each of several alike units, which grids price by the fullest one.
 
     Args:
         devices: different, as the cluster numbers them.
         tiers: innermost first.
-        units: of each tier.
+        units: units of each tier.
         between: bytes/s of a member, and seconds of a message, from each unit of the tier below the
             last to each; None = all alike.
     """
@@ -57,7 +57,7 @@ def span_of_devices(
     places = numbers_of(devices)
     inside = [_members_by_unit(level.of(places)) for level in units[:-1]]
     below = (*(max(counts) for counts in inside), len(devices))
-    uneven = _unlike(int(places.min()), int(places.max()), units) and any(
+    uneven = _spans_unlike_islands(int(places.min()), int(places.max()), units) and any(
         len(set(counts)) > 1 for counts in inside
     )
     return _span(
@@ -65,13 +65,13 @@ def span_of_devices(
         tuple(inside) if uneven else None,
         tiers,
         in_network_reduction,
-        _between(places, units, tuple(inside), between),
+        _links_between_units(places, units, tuple(inside), between),
     )
 
 
 def _most_of_run(devices: DeviceList, level: Units) -> int:
-    """The most that lie in one of a level's equal units, of devices one behind the other: only the
-    first and the last are not full.
+    """Most devices of a run of consecutive devices in one of a level's equal units: only the first
+    and the last unit are not full.
     """
     low, high = level.around(devices.first)
     return max(
@@ -81,7 +81,7 @@ def _most_of_run(devices: DeviceList, level: Units) -> int:
 
 
 def _members_by_unit(unit: IntArray) -> tuple[int, ...]:
-    """How many members lie in each unit that has some, in the order of the units."""
+    """Number of members in each unit that has some, in the order of the units."""
     first, last = int(unit.min()), int(unit.max())
     if last - first > len(unit) * _SPARSE:
         return tuple(np.unique(unit, return_counts=True)[1].tolist())
@@ -89,18 +89,19 @@ def _members_by_unit(unit: IntArray) -> tuple[int, ...]:
     return tuple(counts[counts > 0].tolist())
 
 
-def _between(
+def _links_between_units(
     places: IntArray,
     units: tuple[Units, ...],
     inside: tuple[tuple[int, ...], ...],
     rates: tuple[PairRates, PairRates] | None,
 ) -> Between | None:
-    """The links of each two units that the group lies in."""
+    """Links of each two units that the group lies in."""
     if rates is None or len(inside) < 2 or len(inside[-1]) < 2:
         return None
-    here = distinct(units[-2].of(places)).tolist()
+    units_there = distinct(units[-2].of(places)).tolist()
     bandwidth, latency_s = (
-        tuple(tuple(rate[one][other] for other in here) for one in here) for rate in rates
+        tuple(tuple(rate[sender][receiver] for receiver in units_there) for sender in units_there)
+        for rate in rates
     )
     return Between(units=inside, bandwidth=bandwidth, latency_s=latency_s)
 
@@ -114,19 +115,20 @@ def side_of_span(
     units: tuple[Units, ...],
     in_network_reduction: bool = False,
 ) -> Span:
-    """The span of a group of as many that lies in every unit as it does in the units of one device.
+    """The span of a group of equal size whose members in every unit are as many as in the units of
+    one device.
 
     Eight members in one node and two in another: of a device of the first as if all ten were by
     eights, of one of the other by twos.
     """
     places = np.append(np.asarray(devices), device)
     levels = (level.of(places) for level in units[:-1])
-    below = (*(max(int((of[:-1] == of[-1]).sum()), 1) for of in levels), len(devices))
+    below = (*(max(int((unit[:-1] == unit[-1]).sum()), 1) for unit in levels), len(devices))
     return _span(below, None, tiers, in_network_reduction)
 
 
-def _unlike(first: int, last: int, units: tuple[Units, ...]) -> bool:
-    """Whether the islands from one device to another are of several runs."""
+def _spans_unlike_islands(first: int, last: int, units: tuple[Units, ...]) -> bool:
+    """True if the islands from one device to another are of several runs."""
     return bisect_right(units[0].first, first) != bisect_right(units[0].first, last)
 
 
@@ -138,7 +140,7 @@ def _span(
     reduces: bool,
     between: Between | None = None,
 ) -> Span:
-    """One object for groups that lie alike."""
+    """The span of these member counts: one object for groups that lie alike."""
     counts = tuple(np.array([count], dtype=np.int64) for count in below)
     return Span(
         below=counts,

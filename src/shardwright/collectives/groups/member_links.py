@@ -1,8 +1,8 @@
-"""Where the members of one group lie, one by one, and what their links carry: what schedules of
-single messages are made for.
+"""Layout of one group over the network, member by member, and the links that its messages use: the
+input of schedules of single messages.
 
-A member has a link into its island and, beside it, a card into the network; what leaves a unit of a
-network tier shares the unit's uplink:
+A member has a link into its island and, beside it, a card into the network; messages that leave a
+unit of a network tier share the unit's uplink:
 
     member:           island link bandwidth_0,  card bandwidth_1
     unit of tier k-1: uplink members x min(bandwidth_1 .. bandwidth_k),  k >= 2
@@ -31,14 +31,14 @@ from shardwright.collectives.groups.tier_counts import Between, Span
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One group. No slots: cached properties live in the dict.
+    """Units, sizes and link rates of one group. No slots: cached properties live in the dict.
 
     Args:
-        units: of every tier but the last the members of each unit, in order; units of a tier are
-            inside those of the next.
+        units: members of each unit of every tier but the last, in order; units of a tier are inside
+            those of the next.
         size: members.
         bandwidth: bytes/s of a member's share of each tier, one direction.
-        latency_s: of a message that crosses it.
+        latency_s: seconds of a message that crosses the tier.
         between: links of each two outermost units; None = all as `bandwidth` and `latency_s` say.
     """
 
@@ -50,31 +50,35 @@ class Layout:
 
     @property
     def counts(self) -> tuple[tuple[int, ...], ...]:
-        """Members of each unit of every tier; of the last there is one."""
+        """Members of each unit of every tier; the last tier has one unit."""
         return (*self.units, (self.size,))
 
     @property
     def is_even(self) -> bool:
-        """All units of each tier have as many members."""
+        """True if all units of each tier have as many members."""
         return all(len(set(counts)) == 1 for counts in self.units)
 
     @cached_property
     def unit_of(self) -> tuple[IntArray, ...]:
-        """The unit that each member is in, a row a tier; of the last tier all are in one."""
+        """The unit that each member is in, a row a tier; in the last tier all members are in
+        one.
+        """
         return tuple(np.repeat(np.arange(len(counts)), counts) for counts in self.counts)
 
     @cached_property
     def share(self) -> tuple[float, ...]:
-        """Of each tier the bytes/s of a member's message that gets so far: the slowest of the
-        network tiers on its way.
+        """For each tier, bytes/s of a member's message that crosses it: the slowest of the network
+        tiers on its way.
         """
         return (self.bandwidth[0], *accumulate(self.bandwidth[1:], min))
 
     @cached_property
     def capacity(self) -> FloatArray:
         """Bytes/s of every link: the members' island links, their cards (of tier 1), then the
-        uplinks of the units of tiers 1, 2, .., or in place of the last those from each outermost
-        unit to each.
+        uplinks of the units of tiers 1, 2, ..
+
+        In place of the last uplinks stand the links from each outermost unit to each, where they
+        are stated.
         """
         links = [np.full(self.size, self.share[0])]
         if len(self.share) > 1:
@@ -91,7 +95,7 @@ class Layout:
 
     @property
     def links(self) -> tuple[int, ...]:
-        """How many links of each tier `capacity` has."""
+        """Number of links of each tier in `capacity`."""
         uplinks = [len(counts) for counts in self.units[1:]]
         if self.between is not None:
             uplinks[-1] **= 2
@@ -99,22 +103,22 @@ class Layout:
 
     @cached_property
     def children(self) -> tuple[tuple[range, ...], ...]:
-        """Of each unit of tier k = 1, 2, .. the units of tier k - 1 in it."""
+        """For each unit of tier k = 1, 2, .. the units of tier k - 1 in it."""
         ends = [np.cumsum((0, *counts)) for counts in self.counts]
         cut = [np.searchsorted(below, above) for below, above in pairwise(ends)]
         return tuple(tuple(range(int(low), int(high)) for low, high in pairwise(at)) for at in cut)
 
 
 def layouts_of(span: Span) -> tuple[Layout, ...]:
-    """Of each group of a span; where units are not known one is filled after the other, in units of
-    whole ones.
+    """Layout of each group of a span; where its units are not known, whole units are filled one
+    after the other.
     """
     shape = np.broadcast_shapes(
-        *(np.shape(one) for one in (*span.below, *span.bandwidth, *span.latency_s))
+        *(np.shape(array) for array in (*span.below, *span.bandwidth, *span.latency_s))
     )
     columns = [
-        np.broadcast_to(one, shape).tolist()
-        for one in (*span.below, *span.bandwidth, *span.latency_s)
+        np.broadcast_to(array, shape).tolist()
+        for array in (*span.below, *span.bandwidth, *span.latency_s)
     ]
     tiers = len(span.below)
     return tuple(
@@ -132,20 +136,20 @@ def layouts_of(span: Span) -> tuple[Layout, ...]:
 def _units_of(span: Span, below: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     if span.between is not None:
         return span.between.units
-    return _filled(below) if span.units is None else span.units
+    return _units_filled_in_order(below) if span.units is None else span.units
 
 
 @lru_cache(maxsize=64)
-def _filled(below: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    found: list[tuple[int, ...]] = []
-    whole: tuple[int, ...] = (below[-1],)
+def _units_filled_in_order(below: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    tiers: list[tuple[int, ...]] = []
+    sizes: tuple[int, ...] = (below[-1],)
     for count in reversed(below[:-1]):
         parts = (
-            (count,) * (size // count) + ((size % count,) if size % count else ()) for size in whole
+            (count,) * (size // count) + ((size % count,) if size % count else ()) for size in sizes
         )
-        whole = tuple(chain.from_iterable(parts))
-        found.append(whole)
-    return tuple(reversed(found))
+        sizes = tuple(chain.from_iterable(parts))
+        tiers.append(sizes)
+    return tuple(reversed(tiers))
 
 
 def meeting_tier(layout: Layout, source: IntArray, target: IntArray) -> IntArray:
@@ -157,14 +161,16 @@ def meeting_tier(layout: Layout, source: IntArray, target: IntArray) -> IntArray
 
 
 def hop_seconds(layout: Layout, source: IntArray, target: IntArray) -> FloatArray:
-    """Latency of each message."""
+    """Latency of each message, in seconds."""
     tier = meeting_tier(layout, source, target)
     seconds = np.array(layout.latency_s)[tier]
     if layout.between is not None:
-        outer, of = tier == len(layout.unit_of) - 1, layout.unit_of[-2]
-        seconds[outer] = np.array(layout.between.latency_s)[of[source[outer]], of[target[outer]]]
-    result: FloatArray = seconds
-    return result
+        outer, unit = tier == len(layout.unit_of) - 1, layout.unit_of[-2]
+        seconds[outer] = np.array(layout.between.latency_s)[
+            unit[source[outer]], unit[target[outer]]
+        ]
+    hop: FloatArray = seconds
+    return hop
 
 
 def link_seconds(
@@ -180,14 +186,14 @@ def link_seconds(
 
     Args:
         size: bytes of each message.
-        group: which row it counts in.
+        group: row in which the message counts.
     """
     links, tier = len(layout.capacity), meeting_tier(layout, source, target)
     busy = np.zeros(groups * 2 * links)
 
-    def add(some: BoolArray, link: IntArray) -> None:
+    def add(chosen: BoolArray, link: IntArray) -> None:
         busy[:] += np.bincount(
-            group[some] * (2 * links) + link, weights=size[some], minlength=busy.size
+            group[chosen] * (2 * links) + link, weights=size[chosen], minlength=busy.size
         )
 
     for side, end in enumerate((source, target)):
@@ -196,13 +202,16 @@ def link_seconds(
         add(tier > 0, start + layout.size + end[tier > 0])
         start += 2 * layout.size
         for level in range(2, len(layout.share)):
-            some = tier >= level
-            of = layout.unit_of[level - 1]
+            chosen = tier >= level
+            unit = layout.unit_of[level - 1]
             if layout.between is not None and level == len(layout.share) - 1:
-                add(some, start + of[source[some]] * len(layout.units[-1]) + of[target[some]])
+                add(
+                    chosen,
+                    start + unit[source[chosen]] * len(layout.units[-1]) + unit[target[chosen]],
+                )
             else:
-                add(some, start + of[end[some]])
+                add(chosen, start + unit[end[chosen]])
             start += layout.links[level]
     shape = (groups, 2 * links)
-    result: FloatArray = busy.reshape(shape) / np.concatenate([layout.capacity, layout.capacity])
-    return result
+    seconds: FloatArray = busy.reshape(shape) / np.concatenate([layout.capacity, layout.capacity])
+    return seconds

@@ -1,5 +1,5 @@
-"""Where a group lies: how many members it has under each tier of the network. Arrays, so that one
-call prices thousands of groups.
+"""Spans: the number of members that a group has under each tier of the network, as arrays, so that
+one call prices thousands of groups.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.hardware.cluster import Tier
+from shardwright.hardware.link import Tier
 from shardwright.lazy_dataclass import dataclass
 
 _BEYOND: Final = 2.0**50
@@ -19,7 +19,7 @@ _BEYOND: Final = 2.0**50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between:
-    """Links of each two units of a group, such as its zones, where they differ: only schedules that
+    """Links of each two units of a group, such as its zones, where they differ; only schedules that
     are made for the group can use them.
 
     Args:
@@ -54,7 +54,7 @@ class Span:
             order, units of one tier inside those of the next. None = as `below` says, units filled
             one after the other.
         between: of one group in three tiers and more: links of each two units below the last tier,
-            which `bandwidth` and `latency_s` have the slowest of; None = they are alike.
+            of which `bandwidth` and `latency_s` have the slowest; None = they are alike.
         late_s: seconds by which one member comes later than all others, shape (n,); None = all come
             together.
     """
@@ -69,11 +69,11 @@ class Span:
 
     @cached_property
     def fewest(self) -> tuple[IntArray, ...]:
-        """Of each tier the members of the unit that has the fewest, where `units` are known; else
-        as `below`.
+        """For each tier the members of the unit that has the fewest, where `units` are known; else
+        `below`.
 
-        What enters or leaves a unit has the links of its members alone: with 8 and 1 members in two
-        nodes all of a sum passes one card.
+        Messages that enter or leave a unit have the links of its members alone: with 8 and 1
+        members in two nodes all of a sum passes one card.
         """
         if self.units is None:
             return self.below
@@ -87,19 +87,19 @@ class Span:
 
     @cached_property
     def parts(self) -> tuple[int, ...]:
-        """Of each tier but the first, where `units` are known, the most units of the tier below
+        """For each tier but the first, where `units` are known, the most units of the tier below
         that lie in one unit.
         """
         ends = [np.cumsum(counts) for counts in (*(self.units or ()), self.size.tolist())]
-        found = (
+        largest = (
             np.diff(np.searchsorted(below, above, side="right"), prepend=0).max()
             for below, above in pairwise(ends)
         )
-        return tuple(int(most) for most in found)
+        return tuple(int(most) for most in largest)
 
     @cached_property
     def size(self) -> IntArray:
-        """Members of each group."""
+        """Number of members of each group."""
         return self.below[-1]
 
     @cached_property
@@ -138,7 +138,7 @@ def span_of(
         q        = min(U // stride, degree)
 
     This is the group that begins with a unit, and no group has more in any unit. One has at least
-    half as many in some unit: what it has in a window of U devices lies in two of them (see
+    half as many in some unit: its members in a window of U devices lie in two of them (see
     `communication.spans_along`).
     """
     shape = np.broadcast_shapes(*(np.shape(d) for d, _ in axes)) if axes else (1,)
@@ -148,10 +148,10 @@ def span_of(
         points.append(points[-1] * degree)
     below: list[IntArray] = []
     for level, tier in enumerate(tiers[:-1]):
-        here = _points_below(tier.num_devices, nested, points).astype(np.int64)
+        members = _points_below(tier.num_devices, nested, points).astype(np.int64)
         if fewer:
-            here = np.maximum(here - fewer[level], -(-here // 2))
-        below.append(np.maximum(here, below[-1]) if below else here)
+            members = np.maximum(members - fewer[level], -(-members // 2))
+        below.append(np.maximum(members, below[-1]) if below else members)
     below.append(points[-1].astype(np.int64))
     return span_with(tiers, tuple(below), in_network_reduction=in_network_reduction)
 
@@ -159,8 +159,8 @@ def span_of(
 def span_with(
     tiers: tuple[Tier, ...], below: tuple[IntArray, ...], *, in_network_reduction: bool = False
 ) -> Span:
-    """The span of groups of which units of each tier hold `below` at most, (n,) each; the last is
-    their size.
+    """The span of groups of which units of each tier hold `below` members at most, (n,) each; the
+    last is their size.
     """
     return Span(
         below=below,
@@ -175,24 +175,24 @@ def span_with(
 def bandwidths(tiers: tuple[Tier, ...], below: tuple[IntArray, ...]) -> tuple[FloatArray, ...]:
     """Bytes/s of a member's share of each tier, (n,) each.
 
-    A group that has one member in every unit of a tier above the islands only passes it on the way
-    to the next. Where that tier is one inside a node and slower than the cards, the group's
+    A group that has one member in every unit of a tier above the islands only passes through that
+    tier to the next. Where the tier is one inside a node and slower than the cards, the group's
     messages take the cards: the tier counts with the rate of the next.
     """
-    found = [np.full(below[-1].shape, tier.bandwidth, dtype=np.float64) for tier in tiers]
+    rates = [np.full(below[-1].shape, tier.bandwidth, dtype=np.float64) for tier in tiers]
     for tier in range(len(tiers) - 2, 0, -1):
         if tiers[tier].bandwidth < tiers[tier + 1].bandwidth:
-            found[tier] = np.where(
+            rates[tier] = np.where(
                 below[tier] == below[tier - 1],
-                np.maximum(found[tier], found[tier + 1]),
-                found[tier],
+                np.maximum(rates[tier], rates[tier + 1]),
+                rates[tier],
             )
-    return tuple(found)
+    return tuple(rates)
 
 
 def lie_alike(tiers: tuple[Tier, ...], axes: tuple[tuple[IntArray, IntArray], ...]) -> BoolArray:
-    """(n,) all groups along the axes of a mesh lie alike: in every unit of a tier each has equally
-    many members, or none.
+    """(n,) True where all groups along the axes of a mesh lie alike: in every unit of a tier each
+    has equally many members, or none.
 
     An axis does so if its groups fit into units, fill them, or have no two members in one. A pair
     of stride 3 on nodes of 4 does not: {0, 3} lies in a node, {6, 9} in two.
@@ -233,11 +233,15 @@ def _by_stride(
 def _points_below(
     unit: int, axes: list[tuple[FloatArray, FloatArray]], points: list[FloatArray]
 ) -> FloatArray:
-    """Points of each group in [0, unit); points[a] is the number of points of the axes before a."""
+    """Number of points of each group in [0, unit).
+
+    Args:
+        points: points[a] is the number of points of the axes before a.
+    """
     total: FloatArray | None = None
-    rest: FloatArray | float = float(unit)
+    remaining: FloatArray | float = float(unit)
     for (degree, stride), inner in zip(reversed(axes), reversed(points[:-1]), strict=True):
-        whole = np.minimum(np.floor(rest / stride), degree)
-        total = whole * inner if total is None else total + whole * inner
-        rest = (rest - whole * stride) * (whole < degree)
-    return points[0] if total is None else total + (rest > 0.0)
+        full_strides = np.minimum(np.floor(remaining / stride), degree)
+        total = full_strides * inner if total is None else total + full_strides * inner
+        remaining = (remaining - full_strides * stride) * (full_strides < degree)
+    return points[0] if total is None else total + (remaining > 0.0)

@@ -1,15 +1,15 @@
-"""A span with the quantities that all algorithms share, computed once: counts inside each tier,
-seconds a byte, hops of a ring.
+"""Quantities of a span that all algorithms share, computed once: counts inside each tier, seconds a
+byte, hops of a ring.
 """
 
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
+from typing import Final
 
 import numpy as np
 
 from shardwright.arrays import BoolArray, FloatArray, IntArray
-from shardwright.collectives.groups.distinct_groups import distinct_groups
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.lazy_dataclass import dataclass
 
@@ -29,7 +29,7 @@ class Level:
             sends to the next in rank order, and the part of the buffer that a reduce_scatter nested
             by tiers moves there.
         moved: that part, of a member of the emptiest unit, where units are unlike.
-        latency_s: of a message that crosses tier k at most.
+        latency_s: seconds of a message that crosses tier k at most.
         seconds_per_byte: 1 / bandwidth of the slowest link such a message passes (one member's
             share): the island's for tier 0, else all network tiers up to k.
     """
@@ -78,8 +78,8 @@ class Extent:
     @cached_property
     def others(self) -> FloatArray:
         """(n - 1) / n: the part of a buffer that belongs to the other members."""
-        result: FloatArray = 1.0 - self.inverse[-1]
-        return result
+        part: FloatArray = 1.0 - self.inverse[-1]
+        return part
 
     @cached_property
     def line_latency_s(self) -> FloatArray:
@@ -113,10 +113,10 @@ class Extent:
 
     @cached_property
     def islands(self) -> FloatArray:
-        """Islands of each group: whole ones, or as many as it is known to have."""
+        """Number of islands of each group: a quotient, or the known number of units."""
         units = self.span.units
-        whole: FloatArray = self.size * self.inverse[1]
-        return whole if units is None else np.full_like(self.size, len(units[0]))
+        quotient: FloatArray = self.size * self.inverse[1]
+        return quotient if units is None else np.full_like(self.size, len(units[0]))
 
     @cached_property
     def leaves_island(self) -> FloatArray:
@@ -126,8 +126,10 @@ class Extent:
 
 @lru_cache(maxsize=64)
 def extent_of(span: Span) -> Extent:
-    """`span` prepared for pricing, kept for a while: one is asked for by kinds and by blocks in
-    turn. Bandwidths must be positive and members at least 1.
+    """`span` prepared for pricing; cached, as callers ask for one span by kinds and by blocks in
+    turn.
+
+    Bandwidths must be positive and members at least 1.
     """
     smaller, rows = distinct_groups(span)
     inverse: list[FloatArray] = []
@@ -147,14 +149,14 @@ def extent_of(span: Span) -> Extent:
             network = cost if network is None else np.maximum(network, cost)
             cost = network
         inside, count = count, below.astype(np.float64)
-        here = count if inside is None else count / inside
-        if here.max(initial=1.0) > 1.0:
+        members = count if inside is None else count / inside
+        if members.max(initial=1.0) > 1.0:
             drop = inside_inverse - 1.0 / count
             shared = inside_inverse if fewest is None else fewest[tier]
             levels.append(
                 Level(
                     tier=tier,
-                    members=here,
+                    members=members,
                     inside_inverse=inside_inverse,
                     fewest_inverse=shared,
                     drop=drop,
@@ -167,34 +169,36 @@ def extent_of(span: Span) -> Extent:
             )
     assert count is not None, "a span has at least one tier"
     inverse.append(1.0 / count)
-    own = tuple(inverse)
+    inverses = tuple(inverse)
     return Extent(
         span=span,
         prepared=smaller,
         rows=rows,
         size=count,
-        inverse=own,
-        fewest_inverse=fewest or own,
+        inverse=inverses,
+        fewest_inverse=fewest or inverses,
         levels=tuple(levels),
     )
 
 
 def crosses(extent: Extent, tier: int) -> BoolArray:
-    """Whether some of the group's messages leave the units below `tier`: size > c_(tier-1)."""
-    result: BoolArray = extent.inverse[tier] > extent.inverse[-1]
-    return result
+    """(groups,) True where some of the group's messages leave the units below `tier`: size >
+    c_(tier-1).
+    """
+    leaves: BoolArray = extent.inverse[tier] > extent.inverse[-1]
+    return leaves
 
 
 def tree_depth(members: FloatArray) -> FloatArray:
     """ceil(log2(members)), exact for powers of two: the levels of a balanced binary tree over that
-    many members, parts of one counted.
+    many members; a fraction of a member counts as one.
     """
     depth: FloatArray = np.frexp(np.ceil(members) - 1.0)[1].astype(np.float64)
     return depth
 
 
 def per_tier(extent: Extent, shares: dict[int, FloatArray]) -> tuple[FloatArray, ...]:
-    """Bytes over each tier's own links from bytes by the outermost tier their message crosses.
+    """Bytes over each tier's own links from bytes by the outermost tier that their message crosses.
 
     The island's links carry only messages that stay in it; links of a network tier carry all
     messages that cross it or a tier above.
@@ -205,16 +209,16 @@ def per_tier(extent: Extent, shares: dict[int, FloatArray]) -> tuple[FloatArray,
     """
     tiers = len(extent.inverse) - 1
     carried = extent.zero
-    result: list[FloatArray] = []
+    bytes_per_tier: list[FloatArray] = []
     for tier in range(tiers - 1, 0, -1):
         carried = carried + shares.get(tier, extent.zero)
-        result.append(carried)
-    return (shares.get(0, extent.zero), *reversed(result))
+        bytes_per_tier.append(carried)
+    return (shares.get(0, extent.zero), *reversed(bytes_per_tier))
 
 
 def along_ring(extent: Extent, sent: FloatArray) -> tuple[FloatArray, ...]:
-    """Bytes over each tier's links when each member sends `sent` to the next in rank order, rings
-    turned so that all share evenly.
+    """Bytes over each tier's links when each member sends `sent` bytes to the next in rank order,
+    rings turned so that all share evenly.
 
     Of the c_(k-1) members below a unit of tier k-1 one crosses tier k: sent / c_(k-1); the rest
     stays in the island.
@@ -224,3 +228,51 @@ def along_ring(extent: Extent, sent: FloatArray) -> tuple[FloatArray, ...]:
         sent * extent.fewest_inverse[tier] * crosses(extent, tier) for tier in range(1, tiers)
     )
     return (sent - above[0] if above else sent, *above)
+
+
+_FEWEST_GROUPS: Final = 256
+"""Groups from which finding equal ones is faster than pricing all."""
+
+
+_LARGEST_TABLE: Final = 2**18
+"""Most entries of the table of combinations of counts (2 MiB)."""
+
+
+def distinct_groups(span: Span) -> tuple[Span, IntArray | None]:
+    """A span with each different group once, and for each group of `span` its row there; (`span`,
+    None) where that does not pay.
+
+    It pays for many groups that differ only in their member counts, with few enough different
+    counts for a table of all combinations.
+    """
+    counts = np.broadcast_arrays(*span.below)
+    if (
+        counts[0].size < _FEWEST_GROUPS
+        or span.late_s is not None
+        or not all((array == array[0]).all() for array in (*span.bandwidth, *span.latency_s))
+    ):
+        return span, None
+    key, combinations = np.zeros(counts[0].shape, dtype=np.int64), 1
+    for count in counts:
+        if int(count.max()) >= _LARGEST_TABLE:
+            return span, None
+        present_counts = np.zeros(int(count.max()) + 1, dtype=np.bool_)
+        present_counts[count] = True
+        number = np.cumsum(present_counts) - 1
+        radix = int(number[-1]) + 1
+        combinations *= radix
+        if combinations > _LARGEST_TABLE:
+            return span, None
+        key = key * radix + number[count]
+    row_of_combination = np.full(combinations, -1, dtype=np.int64)
+    row_of_combination[key] = np.arange(key.size)
+    present = np.flatnonzero(row_of_combination >= 0)
+    sample = row_of_combination[present]
+    row_of_combination[present] = np.arange(present.size)
+    smaller = Span(
+        below=tuple(count[sample] for count in counts),
+        bandwidth=tuple(array[:1] for array in span.bandwidth),
+        latency_s=tuple(array[:1] for array in span.latency_s),
+        in_network_reduction=span.in_network_reduction,
+    )
+    return smaller, row_of_combination[key]

@@ -1,9 +1,9 @@
-"""Collectives written as single messages: rounds of sends, the proof that they add up, and what a
-round takes.
+"""Collectives written as single messages: rounds of sends, the proof that they add up, and the
+seconds of a round.
 
-A message carries its sender's sum of a piece, as far as it has it. The receiver adds it to its own
-if no member is in both, and takes it in place of its own if it has all that its own has. Anything
-else would count a member twice.
+A message carries its sender's sum of a piece, as far as the sender has it. The receiver adds it to
+its own sum if no member is in both, and takes it in place of its own if it contains every member of
+its own. Anything else would count a member twice.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Messages of a sum over `size` members. Arrays over messages, in the order of their rounds.
+    """Messages of an all-reduce over `size` members. Arrays over messages, in the order of their
+    rounds.
 
     Args:
-        shares: of each piece, of the buffer; they add up to one.
+        shares: each piece's part of the buffer; they add up to one.
         round, source, target, piece: of each message.
     """
 
@@ -34,34 +35,34 @@ class Schedule:
 
 
 def proven_sum(schedule: Schedule) -> Schedule:
-    """The schedule, once every member is shown to end with every member's part of every piece, each
-    once.
+    """The schedule, after a proof that every member ends with every member's part of every piece,
+    each once.
 
-    All messages of a round carry what their senders have before it.
+    All messages of a round carry the sums that their senders have before it.
 
     Raises:
         RuntimeModelError: a part is added twice, or missing at the end.
     """
-    whole = (1 << schedule.size) - 1
-    held = [[1 << member] * len(schedule.shares) for member in range(schedule.size)]
+    all_parts = (1 << schedule.size) - 1
+    parts_held = [[1 << member] * len(schedule.shares) for member in range(schedule.size)]
     columns = (schedule.round, schedule.source, schedule.target, schedule.piece)
     rounds: dict[int, list[tuple[int, int, int]]] = {}
     for number, source, target, piece in zip(*(column.tolist() for column in columns), strict=True):
         rounds.setdefault(number, []).append((source, target, piece))
     for number in sorted(rounds):
         arriving = [
-            (target, piece, held[source][piece]) for source, target, piece in rounds[number]
+            (target, piece, parts_held[source][piece]) for source, target, piece in rounds[number]
         ]
         for target, piece, parts in arriving:
-            own = held[target][piece]
-            if own & parts and own & ~parts:
+            parts_there = parts_held[target][piece]
+            if parts_there & parts and parts_there & ~parts:
                 raise RuntimeModelError(
                     f"round {number} adds parts of piece {piece} twice at member {target}",
                     hint="a mistake of the schedule's maker",
                 )
-            held[target][piece] = own | parts
-    for member, pieces in enumerate(held):
-        lacking = next((piece for piece, parts in enumerate(pieces) if parts != whole), None)
+            parts_held[target][piece] = parts_there | parts
+    for member, pieces in enumerate(parts_held):
+        lacking = next((piece for piece, parts in enumerate(pieces) if parts != all_parts), None)
         if lacking is not None:
             raise RuntimeModelError(
                 f"member {member} ends without the whole of piece {lacking}",
@@ -71,32 +72,32 @@ def proven_sum(schedule: Schedule) -> Schedule:
 
 
 def round_costs(schedule: Schedule, layout: Layout) -> tuple[FloatArray, FloatArray]:
-    """Seconds, and seconds a byte of the buffer, of each round.
+    """Seconds of latency, and seconds a byte of the buffer, of each round.
 
-        seconds of a round = max over members of the sum of latencies of its messages (out, or in) +
-        V x busiest link's seconds a byte
+        seconds of a round = max over members of the sum of latencies of its messages (out, or in)
+                             + V x busiest link's seconds a byte
 
-    What goes between two members in one round is one message. Rounds follow one another. Left out:
-    a round that begins at some members before the last one has ended at others.
+    Messages between two members in one round count as one. Rounds follow one another. Left out: a
+    round that begins at some members before the last one has ended at others.
     """
     rounds = int(schedule.round.max(initial=-1)) + 1
     size = np.array(schedule.shares)[schedule.piece]
     busy = link_seconds(layout, schedule.source, schedule.target, size, schedule.round, rounds).max(
         axis=1
     )
-    between = distinct(
+    pairs_of_round = distinct(
         (schedule.round * layout.size + schedule.source) * layout.size + schedule.target
     )
     number, source, target = (
-        between // layout.size**2,
-        between // layout.size % layout.size,
-        between % layout.size,
+        pairs_of_round // layout.size**2,
+        pairs_of_round // layout.size % layout.size,
+        pairs_of_round % layout.size,
     )
-    hop = hop_seconds(layout, source, target)
-    waits = np.zeros(rounds)
+    seconds_of_message = hop_seconds(layout, source, target)
+    latencies = np.zeros(rounds)
     for end in (source, target):
         by_member = np.bincount(
-            number * layout.size + end, weights=hop, minlength=rounds * layout.size
+            number * layout.size + end, weights=seconds_of_message, minlength=rounds * layout.size
         )
-        waits = np.maximum(waits, by_member.reshape(rounds, layout.size).max(axis=1))
-    return waits, busy
+        latencies = np.maximum(latencies, by_member.reshape(rounds, layout.size).max(axis=1))
+    return latencies, busy

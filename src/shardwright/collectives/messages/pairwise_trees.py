@@ -1,5 +1,5 @@
-"""Sums over units whose links differ pair by pair, such as zones: trees over the units that each
-take the links with most room left.
+"""All-reduce trees over units whose links differ pair by pair, such as zones: each tree takes the
+links with most room left.
 
 The buffer is cut into N equal parts, a tree each, one after the other:
 
@@ -29,31 +29,35 @@ import numpy as np
 
 from shardwright.arrays import FloatArray
 from shardwright.collectives.groups.member_links import Layout
-from shardwright.collectives.messages.tree_schedule import Tree, middle, rooted
+from shardwright.collectives.messages.tree_schedule import Tree, middle_member, rooted_tree
 
 MOST_MEMBERS: Final = 64
 FEWEST_PARTS: Final = 24
+"""Least number of parts of the buffer: with more, trees spread over links more evenly."""
 Edge = tuple[int, int]
 
 
 @lru_cache(maxsize=1024)
 def paired_trees(layout: Layout) -> tuple[Tree, ...]:
-    """The trees of a group with links of each two outermost units,
-    with their shares of the buffer.
+    """All-reduce trees of a group whose outermost units have different links pair by pair, with
+    their shares of the buffer.
     """
     largest = max(layout.units[-1])
     parts = largest * -(-FEWEST_PARTS // largest)
     shares: dict[tuple[Edge, ...], float] = {}
-    for turn, over in enumerate(trees_over(layout, parts)):
-        heads, edges = _inside(layout, turn)
-        edges += [(heads[one], heads[other]) for one, other in over]
+    for turn, unit_edges in enumerate(trees_over(layout, parts)):
+        heads, edges = _stars_inside_units(layout, turn)
+        edges += [(heads[unit], heads[other_unit]) for unit, other_unit in unit_edges]
         key = tuple(sorted((min(edge), max(edge)) for edge in edges))
         shares[key] = shares.get(key, 0.0) + 1.0 / parts
-    return tuple(rooted(share, list(edges), middle(list(edges))) for edges, share in shares.items())
+    return tuple(
+        rooted_tree(share, list(edges), middle_member(list(edges)))
+        for edges, share in shares.items()
+    )
 
 
 def pair_costs(layout: Layout) -> FloatArray:
-    """(units, units) seconds a byte that a link from the one to the other is busy; inf from a unit
+    """(units, units) seconds a byte that a link from one unit to another is busy; inf from a unit
     to itself.
     """
     assert layout.between is not None
@@ -64,49 +68,56 @@ def pair_costs(layout: Layout) -> FloatArray:
 
 
 def trees_over(layout: Layout, parts: int) -> list[list[Edge]]:
-    """The edges over the outermost units of each part's tree."""
+    """Edges over the outermost units of each part's tree."""
     costs, units = pair_costs(layout) / parts, len(layout.units[-1])
-    busy, found = np.zeros_like(costs), []
+    busy, trees = np.zeros_like(costs), []
     for _ in range(parts):
-        then = busy + costs
-        tree = _spanning(np.maximum(then, then.T), units)
-        for one, other in tree:
-            busy[one, other] += costs[one, other]
-            busy[other, one] += costs[other, one]
-        found.append(tree)
-    return found
+        busy_after = busy + costs
+        tree = _kruskal_tree(np.maximum(busy_after, busy_after.T), units)
+        for unit, other_unit in tree:
+            busy[unit, other_unit] += costs[unit, other_unit]
+            busy[other_unit, unit] += costs[other_unit, unit]
+        trees.append(tree)
+    return trees
 
 
-def _spanning(weight: FloatArray, units: int) -> list[Edge]:
-    """Kruskal's tree of the least edges."""
-    belongs, tree = list(range(units)), []
-    for _, one, other in sorted(
-        (float(weight[one, other]), one, other) for one, other in combinations(range(units), 2)
+def _kruskal_tree(weight: FloatArray, units: int) -> list[Edge]:
+    """Edges of Kruskal's spanning tree of least weight."""
+    component_of, tree = list(range(units)), []
+    for _, unit, other_unit in sorted(
+        (float(weight[unit, other_unit]), unit, other_unit)
+        for unit, other_unit in combinations(range(units), 2)
     ):
-        if belongs[one] != belongs[other]:
-            tree.append((one, other))
-            belongs = [belongs[one] if of == belongs[other] else of for of in belongs]
+        if component_of[unit] != component_of[other_unit]:
+            tree.append((unit, other_unit))
+            component_of = [
+                component_of[unit] if component == component_of[other_unit] else component
+                for component in component_of
+            ]
     return tree
 
 
-def _inside(layout: Layout, turn: int) -> tuple[list[int], list[Edge]]:
+def _stars_inside_units(layout: Layout, turn: int) -> tuple[list[int], list[Edge]]:
     """The centre of each outermost unit in one turn, and the edges of the stars in it."""
     starts = np.cumsum([0, *layout.units[-1]])
     centres = {
         int(start) + turn % count for start, count in zip(starts, layout.units[-1], strict=False)
     }
     heads, edges = list(range(layout.size)), []
-    firsts = np.cumsum([0, *layout.counts[0]])
+    first_members = np.cumsum([0, *layout.counts[0]])
     islands = [
         range(int(first), int(first) + count)
-        for first, count in zip(firsts, layout.counts[0], strict=False)
+        for first, count in zip(first_members, layout.counts[0], strict=False)
     ]
     for level in (islands, *layout.children[:-1]):
-        above = []
+        heads_above = []
         for inside in level:
-            some = [heads[place] for place in inside]
-            head = next((one for one in some if one in centres), some[turn % len(some)])
-            edges += [(head, one) for one in some if one != head]
-            above.append(head)
-        heads = above
+            heads_inside = [heads[place] for place in inside]
+            head = next(
+                (member for member in heads_inside if member in centres),
+                heads_inside[turn % len(heads_inside)],
+            )
+            edges += [(head, member) for member in heads_inside if member != head]
+            heads_above.append(head)
+        heads = heads_above
     return heads, edges

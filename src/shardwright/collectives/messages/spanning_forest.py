@@ -1,13 +1,13 @@
-"""Synthesised sums: a forest of spanning trees whose edges are spread over the members as `packing`
-says.
+"""Synthesised all-reduces: a forest of spanning trees whose edges are spread over the members as
+`tree_packing` says.
 
 The buffer is a line from 0 to 1; at each place of it a tree is cut out, and between places where
 some choice changes the tree is the same:
 
     units beside each other: mean edges D_u - 1 above one laid end to end; place t of each whole
-                             length falls to the unit under it
+                                length falls to the unit under it
     edges of a unit:         laid end to end along the line, over the units (at last members)
-                             inside it by their part of them
+                                inside it by their part of them
     inside an island:        a star whose centre moves from member to member
 
 so every unit has its mean number of edges over the line, in each tree that number rounded up or
@@ -36,7 +36,7 @@ import numpy as np
 
 from shardwright.collectives.groups.member_links import Layout
 from shardwright.collectives.messages.tree_packing import Packing, packing_of
-from shardwright.collectives.messages.tree_schedule import Tree, middle, rooted
+from shardwright.collectives.messages.tree_schedule import Tree, middle_member, rooted_tree
 
 MOST_MEMBERS: Final = 64
 _LEAST_SHARE: Final = 1e-9
@@ -46,7 +46,7 @@ Unit = tuple[int, int]
 
 @dataclass(slots=True)
 class _Strips:
-    """A unit's edges to outside it, along the buffer: their number from each place on, and their
+    """Edges from a unit to outside it, along the buffer: their number from each place on, and their
     length up to there.
     """
 
@@ -71,8 +71,8 @@ class _Forest:
         return range(first, first + self.layout.counts[0][number])
 
     def weights(self, unit: Unit) -> list[float]:
-        """Edges that leave each of the units inside, of those that leave this one: cumulative, from
-        0.
+        """Edges that leave each of the units inside, as part of those that leave this one:
+        cumulative, from 0.
         """
         tier, number = unit
         inside = self.inside(unit)
@@ -104,28 +104,33 @@ class _Forest:
             self.cuts += (1.0 - ends % 1.0).tolist()
 
     def owners(self, unit: Unit, place: float) -> list[int]:
-        """Which of the units inside (0, 1, ..) each edge that leaves `unit` belongs to, in the tree
-        at `place`.
+        """For each edge that leaves `unit` in the tree at `place`, the unit inside (0, 1, ..) that
+        it belongs to.
         """
         strips, ends = self.strips[unit], self.weights(unit)
-        at = bisect_right(strips.start, place) - 1
-        length = (strips.start[at + 1] if at + 1 < len(strips.start) else 1.0) - strips.start[at]
-        first = strips.before[at] + place - strips.start[at]
+        strip = bisect_right(strips.start, place) - 1
+        length = (strips.start[strip + 1] if strip + 1 < len(strips.start) else 1.0) - strips.start[
+            strip
+        ]
+        first_edge = strips.before[strip] + place - strips.start[strip]
         scale = ends[-1] / max(
             strips.before[-1] + strips.count[-1] * (1.0 - strips.start[-1]), 1e-300
         )
         return [
-            min(max(bisect_right(ends, (first + number * length) * scale) - 1, 0), len(ends) - 2)
-            for number in range(strips.count[at])
+            min(
+                max(bisect_right(ends, (first_edge + number * length) * scale) - 1, 0),
+                len(ends) - 2,
+            )
+            for number in range(strips.count[strip])
         ]
 
     def edges_of(self, parent: Unit, place: float) -> list[int]:
-        """Edges that leave each unit inside `parent`."""
-        found = self.beside(parent, place)
+        """Number of edges that leave each unit inside `parent`, in the tree at `place`."""
+        edges = self.beside(parent, place)
         if parent in self.strips:
             for owner in self.owners(parent, place):
-                found[owner] += 1
-        return found
+                edges[owner] += 1
+        return edges
 
     def lay(self, parent: Unit) -> None:
         """Lay out the edges of the units inside `parent`, and cut the buffer where one passes from
@@ -151,7 +156,7 @@ class _Forest:
                     ]
 
     def member(self, unit: Unit, edge: int, place: float) -> int:
-        """The member at the end of an edge that leaves `unit`."""
+        """The member at the end of an edge that leaves `unit`, in the tree at `place`."""
         while True:
             owners = self.owners(unit, place)
             owner, inside = owners[edge], self.inside(unit)
@@ -162,38 +167,38 @@ class _Forest:
 
     def tree(self, place: float) -> list[tuple[int, int]]:
         """Edges between members of the tree at `place`."""
-        found = []
+        edges = []
         for tier in range(len(self.layout.children), 0, -1):
             for number in range(len(self.layout.children[tier - 1])):
                 inside, beside = self.inside((tier, number)), self.beside((tier, number), place)
                 used = [0] * len(inside)
-                for one, other in _joined(beside):
+                for unit_beside, other_beside in _low_tree(beside):
                     ends = []
-                    for unit in (one, other):
+                    for unit in (unit_beside, other_beside):
                         ends.append(self.member((tier - 1, inside[unit]), used[unit], place))
                         used[unit] += 1
-                    found.append((ends[0], ends[1]))
+                    edges.append((ends[0], ends[1]))
         for number in range(len(self.layout.counts[0])):
             inside = self.inside((0, number))
             centre = inside[min(int(place * len(inside)), len(inside) - 1)]
-            found += [(centre, other) for other in inside if other != centre]
-        return found
+            edges += [(centre, other_beside) for other_beside in inside if other_beside != centre]
+        return edges
 
 
-def _joined(degrees: list[int]) -> list[tuple[int, int]]:
+def _low_tree(degrees: list[int]) -> list[tuple[int, int]]:
     """Edges of a low tree with these degrees: units of many edges near the top."""
     order = sorted(range(len(degrees)), key=lambda unit: (-degrees[unit], unit))
-    found: list[tuple[int, int]] = []
+    edges: list[tuple[int, int]] = []
     free = [(order[0], degrees[order[0]])] if len(order) > 1 else []
-    at = 0
+    place = 0
     for unit in order[1:]:
-        parent, left = free[at]
-        found.append((parent, unit))
-        free[at] = (parent, left - 1)
+        parent, edges_left = free[place]
+        edges.append((parent, unit))
+        free[place] = (parent, edges_left - 1)
         free.append((unit, degrees[unit] - 1))
-        while at < len(free) - 1 and free[at][1] == 0:
-            at += 1
-    return found
+        while place < len(free) - 1 and free[place][1] == 0:
+            place += 1
+    return edges
 
 
 @lru_cache(maxsize=1024)
@@ -215,4 +220,7 @@ def forest_of(layout: Layout) -> tuple[Tree, ...]:
     for low, high in pairwise([*ends, 1.0]):
         edges = tuple(sorted((min(edge), max(edge)) for edge in forest.tree((low + high) / 2)))
         shares[edges] = shares.get(edges, 0.0) + high - low
-    return tuple(rooted(share, list(edges), middle(list(edges))) for edges, share in shares.items())
+    return tuple(
+        rooted_tree(share, list(edges), middle_member(list(edges)))
+        for edges, share in shares.items()
+    )

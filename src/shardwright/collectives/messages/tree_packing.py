@@ -1,4 +1,5 @@
-"""The least time of a sum over a group whose links are not alike, and the degrees that reach it.
+"""The least time of an all-reduce over a group with unlike links, and the degrees of the spanning
+trees that reach it.
 
 A sum along a spanning tree sends its bytes once each way over every edge. Between units of one tier
 trees of any degrees D_u >= 1 exist that add up to 2 (N - 1), and trees may be mixed; so with
@@ -7,17 +8,17 @@ trees of any degrees D_u >= 1 exist that add up to 2 (N - 1), and trees may be m
     room(island) = T x sum of its members' cards
     room(unit)   = min(T x uplink, sum over the units in it of room - 2 (their number - 1))
 
-T is possible if no room is below 1 and what is left at the top is not negative: the least such T is
-V's seconds a byte over the network. Inside an island of m members 2 (m - 1)/m / bandwidth_0 come
+T is possible if no room is below 1 and the room left at the top is not negative: the least such T
+is V's seconds a byte over the network. Inside an island of m members 2 (m - 1)/m / bandwidth_0 come
 from a star whose centre moves.
 
-No sum is faster over the network than the least T for which what is left at the top is not negative
-and no unit's links are below 1: let some units be parts as a whole and others be split into theirs.
-To make one sum of N parts known to N units takes 2 (N - 1) messages between them (N - 1 until the
-first one knows it all, then one more into each other unit), each out of some part's links; and one
-at least enters and leaves each. With one tier of network both are the same number. With more, trees
-that are connected inside every unit may be slower than the bound, and than trees that are not: that
-is left out.
+No sum is faster over the network than the least T for which the room left at the top is not
+negative and no unit's links are below 1: let some units be parts as a whole and others be split
+into theirs. To make one sum of N parts known to N units takes 2 (N - 1) messages between them (N -
+1 until the first one knows it all, then one more into each other unit), each out of some part's
+links; and one at least enters and leaves each. With one tier of network both are the same number.
+With more, trees that are connected inside every unit may be slower than the bound, and than trees
+that are not: that is left out.
 
 Sources: Zhao et al. 2024, "ForestColl" (arXiv:2402.06787): sums as packed spanning trees, least
 cuts as their bound (read); Tutte 1961, Nash-Williams 1961 (J. London Math. Soc. 36): trees and
@@ -35,13 +36,15 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
-    """How tree edges are spread over a layout.
+    """Mean degrees of the units in the spanning trees of a group, and the seconds a byte that they
+    reach.
 
     Args:
-        seconds_per_byte: that the trees keep the busiest link busy, a byte of the buffer.
-        bound: that no sum is faster than.
-        inner: of tier k = 0, 1, .. for each unit the mean edges to units beside it in the same unit
-            of tier k + 1.
+        seconds_per_byte: seconds a byte of the buffer for which the trees keep the busiest link
+            busy.
+        bound: seconds a byte that no sum is faster than.
+        inner: for tier k = 0, 1, .. and each unit the mean edges to units beside it in the same
+            unit of tier k + 1.
         total: the same with edges that go farther.
     """
 
@@ -52,25 +55,32 @@ class Packing:
 
 
 def packing_of(layout: Layout) -> Packing:
-    """The best spread over the network; inside islands stars."""
+    """Degrees of the spanning trees that take the least time over the network; stars inside
+    islands.
+    """
     if len(layout.counts[0]) == 1:
         inside = 2.0 * (1.0 - 1.0 / layout.size) / layout.share[0]
         zero = (np.zeros(1),) * (len(layout.share) - 1)
         return Packing(seconds_per_byte=inside, bound=inside, inner=zero, total=zero)
-    network, least = (_least_seconds(layout, connected=connected) for connected in (True, False))
+    network_seconds, least_seconds = (
+        _least_seconds(layout, connected=connected) for connected in (True, False)
+    )
     inside = 2.0 * (1.0 - 1.0 / max(layout.units[0])) / layout.share[0]
-    inner, total = _degrees(layout, network)
+    inner, total = _degrees(layout, network_seconds)
     # A part of the members is not faster than its least cut either: whole islands apart, a member
     # has its island's link and its card.
     member = 1.0 / (layout.share[0] + layout.share[1])
     return Packing(
-        seconds_per_byte=max(network, inside), bound=max(least, member), inner=inner, total=total
+        seconds_per_byte=max(network_seconds, inside),
+        bound=max(least_seconds, member),
+        inner=inner,
+        total=total,
     )
 
 
 def _rooms(layout: Layout, seconds: float) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Rooms of the units of each tier but the last, then what is left at the top, and how each
-    grows with the seconds a byte.
+    """Rooms (edges within `seconds` a byte) of the units of each tier but the last, then the room
+    left at the top, and the slope of each.
     """
     links = np.array(layout.units[0]) * layout.share[1]
     rooms, slopes = [links * seconds], [links]
@@ -89,12 +99,13 @@ def _rooms(layout: Layout, seconds: float) -> tuple[list[FloatArray], list[Float
 
 
 def _least_seconds(layout: Layout, *, connected: bool) -> float:
-    """Newton's steps from below: every condition is a concave rising function with few corners, so
-    they end at the root.
+    """The least seconds a byte for which trees exist, by Newton's steps from below.
+
+    Every condition is a concave rising function with few corners, so the steps end at the root.
 
     Args:
         connected: trees are connected inside every unit, whose room is then at least one edge; else
-            what bounds every sum.
+            the bound of every sum.
     """
     uplinks = [
         min(counts) * layout.share[tier]
@@ -104,44 +115,46 @@ def _least_seconds(layout: Layout, *, connected: bool) -> float:
     seconds = max((1.0 / uplink for uplink in uplinks), default=0.0)
     while True:
         rooms, slopes = _rooms(layout, seconds)
-        later = float((seconds + (1.0 - rooms[0]) / slopes[0]).max())
+        next_seconds = float((seconds + (1.0 - rooms[0]) / slopes[0]).max())
         for tier in range(1, len(rooms) - 1) if connected else ():
-            several = np.concatenate(
+            has_siblings = np.concatenate(
                 [np.full(len(low), len(low) > 1) for low in layout.children[tier]]
             )
-            later = max(later, float((seconds + (several - rooms[tier]) / slopes[tier]).max()))
-        later = max(later, float((seconds - rooms[-1] / slopes[-1]).max()))
-        if later <= seconds * (1.0 + 1e-14):
+            next_seconds = max(
+                next_seconds, float((seconds + (has_siblings - rooms[tier]) / slopes[tier]).max())
+            )
+        next_seconds = max(next_seconds, float((seconds - rooms[-1] / slopes[-1]).max()))
+        if next_seconds <= seconds * (1.0 + 1e-14):
             return seconds
-        seconds = later
+        seconds = next_seconds
 
 
 def _degrees(
     layout: Layout, seconds: float
 ) -> tuple[tuple[FloatArray, ...], tuple[FloatArray, ...]]:
-    """Edges of each unit, from the top down: every unit gets one, and of the rest its part of what
-    room is left.
+    """Mean edges of each unit, from the top down: every unit gets one, and of the rest its part of
+    the room that is left.
     """
     rooms, _ = _rooms(layout, seconds)
     inner: list[FloatArray] = []
     total = [np.zeros(1)]
     for tier in range(len(rooms) - 2, -1, -1):
-        every, beside = np.zeros(rooms[tier].size), np.zeros(rooms[tier].size)
+        all_edges, inner_edges = np.zeros(rooms[tier].size), np.zeros(rooms[tier].size)
         for unit, low in enumerate(layout.children[tier]):
             span, above = slice(low.start, low.stop), float(total[-1][unit])
             if len(low) == 1:
-                every[span] = above
+                all_edges[span] = above
                 continue
             spare = np.maximum(rooms[tier][span] - 1.0, 0.0)
-            over = len(low) - 2.0 + above
+            edges_to_share = len(low) - 2.0 + above
             # Where nothing is over, or all have one edge's room alone, equal parts are as good as
             # any.
-            every[span] = 1.0 + over * (
+            all_edges[span] = 1.0 + edges_to_share * (
                 spare / spare.sum() if spare.sum() > 0.0 else 1.0 / len(low)
             )
-            beside[span] = 1.0 + (every[span] - 1.0) * (
-                (len(low) - 2.0) / over if over > 0.0 else 0.0
+            inner_edges[span] = 1.0 + (all_edges[span] - 1.0) * (
+                (len(low) - 2.0) / edges_to_share if edges_to_share > 0.0 else 0.0
             )
-        inner.append(beside)
-        total.append(every)
+        inner.append(inner_edges)
+        total.append(all_edges)
     return tuple(reversed(inner)), tuple(reversed(total[1:]))

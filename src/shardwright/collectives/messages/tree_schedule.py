@@ -1,5 +1,5 @@
-"""Sums along spanning trees: up to the root and down again, the buffer in parts that follow one
-another by one round.
+"""Schedules of all-reduces along spanning trees: up to the root and down again, the buffer in parts
+that follow one another by one round.
 
 A tree with its share of the buffer takes 2 h rounds for one part, h those of a broadcast in which a
 member sends one message at a time, to the child first whose own subtree needs longest; the way up
@@ -24,6 +24,7 @@ from shardwright.collectives.messages.message_schedule import Schedule, proven_s
 from shardwright.lazy_dataclass import dataclass
 
 PARTS: Final = tuple(2**power for power in range(11))
+"""Numbers of parts that are tried: 1 to 1024."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,26 +37,26 @@ class Tree:
     parent: tuple[int, ...]
 
 
-def rooted(share: float, edges: list[tuple[int, int]], root: int) -> Tree:
-    """The tree of some edges over members 0 .. number of edges, from `root`."""
-    near: list[list[int]] = [[] for _ in range(len(edges) + 1)]
-    for one, other in edges:
-        near[one].append(other)
-        near[other].append(one)
+def rooted_tree(share: float, edges: list[tuple[int, int]], root: int) -> Tree:
+    """The tree with these edges over members 0 .. number of edges, from `root`."""
+    neighbours: list[list[int]] = [[] for _ in range(len(edges) + 1)]
+    for end, far_end in edges:
+        neighbours[end].append(far_end)
+        neighbours[far_end].append(end)
     parent, waiting = {root: -1}, [root]
     for member in waiting:
-        for other in near[member]:
-            if other not in parent:
-                parent[other] = member
-                waiting.append(other)
-    return Tree(share=share, parent=tuple(parent[member] for member in range(len(near))))
+        for neighbour in neighbours[member]:
+            if neighbour not in parent:
+                parent[neighbour] = member
+                waiting.append(neighbour)
+    return Tree(share=share, parent=tuple(parent[member] for member in range(len(neighbours))))
 
 
-def middle(edges: list[tuple[int, int]]) -> int:
+def middle_member(edges: list[tuple[int, int]]) -> int:
     """A member in the middle of a longest path of the tree."""
 
     def farthest(start: int) -> list[int]:
-        tree = rooted(1.0, edges, start)
+        tree = rooted_tree(1.0, edges, start)
         depth, order = {start: 0}, [start]
         children: list[list[int]] = [[] for _ in tree.parent]
         for member, parent in enumerate(tree.parent):
@@ -98,8 +99,10 @@ def send_steps(tree: Tree) -> tuple[IntArray, int]:
     return step, needs[order[0]]
 
 
-def tree_sum(trees: tuple[Tree, ...], *, parts: int = 1) -> Schedule:
-    """The messages of a sum along `trees` in `parts`: the pieces of a tree stand side by side."""
+def tree_all_reduce(trees: tuple[Tree, ...], *, parts: int = 1) -> Schedule:
+    """The messages of an all-reduce along `trees` in `parts`: the pieces of a tree stand side by
+    side.
+    """
     columns = []
     for number, tree in enumerate(trees):
         step, height = send_steps(tree)
@@ -123,35 +126,35 @@ def tree_sum(trees: tuple[Tree, ...], *, parts: int = 1) -> Schedule:
 
 @lru_cache(maxsize=1024)
 def tree_lines(layout: Layout, trees: tuple[Tree, ...]) -> tuple[FloatArray, FloatArray]:
-    """alpha_P and beta_P for each of `PARTS`. The sum is proven for one part: the others are the
-    same a round later each.
+    """alpha_P and beta_P for each of `PARTS`. The schedule is proven for one part: each further
+    part is the same a round later.
 
     Rounds in which all steps are under way are alike; they are priced once.
     """
-    once = proven_sum(tree_sum(trees))
-    steps = int(once.round.max(initial=-1)) + 1
+    schedule = proven_sum(tree_all_reduce(trees))
+    steps = int(schedule.round.max(initial=-1)) + 1
     alpha, beta = np.zeros(len(PARTS)), np.zeros(len(PARTS))
     for index, parts in enumerate(PARTS):
         under_way = min(parts, steps)
         if parts == under_way or index == 0 or PARTS[index - 1] < steps:
-            last = np.arange(steps + under_way - 1)
-            first = np.maximum(last - under_way + 1, 0)
-            waits, busy = round_costs(_windows(once, first, last), layout)
-        times = np.ones(waits.size)
-        times[steps - 1] += parts - under_way
-        alpha[index], beta[index] = times @ waits, times @ busy / parts
+            last_step = np.arange(steps + under_way - 1)
+            first_step = np.maximum(last_step - under_way + 1, 0)
+            latencies, busy = round_costs(_windows(schedule, first_step, last_step), layout)
+        weights = np.ones(latencies.size)
+        weights[steps - 1] += parts - under_way
+        alpha[index], beta[index] = weights @ latencies, weights @ busy / parts
     return alpha, beta
 
 
-def _windows(once: Schedule, first: IntArray, last: IntArray) -> Schedule:
+def _windows(schedule: Schedule, first_step: IntArray, last_step: IntArray) -> Schedule:
     """All messages of the steps from `first` to `last` in one round, for each such window."""
-    edge = np.searchsorted(once.round, np.arange(int(once.round.max()) + 2))
-    low, high = edge[first], edge[np.minimum(last, len(edge) - 2) + 1]
+    edge = np.searchsorted(schedule.round, np.arange(int(schedule.round.max()) + 2))
+    low, high = edge[first_step], edge[np.minimum(last_step, len(edge) - 2) + 1]
     rows = np.concatenate([np.arange(a, b) for a, b in zip(low, high, strict=True)])
     return replace(
-        once,
-        round=np.repeat(np.arange(first.size), high - low),
-        source=once.source[rows],
-        target=once.target[rows],
-        piece=once.piece[rows],
+        schedule,
+        round=np.repeat(np.arange(first_step.size), high - low),
+        source=schedule.source[rows],
+        target=schedule.target[rows],
+        piece=schedule.piece[rows],
     )

@@ -1,5 +1,5 @@
-"""One tree over a hierarchy of units, also unequal ones: sums go up from unit to unit and come down
-again, in parts.
+"""One all-reduce tree over a hierarchy of units, also unequal ones: sums go up from unit to unit
+and come down again, in parts.
 
 In every unit the first member is its head. Heads of the units in one unit, at last members of an
 island, form a binomial tree: the member that stands at place p behind the head sends to the place
@@ -7,10 +7,10 @@ without p's lowest set bit. With all of the buffer in one part
 
     seconds = 2 x sum over tiers of ceil(log2 m_k) (latency_k + V / bandwidth_k)
 
-for equal units, m_k of them in each unit of tier k; for others, and in parts, what the rounds of
-`tree_schedule` take: small buffers go in few rounds, larger ones in parts that follow one another.
-The heads' links carry all of it: rings and forests are faster for large buffers. Left out: groups
-of more than `MOST_MEMBERS`.
+for equal units, m_k of them in each unit of tier k; for others, and in parts, the seconds of the
+rounds of `tree_schedule`: small buffers go in few rounds, larger ones in parts that follow one
+another. The heads' links carry every byte: rings and forests are faster for large buffers. Left
+out: groups of more than `MOST_MEMBERS`.
 
 Sources: Thakur, Rabenseifner & Gropp 2005 (IJHPCA 19), section 4.2 (binomial tree; number from
 memory); Xiong et al. 2024, "Revisiting the time cost model of AllReduce" (arXiv:2409.04202), for
@@ -23,14 +23,14 @@ from functools import lru_cache
 from typing import Final
 
 from shardwright.collectives.groups.member_links import Layout
-from shardwright.collectives.messages.tree_schedule import Tree, rooted
+from shardwright.collectives.messages.tree_schedule import Tree, rooted_tree
 
 MOST_MEMBERS: Final = 512
 
 
 @lru_cache(maxsize=1024)
 def tree_of(layout: Layout) -> tuple[Tree, ...]:
-    """The tree of a group, rooted at its first member."""
+    """The binomial tree of a group over its units, rooted at its first member."""
     heads, edges = list(range(layout.size)), []
     islands = [
         range(first, first + count)
@@ -43,7 +43,7 @@ def tree_of(layout: Layout) -> tuple[Tree, ...]:
                 for place in range(1, len(inside))
             ]
         heads = [heads[inside[0]] for inside in units]
-    return (rooted(1.0, edges, heads[0]),)
+    return (rooted_tree(1.0, edges, heads[0]),)
 
 
 def _starts(counts: tuple[int, ...]) -> list[int]:

@@ -1,8 +1,8 @@
-"""Arrays of the B0 kernel: tables, pipelines, strategies and choices as columns, and the records
-that the kernel reads them in.
+"""Arrays of the B0 kernel: tables, pipelines, strategies and choices as columns, and the records in
+which the kernel reads them.
 
-Compiling takes apart each array that a function is handed, so the kernel has one array of records
-for all columns of the same axes.
+Numba takes apart each array that a function receives, so the kernel has one array of records for
+all columns of the same axes.
 """
 
 from __future__ import annotations
@@ -18,33 +18,34 @@ SCHEDULE_GPIPE, SCHEDULE_1F1B, SCHEDULE_INTERLEAVED = 0, 1, 2
 
 
 class Costs(NamedTuple):
-    """Tables as arrays; l = layer row, h = mesh row, t = block.
+    """Tables of seconds and bytes as arrays; l = layer row, h = mesh row, t = block.
 
-    forward, backward, selective, full: (t, l) seconds.
-    saved: (t, modes, l).
-    transient: (t, l) bytes, zero for blocks that are no layers.
-    border: (l, 2 streams x tiers) seconds of a send of each stream across each tier, or one farther
-        out if that is faster; then across just it.
-    logits: (l,).
-    gather, reduce, all_reduce, fetch, refetch, scatter, apart: (t, h) seconds of one layer.
-    dense, experts, frozen, frozen_dense, frozen_experts: (t, h) elements.
-    unit, root: (t, h) elements that ZeRO-3 makes whole for a block's own work, and for the whole
-        step;
-    regathered: before a backward.
-    logits_blocks, overlap_buffers: (l,) bytes.
-    copied: (t, h) elements of tied weights that another block owns.
-    spread: (t, h) elements that more devices sum than dp x cp.
-    shard, expert_shard: (h,).
-    norm: (h,) seconds.
-    tied: (2, h) seconds to sum the weights that both ends share, without and with ZeRO.
-    communicators: (h,) bytes.
-    table: (t, h) bytes of the gradient of a table.
-    scales: (h,) seconds that each pass of a chunk waits.
-    passes: (h,) bytes an element of passes over whole gradients.
-    slowdown: (h,) of kernels beside collectives.
-    gather_copy, regather_copy, reduce_copy: (t, h) seconds of copies around collectives.
-    host_gradient: (t, h) seconds of a microbatch's copies of reduced gradients between device and
-        host.
+    Args:
+        forward, backward, selective, full: (t, l) seconds.
+        saved: (t, modes, l).
+        transient: (t, l) bytes, zero for blocks that are no layers.
+        border: (l, 2 streams x tiers) seconds of a send of each stream across each tier, or one
+            farther out if that is faster; then across just it.
+        logits: (l,).
+        gather, reduce, all_reduce, fetch, refetch, scatter, apart: (t, h) seconds of one layer.
+        dense, experts, frozen, frozen_dense, frozen_experts: (t, h) elements.
+        unit, root: (t, h) elements that ZeRO-3 gathers for a block's own work, and for the whole
+            step.
+        regathered: elements gathered before a backward.
+        logits_blocks, overlap_buffers: (l,) bytes.
+        copied: (t, h) elements of tied weights that another block owns.
+        spread: (t, h) elements that more devices sum than dp x cp.
+        shard, expert_shard: (h,).
+        norm: (h,) seconds.
+        tied: (2, h) seconds to sum the weights that both ends share, without and with ZeRO.
+        communicators: (h,) bytes.
+        table: (t, h) bytes of the gradient of a table.
+        scales: (h,) seconds that each pass of a chunk waits.
+        passes: (h,) bytes an element of passes over whole gradients.
+        slowdown: (h,) of kernels beside collectives.
+        gather_copy, regather_copy, reduce_copy: (t, h) seconds of copies around collectives.
+        host_gradient: (t, h) seconds of a microbatch's copies of reduced gradients between device
+            and host.
     """
 
     forward: FloatArray
@@ -90,28 +91,31 @@ class Costs(NamedTuple):
 
 
 class Patterns(NamedTuple):
-    """How (pp, vpp) spreads blocks; p = pattern, s = one of the looked-at ranks, t = block, w = way
-    in which groups lie.
+    """Spread of blocks over ranks for each (pp, vpp); p = pattern, s = one of the examined ranks, t
+    = block, w = way in which groups lie.
 
     Blocks on ranks whose groups lie otherwise are other blocks, which stand behind those of the
     first way.
 
-    ranks, chunks_per_rank, looked: (p,).
-    rank: (p, s).
-    stage, before, own, least: (p, s, t) blocks on the rank; in chunks 0..s-1; in chunk s; the
-        fewest in any of its chunks.
-    around: (p, s, t) blocks before the rank's last chunk, and p times that chunk's less the rank's.
-    pieces: (p, s) of chunk s.
-    first_pieces: (p,) of chunk 0.
-    total: (p, t).
-    redone, redone_before, redone_around, redone_own, redone_least: recomputed layers for each
-        recompute option k: (p, s, k, w).
-    has_head: (p, s) the rank holds the head.
-    first: (p, t) blocks of chunk 0.
-    crossed, crossed_around, sends: (p, s, k) borders of one stream and one tier before chunk s;
-        before the rank's last chunk; that the rank sends across a microbatch, forward and backward.
-    crossed_total: (p, k) of all. Where it is not known which tier each border crosses, the
-        innermost that may be stands for all.
+    Args:
+        ranks, chunks_per_rank, looked: (p,).
+        rank: (p, s).
+        stage, before, own, least: (p, s, t) blocks on the rank; in chunks 0..s-1; in chunk s; the
+            fewest in any of its chunks.
+        around: (p, s, t) blocks before the rank's last chunk, and p times that chunk's less the
+            rank's.
+        pieces: (p, s) of chunk s.
+        first_pieces: (p,) of chunk 0.
+        total: (p, t).
+        redone, redone_before, redone_around, redone_own, redone_least: recomputed layers for each
+            recompute option k: (p, s, k, w).
+        has_head: (p, s) the rank holds the head.
+        first: (p, t) blocks of chunk 0.
+        crossed, crossed_around, sends: (p, s, k) borders of one stream and one tier before chunk s;
+            before the rank's last chunk; that the rank sends across a microbatch, forward and
+            backward.
+        crossed_total: (p, k) of all. Where the tier of each border is not known, the innermost
+            possible one stands for all.
     """
 
     ranks: IntArray
@@ -141,10 +145,11 @@ class Patterns(NamedTuple):
 
 
 class Outer(NamedTuple):
-    """Strategies but for their memory choices; i = row. layer, mesh, pattern: rows of the tables
-    (mesh: that of the whole group); schedule; microbatches; border: column of the table that the
-    first k of the pattern's borders is; start: first member's place in the output. jitter: factor
-    on its seconds.
+    """Strategies without their memory choices; i = row.
+
+    layer, mesh, pattern: rows of the tables (mesh: that of the whole group). border: column of the
+    table for the first of the pattern's borders. start: first member's place in the output. jitter:
+    factor on its seconds.
     """
 
     layer: IntArray
@@ -160,10 +165,12 @@ class Outer(NamedTuple):
 
 
 class ChoiceArrays(NamedTuple):
-    """Memory choices. zero options: stage, and which sharding group (offset of its mesh row). redo
-    options: mode (0 none, 1 selective, 2 full), k (index of redone layers) and modules (place of
-    the set of modules that run again: the tables have all layer rows under each set). offload:
-    percent. zero_lists, redo_lists: rows of option numbers, -1 = end.
+    """Memory choices: ZeRO stages, recompute and offload.
+
+    ZeRO options: stage, and which sharding group (offset of its mesh row). Recompute options: mode
+    (0 none, 1 selective, 2 full), k (index of recomputed layers) and modules (place of the set of
+    modules that run again: the tables have all layer rows under each set). offload: percent.
+    zero_lists, redo_lists: rows of option numbers, -1 = end.
     """
 
     zero_stage: IntArray
@@ -180,13 +187,15 @@ class Facts(NamedTuple):
     """Numbers of the problem: capacity, workspace and context in bytes, bytes an element, traffic
     and rates of the update, switches.
 
-    layer_block: the only block that is a layer, of the first way in which groups lie; -1 = there
-        are several.
-    blocks: of one way.
-    layer_rows: of the tables under one set of modules.
-    gradients_leave: from ZeRO-2 on, of offloaded states (`Runtime.gradients_on_host`);
-    left_rate: `host_rate` there.
-    blocks_plain, blocks_several: sends hold up a rank of one chunk, of several.
+    Args:
+        layer_block: the only block that is a layer, of the first way in which groups lie; -1 =
+            there are several.
+        blocks: number of blocks of one way.
+        layer_rows: rows of the tables under one set of modules.
+        gradients_leave: from ZeRO-2 on, gradients of offloaded states go to the host
+            (`Runtime.gradients_on_host`).
+        left_rate: `host_rate` there.
+        blocks_plain, blocks_several: sends hold up a rank of one chunk, of several.
     """
 
     capacity: float
@@ -217,8 +226,8 @@ class Facts(NamedTuple):
 
 
 class CostRecords(NamedTuple):
-    """`Costs` for the kernel: layers (l, t), rows (l,), meshes (h, t), groups (h,): the columns
-    with these axes; saved (l, t, modes).
+    """`Costs` as records for the kernel: layers (l, t), rows (l,), meshes (h, t), groups (h,): the
+    columns with these axes; saved (l, t, modes).
     """
 
     layers: RecordArray
@@ -230,8 +239,8 @@ class CostRecords(NamedTuple):
 
 
 class PatternRecords(NamedTuple):
-    """`Patterns` for the kernel: pipelines (p,), ranks (p, s), blocks (p, s, t), redone (p, s, k,
-    w) and borders (p, s, k); what has no s is alike for all.
+    """`Patterns` as records for the kernel: pipelines (p,), ranks (p, s), blocks (p, s, t), redone
+    (p, s, k, w) and borders (p, s, k); columns without s are alike for all.
     """
 
     pipelines: RecordArray
@@ -242,21 +251,22 @@ class PatternRecords(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Sums of one outer row, filled once and read for each of its members. s = looked-at rank, r =
-    redo option, o = offload option.
+    """Working space for the sums of one outer row, filled once and read for each of its members. s
+    = examined rank, r = recompute option, o = offload option.
 
-    ranks: (s,) local elements `dense`, `experts`, `spread`, `frozen` (and of it `frozen_dense`,
-        `frozen_experts`), `largest`, `ends` (dense with copies of tied weights under `held_dense`),
-        seconds `reduce_own`, `gather_all`, of borders on the way to its first chunk, `reached`,
-        from there round to its last one and back, `beyond`, and that hold it up, `sends`; and
-        chunks in flight, `flying`.
-    redos: (r, s) `live`, bytes of activations, logits and temporaries at the fullest, and `blocks`,
-        the same as the allocator's blocks; seconds of a microbatch: `work` on the rank, `head`,
-        `tail` of the chunks before it, forward and back, `around` of `Patterns.around`, `own` of
-        chunk s's backward.
-    way: (r,) seconds of a microbatch's way through all chunks.
-    held: (o, s) bytes of parameters, gradients, states and workspace;
-    update: (o,) seconds of the slowest update.
+    Args:
+        ranks: (s,) local elements `dense`, `experts`, `spread`, `frozen` (and of it `frozen_dense`,
+            `frozen_experts`), `largest`, `ends` (dense with copies of tied weights under
+            `held_dense`), seconds `reduce_own`, `gather_all`, of borders on the way to its first
+            chunk, `reached`, from there round to its last one and back, `beyond`, and that hold it
+            up, `sends`; and chunks in flight, `flying`.
+        redos: (r, s) `live`, bytes of activations, logits and temporaries at the fullest, and
+            `blocks`, the same as the allocator's blocks; seconds of a microbatch: `work` on the
+            rank, `head`, `tail` of the chunks before it, forward and back, `around` of
+            `Patterns.around`, `own` of chunk s's backward.
+        way: (r,) seconds of a microbatch's way through all chunks.
+        held: (o, s) bytes of parameters, gradients, states and workspace.
+        update: (o,) seconds of the slowest update.
     """
 
     ranks: RecordArray
@@ -267,7 +277,7 @@ class Scratch(NamedTuple):
 
 
 def cost_records(costs: Costs) -> CostRecords:
-    """The tables by row, then block."""
+    """The tables as records for the kernel, by row, then block."""
     return CostRecords(
         layers=_records(
             {
@@ -289,7 +299,7 @@ def cost_records(costs: Costs) -> CostRecords:
 
 
 def pattern_records(patterns: Patterns) -> PatternRecords:
-    """The patterns by what they are of."""
+    """The patterns as records for the kernel, by their axes."""
     blocks = {
         name: getattr(patterns, name) for name in ("stage", "before", "around", "own", "least")
     }
@@ -322,7 +332,7 @@ def pattern_records(patterns: Patterns) -> PatternRecords:
 
 
 def outer_records(outer: Outer) -> RecordArray:
-    """The strategies, one a record."""
+    """The strategies as records, one each."""
     return _records(outer._replace(start=outer.start[:-1])._asdict())
 
 
@@ -332,7 +342,7 @@ def fact_records(facts: Facts) -> RecordArray:
 
 
 def scratch_of(redo_options: int, offloads: int, *, ranks: int) -> Scratch:
-    """Room for the sums of one outer row, of so many looked-at ranks."""
+    """Working space for the sums of one outer row, of `ranks` examined ranks."""
     return Scratch(
         ranks=np.zeros(ranks, dtype=_floats(_OF_RANK)),
         redos=np.zeros((redo_options, ranks), dtype=_floats(_OF_REDO)),
@@ -399,10 +409,10 @@ def _floats(names: Iterable[str]) -> np.dtype[np.void]:
 def _records(columns: dict[str, FloatArray | IntArray]) -> RecordArray:
     """One record for each place of the columns, which are broadcast."""
     shape = np.broadcast_shapes(*(column.shape for column in columns.values()))
-    result = np.empty(
+    records = np.empty(
         shape,
         dtype=np.dtype([(name, column.dtype) for name, column in columns.items()], align=True),
     )
     for name, column in columns.items():
-        result[name] = column
-    return result
+        records[name] = column
+    return records

@@ -8,11 +8,12 @@ For a few ranks s of each pipeline (first, second, the fullest inside, one befor
 and one microbatch's way through all chunks and back. Head and tail are over the chunks before s; c
 is the last chunk of s, and way is over the chunks before c.
 
-The second is the way of the first microbatch to c, all that the rank does from there to the last
-one's backward of c, and that one's way back; before and after it has p microbatches of each of its
-other chunks. With 2 chunks a rank, 4 ranks, 8 microbatches and s = 3: 7 chunks there and back, 8
-microbatches of c, 4 of the rank's other chunk. Every term is a part of a path through the order
-that `critical_path` walks, so B0 <= B1. Memory counts what must be alive at their fullest.
+The second is the way of the first microbatch to c, all work of the rank from there to the last
+microbatch's backward of c, and that microbatch's way back; before and after it the rank has p
+microbatches of each of its other chunks. With 2 chunks a rank, 4 ranks, 8 microbatches and s = 3: 7
+chunks there and back, 8 microbatches of c, 4 of the rank's other chunk. Every term is a part of a
+path through the order that `critical_path` walks, so B0 <= B1. Memory counts the tensors that must
+be alive at the fullest.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ from shardwright.cost.step.scalar_terms import (
 )
 
 MEMBERS_OF_A_CORE: Final = 20_000
-"""Fewer take less time than a thread does to start: 2 ms against 0.1."""
+"""Fewest members for a thread of their own: their bounds take 2 ms, starting a thread 0.1 ms."""
 
 
 @inner
 def _reduction(sync: np.void, zero: int) -> float:
-    """Seconds to reduce one layer's gradients."""
+    """Seconds to reduce one layer's gradients under a ZeRO stage."""
     seconds: float = (
         sync["all_reduce"] if zero == 0 else sync["scatter"] if zero == 3 else sync["reduce"]
     )
@@ -81,8 +82,10 @@ def _fill_work(
     redo: int,
     left: float,
 ) -> None:
-    """Seconds of a microbatch under one recompute option and ZeRO stage; `left`: share of the
-    gradients that go to the host.
+    """Fill in the seconds of a microbatch under one recompute option and ZeRO stage.
+
+    Args:
+        left: share of the gradients that go to the host.
     """
     single = facts["layer_block"] >= 0
     pipeline, slowdown = patterns.pipelines[p], costs.groups[h]["slowdown"]
@@ -150,8 +153,8 @@ def _fill_sync(
     h: int,
     zero: int,
 ) -> tuple[float, float]:
-    """Reductions of chunk s and gathers of the rank; returns the reduction and the gather of chunk
-    0.
+    """Fill in the reductions of chunk s and the gathers of the rank; return the reduction and the
+    gather of chunk 0, in seconds.
     """
     at_end = not (zero >= 2 and facts["every_microbatch"])
     gathers = zero == 1 or zero == 2
@@ -185,7 +188,7 @@ def _update(
     zero: int,
     offload: float,
 ) -> float:
-    """Seconds of the slowest looked-at rank's update, without clipping."""
+    """Seconds of the slowest examined rank's update, without clipping."""
     group = costs.groups[h]
     cut = group["shard"] if zero >= 1 else 1.0
     cut_experts = group["expert_shard"] if zero >= 1 else 1.0
@@ -218,8 +221,8 @@ def _border_seconds(
     tier: int,
     m: float,
 ) -> float:
-    """Sends on each looked-at rank's ways, and those that hold it up; returns those of the way
-    through all chunks and back.
+    """Fill in the seconds of sends on each examined rank's ways, and of those that hold it up;
+    return those of the way through all chunks and back.
     """
     pipeline = patterns.pipelines[p]
     blocks = facts["blocks_plain"] if pipeline["chunks_per_rank"] == 1 else facts["blocks_several"]
@@ -255,8 +258,8 @@ def _ready(
     first_gather: float,
     tied: float,
 ) -> float:
-    """Lower bound of the instant at which every gradient is reduced; those of `tied` weights come
-    last on both ends.
+    """Lower bound of the instant, in seconds, at which every gradient is reduced; those of `tied`
+    weights come last on both ends.
     """
     pipeline = patterns.pipelines[p]
     ranks = pipeline["ranks"]
@@ -294,7 +297,7 @@ def _bound_outer(
     time_out: FloatArray,
     memory_out: FloatArray,
 ) -> None:
-    """B0 of the members of one outer row."""
+    """Fill in the bounds B0 of the members of one outer row."""
     layer, p, mesh, at = row["layer"], row["pattern"], row["mesh"], row["start"]
     zero_list, redo_list = row["zero_list"], row["redo_list"]
     m = float(row["microbatches"])
@@ -360,7 +363,7 @@ def _bound_outer(
                 time_out[at] = np.inf
                 if fullest <= facts["capacity"]:
                     if not priced:
-                        # Nothing is priced that memory has no room for.
+                        # Seconds are computed only for members that fit in memory.
                         priced = True
                         first_reduce, first_gather = _fill_sync(
                             scratch, costs, patterns, facts, p, h, zero
@@ -427,8 +430,8 @@ def _bound_all(
 def bound_members(
     costs: Costs, patterns: Patterns, outer: Outer, choices: ChoiceArrays, facts: Facts
 ) -> tuple[FloatArray, FloatArray]:
-    """B0 of every member: seconds (inf where memory cannot fit), and a lower bound of the fullest
-    rank in bytes.
+    """Lower bounds (B0) of every strategy: step seconds (inf where memory cannot fit), and bytes of
+    the fullest rank.
 
     Members of outer row i are its zero options x its redo options x all offload options, in this
     order, from `outer.start[i]`.
@@ -446,7 +449,7 @@ def bound_members(
         )
         _bound_all(scratch, *tables, rows, choices, numbers, time_out, memory_out)
 
-    # A row's bounds need no other row: each core takes those of as many members as the others.
+    # A row's bounds need no other row: each core takes rows with equal numbers of members.
     parts = max(min(cores(), len(time_out) // MEMBERS_OF_A_CORE), 1)
     ends = np.searchsorted(outer.start, np.linspace(0, len(time_out), parts + 1)[1:-1])
     side_by_side(partial(bound, rows) for rows in np.split(records, ends))

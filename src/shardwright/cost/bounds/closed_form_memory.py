@@ -1,4 +1,6 @@
-"""Bytes of tier B0: what must be alive on the looked-at ranks of a pipeline at their fullest."""
+"""Memory bounds of tier B0: bytes that must be alive on the examined ranks of a pipeline at their
+fullest.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from shardwright.cost.step.scalar_terms import gathered_elements, parameter_byte
 
 @inner
 def _in_flight(schedule: int, ranks: int, chunks: int, rank: int, microbatches: int) -> float:
-    """Chunks whose activations a rank holds at its fullest."""
+    """Number of chunks whose activations a rank holds at its fullest."""
     if schedule == SCHEDULE_GPIPE:
         return float(microbatches * chunks)
     if schedule == SCHEDULE_1F1B:
@@ -36,7 +38,7 @@ def fill_elements(
     schedule: int,
     microbatches: int,
 ) -> None:
-    """Local elements and chunks in flight of each looked-at rank."""
+    """Fill in the local elements and chunks in flight of each examined rank."""
     pipeline = patterns.pipelines[p]
     for s in range(pipeline["looked"]):
         dense = 0.0
@@ -85,7 +87,9 @@ def fill_live(
     mode: int,
     redo: int,
 ) -> None:
-    """Activations, logits and temporaries at the fullest under one recompute option."""
+    """Fill in the bytes of activations, logits and temporaries at the fullest under one recompute
+    option.
+    """
     use = 1 if mode == 1 else 0
     for s in range(patterns.pipelines[p]["looked"]):
         saved = 0.0
@@ -118,8 +122,8 @@ def fill_live(
 def fill_whole(
     scratch: Scratch, costs: CostRecords, patterns: PatternRecords, p: int, h: int
 ) -> None:
-    """Elements that ZeRO-3 makes whole on each looked-at rank: for the largest block's work, and
-    for the whole step.
+    """Fill in the elements that ZeRO-3 gathers on each examined rank: for the largest block's work,
+    and for the whole step.
     """
     for s in range(patterns.pipelines[p]["looked"]):
         largest = 0.0
@@ -144,7 +148,9 @@ def fill_held(
     zero: int,
     offloads: IntArray,
 ) -> None:
-    """Bytes that live through the step on each looked-at rank, under each option of offload."""
+    """Fill in the bytes that live through the step on each examined rank, under each option of
+    offload.
+    """
     shard, expert_shard = costs.groups[h]["shard"], costs.groups[h]["expert_shard"]
     for s in range(patterns.pipelines[p]["looked"]):
         of = scratch.ranks[s]

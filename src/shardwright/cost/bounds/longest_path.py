@@ -1,8 +1,8 @@
-"""Tier B1: the longest path through the actual order with uncontended durations, without building a
-Program.
+"""Tier B1: a lower bound of the step time, the longest path through the actual order with
+uncontended durations, without building a Program.
 
-The same tasks and dependencies as `program.lower` lays out for one class a pipeline rank, walked
-row by row on an integer clock.
+The tasks and dependencies are those of `program.lower` for one class a pipeline rank, walked row by
+row on an integer clock.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, Int8Array, Int32Array, IntArray, RecordArray
 from shardwright.compiled import allocation_free
 from shardwright.cost.step.grid_seconds import StepCosts
-from shardwright.hardware.cluster import Tier
 from shardwright.hardware.graph import counts_by_group
+from shardwright.hardware.link import Tier
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import TABLES
 from shardwright.program.problem import Problem
@@ -30,9 +30,10 @@ from shardwright.units import PICOSECONDS_PER_SECOND
 
 _F, _I, _W, _B = 0, 1, 2, 3
 _CLOCK = 2
-"""Picoseconds by which the kernel may round the end of two tasks that share a device."""
+"""Picoseconds by which the event kernel may round the end of two tasks that share a device: they
+are taken off the bound."""
 _SHARE = 1e-7
-"""More than the kernel rounds a share of a device by."""
+"""More than the event kernel's rounding of a share of a device: taken off the bound's shares."""
 
 
 def picoseconds(seconds: FloatArray) -> IntArray:
@@ -69,11 +70,11 @@ def _walk(
     reduces_last: bool,
     slower: float,
 ) -> None:
-    """`walk` into `free` of the ranks.
+    """Compute `walk` into `free` of the ranks.
 
     Args:
         send: (2, chunks) picoseconds, forward and backward.
-        arrived: (2, chunks, microbatches) when inputs are there, -1 where they are not yet.
+        arrived: (2, chunks, microbatches) when inputs have arrived, -1 where they have not yet.
         sent_until: (2, ranks) when the links are free.
     """
     num_ranks, num_chunks = ranks.shape[0], chunks.shape[0]
@@ -179,14 +180,15 @@ def walk(
     slower: float,
     share: FloatArray,
 ) -> IntArray:
-    """Instant at which each rank has computed and reduced everything; -1 if the order deadlocks.
+    """Instant, in picoseconds, at which each rank has computed and reduced everything; -1 if the
+    order deadlocks.
 
     Side by side compute and a collective each run at 1 / (1 + slower): an action is longer by
     slower x the rank's collectives that are pending beside it, at most by slower x itself. That
     bounds the simulation as long as slower <= 1: an action that starts later there finds less
-    pending, but gains less by it than it is late. So does a send, which is longer by `share` x what
-    is pending beside it: share[0] and share[1], (chunks,), of its link that the rank's collectives
-    fill, at most 1, forward and backward.
+    pending, but gains less by it than it is late. So does a send, which is longer by `share` x the
+    time pending beside it: share[0] and share[1], (chunks,), of its link that the rank's
+    collectives fill, at most 1, forward and backward.
     """
     ranks, chunks = np.zeros(len(row_start) - 1, dtype=_RANK), np.zeros(len(gather), dtype=_CHUNK)
     chunks["gather"], chunks["reduce"], chunks["tied"], chunks["pieces"] = (
@@ -220,7 +222,7 @@ def walk(
 
 def load_walk() -> None:
     """Load (or compile) the walk by calling it on a pipeline of one forward."""
-    one = np.zeros(1, dtype=np.int64)
+    one_picosecond = np.zeros(1, dtype=np.int64)
     rows, kind, chunk = (
         np.array([0, 1], dtype=np.int32),
         np.zeros(1, dtype=np.int8),
@@ -236,12 +238,12 @@ def load_walk() -> None:
         chunk,
         1,
         np.zeros((5, 1), dtype=np.int64),
-        one,
-        one,
-        one,
-        one,
-        one,
-        one + 1,
+        one_picosecond,
+        one_picosecond,
+        one_picosecond,
+        one_picosecond,
+        one_picosecond,
+        one_picosecond + 1,
         False,
         False,
         0.0,
@@ -252,12 +254,12 @@ def load_walk() -> None:
 def durations(costs: StepCosts) -> IntArray:
     """(kinds, chunks) picoseconds of F, I, W, B, R; I and W add up to B."""
     chunks = len(costs.contents)
-    result = np.zeros((5, chunks), dtype=np.int64)
-    result[_F] = picoseconds(costs.forward_s)
-    result[_B] = picoseconds(costs.backward_s)
-    result[_W] = picoseconds(costs.weight_s)
-    result[_I] = result[_B] - result[_W]
-    return result
+    picoseconds_of_kinds = np.zeros((5, chunks), dtype=np.int64)
+    picoseconds_of_kinds[_F] = picoseconds(costs.forward_s)
+    picoseconds_of_kinds[_B] = picoseconds(costs.backward_s)
+    picoseconds_of_kinds[_W] = picoseconds(costs.weight_s)
+    picoseconds_of_kinds[_I] = picoseconds_of_kinds[_B] - picoseconds_of_kinds[_W]
+    return picoseconds_of_kinds
 
 
 def order_table(grid: Grid, *, microbatches: int) -> ActionTable:
@@ -268,7 +270,7 @@ def order_table(grid: Grid, *, microbatches: int) -> ActionTable:
 
 
 def microbatches_of(problem: Problem, grid: Grid) -> int:
-    """Microbatches that each replica runs in a step."""
+    """Number of microbatches that each replica runs in a step."""
     return problem.job.global_batch // (grid.dp * grid.microbatch)
 
 
@@ -280,7 +282,9 @@ def jitter(problem: Problem, devices: int) -> float:
 
 
 def jitter_among(problem: Problem, devices: Sequence[int]) -> float:
-    """The same of devices that may be of several kinds: of each as many nodes as they fill."""
+    """`jitter` for devices that may be of several kinds: of each kind as many nodes as they
+    fill.
+    """
     cluster = problem.cluster
     if cluster.is_uniform:
         return jitter(problem, len(devices))
@@ -289,14 +293,14 @@ def jitter_among(problem: Problem, devices: Sequence[int]) -> float:
 
 
 def jitter_of_nodes(problem: Problem, nodes: float) -> float:
-    """The same of as many nodes as devices fill."""
+    """`jitter` for a number of nodes, which may be a fraction."""
     return 1.0 + problem.constants.jitter * log2(max(nodes, 1.0))
 
 
 @lru_cache(maxsize=1024)
 def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...]) -> BoolArray:
-    """(2, ranks, tiers) whether a device of a pipeline rank sends across a tier, to the next rank
-    and to the one before (round the ring).
+    """(2, ranks, tiers) True where a device of a pipeline rank sends across a tier, to the next
+    rank and to the one before (round the ring).
 
     Args:
         stride: devices from one rank to the next.
@@ -305,18 +309,20 @@ def border_tiers(devices: int, ranks: int, stride: int, tiers: tuple[Tier, ...])
         devices, ranks, stride, lcm(*(t.num_devices for t in tiers if t.num_devices < devices))
     )
     rank = device // stride % ranks
-    result = np.zeros((2, ranks, len(tiers)), dtype=np.bool_)
+    crosses_tier = np.zeros((2, ranks, len(tiers)), dtype=np.bool_)
     for way, step in enumerate((1, -1)):
-        other = device + ((rank + step) % ranks - rank) * stride
+        partner = device + ((rank + step) % ranks - rank) * stride
         crossed = np.full(len(device), len(tiers) - 1)
         for index in range(len(tiers) - 2, -1, -1):
-            crossed[device // tiers[index].num_devices == other // tiers[index].num_devices] = index
-        result[way, rank, crossed] = True
-    return result
+            crossed[device // tiers[index].num_devices == partner // tiers[index].num_devices] = (
+                index
+            )
+        crosses_tier[way, rank, crossed] = True
+    return crosses_tier
 
 
 def _one_of_each(devices: int, ranks: int, stride: int, period: int) -> IntArray:
-    """Devices of which, for every device of a pipeline rank, one of that rank lies alike in the
+    """Devices among which, for every device of a pipeline rank, one of that rank lies alike in the
     units of the network.
 
     Args:
@@ -325,8 +331,10 @@ def _one_of_each(devices: int, ranks: int, stride: int, period: int) -> IntArray
     """
     pipeline = ranks * stride
     pipelines = min(devices // pipeline, period // gcd(period, pipeline))
-    first = np.arange(pipelines, dtype=np.int64)[:, None] * pipeline + np.arange(ranks) * stride
-    return (first.reshape(-1, 1) + np.arange(min(stride, period))).reshape(-1)
+    first_devices = (
+        np.arange(pipelines, dtype=np.int64)[:, None] * pipeline + np.arange(ranks) * stride
+    )
+    return (first_devices.reshape(-1, 1) + np.arange(min(stride, period))).reshape(-1)
 
 
 def border_picoseconds(
@@ -335,7 +343,7 @@ def border_picoseconds(
     """(chunks,) picoseconds of the send out of each chunk, forward and backward: the fastest
     replica's border.
 
-    What goes back from a chunk is as much as came to it.
+    A chunk's gradient sent back is as large as its input.
 
     Args:
         crossed: the tiers that devices of each rank send across, as `border_tiers` has them of all;
@@ -358,16 +366,18 @@ def fastest(border_s: FloatArray, crossed: BoolArray) -> IntArray:
 
     An inner tier may be the slower one (cards behind a host bridge on a fast network).
     """
-    least: IntArray = np.where(crossed, picoseconds(border_s), np.iinfo(np.int64).max).min(axis=-1)
-    return least
+    fastest_picoseconds: IntArray = np.where(
+        crossed, picoseconds(border_s), np.iinfo(np.int64).max
+    ).min(axis=-1)
+    return fastest_picoseconds
 
 
 def border_shares(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> FloatArray:
-    """(2, chunks) of the link out of each chunk, forward and backward, that the rank's gathers and
-    reductions fill while they run.
+    """(2, chunks) share of the link out of each chunk, forward and backward, that the rank's
+    gathers and reductions fill while they run.
 
-    0 where replicas cross different tiers there: the one that is ahead reduces, and sends beside
-    it, later than it could.
+    0 where replicas cross different tiers there: the replica that is ahead reduces, and sends
+    beside it, later than it could.
     """
     crossed = border_tiers(grid.devices, grid.pp, grid.strides()["pp"], tiers)
     alike = crossed.sum(axis=-1).max() == 1
@@ -377,8 +387,8 @@ def border_shares(costs: StepCosts, grid: Grid, tiers: tuple[Tier, ...]) -> Floa
 
 @lru_cache(maxsize=64)
 def share_parameters(model: Same[Model]) -> bool:
-    """Some layers use another one's parameters, such as biases by distance: their chunks sum
-    gradients once all of them are there.
+    """True if some layers use another layer's parameters, such as biases by distance: their chunks
+    sum gradients once all of them are complete.
     """
     return any(
         p.tied_to and p.klass not in TABLES
@@ -396,8 +406,8 @@ def path_seconds(
     table: ActionTable | None = None,
     crossed: BoolArray | None = None,
 ) -> float:
-    """Tier B1, in seconds: the longest path through the order to the last rank's end, then the
-    slowest update, with jitter.
+    """Lower bound (B1) of the step in seconds: the longest path through the order to the last
+    rank's end, then the slowest update, with jitter.
 
     Args:
         costs: of the grid, from the columns of the tables, or of one of its lines.
@@ -409,7 +419,7 @@ def path_seconds(
     order = table or order_table(grid, microbatches=microbatches_of(problem, grid))
     # A reduction that waits for other chunks' gradients runs beside less than one that begins
     # behind its own chunk's last backward.
-    late = grid.pp > 1 and share_parameters(Same(problem.model))
+    waits_for_other_chunks = grid.pp > 1 and share_parameters(Same(problem.model))
     ready = walk(
         order.row_start,
         order.kind,
@@ -427,8 +437,8 @@ def path_seconds(
         not runtime.overlap_grad_reduce,
         # The kernel counts shares of a device in whole numbers; from 2 on nothing is gained by
         # running beside.
-        0.0 if late else min(max(costs.slowdown - 1.0 - _SHARE, 0.0), 1.0),
-        border_shares(costs, grid, problem.cluster.tiers()) * (not late),
+        0.0 if waits_for_other_chunks else min(max(costs.slowdown - 1.0 - _SHARE, 0.0), 1.0),
+        border_shares(costs, grid, problem.cluster.tiers()) * (not waits_for_other_chunks),
     )
     assert ready.min() >= 0, "named schedules do not deadlock"
     # The simulation adds the same seconds in another order before it rounds them: at most a

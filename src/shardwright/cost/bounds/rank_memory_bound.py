@@ -1,5 +1,5 @@
-"""A lower bound of the peak of each pipeline rank of a grid, from the columns of the tables and the
-actual order of its actions.
+"""A lower bound of the peak memory of each pipeline rank of a grid, from the columns of the tables
+and the actual order of its actions.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class _TableKey:
         return isinstance(other, _TableKey) and self.table is other.table
 
 
-class _Held(NamedTuple):
-    """What the ranks of a table hold after some of their forwards, each different set once, one
-    rank after another.
+class _InFlightSets(NamedTuple):
+    """Microbatches that the ranks of a table hold after their forwards, each different set once,
+    one rank after another.
 
     Args:
         held: (sets, local chunks) microbatches.
@@ -48,13 +48,19 @@ class _Held(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _in_flight(key: _TableKey) -> _Held:
-    each = [_rank_in_flight(key.table, rank) for rank in range(key.table.num_ranks)]
-    lengths, width = [len(held) for held in each], max(held.shape[1] for held in each)
-    padded = [np.pad(held, ((0, 0), (0, width - held.shape[1]))) for held in each]
-    return _Held(
+def _in_flight_sets(key: _TableKey) -> _InFlightSets:
+    sets_of_ranks = [_sets_of_rank(key.table, rank) for rank in range(key.table.num_ranks)]
+    lengths, width = (
+        [len(sets_of_rank) for sets_of_rank in sets_of_ranks],
+        max(sets_of_rank.shape[1] for sets_of_rank in sets_of_ranks),
+    )
+    padded = [
+        np.pad(sets_of_rank, ((0, 0), (0, width - sets_of_rank.shape[1])))
+        for sets_of_rank in sets_of_ranks
+    ]
+    return _InFlightSets(
         np.concatenate(padded),
-        np.repeat(np.arange(len(each)), lengths),
+        np.repeat(np.arange(len(sets_of_ranks)), lengths),
         np.concatenate([[0], np.cumsum(lengths)]),
     )
 
@@ -63,11 +69,11 @@ def in_flight(table: ActionTable, rank: int) -> FloatArray:
     """(sets, local chunks) microbatches that `rank` holds after a forward (whole numbers), each
     different set once.
     """
-    every = _in_flight(_TableKey(table))
-    return every.held[every.start[rank] : every.start[rank + 1]]
+    all_sets = _in_flight_sets(_TableKey(table))
+    return all_sets.held[all_sets.start[rank] : all_sets.start[rank + 1]]
 
 
-def _rank_in_flight(table: ActionTable, rank: int) -> FloatArray:
+def _sets_of_rank(table: ActionTable, rank: int) -> FloatArray:
     rows = slice(int(table.row_start[rank]), int(table.row_start[rank + 1]))
     kind, chunk = table.kind[rows], table.chunk[rows] // table.num_ranks
     step = np.where(kind == F, 1, np.where((kind == B) | (kind == W), -1, 0))
@@ -81,8 +87,8 @@ def paired_activations(saved: IntArray, paired: IntArray, *, pipelined: bool) ->
     """Bytes that a rank keeps beyond its order where forwards run beside another microbatch's
     backwards (`Runtime.expert_overlap`).
 
-    A forward's layer is there before the backward's beside it is gone. In a pipeline one forward
-    more than the order says stands before the first backward, so that both are of different
+    A forward's layer is allocated before the backward's beside it is freed. In a pipeline one
+    forward more than the order says stands before the first backward, so that both are of different
     microbatches: then all of a chunk. Source: Megatron-Core, schedules.py,
     `get_pp_rank_microbatches` (num_warmup_microbatches + 1 under overlap_moe_expert_parallel_comm),
     and combined_1f1b.py. Leaves out the operands of delayed weight gradients, which last a step of
@@ -97,13 +103,16 @@ def paired_activations(saved: IntArray, paired: IntArray, *, pipelined: bool) ->
 
 def activation_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
     """(r,) peak bytes of saved activations: the largest over each rank's order of in-flight
-    microbatches times what each keeps, and what a pair keeps beside (`paired_activations`).
+    microbatches times their bytes, and the bytes that a pair keeps beside
+    (`paired_activations`).
     """
-    every, ranks = _in_flight(_TableKey(table)), table.num_ranks
+    all_sets, ranks = _in_flight_sets(_TableKey(table)), table.num_ranks
     saved: IntArray = costs.saved_bytes.reshape(-1, ranks)
     # Whole numbers below 2^53: the products and sums are exact.
-    filled: FloatArray = (every.held * saved.T[every.rank, : every.held.shape[1]]).sum(axis=1)
-    peaks: IntArray = np.maximum.reduceat(filled, every.start[:-1]).astype(np.int64)
+    bytes_in_flight: FloatArray = (
+        all_sets.held * saved.T[all_sets.rank, : all_sets.held.shape[1]]
+    ).sum(axis=1)
+    peaks: IntArray = np.maximum.reduceat(bytes_in_flight, all_sets.start[:-1]).astype(np.int64)
     if costs.paired_bytes.any():
         paired = costs.paired_bytes.reshape(-1, ranks)
         peaks += np.array(
@@ -116,8 +125,8 @@ def activation_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
 
 
 def allocated_bytes(table: ActionTable, costs: StepBytes) -> IntArray:
-    """(r,) peak of what is allocated: what lives through the step, activations in flight, logits
-    and the largest temporary.
+    """(r,) peak of the allocated bytes: tensors that live through the step, activations in flight,
+    logits and the largest temporary.
     """
     total = activation_bytes(table, costs) + costs.logits_bytes + costs.transient_bytes
     for _, values in costs.static_bytes:

@@ -1,5 +1,5 @@
-"""Activations that wait in host memory between forward and backward: their bytes, and what a layer
-waits for their copies.
+"""Activations that wait in host memory between forward and backward: their bytes, and the seconds
+that a layer waits for their copies.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ def host_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
     """(n,) bytes of a microbatch that a selective policy keeps in host memory between F and
     backward.
     """
-    result = np.zeros(np.shape(degrees["mbs"])[0], dtype=np.int64)
+    offloaded_bytes = np.zeros(np.shape(degrees["mbs"])[0], dtype=np.int64)
     for saved in program.saved:
         if saved.host and saved.dropped is not Recomputable.SELECTIVE:
-            result += evaluate(saved.volume, degrees)
-    return result
+            offloaded_bytes += evaluate(saved.volume, degrees)
+    return offloaded_bytes
 
 
 def checkpoint_seconds(program: BlockProgram, degrees: Degrees, *, rate: float) -> FloatArray:
@@ -35,11 +35,11 @@ def checkpoint_seconds(program: BlockProgram, degrees: Degrees, *, rate: float) 
     Source: DeepSpeed, runtime/activation_checkpointing/checkpointing.py (`partition_activations`,
     `gather_partitioned_activations`).
     """
-    result = np.zeros(np.shape(degrees["mbs"])[0])
+    seconds = np.zeros(np.shape(degrees["mbs"])[0])
     for saved in program.saved:
         if saved.parked is not None:
-            result += 2.0 * evaluate(saved.parked, degrees) / rate
-    return result
+            seconds += 2.0 * evaluate(saved.parked, degrees) / rate
+    return seconds
 
 
 def waited_for_host(volume: IntArray, *, rate: float, seconds: FloatArray) -> FloatArray:
@@ -64,7 +64,7 @@ def waited_for_layers(volume: IntArray, *, rate: float, beside: FloatArray) -> F
     first layers to leave and to come back.
 
     max(V / rate - `beside`, 0): copies are spread evenly over all layers of the chunk, as many
-    layers' kernels to each as there are. What is copied is waited for in pinned memory; leaves out
+    layers' kernels to each as there are. Copied bytes are waited for in pinned memory; leaves out
     that copies take device memory's bandwidth, devices that share a link of the host, and whether
     the host's memory suffices.
 

@@ -37,14 +37,14 @@ Source: Transformer Engine, initialize_ub (from memory).
 
 
 def context_bytes(problem: Problem) -> int:
-    """Bytes of the device's context: CONTEXT_BYTES where NCCL runs, 0 elsewhere (memory of a TPU is
-    what is left to programs).
+    """Bytes of the device's context: CONTEXT_BYTES where NCCL runs, 0 elsewhere (a TPU's stated
+    memory is the part left to programs).
     """
     return CONTEXT_BYTES if _runs_nccl(problem) else 0
 
 
 def _runs_nccl(problem: Problem) -> bool:
-    """The runtime calls NCCL: by name, or as the library of the device's vendor."""
+    """True if the runtime calls NCCL: by name, or as the library of the device's vendor."""
     library, vendor = problem.runtime.collective_library, problem.cluster.node.accelerator.vendor
     return library in CALL_NCCL or (library == "any" and vendor == "NVIDIA")
 
@@ -57,7 +57,7 @@ def communicator_bytes(problem: Problem, groups: IntArray) -> IntArray:
     never used.
 
     Args:
-        groups: (n,) that a device is in.
+        groups: (n,) number of groups that a device is in.
     """
     return groups * (CHANNELS * CHANNEL_BYTES if _runs_nccl(problem) else 0)
 
@@ -67,10 +67,12 @@ def overlap_buffer_bytes(problem: Problem, *, tokens: IntArray, cut: BoolArray) 
     x element; 0 without it.
 
     Args:
-        tokens: that the products of a device work on.
-        cut: the stream is cut over the tensor-parallel group.
+        tokens: tokens that a device's GEMMs work on.
+        cut: the residual stream is cut over the tensor-parallel group.
     """
     if problem.runtime.tp_overlap is not TpOverlap.FUSED:
         return np.zeros(len(tokens), dtype=np.int64)
-    whole = OVERLAP_BUFFERS * tokens * problem.model.hidden * (problem.job.activation.bits // 8)
-    return np.where(cut, whole, 0)
+    buffer_bytes = (
+        OVERLAP_BUFFERS * tokens * problem.model.hidden * (problem.job.activation.bits // 8)
+    )
+    return np.where(cut, buffer_bytes, 0)

@@ -1,6 +1,4 @@
-"""Memory that the ways experts are reached take beside what a step keeps: dispatchers' buffers, and
-a microbatch more in flight.
-"""
+"""Buffers of token dispatchers (DeepEP, HybridEP, all-gather), which live through the step."""
 
 from __future__ import annotations
 
@@ -14,15 +12,15 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.block.block import BlockProgram, Move, Phase
-from shardwright.program.block.local_size import PEERS
+from shardwright.program.block.local_size import DEEPEP_PEERS
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.units import MIB
 
 CHANNELS: Final = 10
 """Channels of DeepEP: a pair of its 20 multiprocessors each."""
 SLOT_BYTES: Final = 128 * 8 + 128 * 4 + 128 * 4 + 8
-"""What lies beside a token in a buffer of DeepEP: room for 128 chosen experts, their weights, 128
-scales, and where it comes from."""
+"""Bytes beside a token in a buffer of DeepEP: room for 128 chosen experts, their weights, 128
+scales, and the token's source."""
 CHUNKS: Final = ((8, 256), (64, 288), (96, 480), (128, 560))
 """(devices, tokens) that a channel's buffer holds for each NVLink peer in groups of at most so
 many; 720 in larger ones."""
@@ -42,31 +40,31 @@ def dispatch_buffers(
     island: int,
     hybrid: bool,
 ) -> IntArray:
-    """(2, n) bytes of what a dispatcher keeps through the step, outside the framework's allocator
-    and inside it.
+    """(2, n) bytes that a dispatcher keeps through the step, outside the framework's allocator and
+    inside it.
 
-    What is gathered beside copies of tokens is HybridEP's map of where they go, in a buffer of the
-    library's own.
+    Beside copies of tokens HybridEP gathers the map of their experts, in a buffer of its own.
     """
     library = _library_buffers(program, degrees, spans=spans, island=island, hybrid=hybrid)
-    gathered = _gathered(program, degrees)
+    gathered = _gathered_tokens_bytes(program, degrees)
     copied = [move for move in program.moves if move.copies]
     return np.stack(
         [library + gathered, np.zeros_like(gathered)] if copied else [library, gathered]
     )
 
 
-def _gathered(program: BlockProgram, degrees: Degrees) -> IntArray:
+def _gathered_tokens_bytes(program: BlockProgram, degrees: Degrees) -> IntArray:
     """(n,) bytes of the one buffer that all tokens are gathered into: kept, for all layers
     (``use_global_buffer``, token_dispatcher.py).
     """
-    most = np.zeros(np.shape(degrees["mbs"])[0], dtype=np.int64)
+    largest = np.zeros(np.shape(degrees["mbs"])[0], dtype=np.int64)
     for move in program.moves:
         if move.axes[0] == "coset" and move.kind is Collective.ALL_GATHER and move.phase is Phase.F:
-            most = np.maximum(
-                most, sum((evaluate(size, degrees) for size in move.volume), np.zeros_like(most))
+            largest = np.maximum(
+                largest,
+                sum((evaluate(size, degrees) for size in move.volume), np.zeros_like(largest)),
             )
-    return most
+    return largest
 
 
 def _library_buffers(
@@ -80,15 +78,15 @@ def _library_buffers(
     """(n,) bytes, outside the framework's allocator, of the buffers of a dispatcher that sends a
     token once; 0 where the program has none.
 
-    Leaves out flags and counts, and what a group of several tensor-parallel members (etp) needs
-    more.
+    Leaves out flags and counts, and the further bytes of a group of several tensor-parallel members
+    (etp).
 
     Args:
         spans: how the (n,) groups of each move lie.
-        island: devices of one.
+        island: devices of one island.
         hybrid: the library is HybridEP (`is_hybrid`).
     """
-    most = np.zeros(np.shape(degrees["mbs"])[0], dtype=np.int64)
+    largest = np.zeros(np.shape(degrees["mbs"])[0], dtype=np.int64)
     experts = {o.name: o for o in program.operators if o.experts is not None}
     for move in program.moves:
         expert = experts.get(move.operator)
@@ -96,17 +94,17 @@ def _library_buffers(
             continue
         members = np.asarray(spans(move)[0].size, dtype=np.int64)
         width = max((e.size for e in expert.reads if e.dim is Dim.HIDDEN), default=1)
-        tokens = sum((evaluate(size, degrees) for size in move.volume), np.zeros_like(most)) // (
+        tokens = sum((evaluate(size, degrees) for size in move.volume), np.zeros_like(largest)) // (
             move.copies * width * ELEMENT
         )
         if not hybrid:
-            held = deep_ep_bytes(members, width=width)
+            buffer_bytes = deep_ep_bytes(members, width=width)
         else:
-            held = hybrid_ep_bytes(
+            buffer_bytes = hybrid_ep_bytes(
                 members, tokens=tokens, width=width, experts=expert.experts.experts, island=island
             )
-        most = np.maximum(most, np.where((members > 1) & (tokens > 0), held, 0))
-    return most
+        largest = np.maximum(largest, np.where((members > 1) & (tokens > 0), buffer_bytes, 0))
+    return largest
 
 
 def deep_ep_bytes(members: IntArray, *, width: int) -> IntArray:
@@ -119,19 +117,19 @@ def deep_ep_bytes(members: IntArray, *, width: int) -> IntArray:
     """
     slot = width * ELEMENT + SLOT_BYTES
     chunk = np.full_like(members, 720)
-    for most, tokens in reversed(CHUNKS):
-        chunk = np.where(members <= most, tokens, chunk)
-    near = CHANNELS * np.minimum(members, PEERS) * chunk * slot
-    far = 2 * CHANNELS * (members // PEERS) * REMOTE_CHUNK * (slot + 16) + MIB
-    result: IntArray = near + np.where(members > PEERS, far, 0)
-    return result
+    for devices, tokens in reversed(CHUNKS):
+        chunk = np.where(members <= devices, tokens, chunk)
+    nvlink_bytes = CHANNELS * np.minimum(members, DEEPEP_PEERS) * chunk * slot
+    network_bytes = 2 * CHANNELS * (members // DEEPEP_PEERS) * REMOTE_CHUNK * (slot + 16) + MIB
+    buffers: IntArray = nvlink_bytes + np.where(members > DEEPEP_PEERS, network_bytes, 0)
+    return buffers
 
 
 def hybrid_ep_bytes(
     members: IntArray, *, tokens: IntArray, width: int, experts: int, island: int
 ) -> IntArray:
-    """(n,) bytes of HybridEP's buffers: room for all tokens of the group, as if one device got them
-    all, and weights of its node's experts.
+    """(n,) bytes of HybridEP's buffers: room for all tokens of the group, as if one device received
+    them all, and weights of its node's experts.
 
     One such buffer where the group lies in an island, which dispatch and combine share; else two,
     and three for other nodes' tokens. Source: DeepEP, csrc/hybrid_ep/hybrid_ep.cu at 017a52022404
@@ -141,6 +139,6 @@ def hybrid_ep_bytes(
     # Tokens in 16 bits, weights in 32.
     token = width * ELEMENT + -(-experts // nodes) * 4
     shared = tokens * members * token
-    apart = 2 * shared + 3 * tokens * (nodes - 1) * token
-    result: IntArray = np.where(nodes > 1, apart, shared)
-    return result
+    over_nodes = 2 * shared + 3 * tokens * (nodes - 1) * token
+    buffers: IntArray = np.where(nodes > 1, over_nodes, shared)
+    return buffers

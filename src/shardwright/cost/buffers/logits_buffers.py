@@ -22,14 +22,14 @@ Source: ModelOpt, torch/distill/plugins/megatron.py at 3093b8a57f42 (`LogitsKLLo
 is freed before it returns), read; PyTorch, aten/src/ATen/native/Loss.cpp (`kl_div`), from memory.
 """
 SPLIT_BESIDE_TEACHER: Final = 4
-"""More where the vocabulary is split: exp of the model's own logits, which autograd keeps for the
-sum over devices."""
+"""Bytes an element more where the vocabulary is split: exp of the model's own logits, which
+autograd keeps for the sum over devices."""
 
 
 PARTS: Final = 8
 """Parts of a microbatch's tokens in a loss with as many as its framework has by default
 (`LinearLoss.PARTS`)."""
-_OF_THEIR_OWN: Final = frozenset({LinearLoss.LIGER, LinearLoss.CUT, LinearLoss.CHUNKED})
+_LOSSES_WITH_OWN_BYTES: Final = frozenset({LinearLoss.LIGER, LinearLoss.CUT, LinearLoss.CHUNKED})
 """Losses whose bytes a logit are not the runtime's."""
 KEPT_EIGHTHS: Final = {True: 4 * 8 + 10, False: 2 * 8 + 2}
 """Eighths of bytes an element of a loss in eight parts under autograd (`LinearLoss.CHUNKED`), eager
@@ -37,18 +37,20 @@ and else: what all parts keep, and what the backward of one makes."""
 
 
 def loss_of(model: Model) -> Operator | None:
-    """The loss of a model; None if it has none."""
+    """The loss operator of a model; None if it has none."""
     return next((o for b in model.blocks for o in b.operators if o.kind is OperatorKind.LOSS), None)
 
 
 def liger_tokens(tokens: IntArray, *, width: IntArray, hidden: int) -> IntArray:
-    """(n,) tokens whose logits Liger's loss has at a time: the next power of two of tokens /
+    """(n,) tokens whose logits Liger's loss computes at a time: the next power of two of tokens /
     ceil(width / hidden), at most all.
     """
-    each = -(-tokens // -(-width // hidden))
+    tokens_a_chunk = -(-tokens // -(-width // hidden))
     # The exponent of a whole number n is its length in bits: 2 to that of n - 1 is the next power
     # of two.
-    powers = np.left_shift(np.int64(1), np.frexp((each - 1).astype(np.float64))[1].astype(np.int64))
+    powers = np.left_shift(
+        np.int64(1), np.frexp((tokens_a_chunk - 1).astype(np.float64))[1].astype(np.int64)
+    )
     return np.minimum(powers, tokens)
 
 
@@ -65,27 +67,27 @@ def logits_bytes(
 
         bytes an element x ceil(tokens / parts) x width
 
-    Bytes and parts are the runtime's, or those of its loss that takes the head's product with it
+    Bytes and parts are the runtime's, or those of its loss that is fused with the head's product
     (`Runtime.linear_loss`). Beside a teacher's logits they are those of an eager divergence, in one
     part, whatever the runtime's own loss.
 
     Args:
         tokens: of the device, (n,).
-        width: words of its part of the vocabulary, (n,).
-        split: others have other parts, (n,).
-        hidden: width of what the head's product reads.
+        width: vocabulary entries of its part, (n,).
+        split: the vocabulary is split over devices, (n,).
+        hidden: width of the input of the head's product.
     """
     if loss.is_taught:
-        found = tokens * width * (BESIDE_TEACHER + SPLIT_BESIDE_TEACHER * split)
-        return found, found
-    if runtime.linear_loss in _OF_THEIR_OWN:
-        found = _linear_loss_bytes(runtime, tokens=tokens, width=width, hidden=hidden)
-        return found, found
+        peak = tokens * width * (BESIDE_TEACHER + SPLIT_BESIDE_TEACHER * split)
+        return peak, peak
+    if runtime.linear_loss in _LOSSES_WITH_OWN_BYTES:
+        peak = _linear_loss_bytes(runtime, tokens=tokens, width=width, hidden=hidden)
+        return peak, peak
     parts = PARTS if runtime.linear_loss is LinearLoss.PARTS else max(runtime.logits_parts, 1)
     elements = -(-tokens // parts) * width
-    more = runtime.split_logits_bytes * split
-    return elements * (runtime.logits_bytes + more), elements * (
-        (runtime.logits_blocks_bytes or runtime.logits_bytes) + more
+    split_bytes = runtime.split_logits_bytes * split
+    return elements * (runtime.logits_bytes + split_bytes), elements * (
+        (runtime.logits_blocks_bytes or runtime.logits_bytes) + split_bytes
     )
 
 

@@ -1,10 +1,10 @@
-"""Gradient and parameter synchronisation of one layer of each block, for meshes and sharding
-groups.
+"""Seconds and elements of synchronising gradients and parameters of one layer of each block, for
+meshes and sharding groups of grids.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,14 +12,12 @@ from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.degree_columns import Rows
 from shardwright.cost.gradients.parameter_counts import (
     ELEMENTS,
-    KINDS,
-    PASSES,
     gathered_matrices,
     parameter_elements,
     trained_matrices,
 )
 from shardwright.cost.gradients.reduction_seconds import (
-    OfLayer,
+    LayerElements,
     SumSpans,
     broadcast_seconds,
     fetch_seconds,
@@ -27,112 +25,19 @@ from shardwright.cost.gradients.reduction_seconds import (
     sum_spans,
     wire_shares,
 )
+from shardwright.cost.gradients.synchronisation_table import (
+    FETCHES,
+    KINDS,
+    OWNERS,
+    PASSES,
+    SYNCS,
+    SyncTable,
+)
 from shardwright.cost.gradients.wire_bytes import sum_sizes
 from shardwright.cost.network.grid_groups import Axes, Network, axes_of, tokens_copied
 from shardwright.job.training import TrainingJob
-from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block import BlockProgram
 from shardwright.runtime.runtime import Runtime
-
-SUMS: Final = ("all_reduce", "reduce", "gather", "scatter", "apart")
-FETCHES: Final = (("fetch", "parts"), ("refetch", "reparts"))
-SYNCS: Final = (*SUMS, *FETCHES[0], *FETCHES[1])
-"""Columns of a `SyncTable` that `layer_seconds` fills, and `fetch_seconds` for each of `PASSES`."""
-OWNERS: Final = ("to_owners", "from_owners")
-"""Those that `owner_exchange.owner_seconds` fills."""
-SUMMED: Final = KINDS
-"""Parts of a device's elements that groups of their own sum."""
-
-
-class ShardedElements(NamedTuple):
-    """Elements of one device whose states are cut alike.
-
-    Args:
-        optimizer, gradient, parameter: devices that share one copy of each state (1 = whole).
-            Frozen ones have the last alone.
-        apart: optimizer states of the device are of elements outside its shard of the parameters.
-    """
-
-    elements: int
-    optimizer: int
-    gradient: int
-    parameter: int
-    apart: bool = False
-
-    def held(self, level: int) -> int:
-        """Elements of the state that ZeRO stage `level` begins to shard:
-        ceil(elements / degree).
-        """
-        return -(-self.elements // (self.optimizer, self.gradient, self.parameter)[level - 1])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncTable:
-    """Per mesh row and block: seconds to synchronise one layer; shape (blocks, n).
-
-    Args:
-        all_reduce: of gradients over all holders (ZeRO-0).
-        reduce: reduce_scatter in the sharding group and all_reduce across groups.
-        gather: all_gather of parameters in the group.
-        fetch, scatter: gather and reduce under ZeRO-3, in the runtime's pieces: frozen parameters
-            are gathered too.
-        refetch: the gather before the backward, of what has one.
-        parts, reparts: tensors in the lists of a layer's gathers.
-        apart: of a reduction, what runs beside other layers' gathers and reductions
-            (`Runtime.sums_replicas_apart`).
-        tied_all_reduce, tied_reduce: (n,) the same of all weights that other stages use too, which
-            are summed last; the sums above leave them out.
-        to_owners, from_owners: of a general plan's device whose parties sum for themselves, once a
-            step: pieces of gradients to the owners of optimizer states, and new values from them;
-            sums and gathers of what no party shards too.
-        shard, expert_shard: members that share one copy of the states, shape (n,).
-        dense, experts, spread: local trainable elements (see `parameters.ELEMENTS`).
-        frozen: without gradient;
-        frozen_dense, frozen_experts: of them those that `shard` and `expert_shard` members have one
-            copy of.
-        tied: trainable elements that another block owns.
-        narrow: of dense and experts, those that a recipe of few bits quantises.
-        gathered, regathered: elements that ZeRO-3 makes whole before a layer's forward, and before
-            its backward;
-        own_gathered, own_regathered: of them the device's own shards;
-        own_reduced: its shards of the gradients that each microbatch's sums leave;
-        narrow_gathered, narrow_regathered: those that a recipe quantises.
-        cuts, frozen_cuts: of a general plan's device, whose parameters may be cut differently: all
-            of its trainable and all of its frozen elements; no cuts = by `shard`.
-    """
-
-    all_reduce: FloatArray
-    reduce: FloatArray
-    gather: FloatArray
-    fetch: FloatArray
-    scatter: FloatArray
-    refetch: FloatArray
-    parts: FloatArray
-    reparts: FloatArray
-    apart: FloatArray
-    to_owners: FloatArray
-    from_owners: FloatArray
-    tied_all_reduce: FloatArray
-    tied_reduce: FloatArray
-    shard: IntArray
-    expert_shard: IntArray
-    dense: IntArray
-    experts: IntArray
-    spread: IntArray
-    frozen: IntArray
-    frozen_dense: IntArray
-    frozen_experts: IntArray
-    tied: IntArray
-    narrow: IntArray
-    gathered: IntArray
-    regathered: IntArray
-    own_gathered: FloatArray
-    own_regathered: FloatArray
-    own_reduced: FloatArray
-    narrow_gathered: IntArray
-    narrow_regathered: IntArray
-    cuts: tuple[ShardedElements, ...] = ()
-    frozen_cuts: tuple[ShardedElements, ...] = ()
 
 
 def sync_table(
@@ -149,11 +54,11 @@ def sync_table(
     elsewhere: frozenset[str] = frozenset(),
     timed: bool = True,
     lying: tuple[SumSpans, SumSpans] | None = None,
-    parts: tuple[str, ...] = SUMMED,
+    parts: tuple[str, ...] = KINDS,
     copies: Axes | None = None,
 ) -> SyncTable:
-    """Price every block's synchronisation for every row: never more than what the true groups of
-    `program.stages.contribution` take.
+    """Synchronisation seconds and elements of every block for every row: never more than the true
+    groups of `program.stages.contribution` take.
 
     Elements that more devices sum than those of dp x cp (or edp) are counted and not priced.
 
@@ -175,17 +80,17 @@ def sync_table(
     T(bucket) x layer / bucket.
     """
     dense_axes, expert_axes = (
-        _sorted(axes_of("dp-cp", rows)),
-        _sorted(copies or axes_of("edp", rows)),
+        _by_stride(axes_of("dp-cp", rows)),
+        _by_stride(copies or axes_of("edp", rows)),
     )
     edp = expert_axes[0][0] * expert_axes[1][0]
     # A sharding group of some of the holders has that part of an expert's holders, at least one.
     holders = dense_axes[0][0] * dense_axes[1][0]
     expert_shard = np.gcd(np.maximum(shard * edp // holders, 1), edp)
-    groups = _groups(dense_axes, shard)
+    groups = _groups_along(dense_axes, shard)
     dense, experts = lying or (
         sum_spans(groups, shard, network),
-        sum_spans(_groups(expert_axes, expert_shard), expert_shard, network),
+        sum_spans(_groups_along(expert_axes, expert_shard), expert_shard, network),
     )
     groups_of = {"dense": dense, "experts": experts}
     sizes = sum_sizes(job, runtime)
@@ -199,14 +104,14 @@ def sync_table(
         for program in programs
     ]
     if unrouted:
-        others = (
+        unrouted_elements = (
             parameter_elements(program, rows.degrees(), shared=shared, elsewhere=elsewhere)
             for program in unrouted
         )
         copied = tokens_copied(rows)
         local = [
             {name: np.where(copied, b[name], a[name]) for name in a}
-            for a, b in zip(local, others, strict=True)
+            for a, b in zip(local, unrouted_elements, strict=True)
         ]
     for index, elements in enumerate(local):
         for name in counts:
@@ -215,50 +120,72 @@ def sync_table(
             continue
         program = programs[index]
         for part in parts:
-            spans, own, few = groups_of[part], elements[part], elements[f"narrow_{part}"]
-            many = trained_matrices(program.operators, experts=part == "experts")
-            priced = (
-                layer_seconds(OfLayer(own, many, few), spans, network, sizes) if own.any() else {}
+            spans, part_elements, narrow_elements = (
+                groups_of[part],
+                elements[part],
+                elements[f"narrow_{part}"],
             )
-            ways = gathered_matrices(program.operators, program.constant, experts=part == "experts")
-            for name, columns_of, many in zip(PASSES, FETCHES, ways, strict=True):
-                own, few = elements[f"{name}_{part}"], elements[f"narrow_{name}_{part}"]
-                if own.any():
-                    moved = fetch_seconds(OfLayer(own, many, few), spans, network, sizes)
-                    priced |= dict(zip(columns_of, moved, strict=True))
-            for name, seconds in priced.items():
+            matrices = trained_matrices(program.operators, experts=part == "experts")
+            seconds_by_name = (
+                layer_seconds(
+                    LayerElements(part_elements, matrices, narrow_elements), spans, network, sizes
+                )
+                if part_elements.any()
+                else {}
+            )
+            matrices_of_passes = gathered_matrices(
+                program.operators, program.constant, experts=part == "experts"
+            )
+            for name, columns_of, matrices in zip(PASSES, FETCHES, matrices_of_passes, strict=True):
+                part_elements, narrow_elements = (
+                    elements[f"{name}_{part}"],
+                    elements[f"narrow_{name}_{part}"],
+                )
+                if part_elements.any():
+                    fetched = fetch_seconds(
+                        LayerElements(part_elements, matrices, narrow_elements),
+                        spans,
+                        network,
+                        sizes,
+                    )
+                    seconds_by_name |= dict(zip(columns_of, fetched, strict=True))
+            for name, seconds in seconds_by_name.items():
                 total[name][index] += seconds
-        apart = elements["shared"] + elements["elsewhere"]
-        if apart.any() and "dense" in parts:
+        used_elsewhere = elements["shared"] + elements["elsewhere"]
+        if used_elsewhere.any() and "dense" in parts:
             # Where the first and the last chunk are two ranks' the owner's gradient waits for the
             # other's.
-            alone = elements["dense"] - np.where(rows["pp"] > 1, apart, 0)
-            many = trained_matrices(program.operators, experts=False)
-            priced = layer_seconds(OfLayer(alone, many), dense, network, sizes)
+            summed_now = elements["dense"] - np.where(rows["pp"] > 1, used_elsewhere, 0)
+            matrices = trained_matrices(program.operators, experts=False)
+            seconds_by_name = layer_seconds(
+                LayerElements(summed_now, matrices), dense, network, sizes
+            )
             for name in ("all_reduce", "reduce", "scatter", "apart"):
                 # Of nothing left there is no collective, not even its latency.
-                total[name][index] = np.where(alone > 0, priced[name], 0.0)
+                total[name][index] = np.where(summed_now > 0, seconds_by_name[name], 0.0)
         if elements["shared"].any() and "dense" in parts:
-            last = layer_seconds(
-                OfLayer(elements["shared"]),
+            tied_seconds = layer_seconds(
+                LayerElements(elements["shared"]),
                 sum_spans((groups[0], (*groups[1], ends)), shard, network),
                 network,
                 sizes,
             )
             for name, seconds in tied.items():
-                seconds += np.where(rows["pp"] > 1, last[name], 0.0)
+                seconds += np.where(rows["pp"] > 1, tied_seconds[name], 0.0)
     if runtime.zero1_broadcasts and timed:
         # A rank has no more than the whole model, so that each layer's part of the latency is no
         # more than its true one.
-        held = {
+        elements_of_rank = {
             part: np.tensordot(np.array(repeats), counts[part], axes=1).astype(np.float64)
-            for part in SUMMED
+            for part in KINDS
         }
-        some = (
-            _broadcasts(counts[part], held[part], groups_of[part], network, sizes.stored)
+        broadcasts = (
+            _broadcasts(
+                counts[part], elements_of_rank[part], groups_of[part], network, sizes.stored
+            )
             for part in parts
         )
-        total["gather"] = sum(some, np.zeros(shape))
+        total["gather"] = sum(broadcasts, np.zeros(shape))
     columns: dict[str, Any] = (
         total
         | {name: np.zeros(shape) for name in OWNERS}
@@ -278,49 +205,54 @@ def sync_table(
     }
     columns["narrow"] = counts["narrow_dense"] + counts["narrow_experts"]
     columns["own_reduced"] = counts["dense"] / shard + counts["experts"] / expert_shard
-    columns |= _gathered(counts, shard, expert_shard, least=1 if runtime.parameters_on_host else 2)
+    columns |= _gathered_elements(
+        counts, shard, expert_shard, least=1 if runtime.parameters_on_host else 2
+    )
     return SyncTable(**columns, shard=shard, expert_shard=expert_shard)
 
 
-def _gathered(
+def _gathered_elements(
     counts: dict[str, IntArray], shard: IntArray, expert_shard: IntArray, *, least: int
 ) -> dict[str, IntArray | FloatArray]:
-    """(blocks, n) elements that ZeRO-3 makes whole before each pass, the device's shards of them,
-    and those that a recipe quantises.
+    """(blocks, n) elements that ZeRO-3 gathers before each pass, the device's shards of them, and
+    those that a recipe quantises.
 
     Args:
-        least: members of the smallest sharding group whose parameters are made whole: 1 where
-            shards wait in host memory, else 2.
+        least: members of the smallest sharding group whose parameters are gathered: 1 where shards
+            wait in host memory, else 2.
     """
-    result: dict[str, IntArray | FloatArray] = {}
-    for name, whole in zip(PASSES, ("gathered", "regathered"), strict=True):
-        pairs = [
+    elements: dict[str, IntArray | FloatArray] = {}
+    for name, column in zip(PASSES, ("gathered", "regathered"), strict=True):
+        elements_and_cut = [
             (np.where(cut >= least, counts[f"{name}_{kind}"], 0), cut)
             for kind, cut in zip(KINDS, (shard, expert_shard), strict=True)
         ]
-        result[whole] = pairs[0][0] + pairs[1][0]
-        few = [
+        elements[column] = elements_and_cut[0][0] + elements_and_cut[1][0]
+        narrow_elements = [
             np.where(cut >= least, counts[f"narrow_{name}_{kind}"], 0)
             for kind, cut in zip(KINDS, (shard, expert_shard), strict=True)
         ]
-        result[f"narrow_{whole}"] = few[0] + few[1]
-        result[f"own_{whole}"] = pairs[0][0] / pairs[0][1] + pairs[1][0] / pairs[1][1]
-    return result
+        elements[f"narrow_{column}"] = narrow_elements[0] + narrow_elements[1]
+        elements[f"own_{column}"] = (
+            elements_and_cut[0][0] / elements_and_cut[0][1]
+            + elements_and_cut[1][0] / elements_and_cut[1][1]
+        )
+    return elements
 
 
 def link_shares(rows: Rows, shard: IntArray, *, network: Network, bucket: int) -> FloatArray:
     """(2, tiers, n) `wire_shares` of dense gradients' groups: without sharded states, and in
     sharding groups of `shard` members.
     """
-    axes = _sorted(axes_of("dp-cp", rows))
+    axes = _by_stride(axes_of("dp-cp", rows))
     groups = (
-        sum_spans(_groups(axes, members), members, network)
+        sum_spans(_groups_along(axes, members), members, network)
         for members in (np.ones_like(shard), shard)
     )
-    return np.stack([wire_shares(one, network=network, bucket=bucket) for one in groups])
+    return np.stack([wire_shares(spans, network=network, bucket=bucket) for spans in groups])
 
 
-def _sorted(axes: Axes) -> Axes:
+def _by_stride(axes: Axes) -> Axes:
     """The two axes of a group, the one with the smaller stride first, row by row."""
     (d0, s0), (d1, s1) = axes
     swap = s1 < s0
@@ -330,7 +262,7 @@ def _sorted(axes: Axes) -> Axes:
     )
 
 
-def _groups(axes: Axes, shard: IntArray) -> tuple[Axes, Axes]:
+def _groups_along(axes: Axes, shard: IntArray) -> tuple[Axes, Axes]:
     """Sharding groups (runs of consecutive members) and the groups across them."""
     (d0, s0), (d1, s1) = axes
     in0 = np.gcd(shard, d0)
@@ -341,7 +273,7 @@ def _groups(axes: Axes, shard: IntArray) -> tuple[Axes, Axes]:
 def _broadcasts(
     elements: IntArray, held: FloatArray, groups: SumSpans, network: Network, stored: int
 ) -> FloatArray:
-    """(blocks, n) each layer's part of the broadcasts; see `broadcast_seconds`.
+    """(blocks, n) seconds of each layer's part of the broadcasts; see `broadcast_seconds`.
 
     Args:
         elements: of one layer of each block, (blocks, n).

@@ -1,5 +1,5 @@
-"""What parties that sum gradients for themselves exchange with the owners of optimizer states, once
-a step.
+"""Exchange between reduction groups that sum gradients for themselves and the owners of optimizer
+states, once a step.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from shardwright.program.shard_rules import Sharing
 
 
 def owner_volumes(group: DeviceList, sharing: Sharing) -> dict[str, float]:
-    """Parts of the elements that a member's buffer of each exchange has: of gradients over the
-    group, of new values over those that share.
+    """Parts of the elements in a member's buffer of each exchange: of gradients over the group, of
+    new values over the members that share them.
 
     A tied weight's gradient goes to the owners of each of its operators' states.
     """
@@ -41,18 +41,18 @@ def owner_seconds(
     shares its bucket's latency.
 
     Args:
-        group: that sums.
+        group: devices that sum.
         elements: of one layer.
     """
     network = network_of_devices(problem, group)
     members = {"to_owners": group, "from_owners": sharing.devices}
-    widths, result = {"to_owners": sizes.wire, "from_owners": sizes.stored}, {}
+    widths, seconds = {"to_owners": sizes.wire, "from_owners": sizes.stored}, {}
     for name, part in owner_volumes(group, sharing).items():
         span = group_span(members[name], network)
-        result[name] = exchange_seconds(
+        seconds[name] = exchange_seconds(
             elements, np.array([part]), span, network, sizes, width=widths[name]
         )
-    return result
+    return seconds
 
 
 def exchange_seconds(
@@ -61,8 +61,8 @@ def exchange_seconds(
     """(n,) seconds of one exchange of a layer's elements by each group of a span.
 
     Args:
-        part: (n,) of the elements that the busiest member's buffer has.
-        width: bytes of one.
+        part: (n,) part of the elements in the busiest member's buffer.
+        width: bytes of one element.
     """
     volume = elements * width
     bucket = max(volume, sizes.bucket * width / sizes.wire)

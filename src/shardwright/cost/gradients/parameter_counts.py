@@ -1,5 +1,5 @@
 """Local parameter elements of a block, by how their gradients are summed and by when they are
-gathered; and its matrices.
+gathered; and the number of its matrices.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from shardwright.arrays import BoolArray, IntArray
+from shardwright.cost.gradients.synchronisation_table import KINDS, PASSES
 from shardwright.model.gradients import runs_backward
 from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.tensor import Parameter, ParameterClass
@@ -17,10 +18,6 @@ from shardwright.program.block.block import BlockProgram, Stored
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.program.same import Same
 
-KINDS: Final = ("dense", "experts")
-"""Elements that dp x cp hold, and that edp holds."""
-PASSES: Final = ("forward", "backward")
-"""For which ZeRO-3 gathers parameters."""
 GATHERED: Final = tuple(f"{name}_{kind}" for name in PASSES for kind in KINDS)
 ELEMENTS: Final = (
     *(
@@ -70,7 +67,7 @@ def parameter_elements(
                 stored.trainable and owners[stored.parameter] not in elsewhere
             )
             continue
-        near = (
+        summed_over_replicas = (
             np.where(_is_wider(stored, degrees, rows=n), 0, elements)
             if stored.summed_along or stored.coarse
             else elements
@@ -79,21 +76,21 @@ def parameter_elements(
         names = [f"{name}_{kind}" for name in PASSES[: 1 + stored.backward]]
         names.append(kind if stored.trainable else f"frozen_{kind}")
         for name in names:
-            counts[name] += near
+            counts[name] += summed_over_replicas
             if stored.narrow and f"narrow_{name}" in counts:
-                counts[f"narrow_{name}"] += near
+                counts[f"narrow_{name}"] += summed_over_replicas
         if not stored.trainable:
             counts["frozen"] += elements
             continue
-        counts["spread"] += elements - near
-        for name, among in (("shared", shared), ("elsewhere", elsewhere)):
-            if f"{program.block}.{stored.parameter}" in among:
-                counts[name] += near
+        counts["spread"] += elements - summed_over_replicas
+        for name, names_there in (("shared", shared), ("elsewhere", elsewhere)):
+            if f"{program.block}.{stored.parameter}" in names_there:
+                counts[name] += summed_over_replicas
     return counts
 
 
 def _is_wider(stored: Stored, degrees: Degrees, *, rows: int) -> BoolArray:
-    """(rows,) more devices hold the same elements than those of dp x cp, or of edp."""
+    """(rows,) True where more devices hold the same elements than those of dp x cp, or of edp."""
     wider = np.zeros(rows, dtype=np.bool_)
     for axis in stored.summed_along:
         wider |= degrees[axis] > 1
@@ -103,25 +100,25 @@ def _is_wider(stored: Stored, degrees: Degrees, *, rows: int) -> BoolArray:
 
 
 def trained_matrices(operators: tuple[Operator, ...], *, experts: bool) -> int:
-    """Trainable matrices that a block stores; see `_matrices`."""
+    """Number of trainable matrices that a block stores; see `_matrices`."""
     return _matrices(Same(operators), frozenset()).trained[experts]
 
 
 def gathered_matrices(
     operators: tuple[Operator, ...], constant: frozenset[str], *, experts: bool
 ) -> tuple[int, int]:
-    """Matrices of a block, trained or not, that work in the forward, and in the backward; see
-    `_matrices`.
+    """Number of matrices of a block, trained or not, that work in the forward, and in the backward;
+    see `_matrices`.
 
     Args:
         constant: see `without_gradient`.
     """
-    found = _matrices(Same(operators), constant)
-    return found.forward[experts], found.backward[experts]
+    matrices = _matrices(Same(operators), constant)
+    return matrices.forward[experts], matrices.backward[experts]
 
 
 class _Matrices(NamedTuple):
-    """Matrices of all else, and of experts."""
+    """Numbers of matrices: of all other parameters, and of experts."""
 
     trained: tuple[int, int]
     forward: tuple[int, int]
@@ -130,8 +127,8 @@ class _Matrices(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _matrices(operators: Same[tuple[Operator, ...]], constant: frozenset[str]) -> _Matrices:
-    """Matrices that a block stores, of experts or of all else; at least 1. All experts' matrix of
-    one name counts as one.
+    """Number of matrices that a block stores, of experts and of all other parameters; at least 1.
+    All experts' matrix of one name counts as one.
 
     Vectors are left out: DeepSpeed keeps parameters of fewer than 100,000 elements whole
     (`stage3_param_persistence_threshold`).
@@ -143,12 +140,12 @@ def _matrices(operators: Same[tuple[Operator, ...]], constant: frozenset[str]) -
         if not p.tied_to and len(p.extents) > 1
     ]
 
-    def counted(some: list[tuple[Operator, Parameter]]) -> tuple[int, int]:
-        copied = sum(p.klass is ParameterClass.EXPERTS for _, p in some)
-        return max(len(some) - copied, 1), max(copied, 1)
+    def number_of(parameters: list[tuple[Operator, Parameter]]) -> tuple[int, int]:
+        copied = sum(p.klass is ParameterClass.EXPERTS for _, p in parameters)
+        return max(len(parameters) - copied, 1), max(copied, 1)
 
     return _Matrices(
-        trained=counted([(o, p) for o, p in stored if p.trainable]),
-        forward=counted(stored),
-        backward=counted([(o, p) for o, p in stored if runs_backward(o, constant)]),
+        trained=number_of([(o, p) for o, p in stored if p.trainable]),
+        forward=number_of(stored),
+        backward=number_of([(o, p) for o, p in stored if runs_backward(o, constant)]),
     )

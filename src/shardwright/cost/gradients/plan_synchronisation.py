@@ -1,5 +1,5 @@
-"""ZeRO for general plans: what a device's gradient groups cost by layer, as the table that grids
-have.
+"""Synchronisation of one device of a general plan: seconds of its gradient groups by layer, as the
+table that grids have.
 """
 
 from __future__ import annotations
@@ -15,27 +15,24 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
-from shardwright.cost.gradients.grid_synchronisation import (
-    FETCHES,
-    OWNERS,
-    SYNCS,
-    ShardedElements,
-    SyncTable,
-)
 from shardwright.cost.gradients.optimizer_owner_exchange import owner_seconds
-from shardwright.cost.gradients.parameter_counts import (
-    KINDS,
-    PASSES,
-    gathered_matrices,
-    trained_matrices,
-)
+from shardwright.cost.gradients.parameter_counts import gathered_matrices, trained_matrices
 from shardwright.cost.gradients.reduction_seconds import (
-    OfLayer,
+    LayerElements,
     SumSpans,
     broadcast_seconds,
     fetch_seconds,
     layer_seconds,
     wire_shares,
+)
+from shardwright.cost.gradients.synchronisation_table import (
+    FETCHES,
+    KINDS,
+    OWNERS,
+    PASSES,
+    SYNCS,
+    ShardedElements,
+    SyncTable,
 )
 from shardwright.cost.gradients.wire_bytes import gradient_bytes, sum_sizes
 from shardwright.cost.network.grid_groups import Network, move_seconds
@@ -52,9 +49,11 @@ from shardwright.program.stages.parts import Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beyond:
-    """Elements of one layer of a segment that are summed over `members` too, once their bucket is;
-    `total`: of all layers, in one go.
+class FurtherSum:
+    """Elements of one layer of a segment that are summed over `members` too, once their bucket is.
+
+    Args:
+        total: elements of all layers, in one go.
     """
 
     segment: int
@@ -67,21 +66,21 @@ def bucket_of(group: DeviceList, groups: Iterable[DeviceList]) -> DeviceList:
     """The smallest of `groups`, all of which have one device in common, that `group` is a mesh of;
     `group` itself if there is none.
     """
-    inside = [g for g in groups if g.size < group.size and across(group, g)]
-    return min(inside, key=lambda g: (len(g), g), default=group)
+    divisors = [g for g in groups if g.size < group.size and corresponding_members(group, g)]
+    return min(divisors, key=lambda g: (len(g), g), default=group)
 
 
 def in_buckets(
     held: list[tuple[HeldParameters, ...]], *, layers: tuple[int, ...]
-) -> tuple[list[tuple[HeldParameters, ...]], list[Beyond]]:
-    """What a device holds with parameters that more devices sum than the matrices beside them put
-    into those matrices' bucket; and their further sums.
+) -> tuple[list[tuple[HeldParameters, ...]], list[FurtherSum]]:
+    """A device's parameters, with those that more devices sum placed in the bucket of the matrices
+    beside them; and their further sums.
 
     Gains of norms under sequence parallelism are copied over tp. Frameworks reduce and shard them
-    with all else over dp, and sum them over tp once a step (Megatron-LM,
+    with all other parameters over dp, and sum them over tp once a step (Megatron-LM,
     core/distributed/finalize_model_grads.py): 24,576 elements a layer of Nemotron-4 15B on tp 2 x
     dp 1,024 take no ring of 2,048 devices of their own. Groups that no smaller group divides stay
-    as they are. Frozen parameters lie in the same buckets, and are summed by nobody.
+    as they are. Frozen parameters lie in the same buckets, and are not summed.
     """
     kinds: dict[bool, set[DeviceList]] = {False: set(), True: set()}
     for h in chain.from_iterable(held):
@@ -93,29 +92,33 @@ def in_buckets(
         for group in groups
     }
     sums: dict[tuple[int, DeviceList], int] = {}
-    result = []
+    placed_parameters = []
     for number, items in enumerate(held):
-        placed = []
+        of_segment = []
         for h in items:
-            near = h.group if h.is_tied else bucket[h.klass is ParameterClass.EXPERTS, h.group]
-            placed.append(h if near is h.group else replace(h, group=near, near=near))
-            if near is not h.group and h.trainable:
-                members = across(h.group, near)
+            bucket_group = (
+                h.group if h.is_tied else bucket[h.klass is ParameterClass.EXPERTS, h.group]
+            )
+            of_segment.append(
+                h if bucket_group is h.group else replace(h, group=bucket_group, near=bucket_group)
+            )
+            if bucket_group is not h.group and h.trainable:
+                members = corresponding_members(h.group, bucket_group)
                 sums[number, members] = sums.get((number, members), 0) + h.elements * h.layers
-        result.append(tuple(placed))
+        placed_parameters.append(tuple(of_segment))
     totals: dict[DeviceList, int] = {}
     for (_, members), elements in sums.items():
         totals[members] = totals.get(members, 0) + elements
-    return result, [
-        Beyond(segment=b, members=m, elements=n / layers[b], total=totals[m])
+    return placed_parameters, [
+        FurtherSum(segment=b, members=m, elements=n / layers[b], total=totals[m])
         for (b, m), n in sums.items()
     ]
 
 
 @lru_cache(maxsize=4096)
-def across(group: DeviceList, part: DeviceList) -> DeviceList:
-    """The first member of `part` with those of the group that stand where it stands in the group's
-    other parts; none if parts are no mesh or some of `part` is not of the group.
+def corresponding_members(group: DeviceList, part: DeviceList) -> DeviceList:
+    """The first member of `part` with the members that stand at its place in the group's other
+    parts; none if parts are no mesh or some of `part` is not of the group.
 
     Of (0..7) and its part (1, 3, 5, 7): (0, 1). Of its part (0, 1, 4, 5): (0, 2).
     """
@@ -138,7 +141,7 @@ def cuts_of(
     held: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules
 ) -> tuple[ShardedElements, ...]:
     """All trainable elements of a device by how their states are cut, experts last."""
-    found: dict[tuple[bool, int, int, int, bool], int] = {}
+    elements_by_cut: dict[tuple[bool, int, int, int, bool], int] = {}
     for h in chain.from_iterable(held):
         if not h.trainable:
             continue
@@ -151,10 +154,10 @@ def cuts_of(
             party.parameter,
             sharing.is_apart(device),
         )
-        found[key] = found.get(key, 0) + h.elements * h.layers
+        elements_by_cut[key] = elements_by_cut.get(key, 0) + h.elements * h.layers
     cuts = (
         ShardedElements(elements=n, optimizer=o, gradient=g, parameter=p, apart=apart)
-        for (_, o, g, p, apart), n in sorted(found.items())
+        for (_, o, g, p, apart), n in sorted(elements_by_cut.items())
     )
     return tuple(cuts) or (ShardedElements(elements=0, optimizer=1, gradient=1, parameter=1),)
 
@@ -162,35 +165,42 @@ def cuts_of(
 def frozen_cuts_of(
     held: list[tuple[HeldParameters, ...]], *, device: int, rules: ShardRules
 ) -> tuple[ShardedElements, ...]:
-    """All elements of a device without a gradient, by how many devices share one copy of them."""
-    found: Counter[int] = Counter()
+    """All elements of a device without a gradient, by the number of devices that share one copy of
+    them.
+    """
+    elements_by_degree: Counter[int] = Counter()
     for h in chain.from_iterable(held):
         if not h.trainable:
-            found[rules.party(h.klass, h.near, device).parameter] += h.elements * h.layers
+            elements_by_degree[rules.party(h.klass, h.near, device).parameter] += (
+                h.elements * h.layers
+            )
     return tuple(
         ShardedElements(elements=n, optimizer=1, gradient=1, parameter=p)
-        for p, n in sorted(found.items())
+        for p, n in sorted(elements_by_degree.items())
     )
 
 
 def is_gathered(party: Party, *, zero: int, on_host: bool = False) -> bool:
-    """ZeRO-3 cuts parameters of a party, trained or not, and makes them whole for each use;
-    on_host: `Runtime.parameters_on_host`, where a device that holds all of them copies them up for
-    each use too.
+    """True if ZeRO-3 cuts parameters of a reduction group, trained or not, and gathers them for
+    each use.
+
+    Args:
+        on_host: `Runtime.parameters_on_host`, where a device that holds all of them copies them up
+            for each use too.
     """
     return zero == 3 and (party.parameter > 1 or on_host)
 
 
 def is_summed_last(sharing: Sharing, device: int, *, zero: int) -> bool:
-    """Gradients wait for the step's end, though the device's others are reduced in
-    each microbatch.
+    """True if gradients wait for the step's end, though the device's others are reduced in each
+    microbatch.
     """
     return sharing.stage(device, zero) < 2 <= zero
 
 
 def stage_of(held: Iterable[HeldParameters], *, device: int, rules: ShardRules, zero: int) -> int:
     """The ZeRO stage as which a device steps: its lane's `zero`, or the highest as which it moves
-    anything, where a plan has parties.
+    anything, where a plan has reduction groups.
     """
     if not rules.devices:
         return zero
@@ -206,19 +216,20 @@ def sync_of(
     rules: ShardRules,
     zero: int,
 ) -> SyncTable:
-    """Synchronisation of one layer of each segment, as a table of one row.
+    """Synchronisation of one layer of each segment on one device, as a table of one row.
 
     A layer below the runtime's bucket size shares its bucket's latency with its neighbours, as in
     `sync_table`. Groups that sum parts of one parameter do so at the same time, each in its own
     communicator (PyTorch runs those on streams of their own): they take as long as the slowest, or
-    as all together do on the links of the device itself. Of several parties each sums and gathers
-    among itself what its devices hold, parts that are summed in unlike groups in one go, and sends
-    pieces to the owners of optimizer states, group by group. What several lanes hold and none
-    shards is summed once a step, and gathered behind the update, whatever the stage of all else.
+    as all together do on the links of the device itself. Of several reduction groups each sums and
+    gathers among itself the elements of its devices, parts that are summed in unlike groups in one
+    go, and sends pieces to the owners of optimizer states, group by group. Elements that several
+    lanes hold and none shards are summed once a step, and gathered behind the update, whatever the
+    stage of the others.
 
     Args:
-        device: that holds them.
-        segments: whose layers they are of. Parameters of some layers (the others are shared with
+        device: device that holds the parameters.
+        segments: segments of the layers. Parameters of some layers (the others are shared with
             other stages) are spread over all.
         zero: see `stage_of`.
     """
@@ -228,64 +239,74 @@ def sync_of(
     tied = {"all_reduce": np.zeros(1), "reduce": np.zeros(1)}
     owners = {name: np.zeros((blocks, 1)) for name in OWNERS}
 
-    def reduced(items: Iterable[HeldParameters]) -> _Moved:
-        return _moved((h for h in items if h.trainable), device=device, rules=rules, level=1)
+    def reduced(items: Iterable[HeldParameters]) -> _ElementsByGroup:
+        return _elements_by_group(
+            (h for h in items if h.trainable), device=device, rules=rules, level=1
+        )
 
     trained = [reduced(items) for items in held]
     for b, (items, segment) in enumerate(zip(held, segments, strict=True)):
         price = partial(
-            _seconds,
+            _collective_seconds,
             problem,
             device,
-            price=partial(_summed, problem, segment.block, trained),
+            price=partial(_sum_seconds, problem, segment.block, trained),
             count=segment.count,
         )
         sharing = [rules.sharing(h.klass, h.near) for h in items]
-        last = [is_summed_last(one, device, zero=zero) for one in sharing]
-        whole = [
-            is_last or (zero == 3 and one.party(device).parameter == 1)
-            for is_last, one in zip(last, sharing, strict=True)
+        summed_last = [
+            is_summed_last(group_sharing, device, zero=zero) for group_sharing in sharing
         ]
-        sums, late = price(
-            reduced(h for h, is_last in zip(items, last, strict=True) if not is_last)
+        gathered_after_update = [
+            is_last or (zero == 3 and group_sharing.party(device).parameter == 1)
+            for is_last, group_sharing in zip(summed_last, sharing, strict=True)
+        ]
+        sums, tied_seconds = price(
+            reduced(h for h, is_last in zip(items, summed_last, strict=True) if not is_last)
         )
         for name in tied:
-            tied[name] += late[name] * segment.count
-        if any(last):
-            summed, late = price(reduced(compress(items, last)))
-            tied["reduce"] += late["reduce"] * segment.count
+            tied[name] += tied_seconds[name] * segment.count
+        if any(summed_last):
+            summed, tied_seconds = price(reduced(compress(items, summed_last)))
+            tied["reduce"] += tied_seconds["reduce"] * segment.count
             owners["to_owners"][b] += summed["reduce"]
-        if any(whole):
-            owners["from_owners"][b] += price(reduced(compress(items, whole)))[0]["gather"]
+        if any(gathered_after_update):
+            owners["from_owners"][b] += price(reduced(compress(items, gathered_after_update)))[0][
+                "gather"
+            ]
         for turn in range(len(PASSES) if zero == 3 else 0):
-            gathered = _moved(
+            gathered = _elements_by_group(
                 (h for h in items if h.backward or not turn), device=device, rules=rules, level=3
             )
-            sums |= _seconds(
+            sums |= _collective_seconds(
                 problem,
                 device,
                 gathered,
-                partial(_fetched, problem, segment.block, turn),
+                partial(_gather_seconds, problem, segment.block, turn),
                 count=segment.count,
             )[0]
         for name, spent in sums.items():
             seconds[name][b] += spent
     for b, items in enumerate(held):
-        exchanged, late_s = _exchanged(problem, items, rules=rules, count=layers[b])
+        exchanged, late_s = _owner_exchange_seconds(problem, items, rules=rules, count=layers[b])
         tied["reduce"] += late_s * layers[b]
         for name, spent in exchanged.items():
             owners[name][b] += spent
-    for one in beyond:
-        network = network_of_devices(problem, one.members)
-        volume = np.array([one.total * float(gradient_bytes(problem.job, problem.runtime))])
-        once = move_seconds(
+    for group_sharing in beyond:
+        network = network_of_devices(problem, group_sharing.members)
+        volume = np.array(
+            [group_sharing.total * float(gradient_bytes(problem.job, problem.runtime))]
+        )
+        seconds_of_sum = move_seconds(
             Collective.ALL_REDUCE,
             volume=volume,
-            span=group_span(one.members, network),
+            span=group_span(group_sharing.members, network),
             network=network,
         )
         for name in ("all_reduce", "reduce", "scatter"):
-            seconds[name][one.segment, 0] += float(once[0]) * one.elements / one.total
+            seconds[name][group_sharing.segment, 0] += (
+                float(seconds_of_sum[0]) * group_sharing.elements / group_sharing.total
+            )
     columns: dict[str, Any] = (
         seconds | owners | {f"tied_{name}": spent for name, spent in tied.items()}
     )
@@ -301,25 +322,29 @@ def sync_of(
     return SyncTable(**columns, cuts=cuts, frozen_cuts=frozen)
 
 
-def _exchanged(
+def _owner_exchange_seconds(
     problem: Problem, items: tuple[HeldParameters, ...], *, rules: ShardRules, count: int
 ) -> tuple[dict[str, float], float]:
     """Seconds of one layer's exchanges with the owners of optimizer states by name, and of
     gradients that wait for other stages'.
     """
-    sent: Counter[tuple[DeviceList, Sharing]] = Counter()
+    elements_of_groups: Counter[tuple[DeviceList, Sharing]] = Counter()
     for h in (h for h in items if h.trainable):
         sharing = rules.sharing(h.klass, h.near)
         if len(sharing.parties) > 1:
-            sent[h.group, sharing] += h.elements * h.layers
-    found, late, sizes = dict.fromkeys(OWNERS, 0.0), 0.0, sum_sizes(problem.job, problem.runtime)
-    for (group, sharing), elements in sent.items():
+            elements_of_groups[h.group, sharing] += h.elements * h.layers
+    seconds_by_name, tied_seconds, sizes = (
+        dict.fromkeys(OWNERS, 0.0),
+        0.0,
+        sum_sizes(problem.job, problem.runtime),
+    )
+    for (group, sharing), elements in elements_of_groups.items():
         spent = owner_seconds(problem, group, sharing, elements=elements / count, sizes=sizes)
         if group != sharing.devices:
-            late += float(spent.pop("to_owners")[0])
+            tied_seconds += float(spent.pop("to_owners")[0])
         for name, seconds in spent.items():
-            found[name] += float(seconds[0])
-    return found, late
+            seconds_by_name[name] += float(seconds[0])
+    return seconds_by_name, tied_seconds
 
 
 def _counts(
@@ -331,8 +356,8 @@ def _counts(
     zero: int,
     on_host: bool,
 ) -> dict[str, IntArray | FloatArray]:
-    """Elements of one layer of each segment by the names of `SyncTable`, and how many members share
-    a copy of states.
+    """Elements of one layer of each segment by the names of `SyncTable`, and the number of members
+    that share a copy of states.
     """
     names = (
         "dense",
@@ -348,10 +373,10 @@ def _counts(
     counts: dict[str, IntArray] = {
         name: np.zeros((len(held), 1), dtype=np.int64) for name in (*names, *gathers)
     }
-    own = {
+    own_shards = {
         name: np.zeros((len(held), 1)) for name in ("own_gathered", "own_regathered", "own_reduced")
     }
-    shards = [1, 1]
+    members = [1, 1]
     for b, h in chain.from_iterable(zip(repeat(b), items) for b, items in enumerate(held)):
         elements, kind = (
             -(-h.elements * h.layers // layers[b]),
@@ -367,24 +392,28 @@ def _counts(
         ]:
             counts[name][b, 0] += elements
             counts[f"narrow_{name}"][b, 0] += elements * h.narrow
-            own[f"own_{name}"][b, 0] += elements / party.parameter
-        last = is_summed_last(rules.sharing(h.klass, h.near), device, zero=zero)
-        own["own_reduced"][b, 0] += elements / party.gradient if h.trainable and not last else 0.0
-        shards[kind] = max(
-            shards[kind], 1 if last else party.reduced if h.trainable else party.parameter
+            own_shards[f"own_{name}"][b, 0] += elements / party.parameter
+        summed_last = is_summed_last(rules.sharing(h.klass, h.near), device, zero=zero)
+        own_shards["own_reduced"][b, 0] += (
+            elements / party.gradient if h.trainable and not summed_last else 0.0
+        )
+        members[kind] = max(
+            members[kind], 1 if summed_last else party.reduced if h.trainable else party.parameter
         )
     return (
         counts
-        | own
+        | own_shards
         | {
-            "shard": np.array(shards[:1], dtype=np.int64),
-            "expert_shard": np.array(shards[1:], dtype=np.int64),
+            "shard": np.array(members[:1], dtype=np.int64),
+            "expert_shard": np.array(members[1:], dtype=np.int64),
         }
     )
 
 
-class _Together(NamedTuple):
-    """Group, those of it that share states, class, shard and parts of what is moved at once."""
+class _MovedGroup(NamedTuple):
+    """Group, the members that share states, class, shard and parts of elements that are moved at
+    once.
+    """
 
     group: DeviceList
     near: DeviceList
@@ -393,90 +422,101 @@ class _Together(NamedTuple):
     parts: int
 
 
-_Moved = dict[_Together, tuple[int, int]]
+_ElementsByGroup = dict[_MovedGroup, tuple[int, int]]
 """Elements of all layers of a segment that are moved together, and of them those that are quantised
 in a recipe of few bits."""
 
 
-def _moved(
+def _elements_by_group(
     items: Iterable[HeldParameters], *, device: int, rules: ShardRules, level: int
-) -> _Moved:
-    """By who moves them; `level`: the ZeRO stage that begins to shard the state which they move
-    for.
+) -> _ElementsByGroup:
+    """Elements by the group that moves them.
+
+    Args:
+        level: ZeRO stage that begins to shard the state for which they are moved.
     """
-    each: dict[_Together, list[tuple[int, int]]] = {}
+    elements_of_groups: dict[_MovedGroup, list[tuple[int, int]]] = {}
     for h in items:
         kind = ParameterClass.EXPERTS if h.klass is ParameterClass.EXPERTS else ParameterClass.DENSE
         sharing = rules.sharing(h.klass, h.near)
         party = sharing.party(device)
         parts = h.parts if len(sharing.parties) == 1 else 1
-        key = _Together(
+        key = _MovedGroup(
             *sharing.among(device, h.group),
             kind,
             party.reduced if level == 1 else party.parameter,
             parts,
         )
-        each.setdefault(key, []).append((h.elements * h.layers, h.elements * h.layers * h.narrow))
+        elements_of_groups.setdefault(key, []).append(
+            (h.elements * h.layers, h.elements * h.layers * h.narrow)
+        )
     return {
-        key: (sum([elements for elements, _ in some]), sum([narrow for _, narrow in some]))
-        for key, some in each.items()
+        key: (
+            sum([elements for elements, _ in parts_moved]),
+            sum([narrow for _, narrow in parts_moved]),
+        )
+        for key, parts_moved in elements_of_groups.items()
     }
 
 
-def _summed(
+def _sum_seconds(
     problem: Problem,
     block: Block,
-    trained: list[_Moved],
-    key: _Together,
-    moved: OfLayer,
+    trained: list[_ElementsByGroup],
+    key: _MovedGroup,
+    moved: LayerElements,
     groups: SumSpans,
     network: Network,
 ) -> dict[str, FloatArray]:
-    """`layer_seconds` of a layer's trainable elements; `trained`: those of all segments, which
-    broadcasts return together.
+    """`layer_seconds` of a layer's trainable elements.
+
+    Args:
+        trained: elements of all segments, which broadcasts return together.
     """
-    sizes, many = (
+    sizes, matrices = (
         sum_sizes(problem.job, problem.runtime),
         trained_matrices(block.operators, experts=key.klass is ParameterClass.EXPERTS),
     )
-    found = layer_seconds(moved._replace(matrices=many), groups, network, sizes)
+    seconds = layer_seconds(moved._replace(matrices=matrices), groups, network, sizes)
     if problem.runtime.zero1_broadcasts:
-        whole = sum(one[key][0] for one in trained if key in one)
-        found["gather"] = (
+        all_elements = sum(segment[key][0] for segment in trained if key in segment)
+        seconds["gather"] = (
             broadcast_seconds(
-                np.array([float(whole)]), groups, network=network, stored=sizes.stored
+                np.array([float(all_elements)]), groups, network=network, stored=sizes.stored
             )
-            / whole
+            / all_elements
             * moved.elements
         )
-    return found
+    return seconds
 
 
-def _fetched(
+def _gather_seconds(
     problem: Problem,
     block: Block,
     turn: int,
-    key: _Together,
-    moved: OfLayer,
+    key: _MovedGroup,
+    moved: LayerElements,
     groups: SumSpans,
     network: Network,
 ) -> dict[str, FloatArray]:
-    """`fetch_seconds` of a layer's elements;
-    `turn`: 0 before its forward, 1 before its backward.
+    """`fetch_seconds` of a layer's elements.
+
+    Args:
+        turn: 0 before its forward, 1 before its backward.
     """
-    many = gathered_matrices(
+    matrices = gathered_matrices(
         block.operators, without_gradient(block), experts=key.klass is ParameterClass.EXPERTS
     )[turn]
-    found = fetch_seconds(
-        moved._replace(matrices=many), groups, network, sum_sizes(problem.job, problem.runtime)
+    seconds = fetch_seconds(
+        moved._replace(matrices=matrices), groups, network, sum_sizes(problem.job, problem.runtime)
     )
-    return dict(zip(FETCHES[turn], found, strict=True))
+    return dict(zip(FETCHES[turn], seconds, strict=True))
 
 
-def _seconds(
+def _collective_seconds(
     problem: Problem,
     device: int,
-    moved: _Moved,
+    moved: _ElementsByGroup,
     price: Callable[..., dict[str, FloatArray]],
     *,
     count: int,
@@ -484,33 +524,33 @@ def _seconds(
     """Seconds of one layer's collectives by name, and of those of sums that wait for other stages'
     (tied weights).
     """
-    found, tied, slowest, own = (defaultdict[str, float](float) for _ in range(4))
+    seconds, tied, slowest, own_links = (defaultdict[str, float](float) for _ in range(4))
     for key, (elements, narrow) in (
-        (key, each) for key, each in moved.items() if len(key.group) > 1
+        (key, elements_moved) for key, elements_moved in moved.items() if len(key.group) > 1
     ):
         network = network_of_devices(problem, key.group)
         groups = _sum_spans(network, key.group, key.near, key.shard)
-        layer = OfLayer(np.array([elements / count]), narrow=np.array([narrow / count]))
-        alone = price(key, layer, groups, network)
+        layer = LayerElements(np.array([elements / count]), narrow=np.array([narrow / count]))
+        seconds_alone = price(key, layer, groups, network)
         if key.parts > 1 and key.near == key.group:
             sides = [
                 own_span(problem, members, device)
                 for members in _members_of(key.group, key.near, key.shard)
             ]
             spans = SumSpans(sides[0], sides[1], sides[2], groups.shard)
-            mine = price(key, layer, spans, network_of_devices(problem, (device,)))
-            for name, spent in alone.items():
-                slowest[name], own[name] = (
+            own_side = price(key, layer, spans, network_of_devices(problem, (device,)))
+            for name, spent in seconds_alone.items():
+                slowest[name], own_links[name] = (
                     max(slowest[name], float(spent[0])),
-                    own[name] + float(mine[name][0]),
+                    own_links[name] + float(own_side[name][0]),
                 )
             continue
-        for name, spent in alone.items():
-            apart = key.near != key.group and name in _OF_GRADIENTS
-            (tied if apart else found)[name] += float(spent[0])
+        for name, spent in seconds_alone.items():
+            is_tied = key.near != key.group and name in _OF_GRADIENTS
+            (tied if is_tied else seconds)[name] += float(spent[0])
     for name in slowest:
-        found[name] += max(slowest[name], own[name])
-    return found, tied
+        seconds[name] += max(slowest[name], own_links[name])
+    return seconds, tied
 
 
 _OF_GRADIENTS = ("all_reduce", "reduce", "scatter", "apart")
@@ -522,15 +562,15 @@ def _sum_spans(network: Network, group: DeviceList, near: DeviceList, shard: int
 
 
 def _members_of(group: DeviceList, near: DeviceList, shard: int) -> tuple[DeviceList, ...]:
-    """Those that share one copy of the states, that hold the same piece, and all."""
+    """Devices that share one copy of the states, devices that hold the same piece, and all."""
     return (*sharing_groups(group, near, shard), group)
 
 
 def sharing_groups(
     group: DeviceList, near: DeviceList, shard: int
 ) -> tuple[DeviceList, DeviceList]:
-    """Devices that share one copy of the states, and those that hold the same piece; other stages'
-    holders of a tied weight come last.
+    """Devices that share one copy of the states, and devices that hold the same piece; other
+    stages' holders of a tied weight come last.
 
     States of 64 sharded over eight are runs of eight consecutive members; the same piece is held by
     every eighth (zoo 6).

@@ -1,5 +1,5 @@
-"""Seconds in which groups of devices sum one layer's gradients and gather its parameters, and what
-of their links that fills.
+"""Seconds in which groups of devices sum one layer's gradients and gather its parameters, and the
+share of their links that this fills.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from shardwright.collectives.cheapest_algorithm import collective_seconds
 from shardwright.collectives.groups.tier_counts import Span, span_of
 from shardwright.collectives.registry import algorithms_for
 from shardwright.cost.gradients.wire_bytes import SumSizes
-from shardwright.cost.kernels.launch_overhead import OPERATOR_S
+from shardwright.cost.kernels.machine_rates import OPERATOR_S
 from shardwright.cost.network.grid_groups import Axes, Network, move_seconds, wire_bytes
 from shardwright.units import MIB
 
@@ -23,6 +23,8 @@ LISTED_GATHER_OPERATORS, LISTED_REDUCE_OPERATORS = 3, 4
 between them; of a gradient `view` too."""
 
 SMALLEST_BUCKET_BYTES = 64 * MIB
+"""Shares of links are computed for buckets of at least this size, where latency takes little of the
+time."""
 
 
 class SumSpans(NamedTuple):
@@ -37,11 +39,11 @@ class SumSpans(NamedTuple):
 
 
 def sum_spans(groups: tuple[Axes, Axes], shard: IntArray, network: Network) -> SumSpans:
-    """Those along axes."""
+    """The spans of groups along axes."""
     axes = (*groups, (*groups[0], *groups[1]))
     spans = [
-        span_of(network.tiers, one, in_network_reduction=network.in_network_reduction)
-        for one in axes
+        span_of(network.tiers, axes_of_span, in_network_reduction=network.in_network_reduction)
+        for axes_of_span in axes
     ]
     return SumSpans(spans[0], spans[1], spans[2], shard)
 
@@ -53,33 +55,33 @@ def wire_shares(groups: SumSpans, *, network: Network, bucket: int) -> FloatArra
     Args:
         bucket: the runtime's bytes of a bucket.
     """
-    whole = np.full(len(groups.shard), max(bucket, SMALLEST_BUCKET_BYTES), dtype=np.int64)
-    sent, spent = np.zeros((len(network.tiers), len(whole))), np.zeros(len(whole))
+    bucket_bytes = np.full(len(groups.shard), max(bucket, SMALLEST_BUCKET_BYTES), dtype=np.int64)
+    sent, seconds = np.zeros((len(network.tiers), len(bucket_bytes))), np.zeros(len(bucket_bytes))
     parts = (
-        (Collective.REDUCE_SCATTER, groups.inner, whole),
-        (Collective.ALL_REDUCE, groups.across, whole // groups.shard),
+        (Collective.REDUCE_SCATTER, groups.inner, bucket_bytes),
+        (Collective.ALL_REDUCE, groups.across, bucket_bytes // groups.shard),
     )
     for kind, span, volume in parts:
         algorithms, buffer = (
             algorithms_for(kind, library=network.library),
             volume.astype(np.float64),
         )
-        spent += np.where(
+        seconds += np.where(
             span.size > 1,
             collective_seconds(kind, volume=buffer, span=span, algorithms=algorithms)[0],
             0.0,
         )
         sent += np.stack(wire_bytes(kind, volume=buffer, span=span, network=network))
-    capacity = spent * np.array([[tier.bandwidth] for tier in network.tiers])
+    capacity = seconds * np.array([[tier.bandwidth] for tier in network.tiers])
     shares: FloatArray = np.minimum(
         np.divide(sent, capacity, out=np.zeros_like(sent), where=capacity > 0.0), 1.0
     )
     return shares
 
 
-class OfLayer(NamedTuple):
-    """Elements of one layer that groups move: those, the matrices that they are, and those that a
-    recipe of few bits quantises.
+class LayerElements(NamedTuple):
+    """Elements of one layer that groups move, the number of their matrices, and the elements that a
+    recipe of 8 or 4 bits quantises.
     """
 
     elements: IntArray | FloatArray
@@ -88,7 +90,7 @@ class OfLayer(NamedTuple):
 
 
 def layer_seconds(
-    moved: OfLayer, groups: SumSpans, network: Network, sizes: SumSizes
+    moved: LayerElements, groups: SumSpans, network: Network, sizes: SumSizes
 ) -> dict[str, FloatArray]:
     """Seconds to sum, to reduce into shards, and to gather one layer's trainable elements;
     `scatter` as ZeRO-3 does, see `_in_lists`.
@@ -112,15 +114,19 @@ def layer_seconds(
         "reduce": share * (scatter + across),
         "gather": _gather_seconds(moved, groups, network, sizes),
     }
-    scatter = _in_lists(moved, groups, network, sizes) if sizes.listed else plain["reduce"]
+    scatter = (
+        _listed_reduction_seconds(moved, groups, network, sizes)
+        if sizes.listed
+        else plain["reduce"]
+    )
     return plain | {
         "scatter": scatter,
-        "apart": share * across * (sizes.apart and _on_other_links(groups)),
+        "apart": share * across * (sizes.apart and _on_disjoint_links(groups)),
     }
 
 
 def _gather_seconds(
-    moved: OfLayer, groups: SumSpans, network: Network, sizes: SumSizes
+    moved: LayerElements, groups: SumSpans, network: Network, sizes: SumSizes
 ) -> FloatArray:
     """Seconds of an all_gather of one layer's elements in one piece, or in its part of a bucket of
     as many elements as gradients have.
@@ -136,10 +142,10 @@ def _gather_seconds(
 
 
 def fetch_seconds(
-    moved: OfLayer, groups: SumSpans, network: Network, sizes: SumSizes
+    moved: LayerElements, groups: SumSpans, network: Network, sizes: SumSizes
 ) -> tuple[FloatArray, FloatArray]:
-    """Seconds to gather one layer's elements, trained or not, as ZeRO-3 does, and the tensors in
-    the lists.
+    """Seconds to gather one layer's elements, trained or not, as ZeRO-3 does, and the number of
+    tensors in the lists.
 
         fetch = V / v x T(v)    v = max(V / matrices, gathered)
 
@@ -154,9 +160,9 @@ def fetch_seconds(
     list of views).
     """
     elements, matrices = moved.elements, moved.matrices
-    none = np.zeros(np.broadcast_shapes(np.shape(elements), np.shape(groups.shard)))
+    no_tensors = np.zeros(np.broadcast_shapes(np.shape(elements), np.shape(groups.shard)))
     if not sizes.gathered and not sizes.listed:
-        return _gather_seconds(moved, groups, network, sizes), none
+        return _gather_seconds(moved, groups, network, sizes), no_tensors
     volume = elements * float(sizes.stored)
     piece = np.maximum(volume / matrices, float(sizes.gathered))
     spent = (
@@ -165,15 +171,15 @@ def fetch_seconds(
         * move_seconds(Collective.ALL_GATHER, volume=piece, span=groups.inner, network=network)
     )
     if not sizes.listed:
-        return spent, none
+        return spent, no_tensors
     return spent, np.where((groups.shard > 1) & (elements > 0), matrices * groups.shard, 0).astype(
         np.float64
     )
 
 
-def _on_other_links(groups: SumSpans) -> BoolArray:
-    """(n,) no tier has several members both of a sharding group and of a group across them: neither
-    slows the other down.
+def _on_disjoint_links(groups: SumSpans) -> BoolArray:
+    """(n,) True where no tier has several members both of a sharding group and of a group across
+    them: neither slows the other down.
     """
     pairs = zip(groups.inner.members, groups.across.members, strict=True)
     return np.asarray(
@@ -181,12 +187,14 @@ def _on_other_links(groups: SumSpans) -> BoolArray:
     )
 
 
-def _in_lists(moved: OfLayer, groups: SumSpans, network: Network, sizes: SumSizes) -> FloatArray:
+def _listed_reduction_seconds(
+    moved: LayerElements, groups: SumSpans, network: Network, sizes: SumSizes
+) -> FloatArray:
     """Seconds of ZeRO-3's reductions of one layer, a collective a matrix over a list of views, and
-    of the operators that the host calls for each tensor beside it. Leaves out that matrices differ
-    in size.
+    of the operators that the host calls for each tensor beside it.
 
-    Source: DeepSpeed before 0.6, runtime/zero/partition_parameters.py (`_reduce_scatter_gradient`).
+    Leaves out that matrices differ in size. Source: DeepSpeed before 0.6,
+    runtime/zero/partition_parameters.py (`_reduce_scatter_gradient`).
     """
     elements, matrices = moved.elements, moved.matrices
     gradient = elements * float(sizes.wire) / matrices

@@ -1,5 +1,5 @@
-"""How gradients and parameters travel: bytes of an element on the wire, and how many elements go at
-once.
+"""Bytes of gradients and parameters on the wire: bytes of an element, and the number of elements
+that travel at once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ def gradient_bytes(job: TrainingJob, runtime: Runtime) -> int:
 
 
 class SumSizes(NamedTuple):
-    """How gradients and parameters travel.
+    """Bytes of gradients and parameters on the wire, and how they are grouped.
 
     Args:
-        wire, stored, narrow: bytes of a gradient on the wire, of a parameter, and of one that a
-            recipe of few bits quantises.
+        wire, stored, narrow: bytes of a gradient on the wire, of a parameter, and of a parameter
+            that a recipe of 8 or 4 bits quantises.
         bucket: bytes; smaller layers share a bucket's time.
         gathered: bytes that ZeRO-3 joins matrices up to (0 = a layer, or a bucket).
         listed: it moves each matrix alone, as a list.
@@ -37,7 +37,7 @@ class SumSizes(NamedTuple):
 
 
 def sum_sizes(job: TrainingJob, runtime: Runtime) -> SumSizes:
-    """Those of a job under a runtime."""
+    """The sizes on the wire of a job under a runtime."""
     return SumSizes(
         wire=gradient_bytes(job, runtime),
         stored=job.parameter.bits // 8,
@@ -54,7 +54,8 @@ def gathered_bytes(job: TrainingJob, runtime: Runtime) -> float:
 
     One where the runtime gathers it so and each element has one form, under a scale a tensor or 128
     x 128 elements. MX needs two, along rows and along columns: its gather is of 16 bits, into the
-    gradients' buffer, and each member quantises both. In 4 bits nothing is gathered narrow.
+    gradients' buffer, and each member quantises both. In 4 bits parameters are gathered in their
+    stored format.
 
     Source: Megatron-Core, core/distributed/distributed_data_parallel.py at 0e9fcc1d297d
     (`start_param_sync`: "cast from bf16 to MXFP8 during copy"); Megatron-Bridge,

@@ -1,4 +1,4 @@
-"""Names that measured kernels have, by an engine's own names of its backends."""
+"""Names of measured kernels by an engine's own names of its backends."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def library_of(engine: Engine) -> str:
 
 
 def expert_library(engine: Engine) -> str:
-    """The measured kernel of its experts, ``vllm/triton``; of a backend that was not measured the
-    library's first answers.
+    """Name of the measured kernel of an engine's experts, such as ``vllm/triton``; for a backend
+    that was not measured, the library's first.
     """
     library, kernel = library_of(engine), engine.expert_kernel.replace("_", "-")
     return _SAME_KERNELS.get((library, kernel), f"{library}/{kernel}" if kernel else library)

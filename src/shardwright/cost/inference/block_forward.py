@@ -1,5 +1,5 @@
-"""Seconds of a block's forward over any number of tokens at once,
-but for what depends on contexts.
+"""Seconds of a block's forward in a serving engine over any number of tokens at once, without the
+part that depends on contexts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from shardwright.cost.inference.engine_collectives import (
 from shardwright.cost.inference.engine_gemms import small_gemm_seconds
 from shardwright.cost.inference.gemm_formats import Products, formats_of
 from shardwright.cost.inference.routed_experts import routed_experts_seconds
-from shardwright.cost.kernels.kernel_seconds import Machine, element_seconds
+from shardwright.cost.kernels.kernel_seconds import element_seconds
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.network.grid_groups import spans_along
 from shardwright.job.serving import NumberFormat, OperatorPrecision
 from shardwright.lazy_dataclass import dataclass
@@ -42,14 +43,15 @@ _BY_CONTEXT: Final = (Kernel.ATTENTION, Kernel.SCAN)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForwardSeconds:
-    """Of a block in a captured graph, and what the host launches where nothing is captured.
+    """Seconds of a block's forward in a captured graph, and the kernels that the host launches
+    where nothing is captured.
 
     Args:
         seconds: (parts, t), see `PARTS`.
-        kernels: that the host launches, casts of tokens to narrower formats among them.
+        kernels: kernels that the host launches, casts of tokens to narrower formats among them.
         opaque: those of them inside operators that a compiler leaves to Python: routed experts.
-        compiled: kernels of compiled code, which makes one of element-wise ones that follow one
-            another; without `opaque` and attention cores.
+        compiled: kernels of compiled code, which fuses consecutive element-wise ones; without
+            `opaque` and attention cores.
     """
 
     seconds: FloatArray
@@ -59,7 +61,7 @@ class ForwardSeconds:
 
     @property
     def total(self) -> FloatArray:
-        """(t,) of all parts."""
+        """(t,) seconds of all parts."""
         return np.asarray(self.seconds.sum(axis=0))
 
 
@@ -93,64 +95,67 @@ def forward_seconds(
     skew: float,
     gap_s: float,
 ) -> ForwardSeconds:
-    """Price the forward of a block for every row.
+    """Seconds of the forward of a block for every row.
 
-    The norm of a stream that was just added to is one kernel with that sum (`joined_norms`).
+    The norm of a residual stream that was just added to is one kernel with that sum
+    (`joined_norms`).
 
     Args:
         rows: degrees of a worker's stage; ``mbs`` = tokens of a rank.
         skew: see `ServingJob.expert_skew`.
-        gap_s: what a small kernel takes beside its bytes.
+        gap_s: seconds of a small kernel beside its bytes.
     """
     ranks = int(rows["dp"][0])
     program = forward_program(block, routed=ranks > 1)
     operators = {o.name: o for o in program.operators}
     local = rows.degrees()
     works, joined = forward_works(program), joined_norms(program)
-    found, kernels, opaque, moves = np.zeros((len(PARTS), len(rows))), 0, 0, 0
+    seconds, kernels, opaque, moves = np.zeros((len(PARTS), len(rows))), 0, 0, 0
     for work in works:
         operator = operators[work.operator]
         if work.operator in joined:
-            found[2] += _element_seconds(replace(work, read=()), local, products.machine)
+            seconds[2] += _element_seconds(replace(work, read=()), local, products.machine)
             continue
         kernels += 1
         if work.kernel is Kernel.GEMM:
-            found[0] += _product_seconds(work, operator, local, products)
+            seconds[0] += _product_seconds(work, operator, local, products)
             kernels += is_cast(formats_of(products.precision, operator))
         elif work.kernel not in _BY_CONTEXT:
-            found[2] += _element_seconds(work, local, products.machine) + gap_s
+            seconds[2] += _element_seconds(work, local, products.machine) + gap_s
     if any(w.kernel is Kernel.GROUPED_GEMM and w.phase is Phase.F for w in program.works):
-        found[1] += _experts_seconds(block, rows, products, skew=skew)
+        seconds[1] += _experts_seconds(block, rows, products, skew=skew)
         opaque = EXPERT_KERNELS + 2 * is_cast(products.precision.experts)
         kernels += opaque
-    for move in _sums(program):
+    for move in _tensor_parallel_moves(program):
         (span, *_), volume = spans_along(move.axes[0], rows, networks.library), _volume(move, local)
         if int(span.size.max()) > 1:
-            spent, own, fused = sum_seconds(
+            spent, engine_kernel, fused = sum_seconds(
                 move.kind, volume=volume, tokens=rows["mbs"], span=span, networks=networks
             )
-            found[3] += np.where(own, spent, 0.0)
-            found[4] += np.where(own, 0.0, spent)
+            seconds[3] += np.where(engine_kernel, spent, 0.0)
+            seconds[4] += np.where(engine_kernel, 0.0, spent)
             moves += 1
             if not is_head(block):
-                found[2] -= np.where(fused, gap_s, 0.0)
+                seconds[2] -= np.where(fused, gap_s, 0.0)
     route = next((o for o in block.operators if o.kind is OperatorKind.ROUTE), None)
     if route is not None and ranks > 1:
-        found[5] += exchange_seconds(route, rows, networks=networks, hidden=_width(block))
+        seconds[5] += exchange_seconds(route, rows, networks=networks, hidden=_token_width(block))
         moves += 2
     compiled = compiled_kernels(works, operators, products) + moves
-    return ForwardSeconds(seconds=found, kernels=kernels + moves, opaque=opaque, compiled=compiled)
+    return ForwardSeconds(
+        seconds=seconds, kernels=kernels + moves, opaque=opaque, compiled=compiled
+    )
 
 
 def forward_works(program: BlockProgram) -> list[BlockWork]:
-    """Kernels that run one after another, but for those of routed experts, which are one operator
+    """Kernels that run one after another, without those of routed experts, which are one operator
     in an engine, and of a loss.
     """
     operators = {o.name: o for o in program.operators}
-    kept = (w for w in program.works if w.phase is Phase.F)
+    forward = (w for w in program.works if w.phase is Phase.F)
     return [
         w
-        for w in kept
+        for w in forward
         if operators[w.operator].kind is not OperatorKind.LOSS
         and not is_routed(operators[w.operator])
     ]
@@ -163,20 +168,22 @@ def joined_norms(program: BlockProgram) -> frozenset[str]:
     Source: vLLM's fused_add_rms_norm (csrc/layernorm_kernels.cu), FlashInfer's fused_add_rmsnorm,
     which SGLang and TensorRT-LLM call.
     """
-    added = {o.name for o in program.operators if o.kind is OperatorKind.RESIDUAL} | {"input"}
+    residual_outputs = {o.name for o in program.operators if o.kind is OperatorKind.RESIDUAL} | {
+        "input"
+    }
     norms = (
         o
         for o in program.operators
         if o.kind is OperatorKind.NORM and o.klass is OperatorClass.STREAM
     )
-    return frozenset(o.name for o in norms if o.inputs[0] in added)
+    return frozenset(o.name for o in norms if o.inputs[0] in residual_outputs)
 
 
 def compiled_kernels(
     works: list[BlockWork], operators: dict[str, Operator], products: Products
 ) -> int:
-    """Kernels of compiled code in a block like the one before it: products, and runs of
-    element-wise work, casts for products in them.
+    """Number of kernels of compiled code in a block like the one before it: GEMMs, and runs of
+    element-wise work with the casts for GEMMs in them.
     """
     count, in_run = 0, bool(works) and works[-1].kernel is Kernel.ELEMENT
     for work in works:
@@ -195,7 +202,7 @@ EXPERT_KERNELS: Final = 5
 
 
 def is_cast(formats: OperatorPrecision) -> bool:
-    """Whether tokens are cast for a product, by a kernel of its own in front of it."""
+    """True if tokens are cast for a GEMM, by a kernel of its own in front of it."""
     return formats.activations.bytes < NumberFormat.BF16.bytes
 
 
@@ -204,30 +211,32 @@ def _product_seconds(
 ) -> FloatArray:
     assert work.m is not None
     assert work.k is not None
-    own = formats_of(products.precision, operator)
+    formats = formats_of(products.precision, operator)
     m, n, k = evaluate(work.m, local), evaluate_sum(work.n, local), evaluate(work.k, local)
     return small_gemm_seconds(
-        products.by_format[own.activations],
+        products.by_format[formats.activations],
         m=m,
         n=n,
         k=k,
-        weights=own.weights,
+        weights=formats.weights,
         library=products.library,
     )
 
 
 def _experts_seconds(block: Block, rows: Rows, products: Products, *, skew: float) -> FloatArray:
-    """The operator of routed experts of a device; all ranks' tokens choose among all experts."""
+    """Seconds of the operator of a device's routed experts; all ranks' tokens choose among all
+    experts.
+    """
     operator = next(
         o
         for o in block.operators
         if o.kind is OperatorKind.GROUPED_LINEAR and not o.name.endswith("up")
     )
     assert operator.experts is not None
-    own, shape = formats_of(products.precision, operator), operator.experts
+    formats, shape = formats_of(products.precision, operator), operator.experts
     (width,), (hidden,) = per_token(operator.reads, operator), per_token(operator.writes, operator)
     return routed_experts_seconds(
-        products.by_format[own.activations],
+        products.by_format[formats.activations],
         tokens=stage_tokens(rows),
         experts=shape.experts,
         topk=shape.topk,
@@ -235,15 +244,15 @@ def _experts_seconds(block: Block, rows: Rows, products: Products, *, skew: floa
         width=width.size,
         local=-(-shape.experts // int(rows["ep"][0])),
         etp=int(rows["etp"][0]),
-        weights=own.weights,
+        weights=formats.weights,
         skew=skew,
         library=products.expert_library or products.library,
     )
 
 
 def _element_seconds(work: BlockWork, local: Degrees, machine: Machine) -> FloatArray:
-    """Bytes of an element-wise kernel over the bandwidth that it reaches; it is one pass in every
-    engine.
+    """Seconds of an element-wise kernel: its bytes over the bandwidth that it reaches; it is one
+    pass in every engine.
     """
     traffic = np.asarray(
         sum(evaluate(size, local) for size in (*work.read, *work.written)), dtype=np.float64
@@ -254,9 +263,9 @@ def _element_seconds(work: BlockWork, local: Degrees, machine: Machine) -> Float
     return spent - machine.accelerator.launch_s
 
 
-def _sums(program: BlockProgram) -> list[Move]:
-    """Sums over tensor parallel ranks in the order of the operators. What experts and shared
-    experts make is added up before, in one.
+def _tensor_parallel_moves(program: BlockProgram) -> list[Move]:
+    """All-reduces over tensor-parallel ranks in the order of the operators. Outputs of experts and
+    shared experts are added up before, and reduced in one.
     """
     moves = [m for m in program.moves if m.phase is Phase.F and m.axes[0] == "tp"]
     if any(m.operator == "combine" for m in moves):
@@ -269,16 +278,18 @@ def _volume(move: Move, local: Degrees) -> FloatArray:
     return np.asarray(sum(evaluate(size, local) for size in move.volume), dtype=np.float64)
 
 
-def _width(block: Block) -> int:
+def _token_width(block: Block) -> int:
     """Elements of a token between blocks."""
     return int(np.prod([e.size for e in block.operators[-1].writes]))
 
 
 def is_head(block: Block) -> bool:
-    """The block makes logits, of the tokens alone that are sampled from."""
+    """True if the block makes logits, which are computed only for the tokens that are sampled
+    from.
+    """
     return any(o.klass is OperatorClass.HEAD for o in block.operators)
 
 
 def stage_tokens(rows: Rows) -> IntArray:
-    """(t,) tokens of all ranks of a stage."""
+    """(t,) number of tokens of all ranks of a stage."""
     return np.asarray(rows["mbs"] * rows["dp"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.hardware.catalog.serving_kernels import (
     DECODE_BANDWIDTH,
     DECODE_LAUNCHES,
@@ -37,15 +37,15 @@ def decode_columns(
     each of shape (n,).
 
         t = start + slope x (sum of contexts, each at most the window)
+        slope = kv_heads x max((key + value elements) x kv.bytes / (e BW),
+                               2 rows (key + value) / (f P))
+        start = DECODE_LAUNCHES x launch + slope x sequences x DECODE_TILE
+                + bytes of queries and outputs / BW
 
-        slope = kv_heads x max((key + value elements) x kv.bytes / (e BW), 2 rows (key + value) / (f
-        P)) start = DECODE_LAUNCHES x launch + slope x sequences x DECODE_TILE + queries' and
-        outputs' bytes / BW
-
-    rows = queries x heads / kv_heads: products of a cached key. Where the device has a table of the
-    library's kernel, it gives e and the start by sequences, key heads and rows; f then is 1 (the
-    table has how much less is reached). Keys and values that are one latent (`model.absorbed`:
-    value elements are part of the key's) are read once.
+    rows = queries x heads / kv_heads: GEMM rows of a cached key. Where the device has a table of
+    the library's kernel, it gives e and the start by sequences, key heads and rows; f then is 1
+    (the table includes how much less is reached). Keys and values that are one latent
+    (`model.absorbed`: value elements are part of the key's) are read once.
 
     A window is not applied here: its K is the sum of min(context, window). Neither is a sparse
     selection.
@@ -61,8 +61,8 @@ def decode_columns(
         kv: format of the cache.
         heads, kv_heads: of this device.
         sequences: (n,).
-        queries: tokens a sequence, guesses + 1; they share the reading of keys.
-        library: the engine, whose kernels are asked for first.
+        queries: tokens a sequence: draft tokens + 1; they share the reading of keys.
+        library: the engine, whose measured kernels are used first.
 
     Leaves out: contexts that differ between sequences (kernels split long ones), writing of new
     keys beyond the table's. Source: tables of aiconfigurator-core 0.12.0 (generation attention and
@@ -70,15 +70,17 @@ def decode_columns(
     """
     n = np.asarray(sequences, dtype=np.float64)
     key_heads = np.maximum(np.asarray(kv_heads, dtype=np.float64), 1.0) + np.zeros_like(n)
-    own = np.asarray(heads, dtype=np.float64) + np.zeros_like(n)
-    rows = queries * own / key_heads
+    query_heads = np.asarray(heads, dtype=np.float64) + np.zeros_like(n)
+    rows = queries * query_heads / key_heads
     device = machine.accelerator
-    elements = _elements(shape)
+    elements = _cached_elements(shape)
     read = key_heads * elements * kv.bytes / device.memory_bandwidth
-    flops = 2.0 * queries * own * (shape.head_dim + shape.value_dim)
+    flops = 2.0 * queries * query_heads * (shape.head_dim + shape.value_dim)
     tables = serving_tables(device.name)
     table = (
-        tables.decode(shape=(shape.head_dim, shape.value_dim), cached=_bits(kv), library=library)
+        tables.decode(
+            shape=(shape.head_dim, shape.value_dim), cached=_measured_bits(kv), library=library
+        )
         if tables is not None
         else None
     )
@@ -87,7 +89,9 @@ def decode_columns(
             machine, table, n=n, key_heads=key_heads, rows=rows, read=read, flops=flops
         )
     slope = np.maximum(read / DECODE_BANDWIDTH, flops / (LATENT_COMPUTE * machine.attention_peak))
-    moved = queries * own * (shape.head_dim + shape.value_dim) * WIDE / device.memory_bandwidth
+    moved = (
+        queries * query_heads * (shape.head_dim + shape.value_dim) * WIDE / device.memory_bandwidth
+    )
     start = DECODE_LAUNCHES * device.launch_s + n * (slope * DECODE_TILE + moved)
     return np.where(n > 0, start, 0.0), slope
 
@@ -102,24 +106,28 @@ def _from_table(
     read: FloatArray,
     flops: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
-    place, last = (np.maximum(n, 1.0), key_heads, rows), 2.0 ** table.slope.axes[2][-1]
+    place, last_rows = (np.maximum(n, 1.0), key_heads, rows), 2.0 ** table.slope.axes[2][-1]
     start = machine.accelerator.launch_s * table.start.ratio(*place)
-    held = np.maximum(
+    table_slope = np.maximum(
         read * table.slope.ratio(*place),
-        np.minimum(flops, flops * last / rows) / machine.attention_peak,
+        np.minimum(flops, flops * last_rows / rows) / machine.attention_peak,
     )
-    # Beyond the last row the table holds, and multiplications go on at what they reached there, or
-    # at the formula's rate if that is more.
-    reached = np.clip(
-        flops * np.minimum(last / rows, 1.0) / (held * machine.attention_peak), LATENT_COMPUTE, 1.0
+    # Beyond the table's last row, multiplications run at the rate of that row, or at the formula's
+    # rate if that is higher.
+    fraction_of_peak = np.clip(
+        flops * np.minimum(last_rows / rows, 1.0) / (table_slope * machine.attention_peak),
+        LATENT_COMPUTE,
+        1.0,
     )
     slope = np.where(
-        rows > last, np.maximum(held, flops / (reached * machine.attention_peak)), held
+        rows > last_rows,
+        np.maximum(table_slope, flops / (fraction_of_peak * machine.attention_peak)),
+        table_slope,
     )
     return np.where(n > 0, start, 0.0), slope
 
 
-def _elements(shape: AttentionShape) -> float:
+def _cached_elements(shape: AttentionShape) -> float:
     """Cached elements of a key head: keys and values, or the latent that is both."""
     latent = (
         shape.kv_heads == 1 and shape.value_dim < shape.head_dim and shape.head_dim > LARGEST_HEAD
@@ -127,7 +135,7 @@ def _elements(shape: AttentionShape) -> float:
     return float(shape.head_dim if latent else shape.head_dim + shape.value_dim)
 
 
-def _bits(kv: NumberFormat) -> int:
+def _measured_bits(kv: NumberFormat) -> int:
     """Bits of the measured cache that is nearest: 16 or 8; narrower caches were not measured and
     count their bytes.
     """

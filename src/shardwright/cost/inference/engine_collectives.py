@@ -1,5 +1,5 @@
-"""What an engine's collectives run on: its own kernels for small sums, the library's for the rest,
-and who moves tokens to experts.
+"""Seconds of a serving engine's collectives: its own kernels for small all-reduces, the library's
+for the rest, and the exchange of tokens with experts.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class EngineNetworks:
 
     Args:
         library: NCCL alone.
-        own: with the engine's kernels;
-        engine: says which sums they take, on devices of `generation`.
+        own: with the engine's kernels.
+        engine: its limits say which all-reduces its kernels take, on devices of `generation`.
         exchanging: the network of the library that moves tokens to experts.
     """
 
@@ -49,10 +49,10 @@ class EngineNetworks:
 
 
 def engine_networks(cluster: Cluster, engine: Engine) -> EngineNetworks:
-    """Those of an engine on its devices (`runtime.engines.devices.on_device`)."""
+    """The networks of an engine on its devices (`runtime.engines.devices.on_device`)."""
     library, name = network_of(cluster), library_of(engine)
     suffix = "-multimem" if engine.multimem and name else ""
-    moved = {ExpertExchange.DEEPEP: "deepep", ExpertExchange.ONE_SIDED: "one-sided"}.get(
+    exchange_library = {ExpertExchange.DEEPEP: "deepep", ExpertExchange.ONE_SIDED: "one-sided"}.get(
         engine.exchange
     )
     return EngineNetworks(
@@ -60,28 +60,28 @@ def engine_networks(cluster: Cluster, engine: Engine) -> EngineNetworks:
         own=network_of(cluster, library=f"{name}{suffix}") if name else library,
         engine=engine,
         generation=generation_of(cluster.node.accelerator),
-        exchanging=network_of(cluster, library=moved) if moved else library,
+        exchanging=network_of(cluster, library=exchange_library) if exchange_library else library,
     )
 
 
 def sum_seconds(
     kind: Collective, *, volume: FloatArray, tokens: IntArray, span: Span, networks: EngineNetworks
 ) -> tuple[FloatArray, BoolArray, BoolArray]:
-    """(t,) seconds of a collective over tensor parallel ranks, where it is a kernel of the
-    engine's, and where the residual and the norm behind it are in that kernel.
+    """(t,) seconds of a collective over tensor-parallel ranks, True where it is a kernel of the
+    engine, and True where the residual and the norm behind it are in that kernel.
 
-    An engine's limits say which of its kernels takes a sum; what none takes is the library's, which
-    is also taken where it is faster.
+    An engine's limits say which of its kernels takes an all-reduce; the library takes the others,
+    and those that it runs faster.
 
     Args:
-        volume: bytes of a rank's buffer;
-        tokens: that it holds.
+        volume: bytes of a rank's buffer.
+        tokens: tokens in it.
     """
     spent = move_seconds(kind, volume=volume, span=span, network=networks.library)
     taken, fused = np.zeros((2, len(volume)), dtype=np.bool_)
     if kind is not Collective.ALL_REDUCE:
         return spent, taken, fused
-    own = move_seconds(kind, volume=volume, span=span, network=networks.own)
+    by_engine = move_seconds(kind, volume=volume, span=span, network=networks.own)
     engine, ranks = networks.engine, span.size
     for row, (size_bytes, count) in enumerate(zip(volume.tolist(), tokens.tolist(), strict=True)):
         limit = sum_of(
@@ -95,8 +95,8 @@ def sum_seconds(
             multimem=engine.multimem,
         )
         if limit.kind is not Kind.LIBRARY:
-            taken[row] = own[row] < spent[row]
-            spent[row] = min(spent[row], own[row])
+            taken[row] = by_engine[row] < spent[row]
+            spent[row] = min(spent[row], by_engine[row])
             fused[row] = limit.fused
     return spent, taken, fused
 
@@ -104,7 +104,7 @@ def sum_seconds(
 def exchange_seconds(
     route: Operator, rows: Rows, *, networks: EngineNetworks, hidden: int
 ) -> FloatArray:
-    """(t,) seconds that tokens take to their experts and back.
+    """(t,) seconds in which tokens travel to their experts and back.
 
     Args:
         route: the operator that chooses experts.
@@ -119,7 +119,7 @@ def exchange_seconds(
     shape = route.experts
 
     def both(way: TokenExchange) -> FloatArray:
-        there, back = exchange_ways(
+        dispatch_s, combine_s = exchange_ways(
             way,
             tokens=tokens,
             hidden=hidden,
@@ -128,7 +128,7 @@ def exchange_seconds(
             network=networks.exchanging,
             groups=(shape.groups, shape.of_groups),
         )
-        return there + back
+        return dispatch_s + combine_s
 
     if networks.engine.exchange is ExpertExchange.DEEPEP:
         return np.where(

@@ -1,4 +1,4 @@
-"""Products as serving engines run them: few tokens, weights in a format of their own, casts of the
+"""GEMMs as serving engines run them: few tokens, weights in a format of their own, casts of the
 tokens.
 """
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.inference.monotone_prices import rising
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.kernels.measured_kernels import q_norm
 from shardwright.hardware.catalog.serving_kernels import SMALL_KERNEL_LAUNCHES
 from shardwright.hardware.catalog.serving_tables import FittedForm, serving_tables
@@ -18,8 +18,10 @@ from shardwright.job.serving import NumberFormat
 def form_seconds(
     machine: Machine, form: FittedForm, *, flops: FloatArray, moved: FloatArray
 ) -> FloatArray:
-    """launches x launch + ((FLOPs s / (ec P))^q + (bytes / (em BW))^q)^(1/q): the sustained clock s
-    multiplies the products alone.
+    """Seconds by the fitted form: launches x launch + ((FLOPs s / (ec P))^q + (bytes / (em
+    BW))^q)^(1/q).
+
+    The sustained clock s multiplies the multiplications alone.
 
     Args:
         machine: its peak, its clock and its memory.
@@ -32,12 +34,12 @@ def form_seconds(
 
 
 def form_of(machine: Machine) -> FittedForm:
-    """The four numbers of the machine's products; where they are cast to fewer bits, with the start
-    of a 16-bit product and of a cast.
+    """The four numbers of the machine's GEMMs; where operands are cast to fewer bits, with the
+    start of a 16-bit GEMM and of a cast.
 
-    Rates of 8 and 4 bits were fitted to TensorRT-LLM's rows, whose start of 13 us holds the search
-    for the largest magnitude too; what vLLM and SGLang take (5.3 to 5.7 us on Hopper, 6.1 on
-    Blackwell) is a 16-bit product's start and a cast.
+    Rates of 8 and 4 bits were fitted to TensorRT-LLM's rows, whose start of 13 us includes the
+    search for the largest magnitude; the start in vLLM and SGLang (5.3 to 5.7 us on Hopper, 6.1 on
+    Blackwell) is that of a 16-bit GEMM and a cast.
     """
     rates, device = machine.gemm, machine.accelerator
     casts = SMALL_KERNEL_LAUNCHES if machine.compute.bits < machine.half_bits else 0.0
@@ -59,7 +61,7 @@ def small_gemm_seconds(
     groups: int = 1,
     library: str = "",
 ) -> FloatArray:
-    """Seconds of `groups` equal products (m x k)(k x n), weights on the right, with their start and
+    """Seconds of `groups` equal GEMMs (m x k)(k x n), weights on the right, with their start and
     the cast of the tokens, shape (n,).
 
         t = form_seconds(2 g m n k,  g (n k x weights.bytes + m k x width + 2 m n)) x c(m, n, k)
@@ -74,23 +76,23 @@ def small_gemm_seconds(
         m: tokens.
         n, k: outputs and inputs.
         weights: their format as stored.
-        library: the engine (``vllm``, ``sglang``, ``trtllm``), whose kernels are asked for first.
+        library: the engine (``vllm``, ``sglang``, ``trtllm``), whose measured kernels are used
+            first.
 
-    Leaves out: what unpacking costs the multiplications (Marlin's kernels are at .8 of the plain
-    ones beyond 64 tokens), biases. Source: tables of aiconfigurator-core 0.12.0,
-    docs/serving-kernels.md.
+    Leaves out: the cost of unpacking (Marlin's kernels are at .8 of the plain ones beyond 64
+    tokens), biases. Source: tables of aiconfigurator-core 0.12.0, docs/serving-kernels.md.
     """
     tokens = np.asarray(m, dtype=np.float64)
     outputs, inputs = (
         np.asarray(side, dtype=np.float64) + np.zeros_like(tokens) for side in (n, k)
     )
     tables = serving_tables(machine.accelerator.name)
-    found = (
+    table = (
         tables.product(weights=weights.value, multiplied=machine.compute, library=library)
         if tables is not None
         else None
     )
-    form = found.form if found is not None else form_of(machine)
+    form = table.form if table is not None else form_of(machine)
 
     def price(rows: FloatArray) -> FloatArray:
         moved = groups * (
@@ -101,9 +103,9 @@ def small_gemm_seconds(
         spent = form_seconds(
             machine, form, flops=2.0 * groups * rows * outputs * inputs, moved=moved
         )
-        if found is None or groups != 1:
+        if table is None or groups != 1:
             return spent
-        return spent * found.grid.ratio(
+        return spent * table.grid.ratio(
             rows, np.broadcast_to(outputs, rows.shape), np.broadcast_to(inputs, rows.shape)
         )
 

@@ -1,8 +1,8 @@
-"""Rates and formats of a job's products, by class of operators."""
+"""Rates and number formats of a serving job's GEMMs, by class of operators."""
 
 from __future__ import annotations
 
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.job.serving import NumberFormat, OperatorPrecision, Precision
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
@@ -10,12 +10,12 @@ from shardwright.model.ir.operator import Operator, OperatorClass
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Products:
-    """The rates that products have in each format, and the formats of each class.
+    """The rates of GEMMs in each format, and the formats of each class of operators.
 
     Args:
         machine: rates in 16 bits.
-        by_format: those of the formats that tokens are cast to.
-        library: engine whose kernels are asked for first;
+        by_format: rates of the formats that tokens are cast to.
+        library: engine whose measured kernels are used first.
         expert_library: the same, or with the name of its kernel for experts behind a stroke.
     """
 
@@ -27,7 +27,7 @@ class Products:
 
 
 def formats_of(precision: Precision, operator: Operator) -> OperatorPrecision:
-    """The formats of an operator's weights and tokens: norms, routers and what else is of no class
+    """The formats of an operator's weights and tokens: norms, routers and operators of no class
     stay in 16 bits.
     """
     if operator.klass is OperatorClass.EXPERTS:

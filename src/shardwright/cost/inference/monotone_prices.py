@@ -1,4 +1,4 @@
-"""Prices that never fall with a size, whatever table they are read in."""
+"""Prices made never to fall with a size, whatever table they are read from."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def rising(
         price: seconds at (knots, n) sizes; called once.
         size: (n,), at least the first knot counts.
     """
-    at = np.maximum(np.asarray(size, dtype=np.float64), knots[0])
+    sizes = np.maximum(np.asarray(size, dtype=np.float64), knots[0])
     seconds = np.maximum.accumulate(
-        price(np.broadcast_to(knots[:, None], (len(knots), len(at)))), axis=0
+        price(np.broadcast_to(knots[:, None], (len(knots), len(sizes)))), axis=0
     )
-    low = np.clip(np.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
-    column = np.arange(len(at))
-    share = (at - knots[low]) / (knots[low + 1] - knots[low])
+    low = np.clip(np.searchsorted(knots, sizes, side="right") - 1, 0, len(knots) - 2)
+    column = np.arange(len(sizes))
+    share = (sizes - knots[low]) / (knots[low + 1] - knots[low])
     below, above = seconds[low, column], seconds[low + 1, column]
     return np.asarray(below + share * (above - below), dtype=np.float64)

@@ -1,22 +1,23 @@
-"""Seconds of attention of whole prompts."""
+"""Seconds of attention over whole prompts."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.kernels.kernel_seconds import Machine, attention_seconds
+from shardwright.cost.kernels.kernel_seconds import attention_seconds
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.model.ir.operator import AttentionShape
 
 
 def prompt_seconds(
     machine: Machine, shape: AttentionShape, *, heads: int, lengths: IntArray
 ) -> FloatArray:
-    """(p,) seconds of a layer's core over whole prompts of so many tokens, without its launch; 0
-    for none.
+    """(p,) seconds of a layer's attention core over whole prompts of these lengths, without its
+    launch; 0 for a prompt of length 0.
     """
     local = np.full(1, heads, dtype=np.int64)
-    found = [
+    seconds = [
         float(
             attention_seconds(
                 machine, shape, tokens=np.full(1, n), heads=local, context=int(n), backward=False
@@ -26,4 +27,4 @@ def prompt_seconds(
         else 0.0
         for n in lengths.tolist()
     ]
-    return np.maximum(np.array(found) - machine.accelerator.launch_s, 0.0)
+    return np.maximum(np.array(seconds) - machine.accelerator.launch_s, 0.0)

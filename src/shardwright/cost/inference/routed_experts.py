@@ -1,5 +1,5 @@
-"""Routed experts as serving engines run them: one operator that reads the experts alone that some
-token visits.
+"""Seconds of routed experts in a serving engine: one operator that reads only the weights of
+experts that some token visits.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.inference.engine_gemms import form_of, form_seconds
 from shardwright.cost.inference.monotone_prices import rising
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.hardware.catalog.serving_kernels import EXPERT_LAUNCHES
 from shardwright.hardware.catalog.serving_tables import FittedForm, serving_tables
 from shardwright.job.serving import NumberFormat
 
 
 def active_experts(tokens: FloatArray, *, experts: int, topk: int, local: float) -> FloatArray:
-    """Mean number of a device's `local` of E experts that T tokens which choose k each reach: local
+    """Mean number of a device's `local` of E experts that T tokens reach which choose k each: local
     (1 - (1 - k/E)^T), shape (n,).
 
     256 experts, 8 a token, 32 of them here: 1 token reaches 1, 32 tokens 20.4, 256 tokens 32. At
@@ -40,24 +40,23 @@ def routed_experts_seconds(
     skew: float = 1.0,
     library: str = "",
 ) -> FloatArray:
-    """Seconds of the whole operator of a device: tokens sorted by expert, two grouped products with
-    the gate between, sums; shape (n,).
+    """Seconds of the whole expert operator of a device: tokens sorted by expert, two grouped GEMMs
+    with the gate between, sums; shape (n,).
 
         t = form_seconds(FLOPs, bytes) x c(tokens an expert, width / etp, local experts)
         FLOPs = 6 R hidden width / etp
         bytes = active x 3 hidden width / etp x weights.bytes
-              + 2 (R (3 hidden + 3 width / etp) + tokens x hidden)
+                + 2 (R (3 hidden + 3 width / etp) + tokens x hidden)
         R     = skew x tokens x topk x local / experts
 
     R: routed copies here. active: see `active_experts`; weights of experts that no token visits are
     not read. The form's numbers and c are those of the kernel's table of the device, else the
-    products' own rates, half of them in FLOPs, with the start of experts' kernels
-    (`EXPERT_LAUNCHES`). Never falls with the tokens (`rising`). A device without any token takes
-    the start.
+    GEMMs' own rates, half of them in FLOPs, with the start of experts' kernels (`EXPERT_LAUNCHES`).
+    Never falls with the tokens (`rising`). A device without any token takes the start.
 
     Args:
         machine: rates of the format that is multiplied in.
-        tokens: that choose among all `experts`: of all ranks whose tokens come here.
+        tokens: tokens that choose among all `experts`: of all ranks whose tokens come here.
         local: experts of this device.
         etp: devices that share an expert.
         weights: format as stored.
@@ -68,41 +67,45 @@ def routed_experts_seconds(
     slower than even ones. Source: tables of aiconfigurator-core 0.12.0 (MoE), balanced and
     power-law rows, docs/serving-kernels.md.
     """
-    at = np.asarray(tokens, dtype=np.float64)
-    each = width / etp
+    token_counts = np.asarray(tokens, dtype=np.float64)
+    width_of_device = width / etp
     tables = serving_tables(machine.accelerator.name)
-    found = (
+    table = (
         tables.expert(weights=weights.value, multiplied=machine.compute, library=library)
         if tables is not None
         else None
     )
-    form = found.form if found is not None else _form(machine)
+    form = table.form if table is not None else _form(machine)
 
     def price(visiting: FloatArray) -> FloatArray:
         routed = skew * visiting * topk * local / experts
         active = active_experts(visiting, experts=experts, topk=topk, local=float(local))
-        moved = active * 3.0 * hidden * each * weights.bytes + 2.0 * (
-            routed * 3.0 * (hidden + each) + visiting * hidden
+        moved = active * 3.0 * hidden * width_of_device * weights.bytes + 2.0 * (
+            routed * 3.0 * (hidden + width_of_device) + visiting * hidden
         )
-        spent = form_seconds(machine, form, flops=6.0 * routed * hidden * each, moved=moved)
-        if found is None:
+        spent = form_seconds(
+            machine, form, flops=6.0 * routed * hidden * width_of_device, moved=moved
+        )
+        if table is None:
             return spent
         rows = skew * visiting * topk / experts
-        return spent * found.grid.ratio(
-            rows, np.full(rows.shape, each), np.full(rows.shape, float(local))
+        return spent * table.grid.ratio(
+            rows, np.full(rows.shape, width_of_device), np.full(rows.shape, float(local))
         )
 
-    return np.where(at > 0, rising(price, at), form.launches * machine.accelerator.launch_s)
+    return np.where(
+        token_counts > 0, rising(price, token_counts), form.launches * machine.accelerator.launch_s
+    )
 
 
 def _form(machine: Machine) -> FittedForm:
-    """Half of a large product's rate: what the kernels' fits have, .5 of peak and less where a
-    product reaches .8.
+    """The fitted form of experts without a table: half of a large GEMM's rate, as the kernels' fits
+    have .5 of peak and less where a GEMM reaches .8.
     """
-    own = form_of(machine)
+    large_gemms = form_of(machine)
     return FittedForm(
         launches=EXPERT_LAUNCHES,
-        compute_efficiency=own.compute_efficiency / 2.0,
-        memory_efficiency=own.memory_efficiency,
+        compute_efficiency=large_gemms.compute_efficiency / 2.0,
+        memory_efficiency=large_gemms.memory_efficiency,
         exponent=2.0,
     )

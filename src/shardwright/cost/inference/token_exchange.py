@@ -1,5 +1,5 @@
-"""Seconds that tokens take to the devices of their experts and back, by the library that moves
-them.
+"""Seconds in which tokens travel to the devices of their experts and back, by the library that
+moves them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shardwright.hardware.catalog.serving_kernels import NORMAL_COMBINE_HOPS, NO
 
 
 class TokenExchange(StrEnum):
-    """Who moves tokens to experts.
+    """Libraries and kernels that move tokens to experts.
 
     GATHERED: all tokens to all members, sums back (all_gather, reduce_scatter; "AgRs"). ALL_TO_ALL:
     the library's, a copy for each expert. LOW_LATENCY, NORMAL: DeepEP's kernels for decoding (a
@@ -54,20 +54,20 @@ def exchange_ways(
 
         GATHERED      all_gather and reduce_scatter of tokens x members x hidden
         ALL_TO_ALL    all_to_all of tokens x topk x hidden, both ways
-        LOW_LATENCY   `collectives.engine_exchanges`, tokens x topk x hidden
-        NORMAL        hops latency_0 + `communication.dispatch_seconds`, tokens x topk x hidden
-        ONE_SIDED     `collectives.engine_exchanges`, tokens x devices reached x hidden;
-                      NORMAL where a group leaves the island
+        LOW_LATENCY   `collectives.algorithms.engine_all_to_all`, tokens x topk x hidden
+        NORMAL        hops latency_0 + `grid_groups.dispatch_seconds`, tokens x topk x hidden
+        ONE_SIDED     `collectives.algorithms.engine_all_to_all`,
+                      tokens x devices reached x hidden; NORMAL where a group leaves the island
 
     devices reached: n (1 - (1 - 1/n)^topk). Where the network has measured curves of the library
     (``network_of(cluster, library="deepep")`` or ``"one-sided"``) for groups of that size in an
-    island they answer, by the bytes of all copies that go to devices of their own.
+    island these are used, by the bytes of all copies that go to devices of their own.
 
     Args:
         tokens: of each member.
         span: the groups.
-        sent, returned: bytes of an element there (1 in 8 bits) and back.
-        groups: see `communication.dispatch_seconds`.
+        sent, returned: bytes of an element in dispatch (1 in 8 bits) and in combine.
+        groups: see `grid_groups.dispatch_seconds`.
 
     Leaves out: members with more tokens than others (scale `tokens`), scales beside narrow
     elements, multiprocessors that kernels hold. Source: tables of aiconfigurator-core 0.12.0
@@ -75,31 +75,39 @@ def exchange_ways(
     """
     count = np.asarray(tokens, dtype=np.float64)
     size = span.size.astype(np.float64)
-    found = []
+    seconds_both_ways = []
     for way, element in (("dispatch", sent), ("combine", returned)):
-        each = count * hidden * element
-        copies = each * topk
+        bytes_of_tokens = count * hidden * element
+        copies = bytes_of_tokens * topk
         if exchange is TokenExchange.GATHERED:
             kind = Collective.ALL_GATHER if way == "dispatch" else Collective.REDUCE_SCATTER
-            found.append(move_seconds(kind, volume=each * size, span=span, network=network))
+            seconds_both_ways.append(
+                move_seconds(kind, volume=bytes_of_tokens * size, span=span, network=network)
+            )
             continue
         if exchange is TokenExchange.ALL_TO_ALL:
-            found.append(
+            seconds_both_ways.append(
                 move_seconds(Collective.ALL_TO_ALL, volume=copies, span=span, network=network)
             )
             continue
-        spent = _by_kernels(exchange, way, each=each, topk=topk, span=span, groups=groups)
+        spent = _by_kernels(
+            exchange, way, bytes_of_tokens=bytes_of_tokens, topk=topk, span=span, groups=groups
+        )
         reached = (
-            copies if exchange is TokenExchange.LOW_LATENCY else each * devices_reached(size, topk)
+            copies
+            if exchange is TokenExchange.LOW_LATENCY
+            else bytes_of_tokens * devices_reached(size, topk)
         )
-        found.append(
-            _measured(f"{exchange.value}-{way}", spent, volume=reached, span=span, network=network)
+        seconds_both_ways.append(
+            _with_measured_curves(
+                f"{exchange.value}-{way}", spent, volume=reached, span=span, network=network
+            )
         )
-    return found[0], found[1]
+    return seconds_both_ways[0], seconds_both_ways[1]
 
 
 def devices_reached(members: FloatArray, topk: int) -> FloatArray:
-    """Mean number of different members, of n, that k experts chosen alike fall on: n (1 - (1 -
+    """Mean number of different members, of n, that contain k experts chosen at random: n (1 - (1 -
     1/n)^k).
     """
     return np.asarray(members * (1.0 - (1.0 - 1.0 / members) ** topk), dtype=np.float64)
@@ -109,41 +117,45 @@ def _by_kernels(
     exchange: TokenExchange,
     way: str,
     *,
-    each: FloatArray,
+    bytes_of_tokens: FloatArray,
     topk: int,
     span: Span,
     groups: tuple[int, int],
 ) -> FloatArray:
-    several = span.size > 1
+    has_peers = span.size > 1
     if exchange is TokenExchange.LOW_LATENCY:
         spent = algorithm_named("low_latency").seconds(
-            Collective.ALL_TO_ALL, volume=each * topk, span=span
+            Collective.ALL_TO_ALL, volume=bytes_of_tokens * topk, span=span
         )
-        return np.where(several, spent, 0.0)
+        return np.where(has_peers, spent, 0.0)
     hops = NORMAL_DISPATCH_HOPS if way == "dispatch" else NORMAL_COMBINE_HOPS
-    start = np.where(several, hops * span.latency_s[0], 0.0)
-    normal = start + dispatch_seconds(volume=each * topk, copies=topk, span=span, groups=groups)
+    start = np.where(has_peers, hops * span.latency_s[0], 0.0)
+    normal = start + dispatch_seconds(
+        volume=bytes_of_tokens * topk, copies=topk, span=span, groups=groups
+    )
     if exchange is TokenExchange.NORMAL:
         return np.asarray(normal, dtype=np.float64)
-    reached = each * devices_reached(span.size.astype(np.float64), topk)
+    reached = bytes_of_tokens * devices_reached(span.size.astype(np.float64), topk)
     inside = algorithm_named("one_sided").seconds(Collective.ALL_TO_ALL, volume=reached, span=span)
     return np.where(np.isfinite(inside), inside, normal)
 
 
-def _measured(
+def _with_measured_curves(
     name: str, seconds: FloatArray, *, volume: FloatArray, span: Span, network: Network
 ) -> FloatArray:
-    """`seconds`, but of measured groups those of the curve."""
-    result = np.array(np.broadcast_arrays(seconds, volume)[0], dtype=np.float64)
-    spread = np.broadcast_to(volume, result.shape)
+    """`seconds`, replaced by the curve's for groups that were measured."""
+    with_curves = np.array(np.broadcast_arrays(seconds, volume)[0], dtype=np.float64)
+    spread = np.broadcast_to(volume, with_curves.shape)
     for curve in (c for c in network.curves if c.collective == name):
-        here = np.flatnonzero(np.broadcast_to(measured_groups(span, curve), result.shape))
-        if here.size:
+        measured_places = np.flatnonzero(
+            np.broadcast_to(measured_groups(span, curve), with_curves.shape)
+        )
+        if measured_places.size:
             bandwidth, latency_s = (
-                np.broadcast_to(a, result.shape)[here]
+                np.broadcast_to(a, with_curves.shape)[measured_places]
                 for a in (span.bandwidth[0], span.latency_s[0])
             )
-            result[here] = curve_seconds(
-                curve, volume=spread[here], bandwidth=bandwidth, latency_s=latency_s
+            with_curves[measured_places] = curve_seconds(
+                curve, volume=spread[measured_places], bandwidth=bandwidth, latency_s=latency_s
             )
-    return result
+    return with_curves

@@ -6,12 +6,12 @@ fitted.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.kernels.measured_kernels import (
     attention_table_for,
     gemm_grid_for,
@@ -21,22 +21,14 @@ from shardwright.cost.kernels.measured_kernels import (
     tile_padding,
 )
 from shardwright.cost.kernels.tile_quantization import unaligned, wave_padding
-from shardwright.dtype import Dtype
-from shardwright.hardware.catalog.constants import SHIPPED, Constants, clock_ratio
 from shardwright.hardware.catalog.kernel_tables import (
     attention_fraction,
     gemm_correction,
     grouped_correction,
 )
 from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
-from shardwright.hardware.device import Accelerator, AttentionRates, Evidence, GemmRates, Origin
-from shardwright.lazy_dataclass import dataclass
+from shardwright.hardware.device import Evidence
 from shardwright.model.ir.operator import AttentionShape, Mask
-from shardwright.runtime.runtime import AttentionKernel, ElementKernels, Scaling
-
-EIGHT_BIT_ATTENTION = 1.6
-"""Speed of fused attention in 8 bits over 16: FlashAttention-3 reaches 1.2 PFLOP/s against 740
-TFLOP/s on H100 (arXiv 2407.08608)."""
 
 ROW_KERNEL_RATE = 3.0e12
 """Bytes/s of Triton kernels that run one program a row, at most: they issue too few loads to fill a
@@ -54,120 +46,6 @@ BACKWARD_FLOPS = 2.5
 """FLOPs of fused attention's backward over its forward: five products of the scores' size instead
 of two."""
 
-DEFAULT_GEMM = GemmRates(
-    dtype=Dtype.BF16,
-    compute_efficiency=0.75,
-    memory_efficiency=0.78,
-    overhead_s=4e-6,
-    exponent=2.5,
-    sustained=1.15,
-    error=0.25,
-    origin=Origin(evidence=Evidence.ASSUMED, reference="mid of the fitted devices"),
-)
-
-DEFAULT_ATTENTION = AttentionRates(
-    generation="default",
-    forward=((512, 0.15), (2048, 0.35), (8192, 0.45)),
-    backward_ratio=2.5,
-    origin=Origin(evidence=Evidence.ASSUMED, reference="mid of the measured devices"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """One accelerator with the rates that a job and a runtime select from it.
-
-    Args:
-        compute: dtype of GEMMs;
-        gemm: its rates, with the sustained clock of the constants;
-        half: rates of 16-bit GEMMs.
-        attention: rates of the runtime's kernel.
-        attention_seconds: fitted factor on its seconds.
-        passes: traffic of element-wise kernels over the minimal bytes;
-        native_passes: of those that are one kernel in any framework.
-        host_launch_s: seconds of the host a kernel.
-        half_bits: width above which nothing is quantised.
-        scaling: of 8-bit operands.
-        saves_quantised: inputs are kept for the weight gradient as they were quantised.
-    """
-
-    accelerator: Accelerator
-    compute: Dtype
-    peak: float
-    gemm: GemmRates
-    half: GemmRates
-    attention: AttentionRates
-    attention_seconds: float
-    attention_peak: float
-    passes: float
-    native_passes: float
-    host_launch_s: float
-    half_bits: int = 16
-    scaling: Scaling = Scaling.CURRENT
-    saves_quantised: bool = True
-
-
-def machine_of(
-    accelerator: Accelerator,
-    *,
-    compute: Dtype,
-    attention: AttentionKernel,
-    elements: ElementKernels,
-    constants: Constants = SHIPPED,
-    eight_bit: bool = False,
-    scaling: Scaling = Scaling.CURRENT,
-    saves_quantised: bool = True,
-) -> Machine:
-    """The rates that apply; a dtype or kernel without rates of its own takes the device's nearest,
-    then a stated default.
-    """
-    rates = {r.dtype: r for r in accelerator.gemm}
-    half = Dtype.BF16 if accelerator.peak(Dtype.BF16) else Dtype.FP16
-    dtype = compute if accelerator.peak(compute) else half
-    chosen = (
-        rates.get(dtype) or (rates.get(Dtype.BF16) if dtype is Dtype.FP16 else None) or DEFAULT_GEMM
-    )
-    by_generation = {a.generation: a for a in accelerator.attention}
-    fused = [a for a in accelerator.attention if a.generation != "unfused"]
-    kernel = by_generation.get(attention.value) or (fused[0] if fused else DEFAULT_ATTENTION)
-    return Machine(
-        accelerator=accelerator,
-        compute=dtype,
-        peak=accelerator.peak(dtype),
-        gemm=_at_clock(chosen, accelerator=accelerator, constants=constants),
-        half=_at_clock(rates.get(half) or chosen, accelerator=accelerator, constants=constants),
-        attention=kernel,
-        attention_seconds=constants.attention_triton if kernel.generation == "triton" else 1.0,
-        attention_peak=(accelerator.peak(half) or accelerator.peak(dtype))
-        * (EIGHT_BIT_ATTENTION if eight_bit and dtype.bits <= 8 else 1.0),
-        passes=constants.passes_eager
-        if elements is ElementKernels.EAGER
-        else constants.passes_fused,
-        native_passes=constants.passes_native
-        if elements is ElementKernels.EAGER
-        else constants.passes_fused,
-        host_launch_s=constants.host_launch,
-        scaling=scaling,
-        saves_quantised=saves_quantised,
-    )
-
-
-def _at_clock(rates: GemmRates, *, accelerator: Accelerator, constants: Constants) -> GemmRates:
-    ratio = clock_ratio(constants, accelerator=accelerator.name, dtype=rates.dtype)
-    return rates if ratio == 1.0 else replace(rates, sustained=rates.sustained * ratio)
-
-
-def sixteen_bit(machine: Machine) -> Machine:
-    """`machine` for GEMMs that stay in 16 bits whatever the recipe says
-    (`program.block.narrow.stays_wide`).
-    """
-    half = Dtype.BF16 if machine.accelerator.peak(Dtype.BF16) else Dtype.FP16
-    if machine.compute.bits <= half.bits and machine.compute is not half:
-        return replace(
-            machine, compute=half, peak=machine.accelerator.peak(half), gemm=machine.half
-        )
-    return machine
-
 
 def gemm_seconds(
     machine: Machine,
@@ -181,47 +59,47 @@ def gemm_seconds(
     experts: tuple[IntArray, IntArray] | None = None,
     widths: tuple[IntArray, IntArray] | None = None,
 ) -> FloatArray:
-    """t = (roofline x sustained + launches x t0) x c, for `groups` equal GEMMs; c = measured over
-    roofline seconds, 1 without a table.
+    """Seconds of `groups` equal GEMMs: (roofline x sustained + launches x t0) x c; c = measured
+    over roofline seconds, 1 without a table.
 
         roofline = ((2mnk p / (ec P))^q + (bytes / (em BW))^q)^(1/q)
 
-    p: multiplications that there is time for over those asked for: whole tiles (`tile_padding`),
-    and waves of them where neither a table nor a fit, which has their mean, is of this device
-    (`tiles.wave_padding`); more for unaligned operands (`tiles.unaligned`). c is read in the
-    measured grid for one GEMM; for experts in their own table, without the launches; not for other
-    batched GEMMs.
+    p: multiplications that there is time for over those needed: whole tiles (`tile_padding`), and
+    waves of them where neither a table nor a fit, which has their mean, is of this device
+    (`tile_quantization.wave_padding`); more for unaligned operands (`tile_quantization.unaligned`).
+    c is read in the measured grid for one GEMM; for experts in their own table, without the
+    launches; not for other batched GEMMs.
 
     Args:
         m, n, k: elements, shape (r,).
-        launches: how many times the overhead is paid, one after another.
+        launches: number of times the overhead is paid, one after another.
         extra_bytes: read-modify-write of an fp32 accumulator in the epilogue (8 bytes an element).
         experts: (tokens of an expert, smaller side of its matrix) where the groups are experts.
         widths: the sides that the matrices are contiguous along; None = n and k.
 
     Bytes are one pass over both inputs and the output in the compute dtype (16-bit output). The
-    sustained clock multiplies the bytes' share too, which it should not: short products of serving
-    are priced without that (`cost.inference.small_products.form_seconds`). Under the constants as
-    fitted, multiplying the FLOPs alone takes 912 published rows from a mean error of 7.3 to 7.4 %
-    (T4 8.8 to 9.3, SimuMax's B200 4.0 to 4.5), so it waits for constants fitted under it. Source:
+    sustained clock multiplies the bytes' share too, which it should not: short GEMMs of serving are
+    priced without that (`cost.inference.engine_gemms.form_seconds`). Under the constants as fitted,
+    multiplying the FLOPs alone takes 912 published rows from a mean error of 7.3 to 7.4 % (T4 8.8
+    to 9.3, SimuMax's B200 4.0 to 4.5), so it waits for constants fitted under it. Source:
     four-number roofline and grids from public kernel tables, see docs/kernels.md; the q-norm joins
     epilogue traffic to the GEMM.
     """
     rates = machine.gemm
     fm, fn, fk = m.astype(np.float64), n.astype(np.float64), k.astype(np.float64)
-    each = machine.compute.bits / 8
+    bytes_per_element = machine.compute.bits / 8
     joined = roofline_seconds(
         rates,
         peak=machine.peak,
         bandwidth=machine.accelerator.memory_bandwidth,
-        width=each,
+        width=bytes_per_element,
         m=fm,
         n=fn,
         k=fk,
         groups=groups,
         extra_bytes=extra_bytes,
         padding=_padding(machine, m=fm, n=fn, k=fk, groups=groups)
-        * unaligned(machine.accelerator.name, widths or (n, k), width=each),
+        * unaligned(machine.accelerator.name, widths or (n, k), width=bytes_per_element),
     )
     start = launches * rates.overhead_s
     if experts is not None:
@@ -278,8 +156,8 @@ def element_seconds(
     one_pass: bool = False,
     by_row: bool = False,
 ) -> FloatArray:
-    """t = traffic x passes / (achieved bandwidth) + launch, for `traffic` minimal bytes of an
-    element-wise kernel.
+    """Seconds of an element-wise kernel of `traffic` minimal bytes: traffic x passes / (achieved
+    bandwidth) + launch.
 
     Args:
         native: every framework has one kernel for it, eager or not.
@@ -293,31 +171,31 @@ def element_seconds(
 
 
 def visible_keys(shape: AttentionShape, context: int) -> float:
-    """Mean number of keys that a query's scores are needed for: (context + 1) / 2 under a causal
-    mask, at most the window.
+    """Mean number of keys that a query attends to: (context + 1) / 2 under a causal mask, at most
+    the window.
     """
     if shape.mask is Mask.FULL or shape.cross:
-        seen = float(context)
+        keys = float(context)
     else:
-        seen = (context + 1) / 2
+        keys = (context + 1) / 2
     if shape.window and shape.window < context:
         w = shape.window
-        seen = (
-            min(seen, w - w * (w - 1) / (2 * context))
+        keys = (
+            min(keys, w - w * (w - 1) / (2 * context))
             if shape.mask is Mask.CAUSAL
             else float(min(w, context))
         )
     if shape.selected and shape.selected < context:
         s = shape.selected
-        seen = min(seen, s - s * (s - 1) / (2 * context))
-    return seen
+        keys = min(keys, s - s * (s - 1) / (2 * context))
+    return keys
 
 
 def attention_flops(
     shape: AttentionShape, *, tokens: IntArray, heads: IntArray, context: int, causal: bool = True
 ) -> FloatArray:
-    """2 x tokens x heads x keys x (head_dim + value_dim); keys under the mask, or the full square
-    if `causal` is false.
+    """FLOPs of attention: 2 x tokens x heads x keys x (head_dim + value_dim); keys under the mask,
+    or the full square if `causal` is false.
     """
     keys = visible_keys(shape, context) if causal else float(context)
     return np.asarray(
@@ -335,8 +213,8 @@ def attention_seconds(
     parts: IntArray | None = None,
     backward: bool,
 ) -> FloatArray:
-    """t = FLOPs under the mask / (fraction x peak) x clock + launch a part; backward is
-    `backward_ratio` times that.
+    """Seconds of fused attention: FLOPs under the mask / (fraction x peak) x clock + launch a part;
+    backward is `backward_ratio` times that.
 
     The fraction is read at the length of the keys that a query sees at most in one kernel: in the
     device's measured table of the kernel's generation, by head dims and by heads x sequences; else

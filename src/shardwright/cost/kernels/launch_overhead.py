@@ -1,17 +1,16 @@
-"""Seconds that the host needs to launch a block's kernels,
-and what of them the device waits for.
+"""Host seconds of launching a block's kernels, and the seconds of them for which the device
+waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Final
 
 import numpy as np
 
 from shardwright.arrays import FloatArray
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import OPERATOR_S, Machine
 from shardwright.cost.kernels.quantization_passes import quantise_kernels
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.block.block import BlockProgram, BlockWork, Kernel, Move, Phase
@@ -28,15 +27,8 @@ DISPATCH_SHARE = 20 / 132
 Source: DeepEP runs on 20 of an H100's 132 multiprocessors unless told otherwise; HybridEP on 16 to
 32 of 148.
 """
-OPERATOR_S: Final = 7.5e-6
-"""Host seconds of an operator of PyTorch that no module of a framework wraps: 5 to 10 us (the prior
-of `host_launch` has the same range).
-
-DeepSpeed issue 1069 shows 0.13 + 0.25 ms for an all_gather of a list of small parameters, its
-Python and debugging included.
-"""
 MOVE_KERNELS = 2
-"""A collective and the event that orders it."""
+"""Launches of a collective: its kernel, and the event that orders it."""
 
 
 _REPLAYED = {
@@ -52,7 +44,7 @@ _REPLAYED = {
 
 
 def replayed(klass: OperatorClass, *, routed: bool, capture: Capture) -> bool:
-    """Whether a captured graph replays an operator's kernels.
+    """True if a captured CUDA graph replays an operator's kernels.
 
     A layer's norms and residuals lie in its mixer's graph; where only state-space mixers are
     captured, those of other layers are launched, which counts a state-space layer's own norm and
@@ -68,14 +60,14 @@ def replayed(klass: OperatorClass, *, routed: bool, capture: Capture) -> bool:
 def launches(
     work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Runtime
 ) -> FloatArray:
-    """Kernels that the host launches for `work`: one; an expert's for each local expert; quantising
-    its operand beside a GEMM.
+    """Number of kernels that the host launches for `work`: one; an expert's for each local expert;
+    one more that quantises the operand of a GEMM.
 
     Forward quantises the input, the input gradient the output's gradient; the weight gradient finds
     both. Weights are quantised once a step. All experts' operands are quantised by one call, and so
-    are a recipe's further kernels (`further_launches`). A product of each expert is a call of
-    cuBLAS's of its own: 34 us on a host of B200 (NVIDIA/TransformerEngine#3134: 0.272 ms for eight
-    small ones).
+    are a recipe's further kernels (`further_launches`). A GEMM of each expert is a call of cuBLAS
+    of its own: 34 us on a host of B200 (NVIDIA/TransformerEngine#3134: 0.272 ms for eight small
+    ones).
     """
     n = np.shape(degrees["mbs"])[0]
     if work.kernel is Kernel.ELEMENT:
@@ -88,19 +80,19 @@ def launches(
         )
     if work.kernel not in (Kernel.GEMM, Kernel.GROUPED_GEMM):
         return np.ones(n)
-    each = 1 + _quantises(work, machine)
+    kernels_of_operand = 1 + _quantises(work, machine)
     if not work.apart or work.groups is None:
-        return np.full(n, each, dtype=np.float64)
+        return np.full(n, kernels_of_operand, dtype=np.float64)
     if runtime.fused_experts:
         return np.ones(n)
-    return np.asarray(each - 1 + evaluate(work.groups, degrees), dtype=np.float64)
+    return np.asarray(kernels_of_operand - 1 + evaluate(work.groups, degrees), dtype=np.float64)
 
 
 def further_launches(
     work: BlockWork, degrees: Degrees, *, machine: Machine, runtime: Runtime
 ) -> FloatArray:
-    """Kernels of `work` that compiled code launches one after another, without going back to the
-    host's program: those that quantise an operand, of all local experts, but for the first.
+    """Number of kernels of `work` that compiled code launches one after another, without returning
+    to Python: those that quantise an operand, of all local experts, but for the first.
 
     Source: Transformer Engine, pytorch/csrc/quantizer.cpp (one call of a quantiser launches all its
     kernels), and pytorch/module/grouped_linear.py (`tex.split_quantize`, before it
@@ -117,21 +109,21 @@ def further_launches(
 
 
 def _quantises(work: BlockWork, machine: Machine) -> bool:
-    """An operand of the product is quantised for it."""
+    """True if an operand of the GEMM is quantised for it."""
     product = work.kernel in (Kernel.GEMM, Kernel.GROUPED_GEMM)
     return product and machine.compute.bits < machine.half_bits and work.phase is not Phase.W
 
 
 class HostClock:
-    """Collects host and device seconds of one block: forward up to the experts, forward from there
-    on, and backward.
+    """Host and device seconds of one block, collected for three parts: forward up to the experts,
+    forward from there on, and backward.
 
-    A runtime that reads on the host where tokens go starts the experts' launches when the device
-    has come that far, so each part lasts the longer of both and the parts add up; otherwise the
-    host runs ahead over a whole pass. Where it waits for the device before and after each
+    A runtime that reads the routing on the host starts the experts' launches when the device has
+    come that far, so each part lasts the longer of both and the parts add up; otherwise the host
+    runs ahead over a whole pass. Where it waits for the device before and after each
     tensor-parallel collective (`Runtime.tp_synchronises`), a part falls into the segments between
     them, each of which lasts the longer of both, and the host launches nothing beside a collective.
-    What follows the last collective joins the next layer's start. Where each launch waits for its
+    Kernels behind the last collective join the next layer's start. Where each launch waits for its
     kernel (`Runtime.launches_block`), host and device take turns.
     """
 
@@ -151,17 +143,17 @@ class HostClock:
         self._late = np.zeros((3, 1 + max(self._segment.values(), default=0), n))
 
     def each(self, change: Callable[..., FloatArray], *others: HostClock) -> HostClock:
-        """This clock with every sum over kernels changed, together with the same one of the
-        `others`; it has met no move.
+        """This clock with every sum over kernels changed, together with the same sum of the
+        `others`; no move is counted yet.
         """
-        result = copy(self)
+        changed_clock = copy(self)
         for name in ("_host", "_device", "_late", "_alone"):
             setattr(
-                result,
+                changed_clock,
                 name,
                 change(getattr(self, name), *(getattr(other, name) for other in others)),
             )
-        return result
+        return changed_clock
 
     def _part(self, operator: str, phase: Phase) -> int:
         if phase is not Phase.F:
@@ -238,28 +230,30 @@ def _synchronises(move: Move) -> bool:
 
 
 def segments(program: BlockProgram) -> dict[tuple[str, bool], int]:
-    """The segment of each operator's kernels, forward (True) and backward: how many tensor-parallel
-    collectives of the pass lie before them; what lies behind the last of a pass is the first
-    segment of the next layer's.
+    """The segment of each operator's kernels, forward (True) and backward: the number of
+    tensor-parallel collectives of the pass before them.
 
+    Kernels behind the last collective of a pass are in the first segment of the next layer.
     Backward takes the operators the other way round, an operator's two gradients together.
     """
-    result: dict[tuple[str, bool], int] = {}
+    segment_of: dict[tuple[str, bool], int] = {}
     for forward in (True, False):
-        meets = [m for m in program.moves if _synchronises(m) and (m.phase is Phase.F) is forward]
+        collectives_of_pass = [
+            m for m in program.moves if _synchronises(m) and (m.phase is Phase.F) is forward
+        ]
         count = 0
         for operator in program.operators if forward else reversed(program.operators):
-            here = [m for m in meets if m.operator == operator.name]
+            moves_of_operator = [m for m in collectives_of_pass if m.operator == operator.name]
             # A move behind an operator's kernels forward lies before them backward.
-            before = sum(m.behind is not forward for m in here)
-            result[operator.name, forward] = (count + before) % max(len(meets), 1)
-            count += len(here)
-    return result
+            before = sum(m.behind is not forward for m in moves_of_operator)
+            segment_of[operator.name, forward] = (count + before) % max(len(collectives_of_pass), 1)
+            count += len(moves_of_operator)
+    return segment_of
 
 
 class PairedLayer:
-    """Collects what runs on the two streams of a layer's forward paired with another microbatch's
-    backward, in the pair's three steps.
+    """Seconds on the two streams of a layer's forward paired with another microbatch's backward,
+    collected for the pair's three steps.
 
     =============  ====================  ======================================  ==================
     communication  combine, backward     dispatch, forward and backward          combine, forward
@@ -279,11 +273,11 @@ class PairedLayer:
         self._compute, self._moved = np.zeros((3, rows)), np.zeros((3, rows))
 
     def each(self, change: Callable[..., FloatArray], *others: PairedLayer) -> PairedLayer:
-        """This pair with every sum changed, together with the same one of the `others`."""
-        result = copy(self)
-        result._compute = change(self._compute, *(other._compute for other in others))
-        result._moved = change(self._moved, *(other._moved for other in others))
-        return result
+        """This pair with every sum changed, together with the same sum of the `others`."""
+        changed_pair = copy(self)
+        changed_pair._compute = change(self._compute, *(other._compute for other in others))
+        changed_pair._moved = change(self._moved, *(other._moved for other in others))
+        return changed_pair
 
     def kernel(self, operator: str, phase: Phase, seconds: FloatArray) -> None:
         """Count a kernel, or communication inside the layer that is not the experts'."""
@@ -294,20 +288,23 @@ class PairedLayer:
         self._moved[1 if not behind else 2 if phase is Phase.F else 0] += seconds
 
     def exposed(self, *, late: FloatArray) -> FloatArray:
-        """Seconds of the moves that nothing hides; `late`: seconds that the device waits for
-        launches, nearly all of them the experts'.
+        """Seconds of the moves that nothing hides.
+
+        Args:
+            late: seconds that the device waits for launches, nearly all of them the experts'.
         """
         compute = self._compute.copy()
         compute[1] += late
-        return np.asarray(overlapped(compute, self._moved).sum(axis=0))
+        return np.asarray(exposed_traffic(compute, self._moved).sum(axis=0))
 
 
-def overlapped(compute: FloatArray, moved: FloatArray) -> FloatArray:
-    """What is left exposed of `moved` seconds of expert traffic beside `compute` seconds of another
+def exposed_traffic(compute: FloatArray, moved: FloatArray) -> FloatArray:
+    """Exposed seconds of `moved` seconds of expert traffic beside `compute` seconds of another
     microbatch's kernels.
 
-    max(share x moved, moved - (1 - share) x compute, 0): its kernels take `DISPATCH_SHARE` of the
-    device for as long as they run, and what outlasts the kernels beside it is waited for.
+    max(share x moved, moved - (1 - share) x compute, 0): the traffic's kernels take
+    `DISPATCH_SHARE` of the device for as long as they run, and traffic that outlasts the kernels
+    beside it is waited for.
     """
     return np.minimum(
         np.maximum(DISPATCH_SHARE * moved, moved - (1.0 - DISPATCH_SHARE) * compute), moved

@@ -1,5 +1,5 @@
-"""Prices of kernels from measured tables, where the accelerator has one that answers; the formulas
-they correct.
+"""Factors from measured kernel tables on the formulas of GEMMs and attention, where the accelerator
+has a table that applies.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _MULTIPLICATIONS: Final = TILE**3
 
 
 def tile_padding(*, m: FloatArray, n: FloatArray, k: FloatArray) -> FloatArray:
-    """Multiplications issued over those asked for: product of ceil(x / 64) 64 / x over m, n and k.
+    """Multiplications issued over those needed: product of ceil(x / 64) 64 / x over m, n and k.
 
     One for multiples of 64, as all points of the measured grids are: interpolation between them
-    does not show it. Waves of tiles are in the grids; see `cost.tiles` for them elsewhere, and for
-    widths that are no multiple of 16 bytes.
+    does not show it. Waves of tiles are in the grids; see `cost.kernels.tile_quantization` for them
+    elsewhere, and for widths that are no multiple of 16 bytes.
     """
     if not m.shape == n.shape == k.shape:
         m, n, k = (np.ascontiguousarray(side) for side in np.broadcast_arrays(m, n, k))
@@ -71,12 +71,12 @@ def roofline_seconds(
     extra_bytes: FloatArray | float = 0.0,
     padding: FloatArray | float = 1.0,
 ) -> FloatArray:
-    """((2mnk / (ec P))^q + (bytes / (em BW))^q)^(1/q) for `groups` equal GEMMs, without the
-    overhead.
+    """Roofline seconds of `groups` equal GEMMs, without the overhead: ((2mnk / (ec P))^q + (bytes /
+    (em BW))^q)^(1/q).
 
     Args:
-        peak: FLOP/s;
-        bandwidth: bytes/s;
+        peak: FLOP/s.
+        bandwidth: bytes/s.
         width: bytes of an input's element.
         extra_bytes: joined to the traffic.
         padding: factor on the multiplications.
@@ -98,14 +98,14 @@ def q_norm(compute: FloatArray, memory: FloatArray, *, exponent: float) -> Float
 
 
 def gemm_grid_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GemmGrid | None:
-    """The measured grid over `rates` of `device`; None where none is."""
+    """The measured grid over `rates` of `device`; None where there is none."""
     tables = kernel_tables(device.name)
     grid = tables.gemm_grid(dtype) if tables is not None else None
     return grid if grid is not None and grid.corrects(rates) else None
 
 
 def grouped_table_for(device: Accelerator, dtype: Dtype, rates: GemmRates) -> GroupedTable | None:
-    """The measured experts' table over `rates` of `device`; None where none is."""
+    """The measured experts' table over `rates` of `device`; None where there is none."""
     tables = kernel_tables(device.name)
     return (
         tables.grouped_table(dtype)
@@ -135,8 +135,8 @@ def attention_table_for(
 
 
 def attention_is_tabled(device: Accelerator, rates: AttentionRates) -> bool:
-    """Whether a table answers for every head of this kernel generation on `device`, so that its
-    curve is not used.
+    """True if a table covers every head of this kernel generation on `device`, so that its curve is
+    not used.
     """
     tables = kernel_tables(device.name)
     return tables is not None and any(
@@ -154,20 +154,22 @@ _SAME_KERNEL: Final = {
 def head_factor(
     device: Accelerator, shape: AttentionShape, *, length: FloatArray, heads: FloatArray
 ) -> FloatArray | float:
-    """Fraction of peak with heads of this shape over that with heads of 128: what a curve of
-    another kernel generation is scaled by.
+    """Fraction of peak with heads of this shape over that with heads of 128: the factor on a curve
+    of another kernel generation.
 
     From the device's table, whose kernel shares the tiles' arithmetic; 1 where there is none.
     """
     tables = kernel_tables(device.name)
-    own = (
+    table_of_shape = (
         tables.attention_table(head_dim=shape.head_dim, value_dim=shape.value_dim)
         if tables is not None
         else None
     )
-    usual = tables.attention_table(head_dim=128, value_dim=128) if tables is not None else None
-    if own is None or usual is None or own is usual:
+    table_of_128 = (
+        tables.attention_table(head_dim=128, value_dim=128) if tables is not None else None
+    )
+    if table_of_shape is None or table_of_128 is None or table_of_shape is table_of_128:
         return 1.0
-    return attention_fraction(own, length=length, heads=heads) / attention_fraction(
-        usual, length=length, heads=heads
+    return attention_fraction(table_of_shape, length=length, heads=heads) / attention_fraction(
+        table_of_128, length=length, heads=heads
     )

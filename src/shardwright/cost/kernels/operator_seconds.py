@@ -1,4 +1,4 @@
-"""Seconds of one kernel of a block, and of products that are cut into pieces to meet
+"""Seconds of one kernel of a block, and of GEMMs that are cut into pieces to overlap
 communication.
 """
 
@@ -11,12 +11,12 @@ import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.kernels.kernel_seconds import (
-    Machine,
     attention_flops,
     attention_seconds,
     element_seconds,
     gemm_seconds,
 )
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.cost.kernels.quantization_passes import with_casts
 from shardwright.cost.kernels.state_space_scan import scan_flops, scan_seconds
 from shardwright.program.block.block import BlockProgram, BlockWork, Exposure, Kernel, Move, Phase
@@ -31,14 +31,14 @@ Source: Transformer Engine, multi-stream cuBLAS GEMM (num_streams; from memory).
 
 
 def unquantised_operators(program: BlockProgram) -> frozenset[str]:
-    """Operators whose products stay in 16 bits whatever the recipe."""
+    """Names of operators whose products stay in 16 bits under every recipe."""
     return frozenset(o.name for o in program.operators if stays_wide(o))
 
 
 def work_seconds(
     work: BlockWork, degrees: Degrees, machine: Machine
 ) -> tuple[FloatArray, FloatArray]:
-    """Seconds and FLOPs of one kernel."""
+    """Seconds and FLOPs of one kernel of a block."""
     n_rows = np.shape(degrees["mbs"])[0]
     if work.kernel is Kernel.ELEMENT:
         traffic = np.zeros(n_rows)
@@ -105,7 +105,7 @@ def _gemm(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArr
     flops = np.asarray(2.0 * m * n * k * groups, dtype=np.float64)
     extra = np.asarray(8.0 * m * n * groups, dtype=np.float64) if work.accumulate else 0.0
     launches = -(-groups // EXPERT_STREAMS) if work.apart else 1
-    widths = _widths(work, m, n, k)
+    widths = _contiguous_sides(work, m, n, k)
     spent = gemm_seconds(
         machine,
         m=m,
@@ -135,13 +135,15 @@ def _gemm(work: BlockWork, degrees: Degrees, machine: Machine) -> tuple[FloatArr
     return spent, flops
 
 
-def _widths(work: BlockWork, m: IntArray, n: IntArray, k: IntArray) -> tuple[IntArray, IntArray]:
-    """The sides of a GEMM that are not its tokens: what all its matrices are contiguous along."""
+def _contiguous_sides(
+    work: BlockWork, m: IntArray, n: IntArray, k: IntArray
+) -> tuple[IntArray, IntArray]:
+    """The sides of a GEMM that are not its tokens: all its matrices are contiguous along them."""
     return (m, n) if work.phase is Phase.W else (n, k)
 
 
-def products(program: BlockProgram) -> dict[tuple[str, Phase], BlockWork]:
-    """The linear operators' GEMMs by operator and phase."""
+def linear_gemms(program: BlockProgram) -> dict[tuple[str, Phase], BlockWork]:
+    """GEMMs of the linear operators, by operator and phase."""
     return {
         (w.operator, w.phase): w
         for w in program.works
@@ -149,8 +151,8 @@ def products(program: BlockProgram) -> dict[tuple[str, Phase], BlockWork]:
     }
 
 
-def cut_product(move: Move, gemms: Mapping[tuple[str, Phase], BlockWork]) -> BlockWork | None:
-    """The GEMM that is cut into pieces to meet `move`; None if none is."""
+def gemm_cut_for(move: Move, gemms: Mapping[tuple[str, Phase], BlockWork]) -> BlockWork | None:
+    """The GEMM that is cut into pieces to overlap `move`; None if none is."""
     return (
         gemms.get((move.beside or move.operator, move.phase))
         if move.exposure is Exposure.BESIDE_GEMM
@@ -161,28 +163,28 @@ def cut_product(move: Move, gemms: Mapping[tuple[str, Phase], BlockWork]) -> Blo
 def cut_seconds(
     work: BlockWork, degrees: Degrees, machine: Machine, *, pieces: IntArray
 ) -> FloatArray:
-    """What a GEMM takes longer in pieces along its tokens, one for each member of the group: slower
-    products, and launches.
+    """Additional seconds of a GEMM in pieces along its tokens, one for each member of the group:
+    slower GEMMs, and launches.
 
-    Quantised once for all pieces: the others cost a 16-bit product's launch.
+    Quantised once for all pieces: the others cost a 16-bit GEMM's launch.
     """
     (m, n, k), groups, experts = gemm_shape(work, degrees)
-    widths = _widths(work, m, n, k)
-    whole = gemm_seconds(machine, m=m, n=n, k=k, groups=groups, experts=experts, widths=widths)
-    part = gemm_seconds(
+    widths = _contiguous_sides(work, m, n, k)
+    uncut_s = gemm_seconds(machine, m=m, n=n, k=k, groups=groups, experts=experts, widths=widths)
+    piece_s = gemm_seconds(
         machine, m=-(-m // pieces), n=n, k=k, groups=groups, experts=experts, widths=widths
     )
-    slower = pieces * (part - machine.gemm.overhead_s) - (whole - machine.gemm.overhead_s)
+    more_s = pieces * (piece_s - machine.gemm.overhead_s) - (uncut_s - machine.gemm.overhead_s)
     return np.asarray(
-        np.maximum(slower, 0.0) + (pieces - 1) * machine.half.overhead_s, dtype=np.float64
+        np.maximum(more_s, 0.0) + (pieces - 1) * machine.half.overhead_s, dtype=np.float64
     )
 
 
-def summed_seconds(
+def piece_sum_seconds(
     move: Move, degrees: Degrees, machine: Machine, *, pieces: IntArray
 ) -> FloatArray:
-    """The kernel that sums the pieces which a copying reduce_scatter laid side by side: reads them
-    all, writes one; 0 for one piece.
+    """Seconds of the kernel that sums the pieces which a copying reduce_scatter laid side by side:
+    it reads them all and writes one; 0 for one piece.
     """
     volume = np.asarray(sum(evaluate(size, degrees) for size in move.volume), dtype=np.float64)
     spent = element_seconds(machine, traffic=volume * (1.0 + 1.0 / pieces), one_pass=True)

@@ -1,5 +1,5 @@
-"""What bringing operands of products into 8 or 4 bits costs the device, by recipe: passes over
-them, copies, scales.
+"""Device seconds of quantising GEMM operands to 8 or 4 bits, by recipe: passes over them, copies,
+scales.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.hardware.catalog.constants import family_of
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block import Phase
@@ -50,17 +50,17 @@ Source: pytorch/pytorch#149982: 0.6 to 0.7 TB/s on H100, bytes read and written 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passes:
-    """Traffic beside a linear operator's products, bytes an element of an operand.
+    """Traffic beside a linear operator's GEMMs, bytes an element of an operand.
 
     Args:
-        cast: what quantising reads and writes, but for a transposed copy of one form.
-        copy, late_copy: what that takes more in the same kernel, and behind a gather (0 = none is
-            needed).
+        cast: bytes that quantising reads and writes, but for a transposed copy of one form.
+        copy, late_copy: further bytes of that copy in the same kernel, and behind a gather (0 =
+            none is needed).
         again: of the input before the weight gradient, where it is kept wide.
         gradient_again: of the output's gradient there.
-        product: of what backward's products write.
-        kernels: that quantise one operand.
-        included: what rates of products hold already, of the left operand: short kernels were
+        product: of the outputs of backward's GEMMs.
+        kernels: kernels that quantise one operand.
+        included: bytes that rates of GEMMs include already, of the left operand: short kernels were
             measured with its cast (docs/kernels.md), and rates without a table follow them.
     """
 
@@ -80,8 +80,8 @@ def narrow_bytes(machine: Machine) -> float:
 
 
 def needs_transposes(machine: Machine) -> bool:
-    """Whether 8-bit products take both operands along the sum only, so that backward's need
-    transposed copies.
+    """True if 8-bit GEMMs take both operands along the sum only, so that backward's need transposed
+    copies.
 
     Source: Transformer Engine, pytorch/utils.py (`is_non_tn_fp8_gemm_supported`, read): compute
     capabilities 10 and 11 take any layout. Other vendors' units are taken for Hopper's (assumed).
@@ -90,8 +90,8 @@ def needs_transposes(machine: Machine) -> bool:
 
 
 def narrow_forms(machine: Machine) -> int:
-    """Quantised copies of an operand that forward's and backward's products need together: two
-    where scales or layouts differ.
+    """Number of quantised copies of an operand that forward's and backward's GEMMs need together:
+    two where scales or layouts differ.
     """
     return (
         2
@@ -104,11 +104,11 @@ def passes_of(machine: Machine) -> Passes:
     """The passes of a machine's recipe, w bytes a quantised element.
 
     One scale a tensor: one reading, current scaling a second one before; a transposed copy where
-    products need one. MX and blockwise: both forms from one reading. NVFP4: three readings
-    (magnitudes of the operand and of its Hadamard transform, cast, cast of the transform along the
-    tokens). Rowwise (torchao): a compiled kernel finds a row again in cache, and is slow along the
-    tokens; backward's products are those of one scale a tensor, multiplied by both scales
-    afterwards. Runtimes that keep inputs wide quantise them again for the weight gradient.
+    GEMMs need one. MX and blockwise: both forms from one reading. NVFP4: three readings (magnitudes
+    of the operand and of its Hadamard transform, cast, cast of the transform along the tokens).
+    Rowwise (torchao): a compiled kernel finds a row again in cache, and is slow along the tokens;
+    backward's GEMMs are those of one scale a tensor, multiplied by both scales afterwards. Runtimes
+    that keep inputs wide quantise them again for the weight gradient.
 
     Leaves out: quantised weights (once a step; once a pass under ZeRO-3: `weight_bytes`), norms
     that write 8 bits themselves (Transformer Engine under delayed and MX scaling), the layout in
@@ -119,9 +119,9 @@ def passes_of(machine: Machine) -> Passes:
     (`manual_float8_matmul_with_args_in_hp`) and float8/float8_python_api.py
     (`addmm_float8_unwrapped`); all read.
     """
-    narrow, kept = narrow_bytes(machine), machine.saves_quantised
-    slower = 1.0 if kept else COMPILED_TRANSPOSE
-    each = {
+    narrow, keeps_quantised = narrow_bytes(machine), machine.saves_quantised
+    slower = 1.0 if keeps_quantised else COMPILED_TRANSPOSE
+    fields = {
         "kernels": 1,
         "copy": 0.0,
         "late_copy": 0.0,
@@ -131,39 +131,39 @@ def passes_of(machine: Machine) -> Passes:
         "included": WIDE + narrow,
     }
     if machine.compute.bits == 4:
-        each |= {"cast": 3 * WIDE + 2 * narrow, "kernels": NVFP4_KERNELS}
+        fields |= {"cast": 3 * WIDE + 2 * narrow, "kernels": NVFP4_KERNELS}
     elif machine.scaling is Scaling.ROWWISE:
         along = COMPILED_REDUCTION * (WIDE + narrow)
-        each |= {
+        fields |= {
             "cast": WIDE + narrow,
             "again": along,
             "gradient_again": along,
             "product": 2 * WIDE,
         }
     elif is_scaled_by_block(machine.scaling, machine.compute.bits):
-        each |= {"cast": WIDE + 2 * narrow}
+        fields |= {"cast": WIDE + 2 * narrow}
     else:
         current = machine.scaling is Scaling.CURRENT
-        each |= {
+        fields |= {
             "cast": WIDE * (1 + current) + narrow,
             "kernels": CURRENT_KERNELS if current else 1,
         }
         if needs_transposes(machine):
-            both = slower * (WIDE + 2 * narrow)
-            each |= {"copy": both - (WIDE + narrow), "late_copy": slower * 2 * narrow}
-        each |= {"again": 0.0 if kept else WIDE * current + slower * (WIDE + narrow)}
-    if not kept and not each["again"]:
-        each["again"] = each["cast"]
-    return Passes(**each)  # type: ignore[arg-type]
+            cast_and_copy = slower * (WIDE + 2 * narrow)
+            fields |= {"copy": cast_and_copy - (WIDE + narrow), "late_copy": slower * 2 * narrow}
+        fields |= {"again": 0.0 if keeps_quantised else WIDE * current + slower * (WIDE + narrow)}
+    if not keeps_quantised and not fields["again"]:
+        fields["again"] = fields["cast"]
+    return Passes(**fields)  # type: ignore[arg-type]
 
 
 def quantise_kernels(machine: Machine) -> int:
-    """Kernels that quantise one operand."""
+    """Number of kernels that quantise one operand."""
     return passes_of(machine).kernels
 
 
 def joins_operands(machine: Machine) -> bool:
-    """Whether one kernel quantises the operands of all local experts: under one scale a tensor that
+    """True if one kernel quantises the operands of all local experts: under one scale a tensor that
     is known before.
 
     Source: Transformer Engine, pytorch/csrc/extensions/cast.cpp (`multi_tensor_quantize_impl`,
@@ -174,12 +174,12 @@ def joins_operands(machine: Machine) -> bool:
 
 def weight_bytes(machine: Machine, *, gathered: float) -> float:
     """Traffic of bringing a weight that was gathered for one pass into the form of the pass's
-    products, bytes an element.
+    GEMMs, bytes an element.
 
         (r - 1) x 2 + 2 + w behind a gather of 16 bits, w of one of 8 bits
 
-    r readings: two where its largest magnitude is found first (current scaling, 4 bits). What
-    arrives in 8 bits is ready for forward; backward's products need a transposed copy, 2 w, where
+    r readings: two where its largest magnitude is found first (current scaling, 4 bits). A weight
+    that arrives in 8 bits is ready for forward; backward's GEMMs need a transposed copy, 2 w, where
     `needs_transposes`: half of that a gather, on average over the two. Compilers' casts are slower
     along the other direction (of backward). Below ZeRO-3 weights are quantised once a step: not
     priced.
@@ -201,11 +201,13 @@ def weight_bytes(machine: Machine, *, gathered: float) -> float:
         return narrow if needs_transposes(machine) else 0.0
     if machine.scaling is Scaling.ROWWISE:
         return (1 + COMPILED_REDUCTION) / 2 * (WIDE + narrow)
-    again = WIDE if machine.compute.bits == 4 or machine.scaling is Scaling.CURRENT else 0.0
-    turned = (
+    second_reading = (
+        WIDE if machine.compute.bits == 4 or machine.scaling is Scaling.CURRENT else 0.0
+    )
+    copy_ratio = (
         COMPILED_TRANSPOSE if needs_transposes(machine) and not machine.saves_quantised else 1.0
     )
-    return again + (1 + turned) / 2 * (WIDE + narrow)
+    return second_reading + (1 + copy_ratio) / 2 * (WIDE + narrow)
 
 
 def with_casts(
@@ -220,8 +222,8 @@ def with_casts(
     members: IntArray | int,
     casts: IntArray | int = 1,
 ) -> FloatArray:
-    """Seconds of a product of tokens m, outputs n and inputs k with its recipe's casts in the place
-    of those in its rate.
+    """Seconds of a GEMM of tokens m, outputs n and inputs k with its recipe's casts in the place of
+    those in its rate.
 
         t = max(spent + (own - included) / (0.8 BW) + (kernels x casts - 1) x launch, floor)
 
@@ -231,28 +233,28 @@ def with_casts(
     Args:
         casts: operands that are quantised one after another for it, one a local expert; once where
             one kernel takes all of them.
-        members: that quantised their parts of the operand before they gathered it; a transposed
-            copy is then made behind the gather.
+        members: members that quantised their parts of the operand before they gathered it; a
+            transposed copy is then made behind the gather.
     """
     passes, device = passes_of(machine), machine.accelerator
-    read, made = (np.asarray(m * side * groups, dtype=np.float64) for side in (k, n))
+    read, output = (np.asarray(m * side * groups, dtype=np.float64) for side in (k, n))
     weight = np.asarray(n * k * groups, dtype=np.float64)
-    whole = np.asarray(members) == 1
-    operand = passes.cast / members + np.where(whole, passes.copy, passes.late_copy)
+    not_gathered = np.asarray(members) == 1
+    operand = passes.cast / members + np.where(not_gathered, passes.copy, passes.late_copy)
     if phase is Phase.F:
-        own = (
+        cast_bytes = (
             operand if machine.saves_quantised else passes.cast / members
         ) * read - passes.included * read
     elif phase is Phase.I:
-        own = operand * made - passes.included * made + passes.product * read
+        cast_bytes = operand * output - passes.included * output + passes.product * read
     else:
-        again = np.where(whole, passes.again, passes.late_copy * (passes.again > 0.0))
-        own = (
-            again * read
-            + (passes.gradient_again - passes.included) * made
+        input_bytes = np.where(not_gathered, passes.again, passes.late_copy * (passes.again > 0.0))
+        cast_bytes = (
+            input_bytes * read
+            + (passes.gradient_again - passes.included) * output
             + passes.product * weight
         )
-    seconds = spent + own / (device.element_efficiency * device.memory_bandwidth)
+    seconds = spent + cast_bytes / (device.element_efficiency * device.memory_bandwidth)
     if phase is not Phase.W:
         seconds = (
             seconds
@@ -260,8 +262,8 @@ def with_casts(
         )
     width, written = (
         machine.compute.bits / 8,
-        {Phase.F: made, Phase.I: read, Phase.W: weight}[phase],
+        {Phase.F: output, Phase.I: read, Phase.W: weight}[phase],
     )
-    moved = (read + made + weight - written) * width + written * WIDE
+    moved = (read + output + weight - written) * width + written * WIDE
     floor = np.maximum(2.0 * m * n * k * groups / machine.peak, moved / device.memory_bandwidth)
     return np.asarray(np.maximum(seconds, floor), dtype=np.float64)

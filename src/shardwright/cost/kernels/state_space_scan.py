@@ -1,8 +1,9 @@
-"""A recurrence in chunks (Mamba-2, gated delta rules): its products, and what its kernels move.
+"""Seconds of a recurrence in chunks (Mamba-2, gated delta rules): its products, and the bytes that
+its kernels move.
 
-Its kernels write what they hand on to memory. Per token, of a device's heads (state-spaces/mamba,
-ops/triton/ssd_combined.py at 01b717ae0db0: `_mamba_chunk_scan_combined_fwd` and `_bwd`; 2-byte
-activations):
+Its kernels write intermediate results to memory. Per token, of a device's heads
+(state-spaces/mamba, ops/triton/ssd_combined.py at 01b717ae0db0: `_mamba_chunk_scan_combined_fwd`
+and `_bwd`; 2-byte activations):
 
 =========================  ================================  ======================================
 elements                   forward, bytes                    backward, bytes
@@ -28,7 +29,7 @@ from typing import Final
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.kernels.kernel_seconds import Machine
+from shardwright.cost.kernels.machine_rates import Machine
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.multiprocessors import MULTIPROCESSORS
 from shardwright.model.ir.operator import ScanShape
@@ -57,12 +58,11 @@ _THIRD: Final = 1 / 3
 def scan_flops(
     shape: ScanShape, *, tokens: IntArray, heads: IntArray, causal: bool = True
 ) -> FloatArray:
-    """Chunked scan, forward: 2 x tokens x (chunk x (groups x state + heads x head_dim) / 2 + 2 x
-    heads x state x head_dim).
+    """FLOPs of a chunked scan's forward: 2 x tokens x (chunk x (groups x state + heads x head_dim)
+    / 2 + 2 x heads x state x head_dim).
 
-    Inside a chunk: scores C B^T, one product a group, and what each head makes of them and X
-    (causal half; the whole chunk if `causal` is false); across chunks: building and reading the
-    state.
+    Inside a chunk: scores C B^T, one product a group, and each head's product of them and X (causal
+    half; the whole chunk if `causal` is false); across chunks: building and reading the state.
 
     Args:
         tokens, heads: local, shape (r,); with fewer groups than parts, each part has one.
@@ -99,10 +99,14 @@ def scan_bytes(
 def scan_seconds(
     machine: Machine, shape: ScanShape, *, tokens: IntArray, heads: IntArray, backward: bool
 ) -> FloatArray:
-    """t = max(FLOPs / (multiprocessors x clock x `FLOPS_A_CLOCK`), backward 2.5 x forward; bytes /
-    achieved bandwidth) + 4 launches.
+    """Seconds of a chunked scan: the larger of its computing and its moving of bytes, and four
+    launches.
 
-    A lower bound of the sum over its kernels, each of which takes the longer of the two.
+        t = max(FLOPs / (multiprocessors x clock x `FLOPS_A_CLOCK`), bytes / achieved bandwidth)
+            + 4 launches
+
+    FLOPs of backward are 2.5 times those of forward. A lower bound of the sum over its kernels,
+    each of which takes the longer of the two.
     """
     device = machine.accelerator
     flops = scan_flops(shape, tokens=tokens, heads=heads) * (2.5 if backward else 1.0)

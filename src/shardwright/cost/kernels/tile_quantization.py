@@ -1,5 +1,5 @@
-"""What a product costs beyond its multiplications because of its shape: whole tiles, whole waves of
-them, and unaligned operands.
+"""Factors on a GEMM's multiplications because of its shape: whole tiles, whole waves of them, and
+unaligned operands.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ read again."""
 def staging(
     parts: Multiprocessors, tile: tuple[int, int], *, width: float, run: int = ALIGNED
 ) -> float:
-    """Clocks that fetching a tile's operands takes over those of multiplying them, with loads of
-    `run` bytes a thread.
+    """Clocks of fetching a tile's operands over those of multiplying them, with loads of `run`
+    bytes a thread.
 
         (rows + columns) width / run x instructions / lanes
         over   rows columns / (multiplications x 2 / width)
@@ -53,37 +53,36 @@ def staging(
 
 
 def unaligned(name: str, sides: tuple[IntArray, IntArray], *, width: float) -> FloatArray | float:
-    """Multiplying takes so many times as long where rows of the operands are no multiple of 16
-    bytes.
+    """Factor on multiplications where rows of the operands are no multiple of 16 bytes.
 
         (1 / reach + staging(run)) / (1 + staging(16))
         run = the largest power of two that divides all rows, in bytes
 
     Args:
         name: of the accelerator in the catalog; 1 for one whose multiprocessors are not known.
-        sides: elements of the two widths of the product, along which its three matrices are
+        sides: elements of the two widths of the GEMM, along which its three matrices are
             contiguous: never the tokens.
 
     1.46 on RTX 4090 for odd sides; measured: 155.9 over 115.6 TFLOP/s, 1.35
     (pytorch/pytorch#181718).
     """
-    together = np.bitwise_or(*sides)
-    whole = int(ALIGNED / width)
+    common_bits = np.bitwise_or(*sides)
+    elements_aligned = int(ALIGNED / width)
     parts = MULTIPROCESSORS.get(name)
     if (
         parts is None
         or not parts.multiplications
-        or np.bitwise_or.reduce(together, axis=None) % whole == 0
+        or np.bitwise_or.reduce(common_bits, axis=None) % elements_aligned == 0
     ):
         return 1.0
-    run = np.minimum((together & -together) * width, ALIGNED)
-    return np.array([_slower(parts, float(width), int(bytes_)) for bytes_ in run.ravel()]).reshape(
-        run.shape
-    )
+    run = np.minimum((common_bits & -common_bits) * width, ALIGNED)
+    return np.array(
+        [_unaligned_factor(parts, float(width), int(bytes_)) for bytes_ in run.ravel()]
+    ).reshape(run.shape)
 
 
 @lru_cache(maxsize=64)
-def _slower(parts: Multiprocessors, width: float, run: int) -> float:
+def _unaligned_factor(parts: Multiprocessors, width: float, run: int) -> float:
     if run >= ALIGNED:
         return 1.0
     aligned = 1.0 + staging(parts, USUAL_TILE, width=width)
@@ -102,17 +101,17 @@ def wave_padding(
     width: float,
     intensity: float,
 ) -> FloatArray:
-    """Multiplications that the busiest multiprocessor has time for over its share of those asked
-    for: the least over tiles and splits.
+    """Multiplications that the busiest multiprocessor has time for over its share of those needed:
+    the least over tiles and splits.
 
         waves x rows x columns x depth x (1 + staging) x count / (m n k groups) + sums
         waves = ceil(tiles x splits / count)
 
-    over the same of a product without edges in the best tile. A library picks the tile by the same
+    over the same of a GEMM without edges in the best tile. A library picks the tile by the same
     count.
 
     Args:
-        groups: equal products, whose tiles share the waves.
+        groups: equal GEMMs, whose tiles share the waves.
         intensity: multiplications that take as long as a byte of memory; a split writes and reads 4
             bytes of sums an element.
 

@@ -1,8 +1,11 @@
-"""Seconds of one communication of a block, and what of them the kernels beside it hide."""
+"""Seconds of one communication of a block, and the seconds of it that the kernels beside it
+hide.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
@@ -13,20 +16,21 @@ from shardwright.cost.network.grid_groups import (
     Network,
     dispatch_seconds,
     move_seconds,
-    rows_volume,
+    volume_with_rows,
 )
 from shardwright.cost.time_parts import ACROSS
+from shardwright.hardware.catalog.constants import family_of
 from shardwright.program.block.block import Exposure, Move, Phase
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.runtime.runtime import ExpertDispatch, Runtime, TpOverlap
 
 
 def on_own_kernels(move: Move, runtime: Runtime) -> bool:
-    """The move is a collective of the library on its own kernels inside a layer, which all members
-    of a group wait for.
+    """True if the move is a collective of the library on its own kernels inside a layer, which all
+    members of a group wait for.
 
-    Tensor parallelism's, and those of all tokens or of every routed copy that no other microbatch's
-    kernels run beside.
+    Those of tensor parallelism, and those of all tokens or of every routed copy that no other
+    microbatch's kernels run beside.
     """
     if move.axes[0] in ACROSS:
         return (
@@ -41,23 +45,23 @@ def on_own_kernels(move: Move, runtime: Runtime) -> bool:
 
 
 def one_move_seconds(move: Move, degrees: Degrees, span: Span, network: Network) -> FloatArray:
-    """Seconds of a move over the groups of `span`, once, whether hidden or not."""
+    """Seconds of a move over the groups of `span`, once, hidden or not."""
     volume = np.zeros(len(span.size))
     for size in move.volume:
         volume = volume + evaluate(size, degrees)
     if move.copies:
-        volume = rows_volume(volume, rows=move.rows, span=span)
+        volume = volume_with_rows(volume, rows=move.rows, span=span)
         return dispatch_seconds(volume=volume, copies=move.copies, span=span, groups=move.groups)
     return move_seconds(move.kind, volume=volume, span=span, network=network)
 
 
-def lying_seconds(
+def least_move_seconds(
     move: Move, *, degrees: Degrees, spans: Callable[[Move], tuple[Span, ...]], network: Network
 ) -> FloatArray:
     """Seconds of a move once, the least over all ways in which its groups may lie."""
-    first, *others = spans(move)
-    seconds = one_move_seconds(move, degrees, first, network)
-    for span in others:
+    first_span, *other_spans = spans(move)
+    seconds = one_move_seconds(move, degrees, first_span, network)
+    for span in other_spans:
         seconds = np.minimum(seconds, one_move_seconds(move, degrees, span, network))
     return seconds
 
@@ -75,11 +79,11 @@ def move_cost(
     """Exposed and hidden seconds of a move.
 
     Args:
-        seconds: of it once.
+        seconds: seconds of the move once.
         size: members of its groups.
-        wait_s: what a collective between a step's kernels takes beyond a test of its own, for each
-            doubling of members.
-        by_operator: seconds of kernels that are cut into pieces for it;
+        wait_s: seconds that a collective between a step's kernels takes beyond a test of its own,
+            for each doubling of members.
+        by_operator: seconds of kernels that are cut into pieces for it.
         yielding: of those that only leave it multiprocessors.
     """
     if not move.copies and wait_s:
@@ -92,15 +96,38 @@ def move_cost(
     if move.exposure is Exposure.BLOCKING:
         return seconds, np.zeros_like(seconds)
     if move.exposure in (Exposure.BESIDE_WEIGHT_GRADIENT, Exposure.BESIDE_INPUT_GRADIENT):
-        other = Phase.W if move.exposure is Exposure.BESIDE_WEIGHT_GRADIENT else Phase.I
-        beside = yielding.get((move.beside or move.operator, other), np.zeros_like(seconds))
+        gradient_phase = Phase.W if move.exposure is Exposure.BESIDE_WEIGHT_GRADIENT else Phase.I
+        beside = yielding.get(
+            (move.beside or move.operator, gradient_phase), np.zeros_like(seconds)
+        )
         exposed = np.maximum(seconds - beside, 0.0)
     else:
         beside = by_operator.get((move.beside or move.operator, move.phase), np.zeros_like(seconds))
         pieces = np.maximum(size, 1)
-        # A member's own part of a gathered tensor is there at once; the last part that is reduced
-        # has no product beside it.
-        least = 0.0 if move.kind is Collective.ALL_GATHER else seconds / pieces
-        exposed = np.maximum(least, seconds - beside)
-    shown: FloatArray = np.minimum(exposed, seconds)
-    return shown, seconds - shown
+        # A member's own part of a gathered tensor is available at once; the last part that is
+        # reduced has no GEMM beside it.
+        least_exposed = 0.0 if move.kind is Collective.ALL_GATHER else seconds / pieces
+        exposed = np.maximum(least_exposed, seconds - beside)
+    capped_exposed: FloatArray = np.minimum(exposed, seconds)
+    return capped_exposed, seconds - capped_exposed
+
+
+_PERSISTENT: Final = ("hopper", "blackwell")
+
+
+def gemms_yield_multiprocessors(accelerator: str) -> bool:
+    """True if a collective on a stream of its own hides behind a GEMM on `accelerator` (a catalog
+    name).
+
+    NCCL's kernels hold some multiprocessors for as long as they run. Up to Ampere a GEMM is many
+    short thread blocks, which move to the multiprocessors that are left. From Hopper on it is a
+    persistent kernel: one block a multiprocessor, tiles assigned to the blocks beforehand. The
+    blocks that find their multiprocessor taken start when the collective is over and then need the
+    GEMM's whole time, so both together take as long as one after the other. Runtimes that cut a
+    GEMM and its collective into pieces, give the GEMM fewer multiprocessors or copy without any
+    (userbuffers, asynchronous TP) are not meant here.
+
+    Source: CUTLASS documentation, ``efficient_gemm``: persistent kernels with a static tile
+    scheduler on Hopper (from memory); that cuBLAS does the same is assumed.
+    """
+    return family_of(accelerator) not in _PERSISTENT

@@ -1,4 +1,6 @@
-"""Whether a collective hides behind a matrix product beside it."""
+"""Overlap of a collective with a GEMM beside it: whether the accelerator and the runtime can hide
+it.
+"""
 
 from __future__ import annotations
 
@@ -11,39 +13,19 @@ import numpy as np
 
 from shardwright.arrays import distinct
 from shardwright.cost.network.plan_groups import plan_units
-from shardwright.hardware.catalog.constants import family_of
 from shardwright.hardware.graph import Units
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.layout.cells import StageCells, regular_levels, row_of
-from shardwright.program.layout.projection import group_of_first, projection
+from shardwright.program.layout.projection import group_and_first_members, projection
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
 from shardwright.program.stages.parts import StageParts
 from shardwright.runtime.runtime import TpOverlap
 
-_PERSISTENT: Final = ("hopper", "blackwell")
 _PRODUCTS: Final = frozenset({OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM})
 _APART: Final = frozenset({Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE})
 """Dims whose parts are of different tensor-parallel groups."""
-
-
-def products_yield(accelerator: str) -> bool:
-    """A collective on a stream of its own hides behind a matrix product on `accelerator` (a catalog
-    name).
-
-    NCCL's kernels hold some multiprocessors for as long as they run. Up to Ampere a product is many
-    short thread blocks, which move to the multiprocessors that are left. From Hopper on it is a
-    persistent kernel: one block a multiprocessor, tiles dealt to the blocks beforehand. The blocks
-    that find their multiprocessor taken start when the collective is over and then need the
-    product's whole time, so both together take as long as one after the other. Runtimes that cut a
-    product and its collective into pieces, give the product fewer multiprocessors or copy without
-    any (userbuffers, asynchronous TP) are not meant here.
-
-    Source: CUTLASS documentation, ``efficient_gemm``: persistent kernels with a static tile
-    scheduler on Hopper (from memory); that cuBLAS does the same is assumed.
-    """
-    return family_of(accelerator) not in _PERSISTENT
 
 
 def with_overlap_of(problem: Problem, stages: Iterable[StageParts]) -> Problem:
@@ -53,58 +35,66 @@ def with_overlap_of(problem: Problem, stages: Iterable[StageParts]) -> Problem:
     if problem.runtime.tp_overlap is not TpOverlap.FUSED:
         return problem
     islands = plan_units(problem)[0]
-    lying: dict[Hashable, tuple[StageCells, int, Units]] = {}
+    placed_cells: dict[Hashable, tuple[StageCells, int, Units]] = {}
     for stage in stages:
-        first, near = islands.seen_from(stage.base, (stage.devices.last,))
+        first, islands_seen = islands.seen_from(stage.base, (stage.devices.last,))
         for segment in stage.segments:
-            lying[id(segment.cells), stage.base - first, near.first, near.size] = (
+            placed_cells[
+                id(segment.cells), stage.base - first, islands_seen.first, islands_seen.size
+            ] = (
                 segment.cells,
                 stage.base - first,
-                near,
+                islands_seen,
             )
     return (
-        without_fused_overlap(problem) if any(_leaves(*one) for one in lying.values()) else problem
+        without_fused_overlap(problem)
+        if any(_leaves_island(*placed) for placed in placed_cells.values())
+        else problem
     )
 
 
 def without_fused_overlap(problem: Problem) -> Problem:
-    """`problem` with what a runtime of fused tensor-parallel overlap does where a tensor-parallel
-    group leaves its NVLink domain.
+    """`problem` with the overlap that a runtime of fused tensor-parallel overlap has where a
+    tensor-parallel group leaves its NVLink domain.
 
-    Transformer Engine's userbuffers are mapped into the memory of all members, which nothing but
-    NVLink can: its maintainers answer that there is no overlap over nodes (NVIDIA/TransformerEngine
-    issue 1071; pull request 1470 for domains of several nodes). What is left is Megatron's own: the
+    Transformer Engine's userbuffers are mapped into the memory of all members, which only NVLink
+    allows: its maintainers answer that there is no overlap over nodes (NVIDIA/TransformerEngine
+    issue 1071; pull request 1470 for domains of several nodes). Megatron's own overlap remains: the
     collective of an input's gradient beside the weight's.
     """
-    return _plain(Same(problem)) if problem.runtime.tp_overlap is TpOverlap.FUSED else problem
+    return (
+        _with_dgrad_overlap(Same(problem))
+        if problem.runtime.tp_overlap is TpOverlap.FUSED
+        else problem
+    )
 
 
 @lru_cache(maxsize=16)
-def _plain(problem: Same[Problem]) -> Problem:
+def _with_dgrad_overlap(problem: Same[Problem]) -> Problem:
     return replace(
         problem.value, runtime=replace(problem.value.runtime, tp_overlap=TpOverlap.DGRAD)
     )
 
 
 @lru_cache(maxsize=1024)
-def _leaves(cells: StageCells, base: int, islands: Units) -> bool:
-    """Some devices that share samples and positions, and cut products between them, lie in several
-    islands.
+def _leaves_island(cells: StageCells, base: int, islands: Units) -> bool:
+    """True if some devices that share samples and positions, and cut GEMMs between them, lie in
+    several islands.
     """
     for klass in _PRODUCTS & cells.cells.keys():
         levels = regular_levels(cells.splits.get(klass))
         if levels is not None and len(islands.first) == 1:
-            inside, outside = group_of_first(levels, frozenset(Dim) - _APART)
-            first = distinct(
+            inside, outside = group_and_first_members(levels, frozenset(Dim) - _APART)
+            first_places = distinct(
                 (outside.array + row_of(cells.cells[klass]).first + base) % islands.size[0]
             )
-            if (first + inside.by_number()[-1] >= islands.size[0]).any():
+            if (first_places + inside.by_number()[-1] >= islands.size[0]).any():
                 return True
             continue
-        found = projection(cells, klass, _APART)
-        where = islands.of(found.devices + base)
-        one = np.zeros(len(found.cells), dtype=np.int64)
-        one[found.number] = where
-        if (where != one[found.number]).any():
+        groups = projection(cells, klass, _APART)
+        island = islands.of(groups.devices + base)
+        island_of_group = np.zeros(len(groups.cells), dtype=np.int64)
+        island_of_group[groups.number] = island
+        if (island != island_of_group[groups.number]).any():
             return True
     return False

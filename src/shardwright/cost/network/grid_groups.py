@@ -1,5 +1,5 @@
-"""Groups of a grid's axes on the tiers of a uniform cluster, and the seconds of a block's moves
-over them.
+"""Process groups of a grid's axes on the tiers of a uniform cluster, and the seconds of a block's
+communication over them.
 """
 
 from __future__ import annotations
@@ -24,20 +24,26 @@ from shardwright.hardware.catalog.kernel_tables import (
     curve_seconds,
 )
 from shardwright.hardware.catalog.serving_tables import engine_curves
-from shardwright.hardware.cluster import Cluster, Tier
+from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.hardware.graph import Units, units_of
-from shardwright.hardware.link import Link
+from shardwright.hardware.link import Link, Tier
 from shardwright.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Network:
-    """What some devices see of each level and the units of it, whether their scale-up switches
-    reduce, the library whose algorithms run on it, and what was measured with that library inside
-    the island. Equal only to itself. `domain`: devices that the scale-up switch could join.
-    `between`: bytes/s of a device, and seconds of a message, from each zone to each; None = there
-    is one.
+    """The network as some devices see it. Equal only to itself.
+
+    Args:
+        tiers: bandwidth and latency of each level.
+        units: units of each level.
+        in_network_reduction: their scale-up switches reduce.
+        library: collective library whose algorithms run on it.
+        curves: measurements of that library inside the island.
+        domain: devices that the scale-up switch could join.
+        between: bytes/s of a device, and seconds of a message, from each zone to each; None = there
+            is one.
     """
 
     tiers: tuple[Tier, ...]
@@ -51,7 +57,7 @@ class Network:
 
 
 def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
-    """Tiers as one device sees them."""
+    """The network of a uniform cluster as one device sees it."""
     name, link = cluster.node.accelerator.name, cluster.node.scale_up
     curves = _curves(cluster, library) if library in CALL_NCCL else ()
     return Network(
@@ -66,26 +72,26 @@ def network_of(cluster: Cluster, *, library: str = "nccl") -> Network:
 
 
 def _curves(cluster: Cluster, library: str) -> tuple[CollectiveCurve, ...]:
-    """NCCL's curves, and those of an engine's own kernels in the place of its."""
-    own = (
+    """NCCL's measured curves, replaced by those of an engine's own kernels where there are some."""
+    engines_curves = (
         engine_curves(cluster.node, library=library.removesuffix("-multimem"))
         if library in OWN_KERNELS
         else ()
     )
-    replaced = {(c.collective, c.num_devices) for c in own}
+    replaced = {(c.collective, c.num_devices) for c in engines_curves}
     return (
         *(
             c
             for c in collective_curves(cluster.node)
             if (c.collective, c.num_devices) not in replaced
         ),
-        *own,
+        *engines_curves,
     )
 
 
 def _curve_origin(name: str, link: Link, curves: tuple[CollectiveCurve, ...]) -> Origin:
-    """Measured on this very link; or taken over from another part's, or scaled to a link that
-    differs from the catalog's.
+    """Origin of the curves: measured on this very link; taken over from another part's; or scaled
+    to a link that differs from the catalog's.
     """
     if name in SAME_LINKS:
         return Origin(
@@ -103,7 +109,9 @@ Axes = tuple[tuple[IntArray, IntArray], ...]
 
 
 def tokens_copied(rows: Rows) -> BoolArray:
-    """(n,) tokens are copied over tp: experts are cut like the MLP, without a mesh of their own."""
+    """(n,) True where tokens are copied over tp: experts are cut like the MLP, without a mesh of
+    their own.
+    """
     copied: BoolArray = (rows["tp"] > 1) & (rows["sp"] == 0)
     return copied
 
@@ -163,37 +171,44 @@ def spans_along(axis: str, rows: Rows, network: Network) -> tuple[Span, ...]:
     """Spans of the groups along `axis`: one if all groups of every row lie alike or the rows say
     how they lie (`Rows.lying`), else all that some group may have.
 
-    What costs least over these is a lower bound of every device's cost: where an island's link is
+    The least cost over these is a lower bound of every device's cost: where an island's link is
     slower than the network's, a group of one island is not the fastest.
     """
     axes = axes_of(axis, rows)
-    known = rows.lying(axis)
-    if known:
+    most_in_units = rows.lying(axis)
+    if most_in_units:
         size = np.prod([degree for degree, _ in axes], axis=0)
         return (
             span_with(
-                network.tiers, (*known, size), in_network_reduction=network.in_network_reduction
+                network.tiers,
+                (*most_in_units, size),
+                in_network_reduction=network.in_network_reduction,
             ),
         )
-    first = span_of(network.tiers, axes, in_network_reduction=network.in_network_reduction)
+    densest = span_of(network.tiers, axes, in_network_reduction=network.in_network_reduction)
     alike = lie_alike(network.tiers, axes)
     if bool(alike.all()):
-        return (first,)
-    # As the others of a row that is not alike may lie: from what the densest group has in a unit
-    # down to half of that.
-    most = [int((below[~alike] // 2).max()) for below in first.below[:-1]]
+        return (densest,)
+    # The other groups of a row that is not alike may have as many members in a unit as the densest
+    # group, down to half as many.
+    halves = [int((below[~alike] // 2).max()) for below in densest.below[:-1]]
     fewer = [
-        tuple(np.where(alike, 0, one) for one in some)
-        for some in product(*(range(number + 1) for number in most))
+        tuple(np.where(alike, 0, members) for members in fewer_members)
+        for fewer_members in product(*(range(number + 1) for number in halves))
     ]
     return tuple(
-        span_of(network.tiers, axes, in_network_reduction=network.in_network_reduction, fewer=some)
-        for some in fewer
+        span_of(
+            network.tiers,
+            axes,
+            in_network_reduction=network.in_network_reduction,
+            fewer=fewer_members,
+        )
+        for fewer_members in fewer
     )
 
 
 def all_alike(rows: Rows, network: Network) -> BoolArray:
-    """(n,) the groups of every axis inside a stage lie alike, or as the rows say."""
+    """(n,) True where the groups of every axis inside a stage lie alike, or as the rows say."""
     if rows.lying("tp"):
         return np.ones(len(rows), dtype=np.bool_)
     alike: BoolArray = np.all(
@@ -210,10 +225,10 @@ def move_seconds(
     kind: Collective, *, volume: FloatArray, span: Span, network: Network
 ) -> FloatArray:
     """Seconds of one collective: the measured curve for groups inside an island of a measured size,
-    else the cheapest algorithm that the library has; 0 for groups of one.
+    else the cheapest algorithm of the library; 0 for groups of one.
     """
     if len(span.size) == 1:
-        prices, measured = _of_one_group(kind, span, network)
+        prices, measured = _prices_of_one_group(kind, span, network)
     else:
         prices, name = (
             price_list(kind, span=span, algorithms=algorithms_for(kind, library=network.library)),
@@ -222,11 +237,14 @@ def move_seconds(
         measured = tuple(curve for curve in network.curves if curve.collective == name)
     seconds = prices.seconds(volume)[0]
     for curve in measured:
-        here = np.flatnonzero(measured_groups(span, curve))
-        if here.size:
-            bandwidth, latency_s = span.bandwidth[0][here], span.latency_s[0][here]
-            seconds[here] = curve_seconds(
-                curve, volume=volume[here], bandwidth=bandwidth, latency_s=latency_s
+        measured_places = np.flatnonzero(measured_groups(span, curve))
+        if measured_places.size:
+            bandwidth, latency_s = (
+                span.bandwidth[0][measured_places],
+                span.latency_s[0][measured_places],
+            )
+            seconds[measured_places] = curve_seconds(
+                curve, volume=volume[measured_places], bandwidth=bandwidth, latency_s=latency_s
             )
     return seconds
 
@@ -260,11 +278,11 @@ def least_seconds(
 
 
 @lru_cache(maxsize=4096)
-def _of_one_group(
+def _prices_of_one_group(
     kind: Collective, span: Span, network: Network
 ) -> tuple[PriceList, tuple[CollectiveCurve, ...]]:
-    """What prices one group, and the curves that were measured for it: the devices of a plan ask
-    for the same few again and again.
+    """The price list of one group, and the curves that were measured for it; cached, as the devices
+    of a plan need the same few many times.
     """
     curves = tuple(
         c for c in network.curves if c.collective == kind.value and measured_groups(span, c)[0]
@@ -275,13 +293,13 @@ def _of_one_group(
 
 
 def measured_groups(span: Span, curve: CollectiveCurve) -> BoolArray:
-    """Groups that lie in one island and have as many members as `curve`."""
+    """(n,) True for groups that lie in one island and have as many members as `curve`."""
     return np.asarray(
         (span.below[0] == curve.num_devices) & (span.size == curve.num_devices), dtype=np.bool_
     )
 
 
-def rows_volume(volume: FloatArray, *, rows: int, span: Span) -> FloatArray:
+def volume_with_rows(volume: FloatArray, *, rows: int, span: Span) -> FloatArray:
     """Bytes of routed copies whose rows hold the experts of one island of the group, shape (n,):
     volume x rows x islanders / members.
 
@@ -298,13 +316,14 @@ def dispatch_seconds(
     """Seconds to send tokens to their experts (or back) with one copy for each device, and one for
     each unit of the network on the way.
 
-        t = sum of latencies of the tiers crossed + max over tiers k of volume / copies x D(u_k) (1
-        - 1/m) / bandwidth_k D(u) = u (1 - (1 - 1/u)^copies)
+        t = sum of latencies of the tiers crossed
+            + max over tiers k of volume / copies x D(u_k) (1 - 1/m) / bandwidth_k
+        D(u) = u (1 - (1 - 1/u)^copies)
 
-    D(u) is the mean number of different units, of u, that `copies` experts chosen alike fall on;
-    u_0 is the group's size with m its members in the island, u_k the group's units below tier k
-    with m = u_k. A copy that reached a unit is passed on inside it. Where a token's experts lie in
-    some `groups` of experts only, u is the number of units that hold these (`_eligible`).
+    D(u) is the mean number of different units, of u, that contain `copies` experts chosen at
+    random; u_0 is the group's size with m its members in the island, u_k the group's units below
+    tier k with m = u_k. A copy that reached a unit is passed on inside it. Where a token's experts
+    lie in some `groups` of experts only, u is the number of units that hold these (`_eligible`).
 
     Args:
         volume: bytes of all copies, shape (n,).
@@ -329,7 +348,7 @@ def dispatch_bytes(
     *, volume: FloatArray, copies: int, span: Span, groups: tuple[int, int] = (0, 0)
 ) -> tuple[FloatArray, ...]:
     """Bytes that a device sends over each tier's links in a `dispatch_seconds`: a copy of a token
-    for each device, or unit, it goes to.
+    for each device, or unit, that it goes to.
     """
     size = span.size.astype(np.float64)
     token, below = volume / copies, np.ones_like(size)
@@ -337,27 +356,27 @@ def dispatch_bytes(
     for tier, (members, count) in enumerate(zip(span.members, span.below, strict=True)):
         units = size if tier == 0 else size / below
         beyond = 1.0 - 1.0 / (members if tier == 0 else units)
-        open_to = _eligible(units, groups)
+        open_to = _units_with_expert_groups(units, groups)
         reached = open_to * (1.0 - (1.0 - 1.0 / open_to) ** copies)
         sent.append(np.where(members > 1, token * reached * beyond, 0.0))
         below = count.astype(np.float64)
     return tuple(sent)
 
 
-def _eligible(units: FloatArray, groups: tuple[int, int]) -> FloatArray:
-    """(n,) the mean number of units, of `units` with equal runs of experts, that hold some of a
-    token's expert groups.
+def _units_with_expert_groups(units: FloatArray, groups: tuple[int, int]) -> FloatArray:
+    """(n,) mean number of units, of `units` with equal runs of experts, that hold some of a token's
+    expert groups.
 
     M of G groups without replacement: units x M / G where a group spans units, else units x (1 -
     prod_{i < M} (1 - q / (G - i))) with q = G / units groups a unit. Experts lie in their groups'
-    order, as every framework deals them.
+    order, as every framework assigns them.
     """
     limit, total = groups
     if not limit:
         return units
-    missed, each = np.ones_like(units), total / units
+    missed, groups_a_unit = np.ones_like(units), total / units
     for taken in range(limit):
-        missed = missed * np.maximum(1.0 - each / (total - taken), 0.0)
+        missed = missed * np.maximum(1.0 - groups_a_unit / (total - taken), 0.0)
     return np.asarray(
         np.maximum(np.where(units >= total, units * limit / total, units * (1.0 - missed)), 1.0)
     )

@@ -1,10 +1,11 @@
 """Lines of a grid: one device of every pipeline rank, all with the same place in their stages, and
-where their groups and borders lie.
+how their groups and borders lie in the network.
 
-What a device computes and sends inside a stage depends on where its own groups lie. On domains of
-72 devices the groups of 16 experts are {0 .. 15}, .., {48 .. 63}, and {64 .. 79}, which lies in
-two. No device waits less than for its own groups and for what the same place of the ranks beside it
-sends: the path along any line is a lower bound of the step, that of the slowest line the best.
+The compute and communication of a device inside a stage depend on how its own groups lie. On
+domains of 72 devices the groups of 16 experts are {0 .. 15}, .., {48 .. 63}, and {64 .. 79}, which
+lies in two. No device waits less than for its own groups and for the messages of the same place of
+the ranks beside it: the path along any line is a lower bound of the step, that of the slowest line
+the best.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Lines:
 
     @property
     def num_ways(self) -> int:
-        """Different ways in which the groups of a device lie."""
+        """Number of different ways in which the groups of a device lie."""
         return len(next(iter(self.below.values())))
 
 
@@ -65,7 +66,7 @@ def lines_of(
     ulysses: tuple[int, ...],
     shards: tuple[int, ...],
 ) -> Lines:
-    """The lines of a mesh.
+    """The different lines of a mesh.
 
     Args:
         mesh: items tp, cp, dp, pp, ep, etp and the device strides s_tp, s_cp, s_dp, s_pp.
@@ -73,19 +74,19 @@ def lines_of(
         ulysses: degrees of it that members have.
         shards: members of sharding groups, 0 = all holders.
     """
-    of = dict(mesh)
-    place = np.arange(of["tp"] * of["cp"] * of["dp"], dtype=np.int64)
-    inner, pp = of["s_pp"], of["pp"]
-    first = place % inner + place // inner * (inner * pp) if pp > 1 else place
-    device = first + np.arange(pp, dtype=np.int64)[:, None] * (inner if pp > 1 else 0)
+    axis_sizes = dict(mesh)
+    place = np.arange(axis_sizes["tp"] * axis_sizes["cp"] * axis_sizes["dp"], dtype=np.int64)
+    inner, pp = axis_sizes["s_pp"], axis_sizes["pp"]
+    first_rank = place % inner + place // inner * (inner * pp) if pp > 1 else place
+    device = first_rank + np.arange(pp, dtype=np.int64)[:, None] * (inner if pp > 1 else 0)
     below = {
         name: _most_below(groups, device, units[:-1])
-        for name, groups in _groups(of, place, ulysses, shards).items()
+        for name, groups in _groups_of_mesh(axis_sizes, place, ulysses, shards).items()
     }
     below = {
         name: count
         for name, count in below.items()
-        if name[0] in INSIDE or _follows(count, below[name[0], 0])
+        if name[0] in INSIDE or _parts_lie_alike(count, below[name[0], 0])
     }
     features = np.concatenate(
         [count.reshape(-1, count.shape[-1]) for count in below.values()], axis=1
@@ -104,57 +105,61 @@ def lines_of(
     )
 
 
-def _groups(
-    of: dict[str, int], place: IntArray, ulysses: Iterable[int], shards: Iterable[int]
+def _groups_of_mesh(
+    axis_sizes: dict[str, int], place: IntArray, ulysses: Iterable[int], shards: Iterable[int]
 ) -> dict[Group, tuple[IntArray, IntArray]]:
-    """By name: (groups, members) places in a stage of all who join a group, and of those whose
-    places say what it takes.
+    """By name: (groups, members) places in a stage of the members of each group, and of those
+    members whose places decide its cost.
 
     A plan prices the first sharding group of each group that sums, and the first group across
     these, for all.
     """
 
     def stride(axis: str) -> int:
-        inner = of[f"s_{axis}"]
-        return inner if of["pp"] == 1 or inner < of["s_pp"] else inner // of["pp"]
+        inner = axis_sizes[f"s_{axis}"]
+        return (
+            inner
+            if axis_sizes["pp"] == 1 or inner < axis_sizes["s_pp"]
+            else inner // axis_sizes["pp"]
+        )
 
     def along(*axes: tuple[int, int]) -> IntArray:
-        steps, first = np.zeros(1, dtype=np.int64), np.ones(len(place), dtype=np.bool_)
+        steps, begins_group = np.zeros(1, dtype=np.int64), np.ones(len(place), dtype=np.bool_)
         for degree, step in axes:
             if degree > 1:
                 steps = np.add.outer(steps, np.arange(degree) * step).reshape(-1)
-                first &= place // step % degree == 0
-        return np.asarray(place[first][:, None] + np.sort(steps)[None, :], dtype=np.int64)
+                begins_group &= place // step % degree == 0
+        return np.asarray(place[begins_group][:, None] + np.sort(steps)[None, :], dtype=np.int64)
 
-    tp, cp, dp = ((of[axis], stride(axis)) for axis in ("tp", "cp", "dp"))
-    spread = of["ep"] * of["etp"]
+    tp, cp, dp = ((axis_sizes[axis], stride(axis)) for axis in ("tp", "cp", "dp"))
+    spread = axis_sizes["ep"] * axis_sizes["etp"]
     inside = {
         ("tp", 0): along(tp),
-        ("etp", 0): along((of["etp"], 1)),
-        ("ep", 0): along((of["ep"], of["etp"])),
+        ("etp", 0): along((axis_sizes["etp"], 1)),
+        ("ep", 0): along((axis_sizes["ep"], axis_sizes["etp"])),
         ("coset", 0): along((spread, 1)),
     }
     for degree in ulysses:
         if cp[0] % degree == 0:
             inside["ulysses", degree] = along((degree, cp[1]))
             inside["ring", degree] = along((cp[0] // degree, cp[1] * degree))
-    found = {name: (groups, groups) for name, groups in inside.items()}
+    groups_of = {name: (groups, groups) for name, groups in inside.items()}
     holders = along(cp, dp)
     for kind, groups in {
         "dense": holders,
         "experts": along((len(place) // spread, spread)),
     }.items():
-        found[kind, 0] = groups, groups
+        groups_of[kind, 0] = groups, groups
         for shard in sorted(
-            {_cut(kind, shard, holders.shape[1], groups.shape[1]) for shard in shards}
+            {_members_of_shard(kind, shard, holders.shape[1], groups.shape[1]) for shard in shards}
         ):
             if 1 < shard < groups.shape[1] and groups.shape[1] % shard == 0:
-                found[kind, shard] = groups, groups[:, :shard]
-                found[kind, -shard] = groups, groups[:, ::shard]
-    return found
+                groups_of[kind, shard] = groups, groups[:, :shard]
+                groups_of[kind, -shard] = groups, groups[:, ::shard]
+    return groups_of
 
 
-def _cut(kind: str, shard: int, holders: int, members: int) -> int:
+def _members_of_shard(kind: str, shard: int, holders: int, members: int) -> int:
     return (
         expert_shard(shard or holders, holders=holders, edp=members)
         if kind == "experts"
@@ -163,8 +168,8 @@ def _cut(kind: str, shard: int, holders: int, members: int) -> int:
 
 
 def expert_shard(shard: int, *, holders: int, edp: int) -> int:
-    """Members of a sharding group of `edp` holders of an expert, where one of all `holders` of a
-    dense parameter has `shard`.
+    """Members of a sharding group of `edp` holders of an expert, where a sharding group of all
+    `holders` of a dense parameter has `shard`.
     """
     return math.gcd(max(shard * edp // holders, 1), edp)
 
@@ -179,7 +184,7 @@ def _most_below(
         device: (ranks, places), rising along both.
     """
     joined, priced = groups
-    result = np.empty((*device.shape, len(units)), dtype=np.int64)
+    most_members = np.empty((*device.shape, len(units)), dtype=np.int64)
     for tier, unit in enumerate(units):
         within = device[:, priced] // unit
         starts = np.ones(within.shape, dtype=np.bool_)
@@ -188,16 +193,18 @@ def _most_below(
         longest = (member - np.maximum.accumulate(np.where(starts, member, 0), axis=-1)).max(
             axis=-1
         ) + 1
-        result[:, joined, tier] = longest[:, :, None]
-    return result
+        most_members[:, joined, tier] = longest[:, :, None]
+    return most_members
 
 
-def _follows(part: IntArray, whole: IntArray) -> bool:
-    """Parts of groups that lie alike lie alike. Else a plan, which folds devices by the whole
-    groups, may price any of the parts.
+def _parts_lie_alike(part: IntArray, whole: IntArray) -> bool:
+    """True if parts of groups that lie alike lie alike. Else a plan, which folds devices by the
+    whole groups, may price any of the parts.
     """
-    both = np.concatenate([whole, part], axis=-1).reshape(-1, 2 * part.shape[-1])
-    return len(distinct_rows(both)) == len(distinct_rows(both[:, : part.shape[-1]]))
+    whole_and_part = np.concatenate([whole, part], axis=-1).reshape(-1, 2 * part.shape[-1])
+    return len(distinct_rows(whole_and_part)) == len(
+        distinct_rows(whole_and_part[:, : part.shape[-1]])
+    )
 
 
 def tier_crossed(device: IntArray, other: IntArray, units: tuple[int, ...]) -> IntArray:

@@ -1,4 +1,6 @@
-"""The machine and the network as the devices of a general plan see them: kinds may be mixed."""
+"""The accelerator and the network as the devices of a general plan see them: node kinds may be
+mixed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from shardwright.arrays import FloatArray, IntArray, distinct, numbers_of
 from shardwright.collectives.groups.group_of_members import PairRates, side_of_span, span_of_devices
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.cost.network.grid_groups import Network, network_of
-from shardwright.hardware.cluster import Cluster, NodeGroup, Tier
+from shardwright.hardware.cluster import Cluster, NodeGroup
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import (
     Units,
@@ -25,6 +27,7 @@ from shardwright.hardware.graph import (
     units_of,
     zone_rates,
 )
+from shardwright.hardware.link import Tier
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
@@ -67,7 +70,7 @@ def group_problem(problem: Problem, group: int) -> Problem:
 
 
 def working_problem(problem: Problem, devices: Sequence[int]) -> Problem:
-    """The problem on the cluster as a plan that works on these devices finds it
+    """The problem on the cluster as seen by a plan whose stages are on these devices
     (`hardware.graph.at_work`).
     """
     cluster = at_work(problem.cluster, devices)
@@ -91,8 +94,8 @@ def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Net
     tiers = [
         _slowest(level) for level in zip(*(levels_of(cluster, kind) for kind in kinds), strict=True)
     ]
-    several = len({cluster.groups[kind].zone for kind in kinds}) > 1
-    if several:
+    spans_zones = len({cluster.groups[kind].zone for kind in kinds}) > 1
+    if spans_zones:
         tiers[-1] = _between_zones(cluster, kinds, tiers[-1])
     return replace(
         networks[0],
@@ -101,7 +104,7 @@ def network_among(cluster: Cluster, kinds: tuple[int, ...], library: str) -> Net
         in_network_reduction=all(n.in_network_reduction for n in networks),
         curves=networks[0].curves if len(networks) == 1 else (),
         domain=min(n.domain for n in networks),
-        between=_between_each(cluster, kinds) if several else None,
+        between=_between_each(cluster, kinds) if spans_zones else None,
     )
 
 
@@ -115,26 +118,26 @@ def _slowest(level: tuple[Tier, ...]) -> Tier:
 
 
 def _between_zones(cluster: Cluster, kinds: tuple[int, ...], tier: Tier) -> Tier:
-    """The slowest link between two zones of some node groups; others do not matter to them."""
+    """The slowest link between two zones of some node groups; other zones do not matter to them."""
     bandwidth, latency_s = (rates[np.ix_(kinds, kinds)] for rates in zone_rates(cluster))
     return replace(tier, bandwidth=float(bandwidth.min()), latency_s=float(latency_s.max()))
 
 
 def _between_each(cluster: Cluster, kinds: tuple[int, ...]) -> tuple[PairRates, PairRates]:
-    """From each zone to each the slowest of some node groups;
-    0 for zones that none of them is in.
+    """For each pair of zones, the slowest rates between some node groups; 0 for zones without any
+    of them.
     """
     zones, size = (
         [[k for k in kinds if cluster.groups[k].zone == zone] for zone in cluster.zones],
         len(cluster.zones),
     )
     bandwidth, latency_s = zone_rates(cluster)
-    found = np.zeros((2, size, size))
-    for one, other in permutations(range(size), 2):
-        if zones[one] and zones[other]:
-            pairs = np.ix_(zones[one], zones[other])
-            found[:, one, other] = bandwidth[pairs].min(), latency_s[pairs].max()
-    rates, seconds = (tuple(map(tuple, table)) for table in found.tolist())
+    rates_and_seconds = np.zeros((2, size, size))
+    for sender, receiver in permutations(range(size), 2):
+        if zones[sender] and zones[receiver]:
+            pairs = np.ix_(zones[sender], zones[receiver])
+            rates_and_seconds[:, sender, receiver] = bandwidth[pairs].min(), latency_s[pairs].max()
+    rates, seconds = (tuple(map(tuple, table)) for table in rates_and_seconds.tolist())
     return rates, seconds
 
 
@@ -154,7 +157,7 @@ def _network(problem: Same[Problem], kinds: tuple[int, ...]) -> Network:
 
 @lru_cache(maxsize=65536)
 def group_span(devices: tuple[int, ...] | DeviceList, network: Network) -> Span:
-    """The span of one group."""
+    """The span of one group of devices on a network."""
     return span_of_devices(
         devices,
         network.tiers,
@@ -180,8 +183,8 @@ def own_span(problem: Problem, members: DeviceList, device: int) -> Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What goes from one device to another: seconds of a message, bytes/s. Arrays over pairs of
-    devices, of one where all are alike.
+    """Seconds of a message and bytes/s from one device to another. Arrays over pairs of devices, of
+    one where all are alike.
     """
 
     latency_s: FloatArray
@@ -206,20 +209,22 @@ def rate_of_level(problem: Problem, level: int) -> tuple[float, float] | None:
     return (float(latency_s[0, 0]), float(bandwidth[0, 0])) if latency_s.size == 1 else None
 
 
-def rates_between(problem: Problem, one: IntArray, other: IntArray, level: int) -> Rates:
-    """Of pairs of devices that exchange over a level: as fast as the slower of both, or as their
-    zones' link.
+def rates_between(problem: Problem, sources: IntArray, targets: IntArray, level: int) -> Rates:
+    """Rates of pairs of devices that exchange over a level: as fast as the slower of both, or as
+    their zones' link.
     """
     latency_s, bandwidth = _level_rates(Same(problem), level)
     if len(latency_s) == 1:
         return Rates(latency_s=latency_s[0], bandwidth=bandwidth[0])
-    ends = tuple(groups_of(problem.cluster, devices) for devices in (one, other))
+    ends = tuple(groups_of(problem.cluster, devices) for devices in (sources, targets))
     return Rates(latency_s=latency_s[ends], bandwidth=bandwidth[ends])
 
 
 @lru_cache(maxsize=1024)
 def _level_rates(problem: Same[Problem], level: int) -> tuple[FloatArray, FloatArray]:
-    """(groups, groups) from a node group to another; of one where all are of a kind."""
+    """(groups, groups) seconds of a message and bytes/s from a node group to another; of one where
+    all are of a kind.
+    """
     cluster = problem.value.cluster
     if len(cluster.zones) > 1 and level == len(units_of(cluster)) - 1:
         bandwidth, latency_s = zone_rates(cluster)

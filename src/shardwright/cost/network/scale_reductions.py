@@ -1,4 +1,4 @@
-"""What delayed scaling costs between kernels: the largest magnitudes of a chunk's operands are
+"""Seconds of the all-reduces of delayed scaling: the largest magnitudes of a chunk's operands are
 reduced after each of its passes.
 """
 
@@ -24,7 +24,7 @@ layers; latency governs up to a megabyte."""
 def scale_seconds(
     problem: Problem, spans: Callable[[ScaleGroup], tuple[Span, ...]], network: Network
 ) -> FloatArray:
-    """Seconds (n,), or (1,) of none, that each pass of a chunk, forward or back, takes longer under
+    """Seconds (n,), or (1,) where nothing is reduced, that each pass of a chunk takes longer under
     one scale a tensor, from history.
 
         t = all_reduce(1 KiB) + wait x log2(members)
@@ -51,12 +51,12 @@ def scale_seconds(
         or problem.runtime.scaling is not Scaling.DELAYED
     ):
         return np.zeros(1)
-    lying = spans(group)
-    size = lying[0].size
+    spans_of_group = spans(group)
+    size = spans_of_group[0].size
     spent = least_seconds(
         Collective.ALL_REDUCE,
         volume=np.full(len(size), float(MAGNITUDES)),
-        spans=lying,
+        spans=spans_of_group,
         network=network,
     )
     wait = problem.constants.collective_wait_s * np.log2(size)

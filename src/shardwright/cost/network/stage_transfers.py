@@ -1,5 +1,5 @@
-"""What goes along the edges between stages: bytes of the busiest device, and the collectives around
-them.
+"""Transfers along the edges between pipeline stages: bytes of the busiest device, and the
+collectives around them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from shardwright.program.stages.edges import Messages
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossing:
-    """What a class of senders sends along an edge, in elements of a whole microbatch.
+    """Messages that a class of senders sends along an edge, in elements of a whole microbatch.
 
     Args:
-        tier: the outermost level that it crosses; all messages wait as long as one over it,
-            latency_s, and share what a device has there.
-        bandwidth: bytes/s at which what the busiest device sends or gets passes, whatever kinds are
-            at its ends.
-        most: of one device, sent or arriving.
-        sent: of one sender.
-        into: (class, most that one of its devices gets).
-        collectives: of the edge, in which sender or receivers take part: (kind, devices, elements).
-        around: senders and receivers, where there are such.
+        tier: the outermost level that the messages cross; all of them wait as long as one over it,
+            latency_s, and share a device's links there.
+        bandwidth: bytes/s of the busiest device's traffic, whatever kinds are at its ends.
+        most: elements of one device, sent or arriving.
+        sent: elements of one sender.
+        into: (class, the most elements that one of its devices receives).
+        collectives: collectives of the edge that include a sender or receiver: (kind, devices,
+            elements).
+        around: senders and receivers, where there are such collectives.
     """
 
     tier: int
@@ -54,14 +54,14 @@ class Crossing:
 
 def crossing_of(problem: Problem, messages: Messages, klass: int, class_of: Int32Array) -> Crossing:
     """A class's part of an edge's messages."""
-    load = _load(Same(messages), klass, Same(class_of), plan_units(problem))
-    mine, beside = load.mine, load.beside
-    there = frozenset[int]()
+    load = _message_load(Same(messages), klass, Same(class_of), plan_units(problem))
+    own_messages, beside = load.mine, load.beside
+    ends = frozenset[int]()
     if messages.collectives:
-        there = frozenset((messages.sends[mine, :2] + messages.base).reshape(-1).tolist())
-    # All that goes to a receiver of the class's messages is priced with them, whoever sends it.
-    latency_s, bandwidth = _passing(
-        problem, messages, beside, mine, level=load.level, most=load.most
+        ends = frozenset((messages.sends[own_messages, :2] + messages.base).reshape(-1).tolist())
+    # All messages to a receiver of the class's messages are priced with them, whoever sends them.
+    latency_s, bandwidth = _latency_and_rate(
+        problem, messages, beside, own_messages, level=load.level, most_elements=load.most
     )
     return Crossing(
         tier=load.level,
@@ -73,22 +73,22 @@ def crossing_of(problem: Problem, messages: Messages, klass: int, class_of: Int3
         collectives=tuple(
             (kind, devices, size)
             for kind, group, size in messages.collectives
-            if not there.isdisjoint(devices := tuple(d + messages.base for d in group))
+            if not ends.isdisjoint(devices := tuple(d + messages.base for d in group))
         ),
-        around=there,
+        around=ends,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Load:
-    """Elements of a class's messages along an edge, and how far they go; the same whatever links
-    carry.
+class _MessageLoad:
+    """Elements of a class's messages along an edge, and how far they go; the same on all networks
+    with these units.
 
     Args:
         level: the outermost that one of them crosses.
-        most: of one device, sent or arriving.
-        sent: of one sender of the class.
-        into: (class, most that one of its devices gets).
+        most: elements of one device, sent or arriving.
+        sent: elements of one sender of the class.
+        into: (class, the most elements that one of its devices receives).
         mine: (messages,) those that the class sends.
         beside: (messages,) those that arrive at a device to which the class sends, whoever sends
             them.
@@ -103,85 +103,95 @@ class _Load:
 
 
 @lru_cache(maxsize=256)
-def _load(
+def _message_load(
     messages: Same[Messages], klass: int, class_of: Same[Int32Array], units: tuple[Units, ...]
-) -> _Load:
-    """What a class sends and what arrives where it sends to,
-    devices counted from the edge's base.
+) -> _MessageLoad:
+    """Elements that a class sends and elements that arrive at its receivers, devices counted from
+    the edge's base.
     """
     base, classes = messages.value.base, class_of.value
     source, target, elements = messages.value.sends.T
-    mine = classes[source + base] == klass
+    own_messages = classes[source + base] == klass
     if rises(source) and rises(target):
-        return _load_of_single(messages.value, mine, classes, units)
-    from_here, to_there = source[mine], target[mine]
-    sent, received = np.bincount(from_here, elements[mine]), np.bincount(to_there, elements[mine])
-    # What others send to the same devices arrives with it: so one sender, or all of them as one
+        return _load_of_single_messages(messages.value, own_messages, classes, units)
+    own_sources, own_targets = source[own_messages], target[own_messages]
+    sent, received = (
+        np.bincount(own_sources, elements[own_messages]),
+        np.bincount(own_targets, elements[own_messages]),
+    )
+    # Messages of other senders to the same devices arrive too: so one sender, or all of them as one
     # class, take equally long.
     arriving = np.bincount(target, elements)
-    is_receiver = among(to_there, len(arriving))
-    to = np.flatnonzero(is_receiver)
-    class_there = classes[to + base].astype(np.int64)
-    return _Load(
-        level=_level(from_here + base, to_there + base, units),
-        most=int(max(sent.max(), arriving[to].max())),
+    is_receiver = among(own_targets, len(arriving))
+    receivers = np.flatnonzero(is_receiver)
+    receiver_classes = classes[receivers + base].astype(np.int64)
+    return _MessageLoad(
+        level=_outermost_level(own_sources + base, own_targets + base, units),
+        most=int(max(sent.max(), arriving[receivers].max())),
         sent=int(sent.max()),
         into=tuple(
-            (k, int(received[to[class_there == k]].max())) for k in distinct(class_there).tolist()
+            (k, int(received[receivers[receiver_classes == k]].max()))
+            for k in distinct(receiver_classes).tolist()
         ),
-        mine=mine,
+        mine=own_messages,
         beside=is_receiver[target],
     )
 
 
-def _load_of_single(
-    messages: Messages, mine: BoolArray, classes: Int32Array, units: tuple[Units, ...]
-) -> _Load:
-    """`_load` where each device sends one message, and gets one."""
-    source, target, elements = messages.sends[mine].T
-    there = classes[target + messages.base].astype(np.int64)
-    most = np.zeros(int(there.max()) + 1, dtype=np.int64)
-    if there.min() < len(most) - 1:
-        np.maximum.at(most, there, elements)
+def _load_of_single_messages(
+    messages: Messages, own_messages: BoolArray, classes: Int32Array, units: tuple[Units, ...]
+) -> _MessageLoad:
+    """`_load` where each device sends one message, and receives one."""
+    source, target, elements = messages.sends[own_messages].T
+    receiver_classes = classes[target + messages.base].astype(np.int64)
+    most_of_class = np.zeros(int(receiver_classes.max()) + 1, dtype=np.int64)
+    if receiver_classes.min() < len(most_of_class) - 1:
+        np.maximum.at(most_of_class, receiver_classes, elements)
     else:
-        most[-1] = elements.max()
-    return _Load(
-        level=_level(source + messages.base, target + messages.base, units),
-        most=int(most.max()),
-        sent=int(most.max()),
-        into=tuple((k, int(most[k])) for k in distinct(there).tolist()),
-        mine=mine,
-        beside=mine,
+        most_of_class[-1] = elements.max()
+    return _MessageLoad(
+        level=_outermost_level(source + messages.base, target + messages.base, units),
+        most=int(most_of_class.max()),
+        sent=int(most_of_class.max()),
+        into=tuple((k, int(most_of_class[k])) for k in distinct(receiver_classes).tolist()),
+        mine=own_messages,
+        beside=own_messages,
     )
 
 
-def _level(source: IntArray, target: IntArray, units: tuple[Units, ...]) -> int:
+def _outermost_level(source: IntArray, target: IntArray, units: tuple[Units, ...]) -> int:
     """The outermost level that some pair of devices exchanges over."""
     return int(level_between(source, target, units).max())
 
 
-def _passing(
-    problem: Problem, messages: Messages, some: BoolArray, mine: BoolArray, *, level: int, most: int
+def _latency_and_rate(
+    problem: Problem,
+    messages: Messages,
+    priced_messages: BoolArray,
+    own_messages: BoolArray,
+    *,
+    level: int,
+    most_elements: int,
 ) -> tuple[float, float]:
-    """Latency and bytes/s of an edge's messages `mine`: one device's last as long as `most`
-    elements do.
+    """Latency in seconds and bytes/s of an edge's messages `mine`, which last as long as `most`
+    elements of one device do.
 
     Args:
         some: (messages,) those that are priced with them.
-        level: that they cross.
+        level: level that they cross.
     """
     rate = rate_of_level(problem, level)
     if rate is not None:
         return rate
-    source, target = (messages.sends[some, :2] + messages.base).T
-    elements, own = messages.sends[some, 2], mine[some]
+    source, target = (messages.sends[priced_messages, :2] + messages.base).T
+    elements, is_own = messages.sends[priced_messages, 2], own_messages[priced_messages]
     rates = rates_between(problem, source, target, level)
-    latency_s, slowest = float(rates.latency_s[own].max()), float(rates.bandwidth.min())
+    latency_s, slowest = float(rates.latency_s[is_own].max()), float(rates.bandwidth.min())
     if slowest == float(rates.bandwidth.max()):
         return latency_s, slowest
-    out = np.bincount(source[own], elements[own] / rates.bandwidth[own])
-    into = np.bincount(target, elements / rates.bandwidth)
-    return latency_s, most / float(max(out.max(), into.max()))
+    out_seconds = np.bincount(source[is_own], elements[is_own] / rates.bandwidth[is_own])
+    in_seconds = np.bincount(target, elements / rates.bandwidth)
+    return latency_s, most_elements / float(max(out_seconds.max(), in_seconds.max()))
 
 
 def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> float:
@@ -195,18 +205,23 @@ def crossing_seconds(problem: Problem, messages: Messages, *, scale: float) -> f
     if len(messages.sends):
         source, target, elements = messages.sends.T
         most = int(max(np.bincount(source, elements).max(), np.bincount(target, elements).max()))
-        level = _level(source + messages.base, target + messages.base, plan_units(problem))
-        everything = np.ones(len(source), dtype=np.bool_)
-        latency_s, bandwidth = _passing(
-            problem, messages, everything, everything, level=level, most=most
+        level = _outermost_level(
+            source + messages.base, target + messages.base, plan_units(problem)
+        )
+        all_messages = np.ones(len(source), dtype=np.bool_)
+        latency_s, bandwidth = _latency_and_rate(
+            problem, messages, all_messages, all_messages, level=level, most_elements=most
         )
         seconds = latency_s + float(most * scale) / bandwidth
-    everywhere = [
+    all_collectives = [
         (kind, tuple(d + messages.base for d in group), size)
         for kind, group, size in messages.collectives
     ]
     return seconds + around_seconds(
-        problem, everywhere, frozenset(d for _, group, _ in everywhere for d in group), scale=scale
+        problem,
+        all_collectives,
+        frozenset(d for _, group, _ in all_collectives for d in group),
+        scale=scale,
     )
 
 
@@ -217,17 +232,20 @@ def around_seconds(
     *,
     scale: float,
 ) -> float:
-    """Seconds of collectives around the messages of an edge: of each kind those of the busiest of
-    some devices, one after another.
+    """Seconds of collectives around the messages of an edge: of each kind those of the busiest
+    device, one kind after another.
     """
-    spent: dict[Collective, dict[int, float]] = {}
+    seconds_of_kinds: dict[Collective, dict[int, float]] = {}
     for kind, devices, elements in collectives:
         network = network_of_devices(problem, devices)
         volume = np.array([elements * scale])
         seconds = float(
             move_seconds(kind, volume=volume, span=group_span(devices, network), network=network)[0]
         )
-        of_kind = spent.setdefault(kind, {})
+        seconds_of_device = seconds_of_kinds.setdefault(kind, {})
         for device in around.intersection(devices):
-            of_kind[device] = of_kind.get(device, 0.0) + seconds
-    return sum(max(of_kind.values(), default=0.0) for of_kind in spent.values())
+            seconds_of_device[device] = seconds_of_device.get(device, 0.0) + seconds
+    return sum(
+        max(seconds_of_device.values(), default=0.0)
+        for seconds_of_device in seconds_of_kinds.values()
+    )

@@ -22,19 +22,18 @@ from shardwright.cost.network.plan_groups import group_span, kind_problem, netwo
 from shardwright.cost.network.scale_reductions import scale_seconds
 from shardwright.cost.reduced_problem import sums_problem
 from shardwright.cost.step.grid_seconds import StepCosts, compose
-from shardwright.cost.tables.block_table import BlockTable
+from shardwright.cost.step.stage_costs import FamilyCosts, slice_lengths
 from shardwright.cost.tables.bytes_per_parameter import gradient_pass_bytes
-from shardwright.cost.tables.grid_rows import Choices, Priced
+from shardwright.cost.tables.grid_rows import Choices, TableRows
 from shardwright.cost.tables.layers_by_chunk import ChunkLayout, has_head, has_trained, is_unit
-from shardwright.cost.tables.mesh_table import MeshTable
 from shardwright.cost.tables.plan_blocks import WIDTHS, block_on_device, parts_along, product_class
-from shardwright.cost.tables.problem_tables import OF_BLOCKS, LayerTable
 from shardwright.cost.tables.recompute_and_offload import is_on_host
 from shardwright.cost.tables.sharding_overhead import (
     copy_seconds,
     host_gradient_seconds,
     overlap_slowdown,
 )
+from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockTable, LayerTable, MeshTable
 from shardwright.cost.time_parts import MODES
 from shardwright.hardware.device_list import EMPTY, DeviceList
 from shardwright.lazy_dataclass import dataclass
@@ -42,7 +41,7 @@ from shardwright.model.gradients import has_backward
 from shardwright.model.ir.operator import OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import TABLES, Dim, ParameterClass
 from shardwright.program.block.cell_structure import CellStructure, on_replica
-from shardwright.program.layout.cells import StageCells, largest_remainder
+from shardwright.program.layout.cells import StageCells
 from shardwright.program.layout.replica import replica
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
@@ -56,37 +55,15 @@ from shardwright.strategy.plan.stages import How, Keep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a device's price knows of the whole plan.
+    """Facts of the whole plan that a device's price depends on.
 
     Args:
-        devices: that work, by number.
-        sets: different sets of devices that are stages.
+        devices: devices in some stage, by number.
+        sets: number of different sets of devices that are stages.
     """
 
     devices: DeviceList
     sets: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyCosts:
-    """One family of one stage.
-
-    Args:
-        slices: one composed step of one chunk for each slice of a microbatch (one if it is whole).
-        coupled: devices that a blocking collective inside the stage joins with it, counted from the
-            stage's first.
-        operators: names of those that run here.
-    """
-
-    slices: tuple[StepCosts, ...]
-    coupled: tuple[int, ...]
-    operators: frozenset[str]
-
-
-def slice_lengths(plan: Plan, lane: int, *, length: int) -> tuple[int, ...]:
-    """Tokens of each slice of a lane's sequence, by weight; one if it is whole."""
-    weights = plan.lanes[lane].slices
-    return largest_remainder(length, weights) if weights else (length,)
 
 
 def family_costs(
@@ -99,28 +76,31 @@ def family_costs(
     shape: Shape,
     alike: Hashable = None,
 ) -> FamilyCosts:
-    """Price one family of one stage.
+    """Seconds and bytes of one family of one stage.
 
     Args:
         holdings: see `plan_holdings`.
         shape: of the whole plan.
-        alike: all that the costs depend on beside the problem, by which sums and gathers over
-            devices are known to problems that price them alike; None = they are priced anew.
+        alike: all inputs of the costs beside the problem, by which synchronisation over devices is
+            shared with problems that price it alike; None = priced anew.
     """
     device = stage.families[family][0]
-    own = kind_problem(problem, device)
-    held = [
+    problem_of_kind = kind_problem(problem, device)
+    holdings_of_segments = [
         holdings.get((stage.lane, stage.chunk, n, device), ()) for n in range(len(stage.segments))
     ]
     rules = shard_rules(plan)
-    here = [_Segment(segment, items) for segment, items in zip(stage.segments, held, strict=True)]
+    held_segments = [
+        _HeldSegment(segment, items)
+        for segment, items in zip(stage.segments, holdings_of_segments, strict=True)
+    ]
     lengths = slice_lengths(plan, stage.lane, length=problem.job.sequence_length)
-    summed = _Summed(
+    summed = _SynchronisedDevice(
         alike=object() if alike is None else (Same(sums_problem(problem)), alike),
         problem=sums_problem(problem),
         stage=stage,
         device=device,
-        here=here,
+        here=held_segments,
         rules=rules,
         shape=shape,
     )
@@ -128,7 +108,7 @@ def family_costs(
     steps = []
     for number in range(len(lengths)):
         cut = lengths[: number + 1] if len(lengths) > 1 else None
-        steps.append(_compose(own, problem, summed, cut=cut, coupled=coupled))
+        steps.append(_compose(problem_of_kind, problem, summed, cut=cut, coupled=coupled))
     local = device - stage.base
     runs = frozenset(
         f"{s.block.name}.{o.name}"
@@ -159,8 +139,8 @@ def held_groups(held: list[tuple[HeldParameters, ...]]) -> tuple[DeviceList, ...
 
 
 def main_contributions(held: list[tuple[HeldParameters, ...]]) -> int:
-    """Devices that hold most of the dense elements in common, trained or not: the degree that data
-    parallelism amounts to.
+    """Number of devices that hold most of the dense elements in common, trained or not: the
+    effective degree of data parallelism.
     """
     elements: dict[DeviceList, int] = {}
     for h in (h for items in held for h in items):
@@ -170,63 +150,65 @@ def main_contributions(held: list[tuple[HeldParameters, ...]]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
-    """A segment and what the device holds of one of its layers."""
+class _HeldSegment:
+    """A segment and the parameters that the device holds of one of its layers."""
 
     segment: Segment
     held: tuple[HeldParameters, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Summed:
-    """A device of a stage whose sums and gathers are to be priced; equal where `alike` is."""
+class _SynchronisedDevice:
+    """A device of a stage whose synchronisation is to be priced; equal where `alike` is."""
 
     alike: Hashable
     problem: Problem = field(compare=False)
     stage: StageParts = field(compare=False)
     device: int = field(compare=False)
-    here: list[_Segment] = field(compare=False)
+    here: list[_HeldSegment] = field(compare=False)
     rules: ShardRules = field(compare=False)
     shape: Shape = field(compare=False)
 
 
 def _compose(
-    own: Problem,
+    problem_of_kind: Problem,
     problem: Problem,
-    summed: _Summed,
+    summed: _SynchronisedDevice,
     *,
     cut: tuple[int, ...] | None,
     coupled: set[int],
 ) -> StepCosts:
     """One slice's step of one chunk, composed by the grid's own function."""
-    stage, device, here = summed.stage, summed.device, summed.here
+    stage, device, held_segments = summed.stage, summed.device, summed.here
     tables, buffers = [], []
-    for part in here:
-        table, held, joined = block_on_device(problem, stage, part.segment, device, cut)
+    for part in held_segments:
+        table, buffer_bytes, joined = block_on_device(problem, stage, part.segment, device, cut)
         tables.append(table)
-        buffers.append(held)
+        buffers.append(buffer_bytes)
         coupled |= {d + stage.base for d in joined}
-    length = cut[-1] if cut is not None else own.job.sequence_length
-    layers = _layer_table(own, stage, device, here, tables, buffers, length=length)
-    counts = np.array([[p.segment.count for p in here]], dtype=np.int64)
+    length = cut[-1] if cut is not None else problem_of_kind.job.sequence_length
+    layers = _layer_table(
+        problem_of_kind, stage, device, held_segments, tables, buffers, length=length
+    )
+    counts = np.array([[p.segment.count for p in held_segments]], dtype=np.int64)
     layout = ChunkLayout(
-        contents=(tuple((i, p.segment.count) for i, p in enumerate(here)),),
+        contents=(tuple((i, p.segment.count) for i, p in enumerate(held_segments)),),
         counts=counts,
-        layer=np.array([p.segment.block.is_layer for p in here], dtype=np.bool_),
-        unit=np.array([is_unit(p.segment.block) for p in here], dtype=np.bool_),
-        head=np.array([has_head(p.segment.block) for p in here], dtype=np.bool_),
+        layer=np.array([p.segment.block.is_layer for p in held_segments], dtype=np.bool_),
+        unit=np.array([is_unit(p.segment.block) for p in held_segments], dtype=np.bool_),
+        head=np.array([has_head(p.segment.block) for p in held_segments], dtype=np.bool_),
         first=np.zeros(1, dtype=np.int64),
         turned=np.array(
             [
                 max(
-                    (i for i, p in enumerate(here) if has_backward(p.segment.block)),
-                    default=max(len(here) - 1, 0),
+                    (i for i, p in enumerate(held_segments) if has_backward(p.segment.block)),
+                    default=max(len(held_segments) - 1, 0),
                 )
             ],
             dtype=np.int64,
         ),
         reduced=np.array(
-            [next((i for i, p in enumerate(here) if has_trained(p.segment.block)), 0)],
+            [next((i for i, p in enumerate(held_segments) if has_trained(p.segment.block)), 0)],
             dtype=np.int64,
         ),
         sent=np.zeros(1, dtype=np.int64),
@@ -235,22 +217,24 @@ def _compose(
         pp=1,
         vpp=1,
     )
-    modes = np.zeros((1, len(here), len(MODES)), dtype=np.int64)
-    for i, part in enumerate(here):
+    modes = np.zeros((1, len(held_segments), len(MODES)), dtype=np.int64)
+    for i, part in enumerate(held_segments):
         modes[0, i, recompute_mode(part.segment.keeps)] = part.segment.count
-    strongest = max((recompute_mode(p.segment.keeps) for p in here), default=0)
+    strongest = max((recompute_mode(p.segment.keeps) for p in held_segments), default=0)
     zero, meshes = _mesh_table(summed)
     choices = Choices(
         zero=zero, offload=summed.rules.lanes[stage.lane].offload, modes=modes, mode=strongest
     )
     return compose(
-        own, choices, Priced(layers=layers, layer_row=0, meshes=meshes, mesh_row=0, layout=layout)
+        problem_of_kind,
+        choices,
+        TableRows(layers=layers, layer_row=0, meshes=meshes, mesh_row=0, layout=layout),
     )
 
 
 def recompute_mode(keeps: tuple[Keep, ...]) -> int:
     """Index into MODES: 3 if the whole block waits in host memory, 2 if it is recomputed, 1 if the
-    core is, else 0 (single operators and shares: see `kept`).
+    core is, else 0 (single operators and shares: see `kept_variant`).
     """
     if any(is_on_host(keep) for keep in keeps):
         return MODES.index("host")
@@ -259,12 +243,15 @@ def recompute_mode(keeps: tuple[Keep, ...]) -> int:
 
 
 def _communicators(
-    own: Problem, cells: StageCells, device: int, *, contributions: int, shape: Shape
+    problem_of_kind: Problem, cells: StageCells, device: int, *, contributions: int, shape: Shape
 ) -> int:
-    """Groups of more than one device that a device is in, as `tables.num_communicators` counts
-    them.
+    """Number of groups of more than one device that a device is in, as `tables.num_communicators`
+    counts them.
     """
-    length, island = own.job.sequence_length, own.cluster.tiers()[0].num_devices
+    length, island = (
+        problem_of_kind.job.sequence_length,
+        problem_of_kind.cluster.tiers()[0].num_devices,
+    )
     main, expert = (
         cells.cells.get(product_class(cells), {}).get(device),
         cells.cells.get(OperatorClass.EXPERTS, {}).get(device),
@@ -291,28 +278,34 @@ def _scale_group(group: ScaleGroup, stage: StageParts, device: int) -> DeviceLis
     cells = stage.segments[0].cells if stage.segments else None
     if group is ScaleGroup.STAGE or cells is None:
         return stage.devices
-    near = replica(cells, device - stage.base)
-    base, tree = stage.base + near.first, near.cells.cells.get(product_class(cells), {})
-    mine = tree.get(device - base)
-    if mine is None:
+    replica_here = replica(cells, device - stage.base)
+    base, tree = (
+        stage.base + replica_here.first,
+        replica_here.cells.cells.get(product_class(cells), {}),
+    )
+    own_cell = tree.get(device - base)
+    if own_cell is None:
         return stage.devices
     return DeviceList.of(
-        [d + base for d, cell in tree.items() if cell.way(Dim.BATCH) == mine.way(Dim.BATCH)]
+        [d + base for d, cell in tree.items() if cell.way(Dim.BATCH) == own_cell.way(Dim.BATCH)]
     )
 
 
 def _layer_table(
-    own: Problem,
+    problem_of_kind: Problem,
     stage: StageParts,
     device: int,
-    here: list[_Segment],
+    held_segments: list[_HeldSegment],
     tables: list[BlockTable],
     buffers: list[int],
     *,
     length: int,
 ) -> LayerTable:
-    loss = [_logits(own, stage, device, part.segment, length=length) for part in here]
-    border = np.zeros((1, len(own.cluster.tiers()), 1))
+    loss = [
+        _logits(problem_of_kind, stage, device, part.segment, length=length)
+        for part in held_segments
+    ]
+    border = np.zeros((1, len(problem_of_kind.cluster.tiers()), 1))
     return LayerTable(
         **{name: np.stack([getattr(t, name) for t in tables]) for name in OF_BLOCKS},
         logits_bytes=np.array([max(a for a, _ in loss)], dtype=np.int64),
@@ -323,7 +316,7 @@ def _layer_table(
 
 
 def _logits(
-    own: Problem, stage: StageParts, device: int, segment: Segment, *, length: int
+    problem_of_kind: Problem, stage: StageParts, device: int, segment: Segment, *, length: int
 ) -> tuple[int, int]:
     """`logits_bytes` of a device, where it computes the loss of `length` positions."""
     loss = next((o for o in segment.block.operators if o.kind is OperatorKind.LOSS), None)
@@ -337,73 +330,80 @@ def _logits(
         structure.tokens(loss.klass, length).times,
     )
     split = np.array([width < loss.reads[0].size])
-    found = logits_bytes(
+    peak_and_blocks = logits_bytes(
         loss,
-        own.runtime,
+        problem_of_kind.runtime,
         tokens=np.array([tokens]),
         width=np.array([width]),
         split=split,
-        hidden=own.model.hidden,
+        hidden=problem_of_kind.model.hidden,
     )
-    return int(found[0][0]), int(found[1][0])
+    return int(peak_and_blocks[0][0]), int(peak_and_blocks[1][0])
 
 
 @lru_cache(maxsize=1024)
-def _mesh_table(summed: _Summed) -> tuple[int, MeshTable]:
-    """The ZeRO stage that a device's states amount to, and its row of the table of sums and gathers
+def _mesh_table(summed: _SynchronisedDevice) -> tuple[int, MeshTable]:
+    """The ZeRO stage that a device's states amount to, and its row of the table of synchronisation
     over devices.
     """
-    problem, stage, device, here = summed.problem, summed.stage, summed.device, summed.here
-    own, rules, shape = kind_problem(problem, device), summed.rules, summed.shape
+    problem, stage, device, held_segments = summed.problem, summed.stage, summed.device, summed.here
+    problem_of_kind, rules, shape = kind_problem(problem, device), summed.rules, summed.shape
     zero = stage_of(
-        chain.from_iterable(p.held for p in here),
+        chain.from_iterable(p.held for p in held_segments),
         device=device,
         rules=rules,
         zero=rules.lanes[stage.lane].zero,
     )
     sync = sync_of(
         problem,
-        [part.held for part in here],
+        [part.held for part in held_segments],
         device=device,
-        segments=tuple(part.segment for part in here),
+        segments=tuple(part.segment for part in held_segments),
         rules=rules,
         zero=zero,
     )
-    groups = held_groups([part.held for part in here])
+    groups = held_groups([part.held for part in held_segments])
     group = groups[0] if groups else EMPTY
     party = rules.sharing(ParameterClass.DENSE, group or DeviceList.run(device, 1)).party(device)
     network = network_of_devices(problem, party.devices)
-    contributions = main_contributions([part.held for part in here])
+    contributions = main_contributions([part.held for part in held_segments])
     local = device - stage.base
     groups_of = max(
         (
-            _communicators(own, p.segment.cells, local, contributions=contributions, shape=shape)
-            for p in here
+            _communicators(
+                problem_of_kind, p.segment.cells, local, contributions=contributions, shape=shape
+            )
+            for p in held_segments
         ),
         default=0,
     )
-    copies = copy_seconds(own, sync)
-    runtime = own.runtime
+    copies = copy_seconds(problem_of_kind, sync)
+    runtime = problem_of_kind.runtime
     tables = np.array(
-        [_table_elements(part.segment, local, own.job.sequence_length) for part in here],
+        [
+            _table_elements(part.segment, local, problem_of_kind.job.sequence_length)
+            for part in held_segments
+        ],
         dtype=np.int64,
     )
     return zero, MeshTable(
         sync=sync,
         norm_s=_norm_seconds(Same(problem), shape.devices),
-        communicator_bytes=communicator_bytes(own, np.array([groups_of], dtype=np.int64)),
-        slowdown=overlap_slowdown(own, group_span(party.devices, network), network),
+        communicator_bytes=communicator_bytes(
+            problem_of_kind, np.array([groups_of], dtype=np.int64)
+        ),
+        slowdown=overlap_slowdown(problem_of_kind, group_span(party.devices, network), network),
         shares=np.stack(2 * [group_shares(problem, party.devices, shard=party.reduced)]),
         gather_copy_s=copies[0],
         regather_copy_s=copies[1],
         reduce_copy_s=copies[2],
-        host_gradient_s=host_gradient_seconds(own, sync),
+        host_gradient_s=host_gradient_seconds(problem_of_kind, sync),
         scales_s=scale_seconds(
-            own,
+            problem_of_kind,
             lambda scales: (group_span(_scale_group(scales, stage, device), network),),
             network,
         ),
-        gradient_bytes=gradient_pass_bytes(own, np.array([len(group)])),
+        gradient_bytes=gradient_pass_bytes(problem_of_kind, np.array([len(group)])),
         table_bytes=tables[:, None] * runtime.embedding_gradient_bytes,
     )
 
@@ -431,7 +431,7 @@ def _table_elements(segment: Segment, local: int, length: int) -> int:
 
 @lru_cache(maxsize=256)
 def _norm_seconds(problem: Same[Problem], devices: DeviceList) -> FloatArray:
-    """The sum of the gradients' norm over all devices that work."""
+    """Seconds of the all-reduce of the gradients' norm over all devices of the plan."""
     network = network_of_devices(problem.value, devices)
     return move_seconds(
         Collective.ALL_REDUCE,

@@ -1,14 +1,13 @@
-"""What a step costs: the one law of its dollars and joules, which every answer and every search
-reads.
+"""Dollars and joules of a step: the one formula for every answer and every search.
 
     dollars = seconds
-            x (sum over nodes of which some device works: devices x dollars of a device and hour)
-            / 3600 + egress
-    joules  = seconds x (sum over devices that work: power limit)
+        x (sum over nodes with some device in use: devices x dollars of a device and hour)
+        / 3600 + egress
+    joules  = seconds x (sum over devices in use: power limit)
 
-Clouds rent nodes, so a node with any device that works is paid whole, and one with none is not
-paid. Left out: storage, hosts by themselves, the energy of links, hosts and idle devices, and that
-a device that waits draws less than its limit.
+Clouds rent nodes, so a node with any device in use is paid whole, and one with none is not paid.
+Left out: storage, hosts by themselves, the energy of links, hosts and idle devices, and that a
+device that waits draws less than its limit.
 """
 
 from __future__ import annotations
@@ -28,18 +27,17 @@ SECONDS_PER_HOUR: Final = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spending:
-    """What a step of a plan takes that is paid for.
+    """Dollars and joules of a step of a plan.
 
     Args:
-        paid_devices: of each node group, in nodes of which some device works.
+        paid_devices: of each node group, in nodes with some device in use.
         working_devices: of each node group.
         egress_usd: dollars a step for bytes that leave their zone.
-        usd_per_hour: dollars of the paid nodes in an hour;
-        usd: of a step, egress in it;
+        usd_per_hour: dollars of the paid nodes in an hour.
+        usd: of a step, egress included.
         usd_per_billion_tokens: likewise. All three are None where some node group that is used has
             no price.
-        joules: of a step, at the power limits of the devices that work; None where one is not
-            known.
+        joules: of a step, at the power limits of the devices in use; None where one is not known.
     """
 
     paid_devices: tuple[int, ...]
@@ -54,7 +52,7 @@ class Spending:
 def paid_devices(
     cluster: Cluster, working: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of each node group the devices in nodes of which some device is among `working`, and the ones
+    """For each node group, the devices in nodes with some device among `working`, and the devices
     that are.
     """
     first, devices = 0, DeviceList.of(working)
@@ -65,21 +63,21 @@ def paid_devices(
         paid.append(
             used[-1]
             if used[-1] == end - first
-            else int(among(_nodes(devices, first, end, size), group.count).sum()) * size
+            else int(among(_node_of_devices(devices, first, end, size), group.count).sum()) * size
         )
         first = end
     return tuple(paid), tuple(used)
 
 
-def _nodes(working: DeviceList, first: int, end: int, size: int) -> IntArray:
-    """The node of each device that works of a node group from device `first` to before `end`."""
+def _node_of_devices(working: DeviceList, first: int, end: int, size: int) -> IntArray:
+    """The node of each device in use of a node group from device `first` to before `end`."""
     devices = working.array
     return (devices[(devices >= first) & (devices < end)] - first) // size
 
 
 def usd_per_hour(paid: Sequence[int], prices: Sequence[float | None]) -> float | None:
-    """Dollars an hour of the paid devices of each group, at prices of a device; None where a group
-    that is paid has none.
+    """Dollars an hour of the paid devices of each group, at prices of a device; None where a paid
+    group has no price.
     """
     total = 0.0
     for count, price in zip(paid, prices, strict=True):
@@ -95,9 +93,9 @@ def usd_of_step(seconds: float, *, usd_per_hour: float, egress_usd: float) -> fl
 
 
 def watts_of(cluster: Cluster) -> tuple[float, ...]:
-    """Power limit of a device of each node group; 0 where it is not known."""
-    found = [power_of(group.kind.accelerator) for group in cluster.groups]
-    return tuple(0.0 if one is None else one.watts for one in found)
+    """Power limit of a device of each node group, in watts; 0 where it is not known."""
+    powers = [power_of(group.kind.accelerator) for group in cluster.groups]
+    return tuple(0.0 if power is None else power.watts for power in powers)
 
 
 def spending_of(
@@ -108,7 +106,7 @@ def spending_of(
     tokens: float,
     egress_usd: float = 0.0,
 ) -> Spending:
-    """What a step costs at the prices that the cluster states.
+    """Dollars and joules of a step at the prices that the cluster states.
 
     Args:
         working: devices that are in some stage.
@@ -116,7 +114,7 @@ def spending_of(
         egress_usd: of a step, see `egress`.
     """
     paid, used = paid_devices(cluster, working)
-    return priced(
+    return at_prices(
         Spending(
             paid_devices=paid,
             working_devices=used,
@@ -132,10 +130,10 @@ def spending_of(
     )
 
 
-def priced(
+def at_prices(
     spending: Spending, prices: Sequence[float | None], *, seconds: float, tokens: float
 ) -> Spending:
-    """The same at other prices of a device and hour of each node group; None = not known."""
+    """`spending` at other prices of a device and hour of each node group; None = not known."""
     hourly = usd_per_hour(spending.paid_devices, prices)
     usd = (
         None

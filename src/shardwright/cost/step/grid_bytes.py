@@ -1,4 +1,4 @@
-"""Bytes that one strategy's step keeps, composed from rows of the tables."""
+"""Bytes of one strategy's step, composed from rows of the tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from shardwright.cost.tables.bytes_per_parameter import (
     own_gradient_bytes,
     shard_bytes,
 )
-from shardwright.cost.tables.grid_rows import Choices, Priced, grid_choices
+from shardwright.cost.tables.grid_rows import Choices, TableRows, grid_choices
 from shardwright.cost.time_parts import EP
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
@@ -36,18 +36,19 @@ Items = tuple[tuple[str, IntArray], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBytes:
-    """What one strategy's step keeps, before it is put in order. c = chunk, r = pipeline rank.
+    """Bytes that one strategy's step keeps, before its actions are ordered. c = chunk, r = pipeline
+    rank.
 
     Args:
         static_bytes: items (name, (r,) bytes) that live through the step.
-        saved_bytes: (c,) of one microbatch;
-        paired_bytes: what a pair keeps beside (`rank_memory.paired_activations`).
+        saved_bytes: (c,) of one microbatch.
+        paired_bytes: (c,) of a pair beside (`rank_memory_bound.paired_activations`).
         logits_bytes, transient_bytes: (r,) at the peak.
-        blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary;
-        again_bytes: of them what a layer's backward makes again.
+        blocks_bytes: (r,) the allocator's blocks of logits and of each kind of temporary.
+        again_bytes: (r,) of them the tensors that a layer's backward makes again.
         outside_bytes: items (name, (r,) bytes) outside the allocator.
-        host_bytes: items (name, (r,) bytes) that live in host memory through the step;
-        host_saved_bytes: (c,) of one microbatch that it keeps there from F to backward. See
+        host_bytes: items (name, (r,) bytes) that live in host memory through the step.
+        host_saved_bytes: (c,) of one microbatch, kept in host memory from F to backward. See
             `host_memory`.
     """
 
@@ -63,67 +64,69 @@ class StepBytes:
     host_saved_bytes: IntArray
 
 
-def step_bytes(problem: Problem, grid: Grid, priced: Priced) -> StepBytes:
-    """What the step of `grid` keeps, from its rows."""
+def step_bytes(problem: Problem, grid: Grid, priced: TableRows) -> StepBytes:
+    """Bytes that the step of `grid` keeps, from its rows."""
     choices = grid_choices(grid, priced.layout)
     return bytes_of(problem, choices, priced, cuts_of(choices, priced))
 
 
-def bytes_of(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) -> StepBytes:
-    """What a step with these choices keeps."""
-    states, away = (
+def bytes_of(problem: Problem, choices: Choices, priced: TableRows, cuts: Cuts) -> StepBytes:
+    """Bytes that a step with these choices keeps."""
+    states, host_states = (
         state_bytes(problem, choices, priced, cuts),
         host_state_bytes(problem, choices, cuts),
     )
-    beside = bytes_beside_states(problem, choices, priced)
-    return replace(beside, static_bytes=(*states, *beside.static_bytes), host_bytes=away)
+    other_bytes = bytes_beside_states(problem, choices, priced)
+    return replace(
+        other_bytes, static_bytes=(*states, *other_bytes.static_bytes), host_bytes=host_states
+    )
 
 
-def bytes_beside_states(problem: Problem, choices: Choices, priced: Priced) -> StepBytes:
-    """What a step keeps but for parameters, gradients and optimizer states: recompute alone tells
-    choices apart here.
+def bytes_beside_states(problem: Problem, choices: Choices, priced: TableRows) -> StepBytes:
+    """Bytes that a step keeps besides parameters, gradients and optimizer states: they differ
+    between choices by recompute alone.
     """
     layout, layers, row = priced.layout, priced.layers, priced.layer_row
-    held = layout.by_rank > 0
-    heads = held[:, layout.head].any(axis=1)
+    has_blocks = layout.by_rank > 0
+    heads = has_blocks[:, layout.head].any(axis=1)
     logits = np.where(heads, layers.logits_bytes[row], 0)
-    again, table = _temporaries(choices, priced)
-    dispatched = np.where(held, layers.buffer_bytes[:, 1, row], 0).max(axis=1)
+    recomputed, table_gradient = _temporaries(choices, priced)
+    dispatched = np.where(has_blocks, layers.buffer_bytes[:, 1, row], 0).max(axis=1)
     return StepBytes(
         static_bytes=(("workspace", problem.runtime.workspace_bytes + dispatched),),
         saved_bytes=np.einsum("cbm,bm->c", choices.modes, layers.saved_bytes[:, :, row]),
         paired_bytes=_paired_bytes(problem, choices, priced),
-        transient_bytes=_whole_bytes(plain(temporary_bytes), again, table, logits),
+        transient_bytes=_whole_bytes(plain(temporary_bytes), recomputed, table_gradient, logits),
         logits_bytes=logits,
-        blocks_bytes=np.where(heads, layers.logits_blocks[row], 0) + again + table,
-        again_bytes=again,
+        blocks_bytes=np.where(heads, layers.logits_blocks[row], 0) + recomputed + table_gradient,
+        again_bytes=recomputed,
         outside_bytes=_outside_bytes(problem, priced),
         host_bytes=(),
         host_saved_bytes=np.add.reduce(choices.modes * layers.host_bytes[:, :, row], axis=(1, 2)),
     )
 
 
-def _paired_bytes(problem: Problem, choices: Choices, priced: Priced) -> IntArray:
-    """(c,) the most that a layer of each chunk keeps whose experts' traffic runs beside another
-    microbatch; 0 without any.
+def _paired_bytes(problem: Problem, choices: Choices, priced: TableRows) -> IntArray:
+    """(c,) the most bytes that a layer of each chunk keeps whose experts' traffic runs beside
+    another microbatch; 0 without any.
     """
     layers, row = priced.layers, priced.layer_row
     if not problem.runtime.expert_overlap:
         return np.zeros(len(choices.modes), dtype=np.int64)
     routed = layers.seconds[:, :, EP, row].sum(axis=1) > 0.0
-    kept = np.where((choices.modes > 0) & routed[:, None], layers.saved_bytes[:, :, row], 0)
-    result: IntArray = kept.max(axis=(1, 2)).astype(np.int64)
-    return result
+    kept_bytes = np.where((choices.modes > 0) & routed[:, None], layers.saved_bytes[:, :, row], 0)
+    most_kept: IntArray = kept_bytes.max(axis=(1, 2)).astype(np.int64)
+    return most_kept
 
 
 class Cuts(NamedTuple):
     """Elements of each rank by how their states are cut.
 
     Args:
-        elements: (r, k) trainable ones of each way.
+        elements: (r, k) trainable elements of each way.
         degrees: (3, k) devices that share one copy of optimizer states, gradients and parameters.
         apart: (k,) see `ShardedElements`.
-        frozen: (r, j) those without a gradient.
+        frozen: (r, j) elements without a gradient.
         frozen_degrees: (j,) devices that share one copy of them.
     """
 
@@ -137,8 +140,8 @@ class Cuts(NamedTuple):
         """(r,) elements of the state that ZeRO stage `level` begins to shard; see
         `ShardedElements.held`.
         """
-        result: IntArray = (-(-self.elements // self.degrees[level - 1])).sum(axis=1)
-        return result
+        elements_held: IntArray = (-(-self.elements // self.degrees[level - 1])).sum(axis=1)
+        return elements_held
 
     def shards(self, *, width: float, alone: float, beside: float, master: bool) -> FloatArray:
         """(r,) bytes of the parameters' shards on the device.
@@ -148,37 +151,41 @@ class Cuts(NamedTuple):
 
         Args:
             width: bytes of an element.
-            alone: of one of a shard;
-            beside: of one that optimizer states of the device's own go with.
+            alone: bytes of an element of a shard.
+            beside: bytes of an element whose optimizer states are the device's own.
             master: they have a master copy.
         """
         parameters, states = (
             -(-self.elements // self.degrees[2]),
             -(-self.elements // self.degrees[0]),
         )
-        each = np.where(self.apart | (self.degrees[0] != self.degrees[2]), alone, beside)
+        bytes_per_element = np.where(
+            self.apart | (self.degrees[0] != self.degrees[2]), alone, beside
+        )
         values = self.apart * (0.0 if master else width)
-        return np.asarray((parameters * each + states * values).sum(axis=1), dtype=np.float64)
+        return np.asarray(
+            (parameters * bytes_per_element + states * values).sum(axis=1), dtype=np.float64
+        )
 
     @property
     def frozen_held(self) -> IntArray:
         """(r,) elements without a gradient that a rank holds."""
-        result: IntArray = (-(-self.frozen // self.frozen_degrees)).sum(axis=1)
-        return result
+        elements_held: IntArray = (-(-self.frozen // self.frozen_degrees)).sum(axis=1)
+        return elements_held
 
 
-def cuts_of(choices: Choices, priced: Priced) -> Cuts:
-    """Those of a step.
+def cuts_of(choices: Choices, priced: TableRows) -> Cuts:
+    """Elements of each rank of a step by how their states are cut.
 
     A rank with a tied weight but without its owner holds a copy of its own, with gradient and
     states (Megatron-LM's and DeepSpeed's tied embeddings under pipeline parallelism).
     """
     sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
     if sync.cuts:
-        every = np.array(sync.cuts, dtype=np.int64)
-        still = np.array(sync.frozen_cuts, dtype=np.int64).reshape(-1, every.shape[1])
-        cut = every[None, :, 0], every[:, 1:4].T, every[:, 4] > 0
-        return Cuts(*cut, frozen=still[None, :, 0], frozen_degrees=still[:, 3])
+        all_cuts = np.array(sync.cuts, dtype=np.int64)
+        frozen_cuts = np.array(sync.frozen_cuts, dtype=np.int64).reshape(-1, all_cuts.shape[1])
+        cut = all_cuts[None, :, 0], all_cuts[:, 1:4].T, all_cuts[:, 4] > 0
+        return Cuts(*cut, frozen=frozen_cuts[None, :, 0], frozen_degrees=frozen_cuts[:, 3])
     dense, experts = by_rank @ sync.dense[:, row], by_rank @ sync.experts[:, row]
     if sync.tied[:, row].any():
         dense[1:] += np.where(by_rank > 0, sync.tied[:, row][None, :], 0).max(axis=1)[1:]
@@ -187,23 +194,29 @@ def cuts_of(choices: Choices, priced: Priced) -> Cuts:
     elements = np.array([dense, experts]).T
     if not sync.frozen[:, row].any():
         return Cuts(
-            elements, degrees, _TOGETHER, frozen=_no_frozen(len(by_rank)), frozen_degrees=_NO_WAYS
+            elements,
+            degrees,
+            _SHARDS_WITH_STATES,
+            frozen=_no_frozen(len(by_rank)),
+            frozen_degrees=_NO_FROZEN_DEGREES,
         )
     frozen = [by_rank @ columns[:, row] for columns in (sync.frozen_dense, sync.frozen_experts)]
-    # What more devices hold than the rest may be cut further: of ZeRO-3's bound nothing is left of
-    # it.
-    wide = (by_rank @ sync.frozen[:, row] - frozen[0] - frozen[1]) * (choices.zero < _LEVELS[-1])
+    # Elements that more devices hold than the rest may be cut further: ZeRO-3's bound leaves them
+    # out.
+    frozen_of_more_devices = (by_rank @ sync.frozen[:, row] - frozen[0] - frozen[1]) * (
+        choices.zero < _LEVELS[-1]
+    )
     return Cuts(
         elements,
         degrees,
-        _TOGETHER,
-        frozen=np.array([*frozen, wide]).T,
+        _SHARDS_WITH_STATES,
+        frozen=np.array([*frozen, frozen_of_more_devices]).T,
         frozen_degrees=np.array([*degrees[-1], 1]),
     )
 
 
-_NO_WAYS: Final = np.zeros(0, dtype=np.int64)
-_TOGETHER: Final = np.zeros(2, dtype=np.bool_)
+_NO_FROZEN_DEGREES: Final = np.zeros(0, dtype=np.int64)
+_SHARDS_WITH_STATES: Final = np.zeros(2, dtype=np.bool_)
 
 
 @lru_cache(maxsize=1024)
@@ -215,15 +228,15 @@ _LEVELS = np.array([[1], [2], [3]])
 """ZeRO stages that begin to shard optimizer states, gradients and parameters."""
 
 
-def state_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) -> Items:
-    """Parameters, gradients and optimizer states of each rank (ceil of equal shards): recompute
-    does not tell choices apart here.
+def state_bytes(problem: Problem, choices: Choices, priced: TableRows, cuts: Cuts) -> Items:
+    """Bytes of parameters, gradients and optimizer states of each rank (ceil of equal shards);
+    recompute does not change them.
     """
     sync, row, by_rank = priced.meshes.sync, priced.mesh_row, priced.layout.by_rank
     frozen = cuts.frozen_held
     if choices.zero < 3:
-        # Summed by more devices than the rest, so sharded further: only what is never sharded is
-        # counted.
+        # Summed by more devices than the rest, so sharded further: only parameters, which are not
+        # sharded below ZeRO-3, are counted.
         frozen = frozen + by_rank @ sync.spread[:, row]
 
     block, unit = sync.gathered[:, row], priced.layout.unit
@@ -233,24 +246,24 @@ def state_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) 
     gathered = plain(gathered_elements)(
         ends.astype(np.float64), largest.astype(np.float64), prefetch
     )
-    whole = cuts.elements.sum(axis=1)
+    trainable = cuts.elements.sum(axis=1)
     cut_width, alone = shard_bytes(problem), frozen_shard_bytes(problem)
     shards = cuts.shards(
         width=width, alone=alone, beside=cut_width, master=problem.optimizer.master is not None
     )
-    held = whole.astype(np.float64), shards, frozen.astype(np.float64)
+    local_elements = trainable.astype(np.float64), shards, frozen.astype(np.float64)
     cut_frozen = alone if choices.zero == 3 else width
     parameters = plain(parameter_bytes)(
-        choices.zero, *held, gathered, width, 1.0, cut_frozen
+        choices.zero, *local_elements, gathered, width, 1.0, cut_frozen
     ).astype(np.int64)
     if choices.zero < 3 and sync.narrow[:, row].any():
-        few: IntArray = by_rank @ sync.narrow[:, row]
-        parameters = parameters + (few * narrow_copies(problem)).astype(np.int64)
+        narrow_elements: IntArray = by_rank @ sync.narrow[:, row]
+        parameters = parameters + (narrow_elements * narrow_copies(problem)).astype(np.int64)
     gradients = cuts.held(2) * (problem.runtime.gradient_dtype.bits // 8)
     if gradients_leave(problem.runtime, zero=choices.zero):
         gradients = gradients * (100 - choices.offload) // 100
     if choices.zero < 2:
-        gradients = gradients + whole * own_gradient_bytes(problem)
+        gradients = gradients + trainable * own_gradient_bytes(problem)
     return (
         ("parameters", parameters),
         ("gradients", gradients),
@@ -262,8 +275,8 @@ def state_bytes(problem: Problem, choices: Choices, priced: Priced, cuts: Cuts) 
 
 
 def host_state_bytes(problem: Problem, choices: Choices, cuts: Cuts) -> Items:
-    """Model states of each rank that lie in host memory, and the buffers beside them: what
-    `state_bytes` leaves out there.
+    """Bytes of model states of each rank in host memory, and of the buffers beside them, which
+    `state_bytes` leaves out.
 
     optimizer: the states' share that is offloaded. gradients: a copy of the gradients that the host
     updates with (`Runtime.host_gradient_bytes`). parameters: ZeRO-3's shards of the working copy
@@ -272,11 +285,11 @@ def host_state_bytes(problem: Problem, choices: Choices, cuts: Cuts) -> Items:
     runtime = problem.runtime
     if not choices.offload and not (runtime.parameters_on_host and choices.zero == 3):
         return ()
-    held, width = cuts.held(1), problem.job.parameter.bits // 8
-    states = held * problem.optimizer.state_bytes
+    owned_elements, width = cuts.held(1), problem.job.parameter.bits // 8
+    states = owned_elements * problem.optimizer.state_bytes
     items = [
         ("optimizer", states - states * (100 - choices.offload) // 100),
-        ("gradients", held * runtime.host_gradient_bytes * choices.offload // 100),
+        ("gradients", owned_elements * runtime.host_gradient_bytes * choices.offload // 100),
     ]
     if runtime.parameters_on_host and choices.zero == 3:
         items.append(("parameters", (cuts.held(3) + cuts.frozen_held) * width))
@@ -285,36 +298,40 @@ def host_state_bytes(problem: Problem, choices: Choices, cuts: Cuts) -> Items:
     return tuple([(name, values) for name, values in items if values.any()])
 
 
-def _temporaries(choices: Choices, priced: Priced) -> tuple[IntArray, IntArray]:
-    """(r,) bytes of the largest temporary of each kind: what a layer's backward makes again, and an
-    embedding's or head's gradient.
+def _temporaries(choices: Choices, priced: TableRows) -> tuple[IntArray, IntArray]:
+    """(r,) bytes of the largest temporary of each kind: tensors that a layer's backward makes
+    again, and an embedding's or head's gradient.
     """
-    layout, row, held = priced.layout, priced.layer_row, priced.layout.by_rank > 0
-    end = np.where(held, priced.meshes.table_bytes[:, priced.mesh_row], 0).max(axis=1)
-    again = again_bytes(priced.layers.saved_bytes[:, :, row], choices.mode)
-    return np.where(held & layout.layer, again, 0).max(axis=1), end
+    layout, row, has_blocks = priced.layout, priced.layer_row, priced.layout.by_rank > 0
+    table_gradient = np.where(has_blocks, priced.meshes.table_bytes[:, priced.mesh_row], 0).max(
+        axis=1
+    )
+    recomputed = again_bytes(priced.layers.saved_bytes[:, :, row], choices.mode)
+    return np.where(has_blocks & layout.layer, recomputed, 0).max(axis=1), table_gradient
 
 
 def again_bytes(saved: IntArray, mode: int) -> IntArray:
     """(b,) or (b, n) bytes that a layer's backward makes again under recompute option `mode` of
     `saved`, (b, modes) or (b, modes, n).
     """
-    result: IntArray = np.maximum(saved[:, 0] - saved[:, mode], 0)
-    return result
+    recomputed: IntArray = np.maximum(saved[:, 0] - saved[:, mode], 0)
+    return recomputed
 
 
-def _outside_bytes(problem: Problem, priced: Priced) -> Items:
-    """Communication buffers and context of each rank."""
+def _outside_bytes(problem: Problem, priced: TableRows) -> Items:
+    """Bytes of the communication buffers and context of each rank."""
     buffers = int(
         priced.meshes.communicator_bytes[priced.mesh_row]
         + priced.layers.overlap_buffers[priced.layer_row]
     )
-    held = priced.layout.by_rank > 0
+    has_blocks = priced.layout.by_rank > 0
     return (
         (
             "communication",
             buffers
-            + np.where(held, priced.layers.buffer_bytes[:, 0, priced.layer_row], 0).max(axis=1),
+            + np.where(has_blocks, priced.layers.buffer_bytes[:, 0, priced.layer_row], 0).max(
+                axis=1
+            ),
         ),
         ("context", np.full(priced.layout.pp, context_bytes(problem), dtype=np.int64)),
     )
@@ -343,10 +360,10 @@ def _whole_bytes(
     formula: Callable[..., FloatArray], *columns: IntArray, more: tuple[float, ...] = ()
 ) -> IntArray:
     """(r,) whole bytes of a formula of each rank's numbers."""
-    whole: FloatArray = formula(*[column.astype(np.float64) for column in columns], *more)
-    return whole.astype(np.int64)
+    result_bytes: FloatArray = formula(*[column.astype(np.float64) for column in columns], *more)
+    return result_bytes.astype(np.int64)
 
 
 def reserve_factor(problem: Problem) -> float:
-    """Least ratio of what the allocator holds to what is allocated."""
+    """Least ratio of bytes that the allocator holds to allocated bytes."""
     return (100 + problem.runtime.allocator_reserve_percent) / 100

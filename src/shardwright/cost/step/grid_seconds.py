@@ -24,7 +24,7 @@ from shardwright.cost.tables.bytes_per_parameter import (
     host_update_rate,
     update_bytes,
 )
-from shardwright.cost.tables.grid_rows import Choices, Priced, grid_choices
+from shardwright.cost.tables.grid_rows import Choices, TableRows, grid_choices
 from shardwright.cost.tables.layers_by_chunk import ChunkLayout
 from shardwright.cost.time_parts import PARTS
 from shardwright.lazy_dataclass import dataclass
@@ -32,7 +32,7 @@ from shardwright.program.problem import Problem
 from shardwright.program.stages.chunks import Content
 from shardwright.strategy.grid.axes import Grid
 
-_KEPT: Final = tuple([field.name for field in fields(StepBytes)])
+_BYTES_FIELDS: Final = tuple([field.name for field in fields(StepBytes)])
 MAX_PIECES = 4
 """Gradient buckets that a chunk's last backward is cut into at most: enough for the overlap, few
 enough for the clock."""
@@ -40,25 +40,28 @@ enough for the clock."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts(StepBytes):
-    """One strategy's step, before it is put in order. c = chunk, r = pipeline rank.
+    """Seconds and bytes of one strategy's step, before its actions are ordered. c = chunk, r =
+    pipeline rank.
 
     Args:
         forward_s, backward_s: (c,) seconds of F and of B (recompute included).
-        weight_s: (c,) what W takes of B where they are apart.
+        weight_s: (c,) seconds of W, a part of B, where the two gradients are separate actions.
         parts: (2, c, parts + 4): F and B by part, then recompute, exposed sharding traffic, the
             reduction of scales and exposed copies to and from host memory.
         border_s: (c, tiers) seconds of a send from each chunk to the next, or back, across each
             tier.
-        gather_s, reduce_s: (c,) parameters gathered at the start of the step, gradients reduced at
-            its end.
-        pieces: (c,).
-        tied_s: (c,) gradients of weights that other chunks use too, reduced after all others.
-        optimizer_s: (r,) update and clipping;
-        update_s: of it the update alone;
-        after_s: (r,) parameters gathered at the end of the step.
-        restored_bytes: (c,) of a microbatch's saved bytes what an early recompute makes again.
-        slowdown: of kernels beside a collective.
-        shares: (tiers,) of a device's link that gathers and reductions fill while they run.
+        gather_s, reduce_s: (c,) seconds of parameters gathered at the start of the step, gradients
+            reduced at its end.
+        pieces: (c,) buckets of the reduction.
+        tied_s: (c,) seconds of gradients of weights that other chunks use too, reduced after all
+            others.
+        optimizer_s: (r,) seconds of update and clipping.
+        update_s: (r,) of it the update alone.
+        after_s: (r,) seconds of parameters gathered at the end of the step.
+        restored_bytes: (c,) of a microbatch's saved bytes, those that an early recompute makes
+            again.
+        slowdown: factor on kernels beside a collective.
+        shares: (tiers,) share of a device's link that gathers and reductions fill while they run.
     """
 
     contents: tuple[Content, ...]
@@ -87,38 +90,40 @@ HOST_PART = len(PARTS) + 3
 PART_NAMES = (*PARTS, "recompute", "sharding", "scales", "host")
 
 
-def step_costs(problem: Problem, grid: Grid, priced: Priced) -> StepCosts:
-    """Compose the step of `grid` from its rows."""
+def step_costs(problem: Problem, grid: Grid, priced: TableRows) -> StepCosts:
+    """Seconds and bytes of the step of `grid`, composed from its rows."""
     return compose(problem, grid_choices(grid, priced.layout), priced)
 
 
-def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
-    """Compose a step from rows of the tables: of a grid, or of one device's chunks of a general
-    plan.
+def compose(problem: Problem, choices: Choices, priced: TableRows) -> StepCosts:
+    """Seconds and bytes of a step from rows of the tables: of a grid, or of one device's chunks of
+    a general plan.
     """
     layout, layers, row = priced.layout, priced.layers, priced.layer_row
-    gather, again, reduce = _layer_sync(priced, choices.zero)
-    parts = _parts(problem, choices, priced, gather, again, reduce)
-    each = choices.zero >= 2 and problem.runtime.reduce_every_microbatch
-    filled = layout.counts.sum(axis=1) > 0
+    gather, regather, reduce = _layer_sync(priced, choices.zero)
+    parts = _parts(problem, choices, priced, gather, regather, reduce)
+    reduces_each_microbatch = choices.zero >= 2 and problem.runtime.reduce_every_microbatch
+    has_blocks = layout.counts.sum(axis=1) > 0
     if choices.zero == 3:
-        parts[0, :, SHARDING_PART] += np.where(filled, gather[layout.first], 0.0)
-        parts[1, :, SHARDING_PART] += np.where(filled, again[layout.turned], 0.0)
-    if each:
-        parts[1, :, SHARDING_PART] += np.where(filled, reduce[layout.reduced], 0.0)
+        parts[0, :, SHARDING_PART] += np.where(has_blocks, gather[layout.first], 0.0)
+        parts[1, :, SHARDING_PART] += np.where(has_blocks, regather[layout.turned], 0.0)
+    if reduces_each_microbatch:
+        parts[1, :, SHARDING_PART] += np.where(has_blocks, reduce[layout.reduced], 0.0)
         parts[1, :, HOST_PART] += np.where(
-            filled, _host_gradients(problem, choices, priced)[layout.reduced], 0.0
+            has_blocks, _host_gradients(problem, choices, priced)[layout.reduced], 0.0
         )
     sync, row_of_sync = priced.meshes.sync, priced.mesh_row
     start = layout.counts @ (
         sync.from_owners[:, row_of_sync] + (gather if choices.zero in (1, 2) else 0.0)
     )
-    end = layout.counts @ (sync.to_owners[:, row_of_sync] + (0.0 if each else reduce))
+    end = layout.counts @ (
+        sync.to_owners[:, row_of_sync] + (0.0 if reduces_each_microbatch else reduce)
+    )
     cuts = cuts_of(choices, priced)
     optimizer, update, after, start = _step_end(problem, choices, priced, cuts, start)
-    kept = bytes_of(problem, choices, priced, cuts)
+    step_memory = bytes_of(problem, choices, priced, cuts)
     return StepCosts(
-        **{name: getattr(kept, name) for name in _KEPT},
+        **{name: getattr(step_memory, name) for name in _BYTES_FIELDS},
         contents=layout.contents,
         forward_s=parts[0].sum(axis=1),
         backward_s=parts[1].sum(axis=1),
@@ -143,30 +148,30 @@ def compose(problem: Problem, choices: Choices, priced: Priced) -> StepCosts:
     )
 
 
-def _layer_sync(priced: Priced, zero: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _layer_sync(priced: TableRows, zero: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     """(b,) seconds to gather one layer's parameters, to do so again before its backward, and to
     reduce its gradients.
     """
     sync, row = priced.meshes.sync, priced.mesh_row
     if zero == 3:
         return sync.fetch[:, row], sync.refetch[:, row], sync.scatter[:, row]
-    none = np.zeros(sync.gather.shape[0])
+    no_seconds = np.zeros(sync.gather.shape[0])
     return (
-        (sync.gather[:, row], none, sync.reduce[:, row])
+        (sync.gather[:, row], no_seconds, sync.reduce[:, row])
         if zero
-        else (none, none, sync.all_reduce[:, row])
+        else (no_seconds, no_seconds, sync.all_reduce[:, row])
     )
 
 
-def _host_gradients(problem: Problem, choices: Choices, priced: Priced) -> FloatArray:
-    """(b,) seconds that one layer's reduced gradients take to host memory and back in each
+def _host_gradients(problem: Problem, choices: Choices, priced: TableRows) -> FloatArray:
+    """(b,) seconds in which one layer's reduced gradients travel to host memory and back in each
     microbatch.
     """
     share = choices.offload / 100.0 if gradients_leave(problem.runtime, zero=choices.zero) else 0.0
     return share * priced.meshes.host_gradient_s[:, priced.mesh_row]
 
 
-def _tied_seconds(choices: Choices, priced: Priced) -> FloatArray:
+def _tied_seconds(choices: Choices, priced: TableRows) -> FloatArray:
     """(c,) seconds to sum the gradients of weights that the first and the last chunk share (or, of
     one chunk, that others share).
     """
@@ -179,7 +184,7 @@ def _tied_seconds(choices: Choices, priced: Priced) -> FloatArray:
 def _parts(
     problem: Problem,
     choices: Choices,
-    priced: Priced,
+    priced: TableRows,
     gather: FloatArray,
     regather: FloatArray,
     reduce: FloatArray,
@@ -188,27 +193,27 @@ def _parts(
     copies to the host included.
     """
     seconds = priced.layers.seconds[:, :, :, priced.layer_row]
-    slowdown, every = (
+    slowdown, every_microbatch = (
         float(priced.meshes.slowdown[priced.mesh_row]),
         problem.runtime.reduce_every_microbatch,
     )
     blocks, zero, sync = seconds.shape[0], choices.zero, priced.meshes.sync
-    kept = np.zeros((2, blocks, len(PART_NAMES)))
-    # What selective and full recompute add.
-    more = np.zeros((2, blocks, len(PART_NAMES)))
-    kept[0, :, : len(PARTS)] = seconds[:, 0]
-    kept[1, :, : len(PARTS)] = seconds[:, 1] + seconds[:, 2]
-    more[0, :, RECOMPUTE_PART] = seconds[:, 3].sum(axis=1)
-    more[1, :, RECOMPUTE_PART] = seconds[:, 4].sum(axis=1)
+    without_recompute = np.zeros((2, blocks, len(PART_NAMES)))
+    # Seconds that selective and full recompute add.
+    of_recompute = np.zeros((2, blocks, len(PART_NAMES)))
+    without_recompute[0, :, : len(PARTS)] = seconds[:, 0]
+    without_recompute[1, :, : len(PARTS)] = seconds[:, 1] + seconds[:, 2]
+    of_recompute[0, :, RECOMPUTE_PART] = seconds[:, 3].sum(axis=1)
+    of_recompute[1, :, RECOMPUTE_PART] = seconds[:, 4].sum(axis=1)
     if zero >= 2:
-        moved = _host_gradients(problem, choices, priced).tolist()
+        host_copy_s = _host_gradients(problem, choices, priced).tolist()
         for b in range(blocks):
             g, r, apart = (
                 float(regather[b]),
                 float(reduce[b]),
                 float(sync.apart[b, priced.mesh_row]),
             )
-            first, copy, back = (
+            gather_copy, regather_copy, reduce_copy = (
                 float(seconds[b, priced.mesh_row])
                 for seconds in (
                     priced.meshes.gather_copy_s,
@@ -216,45 +221,72 @@ def _parts(
                     priced.meshes.reduce_copy_s,
                 )
             )
-            forward, backward = float(kept[0, b].sum()), float(kept[1, b].sum())
-            kept[0, b, SHARDING_PART] = (
-                forward_layer(forward, float(gather[b]), first, zero, slowdown) - forward
+            forward, backward = (
+                float(without_recompute[0, b].sum()),
+                float(without_recompute[1, b].sum()),
             )
-            once = backward_layer(backward, g, r, apart, copy, back, zero, every, slowdown)
-            kept[1, b, SHARDING_PART] = once - backward
-            if moved[b]:
-                kept[1, b, HOST_PART] = (
+            without_recompute[0, b, SHARDING_PART] = (
+                forward_layer(forward, float(gather[b]), gather_copy, zero, slowdown) - forward
+            )
+            with_sync = backward_layer(
+                backward, g, r, apart, regather_copy, reduce_copy, zero, every_microbatch, slowdown
+            )
+            without_recompute[1, b, SHARDING_PART] = with_sync - backward
+            if host_copy_s[b]:
+                without_recompute[1, b, HOST_PART] = (
                     backward_layer(
-                        backward, g, r + moved[b], apart, copy, back, zero, every, slowdown
+                        backward,
+                        g,
+                        r + host_copy_s[b],
+                        apart,
+                        regather_copy,
+                        reduce_copy,
+                        zero,
+                        every_microbatch,
+                        slowdown,
                     )
-                    - once
+                    - with_sync
                 )
             elements = float(sync.regathered[b, priced.mesh_row])
-            again = float(plain(gathers_again)(elements, float(problem.runtime.reuse_elements)))
-            for mode, times in enumerate((1.0, again)):
-                longer = backward + float(more[mode, b, RECOMPUTE_PART])
+            times_gathered = float(
+                plain(gathers_again)(elements, float(problem.runtime.reuse_elements))
+            )
+            for mode, times in enumerate((1.0, times_gathered)):
+                longer = backward + float(of_recompute[mode, b, RECOMPUTE_PART])
                 slower = backward_layer(
-                    longer, times * g, r, apart, times * copy, back, zero, every, slowdown
+                    longer,
+                    times * g,
+                    r,
+                    apart,
+                    times * regather_copy,
+                    reduce_copy,
+                    zero,
+                    every_microbatch,
+                    slowdown,
                 )
-                more[mode, b, SHARDING_PART] = slower - longer - kept[1, b, SHARDING_PART]
-                if moved[b]:
+                of_recompute[mode, b, SHARDING_PART] = (
+                    slower - longer - without_recompute[1, b, SHARDING_PART]
+                )
+                if host_copy_s[b]:
                     with_host = backward_layer(
                         longer,
                         times * g,
-                        r + moved[b],
+                        r + host_copy_s[b],
                         apart,
-                        times * copy,
-                        back,
+                        times * regather_copy,
+                        reduce_copy,
                         zero,
-                        every,
+                        every_microbatch,
                         slowdown,
                     )
-                    more[mode, b, HOST_PART] = with_host - slower - kept[1, b, HOST_PART]
-    parts: FloatArray = np.einsum("cb,kbp->kcp", priced.layout.counts, kept)
-    parts[1] += np.einsum("cbm,mbp->cp", choices.modes[:, :, 1:3], more)
+                    of_recompute[mode, b, HOST_PART] = (
+                        with_host - slower - without_recompute[1, b, HOST_PART]
+                    )
+    parts: FloatArray = np.einsum("cb,kbp->kcp", priced.layout.counts, without_recompute)
+    parts[1] += np.einsum("cbm,mbp->cp", choices.modes[:, :, 1:3], of_recompute)
     saved = choices.modes[:, :, 3] @ priced.layers.saved_bytes[:, 0, priced.layer_row]
     if saved.any():
-        beside = kept.sum(axis=2) @ (priced.layout.counts * priced.layout.layer).T
+        beside = without_recompute.sum(axis=2) @ (priced.layout.counts * priced.layout.layer).T
         parts[:, :, HOST_PART] += waited_for_layers(
             saved, rate=problem.cluster.node.host.pcie.achieved, beside=beside
         )
@@ -263,17 +295,17 @@ def _parts(
 
 
 def pieces_of(layout: ChunkLayout, *, overlapped: bool) -> IntArray:
-    """(c,) buckets of each chunk: one if nothing hides them (`Runtime.overlap_grad_reduce`); else
-    one a layer up to MAX_PIECES.
+    """(c,) number of buckets of each chunk: one if nothing hides them
+    (`Runtime.overlap_grad_reduce`); else one a layer up to MAX_PIECES.
     """
     if not overlapped:
         return np.ones(len(layout.contents), dtype=np.int64)
-    result: IntArray = np.clip(layout.counts.sum(axis=1), 1, MAX_PIECES)
-    return result
+    pieces: IntArray = np.clip(layout.counts.sum(axis=1), 1, MAX_PIECES)
+    return pieces
 
 
 def _step_end(
-    problem: Problem, choices: Choices, priced: Priced, cuts: Cuts, start: FloatArray
+    problem: Problem, choices: Choices, priced: TableRows, cuts: Cuts, start: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
     """Seconds of each rank's end of the step, of its update alone, and end gathers; and the gathers
     left at the start of the step.

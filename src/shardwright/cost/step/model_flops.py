@@ -1,4 +1,4 @@
-"""Model FLOPs of a step: what MFU and the universal bound are measured against."""
+"""Model FLOPs of a step, from which MFU and the universal lower bound are computed."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ def model_flops(problem: Problem) -> tuple[float, float]:
     with the full square.
 
     Forward: GEMMs 2 x active parameters x tokens, attention 2 x tokens x keys x (head_dim +
-    value_dim) x heads; as much for input gradients of GEMMs and for weight gradients of what is
-    trained, twice as much for attention: 3 x forward where all is, 1 x of what lies before anything
-    trained (`model.gradients`). Leaves out element-wise work, and the embedding lookup.
+    value_dim) x heads; as much for input gradients of GEMMs and for weight gradients of trained
+    parameters, twice as much for attention: 3 x forward where all is trained, 1 x of operators
+    before anything trained (`model.gradients`). Leaves out element-wise work, and the embedding
+    lookup.
     """
     return _model_flops(Same(problem))
 
 
 @lru_cache(maxsize=64)
-def _model_flops(known: Same[Problem]) -> tuple[float, float]:
-    problem = known.value
+def _model_flops(keyed_problem: Same[Problem]) -> tuple[float, float]:
+    problem = keyed_problem.value
     causal: float = 0.0
     full: float = 0.0
     job = problem.job
@@ -53,9 +54,9 @@ def _model_flops(known: Same[Problem]) -> tuple[float, float]:
                     size * o.experts.topk / o.experts.experts for size in (weight, trained)
                 )
             # Keys of cross-attention are projected once for every position of the memory.
-            own = job.tokens(block.memory) if o.inputs == (MEMORY,) else tokens
-            asked = asks_inputs(o, constant)
-            dense = 2.0 * ((1.0 + asked) * weight + trained) * own
+            input_tokens = job.tokens(block.memory) if o.inputs == (MEMORY,) else tokens
+            needs_input_gradient = asks_inputs(o, constant)
+            dense = 2.0 * ((1.0 + needs_input_gradient) * weight + trained) * input_tokens
             scores = square = 0.0
             if o.attention is not None:
                 context = (job.tokens(block.memory) or tokens) if o.attention.cross else tokens
@@ -69,14 +70,14 @@ def _model_flops(known: Same[Problem]) -> tuple[float, float]:
                         o.attention, tokens=count, heads=heads, context=context, causal=False
                     )[0]
                 )
-            causal += run_.count * (dense + (1 + 2 * asked) * scores)
-            full += run_.count * (dense + (1 + 2 * asked) * square)
+            causal += run_.count * (dense + (1 + 2 * needs_input_gradient) * scores)
+            full += run_.count * (dense + (1 + 2 * needs_input_gradient) * square)
     return causal * job.global_batch, full * job.global_batch
 
 
 def seconds_at_peak(problem: Problem) -> float:
-    """Seconds that the model FLOPs of a step take at the peak of all devices together: no step is
-    shorter. Infinite where they have no units for the job's precision.
+    """Seconds of the model FLOPs of a step at the peak of all devices together: no step is shorter.
+    Infinite where they have no units for the job's precision.
 
     Llama 3.1 405B, 2,048 sequences of 8,192 tokens on 16,384 H100: 4.23e19 FLOPs at 1.62e19 FLOP/s
     are 2.61 s.

@@ -1,5 +1,5 @@
-"""How often a pipeline's microbatches go round one after another, where an order keeps only so many
-of them in flight.
+"""Lower bound from round trips of microbatches through a pipeline, where an order keeps only so
+many of them in flight.
 
 Compiled, over plain numbers: bounds of cuts on equal devices (`search.joint`) and of stages on
 unlike ones (`search.mixed`) share it.
@@ -12,21 +12,21 @@ from shardwright.compiled import inner
 
 @inner
 def round_trips(trip: float, apart: float, each: float, microbatches: int, in_flight: int) -> float:
-    """Seconds from a stage's first forward to its last backward's end at least, as round trips one
-    after another; 0 if all fly at once.
+    """Least seconds from a stage's first forward to its last backward's end, as round trips one
+    after another; 0 if all microbatches are in flight at once.
 
         max over a of  a trip + (a - 1) apart + (m - 1 - (a - 1) q) each,   2 <= a, (a - 1) q < m
 
     In the stage's row the forward of microbatch k + q follows the backward of k, so a microbatch is
-    back no sooner than a trip after the one that is q before it; between its other backwards lies
-    what the row has there. Linear in a: it is largest at the least or the most. Left out: what
-    stands before the stage and what follows its last backward (docs/decisions/0015 has the proof).
+    back no sooner than a trip after the one that is q before it; between its other backwards lie
+    the row's other actions. Linear in a: it is largest at the least or the most. Left out: actions
+    before the stage and after its last backward (docs/decisions/0015 has the proof).
 
     Args:
         trip: seconds of one microbatch from its forward on the stage to its backward's end there,
             both included.
         apart: from a backward's end to where the next forward may start.
-        each: from one backward's end to the next one's at least, while forwards are left.
+        each: least seconds from one backward's end to the next one's, while forwards are left.
         microbatches: m.
         in_flight: q, forwards that stand before the stage's first backward.
     """

@@ -1,5 +1,5 @@
-"""Which table, fit or assumption answered for the kernels and collectives of a plan, by share of
-their seconds.
+"""Origins of a plan's prices: the table, fit or assumption that gave each share of the seconds of
+its kernels and collectives.
 """
 
 from __future__ import annotations
@@ -10,26 +10,27 @@ from typing import Final
 import numpy as np
 
 from shardwright.collectives.groups.tier_counts import Span
-from shardwright.cost.kernels.kernel_seconds import Machine, sixteen_bit
+from shardwright.cost.kernels.machine_rates import Machine, sixteen_bit
 from shardwright.cost.kernels.measured_kernels import (
     attention_table_for,
     gemm_grid_for,
     grouped_table_for,
 )
 from shardwright.cost.kernels.operator_seconds import (
-    cut_product,
     cut_seconds,
+    gemm_cut_for,
     gemm_shape,
-    products,
+    linear_gemms,
     unquantised_operators,
     work_seconds,
 )
+from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.lowered_blocks import block_context
 from shardwright.cost.network.exposed_communication import one_move_seconds
 from shardwright.cost.network.grid_groups import Network, measured_groups
 from shardwright.cost.network.plan_groups import group_span, kind_problem, network_of_devices
 from shardwright.cost.reduced_problem import block_problem
 from shardwright.cost.tables.plan_blocks import local_sizes
-from shardwright.cost.tables.problem_tables import block_context, problem_machine
 from shardwright.hardware.catalog.kernel_tables import SAME_DIE, TABLE_ORIGIN, inside_grid
 from shardwright.hardware.device import Evidence, Origin
 from shardwright.lazy_dataclass import dataclass
@@ -69,15 +70,15 @@ _ALPHA_BETA: Final = Origin(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """Seconds of one family of kernels in one layer of a block, F, I and W of one microbatch, that
-    one origin answered for.
+class PricedSeconds:
+    """Seconds of one family of kernels in one layer of a block, F, I and W of one microbatch, with
+    one origin.
 
     Args:
         block: name.
         family: one of `FAMILIES`.
-        seconds: of kernels, or of collectives whether hidden or not.
-        layers: how many there are.
+        seconds: of kernels, or of collectives, hidden or not.
+        layers: number of layers.
     """
 
     block: str
@@ -87,9 +88,11 @@ class Answered:
     layers: int
 
 
-def answered(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tuple[Answered, ...]:
+def priced_seconds(
+    problem: Problem, stages: tuple[tuple[StageParts, ...], ...]
+) -> tuple[PricedSeconds, ...]:
     """A record for each block, family and origin of the first device of every family of `stages`;
-    equal blocks are looked at once.
+    equal blocks are priced once.
 
     Their seconds are those of the block table.
     """
@@ -101,14 +104,16 @@ def answered(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tu
                 counts.setdefault((id(segment.cells), id(segment.block)), []).append(
                     (segment, local, stage.base, segment.count)
                 )
-    result: list[Answered] = []
+    records: list[PricedSeconds] = []
     for places in counts.values():
         segment, local, base, _ = places[0]
-        own = kind_problem(problem, local + base)
-        spent = _spent(Same(own), Same(problem), segment.cells, Same(segment.block), local, base)
+        problem_of_kind = kind_problem(problem, local + base)
+        spent = _seconds_by_origin(
+            Same(problem_of_kind), Same(problem), segment.cells, Same(segment.block), local, base
+        )
         layers = sum(count for *_, count in places)
-        result += [
-            Answered(
+        records += [
+            PricedSeconds(
                 block=segment.block.name,
                 family=family,
                 origin=origin,
@@ -117,15 +122,15 @@ def answered(problem: Problem, stages: tuple[tuple[StageParts, ...], ...]) -> tu
             )
             for (family, origin), seconds in spent.items()
         ]
-    return tuple(result)
+    return tuple(records)
 
 
 @lru_cache(maxsize=1024)
-def _spent(
+def _seconds_by_origin(
     kind: Same[Problem],
-    whole: Same[Problem],
+    keyed_problem: Same[Problem],
     cells: StageCells,
-    of: Same[Block],
+    keyed_block: Same[Block],
     local: int,
     base: int,
 ) -> dict[tuple[str, Origin], float]:
@@ -134,31 +139,36 @@ def _spent(
     Args:
         kind: the problem as if all devices were of this one's kind.
     """
-    own, problem, block = kind.value, whole.value, of.value
-    machine = problem_machine(own)
-    sixteen, context = sixteen_bit(machine), block_context(block_problem(own, block), block)
-    structure, first = on_replica(
-        cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices
+    problem_of_kind, problem, block = kind.value, keyed_problem.value, keyed_block.value
+    machine = problem_machine(problem_of_kind)
+    sixteen, context = (
+        sixteen_bit(machine),
+        block_context(block_problem(problem_of_kind, block), block),
+    )
+    structure, first_device = on_replica(
+        cells, local, length=context.tokens, island=problem_of_kind.cluster.tiers()[0].num_devices
     )
     program = lower_block(block, structure, context)
     degrees = local_sizes(structure)
     spent: dict[tuple[str, Origin], float] = {}
     unquantised = unquantised_operators(program)
     for work in program.works:
-        mine = sixteen if work.operator in unquantised else machine
-        key = (_FAMILY[work.kernel], _kernel_origin(work, degrees, mine))
-        spent[key] = spent.get(key, 0.0) + float(work_seconds(work, degrees, mine)[0][0])
-    gemms = products(program)
+        machine_of_operator = sixteen if work.operator in unquantised else machine
+        key = (_FAMILY[work.kernel], _kernel_origin(work, degrees, machine_of_operator))
+        spent[key] = spent.get(key, 0.0) + float(
+            work_seconds(work, degrees, machine_of_operator)[0][0]
+        )
+    gemms = linear_gemms(program)
     for move in program.moves:
-        group = tuple(d + first + base for d in move.group) or (local + base,)
+        group = tuple(d + first_device + base for d in move.group) or (local + base,)
         network = network_of_devices(problem, group)
         span = group_span(group, network)
-        cut = cut_product(move, gemms)
+        cut = gemm_cut_for(move, gemms)
         if cut is not None:
-            mine = sixteen if cut.operator in unquantised else machine
-            key = (_FAMILY[cut.kernel], _kernel_origin(cut, degrees, mine))
+            machine_of_operator = sixteen if cut.operator in unquantised else machine
+            key = (_FAMILY[cut.kernel], _kernel_origin(cut, degrees, machine_of_operator))
             spent[key] = spent.get(key, 0.0) + float(
-                cut_seconds(cut, degrees, mine, pieces=span.size)[0]
+                cut_seconds(cut, degrees, machine_of_operator, pieces=span.size)[0]
             )
         if int(span.size[0]) > 1:
             times = int(span.size[0]) - 1 if move.hops else 1
@@ -182,14 +192,14 @@ def _kernel_origin(work: BlockWork, degrees: Degrees, machine: Machine) -> Origi
         table = grouped_table_for(device, machine.compute, rates)
         if table is None or np.log2(float(experts[0][0])) > table.tokens[-1]:
             return rates.origin
-        return _table(device.name) if work.phase is Phase.F else _EXPERTS_BACKWARD
+        return _table_origin(device.name) if work.phase is Phase.F else _EXPERTS_BACKWARD
     grid = gemm_grid_for(device, machine.compute, rates)
     if grid is None or not isinstance(groups, int):
         return rates.origin
     inside = inside_grid(
         grid, m=m.astype(np.float64), n=n.astype(np.float64), k=k.astype(np.float64)
     )
-    return _table(device.name) if bool(inside[0]) else rates.origin
+    return _table_origin(device.name) if bool(inside[0]) else rates.origin
 
 
 def _attention_origin(work: BlockWork, machine: Machine) -> Origin:
@@ -200,13 +210,15 @@ def _attention_origin(work: BlockWork, machine: Machine) -> Origin:
     if work.phase is not Phase.F:
         return _BACKWARD
     if table.generation == machine.attention.generation:
-        return _table(machine.accelerator.name)
+        return _table_origin(machine.accelerator.name)
     reference = f"{machine.attention.generation} as {table.generation}, {TABLE_ORIGIN.reference}"
     return Origin(evidence=Evidence.ASSUMED, reference=reference)
 
 
-def _table(name: str) -> Origin:
-    """The shipped tables; those of another part of the same die are taken over, not measured."""
+def _table_origin(name: str) -> Origin:
+    """Origin of the shipped tables; those of another part of the same die are taken over, not
+    measured.
+    """
     if name in SAME_DIE:
         return Origin(
             evidence=Evidence.ASSUMED,
@@ -228,17 +240,17 @@ def _move_origin(move: Move, span: Span, network: Network) -> Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Share of the seconds of one family, over all layers of the model, that each origin answered
-    for; the largest first.
+    """Share of the seconds of one family, over all layers of the model, that each origin gave; the
+    largest first.
     """
 
     family: str
     parts: tuple[tuple[float, Origin], ...]
 
 
-def shares(records: tuple[Answered, ...]) -> tuple[Share, ...]:
-    """What each family's price rests on; families without seconds are left out."""
-    result = []
+def shares(records: tuple[PricedSeconds, ...]) -> tuple[Share, ...]:
+    """Shares of each family's seconds by origin; families without seconds are left out."""
+    shares_of_families = []
     for family in FAMILIES:
         spent: dict[Origin, float] = {}
         for record in records:
@@ -252,5 +264,5 @@ def shares(records: tuple[Answered, ...]) -> tuple[Share, ...]:
                 ((seconds / total, origin) for origin, seconds in spent.items()),
                 key=lambda p: -p[0],
             )
-            result.append(Share(family=family, parts=tuple(parts)))
-    return tuple(result)
+            shares_of_families.append(Share(family=family, parts=tuple(parts)))
+    return tuple(shares_of_families)

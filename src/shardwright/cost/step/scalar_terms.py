@@ -1,7 +1,8 @@
 """Scalar terms that the bounds and the pricing of a single plan share; compiled, so that both use
 the same code.
 
-Those without a door from Python are called from there as they are written (`compiled.plain`).
+Terms without a compiled entry point for Python are called from there as they are written
+(`compiled.plain`).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def beside(compute: float, hidden: float, slowdown: float) -> float:
 
 @allocation_free
 def forward_layer(forward: float, gather: float, copy: float, zero: int, slowdown: float) -> float:
-    """Forward of one layer; under ZeRO-3 the next layer's parameters are gathered beside it and
-    then copied (`copy`) into their places.
+    """Seconds of one layer's forward; under ZeRO-3 the next layer's parameters are gathered beside
+    it and then copied (`copy`) into their places.
     """
     return beside(forward + copy, gather, slowdown) if zero == 3 else forward
 
@@ -49,8 +50,8 @@ def backward_layer(
     every_microbatch: bool,
     slowdown: float,
 ) -> float:
-    """Backward (with any recompute) of one layer; ZeRO-3 gathers parameters and, as ZeRO-2, reduces
-    gradients each microbatch, each with its copies.
+    """Seconds of one layer's backward (with any recompute); ZeRO-3 gathers parameters and, as
+    ZeRO-2, reduces gradients each microbatch, each with its copies.
 
     A gather and a reduction of one group run one after the other, on its one communicator. Of
     `reduce`, `apart` seconds have a communicator, a stream and links of their own, and run beside
@@ -68,14 +69,14 @@ def backward_layer(
 
 @inner
 def gathers_again(elements: float, reuse: float) -> float:
-    """Gathers of a layer's parameters in the backward of a recomputed layer under ZeRO-3: 1, and
-    what is released in between again.
+    """Number of gathers of a layer's parameters in the backward of a recomputed layer under ZeRO-3:
+    1, and those of parameters that are released in between.
 
         1 + max(0, 1 - reuse / (2 elements))
 
     A weight at the part x of a layer is used again 2 (1 - x) `elements` later: first the rest of
-    the layer runs forward, then backward. What lies further apart than `reuse` elements (0 =
-    anything is kept) is released and gathered again.
+    the layer runs forward, then backward. Weights whose next use is more than `reuse` elements away
+    (0 = all are kept) are released and gathered again.
 
     Source: DeepSpeed, `stage3_max_reuse_distance`: partitioned_param_coordinator.py,
     `__params_to_release`.
@@ -99,7 +100,7 @@ def parameter_bytes(
     Args:
         whole, sharded, frozen: local trainable elements, a shard of them, elements without gradient
             (from ZeRO-3 on a shard of them).
-        gathered: elements that ZeRO-3 holds whole at once (`gathered_elements`).
+        gathered: elements that ZeRO-3 holds gathered at once (`gathered_elements`).
         width: bytes an element.
         shard_width: bytes an element of a shard beside the optimizer's own copy: 0 where gathers
             read the fp32 master, which counts as optimizer state.
@@ -112,18 +113,19 @@ def parameter_bytes(
 
 @inner
 def gathered_elements(ends: Number, largest: Number, prefetch: float) -> Number:
-    """Elements that ZeRO-3 holds whole: `ends`, the embedding and the head (the root unit, whole
-    from the first forward to the last backward), the layer at work and `prefetch` ahead of it, each
-    of at most `largest`.
+    """Elements that ZeRO-3 holds gathered: `ends`, the embedding and the head (the root unit,
+    gathered from the first forward to the last backward), the layer at work and `prefetch` ahead
+    of it, each of at most `largest`.
     """
     return ends + largest * (1.0 + prefetch)
 
 
 @inner
 def temporary_bytes(layer: Number, end: Number, logits: Number) -> Number:
-    """Largest temporary beside the logits: `end`, an embedding's weight gradient, or what `layer`,
-    the set that a layer's backward makes again, exceeds them by (the logits are gone when a layer
-    is recomputed).
+    """Bytes of the largest temporary beside the logits.
+
+    It is `end`, an embedding's weight gradient, or the excess over the logits of `layer`, the
+    tensors that a layer's backward makes again (the logits are gone when a layer is recomputed).
     """
     largest: Number = np.maximum(end, layer - logits)
     return largest
@@ -133,11 +135,11 @@ def temporary_bytes(layer: Number, end: Number, logits: Number) -> Number:
 def reserved_bytes(
     allocated: Number, temporary: Number, logits: Number, blocks: Number, factor: float
 ) -> Number:
-    """What a caching allocator holds: blocks made for one kind of temporary serve no other, larger
-    one, so their sizes add up.
+    """Bytes that a caching allocator holds: blocks made for one kind of temporary serve no other,
+    larger one, so their sizes add up.
 
     Args:
-        allocated: peak of what is allocated, `temporary` and `logits` in it.
+        allocated: peak of the allocated bytes, `temporary` and `logits` included.
         blocks: of logits (`Runtime.logits_blocks_bytes`), of a layer's temporaries and of an
             embedding's gradient.
         factor: least ratio of reserved to allocated.
@@ -169,7 +171,8 @@ def optimizer_seconds(
     host_share: float,
     host_rate: float,
 ) -> float:
-    """The update of `elements` / `shard` parameters: device part and host part side by side.
+    """Seconds of the update of `elements` / `shard` parameters: device part and host part side by
+    side.
 
     Args:
         bytes_per_element: traffic of one element's update.

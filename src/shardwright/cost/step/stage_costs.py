@@ -1,5 +1,5 @@
-"""What every family of every stage costs, with what follows from it: who waits for whom, and the
-seconds of each action.
+"""Costs of every family of every stage: seconds of each action, and the families that wait for one
+another.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from functools import lru_cache
 
 import numpy as np
 
-from shardwright.arrays import FloatArray
-from shardwright.cost.step.device_family_costs import FamilyCosts, slice_lengths
+from shardwright.arrays import FloatArray, IntArray
 from shardwright.cost.step.grid_seconds import RECOMPUTE_PART, StepCosts
-from shardwright.cost.step.overlapped_pairs import Taken, taken_of
+from shardwright.cost.step.overlapped_pairs import CommunicationShare, communication_share
 from shardwright.cost.time_parts import ATTENTION, CP, EP, GEMM, TP
 from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.instances import TaskKind
+from shardwright.program.layout.cells import largest_remainder
 from shardwright.program.problem import Problem
-from shardwright.program.program import DeviceClass, Holders, class_numbers
+from shardwright.program.program import DeviceClass, Holders, Program, class_numbers
 from shardwright.program.same import Same
 from shardwright.program.stages.holdings import HeldParameters, Holdings, Use
 from shardwright.program.stages.parts import StageParts
+from shardwright.schedules.table import B, F, R, W
 from shardwright.strategy.plan.plan import Plan
 
 _COMMUNICATION = (TP, CP, EP)
@@ -38,8 +39,8 @@ Uses = dict[tuple[int, int, int], dict[tuple[int, int], dict[tuple[int, int], Gr
 each once."""
 
 
-def sharing(stage: StageParts, holdings: Holdings) -> list[Sharing]:
-    """What the families of a stage sum, as `StageCosts.of` takes it."""
+def sharings_of_stage(stage: StageParts, holdings: Holdings) -> list[Sharing]:
+    """Parameters that the families of a stage sum, in the form that `StageCosts.of` takes."""
     number = {family.first: index for index, family in enumerate(stage.families)}
     return [
         ((stage.lane, stage.chunk, number[d]), h, 0, h.uses)
@@ -57,10 +58,10 @@ class StageCosts:
         stages: by lane and chunk.
         coupled: families of the same stage that start together.
         pieces: of the last backward, by (lane, chunk).
-        uses: of each family's gradients: the groups that hold them too;
-        tied: the same of weights that other stages use under another name.
+        uses: for each family's gradients, the groups that hold them too.
+        tied: the same for weights that other stages use under another name.
         element: bytes of an activation element.
-        taken: see `pairs.Taken`.
+        taken: share of the device that communication of overlapped pairs takes.
         lengths: tokens of each slice, by lane.
     """
 
@@ -72,7 +73,7 @@ class StageCosts:
     tied: Uses
     lengths: tuple[tuple[int, ...], ...]
     element: int
-    taken: Taken
+    taken: CommunicationShare
 
     @staticmethod
     def of(
@@ -82,22 +83,24 @@ class StageCosts:
         families: dict[tuple[int, int, int], FamilyCosts],
         sums: Iterable[Sharing],
     ) -> StageCosts:
-        """Costs with what follows from them: coupling, pieces, holders."""
+        """Costs of the families with their consequences: coupling, pieces, holders."""
         coupled: dict[tuple[int, int, int], tuple[int, ...]] = {}
         pieces: dict[tuple[int, int], int] = {}
         uses: Uses = {}
         tied: Uses = {}
         for lane in stages:
             for stage in lane:
-                for index, joined in enumerate(_joined(stage, families)):
+                for index, joined in enumerate(_joined_families(stage, families)):
                     coupled[stage.lane, stage.chunk, index] = joined
                 cost = families[stage.lane, stage.chunk, 0]
                 pieces[stage.lane, stage.chunk] = int(cost.slices[0].pieces[0])
-        for key, held, by, used in sums:
-            if held.group.size > 1 or len(used) > 1:
-                mine = (tied if held.is_tied else uses).setdefault(key, {})
-                for lane_number, chunk, _ in used:
-                    mine.setdefault((lane_number, chunk), {})[id(held.group), by] = held.group, by
+        for key, held, offset, uses_of_parameter in sums:
+            if held.group.size > 1 or len(uses_of_parameter) > 1:
+                holders_of_family = (tied if held.is_tied else uses).setdefault(key, {})
+                for lane_number, chunk, _ in uses_of_parameter:
+                    holders_of_family.setdefault((lane_number, chunk), {})[
+                        id(held.group), offset
+                    ] = held.group, offset
         return StageCosts(
             families=families,
             stages=stages,
@@ -110,12 +113,12 @@ class StageCosts:
                 for lane in range(len(plan.lanes))
             ),
             element=problem.job.activation.bits // 8,
-            taken=taken_of(problem),
+            taken=communication_share(problem),
         )
 
     @property
     def gathers(self) -> bool:
-        """Parameters are gathered at the start of the step."""
+        """True if parameters are gathered at the start of the step."""
         return any(
             float(step.gather_s.sum()) > 0.0
             for cost in self.families.values()
@@ -123,27 +126,27 @@ class StageCosts:
         )
 
     def holders_of(self, classes: tuple[DeviceClass, ...], *, tied: bool = False) -> Holders:
-        """For each (lane, chunk, class): whose last backwards its reduction, or that of its tied
-        weights, waits for.
+        """For each (lane, chunk, class), the uses whose last backwards its reduction, or that of
+        its tied weights, waits for.
         """
-        same = Same(classes)
-        known: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
+        keyed_classes = Same(classes)
+        classes_of_groups: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
 
         def classes_in(groups: dict[tuple[int, int], Group]) -> tuple[int, ...]:
             key = tuple(groups)
-            if key not in known:
-                known[key] = _classes_in(tuple(groups.values()), same)
-            return known[key]
+            if key not in classes_of_groups:
+                classes_of_groups[key] = _classes_in(tuple(groups.values()), keyed_classes)
+            return classes_of_groups[key]
 
-        result = {}
+        holders = {}
         for k, device_class in enumerate(classes):
             for place in device_class.families:
                 uses = (self.tied if tied else self.uses).get(place, {})
                 if uses or not tied:
-                    result[place[0], place[1], k] = tuple(
+                    holders[place[0], place[1], k] = tuple(
                         [(use, classes_in(groups)) for use, groups in uses.items()]
                     )
-        return result
+        return holders
 
     def step(self, lane: int, chunk: int, family: int, part: int = 0) -> StepCosts:
         """The composed step of one chunk."""
@@ -156,11 +159,11 @@ class StageCosts:
         operators one after the other.
 
         Args:
-            early: what it recomputes has an action of its own.
+            early: its recompute is an action of its own.
         """
         longest: dict[frozenset[str], float] = {}
-        for one in self.coupled[lane, chunk, family]:
-            cost = self.families[lane, chunk, one]
+        for family_joined in self.coupled[lane, chunk, family]:
+            cost = self.families[lane, chunk, family_joined]
             longest[cost.operators] = max(
                 longest.get(cost.operators, 0.0),
                 action_seconds(cost.slices[part], kind, early=early),
@@ -172,9 +175,9 @@ class StageCosts:
 def _classes_in(
     groups: tuple[tuple[DeviceList, int], ...], classes: Same[tuple[DeviceClass, ...]]
 ) -> tuple[int, ...]:
-    """The classes that members of some groups, each moved by a number of devices, are of."""
+    """The classes of the members of some groups, each moved by a number of devices."""
     class_of = class_numbers(classes.value)
-    devices = np.concatenate([group.array + by for group, by in groups])
+    devices = np.concatenate([group.array + offset for group, offset in groups])
     return tuple(np.flatnonzero(np.bincount(class_of[devices])).tolist())
 
 
@@ -185,27 +188,27 @@ def action_seconds(step: StepCosts, kind: TaskKind, *, early: bool = False) -> f
         float(step.backward_s[0]),
         float(step.weight_s[0]),
     )
-    again = float(step.parts[1, 0, RECOMPUTE_PART])
-    back = backward - again if early else backward
+    recompute = float(step.parts[1, 0, RECOMPUTE_PART])
+    gradient = backward - recompute if early else backward
     return {
         TaskKind.F: forward,
-        TaskKind.B: back,
-        TaskKind.I: back - weight,
+        TaskKind.B: gradient,
+        TaskKind.I: gradient - weight,
         TaskKind.W: weight,
-        TaskKind.R: again,
+        TaskKind.R: recompute,
     }.get(kind, 0.0)
 
 
 def product_seconds(step: StepCosts, kind: TaskKind) -> float:
-    """Seconds of an action in products and attention, without what runs again (a weight gradient's
-    action is all products).
+    """Seconds of an action in GEMMs and attention, without those that run again (a weight
+    gradient's action is all GEMMs).
     """
     if kind is TaskKind.W:
         return float(step.weight_s[0])
     if kind not in (TaskKind.F, TaskKind.B, TaskKind.I):
         return 0.0
-    whole = float(step.parts[0 if kind is TaskKind.F else 1, 0, list(_PRODUCTS)].sum())
-    return max(whole - float(step.weight_s[0]), 0.0) if kind is TaskKind.I else whole
+    all_products = float(step.parts[0 if kind is TaskKind.F else 1, 0, list(_PRODUCTS)].sum())
+    return max(all_products - float(step.weight_s[0]), 0.0) if kind is TaskKind.I else all_products
 
 
 def exposed_seconds(step: StepCosts, kind: TaskKind) -> float:
@@ -218,15 +221,15 @@ def exposed_seconds(step: StepCosts, kind: TaskKind) -> float:
 
 
 def routed_seconds(step: StepCosts, kind: TaskKind) -> float:
-    """Seconds of an action in which tokens travel to their experts or back and its kernels wait:
-    what an overlapped pair can hide.
+    """Seconds of an action in which tokens travel to their experts or back and its kernels wait: an
+    overlapped pair can hide them.
     """
     if kind not in (TaskKind.F, TaskKind.B, TaskKind.I):
         return 0.0
     return float(step.parts[0 if kind is TaskKind.F else 1, 0, EP].sum())
 
 
-def _joined(
+def _joined_families(
     stage: StageParts, families: dict[tuple[int, int, int], FamilyCosts]
 ) -> tuple[tuple[int, ...], ...]:
     """For each family, those that blocking collectives join with it, itself included
@@ -239,10 +242,10 @@ def _joined(
     label = list(range(count))
     for index in range(count):
         for device in families[stage.lane, stage.chunk, index].coupled:
-            other = family_of.get(device + stage.base)
-            if other is not None and label[other] != label[index]:
-                old, new = label[other], label[index]
-                label = [new if x == old else x for x in label]
+            partner = family_of.get(device + stage.base)
+            if partner is not None and label[partner] != label[index]:
+                old_label, new_label = label[partner], label[index]
+                label = [new_label if x == old_label else x for x in label]
     return tuple(tuple(j for j in range(count) if label[j] == label[i]) for i in range(count))
 
 
@@ -252,7 +255,7 @@ class ActionTable:
 
     Args:
         seconds: (2, kinds, families, slices) of an action, waiting for coupled families included;
-            [1]: what it recomputes has an action of its own.
+            [1]: its recompute is an action of its own.
         routed, products: (kinds, families, slices) of them in which the family's own kernels wait
             for tokens on their way to experts or back, and in which they multiply.
     """
@@ -270,35 +273,111 @@ def action_table(costs: StageCosts) -> ActionTable:
     routed, products = np.zeros((2, len(kinds), len(costs.families), slices))
     places: dict[tuple[int, ...], list[int]] = {}
     for place, (key, cost) in enumerate(costs.families.items()):
-        joined = [id(costs.families[*key[:2], one].slices) for one in costs.coupled[key]]
+        joined = [
+            id(costs.families[*key[:2], family_joined].slices)
+            for family_joined in costs.coupled[key]
+        ]
         places.setdefault((id(cost.slices), *joined), []).append(place)
     keys = list(costs.families)
-    for alike in places.values():
-        key = keys[alike[0]]
+    for equal_places in places.values():
+        key = keys[equal_places[0]]
         parts = range(len(costs.families[key].slices))
-        waited = np.array(
+        with_waiting = np.array(
             [
                 [[costs.seconds(*key, p, TaskKind(k), early=early) for p in parts] for k in kinds]
                 for early in (False, True)
             ]
         )
-        alone, dense = (
+        tokens_moving, multiplying = (
             np.array([[spent(costs.step(*key, p), TaskKind(k)) for p in parts] for k in kinds])
             for spent in (routed_seconds, product_seconds)
         )
-        seconds[:, :, alike, : len(parts)] = waited[:, :, None]
-        routed[:, alike, : len(parts)] = np.minimum(alone, waited[0])[:, None]
-        products[:, alike, : len(parts)] = np.minimum(dense, waited[0])[:, None]
+        seconds[:, :, equal_places, : len(parts)] = with_waiting[:, :, None]
+        routed[:, equal_places, : len(parts)] = np.minimum(tokens_moving, with_waiting[0])[:, None]
+        products[:, equal_places, : len(parts)] = np.minimum(multiplying, with_waiting[0])[:, None]
     return ActionTable(seconds=seconds, routed=routed, products=products)
 
 
 def update_seconds(costs: StageCosts, device_class: DeviceClass) -> float:
     """Seconds of the end of the step of a class: the norm of all gradients once, then the update
-    and what it gathers, stage by stage.
+    and its gathers, stage by stage.
     """
     steps = [costs.families[place].slices[0] for place in device_class.families]
-    each = {
+    norm_and_update = {
         id(s): (float(s.optimizer_s[0]) - float(s.update_s[0]), float(s.update_s[0] + s.after_s[0]))
         for s in steps
     }
-    return max([norm for norm, _ in each.values()]) + sum([each[id(s)][1] for s in steps])
+    return max([norm for norm, _ in norm_and_update.values()]) + sum(
+        [norm_and_update[id(s)][1] for s in steps]
+    )
+
+
+def kept_changes(
+    program: Program,
+    costs: StageCosts,
+    device_class: DeviceClass,
+    *,
+    kept_by: str = "saved_bytes",
+    again_by: str = "restored_bytes",
+) -> IntArray:
+    """(actions of its row,) bytes of activations that each action keeps from its start on, or
+    releases at its end (negative).
+
+    Args:
+        kept_by, again_by: fields of `StepCosts`: bytes that a microbatch keeps, and bytes of them
+            that an early recompute makes again (empty = none).
+    """
+    rows = program.rows
+    span = slice(int(rows.row_start[device_class.row]), int(rows.row_start[device_class.row + 1]))
+    kinds = rows.kind[span]
+    sign = np.where(
+        (kinds == F) | (kinds == R), 1, np.where((kinds == B) | (kinds == W), -1, 0)
+    ).astype(np.int64)
+    lane, chunk, part, microbatch = (
+        np.asarray(c[span], dtype=np.int64)
+        for c in (rows.lane, rows.chunk, rows.slice, rows.microbatch)
+    )
+    slices = max([len(costs.families[place].slices) for place in device_class.families])
+    lanes, chunks, _ = map(max, zip(*device_class.families, strict=True))
+    kept = np.zeros((2, lanes + 1, chunks + 1, slices), dtype=np.int64)
+    for number, stage, family in device_class.families:
+        for cut, step in enumerate(costs.families[number, stage, family].slices):
+            kept[:, number, stage, cut] = (
+                int(getattr(step, kept_by)[0]),
+                int(getattr(step, again_by)[0]) if again_by else 0,
+            )
+    saved, restored = kept[:, lane, chunk, part]
+    changes: IntArray = sign * saved
+    if (kinds == R).any():
+        # What is made again early lives from there to the last gradient.
+        width = int(microbatch.max(initial=0)) + 1
+        action = ((lane * kept.shape[2] + chunk) * kept.shape[3] + part) * width + microbatch
+        early = np.isin(action, action[kinds == R])
+        changes = sign * np.where(
+            early & (kinds == R),
+            restored,
+            saved + restored * (early & ((kinds == B) | (kinds == W))),
+        )
+    return changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyCosts:
+    """Costs of one family of devices of one stage.
+
+    Args:
+        slices: one composed step of one chunk for each slice of a microbatch (one if it is whole).
+        coupled: devices that a blocking collective inside the stage joins with the family, counted
+            from the stage's first.
+        operators: names of the operators that run here.
+    """
+
+    slices: tuple[StepCosts, ...]
+    coupled: tuple[int, ...]
+    operators: frozenset[str]
+
+
+def slice_lengths(plan: Plan, lane: int, *, length: int) -> tuple[int, ...]:
+    """Tokens of each slice of a lane's sequence, by weight; one if it is whole."""
+    weights = plan.lanes[lane].slices
+    return largest_remainder(length, weights) if weights else (length,)

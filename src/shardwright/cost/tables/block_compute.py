@@ -1,8 +1,7 @@
-"""What a block takes and keeps on one device but for communication: it depends on degrees alone,
-not on where groups lie.
+"""Seconds, FLOPs and saved bytes of a block's kernels on one device, without communication: they
+depend on degrees alone, not on how groups lie.
 
-Few different degrees are ever asked for: many meshes share them, and so do the tables of one
-search.
+Few different degrees occur: many meshes share them, and so do the tables of one search.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.cost.degree_columns import Rows
-from shardwright.cost.kernels.kernel_seconds import Machine, sixteen_bit
 from shardwright.cost.kernels.launch_overhead import HostClock, PairedLayer
+from shardwright.cost.kernels.machine_rates import Machine, sixteen_bit
 from shardwright.cost.kernels.operator_seconds import (
-    cut_product,
     cut_seconds,
-    products,
-    summed_seconds,
+    gemm_cut_for,
+    linear_gemms,
+    piece_sum_seconds,
     unquantised_operators,
     work_seconds,
 )
-from shardwright.cost.tables.selective_recompute import redone_share
+from shardwright.cost.tables.selective_recompute import recomputed_share
 from shardwright.cost.time_parts import ATTENTION, ELEMENT, GEMM, MODES, PARTS, PHASES
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.block.block import BlockProgram, Kernel, Move, Phase, Recomputable, Saved
-from shardwright.program.block.rebuilt import rebuilt
+from shardwright.program.block.rebuilt import recomputed_operators
 from shardwright.program.block.sizes import Degrees, evaluate
 from shardwright.runtime.runtime import FullRecompute, Runtime, TpOverlap
 
@@ -49,17 +48,17 @@ class BlockSums:
     """Sums over the kernels and the kept tensors of a block; n = rows, v = variants.
 
     Args:
-        seconds: (phases, parts, n) of kernels: F, I, W and what a selective recompute runs again;
-            with what products in pieces take longer.
+        seconds: (phases, parts, n) of kernels: F, I, W and those that a selective recompute runs
+            again; with the additional seconds of GEMMs in pieces.
         again: (parts, v, n) of forward kernels that run again in backward.
-        stops: (n,) what a checkpoint of a whole layer leaves out.
+        stops: (n,) seconds that a checkpoint of a whole layer leaves out.
         flops: (n,) of forward.
         saved_bytes, host_bytes: (modes, v, n) kept on the device and in host memory.
         output_bytes: (n,).
         by_operator: seconds of the kernels that communication may hide behind.
         core: of attention's cores.
-        names: of each variant, operators that run again in backward.
-        clock, pair: what hosts and pairs of microbatches have of the kernels.
+        names: for each variant, operators that run again in backward.
+        clock, pair: the kernels' sums for hosts and for pairs of microbatches.
     """
 
     seconds: FloatArray
@@ -77,15 +76,17 @@ class BlockSums:
 
     def at(self, rows: IntArray) -> BlockSums:
         """The sums of some rows."""
-        return _each(lambda values: values[..., rows], self)
+        return _map_arrays(lambda values: values[..., rows], self)
 
 
-def _each(change: Callable[..., FloatArray], first: BlockSums, *others: BlockSums) -> BlockSums:
+def _map_arrays(
+    change: Callable[..., FloatArray], first_sums: BlockSums, *other_sums: BlockSums
+) -> BlockSums:
     """Every array of `first` changed, together with the same one of the `others`."""
-    every = (first, *others)
+    all_sums = (first_sums, *other_sums)
 
     def changed(name: str) -> FloatArray:
-        return change(*(getattr(one, name) for one in every))
+        return change(*(getattr(block_sums_of, name) for block_sums_of in all_sums))
 
     return BlockSums(
         seconds=changed("seconds"),
@@ -96,12 +97,16 @@ def _each(change: Callable[..., FloatArray], first: BlockSums, *others: BlockSum
         host_bytes=changed("host_bytes"),  # type: ignore[arg-type]
         output_bytes=changed("output_bytes"),  # type: ignore[arg-type]
         by_operator={
-            key: change(*(one.by_operator[key] for one in every)) for key in first.by_operator
+            key: change(*(block_sums_of.by_operator[key] for block_sums_of in all_sums))
+            for key in first_sums.by_operator
         },
-        core={key: change(*(one.core[key] for one in every)) for key in first.core},
-        names=first.names,
-        clock=first.clock.each(change, *(one.clock for one in others)),
-        pair=first.pair.each(change, *(one.pair for one in others)),
+        core={
+            key: change(*(block_sums_of.core[key] for block_sums_of in all_sums))
+            for key in first_sums.core
+        },
+        names=first_sums.names,
+        clock=first_sums.clock.each(change, *(block_sums_of.clock for block_sums_of in other_sums)),
+        pair=first_sums.pair.each(change, *(block_sums_of.pair for block_sums_of in other_sums)),
     )
 
 
@@ -113,11 +118,11 @@ def block_sums(
     machine: Machine,
     members: Callable[[Move], IntArray],
 ) -> BlockSums:
-    """Price the kernels of `program` for every row, and count what it keeps under each variant; see
+    """Sums over the kernels of `program` for every row, and its saved bytes under each variant; see
     `block_table.block_tables`.
 
     Args:
-        members: of the groups of a move that products are cut into pieces for.
+        members: members of the groups of a move for which GEMMs are cut into pieces.
     """
     runtime, n = variants[0][1], np.shape(local["mbs"])[0]
     seconds, flops = np.zeros((len(PHASES), len(PARTS), n)), np.zeros(n)
@@ -128,10 +133,13 @@ def block_sums(
         HostClock(program, local, machine=machine, runtime=runtime),
         PairedLayer(program, rows=n),
     )
-    names = tuple(
-        [rebuilt(program.operators, under).again - program.constant for _, under in variants]
+    run_again_names = tuple(
+        [
+            recomputed_operators(program.operators, under).again - program.constant
+            for _, under in variants
+        ]
     )
-    again, redone = np.zeros((len(PARTS), len(variants), n)), program.has_backward
+    run_again, recomputes = np.zeros((len(PARTS), len(variants), n)), program.has_backward
     for work in program.works:
         spent, count = work_seconds(
             work, local, sixteen if work.operator in unquantised else machine
@@ -142,8 +150,10 @@ def block_sums(
         seconds[PHASES.index(work.phase), part] += spent
         if work.phase is Phase.F:
             flops += count
-            again[part, [work.operator in some for some in names]] += spent
-            seconds[3, part] += spent * redone_share(program, work, local, runtime) * redone
+            run_again[
+                part, [work.operator in names_of_variant for names_of_variant in run_again_names]
+            ] += spent
+            seconds[3, part] += spent * recomputed_share(program, work, local, runtime) * recomputes
         if work.attention is not None:
             core[work.phase] += spent
         if work.one_pass:
@@ -151,20 +161,24 @@ def block_sums(
             continue
         key = (work.operator, work.phase)
         by_operator[key] = by_operator[key] + spent if key in by_operator else spent
-    gemms = products(program)
+    gemms = linear_gemms(program)
     for move in program.moves:
-        whole = cut_product(move, gemms)
-        if whole is not None:
-            own, at = (
-                sixteen if whole.operator in unquantised else machine,
+        cut_gemm = gemm_cut_for(move, gemms)
+        if cut_gemm is not None:
+            machine_of_gemm, phase_index = (
+                sixteen if cut_gemm.operator in unquantised else machine,
                 PHASES.index(move.phase),
             )
-            seconds[at, GEMM] += cut_seconds(whole, local, own, pieces=members(move))
+            seconds[phase_index, GEMM] += cut_seconds(
+                cut_gemm, local, machine_of_gemm, pieces=members(move)
+            )
             if runtime.tp_overlap is TpOverlap.ASYNC and move.kind is Collective.REDUCE_SCATTER:
-                seconds[at, ELEMENT] += summed_seconds(move, local, machine, pieces=members(move))
+                seconds[phase_index, ELEMENT] += piece_sum_seconds(
+                    move, local, machine, pieces=members(move)
+                )
     stops = np.zeros(n)
     if runtime.full_recompute is FullRecompute.STOPS_EARLY:
-        last = next(
+        last_gemm = next(
             (
                 w.operator
                 for w in reversed(program.works)
@@ -172,12 +186,12 @@ def block_sums(
             ),
             "",
         )
-        stops = by_operator.get((last, Phase.F), stops)
+        stops = by_operator.get((last_gemm, Phase.F), stops)
     beside = {move.beside or move.operator for move in program.moves}
     saved_bytes, host_bytes = _saved_bytes([tensors for tensors, _ in variants], local)
     return BlockSums(
         seconds=seconds,
-        again=again,
+        again=run_again,
         stops=stops,
         flops=flops,
         saved_bytes=saved_bytes,
@@ -185,7 +199,7 @@ def block_sums(
         output_bytes=evaluate(program.output_volume, local),
         by_operator={key: spent for key, spent in by_operator.items() if key[0] in beside},
         core=core,
-        names=names,
+        names=run_again_names,
         clock=clock,
         pair=pair,
     )
@@ -195,7 +209,7 @@ def _saved_bytes(variants: list[tuple[Saved, ...]], degrees: Degrees) -> tuple[I
     """(modes, variants, n) bytes that a microbatch keeps on the device from F to backward, and
     those that it keeps in host memory.
     """
-    result, host = np.zeros(
+    on_device, host = np.zeros(
         (2, len(MODES), len(variants), np.shape(degrees["mbs"])[0]), dtype=np.int64
     )
     holders: dict[Saved, list[int]] = {}
@@ -208,30 +222,30 @@ def _saved_bytes(variants: list[tuple[Saved, ...]], degrees: Degrees) -> tuple[I
             np.bincount(numbers, minlength=len(variants))[:, None],
         )
         if saved.dropped is not Recomputable.NONE_AND_FULL:
-            result[0] += times * volume
+            on_device[0] += times * volume
         if saved.dropped is not Recomputable.SELECTIVE:
-            (host if saved.host else result)[1] += times * volume
+            (host if saved.host else on_device)[1] += times * volume
         if saved.dropped is Recomputable.NEVER and saved.parked is None:
-            result[2] += times * volume
+            on_device[2] += times * volume
         elif saved.dropped is Recomputable.NEVER and saved.parked is not None:
             host[2] += times * evaluate(saved.parked, degrees)
-    host[MODES.index("host")] = result[0]
-    return result, host
+    host[MODES.index("host")] = on_device[0]
+    return on_device, host
 
 
 _BITS: Final = {"mbs": 10, "tp": 10, "ring": 10, "ulysses": 10, "ep": 12, "etp": 10}
-_MOST: Final = 4096
+_MOST_KEPT_ROWS: Final = 4096
 """Rows of a block that are kept; sums of more are made each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetDegrees:
+class DistinctDegrees:
     """The different degrees of some rows.
 
     Args:
-        codes: of each, rising; None where they are too large for one.
+        codes: one number for each, rising; None where they are too large for one.
         first: a row that has them.
-        place: (rows,) of each row's.
+        place: (rows,) index of each row's degrees.
     """
 
     codes: IntArray | None
@@ -239,58 +253,63 @@ class MetDegrees:
     place: IntArray
 
 
-def met_degrees(rows: Rows) -> MetDegrees:
-    """The different degrees of `rows`: what symbolic sizes are evaluated with."""
-    every = np.arange(len(rows))
+def distinct_degrees(rows: Rows) -> DistinctDegrees:
+    """The different degrees of `rows`, with which symbolic sizes are evaluated."""
+    all_rows = np.arange(len(rows))
     codes, degrees = np.zeros(len(rows), dtype=np.int64), rows.degrees()
     for name, bits in _BITS.items():
         if int(degrees[name].max(initial=0)) >> bits:
-            return MetDegrees(codes=None, first=every, place=every)
+            return DistinctDegrees(codes=None, first=all_rows, place=all_rows)
         codes = (codes << bits) | degrees[name]
-    found, first, place = np.unique(codes, return_index=True, return_inverse=True)
-    return MetDegrees(codes=found, first=first, place=place.reshape(-1))
+    distinct_codes, first_row, place = np.unique(codes, return_index=True, return_inverse=True)
+    return DistinctDegrees(codes=distinct_codes, first=first_row, place=place.reshape(-1))
 
 
-class MetSums:
-    """Sums of one block under one lowering, for all degrees that were asked for so far."""
+class CachedBlockSums:
+    """Sums of one block under one lowering, for all degrees that occurred so far."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
         self._known: tuple[IntArray, BlockSums] | None = None
 
-    def of(self, met: MetDegrees, make: Callable[[IntArray], BlockSums]) -> BlockSums:
+    def of(self, met: DistinctDegrees, make: Callable[[IntArray], BlockSums]) -> BlockSums:
         """The sums of all rows.
 
         Args:
-            make: the sums of some of the rows.
+            make: computes the sums of some of the rows.
         """
-        known = self._known
-        if met.codes is None or len(met.codes) + (len(known[0]) if known else 0) > _MOST:
+        known_sums = self._known
+        if (
+            met.codes is None
+            or len(met.codes) + (len(known_sums[0]) if known_sums else 0) > _MOST_KEPT_ROWS
+        ):
             return make(met.first).at(met.place)
         missing = (
-            _missing(met.codes, known[0]) if known else np.ones(len(met.codes), dtype=np.bool_)
+            _missing(met.codes, known_sums[0])
+            if known_sums
+            else np.ones(len(met.codes), dtype=np.bool_)
         )
         if missing.any():
-            new = make(met.first[missing])
-            codes = np.concatenate([known[0], met.codes[missing]]) if known else met.codes
+            new_sums = make(met.first[missing])
+            codes = np.concatenate([known_sums[0], met.codes[missing]]) if known_sums else met.codes
             order = np.argsort(codes)
-            every = (
-                _each(lambda *parts: np.concatenate(parts, axis=-1), known[1], new)
-                if known
-                else new
+            all_sums = (
+                _map_arrays(lambda *parts: np.concatenate(parts, axis=-1), known_sums[1], new_sums)
+                if known_sums
+                else new_sums
             )
             # One assignment, so that whoever reads meanwhile has numbers that belong together.
-            known = self._known = (codes[order], every.at(order))
-        assert known is not None
-        return known[1].at(np.searchsorted(known[0], met.codes)[met.place])
+            known_sums = self._known = (codes[order], all_sums.at(order))
+        assert known_sums is not None
+        return known_sums[1].at(np.searchsorted(known_sums[0], met.codes)[met.place])
 
 
 def _missing(codes: IntArray, known: IntArray) -> BoolArray:
-    """(codes,) those that are not among some known ones; both rise."""
-    at = np.minimum(np.searchsorted(known, codes), len(known) - 1)
-    result: BoolArray = known[at] != codes
-    return result
+    """(codes,) True for codes that are not among some known ones; both rise."""
+    places = np.minimum(np.searchsorted(known, codes), len(known) - 1)
+    is_missing: BoolArray = known[places] != codes
+    return is_missing
 
 
 def members_along(local: Degrees, move: Move) -> IntArray:

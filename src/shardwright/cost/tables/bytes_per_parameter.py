@@ -1,5 +1,5 @@
-"""Bytes of one parameter on a device beside its 16-bit weight, what its update moves, and how fast
-a host updates it.
+"""Bytes of one parameter on a device beside its 16-bit weight, traffic of its update, and the rate
+at which a host updates it.
 """
 
 from __future__ import annotations
@@ -7,16 +7,16 @@ from __future__ import annotations
 import numpy as np
 
 from shardwright.arrays import IntArray
+from shardwright.cost.kernels.problem_machine import problem_machine
 from shardwright.cost.kernels.quantization_passes import narrow_bytes, narrow_forms
-from shardwright.cost.tables.problem_tables import problem_machine
 from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import Runtime
 
 
 def update_bytes(problem: Problem) -> float:
-    """Traffic of one element's update: states read and written, gradient read twice (norm, update),
-    parameter written, gradient zeroed (with the whole buffer where the runtime's `gradient_passes`
-    count it).
+    """Traffic of one element's update in bytes: states read and written, gradient read twice (norm,
+    update), parameter written, gradient zeroed (with the whole buffer where the runtime's
+    `gradient_passes` count it).
     """
     job, runtime = problem.job, problem.runtime
     gradient = (2.0 if runtime.gradient_passes else 3.0) * (runtime.gradient_dtype.bits // 8)
@@ -44,19 +44,18 @@ def shard_bytes(problem: Problem) -> float:
 
 
 def frozen_shard_bytes(problem: Problem) -> float:
-    """Bytes on the device of a parameter's ZeRO-3 shard that no optimizer state of the device's own
-    has a copy of, as of a frozen one. Left out: a base that is kept in fp32.
+    """Bytes on the device of a parameter's ZeRO-3 shard without an optimizer state of the device's
+    own, as of a frozen one. Left out: a base that is kept in fp32.
     """
     return 0.0 if problem.runtime.parameters_on_host else problem.job.parameter.bits / 8
 
 
 def narrow_copies(problem: Problem) -> float:
-    """Bytes that a parameter of products in few bits takes beyond (or below) its 16 bits, below
-    ZeRO-3.
+    """Bytes of a parameter of GEMMs in 8 or 4 bits beyond (or below) its 16 bits, below ZeRO-3.
 
     Transformer Engine keeps quantised weights from one microbatch to the next, in as many forms as
-    products need; where the runtime keeps parameters in 8 bits there are no others. Others quantise
-    a weight for each product.
+    GEMMs need; where the runtime keeps parameters in 8 bits there are no others. Others quantise a
+    weight for each GEMM.
 
     Source: Transformer Engine, docs/features/low_precision_training/performance_considerations at
     0bd7f52c01f1 (memory usage), read.
@@ -64,11 +63,11 @@ def narrow_copies(problem: Problem) -> float:
     machine = problem_machine(problem)
     if machine.compute.bits > 8 or not problem.runtime.saves_quantized:
         return 0.0
-    kept = narrow_bytes(machine) * narrow_forms(machine)
+    copies_bytes = narrow_bytes(machine) * narrow_forms(machine)
     return (
-        kept - problem.job.parameter.bits / 8
+        copies_bytes - problem.job.parameter.bits / 8
         if problem.runtime.gathers_narrow and machine.compute.bits == 8
-        else kept
+        else copies_bytes
     )
 
 
@@ -76,13 +75,13 @@ def own_gradient_bytes(problem: Problem) -> int:
     """Bytes of a parameter's own gradient, which lives beside the copy that gradients accumulate
     in; 0 = the copy is the only one.
 
-    From ZeRO-2 on gradients go when they are reduced. Source: `Runtime.main_grad_copy`.
+    From ZeRO-2 on gradients are freed when they are reduced. Source: `Runtime.main_grad_copy`.
     """
     return problem.job.parameter.bits // 8 if problem.runtime.main_grad_copy else 0
 
 
 def gradients_leave(runtime: Runtime, *, zero: int) -> bool:
-    """Whether the gradients of elements whose states are offloaded lie in host memory alone, under
+    """True if the gradients of elements whose states are offloaded lie in host memory alone, under
     ZeRO stage `zero`.
     """
     return runtime.gradients_on_host and zero >= 2
@@ -92,11 +91,12 @@ def host_update_rate(problem: Problem, *, zero: int) -> float:
     """Elements/s that one device's share of the host updates: gradient down, update in host memory,
     parameter up, in series.
 
-    Gradients that left as they were reduced are there already (`sharded.host_gradient_seconds`).
+    Gradients that left as they were reduced are in host memory already
+    (`sharding_overhead.host_gradient_seconds`).
     """
     node, job, runtime = problem.cluster.node, problem.job, problem.runtime
-    left = gradients_leave(runtime, zero=zero) and runtime.reduce_every_microbatch
-    gradient = 0 if left else runtime.gradient_dtype.bits // 8
+    already_on_host = gradients_leave(runtime, zero=zero) and runtime.reduce_every_microbatch
+    gradient = 0 if already_on_host else runtime.gradient_dtype.bits // 8
     over_pcie = (gradient + job.parameter.bits // 8) / node.host.pcie.achieved
     in_memory = update_bytes(problem) * node.num_devices / node.host.memory_bandwidth
     return 1.0 / (over_pcie + in_memory)

@@ -1,5 +1,5 @@
-"""Rows that cost the same: what a layer takes depends on degrees and on how groups lie, not on why
-they lie so.
+"""Distinct rows: rows whose layers cost differently, as a layer's cost depends on degrees and on
+how groups lie, not on why they lie so.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def distinct_rows(problem: Problem, rows: Rows) -> tuple[Rows, IntArray]:
     for column in varying:
         mixed = (mixed ^ column.view(np.uint64)) * np.uint64(_MIX)
         mixed ^= mixed >> np.uint64(29)
-    _, first, place = np.unique(mixed, return_index=True, return_inverse=True)
-    if any((column[first][place] != column).any() for column in varying):
+    _, first_row, place = np.unique(mixed, return_index=True, return_inverse=True)
+    if any((column[first_row][place] != column).any() for column in varying):
         # Two different rows were mixed into one number.
         return rows, np.arange(len(rows), dtype=np.int64)
-    return rows.take(first), place.reshape(-1).astype(np.int64)
+    return rows.take(first_row), place.reshape(-1).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Where a grid's numbers stand in the tables, and what it chooses about memory."""
+"""The rows of a grid in the tables, and its memory choices."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.tables.layers_by_chunk import ChunkLayout, first_layers
-from shardwright.cost.tables.mesh_table import MeshTable
-from shardwright.cost.tables.problem_tables import LayerTable
+from shardwright.cost.tables.table_columns import LayerTable, MeshTable
 from shardwright.cost.time_parts import MODES
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.axes import Grid, Recompute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
-    """Where a grid's numbers stand in the tables, and how its pipeline spreads the blocks."""
+class TableRows:
+    """Rows of a grid in the tables, and the layout of its blocks over the pipeline."""
 
     layers: LayerTable
     layer_row: int

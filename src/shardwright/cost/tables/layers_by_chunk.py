@@ -1,5 +1,5 @@
-"""How a pipeline spreads a model's blocks, as matrices: what composing a step needs of (pp, vpp)
-and nothing of degrees.
+"""Layout of a model's blocks over pipeline chunks, as matrices: composing a step needs it for (pp,
+vpp), and no degrees.
 """
 
 from __future__ import annotations
@@ -23,29 +23,30 @@ from shardwright.program.stages.chunks import Content, chunk_contents
 
 @lru_cache(maxsize=1024)
 def has_head(block: Block) -> bool:
-    """The block computes logits."""
+    """True if the block computes logits."""
     return any(o.klass is OperatorClass.HEAD for o in block.operators)
 
 
 @lru_cache(maxsize=1024)
 def has_trained(block: Block) -> bool:
-    """Some parameter of the block has a gradient."""
+    """True if some parameter of the block has a gradient."""
     return any(p.trainable for o in block.operators for p in o.parameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChunkLayout:
-    """c = chunk, r = pipeline rank, b = block of the model. Equal only to itself.
+    """Blocks of each pipeline chunk. c = chunk, r = pipeline rank, b = block of the model. Equal
+    only to itself.
 
     Args:
         contents: blocks of each chunk in order.
         counts: (c, b).
-        layer, unit, head: (b,) which blocks are layers, are gathered by themselves under ZeRO-3
-            (see `is_unit`), compute logits.
+        layer, unit, head: (b,) True for blocks that are layers, that ZeRO-3 gathers by themselves
+            (see `is_unit`), that compute logits.
         first: (c,) the first block of each chunk.
         turned, reduced, sent: see `turned_at`, `reduced_last`, `sent_on`.
         by_rank: (r, b) blocks of each rank.
-        streams: different ones that the model has.
+        streams: number of different ones that the model has.
         pp, vpp: ranks, and chunks a rank.
     """
 
@@ -65,19 +66,19 @@ class ChunkLayout:
 
 
 def is_unit(block: Block) -> bool:
-    """ZeRO-3 gathers the block by itself, and lets go of it behind its work: a layer, a teacher's
-    too; embeddings and heads are roots.
+    """True if ZeRO-3 gathers the block by itself, and frees it behind its work: a layer, a
+    teacher's too; embeddings and heads are roots.
     """
     return not block.has_words
 
 
 class BlockFacts(NamedTuple):
-    """Of every block of a model, as in `ChunkLayout`; whether it has a backward, and something
-    trained.
+    """Facts of every block of a model, as in `ChunkLayout`; whether it has a backward, and a
+    trained parameter.
 
     Args:
-        stream: (b,) number of what it hands on: those with as many tokens of as many elements are
-            one. -1 = a teacher's.
+        stream: (b,) number of the stream of its output: outputs with as many tokens of as many
+            elements are one. -1 = a teacher's.
     """
 
     layer: BoolArray
@@ -89,7 +90,7 @@ class BlockFacts(NamedTuple):
 
 
 def block_facts(model: Model) -> BlockFacts:
-    """Those of a model, found once."""
+    """The facts of a model's blocks, found once."""
     return _block_facts(Same(model))
 
 
@@ -108,18 +109,18 @@ def _block_facts(model: Same[Model]) -> BlockFacts:
 
 def _streams(blocks: Sequence[Block]) -> IntArray:
     number: dict[tuple[str, int], int] = {}
-    # What writes no hidden state ends the model, and sends nothing on.
-    own = [None if b.is_teachers else (b.sequence, b.output_width) for b in blocks]
+    # A block that writes no hidden state ends the model, and sends nothing on.
+    keys = [None if b.is_teachers else (b.sequence, b.output_width) for b in blocks]
     return np.array(
         [
             -1 if key is None else number.setdefault(key, len(number)) if key[1] else 0
-            for key in own
+            for key in keys
         ],
         dtype=np.int64,
     )
 
 
-def turned_at(model: Model, contents: Sequence[Content]) -> IntArray:
+def first_backward_block(model: Model, contents: Sequence[Content]) -> IntArray:
     """(c,) the block of each chunk whose backward is the first: the last one with any; the last of
     all where none has any.
     """
@@ -135,7 +136,7 @@ def turned_at(model: Model, contents: Sequence[Content]) -> IntArray:
     return np.array(found, dtype=np.int64)
 
 
-def reduced_last(model: Model, contents: Sequence[Content]) -> IntArray:
+def last_reduced_block(model: Model, contents: Sequence[Content]) -> IntArray:
     """(c,) the block of each chunk whose gradients are reduced last: the first one with any; the
     first of all where none has any.
     """
@@ -151,35 +152,37 @@ def reduced_last(model: Model, contents: Sequence[Content]) -> IntArray:
     return np.array(found, dtype=np.int64)
 
 
-def sent_on(model: Model, contents: Sequence[Content]) -> IntArray:
-    """(c,) number of the stream that each chunk sends to the next one: what its last block hands
-    on, a teacher's apart.
+def sent_stream(model: Model, contents: Sequence[Content]) -> IntArray:
+    """(c,) number of the stream that each chunk sends to the next one: its last block's output, a
+    teacher's apart.
     """
     stream = block_facts(model).stream
-    own = [[block for block, _ in content if stream[block] >= 0] for content in contents]
-    return np.array([stream[blocks[-1]] if blocks else 0 for blocks in own], dtype=np.int64)
+    student_blocks = [[block for block, _ in content if stream[block] >= 0] for content in contents]
+    return np.array(
+        [stream[blocks[-1]] if blocks else 0 for blocks in student_blocks], dtype=np.int64
+    )
 
 
 def layout_of(
     model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()
 ) -> ChunkLayout:
     """The layout of `model` on pp x vpp chunks: the same object for the same ones, as every row of
-    options and every mesh asks for it.
+    options and every mesh needs it.
 
     Raises:
         StrategyError: layers do not divide (rule ``grid.layers``).
     """
-    found = _layout_of(Same(model), pp, vpp, first, last, layers)
-    if isinstance(found, StrategyError):
-        raise found.with_traceback(None)
-    return found
+    layout_or_error = _layout_of(Same(model), pp, vpp, first, last, layers)
+    if isinstance(layout_or_error, StrategyError):
+        raise layout_or_error.with_traceback(None)
+    return layout_or_error
 
 
 @lru_cache(maxsize=8192)
 def _layout_of(
-    known: Same[Model], pp: int, vpp: int, first: int, last: int, layers: tuple[int, ...]
+    keyed_model: Same[Model], pp: int, vpp: int, first: int, last: int, layers: tuple[int, ...]
 ) -> ChunkLayout | StrategyError:
-    model = known.value
+    model = keyed_model.value
     try:
         contents = chunk_contents(model, pp=pp, vpp=vpp, first=first, last=last, layers=layers)
     except StrategyError as error:
@@ -188,18 +191,18 @@ def _layout_of(
     for c, content in enumerate(contents):
         for block, count in content:
             counts[c, block] += count
-    of = _block_facts(known)
+    facts = _block_facts(keyed_model)
     return ChunkLayout(
         contents=contents,
         counts=counts,
-        layer=of.layer,
-        unit=of.unit,
-        head=of.head,
+        layer=facts.layer,
+        unit=facts.unit,
+        head=facts.head,
         first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
-        turned=turned_at(model, contents),
-        reduced=reduced_last(model, contents),
-        sent=sent_on(model, contents),
-        streams=int(of.stream.max()) + 1,
+        turned=first_backward_block(model, contents),
+        reduced=last_reduced_block(model, contents),
+        sent=sent_stream(model, contents),
+        streams=int(facts.stream.max()) + 1,
         by_rank=counts.reshape(vpp, pp, -1).sum(axis=0),
         pp=pp,
         vpp=vpp,
@@ -208,16 +211,16 @@ def _layout_of(
 
 def first_layers(layout: ChunkLayout, layers: int) -> IntArray:
     """(c, b) blocks of each chunk that are among its first `layers` layers, 0 = all of them."""
-    whole = layout.counts * layout.layer
-    if not layers or layers >= whole.sum(axis=1).max():
-        return whole
+    all_layers = layout.counts * layout.layer
+    if not layers or layers >= all_layers.sum(axis=1).max():
+        return all_layers
     if int(layout.layer.sum()) == 1:
-        return np.minimum(whole, layers)
-    result = np.zeros_like(whole)
+        return np.minimum(all_layers, layers)
+    chosen = np.zeros_like(all_layers)
     for c, content in enumerate(layout.contents):
-        left = layers
+        remaining = layers
         for block, count in content:
-            taken = min(left, count) if layout.layer[block] else 0
-            result[c, block] += taken
-            left -= taken
-    return result
+            taken = min(remaining, count) if layout.layer[block] else 0
+            chosen[c, block] += taken
+            remaining -= taken
+    return chosen

@@ -1,5 +1,5 @@
-"""What meshes cost at the step's end and between its kernels: synchronisation, clipping, copies,
-scales and buffers, over mesh rows.
+"""Mesh table: seconds and bytes of synchronisation, gradient clipping, copies, scales and buffers,
+over mesh rows.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from shardwright.collectives.algorithms.algorithm_protocol import Collective
 from shardwright.collectives.groups.tier_counts import span_of
 from shardwright.cost.buffers.communication_buffers import communicator_bytes
 from shardwright.cost.degree_columns import Rows
-from shardwright.cost.gradients.grid_synchronisation import (
-    SYNCS,
-    SyncTable,
-    link_shares,
-    sync_table,
-)
+from shardwright.cost.gradients.grid_synchronisation import link_shares, sync_table
 from shardwright.cost.gradients.reduction_seconds import SumSpans
+from shardwright.cost.gradients.synchronisation_table import SYNCS, SyncTable
+from shardwright.cost.lowered_blocks import programs_of
 from shardwright.cost.network.grid_groups import (
     Network,
     axes_of,
@@ -31,13 +28,12 @@ from shardwright.cost.network.grid_groups import (
 )
 from shardwright.cost.network.scale_reductions import scale_seconds
 from shardwright.cost.tables.bytes_per_parameter import gradient_pass_bytes
-from shardwright.cost.tables.problem_tables import programs_of
 from shardwright.cost.tables.sharding_overhead import (
     copy_seconds,
     host_gradient_seconds,
     overlap_slowdown,
 )
-from shardwright.lazy_dataclass import dataclass
+from shardwright.cost.tables.table_columns import MeshTable
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.tensor import TABLES
 from shardwright.program.block.grid_structure import Structure
@@ -46,67 +42,42 @@ from shardwright.program.problem import Problem
 from shardwright.runtime.runtime import ScaleGroup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshTable:
-    """Synchronisation over n mesh rows.
-
-    Args:
-        sync: per block.
-        norm_s: (n,) seconds of the scalar all_reduce of gradient clipping over all devices.
-        slowdown: (n,) factor on kernels beside a layer's gather or reduction.
-        shares: (2, tiers, n) see `column_sums.link_shares`.
-        gather_copy_s, regather_copy_s, reduce_copy_s: (blocks, n) seconds of copies around one
-            layer's gathers and reduction (`sharded`).
-        host_gradient_s: (blocks, n) seconds of copies of its reduced gradients between device and
-            host, all states offloaded.
-        scales_s: (n,) seconds that each pass of a chunk waits for its scales (see `scales`).
-        gradient_bytes: (n,) traffic an element of passes over all local gradients at the step's end
-            (`Runtime.gradient_passes`).
-        table_bytes: (blocks, n) temporary of the weight gradient of the block's largest trained
-            table: an embedding or a head.
-        communicator_bytes: (n,) buffers of the communicators, outside the allocator.
-    """
-
-    sync: SyncTable
-    norm_s: FloatArray
-    slowdown: FloatArray
-    shares: FloatArray
-    gather_copy_s: FloatArray
-    regather_copy_s: FloatArray
-    reduce_copy_s: FloatArray
-    host_gradient_s: FloatArray
-    scales_s: FloatArray
-    gradient_bytes: IntArray
-    table_bytes: IntArray
-    communicator_bytes: IntArray
-
-
 def shared_parameters(model: Model) -> frozenset[str]:
     """Parameters of the model's own first block that the last one uses too, as ``block.parameter``:
     tied embeddings.
     """
-    own = [
+    student_blocks = [
         block for block in (model.blocks[run.block] for run in model.runs) if not block.is_teachers
     ]
-    first, last = own[0], own[-1]
-    owned = {f"{first.name}.{p.name}" for o in first.operators for p in o.parameters}
-    return frozenset(owned & {p.tied_to for o in last.operators for p in o.parameters if p.tied_to})
+    first_block, last_block = student_blocks[0], student_blocks[-1]
+    owned = {f"{first_block.name}.{p.name}" for o in first_block.operators for p in o.parameters}
+    return frozenset(
+        owned & {p.tied_to for o in last_block.operators for p in o.parameters if p.tied_to}
+    )
 
 
 def parameters_elsewhere(model: Model) -> frozenset[str]:
     """Parameters that layers share, or that stand between two chains of layers and are used in
-    both, as ``block.parameter``: biases by distance, and the words of an encoder and a decoder.
+    both, as ``block.parameter``: biases by distance, and the word embeddings of an encoder and a
+    decoder.
 
-    Who sums them depends on where a pipeline cuts, and a sum over more devices may take less time.
+    The devices that sum them depend on where a pipeline cuts, and a sum over more devices may take
+    less time.
     """
-    own = [
+    student_blocks = [
         block for block in (model.blocks[run.block] for run in model.runs) if not block.is_teachers
     ]
-    used = {p.tied_to for block in own for o in block.operators for p in o.parameters if p.tied_to}
-    ends = {own[0].name, own[-1].name}
+    used = {
+        p.tied_to
+        for block in student_blocks
+        for o in block.operators
+        for p in o.parameters
+        if p.tied_to
+    }
+    ends = {student_blocks[0].name, student_blocks[-1].name}
     return frozenset(
         name
-        for block in own
+        for block in student_blocks
         for operator in block.operators
         for p in operator.parameters
         if (name := f"{block.name}.{p.name}") in used
@@ -117,14 +88,14 @@ def parameters_elsewhere(model: Model) -> frozenset[str]:
 def mesh_table(
     problem: Problem, rows: Rows, shard: IntArray, *, lying: tuple[SumSpans, SumSpans] | None = None
 ) -> MeshTable:
-    """Price the step's end for every mesh row and sharding group.
+    """Seconds and bytes of synchronisation for every mesh row and sharding group.
 
     Args:
         lying: how the groups of one device of each row lie that sum dense parameters and experts';
             None = only rows whose groups all lie alike have sums that take time.
     """
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
-    n, sync = len(rows), _sync(problem, rows, shard, network, lying=lying)
+    n, sync = len(rows), _synchronisation(problem, rows, shard, network, lying=lying)
     norm = least_seconds(
         Collective.ALL_REDUCE,
         volume=np.full(n, 4.0),
@@ -168,23 +139,23 @@ def _table_elements(problem: Problem, rows: Rows) -> IntArray:
         programs_of(problem, Structure(sequence_parallel=True, routed=True)),
         rows.degrees(),
     )
-    found = np.zeros((len(programs), len(rows)), dtype=np.int64)
-    for largest, program in zip(found, programs, strict=True):
+    elements = np.zeros((len(programs), len(rows)), dtype=np.int64)
+    for largest, program in zip(elements, programs, strict=True):
         for stored in program.stored:
             if stored.klass in TABLES and stored.trainable:
                 np.maximum(largest, evaluate(stored.elements, degrees), out=largest)
-    return found
+    return elements
 
 
-def held_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
-    """What every mesh row holds, and waits for scales; all else takes no time and no bytes."""
+def untimed_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
+    """Elements that every mesh row holds, and its waits for scales; all other costs are zero."""
     n, network = len(rows), network_of(problem.cluster, library=problem.runtime.collective_library)
-    sync = _sync(problem, rows, shard, network, timed=False)
-    nothing, none = np.zeros(n), np.zeros(n, dtype=np.int64)
+    sync = _synchronisation(problem, rows, shard, network, timed=False)
+    no_seconds, no_bytes = np.zeros(n), np.zeros(n, dtype=np.int64)
     return MeshTable(
         sync=replace(sync, tied=np.zeros_like(sync.tied)),
-        norm_s=nothing,
-        communicator_bytes=none,
+        norm_s=no_seconds,
+        communicator_bytes=no_bytes,
         slowdown=np.ones(n),
         shares=np.zeros((2, len(network.tiers), n)),
         gather_copy_s=np.zeros(sync.gather.shape),
@@ -192,13 +163,13 @@ def held_table(problem: Problem, rows: Rows, shard: IntArray) -> MeshTable:
         reduce_copy_s=np.zeros(sync.gather.shape),
         host_gradient_s=np.zeros(sync.gather.shape),
         scales_s=scale_waits(problem, rows),
-        gradient_bytes=none,
+        gradient_bytes=no_bytes,
         table_bytes=np.zeros(sync.gather.shape, dtype=np.int64),
     )
 
 
 def scale_waits(problem: Problem, rows: Rows) -> FloatArray:
-    """(n,) seconds that each pass of a chunk waits for its scales (see `scales`)."""
+    """(n,) seconds that each pass of a chunk waits for its scales (see `scale_reductions`)."""
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
     waits = scale_seconds(
         problem,
@@ -210,7 +181,7 @@ def scale_waits(problem: Problem, rows: Rows) -> FloatArray:
     return np.zeros(len(rows)) + waits
 
 
-def _sync(
+def _synchronisation(
     problem: Problem,
     rows: Rows,
     shard: IntArray,
@@ -219,8 +190,8 @@ def _sync(
     timed: bool = True,
     lying: tuple[SumSpans, SumSpans] | None = None,
 ) -> SyncTable:
-    # Rows do not tell whether the stream is cut by position: what more devices sum there is not
-    # priced at all.
+    # Rows do not tell whether the stream is cut by position: elements that more devices sum there
+    # are not priced at all.
     programs = programs_of(problem, Structure(sequence_parallel=True, routed=True))
     copied = tokens_copied(rows)
     moe = any(o.experts is not None for b in problem.model.blocks for o in b.operators)
@@ -246,8 +217,8 @@ def _sync(
 
 
 def lies_in_units(rows: Rows, units: tuple[int, ...]) -> BoolArray:
-    """(n,) every run of axes, from the innermost on, fits into units of each tier or fills them:
-    all groups of an axis lie alike.
+    """(n,) True where every run of axes, from the innermost on, fits into units of each tier or
+    fills them: all groups of an axis lie alike.
     """
     alike = np.ones(len(rows), dtype=np.bool_)
     for axis in ("tp", "cp", "dp", "pp"):
@@ -261,8 +232,8 @@ _GROUPS: Final = ("tp", "dp-cp", "ep", "etp", "pp", "world")
 
 
 def num_communicators(rows: Rows) -> IntArray:
-    """(n,) groups of more than one device that a device is in: tp, cp, holders of its gradients,
-    ep, etp, its pipeline, all devices.
+    """(n,) number of groups of more than one device that a device is in: tp, cp, holders of its
+    gradients, ep, etp, its pipeline, all devices.
     """
     groups = (rows["cp"] > 1).astype(np.int64)
     for axis in _GROUPS:

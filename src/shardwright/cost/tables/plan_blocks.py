@@ -15,6 +15,8 @@ import numpy as np
 from shardwright.arrays import IntArray
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.cost.buffers.communication_buffers import overlap_buffer_bytes
+from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.lowered_blocks import block_context
 from shardwright.cost.network.grid_groups import Network
 from shardwright.cost.network.plan_groups import (
     group_span,
@@ -23,9 +25,9 @@ from shardwright.cost.network.plan_groups import (
     plan_units,
 )
 from shardwright.cost.reduced_problem import block_problem
-from shardwright.cost.tables.block_table import BlockTable, block_table
-from shardwright.cost.tables.problem_tables import block_context, problem_machine
+from shardwright.cost.tables.block_table import block_table
 from shardwright.cost.tables.recompute_and_offload import kept_variant
+from shardwright.cost.tables.table_columns import BlockTable
 from shardwright.hardware.device_list import DeviceList
 from shardwright.hardware.graph import repeats_after
 from shardwright.model.ir.block import Block
@@ -44,11 +46,11 @@ from shardwright.program.stages.traits import Grouping
 from shardwright.strategy.plan.stages import Keep
 
 
-def met_inside(problem: Problem, stage: StageParts) -> Grouping | None:
-    """Whom the devices of a stage's families meet in its blocking collectives; None where equal
-    devices meet equal ones.
+def blocking_groups(problem: Problem, stage: StageParts) -> Grouping | None:
+    """The devices that each device of a stage's families meets in blocking collectives; None where
+    equal devices meet equal ones.
 
-    That is so where trees are regular, and where a family's devices meet each other alone. Two
+    That holds where trees are regular, and where a family's devices meet only each other. Two
     copies of an input that six devices read go from the first to two of them, and from the second
     to two others: these four hold as much and wait for different devices.
     """
@@ -80,12 +82,12 @@ def met_inside(problem: Problem, stage: StageParts) -> Grouping | None:
     )
 
 
-def apart_by_work(problem: Problem, stage: StageParts) -> StageParts:
-    """The stage with families of devices whose blocks cost as much.
+def divided_by_work(problem: Problem, stage: StageParts) -> StageParts:
+    """The stage with its families divided so that devices of one family have blocks of equal cost.
 
-    Where one class of operators lies on fewer devices than another, those that hold as much may
-    still send or sum unlike parts: of five devices that read what six hold a third of each, some
-    find both copies of a part among themselves and some do not.
+    Where one class of operators lies on fewer devices than another, devices that hold as much may
+    still send or sum unlike parts: of five devices that read tensors of which six hold a third
+    each, some find both copies of a part among themselves and some do not.
     """
     if len(stage.families) == stage.devices.size or True not in [
         _is_uneven(s.cells) for s in stage.segments
@@ -109,7 +111,7 @@ def apart_by_work(problem: Problem, stage: StageParts) -> StageParts:
 
 @lru_cache(maxsize=4096)
 def _is_uneven(cells: StageCells) -> bool:
-    """Classes of operators lie on different numbers of devices, or a tree is not cut alike
+    """True if classes of operators lie on different numbers of devices, or a tree is not cut alike
     everywhere.
     """
     sizes = {len(tree) for tree in cells.cells.values() if tree}
@@ -131,8 +133,10 @@ def block_on_device(
     """
     unit = network_unit(problem)
     place = device - stage.base, stage.base % unit if unit else stage.base
-    read = block_problem(problem, segment.block)
-    return _table(Same(read), Same(segment.block), segment.cells, segment.keeps, place, cut)
+    reduced_problem = block_problem(problem, segment.block)
+    return _row_on_device(
+        Same(reduced_problem), Same(segment.block), segment.cells, segment.keeps, place, cut
+    )
 
 
 WIDTHS: Final = (Dim.WIDTH, Dim.HEADS, Dim.FFN, Dim.HIDDEN, Dim.VOCAB)
@@ -141,20 +145,20 @@ _PRODUCTS: Final = (OperatorClass.ATTN, OperatorClass.MLP, OperatorClass.SSM, Op
 
 
 def parts_along(cell: Cell | None, *dims: Dim) -> int:
-    """Parts along these dims."""
+    """Number of parts along these dims."""
     if cell is None:
         return 1
     return prod(s.parts if isinstance(s.parts, int) else len(s.parts) for s in cell.way(*dims))
 
 
 def product_class(cells: StageCells) -> OperatorClass:
-    """The class of the operators whose products a stage's devices share."""
+    """The operator class whose GEMMs a stage's devices share."""
     return next((k for k in _PRODUCTS if k in cells.cells), OperatorClass.STREAM)
 
 
 def local_sizes(structure: CellStructure) -> dict[str, IntArray]:
-    """What the sizes of a block on one device are evaluated with; all others are numbers already
-    (see `block_table`).
+    """Values with which the sizes of a block on one device are evaluated; all others are numbers
+    already (see `block_table`).
     """
     core = structure.cell(OperatorClass.CORE) or structure.cell(product_class(structure.stage))
     ring = parts_along(core, Dim.SEQUENCE)
@@ -168,60 +172,63 @@ def local_sizes(structure: CellStructure) -> dict[str, IntArray]:
 
 
 def network_unit(problem: Problem) -> int:
-    """Devices after which the network repeats: a stage's costs depend on where in them it begins; 0
-    = it does not repeat.
+    """Number of devices after which the network repeats: a stage's costs depend on its place in
+    them; 0 = it does not repeat.
     """
     return repeats_after(plan_units(problem))
 
 
 @lru_cache(maxsize=4096)
-def _table(
-    known: Same[Problem],
-    of: Same[Block],
+def _row_on_device(
+    keyed_problem: Same[Problem],
+    keyed_block: Same[Block],
     cells: StageCells,
     keeps: tuple[Keep, ...],
     place: tuple[int, int],
     cut: tuple[int, ...] | None,
 ) -> tuple[BlockTable, int, tuple[int, ...]]:
     """One block on one device: its row, bytes of tensor-parallel overlap's buffers, and the devices
-    that blocking collectives join with it, counted from the stage's first; equal blocks of a stage,
-    and of stages that are alike, are priced once.
+    that blocking collectives join with it, counted from the stage's first.
+
+    Equal blocks of a stage, and of stages that are alike, are priced once.
 
     Args:
         place: the device, counted from the stage's first, and that one's place in the network.
     """
-    problem, block, (local, base) = known.value, of.value, place
-    own = kind_problem(problem, base + local)
-    context = block_context(own, block)
+    problem, block, (local, base) = keyed_problem.value, keyed_block.value, place
+    problem_of_kind = kind_problem(problem, base + local)
+    context = block_context(problem_of_kind, block)
     if cut is not None:
         context = replace(context, tokens=cut[-1], before=cut[:-1])
-    structure, first = on_replica(
-        cells, local, length=context.tokens, island=own.cluster.tiers()[0].num_devices
+    structure, first_device = on_replica(
+        cells, local, length=context.tokens, island=problem_of_kind.cluster.tiers()[0].num_devices
     )
     program = lower_block(block, structure, context)
     local_to = local_sizes(structure)
-    joined = {d + first for move in program.moves for d in move.group}
+    joined = {d + first_device for move in program.moves for d in move.group}
     network = network_of_devices(problem, tuple(sorted(d + base for d in joined | {local})))
-    lying: dict[Span, int] = {}
+    number_of_span: dict[Span, int] = {}
     moves = []
     for move in program.moves:
-        span = group_span(tuple(d + first + base for d in move.group) or (local + base,), network)
-        moves.append(replace(move, group=(lying.setdefault(span, len(lying)),)))
-    table = _priced(
-        Same(own),
+        span = group_span(
+            tuple(d + first_device + base for d in move.group) or (local + base,), network
+        )
+        moves.append(replace(move, group=(number_of_span.setdefault(span, len(number_of_span)),)))
+    table = _priced_row(
+        Same(problem_of_kind),
         network,
         replace(program, moves=tuple(moves)),
-        tuple(lying),
+        tuple(number_of_span),
         tuple((k, int(v[0])) for k, v in local_to.items()),
         keeps,
     )
     products = product_class(cells)
     buffers = overlap_buffer_bytes(
-        own,
+        problem_of_kind,
         tokens=np.array(
             [
                 structure.tokens(
-                    products, cut[-1] if cut is not None else own.job.sequence_length
+                    products, cut[-1] if cut is not None else problem_of_kind.job.sequence_length
                 ).times
             ],
             dtype=np.int64,
@@ -234,8 +241,8 @@ def _table(
 
 
 @lru_cache(maxsize=4096)
-def _priced(
-    own: Same[Problem],
+def _priced_row(
+    keyed_problem: Same[Problem],
     network: Network,
     program: BlockProgram,
     spans: tuple[Span, ...],
@@ -245,7 +252,10 @@ def _priced(
     """The row of a block whose moves name their groups by number: devices that have as much and
     whose groups lie alike share it.
     """
-    problem, degrees = own.value, {name: np.array([value], dtype=np.int64) for name, value in local}
+    problem, degrees = (
+        keyed_problem.value,
+        {name: np.array([value], dtype=np.int64) for name, value in local},
+    )
     table = block_table(
         program,
         local=degrees,

@@ -1,11 +1,10 @@
-"""Everything that the bounds and the pricing of plans read: block tables over layer rows,
+"""The tables that the bounds and the pricing of plans read: block tables over layer rows,
 synchronisation over mesh rows.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import Final
 
 import numpy as np
 
@@ -15,8 +14,10 @@ from shardwright.collectives.groups.tier_counts import Span
 from shardwright.cost.buffers.communication_buffers import overlap_buffer_bytes
 from shardwright.cost.buffers.logits_buffers import logits_bytes, loss_of
 from shardwright.cost.degree_columns import Rows
-from shardwright.cost.kernels.kernel_seconds import Machine, machine_of
-from shardwright.cost.network.exposed_communication import lying_seconds
+from shardwright.cost.kernels.machine_rates import Machine
+from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.lowered_blocks import block_context
+from shardwright.cost.network.exposed_communication import least_move_seconds
 from shardwright.cost.network.gemm_overlap import without_fused_overlap
 from shardwright.cost.network.grid_groups import (
     Network,
@@ -26,120 +27,36 @@ from shardwright.cost.network.grid_groups import (
     network_of,
     spans_along,
 )
-from shardwright.cost.reduced_problem import block_problem
+from shardwright.cost.reduced_problem import block_problem, on_one_node
 from shardwright.cost.tables.block_compute import (
     BlockSums,
-    MetSums,
+    CachedBlockSums,
     Variant,
     block_sums,
+    distinct_degrees,
     members_along,
-    met_degrees,
 )
-from shardwright.cost.tables.block_table import BlockTables, block_tables, local_degrees
+from shardwright.cost.tables.block_table import block_tables, local_degrees
 from shardwright.cost.tables.layers_by_chunk import block_facts
+from shardwright.cost.tables.table_columns import OF_BLOCKS, BlockTables, LayerTable
 from shardwright.cost.time_parts import MODES, PARTS, PHASES
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import Block
 from shardwright.program.block.block import BlockProgram, Move
 from shardwright.program.block.grid_structure import Structure
-from shardwright.program.block.local_size import Context, is_hybrid
 from shardwright.program.block.lower_block import lower_block
-from shardwright.program.block.saved import saved_under
+from shardwright.program.block.saved import saved_tensors_of_contexts
 from shardwright.program.block.sizes import Degrees
-from shardwright.program.problem import Problem, on_one_node, under
+from shardwright.program.problem import Problem, under
 from shardwright.program.same import Same
 from shardwright.runtime.runtime import Options
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTable:
-    """All blocks of the model over n layer rows; first axis = block.
-
-    Args:
-        seconds: (blocks, phases, parts, n).
-        saved_bytes, host_bytes: (blocks, modes, n) kept on the device and in host memory.
-        transient_bytes, flops: (blocks, n).
-        buffer_bytes: (blocks, 2, n), see `option_memory.dispatch_buffers`.
-        logits_bytes: (n,) peak of logits and their copies in the head.
-        logits_blocks: (n,) the allocator's blocks of them.
-        overlap_buffers: (n,) bytes of tensor-parallel overlap outside the allocator.
-        border: (streams, tiers, n) seconds of one send across a tier, of each of the model's
-            streams (`chunk_layout.BlockFacts`): of a teacher's where that takes longer.
-    """
-
-    seconds: FloatArray
-    saved_bytes: IntArray
-    host_bytes: IntArray
-    transient_bytes: IntArray
-    flops: FloatArray
-    overlappable: FloatArray
-    buffer_bytes: IntArray
-    logits_bytes: IntArray
-    logits_blocks: IntArray
-    overlap_buffers: IntArray
-    border: FloatArray
-
-
-OF_BLOCKS: Final = (
-    "seconds",
-    "saved_bytes",
-    "host_bytes",
-    "transient_bytes",
-    "flops",
-    "overlappable",
-    "buffer_bytes",
-)
-
-
-def block_context(problem: Problem, block: Block) -> Context:
-    """What lowering `block` needs of the problem."""
-    job = problem.job
-    return Context(
-        tokens=job.tokens(block.sequence) or job.sequence_length,
-        memory_tokens=job.tokens(block.memory) if block.memory else 0,
-        element=job.activation.bits // 8,
-        # A 4-bit operand carries scales and is kept beside its transpose: a byte.
-        gemm_element=max(job.compute.bits // 8, 1),
-        compute_bits=job.compute.bits,
-        runtime=problem.runtime,
-        dropout=job.dropout,
-        imbalance_percent=round(100 * job.expert_imbalance),
-        permutes_apart=is_hybrid(problem.runtime, island=problem.cluster.node.island),
-    )
-
-
-def programs_of(problem: Problem, structure: Structure) -> tuple[BlockProgram, ...]:
-    """Every block of the model, lowered under `structure`."""
-    return tuple(
-        lower_block(b, structure, block_context(block_problem(problem, b), b))
-        for b in problem.model.blocks
-    )
-
-
-def problem_machine(problem: Problem) -> Machine:
-    """Rates of the (first) accelerator under the job's dtype and the runtime's kernels."""
-    return _machine(Same(problem))
-
-
-@lru_cache(maxsize=256)
-def _machine(known: Same[Problem]) -> Machine:
-    problem = known.value
-    return machine_of(
-        problem.cluster.node.accelerator,
-        compute=problem.job.compute,
-        attention=problem.runtime.attention_kernel,
-        elements=problem.runtime.element_kernels,
-        constants=problem.constants,
-        eight_bit=problem.runtime.attention_eight_bit,
-        scaling=problem.runtime.scaling,
-        saves_quantised=problem.runtime.saves_quantized,
-    )
 
 
 def layer_table(
     problem: Problem, rows: Rows, *, modules: tuple[Options, ...] = ((),)
 ) -> LayerTable:
-    """Price every block of the model for every row; rows of one structure are priced together.
+    """Seconds and bytes of every block of the model for every row; rows of one structure are priced
+    together.
 
     Args:
         modules: sets of options that say which modules run again in backward; the table has all
@@ -147,7 +64,7 @@ def layer_table(
     """
     network = network_of(problem.cluster, library=problem.runtime.collective_library)
     machine = problem_machine(on_one_node(problem))
-    blocks, each, sets = len(problem.model.blocks), len(rows), len(modules)
+    blocks, num_rows, sets = len(problem.model.blocks), len(rows), len(modules)
     modes = (len(MODES),)
     shapes = {
         "seconds": (len(PHASES), len(PARTS)),
@@ -155,47 +72,57 @@ def layer_table(
         "host_bytes": modes,
         "buffer_bytes": (2,),
     }
-    found = {
+    columns = {
         name: np.zeros(
-            (blocks, *shapes.get(name, ()), sets, each),
+            (blocks, *shapes.get(name, ()), sets, num_rows),
             dtype=np.int64 if name.endswith("_bytes") else float,
         )
         for name in OF_BLOCKS
     }
-    of = block_facts(problem.model)
+    facts = block_facts(problem.model)
     streams, teachers = (
-        np.zeros((int(of.stream.max()) + 1, each), dtype=np.int64),
-        np.zeros(each, dtype=np.int64),
+        np.zeros((int(facts.stream.max()) + 1, num_rows), dtype=np.int64),
+        np.zeros(num_rows, dtype=np.int64),
     )
-    for one in _alike_groups(problem, rows, network):
-        own = on_one_node(problem if one.within else without_fused_overlap(problem))
-        owns = [under(own, options) for options in modules]
-        shared, where = _Shared(problem, rows.take(one.places), network), _run(one.places)
-        for index, block in enumerate(own.model.blocks):
-            lowered = _lowered(
-                tuple([Same(block_problem(other, block)) for other in owns]),
+    for rows_alike in _alike_groups(problem, rows, network):
+        one_node = on_one_node(problem if rows_alike.within else without_fused_overlap(problem))
+        problems_of_sets = [under(one_node, options) for options in modules]
+        shared_values, places = (
+            _SharedOverRows(problem, rows.take(rows_alike.places), network),
+            _as_slice(rows_alike.places),
+        )
+        for index, block in enumerate(one_node.model.blocks):
+            lowered = _lowered_block(
+                tuple(
+                    [
+                        Same(block_problem(problem_of_set, block))
+                        for problem_of_set in problems_of_sets
+                    ]
+                ),
                 Same(block),
-                one.structure,
+                rows_alike.structure,
             )
-            local = shared.local(lowered.tokens)
+            local = shared_values.local(lowered.tokens)
             table = block_tables(
                 lowered.program,
                 lowered.variants,
                 local=local,
-                spans=shared.spans,
+                spans=shared_values.spans,
                 machine=machine,
                 network=network,
                 wait_s=problem.constants.collective_wait_s,
                 host_rate=problem.cluster.node.host.pcie.achieved,
                 sums=lowered.sums.of(
-                    shared.met, partial(_some_sums, lowered, local, machine=machine)
+                    shared_values.met, partial(_some_sums, lowered, local, machine=machine)
                 ),
-                moved=partial(shared.moved, tokens=lowered.tokens),
+                moved=partial(shared_values.moved, tokens=lowered.tokens),
             )
             for name, values in _by_set(table).items():
-                found[name][index][..., where] = values
-            sent = streams[of.stream[index]] if of.stream[index] >= 0 else teachers
-            sent[one.places] = np.maximum(sent[one.places], table.output_bytes)
+                columns[name][index][..., places] = values
+            stream_bytes = streams[facts.stream[index]] if facts.stream[index] >= 0 else teachers
+            stream_bytes[rows_alike.places] = np.maximum(
+                stream_bytes[rows_alike.places], table.output_bytes
+            )
     logits, logits_blocks = _logits_bytes(problem, rows)
     buffers = overlap_buffer_bytes(
         problem,
@@ -203,21 +130,26 @@ def layer_table(
         cut=_surely_within(rows, network) & (rows["tp"] > 1) & (rows["sp"] == 1),
     )
     return LayerTable(
-        **{name: values.reshape(*values.shape[:-2], sets * each) for name, values in found.items()},
+        **{
+            name: values.reshape(*values.shape[:-2], sets * num_rows)
+            for name, values in columns.items()
+        },
         logits_bytes=np.tile(logits, len(modules)),
         logits_blocks=np.tile(logits_blocks, len(modules)),
         overlap_buffers=np.tile(buffers, len(modules)),
         border=np.stack(
             [
-                np.tile(_borders(problem, rows, np.maximum(one, teachers), network), len(modules))
-                for one in streams
+                np.tile(
+                    _borders(problem, rows, np.maximum(stream, teachers), network), len(modules)
+                )
+                for stream in streams
             ]
         ),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lowered:
+class _LoweredBlock:
     """A block under one structure and several sets of modules.
 
     Args:
@@ -228,27 +160,29 @@ class _Lowered:
     program: BlockProgram
     variants: tuple[Variant, ...]
     tokens: int
-    sums: MetSums
+    sums: CachedBlockSums
 
 
 @lru_cache(maxsize=256)
-def _lowered(
+def _lowered_block(
     problems: tuple[Same[Problem], ...], block: Same[Block], structure: Structure
-) -> _Lowered:
+) -> _LoweredBlock:
     """A block under problems that differ in the modules that run again in backward."""
     operators = {o.name: o for o in block.value.operators}
-    contexts = [block_context(one.value, block.value) for one in problems]
-    saved = saved_under(block.value, operators, structure, contexts)
-    return _Lowered(
+    contexts = [block_context(keyed_problem.value, block.value) for keyed_problem in problems]
+    saved = saved_tensors_of_contexts(block.value, operators, structure, contexts)
+    return _LoweredBlock(
         program=lower_block(block.value, structure, contexts[0]),
-        variants=tuple(zip(saved, [one.value.runtime for one in problems], strict=True)),
+        variants=tuple(
+            zip(saved, [keyed_problem.value.runtime for keyed_problem in problems], strict=True)
+        ),
         tokens=contexts[0].tokens,
-        sums=MetSums(),
+        sums=CachedBlockSums(),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Alike:
+class _RowsAlike:
     """Rows of one structure whose groups lie in one way.
 
     Args:
@@ -261,7 +195,7 @@ class _Alike:
     within: bool
 
 
-def _alike_groups(problem: Problem, rows: Rows, network: Network) -> list[_Alike]:
+def _alike_groups(problem: Problem, rows: Rows, network: Network) -> list[_RowsAlike]:
     routed = (rows["sp"] == 1) | (rows["tp"] == 1)
     keys = {
         o.attention.kv_heads
@@ -269,40 +203,50 @@ def _alike_groups(problem: Problem, rows: Rows, network: Network) -> list[_Alike
         for o in b.operators
         if o.attention is not None
     }
-    shared = (rows["ulysses"] > 1) & np.all([rows["tp"] % heads == 0 for heads in keys], axis=0)
+    shares_keys = (rows["ulysses"] > 1) & np.all(
+        [rows["tp"] % heads == 0 for heads in keys], axis=0
+    )
     flags = np.stack(
         [
             rows["sp"],
             rows["gather"],
             routed,
-            shared,
+            shares_keys,
             _within(rows, network),
             all_alike(rows, network),
         ]
     )
     code = (1 << np.arange(len(flags))) @ flags
-    found = []
+    groups = []
     for number in distinct(code).tolist():
-        sp, gather, route, one_key, near, _ = (bool(number >> bit & 1) for bit in range(len(flags)))
+        sp, gather, route, one_key, within, _ = (
+            bool(number >> bit & 1) for bit in range(len(flags))
+        )
         structure = Structure(
             sequence_parallel=sp, gather=gather, routed=route, shared_keys=one_key
         )
-        found.append(
-            _Alike(places=np.flatnonzero(code == number), structure=structure, within=near)
+        groups.append(
+            _RowsAlike(places=np.flatnonzero(code == number), structure=structure, within=within)
         )
-    return found
+    return groups
 
 
-def _some_sums(lowered: _Lowered, local: Degrees, some: IntArray, *, machine: Machine) -> BlockSums:
-    few = {name: values[some] for name, values in local.items()}
+def _some_sums(
+    lowered: _LoweredBlock, local: Degrees, chosen: IntArray, *, machine: Machine
+) -> BlockSums:
+    sizes = {name: values[chosen] for name, values in local.items()}
     return block_sums(
-        lowered.program, lowered.variants, few, machine=machine, members=partial(members_along, few)
+        lowered.program,
+        lowered.variants,
+        sizes,
+        machine=machine,
+        members=partial(members_along, sizes),
     )
 
 
 def tensor_groups_inside(rows: Rows, *, island: int) -> BoolArray:
-    """(n,) all tensor-parallel groups of a mesh lie in islands: they divide these, or the whole
-    mesh lies in one.
+    """(n,) True where all tensor-parallel groups of a mesh lie in islands: they divide these, or
+    the whole mesh lies in one.
 
     Where an island's end is no end of a run of groups, it cuts one of them.
     """
@@ -316,8 +260,8 @@ def tensor_groups_inside(rows: Rows, *, island: int) -> BoolArray:
 
 
 def _within(rows: Rows, network: Network) -> BoolArray:
-    """(n,) tensor-parallel groups of the plan lie in an island, as `within` says; of rows of a part
-    of a mesh: those of the part.
+    """(n,) True where tensor-parallel groups of the plan lie in an island, as `within` says; of
+    rows of a part of a mesh: those of the part.
     """
     return (
         rows["within"] > 0
@@ -327,8 +271,8 @@ def _within(rows: Rows, network: Network) -> BoolArray:
 
 
 def _surely_within(rows: Rows, network: Network) -> BoolArray:
-    """The same, but of rows of a part of a mesh whether those of any mesh with such groups do: so
-    that bytes stay a lower bound.
+    """(n,) `_within`, but for rows of a part of a mesh True only if the groups of any mesh with
+    such groups lie in islands: so that bytes stay a lower bound.
     """
     return (
         rows["within"] > 0
@@ -337,9 +281,9 @@ def _surely_within(rows: Rows, network: Network) -> BoolArray:
     )
 
 
-class _Shared:
-    """What the blocks of a model share over some rows: their degrees, how their groups lie, and
-    seconds of moves that are alike.
+class _SharedOverRows:
+    """Values that the blocks of a model share over some rows: their degrees, how their groups lie,
+    and seconds of moves that are alike.
     """
 
     def __init__(self, problem: Problem, rows: Rows, network: Network) -> None:
@@ -347,16 +291,16 @@ class _Shared:
         self._local: dict[int, Degrees] = {}
         self._spans: dict[str, tuple[Span, ...]] = {}
         self._moved: dict[tuple[object, int], FloatArray] = {}
-        self.met = met_degrees(rows)
+        self.met = distinct_degrees(rows)
 
     def local(self, tokens: int) -> Degrees:
-        """What sizes of a block with so many tokens a sample are evaluated with."""
+        """Values with which sizes of a block with so many tokens a sample are evaluated."""
         if tokens not in self._local:
             self._local[tokens] = local_degrees(self._rows, sequence=tokens)
         return self._local[tokens]
 
     def spans(self, move: Move) -> tuple[Span, ...]:
-        """How the groups of a move may lie: those along its axis."""
+        """Spans in which the groups of a move may lie: those along its axis."""
         axis = move.axes[0]
         if axis not in self._spans:
             self._spans[axis] = spans_along(axis, self._rows, self._network)
@@ -364,30 +308,36 @@ class _Shared:
 
     def moved(self, move: Move, *, tokens: int) -> FloatArray:
         """Seconds of a move of a block with so many tokens a sample."""
-        key = (_sent(Same(move)), tokens)
+        key = (_move_key(Same(move)), tokens)
         if key not in self._moved:
-            self._moved[key] = lying_seconds(
+            self._moved[key] = least_move_seconds(
                 move, degrees=self.local(tokens), spans=self.spans, network=self._network
             )
         return self._moved[key]
 
 
 @lru_cache(maxsize=8192)
-def _sent(move: Same[Move]) -> object:
-    """What a move sends and along which axis: the same object for moves that are alike."""
-    one = move.value
-    return _alike((one.kind, one.volume, one.axes[0], one.copies, one.rows, one.groups))
+def _move_key(move: Same[Move]) -> object:
+    """The same object for moves that send the same bytes along the same axis."""
+    moved = move.value
+    return _object_of(
+        (moved.kind, moved.volume, moved.axes[0], moved.copies, moved.rows, moved.groups)
+    )
 
 
 @lru_cache(maxsize=8192)
-def _alike(content: tuple[object, ...]) -> object:
+def _object_of(content: tuple[object, ...]) -> object:
     return object()
 
 
-def _run(places: IntArray) -> IntArray | slice:
+def _as_slice(places: IntArray) -> IntArray | slice:
     """The rising `places`, as a slice where none between them is left out."""
-    first, last = int(places[0]), int(places[-1])
-    return slice(first, last + 1) if last - first + 1 == len(places) else places
+    first_place, last_place = int(places[0]), int(places[-1])
+    return (
+        slice(first_place, last_place + 1)
+        if last_place - first_place + 1 == len(places)
+        else places
+    )
 
 
 def _by_set(table: BlockTables) -> dict[str, FloatArray | IntArray]:
@@ -404,8 +354,8 @@ def _by_set(table: BlockTables) -> dict[str, FloatArray | IntArray]:
 
 
 def _borders(problem: Problem, rows: Rows, stream: IntArray, network: Network) -> FloatArray:
-    """A border sends each device's part of the stream; copies over tp are sent once and gathered
-    behind, if the runtime does so.
+    """Seconds of a send across a border of each device's part of the stream; copies over tp are
+    sent once and gathered behind, if the runtime does so.
     """
     copied = (rows["sp"] == 0) & (rows["tp"] > 1)
     if not problem.runtime.p2p_scatter_gather or not copied.any():
@@ -424,14 +374,17 @@ def _logits_bytes(problem: Problem, rows: Rows) -> tuple[IntArray, IntArray]:
     """`logits_bytes` of every row: the tokens of a microbatch of a member of cp, ceil(vocab / tp)
     words.
     """
-    loss, each = loss_of(problem.model), rows["mbs"] * -(-problem.job.sequence_length // rows["cp"])
+    loss, tokens = (
+        loss_of(problem.model),
+        rows["mbs"] * -(-problem.job.sequence_length // rows["cp"]),
+    )
     if loss is None:
         return np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
     width = -(-problem.model.vocab // rows["tp"])
     return logits_bytes(
         loss,
         problem.runtime,
-        tokens=each,
+        tokens=tokens,
         width=width,
         split=rows["tp"] > 1,
         hidden=problem.model.hidden,

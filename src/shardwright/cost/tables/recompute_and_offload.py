@@ -1,4 +1,4 @@
-"""What keep lines of a plan do to a block: operators that are recomputed one by one, and
+"""Effects of a plan's keep lines on a block: operators that are recomputed one by one, and
 activations that wait in host memory.
 """
 
@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from shardwright.cost.kernels.operator_seconds import work_seconds
-from shardwright.cost.tables.block_table import BlockTable
-from shardwright.cost.tables.problem_tables import problem_machine
+from shardwright.cost.kernels.problem_machine import problem_machine
+from shardwright.cost.tables.table_columns import BlockTable
 from shardwright.cost.time_parts import ELEMENT
 from shardwright.model.ir.operator import Operator
 from shardwright.program.block.block import BlockProgram, Phase, Recomputable
@@ -28,12 +28,12 @@ def kept_variant(
     degrees: Degrees,
     problem: Problem,
 ) -> BlockTable:
-    """`table` with what `keeps` drop or move; whole blocks and cores alone are modes of the table
-    and left as they are.
+    """`table` with the tensors that `keeps` drop or move; whole blocks and cores alone are modes of
+    the table and left as they are.
 
-    Recomputed operators run their forward again before the input gradient, and what they made is
-    not saved. What is moved to the host (or NVMe) crosses the device's PCIe link once each way;
-    what a pass of the block's own kernels does not hide is exposed.
+    Recomputed operators run their forward again before the input gradient, and their outputs are
+    not saved. Tensors that are moved to the host (or NVMe) cross the device's PCIe link once each
+    way; seconds that a pass of the block's own kernels does not hide are exposed.
 
     Leaves out: that copies of several blocks share the link with each other, and NVMe bandwidth
     beyond the device's share.
@@ -46,7 +46,7 @@ def kept_variant(
             continue
         if is_on_host(keep):
             continue
-        names = named(program.operators, keep.operators) - program.constant
+        names = named_operators(program.operators, keep.operators) - program.constant
         moved = sum(
             int(evaluate(s.volume, degrees)[0])
             for s in program.saved
@@ -59,12 +59,12 @@ def kept_variant(
         seconds = seconds.copy()
         if keep.how is How.RECOMPUTE:
             machine = problem_machine(problem)
-            again = sum(
+            recompute_s = sum(
                 float(work_seconds(w, degrees, machine)[0][0])
                 for w in program.works
                 if w.phase is Phase.F and w.operator in names
             )
-            seconds[1, ELEMENT] += again
+            seconds[1, ELEMENT] += recompute_s
         else:
             transfer = moved / transfer_bandwidth(problem, keep.how)
             for phase, passes in ((0, (0,)), (1, (1, 2))):
@@ -74,21 +74,23 @@ def kept_variant(
 
 
 def is_on_host(keep: Keep) -> bool:
-    """All that its blocks keep waits in host memory: a mode of the block table."""
+    """True if all tensors that a keep line's blocks keep wait in host memory: a mode of the block
+    table.
+    """
     return keep.how is How.HOST and "full" in keep.operators and keep.percent == 100
 
 
 def transfer_bandwidth(problem: Problem, how: How) -> float:
-    """Bytes/s at which one device writes activations away."""
+    """Bytes/s at which one device writes activations to host memory or NVMe."""
     node = problem.cluster.node
     if how is How.NVME and node.host.nvme_bandwidth:
         return min(node.host.pcie.achieved, node.host.nvme_bandwidth / node.num_devices)
     return node.host.pcie.achieved
 
 
-def named(operators: Iterable[Operator], names: tuple[str, ...]) -> set[str]:
-    """Names of a block's operators that a keep line means:
-    by name, by class, or as ``class.name``.
+def named_operators(operators: Iterable[Operator], names: tuple[str, ...]) -> set[str]:
+    """Names of a block's operators that a keep line means: by name, by class, or as
+    ``class.name``.
     """
     return {
         o.name

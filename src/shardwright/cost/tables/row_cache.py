@@ -1,5 +1,5 @@
-"""Tables that were made of the same rows before: what blocks and meshes cost depends on degrees and
-on how groups lie, not on who asks.
+"""Cache of tables by their rows: costs of blocks and meshes depend on degrees and on how groups
+lie, not on the caller.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from shardwright.program.same import Same
 T = TypeVar("T")
 MOST_ROWS: Final = 2**14
 """Rows of a table that is kept: one of DeepSeek-V3's has 1 to 2 KiB in each."""
-_MOST_IN_ALL: Final = 2**17
-"""Rows of all tables that are kept; those that nobody asked for longest go first."""
+_MOST_ROWS_IN_ALL: Final = 2**17
+"""Rows of all tables that are kept; the least recently used tables go first."""
 
 
-class _Kept:
+class _TableCache:
     def __init__(self) -> None:
         self._tables: OrderedDict[Hashable, tuple[int, Any]] = OrderedDict()
         self._rows, self._lock = 0, Lock()
@@ -40,36 +40,37 @@ class _Kept:
                 return
             self._tables[key] = rows, table
             self._rows += rows
-            while self._rows > _MOST_IN_ALL:
+            while self._rows > _MOST_ROWS_IN_ALL:
                 self._rows -= self._tables.popitem(last=False)[1][0]
 
 
-_kept: Final = _Kept()
+_cache: Final = _TableCache()
 
 
-def known_table(
+def cached_table(
     make: Callable[..., T], problem: Problem, rows: Rows, *, sets: int = 1, **more: Any
 ) -> T:
-    """``make(problem, rows, **more)``: the same object as before where the same was asked before of
-    rows with the same numbers.
+    """``make(problem, rows, **more)``: the same object as before where the same function was called
+    before for rows with the same numbers.
 
     Args:
-        make: a function of a module: it is known by what it is, and so is the problem.
+        make: a function of a module: compared by identity, and so is the problem.
         sets: rows that the table has of each row.
-        more: arrays, known by their numbers, and what equals by value. Nobody may change the table.
+        more: arrays, compared by their numbers, and values that are compared by value. No caller
+            may change the table.
     """
     if len(rows) * sets > MOST_ROWS:
         return make(problem, rows, **more)
     columns = np.stack(list(rows.columns.values()))
-    given = tuple(
+    more_by_value = tuple(
         [
             (name, value.tobytes() if isinstance(value, np.ndarray) else value)
             for name, value in more.items()
         ]
     )
-    key = (make, Same(problem), tuple(rows.columns), columns.tobytes(), given)
-    found: T | None = _kept.find(key)
-    if found is None:
-        found = make(problem, rows, **more)
-        _kept.keep(key, found, rows=len(rows) * sets)
-    return found
+    key = (make, Same(problem), tuple(rows.columns), columns.tobytes(), more_by_value)
+    table: T | None = _cache.find(key)
+    if table is None:
+        table = make(problem, rows, **more)
+        _cache.keep(key, table, rows=len(rows) * sets)
+    return table

@@ -1,4 +1,4 @@
-"""What a selective recompute runs again of a block: kernels and collectives."""
+"""Kernels and collectives of a block that a selective recompute runs again."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from shardwright.program.block.sizes import Degrees, evaluate_sum
 from shardwright.runtime.runtime import Runtime, SelectiveRecompute
 
 
-def moved_again(program: BlockProgram, runtime: Runtime) -> Callable[[Move], bool]:
-    """Whether a selective recompute repeats a forward move.
+def repeats_move(program: BlockProgram, runtime: Runtime) -> Callable[[Move], bool]:
+    """A function that is True for forward moves that a selective recompute repeats.
 
-    A core that runs again exchanges its keys again; a per-operator policy keeps it and what
-    reduce_scatter made; under a policy by name an operator that runs again communicates again.
+    A core that runs again exchanges its keys again; a per-operator policy keeps it and the outputs
+    of reduce_scatter; under a policy by name an operator that runs again communicates again.
     """
-    named = named_policy(program.operators, runtime)
-    if named is not None:
-        return lambda move: move.operator in named.again
+    policy = named_policy(program.operators, runtime)
+    if policy is not None:
+        return lambda move: move.operator in policy.again
     if runtime.selective_recompute is SelectiveRecompute.CORE:
         return lambda move: move.axes[0] == "ring"
     has_policy = saved_products(program.operators) is not None
@@ -29,28 +29,30 @@ def moved_again(program: BlockProgram, runtime: Runtime) -> Callable[[Move], boo
     )
 
 
-def redone_share(
+def recomputed_share(
     program: BlockProgram, work: BlockWork, degrees: Degrees, runtime: Runtime
 ) -> FloatArray | float:
-    """Share of a forward kernel that a selective recompute runs again: cores; all but cores and the
-    products that a per-operator policy keeps; or what a policy by name has run again.
+    """Share of a forward kernel that a selective recompute runs again.
+
+    It is cores; all but cores and the products that a per-operator policy keeps; or the operators
+    that a policy by name runs again.
     """
     if runtime.selective_recompute is SelectiveRecompute.NAMED:
-        named = named_policy(program.operators, runtime)
-        return float(named is not None and work.operator in named.again)
+        policy = named_policy(program.operators, runtime)
+        return float(policy is not None and work.operator in policy.again)
     core = work.attention is not None or work.operator in [
         o.name for o in program.operators if o.attention is not None
     ]
     if runtime.selective_recompute is SelectiveRecompute.CORE:
         return float(core)
-    kept = saved_products(program.operators)
-    if kept is None or core:
+    kept_products = saved_products(program.operators)
+    if kept_products is None or core:
         return 0.0
-    parts = kept.get(work.operator, ())
+    parts = kept_products.get(work.operator, ())
     if work.kernel is not Kernel.GEMM or work.adapter or not any(parts):
         return 1.0
-    again = tuple(size for size, saved in zip(work.n, parts, strict=True) if not saved)
-    if not again:
+    recomputed_outputs = tuple(size for size, saved in zip(work.n, parts, strict=True) if not saved)
+    if not recomputed_outputs:
         return 0.0
-    share: FloatArray = evaluate_sum(again, degrees) / evaluate_sum(work.n, degrees)
+    share: FloatArray = evaluate_sum(recomputed_outputs, degrees) / evaluate_sum(work.n, degrees)
     return share

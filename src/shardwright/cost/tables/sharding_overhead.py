@@ -1,4 +1,4 @@
-"""What sharded data parallelism costs the compute stream itself: copies in and out of collectives'
+"""Cost of sharded data parallelism to the compute stream itself: copies in and out of collectives'
 buffers, and kernels that run slower.
 """
 
@@ -9,13 +9,13 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.groups.tier_counts import Span
 from shardwright.collectives.groups.tier_quantities import extent_of
-from shardwright.cost.gradients.grid_synchronisation import SyncTable
 from shardwright.cost.gradients.reduction_seconds import LISTED_GATHER_OPERATORS
+from shardwright.cost.gradients.synchronisation_table import SyncTable
 from shardwright.cost.gradients.wire_bytes import gathered_bytes
-from shardwright.cost.kernels.launch_overhead import OPERATOR_S
+from shardwright.cost.kernels.machine_rates import OPERATOR_S
+from shardwright.cost.kernels.problem_machine import problem_machine
 from shardwright.cost.kernels.quantization_passes import weight_bytes
 from shardwright.cost.network.grid_groups import Network
-from shardwright.cost.tables.problem_tables import problem_machine
 from shardwright.hardware.catalog.constants import slowdown_beside
 from shardwright.program.problem import Problem
 
@@ -47,8 +47,8 @@ def overlap_slowdown(problem: Problem, span: Span, network: Network) -> FloatArr
 
 
 def host_gradient_seconds(problem: Problem, sync: SyncTable) -> FloatArray:
-    """(blocks, n) seconds that the gradients of one layer and microbatch take to host memory and
-    back, all of its states offloaded.
+    """(blocks, n) seconds in which the gradients of one layer and microbatch travel to host memory
+    and back, all of its states offloaded.
 
         t = 2 x shard x bytes of a gradient / rate of PCIe
 
@@ -65,28 +65,28 @@ def host_gradient_seconds(problem: Problem, sync: SyncTable) -> FloatArray:
     (`async_accumulate_grad_in_cpu_via_gpu`, `async_inplace_copy_grad_to_fp32_buffer_from_gpu`).
     """
     runtime = problem.runtime
-    each = (
+    seconds_per_element = (
         2.0 * (runtime.gradient_dtype.bits / 8) / problem.cluster.node.host.pcie.achieved
         if runtime.gradients_on_host
         else 0.0
     )
-    return np.asarray(sync.own_reduced * each, dtype=np.float64)
+    return np.asarray(sync.own_reduced * seconds_per_element, dtype=np.float64)
 
 
 def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Seconds (blocks, n) that copies take around one layer's all_gather of parameters before its
-    forward, around that before its backward, and around its reduction of gradients.
+    """Seconds (blocks, n) of copies around one layer's all_gather of parameters before its forward,
+    around that before its backward, and around its reduction of gradients.
 
-        t = local elements x bytes an element / (0.8 BW) where the element's states are sharded over
-        more than one device
+        t = local elements x bytes an element / (0.8 BW)
+            where the element's states are sharded over more than one device
 
     Bytes are the runtime's (`gather_copy_bytes`, `reduce_copy_bytes`). Where collectives take lists
     (`listed_collectives`) the compute stream also waits for the host, which calls operators for
     each tensor of a gather's list: it has waited for the device before, and launches the kernels
     beside the gather behind it. A shard that waits in host memory (`parameters_on_host`) is copied
-    up before the gather. Matrices of products in few bits are then quantised
-    (`quantise.weight_bytes`). Leaves out launches and the copies of a shard on the device (1/n of
-    it). What one device holds alone is copied up and not joined.
+    up before the gather. Matrices of GEMMs in 8 or 4 bits are then quantised
+    (`quantization_passes.weight_bytes`). Leaves out launches and the copies of a shard on the
+    device (1/n of it). Parameters that one device holds alone are copied up and not joined.
 
     Source: DeepSpeed 0.3.13, runtime/zero/partition_parameters.py: `_allgather_param` begins with
     ``torch.cuda.synchronize()``.
@@ -99,10 +99,11 @@ def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatAr
     cast = weight_bytes(problem_machine(problem), gathered=gathered_bytes(problem.job, runtime))
 
     def gathers(
-        elements: IntArray, narrow: IntArray, own: FloatArray, parts: FloatArray
+        elements: IntArray, narrow: IntArray, own_elements: FloatArray, parts: FloatArray
     ) -> FloatArray:
-        up = (
-            own * (problem.job.parameter.bits / 8 / problem.cluster.node.host.pcie.achieved)
+        host_copy_s = (
+            own_elements
+            * (problem.job.parameter.bits / 8 / problem.cluster.node.host.pcie.achieved)
             if runtime.parameters_on_host
             else 0.0
         )
@@ -111,11 +112,11 @@ def copy_seconds(problem: Problem, sync: SyncTable) -> tuple[FloatArray, FloatAr
             elements,
             0,
         )
-        whole = joined.astype(np.float64) * (runtime.gather_copy_bytes / bandwidth) + narrow.astype(
-            np.float64
-        ) * (cast / bandwidth)
+        copy_s = joined.astype(np.float64) * (
+            runtime.gather_copy_bytes / bandwidth
+        ) + narrow.astype(np.float64) * (cast / bandwidth)
         return np.asarray(
-            whole + parts * (LISTED_GATHER_OPERATORS * OPERATOR_S) + up, dtype=np.float64
+            copy_s + parts * (LISTED_GATHER_OPERATORS * OPERATOR_S) + host_copy_s, dtype=np.float64
         )
 
     return (

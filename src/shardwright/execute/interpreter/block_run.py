@@ -34,7 +34,7 @@ from shardwright.model.ir.operator import ExpertShape, Operator, OperatorKind
 from shardwright.model.ir.settings import TextRotary
 from shardwright.model.routers import routers
 from shardwright.program.block.placement import is_routed
-from shardwright.program.block.shared_keys import Back
+from shardwright.program.block.shared_keys import CotangentRoute
 from shardwright.program.layout.layout import Indices, Layout
 
 
@@ -348,7 +348,7 @@ def run_backward(
         balance: of the load-balancing loss; None: there is none.
     """
     constant = without_gradient(run.block)
-    waiting: dict[tuple[str, int], dict[tuple[Back, ...], list[torch.Tensor | None]]] = {}
+    waiting: dict[tuple[str, int], dict[tuple[CotangentRoute, ...], list[torch.Tensor | None]]] = {}
     cotangents: dict[str, list[torch.Tensor | None]] = {}
     last = run.block.operators[-1]
     if last.kind is not OperatorKind.LOSS:
@@ -433,7 +433,7 @@ def _keep(cotangents: dict[str, list[torch.Tensor | None]], name: str, parts: Gr
 def _collect(
     run: BlockRun,
     name: str,
-    waiting: dict[tuple[str, int], dict[tuple[Back, ...], list[torch.Tensor | None]]],
+    waiting: dict[tuple[str, int], dict[tuple[CotangentRoute, ...], list[torch.Tensor | None]]],
     cotangents: dict[str, list[torch.Tensor | None]],
     store: ParameterStore,
 ) -> Task[None]:

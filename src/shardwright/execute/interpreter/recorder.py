@@ -32,7 +32,7 @@ from shardwright.program.step_trace import (
     StepTrace,
     TracedDevice,
     Track,
-    merged,
+    merged_trace,
     sorted_spans,
 )
 
@@ -173,7 +173,7 @@ class Recorder:
             memory=tuple(replace(one, time_s=self._read(one.time_s)) for one in self._memory),
             zero_s=zero + self._offset,
         )
-        return merged([part.from_s(zero)])
+        return merged_trace([part.from_s(zero)])
 
     def _read(self, reading: float) -> float:
         return reading if self._seconds is None else self._seconds(reading)
@@ -248,7 +248,7 @@ def collected(part: StepTrace | None) -> StepTrace:
         DataError: as `merged`.
     """
     if not dist.is_available() or not dist.is_initialized():
-        return merged([part] if part is not None else [])
+        return merged_trace([part] if part is not None else [])
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, part)
-    return merged([one for one in found if one is not None])
+    return merged_trace([one for one in found if one is not None])

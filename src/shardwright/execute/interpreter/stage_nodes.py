@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from functools import lru_cache
 
-from shardwright.cost.tables.recompute_and_offload import named
+from shardwright.cost.tables.recompute_and_offload import named_operators
 from shardwright.execute.numerics.base.cut_operator import crossing, operator_block
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import without_gradient
@@ -88,7 +88,7 @@ def _recomputed(segment: Segment) -> tuple[frozenset[str], frozenset[str]]:
     dropped: set[str] = set()
     keeps = [keep for keep in segment.keeps if keep.how is How.RECOMPUTE]
     for keep in keeps if all("full" not in k.operators for k in keeps) else ():
-        found = named(segment.block.operators, keep.operators)
+        found = named_operators(segment.block.operators, keep.operators)
         if set(keep.operators) == {"core"}:
             again |= {
                 o.name
@@ -105,7 +105,9 @@ def _hosted(segment: Segment) -> dict[str, int]:
     """Percent by operator. What a plan moves to NVMe waits on the host as well."""
     found: dict[str, int] = {}
     for keep in (k for k in segment.keeps if k.how is not How.RECOMPUTE):
-        found |= dict.fromkeys(named(segment.block.operators, keep.operators), keep.percent)
+        found |= dict.fromkeys(
+            named_operators(segment.block.operators, keep.operators), keep.percent
+        )
     return found
 
 

@@ -20,12 +20,12 @@ from shardwright.program.layout.layout import (
     Layout,
     difference,
     intersection,
-    normal,
+    joined_intervals,
     volume,
 )
 from shardwright.program.transition.pieces import Component, Group, PlacedPiece
 from shardwright.program.transition.steps import Flow, StepKind
-from shardwright.program.transition.transition import solve, transition
+from shardwright.program.transition.transition import best_acts, transition
 
 Range = tuple[int, int]
 """[low, high) of the buffer."""
@@ -242,7 +242,7 @@ def _terms(own: Sequence[Holding]) -> list[tuple[int, Box, bool]]:
 def flows_by_device(component: Component) -> tuple[dict[int, tuple[Flow, ...]], ...]:
     """Of each step, the flows that each device gives to or gets from, in their order."""
     result = []
-    for act in solve(component):
+    for act in best_acts(component):
         own: dict[int, list[Flow]] = {}
         for flow in act.flows:
             for device in dict.fromkeys((*flow.sources, *flow.targets)):
@@ -253,7 +253,7 @@ def flows_by_device(component: Component) -> tuple[dict[int, tuple[Flow, ...]], 
 
 def _buffer(one: PlacedPiece, flows: Sequence[Sequence[Flow]]) -> dict[int, Boxed]:
     """Boxes that the device's flows touch, by their first element in the component."""
-    spans = normal((flow.low, flow.high) for own in flows for flow in own)
+    spans = joined_intervals((flow.low, flow.high) for own in flows for flow in own)
     result: dict[int, Boxed] = {}
     start = low = at = 0
     for box in (box for boxes in one.boxes for box in boxes):
@@ -280,7 +280,7 @@ def _turns(
         return low, low + flow.high - flow.low
 
     late = late_groups(one.component)
-    for number, act in enumerate(solve(one.component)):
+    for number, act in enumerate(best_acts(one.component)):
         pairs = zip(act.step.groups, act.step.elements, strict=True)
         group, elements = next(((g, size) for g, size in pairs if me in g), ((), 0))
         gives: dict[int, list[Range]] = {}
@@ -330,7 +330,7 @@ def late_groups(component: Component) -> frozenset[tuple[int, Group]]:
             for a, b in brought.get(device, ())
         )
 
-    for number, act in enumerate(solve(component)):
+    for number, act in enumerate(best_acts(component)):
         after: list[Flow] = []
         if not act.step.groups:
             assert not any(map(needs, act.flows)), (

@@ -20,7 +20,7 @@ from shardwright.model.ir.block import INPUT, MEMORY, Block
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent
 from shardwright.program.block.placement import is_routed
-from shardwright.program.block.shared_keys import Back, shared_backs
+from shardwright.program.block.shared_keys import CotangentRoute, shared_cotangent_routes
 from shardwright.program.layout.cells import StageCells, indices
 from shardwright.program.layout.layout import Layout
 from shardwright.program.layout.stage_layouts import (
@@ -42,7 +42,7 @@ class Edge:
     extent: Extent
     made: Layout
     wanted: Layout
-    back: tuple[Back, ...]
+    back: tuple[CotangentRoute, ...]
 
 
 def at(layout: Layout, base: int) -> Layout:
@@ -71,7 +71,7 @@ class Exit:
     extent: Extent
     made: Layout
     streamed: Layout
-    back: tuple[Back, ...]
+    back: tuple[CotangentRoute, ...]
 
 
 @lru_cache(maxsize=65536)
@@ -84,7 +84,7 @@ def exits(cells: StageCells, last: Operator, *, base: int, length: int) -> tuple
         back = (
             ()
             if is_chosen(extent)
-            else shared_backs(cells, last, stream, extent, made=made, returned=streamed)
+            else shared_cotangent_routes(cells, last, stream, extent, made=made, returned=streamed)
         )
         shifted = tuple(_back_at(way, base) for way in back)
         found.append(
@@ -139,7 +139,7 @@ def edges(
         back = (
             ()
             if is_chosen(extent)
-            else shared_backs(cells, maker, reader, extent, made=made, returned=returned)
+            else shared_cotangent_routes(cells, maker, reader, extent, made=made, returned=returned)
         )
         shifted = tuple(_back_at(way, base) for way in back)
         found.append(
@@ -155,9 +155,11 @@ def edges(
     return tuple(found)
 
 
-def _back_at(way: Back, base: int) -> Back:
+def _back_at(way: CotangentRoute, base: int) -> CotangentRoute:
     answered = tuple((device + base, box, inside) for device, box, inside in way.answered)
-    return Back(source=at(way.source, base), wanted=at(way.wanted, base), answered=answered)
+    return CotangentRoute(
+        source=at(way.source, base), wanted=at(way.wanted, base), answered=answered
+    )
 
 
 def _whole(layout: Layout, length: int) -> Layout:
@@ -220,7 +222,7 @@ def _layout(
 
 def given_back(
     value: torch.Tensor | None,
-    back: tuple[Back, ...],
+    back: tuple[CotangentRoute, ...],
     *,
     device: int,
     key: tuple[Hashable, ...],

@@ -9,7 +9,7 @@ from itertools import product
 
 import torch
 
-from shardwright.program.layout.layout import Box, Indices, common, count
+from shardwright.program.layout.layout import Box, Indices, common_indices, count
 
 Slices = tuple[slice, ...]
 Overlap = tuple[tuple[Slices, Slices], ...]
@@ -38,7 +38,7 @@ def _runs(first: Indices, second: Indices, within: Indices) -> list[tuple[int, i
     contiguous in both.
     """
     result: list[tuple[int, int, int]] = []
-    for low, high in common(common(first, second), within):
+    for low, high in common_indices(common_indices(first, second), within):
         a, b = _position(first, low), _position(second, low)
         if result and (last := result[-1])[0] + last[2] == a and last[1] + last[2] == b:
             result[-1] = (last[0], last[1], last[2] + high - low)

@@ -11,7 +11,7 @@ import torch
 
 from shardwright.execute.shares.parameters import Key, ParameterStore, StoredParameter
 from shardwright.lazy_dataclass import dataclass
-from shardwright.program.layout.layout import Box, Interval, count, normal
+from shardwright.program.layout.layout import Box, Interval, count, joined_intervals
 
 Rows = tuple[torch.Tensor, ...] | tuple[slice, ...]
 """What indexes a box: slices where no dim has gaps, so that it is a view."""
@@ -167,6 +167,6 @@ def _rows(inner: Box, outer: Box) -> Rows | None:
                 return None
             rows.append((place, place + b - a))
         found.append(rows)
-    if all(len(normal(rows)) == 1 for rows in found):
+    if all(len(joined_intervals(rows)) == 1 for rows in found):
         return tuple(slice(rows[0][0], rows[-1][1]) for rows in found)
     return _broadcast([torch.cat([torch.arange(a, b) for a, b in rows]) for rows in found])

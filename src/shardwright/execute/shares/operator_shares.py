@@ -17,13 +17,13 @@ from shardwright.program.block.placement import is_routed
 from shardwright.program.layout.cells import (
     Cell,
     StageCells,
+    covered_runs,
     cut_dims,
-    image,
     indices,
     interval,
     reference_runs,
 )
-from shardwright.program.layout.layout import Box, Indices, count, intersection, normal
+from shardwright.program.layout.layout import Box, Indices, count, intersection, joined_intervals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,9 @@ def _keys(site: Site, cell: Cell, memory_length: int) -> Indices:
     if memory_length:
         return indices(way, memory_length)
     slices = (*site.earlier, (site.start, site.length))
-    return normal(i for start, length in slices for i in _shifted(indices(way, length), start))
+    return joined_intervals(
+        i for start, length in slices for i in _shifted(indices(way, length), start)
+    )
 
 
 def _looked_on(site: Site, operator: Operator, cell: Cell) -> Indices:
@@ -196,13 +198,13 @@ def _heads(operator: Operator, cell: Cell) -> tuple[tuple[int, int], tuple[int, 
     fewer = operator.attention.kv_heads if operator.attention is not None else heads
     way = cut_dims(cell, operator).get(Dim.HEADS, ())
     reference = reference_runs(operator, Dim.HEADS)
-    return image(way, heads, reference), image(way, fewer, reference)
+    return covered_runs(way, heads, reference), covered_runs(way, fewer, reference)
 
 
 def _experts(operator: Operator, cell: Cell) -> tuple[int, int]:
     if operator.experts is None:
         return (0, 0)
-    return image(
+    return covered_runs(
         cut_dims(cell, operator).get(Dim.EXPERTS, ()),
         operator.experts.experts,
         operator.experts.experts,
@@ -256,6 +258,7 @@ def _whole(site: Site, operator: Operator, dim: Dim, group: tuple[int, ...]) -> 
     cells = site.cells.cells[operator.klass]
     extents = [e for e in operator.reads if e.dim is dim]
     return all(
-        count(normal(interval(e, operator, cut_dims(cells[d], operator)) for d in group)) == e.size
+        count(joined_intervals(interval(e, operator, cut_dims(cells[d], operator)) for d in group))
+        == e.size
         for e in extents
     )

@@ -18,7 +18,7 @@ from shardwright.execute.transport.requests import Exchange, Post, Reduce, Take,
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.layout import Box
 from shardwright.program.stages.holdings import ParameterPlace, shares_of
-from shardwright.program.transition.steps import even
+from shardwright.program.transition.steps import even_ranges
 
 Interval = tuple[int, int]
 Places = Mapping[Key, tuple[ParameterPlace, ...]]
@@ -60,7 +60,9 @@ class Sharers:
         position = self.devices.index(device)
         low, high = 0, elements
         for outer, finer in pairwise((1, *reversed(self.degrees[level - 1 :]))):
-            low, high = even(low, high, finer // outer)[(position // outer) % (finer // outer)]
+            low, high = even_ranges(low, high, finer // outer)[
+                (position // outer) % (finer // outer)
+            ]
         return low, high
 
     def run(self, device: int, level: int) -> tuple[int, ...]:

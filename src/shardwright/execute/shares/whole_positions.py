@@ -10,7 +10,7 @@ from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor import Dim
 from shardwright.program.block.cell_structure import CellStructure
 from shardwright.program.layout.cells import StageCells, indices, token_box
-from shardwright.program.layout.layout import count, normal
+from shardwright.program.layout.layout import count, joined_intervals
 
 
 def looks_around(operator: Operator, number: int) -> bool:
@@ -52,6 +52,7 @@ def is_spread(cells: StageCells, operator: Operator, *, length: int, memory_leng
     if any(groups[d] != group for group in groups.values() for d in group):
         return True
     return any(
-        count(normal(i for d in group for i in indices(own[d].way(Dim.SEQUENCE), keys))) != keys
+        count(joined_intervals(i for d in group for i in indices(own[d].way(Dim.SEQUENCE), keys)))
+        != keys
         for group in groups.values()
     )

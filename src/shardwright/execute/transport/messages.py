@@ -25,7 +25,7 @@ from shardwright.execute.transport.requests import (
     Task,
     answered,
 )
-from shardwright.program.transition.steps import even
+from shardwright.program.transition.steps import even_ranges
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ def _reduced(request: Reduce, device: int) -> Generator[Request, Answer, torch.T
     in, in two rounds.
     """
     flat = request.tensor.reshape(-1)
-    shares = dict(zip(request.group, even(0, flat.numel(), len(request.group)), strict=True))
+    shares = dict(zip(request.group, even_ranges(0, flat.numel(), len(request.group)), strict=True))
     low, high = shares[device]
     given = {other: flat[a:b] for other, (a, b) in shares.items() if other != device and a < b}
     asked = (

@@ -20,7 +20,7 @@ from shardwright.model.ir.operator import Operator
 from shardwright.model.ir.settings import Settings
 from shardwright.model.ir.tensor import Dim, Parameter
 from shardwright.model.trained import LEFT_OUT
-from shardwright.program.layout.layout import Box, Interval, count, normal
+from shardwright.program.layout.layout import Box, Interval, count, joined_intervals
 
 MOST_RUNS = 64
 """Indices in more stretches than this are read as one stretch that covers them."""
@@ -275,7 +275,7 @@ def _cuts(indices: tuple[Interval, ...], rows: Rows) -> list[tuple[Interval, Row
     if rows is None:
         found: list[tuple[Interval, Rows, Interval]] = []
         at = 0
-        for a, b in normal(indices):
+        for a, b in joined_intervals(indices):
             found.append(((a, b), None, (at, at + b - a)))
             at += b - a
         return found

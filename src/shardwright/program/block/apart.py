@@ -1,17 +1,19 @@
-"""Kernels that a framework with fused element-wise kernels still runs apart: clamps of a gate's
-halves, and biases of experts' products.
+"""Kernels that fused frameworks still launch on their own: clamps of a gate's halves, and biases of
+the experts' second product.
 
 Counted in Megatron-Core for 2-byte activations, each kernel reading its inputs and writing its
-output once; nothing fitted. A compiler makes none of them; a kernel that joins the experts'
-products with what lies between takes both in (Transformer Engine's fuser).
+output once; nothing fitted. A compiler makes none of them. A kernel that joins the experts'
+products with the work between them includes both (Transformer Engine's fuser).
 
-Clamps: core/fusions/fused_bias_geglu.py (`weighted_bias_quick_geglu_impl`): the two halves are
-clamped, each by a kernel, and joined again before the one fused kernel, which keeps the joined copy
-beside what the clamps keep; the gradient passes both masks and the two halves' gradients are
-joined. Biases: core/transformer/moe/experts.py (`TEGroupedMLP._apply_bias`): behind the second
-product, for each local expert, bias x probability and its sum with the expert's rows, then a join
-of all; backward has both factors' gradients, each a product and a sum an expert, and joins the
-rows' gradients. The first product adds its bias in its own epilogue.
+Clamps: core/fusions/fused_bias_geglu.py (`weighted_bias_quick_geglu_impl`). One kernel clamps each
+half, and a third joins the halves before the one fused kernel, which keeps the joined copy beside
+the tensors that the clamps keep. The gradient passes both masks, and the gradients of the two
+halves are joined.
+
+Biases: core/transformer/moe/experts.py (`TEGroupedMLP._apply_bias`). Behind the second product, for
+each local expert: bias x probability, its sum with the expert's rows, then one join of all experts.
+Backward has the gradients of both factors, each a product and a sum an expert, and joins the
+gradients of the rows. The first product adds its bias in its own epilogue.
 """
 
 from __future__ import annotations
@@ -35,35 +37,48 @@ JOIN: Final = 2 + 2
 
 
 def clamp_works(o: Operator, *, elements: Size, element: int) -> tuple[BlockWork, ...]:
-    """What the clamps of a gate add; `elements`: of its output. `element`: bytes of one."""
+    """Element-wise kernels that clamp the two halves of a gate and join them, in forward and
+    backward.
+
+    Args:
+        elements: elements of the gate's output.
+        element: bytes of one element.
+    """
     return tuple(
-        _moved(o, phase, elements, traffic, element)
-        for phase, each in CLAMPS.items()
-        for traffic in each
+        _element_wise_kernel(o, phase, elements, traffic, element)
+        for phase, kernel_bytes in CLAMPS.items()
+        for traffic in kernel_bytes
     )
 
 
 def bias_works(
     o: Operator, *, elements: Size, experts: Size, element: int
 ) -> tuple[BlockWork, ...]:
-    """What the biases of local `experts` add behind their second product; `elements`: of its
-    output.
+    """Element-wise kernels that add the biases behind the second product of the local experts, in
+    forward and backward.
+
+    Args:
+        elements: elements of the product's output.
+        experts: number of local experts.
+        element: bytes of one element.
     """
     works = [
-        _moved(o, phase, elements, traffic, element, experts)
-        for phase, each in BIAS.items()
-        for traffic in each
+        _element_wise_kernel(o, phase, elements, traffic, element, experts)
+        for phase, kernel_bytes in BIAS.items()
+        for traffic in kernel_bytes
     ]
-    return (*works, *(_moved(o, phase, elements, JOIN, element) for phase in BIAS))
+    return (*works, *(_element_wise_kernel(o, phase, elements, JOIN, element) for phase in BIAS))
 
 
 def has_late_bias(o: Operator) -> bool:
-    """Experts' second product, with a bias: what it writes is as wide as the stream."""
+    """True for the second product of experts that have a bias: its output is as wide as the
+    residual stream.
+    """
     grouped = o.kind is OperatorKind.GROUPED_LINEAR and any(".bias" in p.name for p in o.parameters)
     return grouped and all(extent.dim is Dim.HIDDEN for extent in o.writes)
 
 
-def _moved(
+def _element_wise_kernel(
     o: Operator,
     phase: Phase,
     elements: Size,

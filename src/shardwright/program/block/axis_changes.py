@@ -1,4 +1,4 @@
-"""Changes of layout along the axes of a grid."""
+"""Changes of a tensor's layout between two operators, along each axis of a grid."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from shardwright.program.block.reshard import PARTIAL, WHOLE, transition
 from shardwright.program.block.sizes import Size
 
 
-def produced(operator: Operator | None, dim: Dim) -> str:
-    """Layout along an axis (which cuts `dim` of the operator's class) of what `operator` makes."""
+def output_layout(operator: Operator | None, dim: Dim) -> str:
+    """Layout of the operator's output along a mesh axis that cuts `dim`: a dim letter, WHOLE or
+    PARTIAL.
+    """
     if dim is Dim.REPLICATE:
         return WHOLE
     if dim in TOKEN_DIMS or operator is None:
@@ -26,9 +28,9 @@ def produced(operator: Operator | None, dim: Dim) -> str:
     return PARTIAL if any(e.dim is cut for e in operator.reads) else WHOLE
 
 
-def wanted(operator: Operator, dim: Dim) -> tuple[str, str]:
-    """Layout in which `operator` reads along an axis that cuts `dim`, and the layout of the
-    cotangent that it returns.
+def input_layouts(operator: Operator, dim: Dim) -> tuple[str, str]:
+    """Layouts along a mesh axis that cuts `dim`: the one in which the operator reads its input, and
+    the one of the cotangent that it returns.
     """
     if dim is Dim.REPLICATE:
         return WHOLE, WHOLE
@@ -52,29 +54,32 @@ def axis_change(
     volume: Callable[[Operator], tuple[Size, ...]],
     shared: bool = False,
 ) -> Change | None:
-    """The change along one axis that cuts `cut` of the target's class and `source_cut` of the
-    source's; None if nothing moves.
+    """Collectives that move a tensor from `source` to `target` along one mesh axis, forward and
+    backward; None if nothing moves.
 
     Args:
-        volume: bytes of the tensor as one of its ends holds it.
-        shared: every member reads all of it, for its own part of the axis.
+        axis: name of the mesh axis.
+        cut: dim that the axis cuts in the target's operator class.
+        source_cut: dim that the axis cuts in the source's operator class.
+        volume: bytes of the tensor as one end of the edge holds it.
+        shared: every member reads the whole tensor, for its own part of the axis.
     """
-    made = produced(source, source_cut)
-    need, cotangent = wanted(target, cut)
-    split = need not in (WHOLE, Dim.SEQUENCE.value)
+    made = output_layout(source, source_cut)
+    needed, cotangent = input_layouts(target, cut)
+    split = needed not in (WHOLE, Dim.SEQUENCE.value)
     if shared or (
         made == WHOLE
         and source is not None
         and split
-        and not any(e.dim.value == need for e in source.writes)
+        and not any(e.dim.value == needed for e in source.writes)
     ):
         # A whole tensor that every member reads for its own heads: each returns a part of the sum;
         # of its own tokens it returns a slice.
-        need, cotangent = WHOLE, PARTIAL
+        needed, cotangent = WHOLE, PARTIAL
     if source is not None and source.kind is target.kind is OperatorKind.RESIDUAL:
-        need = made
+        needed = made
     forward, backward = (
-        transition(made, need),
+        transition(made, needed),
         transition(cotangent, WHOLE if made == PARTIAL else made),
     )
     if forward is None and backward is None:
@@ -90,7 +95,9 @@ def axis_change(
 
 
 def _column_side(source: Operator | None, target: Operator) -> Operator:
-    """The end of an edge that holds the gathered tensor: the one outside the stream."""
+    """The operator at the end of an edge that holds the gathered tensor: the one outside the
+    residual stream.
+    """
     if source is None or target.klass not in (OperatorClass.STREAM, OperatorClass.ROUTER):
         return target
     return source

@@ -1,8 +1,9 @@
-"""A lowered block: operator tasks, communication, saved tensors and parameters, for each phase;
-sizes stay symbolic.
+"""A lowered block: kernels, communication, saved tensors and parameters of each phase, with
+symbolic sizes.
 
-The structure depends only on how operator classes are cut; sizes are evaluated on arrays of degrees
-(`program.block.sizes`). The cost model, the simulator and an executor read this and nothing else.
+The structure depends only on how operator classes are cut; `program.block.sizes` evaluates the
+sizes on arrays of degrees. The cost model, the simulator and an executor read this and nothing
+else.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from shardwright.program.block.sizes import Size
 
 
 class Phase(StrEnum):
-    """Forward, input gradient, weight gradient. Full backward is I then W; recompute runs F's tasks
-    again.
+    """Phase of a microbatch: forward (F), input gradient (I) or weight gradient (W).
+
+    Full backward is I then W; recompute runs the kernels of F again.
     """
 
     F = "F"
@@ -39,7 +41,7 @@ class Kernel(StrEnum):
 
 
 class Exposure(StrEnum):
-    """How communication meets the compute of its phase."""
+    """Kernels of the same phase that can hide a communication; BLOCKING = none."""
 
     BLOCKING = "blocking"
     BESIDE_GEMM = "beside-gemm"
@@ -50,7 +52,7 @@ class Exposure(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockWork:
-    """One kernel of an operator in a phase.
+    """One kernel of an operator in a phase, with its shape.
 
     Args:
         m, n, k: GEMM: the forward (m x k) times (k x n), n as a sum of parts; of one group for
@@ -59,18 +61,18 @@ class BlockWork:
         apart: each group is a launch of its own.
         adapter: a product beside the operator's own.
         read, written: ELEMENT: bytes.
-        native: one kernel in any framework;
-        one_pass: a single kernel that moves exactly these.
+        native: one kernel in any framework.
+        one_pass: a single kernel that moves exactly these bytes.
         by_row: in Triton, one program a row.
-        accumulate: GEMM adds into an fp32 copy of its n x k result.
-        tokens, context: ATTENTION and SCAN: local query tokens; keys of a whole sequence. heads,
-            kv_heads: local.
+        accumulate: the GEMM adds into an fp32 copy of its n x k result.
+        tokens, context: ATTENTION and SCAN: local query tokens; keys of a whole sequence.
+        heads: ATTENTION and SCAN: local heads.
         passed: keys come round a ring, one member's part at a time.
-        core: the operator's attention or scan shape.
-        further: small kernels beside this one, whose bytes are not counted: they cost their
-            launches.
-        gathered: the operand that a member quantises was gathered in few bits, along this axis or
-            by so many: each cast its own part.
+        attention, scan: shape of the operator's attention or scan.
+        further: number of small kernels beside this one, whose bytes are not counted; each costs
+            its launch.
+        gathered: (axis, members) of the gather of a quantised operand: each member cast its own
+            part.
     """
 
     operator: str
@@ -100,25 +102,24 @@ class BlockWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One communication of a block in a phase over the group of `axes`.
+    """One communication of a block in a phase, over the process group of `axes`.
 
     Args:
         volume: bytes of the full buffer as in `collectives.Collective`.
-        behind: it carries the operator's output (behind its kernels in F, before them in I); else
-            its input, the other way round.
-        beside: operator whose GEMM it meets (the one that makes a reduced tensor, that reads a
-            gathered one); empty = `operator`.
+        behind: the move carries the operator's output (behind its kernels in F, before them in I);
+            else its input, the other way round.
+        beside: operator whose GEMM can hide the move (the one that makes a reduced tensor, or that
+            reads a gathered one); empty = `operator`.
         hops: axis whose degree minus one is the number of sends (ring exchange); empty = once.
-        copies: the volume holds so many copies of each token, one for each expert that it visits,
-            and a device or unit of the network that several of them go to gets one; 0 = every byte
+        copies: the volume holds so many copies of each token, one for each expert that the token
+            visits; a device or network unit that several of them go to receives one. 0 = every byte
             is sent.
-        groups: (at most so many, of so many) equal runs of experts that a token's lie in; (0, 0) =
-            any.
-        rows: bytes that travel for each of the volume's where every copy carries a row over all
-            experts of its island, as many more as the group's experts would be; 1 = the volume's
-            own alone.
+        groups: (at most so many, of so many) equal runs of experts that contain a token's experts;
+            (0, 0) = any.
+        rows: bytes that travel for each byte of the volume, where every copy carries a row over all
+            experts of its island; 1 = the volume alone.
         group: devices, counted from the stage's first; empty = the group of `axes`.
-        narrow: quantised before.
+        narrow: the tensor is quantised before the move.
     """
 
     operator: str
@@ -138,8 +139,10 @@ class Move:
 
 
 class Recomputable(StrEnum):
-    """Which recompute modes drop a saved tensor: only `full`, or `selective` too; never for the
-    block's own input. NONE_AND_FULL: only `selective` keeps it, as a policy's own choice.
+    """Recompute modes that drop a saved tensor: only `full`, or `selective` too; NEVER for the
+    block's own input.
+
+    NONE_AND_FULL: only `selective` keeps the tensor, by the choice of a policy.
     """
 
     NEVER = "never"
@@ -150,11 +153,13 @@ class Recomputable(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A tensor that lives from F to I or W of its microbatch: bytes, and which recompute modes drop
-    it.
+    """A tensor that lives from F to I or W of its microbatch: its bytes, and the recompute modes
+    that drop it.
 
-    `host`: where `selective` keeps it, it waits in host memory. `parked`: where `full` keeps it,
-    this much of it waits there, and none on the device.
+    Args:
+        host: where `selective` keeps the tensor, it waits in host memory.
+        parked: bytes of the tensor that wait in host memory, and none on the device, where `full`
+            keeps it.
     """
 
     tensor: str
@@ -169,13 +174,13 @@ class Stored:
     """A parameter's local elements and its class.
 
     Args:
-        tied: another block stores it.
+        tied: another block stores the parameter.
         summed_along: axes beside dp and cp along which devices hold the same elements and compute
             different terms of their gradient.
         coarse: (runs, axes) of each extent that axes cut: where their degree does not divide the
             runs (key heads under tp), several devices hold a run.
-        narrow: a recipe of few bits quantises it.
-        backward: its operator has a backward.
+        narrow: a recipe of 8 or 4 bits quantises the parameter.
+        backward: the parameter's operator has a backward.
     """
 
     parameter: str
@@ -191,11 +196,13 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockProgram:
-    """One block under one structure. What its hash leaves out is long, and seldom differs alone.
+    """Kernels, communication, saved tensors and parameters of one block under one structure.
+
+    The hash leaves out fields that are long and seldom differ alone.
 
     Args:
-        output_volume: bytes of its output on one device, as it crosses a pipeline border.
-        constant: tensors without a gradient (`model.gradients`).
+        output_volume: bytes of the block's output on one device, as it crosses a pipeline border.
+        constant: names of tensors without a gradient (`model.gradients`).
     """
 
     block: str
@@ -209,5 +216,5 @@ class BlockProgram:
 
     @property
     def has_backward(self) -> bool:
-        """Some operator has something to do in backward."""
+        """True if some operator of the block computes a gradient."""
         return any(runs_backward(operator, self.constant) for operator in self.operators)

@@ -1,4 +1,4 @@
-"""How the operators of a block are cut on one device of a general plan's stage: sizes are numbers,
+"""The cut of a block's operators on one device of a general plan's stage: sizes are numbers, and
 moves name devices.
 """
 
@@ -14,13 +14,13 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.placement import Change
-from shardwright.program.block.shared_keys import backs
+from shardwright.program.block.shared_keys import cotangent_routes
 from shardwright.program.block.sizes import Size
 from shardwright.program.layout.cells import (
     Cell,
     StageCells,
+    covered_runs,
     cut_dims,
-    image,
     indices,
     interval,
     token_box,
@@ -41,11 +41,11 @@ from shardwright.strategy.plan.split import Exchange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellStructure:
-    """One device of a stage (a `Placing`).
+    """One device of a general plan's stage, as lowering sees it (a `Placing`).
 
     Args:
-        stage: the cells of all its devices.
-        device: counted from the stage's first.
+        stage: the cells of all devices of the stage.
+        device: number of the device, counted from the stage's first.
         length: positions of the main sequence.
         island: devices a node, for the choice of senders.
     """
@@ -56,12 +56,12 @@ class CellStructure:
     island: int = 0
 
     def cell(self, klass: OperatorClass) -> Cell | None:
-        """The device's cell in a class's tree; None if the class does not run here."""
+        """The device's cell in a class's tree; None if the device runs no operator of the class."""
         return self.stage.cells.get(klass, {}).get(self.device)
 
     @property
     def sequence_parallel(self) -> bool:
-        """The stream holds fewer tokens than the products work on."""
+        """True if the device holds fewer tokens of the residual stream than its GEMMs work on."""
         return (
             0
             < self._count(OperatorClass.STREAM, self.length)
@@ -70,13 +70,17 @@ class CellStructure:
 
     @property
     def gather(self) -> bool:
-        """The core's keys are gathered."""
+        """True if the members of the attention core's group gather keys, instead of passing them
+        round a ring.
+        """
         return self.stage.exchange is Exchange.GATHER
 
     @property
     def routed(self) -> bool:
-        """The device's experts serve tokens of other devices, or it has whole ones (or none):
-        nobody shares tokens and experts with it.
+        """True if tokens are sent to their experts.
+
+        That is so where the device's experts serve tokens of other devices, and where no other
+        device shares both tokens and experts with it.
         """
         if self.cell(OperatorClass.EXPERTS) is None:
             return True
@@ -84,17 +88,17 @@ class CellStructure:
             OperatorClass.ROUTER, self.length
         ):
             return True
-        return len(_coset(self)) == 1
+        return len(_devices_of_same_tokens(self)) == 1
 
     def _count(self, klass: OperatorClass, length: int) -> int:
         return _tokens_of(self.stage, self.device, klass, length)
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
-        """See `Placing.tokens`."""
+        """Tokens that the device works on in operators of `klass`; see `Placing.tokens`."""
         return Size(times=self._count(klass, length))
 
     def part(self, extent: Extent, operator: Operator) -> Size:
-        """See `Placing.part`."""
+        """Elements of one extent that the device holds; see `Placing.part`."""
         cell = self.cell(operator.klass)
         if cell is None:
             return Size(times=0)
@@ -102,18 +106,18 @@ class CellStructure:
         return Size(times=high - low)
 
     def _experts(self, operator: Operator) -> int:
-        """Local experts."""
+        """Number of local experts."""
         assert operator.experts is not None
         cell = self.cell(OperatorClass.EXPERTS)
         way = cut_dims(cell, operator).get(Dim.EXPERTS) if cell is not None else None
         if way is None:
             return operator.experts.experts
-        low, high = image(way, operator.experts.experts, operator.experts.experts)
+        low, high = covered_runs(way, operator.experts.experts, operator.experts.experts)
         return high - low
 
     def dispatched(self, operator: Operator, length: int) -> Size:
-        """Routed copies on the device: topk of each token that its experts serve, by its share of
-        the experts (rounded up).
+        """Routed copies on the device: topk of each token that its experts serve, times its share
+        of the experts (rounded up).
         """
         assert operator.experts is not None
         region = self._count(OperatorClass.EXPERTS, length)
@@ -127,36 +131,40 @@ class CellStructure:
         )
 
     def served_tokens(self, length: int) -> Size:
-        """See `Placing.served_tokens`."""
+        """Tokens that the device's experts serve; see `Placing.served_tokens`."""
         return self.tokens(OperatorClass.EXPERTS, length)
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
-        """See `Placing.sent_copies`: tokens go to experts in equal shares, what stays on the device
-        is not sent.
+        """The larger of the routed copies that the device sends and receives; see
+        `Placing.sent_copies`.
+
+        Tokens go to experts in equal shares; copies that stay on the device are not sent.
         """
         assert operator.experts is not None
         group, all_experts = self.expert_groups()[0], operator.experts.experts
-        others = [replace(self, device=d) for d in group if d != self.device]
-        if not others:
+        peers = [replace(self, device=d) for d in group if d != self.device]
+        if not peers:
             return Size(times=0)
-        given = self._count(OperatorClass.ROUTER, length) * sum(
-            other.held_experts(operator) for other in others
+        sent_rows = self._count(OperatorClass.ROUTER, length) * sum(
+            other.held_experts(operator) for other in peers
         )
-        gotten = self.held_experts(operator) * sum(other.router_tokens(length) for other in others)
-        busiest = max(given, gotten) * operator.experts.topk
-        return Size(times=-(-busiest * len(group) // (all_experts * len(others))))
+        received_rows = self.held_experts(operator) * sum(
+            other.router_tokens(length) for other in peers
+        )
+        busiest = max(sent_rows, received_rows) * operator.experts.topk
+        return Size(times=-(-busiest * len(group) // (all_experts * len(peers))))
 
     def held_experts(self, operator: Operator) -> int:
-        """Local experts; 0 on a device without any."""
+        """Number of local experts; 0 on a device without any."""
         return self._experts(operator) if self.cell(OperatorClass.EXPERTS) is not None else 0
 
     def router_tokens(self, length: int) -> int:
-        """Tokens that the device routes."""
+        """Number of tokens that the device routes."""
         return self._count(OperatorClass.ROUTER, length)
 
     def gathered_copies(self, operator: Operator, length: int) -> Size:
-        """The routed copies of all devices that share its experts:
-        all that these experts work on.
+        """Routed copies that the device's experts work on, gathered from all devices that share
+        those experts.
         """
         return (
             self.dispatched(operator, length)
@@ -165,23 +173,25 @@ class CellStructure:
         )
 
     def coset_tokens(self, length: int) -> Size:
-        """See `Placing.coset_tokens`."""
+        """Tokens that the devices of `coset` route together; see `Placing.coset_tokens`."""
         return Size(times=sum(replace(self, device=d).router_tokens(length) for d in self.coset()))
 
     def coset(self) -> tuple[int, ...]:
-        """See `Placing.coset`: those with experts for its tokens,
-        and those that only route them.
+        """Devices with experts for this device's tokens, and devices that only route them; see
+        `Placing.coset`.
         """
         across, inside = self.expert_groups()
-        return tuple(sorted({*across, *inside, *_coset(self), self.device}))
+        return tuple(sorted({*across, *inside, *_devices_of_same_tokens(self), self.device}))
 
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
-        """See `Placing.gathered_tokens`."""
+        """Tokens whose keys the core's group holds together; see `Placing.gathered_tokens`."""
         return Size(times=sum(self._parts(operator, lengths)))
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
-        """Its own part first, then those of the devices before it in the ring; the last hop's is
-        that of the device behind.
+        """Tokens whose keys pass the device on each hop of the ring: its own part first, then those
+        of the devices before it.
+
+        The last hop carries the part of the device behind it. One entry where all parts are equal.
         """
         parts = self._parts(operator, lengths)
         if len(set(parts)) == 1:
@@ -190,53 +200,55 @@ class CellStructure:
         return tuple(Size(times=parts[(index - hop) % len(parts)]) for hop in range(len(parts)))
 
     def _parts(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[int, ...]:
-        """Tokens of each device of the core's group."""
+        """Tokens of each device of the attention core's group."""
         group = self.members(operator, Dim.SEQUENCE) or (self.device,)
         return tuple(
             sum(replace(self, device=d)._count(operator.klass, n) for n in lengths) for d in group
         )
 
     def own_region(self) -> Box:
-        """Tokens that the device's experts serve, or else that it routes or makes."""
+        """Samples and positions that the device's experts serve; of a device without experts, those
+        that it routes or makes.
+        """
         classes = (OperatorClass.EXPERTS, OperatorClass.ROUTER, OperatorClass.STREAM)
         cell = next((c for klass in classes if (c := self.cell(klass)) is not None), None)
         return self.region(cell) if cell is not None else ((), ())
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Devices with other experts for the same tokens (or that only own such tokens), and with
-        other parts of the same experts.
+        """Devices with other experts for the same tokens (or that only hold such tokens), and
+        devices with other parts of the same experts.
         """
         experts = self.stage.cells.get(OperatorClass.EXPERTS, {})
-        mine = self.own_region()
-        coset = _coset(self)
-        alone = [
+        own_tokens = self.own_region()
+        coset = _devices_of_same_tokens(self)
+        without_experts = [
             d
             for d, c in self.stage.cells.get(OperatorClass.ROUTER, {}).items()
-            if d not in experts and _covers(mine, self.region(c))
+            if d not in experts and _covers(own_tokens, self.region(c))
         ]
-        own = experts.get(self.device)
-        if own is None:
-            return tuple(sorted({*coset, *alone, self.device})), ()
-        held, inner = own.way(Dim.EXPERTS), own.way(Dim.FFN, Dim.WIDTH)
-        across = [d for d in coset if experts[d].way(Dim.FFN, Dim.WIDTH) == inner]
-        inside = [d for d in coset if experts[d].way(Dim.EXPERTS) == held]
-        return tuple(sorted({*across, *alone})), (
+        own_cell = experts.get(self.device)
+        if own_cell is None:
+            return tuple(sorted({*coset, *without_experts, self.device})), ()
+        own_experts, own_share = own_cell.way(Dim.EXPERTS), own_cell.way(Dim.FFN, Dim.WIDTH)
+        across = [d for d in coset if experts[d].way(Dim.FFN, Dim.WIDTH) == own_share]
+        inside = [d for d in coset if experts[d].way(Dim.EXPERTS) == own_experts]
+        return tuple(sorted({*across, *without_experts})), (
             tuple(sorted(inside)) if len(inside) > 1 else (self.device,)
         )
 
     def region(self, cell: Cell) -> Box:
-        """Tokens of a cell."""
+        """Samples and positions of a cell."""
         return token_box(cell, samples=self.stage.samples, length=self.length)
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
-        """One device for each part of `dim` of `operator` that is the device's own in everything
-        else; () if it is whole.
+        """One device for each part of `dim` of `operator`, all equal to this device in every other
+        cut; () if the dim is not cut.
 
         The j-th copies of all parts belong together, so that all members see one group.
         """
         cells = self.stage.cells.get(operator.klass, {})
-        mine = cells.get(self.device)
-        if mine is None:
+        own_cell = cells.get(self.device)
+        if own_cell is None:
             return ()
 
         def split(cell: Cell) -> tuple[object, object]:
@@ -249,25 +261,27 @@ class CellStructure:
                 tuple(cuts.items()),
             ), (sequence if along else part)
 
-        same, own = split(mine)
-        copies: dict[object, list[int]] = {}
+        own_rest, own_part = split(own_cell)
+        devices_of_part: dict[object, list[int]] = {}
         for device, cell in sorted(cells.items()):
             tokens, part = split(cell)
-            if tokens == same:
-                copies.setdefault(part, []).append(device)
-        index = copies[own].index(self.device)
+            if tokens == own_rest:
+                devices_of_part.setdefault(part, []).append(device)
+        index = devices_of_part[own_part].index(self.device)
         return (
-            tuple(sorted(found[index % len(found)] for found in copies.values()))
-            if len(copies) > 1
+            tuple(sorted(found[index % len(found)] for found in devices_of_part.values()))
+            if len(devices_of_part) > 1
             else (self.device,)
         )
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
-        """The cells say it themselves."""
+        """Always empty: the cells themselves say which devices add up a gradient (see
+        `Placing.summed_along`).
+        """
         return ()
 
     def runs(self, operator: Operator) -> bool:
-        """See `Placing.runs`."""
+        """True if the device runs `operator`."""
         return self.cell(operator.klass) is not None
 
     def changes(
@@ -279,8 +293,8 @@ class CellStructure:
         element: int,
         memory_length: int = 0,
     ) -> tuple[Change, ...]:
-        """What the tensor goes through for this device: the steps of `transition` that it takes
-        part in.
+        """Collectives that the tensor between two operators goes through on this device: the steps
+        of `transition` that involve it.
         """
         extents = source.writes if source is not None else target.reads
         maker = source if source is not None else stream_operator(extents)
@@ -289,34 +303,34 @@ class CellStructure:
             and maker.kind is not OperatorKind.NORM
         ):
             return ()
-        result: list[Change] = []
+        changes: list[Change] = []
         for extent in dict.fromkeys(extents):
             repeats = extents.count(extent)
             made, wanted = (
                 made_layout(self.stage, maker, extent, length),
                 wanted_layout(self.stage, target, extent, length),
             )
-            ways = [
+            routes = [
                 (made, wanted, True),
                 *(
                     (b.source, b.wanted, False)
-                    for b in backs(self.stage, maker, target, extent, length)
+                    for b in cotangent_routes(self.stage, maker, target, extent, length)
                 ),
             ]
-            for source_layout, wanted_part, forward in ways:
+            for source_layout, wanted_part, forward in routes:
                 between = id(source_layout), id(wanted_part)
-                found = _steps(Same(source_layout), Same(wanted_part), self.device, self.island)
-                result += _changes(
-                    found, self.device, element * repeats, forward=forward, between=between
+                steps = _steps(Same(source_layout), Same(wanted_part), self.device, self.island)
+                changes += _changes(
+                    steps, self.device, element * repeats, forward=forward, between=between
                 )
-        return _merged(result)
+        return _merge_same_steps(changes)
 
 
 def on_replica(
     cells: StageCells, device: int, *, length: int, island: int = 0
 ) -> tuple[CellStructure, int]:
-    """A device of a stage among those that may share samples, and what its number is counted from
-    there; see `replica`.
+    """The structure of a device among the devices that may share samples with it, and the number of
+    the first of them; see `replica`.
     """
     near = replica(cells, device, max(island, 1))
     return (
@@ -329,8 +343,8 @@ def on_replica(
 def _steps(
     source: Same[Layout], wanted: Same[Layout], device: int, island: int
 ) -> Transition | None:
-    """The transition of what a device exchanges with others; None if it has what it needs and
-    nobody asks.
+    """The transition among the devices that exchange something with `device`; None if it has every
+    element that it needs and no other device asks for one.
     """
     near = component(device, source.value, wanted.value)
     return (
@@ -348,7 +362,7 @@ _KINDS = {kind: Collective(kind.value) for kind in StepKind if kind is not StepK
 
 @lru_cache(maxsize=16384)
 def _tokens_of(stage: StageCells, device: int, klass: OperatorClass, length: int) -> int:
-    """Tokens that a device works on in operators of a class."""
+    """Number of tokens that a device works on in operators of a class."""
     cell = stage.cells.get(klass, {}).get(device)
     if cell is None:
         return 0
@@ -358,14 +372,15 @@ def _tokens_of(stage: StageCells, device: int, klass: OperatorClass, length: int
 
 
 @lru_cache(maxsize=4096)
-def _coset(one: CellStructure) -> tuple[int, ...]:
-    """Devices whose experts serve the tokens that the device's own serve (or that it routes), or
-    some of them.
+def _devices_of_same_tokens(structure: CellStructure) -> tuple[int, ...]:
+    """Devices whose experts serve the tokens that this device's own experts serve (or that it
+    routes), or some of those tokens.
     """
-    tokens = projection(one.stage, OperatorClass.EXPERTS, TOKENS)
-    mine = one.own_region()
+    tokens = projection(structure.stage, OperatorClass.EXPERTS, TOKENS)
+    own_tokens = structure.own_region()
     served = [
-        _covers(region, mine) or _covers(mine, region) for region in map(one.region, tokens.cells)
+        _covers(region, own_tokens) or _covers(own_tokens, region)
+        for region in map(structure.region, tokens.cells)
     ]
     return tuple(
         d
@@ -374,41 +389,43 @@ def _coset(one: CellStructure) -> tuple[int, ...]:
     )
 
 
-def _covers(one: Box, other: Box) -> bool:
-    return intersection(one, other) == other
+def _covers(outer: Box, inner: Box) -> bool:
+    return intersection(outer, inner) == inner
 
 
 def component(device: int, source: Layout, wanted: Layout) -> tuple[Layout, Layout] | None:
-    """The holdings that exchange something with `device`, directly or through others; None if it
-    neither needs nor gives anything.
+    """The parts of two layouts that lie on devices which exchange something with `device`, directly
+    or through others; None if it neither needs nor gives anything.
     """
     if source == wanted:
         return None
-    held: dict[int, list[Holding]] = {}
+    holdings: dict[int, list[Holding]] = {}
     for h in source:
-        held.setdefault(h.device, []).append(h)
-    needs: dict[int, list[Holding]] = {}
+        holdings.setdefault(h.device, []).append(h)
+    wanted_by_device: dict[int, list[Holding]] = {}
     for w in wanted:
-        if not _satisfied(w, held.get(w.device, [])):
-            needs.setdefault(w.device, []).append(w)
-    if not needs:
+        if not _holds_wanted(w, holdings.get(w.device, [])):
+            wanted_by_device.setdefault(w.device, []).append(w)
+    if not wanted_by_device:
         return None
     offers = _by_samples(source)
-    lacking = _by_samples(tuple(w for ws in needs.values() for w in ws))
+    lacking = _by_samples(tuple(w for ws in wanted_by_device.values() for w in ws))
     reached, frontier = {device}, [device]
     while frontier:
-        found = {
+        neighbours = {
             d
-            for box in {w.box for one in frontier for w in needs.get(one, ())}
-            for d in _meeting(box, offers)
+            for box in {
+                w.box for other_device in frontier for w in wanted_by_device.get(other_device, ())
+            }
+            for d in _devices_that_overlap(box, offers)
         }
-        found |= {
+        neighbours |= {
             d
-            for box in {h.box for one in frontier for h in held.get(one, ())}
-            for d in _meeting(box, lacking)
+            for box in {h.box for other_device in frontier for h in holdings.get(other_device, ())}
+            for d in _devices_that_overlap(box, lacking)
         }
-        frontier = sorted(found - reached)
-        reached |= found
+        frontier = sorted(neighbours - reached)
+        reached |= neighbours
     if len(reached) == 1:
         return None
     return tuple(h for h in source if h.device in reached), tuple(
@@ -417,62 +434,64 @@ def component(device: int, source: Layout, wanted: Layout) -> tuple[Layout, Layo
 
 
 def _by_samples(layout: Layout) -> dict[Box, dict[Box, list[int]]]:
-    """Devices by the samples of their boxes, and by the whole box: most pairs of devices differ in
-    samples already.
+    """Devices of a layout, by the samples of their boxes and then by the whole box: most pairs of
+    devices differ in samples already.
     """
-    result: dict[Box, dict[Box, list[int]]] = {}
+    devices_by_box: dict[Box, dict[Box, list[int]]] = {}
     for h in layout:
-        result.setdefault(h.box[:1], {}).setdefault(h.box, []).append(h.device)
-    return result
+        devices_by_box.setdefault(h.box[:1], {}).setdefault(h.box, []).append(h.device)
+    return devices_by_box
 
 
-def _meeting(box: Box, layout: dict[Box, dict[Box, list[int]]]) -> Iterator[int]:
-    """Devices whose boxes have an element of `box`."""
+def _devices_that_overlap(box: Box, layout: dict[Box, dict[Box, list[int]]]) -> Iterator[int]:
+    """Devices whose boxes share an element with `box`."""
     for samples, boxes in layout.items():
         if intersection(samples, box[:1]):
-            for other, devices in boxes.items():
-                if intersection(other, box):
+            for other_box, devices in boxes.items():
+                if intersection(other_box, box):
                     yield from devices
 
 
-def _satisfied(wanted: Holding, held: list[Holding]) -> bool:
+def _holds_wanted(wanted: Holding, held: list[Holding]) -> bool:
     return any(
         h.part is None and (h.box == wanted.box or intersection(h.box, wanted.box) == wanted.box)
         for h in held
     )
 
 
-def _merged(changes: list[Change]) -> tuple[Change, ...]:
-    """Extents of one tensor that take the same step go together."""
-    together: dict[object, Change] = {}
+def _merge_same_steps(changes: list[Change]) -> tuple[Change, ...]:
+    """Changes with the volumes of those that take the same step added up: extents of one tensor
+    travel together.
+    """
+    by_step: dict[object, Change] = {}
     for change in changes:
         key = (change.axis, change.forward, change.backward, change.group, _step(change))
-        first = together.get(key)
-        together[key] = (
+        merged = by_step.get(key)
+        by_step[key] = (
             change
-            if first is None
+            if merged is None
             else replace(
-                first,
-                forward_volume=first.forward_volume + change.forward_volume,
-                backward_volume=first.backward_volume + change.backward_volume,
+                merged,
+                forward_volume=merged.forward_volume + change.forward_volume,
+                backward_volume=merged.backward_volume + change.backward_volume,
             )
         )
-    return tuple(together.values())
+    return tuple(by_step.values())
 
 
 def _step(change: Change) -> int:
-    """Which step of its extent's way a change is."""
+    """Number of the step that a change is, on the way of its extent."""
     assert isinstance(change.between, tuple)
     number: int = change.between[1]
     return number
 
 
 def _changes(
-    found: Transition | None, device: int, element: int, *, forward: bool, between: tuple[int, int]
+    steps: Transition | None, device: int, element: int, *, forward: bool, between: tuple[int, int]
 ) -> list[Change]:
-    """The steps in which `device` takes part, each as a change of one direction."""
-    result: list[Change] = []
-    for number, step in enumerate(found.steps if found is not None else ()):
+    """Each step of a transition that involves `device`, as a change of one direction."""
+    changes: list[Change] = []
+    for number, step in enumerate(steps.steps if steps is not None else ()):
         pairs = zip(step.groups, step.elements, strict=True)
         group, elements = next(((g, size) for g, size in pairs if device in g), ((), 0))
         volume, kind = elements * element, _KINDS[step.kind]
@@ -484,7 +503,7 @@ def _changes(
         if len(group) < 2 or not volume:
             continue
         sizes = (Size(times=volume),)
-        result.append(
+        changes.append(
             Change(
                 axis="ulysses" if kind is Collective.ALL_TO_ALL else "tp",
                 forward=kind if forward else None,
@@ -495,4 +514,4 @@ def _changes(
                 between=(between, number),
             )
         )
-    return result
+    return changes

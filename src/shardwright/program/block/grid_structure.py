@@ -1,5 +1,6 @@
-"""How a grid cuts each operator class: axes and the dims they cut. Degrees are not part of it (an
-axis of degree one costs nothing).
+"""The cut of each operator class by a grid of parallel degrees: mesh axes and the dims they cut.
+
+Degrees are not part of the structure (an axis of degree one costs nothing).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from shardwright.program.same import Same
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisCut:
-    """`axis` of the mesh cuts `dim`."""
+    """A mesh axis and the dim that it cuts."""
 
     axis: str
     dim: Dim
@@ -60,13 +61,14 @@ def _part(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Structure:
-    """What lowering a block under a grid depends on (a `Placing` with symbolic sizes).
+    """The cut of operators by a grid, as far as lowering a block depends on it (a `Placing` with
+    symbolic sizes).
 
     Args:
-        sequence_parallel: stream is cut on s by tp (else copied).
+        sequence_parallel: tp cuts the residual stream by position (else members hold copies).
         gather: ring members gather keys instead of passing them round.
-        routed: experts have their own mesh (etp, ep, edp), tokens are dispatched; else they are cut
-            like the MLP by tp.
+        routed: experts have their own mesh (etp, ep, edp) and tokens are dispatched; else tp cuts
+            experts like the MLP.
         shared_keys: tp leaves a device one key head, which all members of ``ulysses`` read for
             their own query heads.
     """
@@ -77,13 +79,13 @@ class Structure:
     shared_keys: bool = False
 
     def cuts(self, klass: OperatorClass) -> tuple[AxisCut, ...]:
-        """Axes that cut operators of `klass`, outermost first (the batch axis is already in the
-        microbatch's size).
+        """Mesh axes that cut operators of `klass`, outermost first (the batch axis is already in
+        the microbatch's size).
         """
         return _cuts(self.sequence_parallel, self.routed, klass)
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
-        """Tokens of one device; see `Placing.tokens`."""
+        """Tokens that one device works on in operators of `klass`; see `Placing.tokens`."""
         return _tokens(self.sequence_parallel, self.routed, klass, length)
 
     def part(self, extent: Extent, operator: Operator, *, once: bool = False) -> Size:
@@ -91,7 +93,9 @@ class Structure:
         return _part(self.sequence_parallel, self.routed, Same(extent), Same(operator), once)
 
     def dispatched(self, operator: Operator, length: int) -> Size:
-        """Routed copies on one device: topk of each token of its expert coset's share."""
+        """Routed copies on one device: topk of each token in its share of the expert-parallel
+        group.
+        """
         assert operator.experts is not None
         if not self.routed:
             return self.tokens(operator.klass, length).scaled(operator.experts.topk)
@@ -99,65 +103,73 @@ class Structure:
         return Size(times=operator.experts.topk, scale=("mbs", "etp"), factors=stream.factors)
 
     def served_tokens(self, length: int) -> Size:
-        """Tokens of its coset; its own where the experts are cut like the MLP."""
+        """Tokens that one device's experts serve: those of its expert-parallel group, or its own
+        where the experts are cut like the MLP.
+        """
         return (
             self.coset_tokens(length) if self.routed else self.tokens(OperatorClass.EXPERTS, length)
         )
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
-        """topk of each token: all members have as many."""
+        """Routed copies that one device sends: topk of each token; all members send as many."""
         assert operator.experts is not None
         return self.tokens(OperatorClass.ROUTER, length).scaled(operator.experts.topk)
 
     def gathered_copies(self, operator: Operator, length: int) -> Size:
-        """The routed copies of all members along ``etp``."""
+        """Routed copies of all members along ``etp``."""
         routed = self.sent_copies(operator, length)
         return Size(times=routed.times, scale=(*routed.scale, "etp"), factors=routed.factors)
 
     def coset_tokens(self, length: int) -> Size:
-        """Of all members along ``ep`` and ``etp``."""
-        own = self.tokens(OperatorClass.ROUTER, length)
-        return Size(times=own.times, scale=(*own.scale, "ep", "etp"), factors=own.factors)
+        """Tokens of all members along ``ep`` and ``etp``."""
+        local = self.tokens(OperatorClass.ROUTER, length)
+        return Size(times=local.times, scale=(*local.scale, "ep", "etp"), factors=local.factors)
 
     def coset(self) -> tuple[int, ...]:
-        """The axis names them."""
+        """Always empty: the axis ``coset`` names the devices."""
         return ()
 
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
-        """Of all members along ``ring``."""
-        own = self.tokens(operator.klass, sum(lengths))
-        return Size(times=own.times, scale=(*own.scale, "ring"), factors=own.factors)
+        """Tokens of all members along ``ring``."""
+        local = self.tokens(operator.klass, sum(lengths))
+        return Size(times=local.times, scale=(*local.scale, "ring"), factors=local.factors)
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
-        """All members have as many."""
+        """Tokens whose keys one device passes on, on every hop; all members have as many."""
         return (self.tokens(operator.klass, sum(lengths)),)
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The axes name them."""
+        """Always empty: the axes ``ep`` and ``etp`` name the devices."""
         return (), ()
 
     def members(self, operator: Operator, dim: Dim) -> tuple[int, ...]:
-        """The axes name them."""
+        """Always empty: a mesh axis names the devices."""
         return ()
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
-        """See `Placing.summed_along`: a norm's gain along tp where it works on other tokens, a bias
-        along the axis that cuts its product.
+        """Axes along which a gradient is summed: tp for a norm's gain where tp cuts tokens, and the
+        axis that cuts the product for a bias.
+
+        See `Placing.summed_along`.
         """
-        held = {e.dim for e in parameter.extents}
-        present = {e.dim for e in (*operator.reads, *operator.writes)}
-        result = []
+        parameter_dims = {e.dim for e in parameter.extents}
+        operator_dims = {e.dim for e in (*operator.reads, *operator.writes)}
+        axes = []
         for cut in self.cuts(operator.klass):
             dim = resolved(cut.dim, operator)
             by_token = cut.dim in TOKEN_DIMS
             if cut.axis == "ring" or (cut.axis == "ulysses" and by_token):
                 continue
-            if by_token or (dim in present and dim not in held) or cut.axis == "ulysses":
-                result.append(cut.axis)
-        return tuple(result)
+            if (
+                by_token
+                or (dim in operator_dims and dim not in parameter_dims)
+                or cut.axis == "ulysses"
+            ):
+                axes.append(cut.axis)
+        return tuple(axes)
 
     def runs(self, operator: Operator) -> bool:
-        """Every device of a grid's stage runs everything."""
+        """Always True: every device of a grid's stage runs every operator."""
         return True
 
     def changes(
@@ -169,10 +181,11 @@ class Structure:
         element: int,
         memory_length: int = 0,
     ) -> tuple[Change, ...]:
-        """One change an axis at most, and one of key heads that all members of ``ulysses`` read.
+        """Collectives that the tensor between two operators goes through: at most one an axis, and
+        one of key heads that all members of ``ulysses`` read.
 
-        Keys with several readers, but not all, move once here: how each reader gets them the plan
-        knows, and no way moves less.
+        Keys with several readers, but not all, move once here: the plan knows how each reader gets
+        them, and no way moves fewer bytes.
         """
         extents = source.writes if source is not None else target.reads
         source_cuts = {
@@ -186,14 +199,14 @@ class Structure:
         ]
         shared = keys if self.shared_keys else []
 
-        def volume_of(some: list[Extent]) -> Callable[[Operator], tuple[Size, ...]]:
-            once = [e in keys and not self.shared_keys for e in some]
+        def volume_of(chosen: list[Extent]) -> Callable[[Operator], tuple[Size, ...]]:
+            once = [e in keys and not self.shared_keys for e in chosen]
             return lambda holder: tuple(
                 self.tokens(holder.klass, length) * self.part(e, holder, once=o).scaled(element)
-                for e, o in zip(some, once, strict=True)
+                for e, o in zip(chosen, once, strict=True)
             )
 
-        found = []
+        changes = []
         for cut in (c for c in self.cuts(target.klass) if c.axis != "ring"):
             change = partial(
                 axis_change,
@@ -202,10 +215,10 @@ class Structure:
                 source_cut=source_cuts[cut.axis],
                 target=target,
             )
-            whole = shared if cut.axis == "ulysses" and cut.dim is Dim.HEADS else []
-            found.append(
-                change(cut=cut.dim, volume=volume_of([e for e in extents if e not in whole]))
+            read_by_all = shared if cut.axis == "ulysses" and cut.dim is Dim.HEADS else []
+            changes.append(
+                change(cut=cut.dim, volume=volume_of([e for e in extents if e not in read_by_all]))
             )
-            if whole:
-                found.append(change(cut=cut.dim, volume=volume_of(whole), shared=True))
-        return tuple(change for change in found if change is not None)
+            if read_by_all:
+                changes.append(change(cut=cut.dim, volume=volume_of(read_by_all), shared=True))
+        return tuple(change for change in changes if change is not None)

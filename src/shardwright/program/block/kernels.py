@@ -21,7 +21,7 @@ from shardwright.program.block.sizes import Size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """An operator's local sizes on one device.
+    """Local sizes of an operator on one device, and the runtime's choices that decide its kernels.
 
     Args:
         tokens: query tokens.
@@ -29,8 +29,8 @@ class Local:
         context: tokens of the whole sequence of keys.
         element: bytes of an activation element.
         scores_fused: attention never writes its scores.
-        keys_passed: they come round a ring.
-        dropout: masks are drawn.
+        keys_passed: keys come round a ring.
+        dropout: dropout masks are drawn.
         experts: local experts (GROUPED_LINEAR).
         expert_tokens: tokens of one local expert.
         heads: local query heads (or scan heads).
@@ -40,14 +40,15 @@ class Local:
         loss_bytes: traffic of the loss, bytes an element.
         native_loss: the loss is one kernel.
         added_bytes: bytes an element of the accumulated gradients that a kernel of its own adds to;
-            0 = none does.
+            0 = no such kernel runs.
         eager: element-wise kernels are those of eager PyTorch.
-        fused_chains: but norms, rotary embeddings and gated activations are one each.
+        fused_chains: norms, rotary embeddings and gated activations are one kernel each, also under
+            `eager`.
         fp32_norms: a norm reads a copy in fp32.
         by_row: permutations and the loss are Triton kernels, one program a row.
         indexed: permutations are PyTorch's own kernels.
         apart: clamps and biases of experts are kernels of their own (`apart`).
-        router_kernels: of a forward of the router; 0 = not counted.
+        router_kernels: kernels of a forward of the router; 0 = not counted.
         loss_traffic: exact traffic of the loss, bytes an element; 0 = `loss_bytes` times the passes
             of element-wise kernels.
     """
@@ -96,14 +97,14 @@ def _linear(o: Operator, x: Local) -> tuple[BlockWork, ...]:
             k=k,
             accumulate=x.fused_accumulate,
         ),
-        *(_sums(o, x, k) if x.own_sums else ()),
-        *_added(o, x, tuple(n * k for n in x.writes)),
+        *(_gradient_sums(o, x, k) if x.own_sums else ()),
+        *_gradient_addition(o, x, tuple(n * k for n in x.writes)),
     )
 
 
-def _added(o: Operator, x: Local, elements: tuple[Size, ...]) -> tuple[BlockWork, ...]:
-    """A weight gradient read back from memory and added to the accumulated one, where no GEMM does
-    it in its epilogue.
+def _gradient_addition(o: Operator, x: Local, elements: tuple[Size, ...]) -> tuple[BlockWork, ...]:
+    """The kernel that reads a weight gradient back and adds it to the accumulated one, where no
+    GEMM does this in its epilogue.
     """
     if not x.added_bytes:
         return ()
@@ -119,9 +120,9 @@ def _added(o: Operator, x: Local, elements: tuple[Size, ...]) -> tuple[BlockWork
     )
 
 
-def _sums(o: Operator, x: Local, k: Size) -> tuple[BlockWork, ...]:
-    """Gradients of a bias (read once), and of an input that several projections read (a sum, or a
-    join of parts, for each but one).
+def _gradient_sums(o: Operator, x: Local, k: Size) -> tuple[BlockWork, ...]:
+    """Kernels that sum the gradient of a bias (read once), and of an input that several projections
+    read (a sum, or a join of parts, for each but one).
     """
     works = []
     if any(".bias" in p.name for p in o.parameters):
@@ -173,7 +174,7 @@ def _grouped(o: Operator, x: Local) -> tuple[BlockWork, ...]:
             apart=True,
             accumulate=x.fused_accumulate,
         ),
-        *_added(o, x, tuple(n * k * g for n in x.writes)),
+        *_gradient_addition(o, x, tuple(n * k * g for n in x.writes)),
         *(
             bias_works(o, elements=x.tokens * x.writes[0], experts=g, element=x.element)
             if x.apart and has_late_bias(o)
@@ -183,16 +184,16 @@ def _grouped(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def adapter_works(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    """Kernels of y += (x A) B beside a product: two products in each phase, and the sums of outputs
-    and of input gradients.
+    """Kernels of a LoRA adapter, y += (x A) B: two GEMMs in each phase, and the sums of outputs and
+    of input gradients.
 
     The input gradient of B, which the weight gradient of A needs too, is kept between them.
     """
     k = prod(x.reads[1:], start=x.reads[0])
     rank = Size(times=o.rank)
-    each: dict[str, Any] = {"kernel": Kernel.GEMM, "m": x.tokens}
+    shape: dict[str, Any] = {"kernel": Kernel.GEMM, "m": x.tokens}
     if o.experts is not None and x.experts is not None:
-        each = {
+        shape = {
             "kernel": Kernel.GROUPED_GEMM,
             "m": x.expert_tokens,
             "groups": x.experts,
@@ -200,7 +201,7 @@ def adapter_works(o: Operator, x: Local) -> tuple[BlockWork, ...]:
         }
     factors: tuple[dict[str, Any], ...] = ({"n": (rank,), "k": k}, {"n": x.writes, "k": rank})
     products = tuple(
-        BlockWork(operator=o.name, phase=phase, adapter=True, **each, **factor)
+        BlockWork(operator=o.name, phase=phase, adapter=True, **shape, **factor)
         for phase in Phase
         for factor in factors
     )
@@ -234,8 +235,8 @@ def _element(
 def _chain(
     o: Operator, phase: Phase, x: Local, *, width: tuple[Size, ...], traffic: int
 ) -> BlockWork:
-    """Kernels of eager PyTorch that move `traffic` bytes for each of `width` elements a token,
-    counted for 2-byte activations.
+    """The chain of eager PyTorch's kernels that moves `traffic` bytes for each of `width` elements
+    a token, counted for 2-byte activations.
     """
     return _element(o, phase, _per_token(x, width), (), traffic * x.element // eager.WIDTH)
 
@@ -390,7 +391,7 @@ def _unfused_attention(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     return tuple(works)
 
 
-def _stream_once(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+def _read_and_write_once(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     inputs, outputs = _per_token(x, x.reads), _per_token(x, x.writes)
     return (
         _element(o, Phase.F, inputs, outputs, x.element),
@@ -399,25 +400,27 @@ def _stream_once(o: Operator, x: Local) -> tuple[BlockWork, ...]:
 
 
 def _route(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    """Its forward is many small kernels; what backward takes beyond one is not published."""
-    forward, backward = _stream_once(o, x)
+    """The router's kernels: many small ones in forward, one in backward (more are not
+    published).
+    """
+    forward, backward = _read_and_write_once(o, x)
     return (replace(forward, further=max(x.router_kernels - 1, 0)), backward)
 
 
 def _permute(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     if x.indexed and o.experts is not None:
         return _indexed(o, x)
-    return tuple(replace(w, by_row=x.by_row) for w in _stream_once(o, x))
+    return tuple(replace(w, by_row=x.by_row) for w in _read_and_write_once(o, x))
 
 
 def _indexed(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    """PyTorch's own kernels: rows are gathered on their way to experts (``index_select``), and
-    added to their tokens' on the way back (``scatter_add_``, which reads and writes what it adds
-    to); each is the other's gradient.
+    """PyTorch's own permutation kernels: ``index_select`` gathers rows on their way to experts,
+    ``scatter_add_`` adds them on the way back.
 
-    They take an element a thread, so they are no faster than a Triton kernel of a program a row.
-    Leaves out zeroing the sums (a write of 1 / topk) and the map of tokens to experts. Source:
-    Megatron-Core, `permute` and `unpermute` of moe_utils.py at 00611e6eeb0b.
+    Each is the other's gradient; ``scatter_add_`` reads and writes the sums. They take an element a
+    thread, so they are no faster than a Triton kernel of a program a row. Leaves out zeroing the
+    sums (a write of 1 / topk) and the map of tokens to experts. Source: Megatron-Core, `permute`
+    and `unpermute` of moe_utils.py at 00611e6eeb0b.
     """
     rows = _per_token(x, x.writes)
     gathered, added = (Phase.I, Phase.F) if o.name.endswith("unpermute") else (Phase.F, Phase.I)
@@ -428,11 +431,11 @@ def _indexed(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     return tuple(replace(w, by_row=True) for w in works)
 
 
-def chunks_sorted(o: Operator, x: Local) -> tuple[BlockWork, ...]:
-    """Whole chunks of tokens laid in another order, forth and back:
-    a copy, not a gather of rows.
+def chunk_sort_works(o: Operator, x: Local) -> tuple[BlockWork, ...]:
+    """Kernels that lay whole chunks of tokens in another order, forward and backward: a copy, not a
+    gather of rows.
     """
-    return _stream_once(o, x)
+    return _read_and_write_once(o, x)
 
 
 def _embedding(o: Operator, x: Local) -> tuple[BlockWork, ...]:
@@ -490,7 +493,7 @@ def _scan(o: Operator, x: Local) -> tuple[BlockWork, ...]:
     )
 
 
-TASKS: dict[OperatorKind, Callable[[Operator, Local], tuple[BlockWork, ...]]] = {
+KERNELS_OF: dict[OperatorKind, Callable[[Operator, Local], tuple[BlockWork, ...]]] = {
     OperatorKind.LINEAR: _linear,
     OperatorKind.GROUPED_LINEAR: _grouped,
     OperatorKind.NORM: _norm,
@@ -502,7 +505,7 @@ TASKS: dict[OperatorKind, Callable[[Operator, Local], tuple[BlockWork, ...]]] = 
     OperatorKind.PERMUTE: _permute,
     OperatorKind.EMBEDDING: _embedding,
     OperatorKind.LOSS: _loss,
-    OperatorKind.CONV: _stream_once,
+    OperatorKind.CONV: _read_and_write_once,
     OperatorKind.SCAN: _scan,
     OperatorKind.INDEX: _attention,
 }

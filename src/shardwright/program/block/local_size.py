@@ -1,4 +1,6 @@
-"""What lowering a block reads beside it, and local sizes of its tensors."""
+"""Local sizes of a block's tensors on one device, and the context that lowering reads beside the
+block.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,21 @@ from shardwright.program.block.placement import Placing, is_routed
 from shardwright.program.block.sizes import Size
 from shardwright.runtime.runtime import Capture, ExpertDispatch, Runtime
 
-PEERS: Final = 8
+DEEPEP_PEERS: Final = 8
 """Devices that DeepEP reaches over NVLink (NUM_MAX_NVL_PEERS); a larger island is HybridEP's."""
 
 
 def is_hybrid(runtime: Runtime, *, island: int) -> bool:
-    """A dispatcher that sends a token once is HybridEP in islands of `island` devices, or where
-    that is asked for, else DeepEP.
+    """True if a dispatcher that sends each token once is HybridEP, not DeepEP: in islands of more
+    than `PEERS` devices, or where the runtime asks for it.
 
-    DeepEP's host waits for the device, so that no graph holds it (Megatron-Core, fused_a2a.py at
-    02ad939ba9d1: `FusedDispatch`).
+    DeepEP's host waits for the device, so that no CUDA graph holds it (Megatron-Core, fused_a2a.py
+    at 02ad939ba9d1: `FusedDispatch`).
     """
-    return runtime.hybrid_dispatch or island > PEERS or runtime.capture is Capture.ITERATION
+    return runtime.hybrid_dispatch or island > DEEPEP_PEERS or runtime.capture is Capture.ITERATION
 
 
-PREPARES_DISPATCH: Final = 14
+FUSED_DISPATCH_KERNELS: Final = 14
 """Kernels that prepare a dispatch of every copy, and that a dispatcher that sends a token once has
 fused into one of its own.
 
@@ -36,27 +38,27 @@ a fused router.
 
 
 def router_kernels(runtime: Runtime) -> int:
-    """Kernels of a forward of the router under the runtime's dispatcher; 0 = not counted."""
-    once = runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
-    return max(runtime.router_kernels - PREPARES_DISPATCH * once, 0)
+    """Number of kernels of a router's forward under the runtime's dispatcher; 0 = not counted."""
+    sends_once = runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
+    return max(runtime.router_kernels - FUSED_DISPATCH_KERNELS * sends_once, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What lowering needs beside the block: lengths, number formats, and what the runtime does.
+    """Sequence lengths, number formats and runtime choices that lowering a block needs.
 
     Args:
         tokens: positions of the block's sequence a sample.
-        memory_tokens: of its memory sequence.
+        memory_tokens: positions of its memory sequence.
         element, gemm_element: bytes of an activation element, and of a GEMM's operand.
-        compute_bits: of a GEMM's operand.
-        runtime: of the problem.
-        dropout: of the job.
+        compute_bits: bits of a GEMM's operand.
+        runtime: runtime of the problem.
+        dropout: the job uses dropout.
         imbalance_percent: tokens of the busiest experts over the mean, in percent.
         permutes_apart: a dispatcher that sends a token once permutes in kernels of its own
             (`is_hybrid`).
-        before: tokens of the slices that come before this one of a causal sequence; queries look
-            back on them.
+        before: tokens of the slices that come before this one of a causal sequence; its queries
+            attend to them.
     """
 
     tokens: int
@@ -77,8 +79,8 @@ def local_tokens(klass: OperatorClass, structure: Placing, context: Context) -> 
 
 
 def operator_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
-    """Tokens that one device works on in `operator`: of the block's memory where it reads that
-    alone (keys of cross-attention).
+    """Tokens that one device works on in `operator`: those of the memory sequence where the
+    operator reads only that (keys of cross-attention).
     """
     return structure.tokens(
         operator.klass, context.memory_tokens if operator.inputs == (MEMORY,) else context.tokens
@@ -91,14 +93,14 @@ def part(extent: Extent, operator: Operator, structure: Placing) -> Size:
 
 
 def per_token(extents: tuple[Extent, ...], operator: Operator) -> tuple[Extent, ...]:
-    """Extents of one token: an expert's own GEMM sees one expert."""
+    """Extents of one token: a GEMM of one expert sees one expert."""
     return tuple(e for e in extents if e.dim is not Dim.EXPERTS) if is_routed(operator) else extents
 
 
 def dispatched_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
-    """Routed tokens on one device in all: topk copies of each token of its expert coset's share, on
-    the busiest one.
+    """Routed tokens on the busiest device: topk copies of each token of its share of the
+    expert-parallel group.
 
-    Every device is priced as one with the busiest experts, as all wait for those.
+    Every device is priced like the one with the busiest experts, as all wait for it.
     """
     return structure.dispatched(operator, context.tokens).uneven(context.imbalance_percent)

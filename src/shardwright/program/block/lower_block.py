@@ -1,10 +1,9 @@
-"""Lower one block under one structure: operator tasks, derived communication, saved tensors,
-parameters.
+"""Lower one block under one structure: kernels, derived communication, saved tensors, parameters.
 
-The walk: each operator's class says how its dims are cut; a tensor's layout along an axis follows
-from the operator that makes it and the one that reads it; where they differ, `reshard.transition`
-names the collective, forward and, on cotangents, backward. Of what lies before the first trained
-parameter there is no backward (`model.gradients`).
+Each operator's class says how its dims are cut; a tensor's layout along an axis follows from the
+operator that makes it and the one that reads it. Where the two differ, `reshard.transition` names
+the collective, forward and, on cotangents, backward. Operators before the first trained parameter
+have no backward (`model.gradients`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from shardwright.model.ir.block import Block
 from shardwright.model.ir.operator import Operator, OperatorKind
 from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.block.block import BlockProgram, BlockWork, Move, Phase, Stored
-from shardwright.program.block.kernels import TASKS, Local, adapter_works, chunks_sorted
+from shardwright.program.block.kernels import KERNELS_OF, Local, adapter_works, chunk_sort_works
 from shardwright.program.block.local_size import (
     Context,
     dispatched_tokens,
@@ -29,7 +28,7 @@ from shardwright.program.block.local_size import (
     per_token,
     router_kernels,
 )
-from shardwright.program.block.moves import edge_moves, exit_moves, own_moves
+from shardwright.program.block.moves import edge_moves, exit_moves, operator_moves
 from shardwright.program.block.narrow import is_narrow
 from shardwright.program.block.placement import Placing, is_routed
 from shardwright.program.block.saved import output_volume, saved_tensors
@@ -43,47 +42,57 @@ or none, counted as a byte each way."""
 
 @lru_cache(maxsize=4096)
 def lower_block(block: Block, structure: Placing, context: Context) -> BlockProgram:
-    """The block's program; sizes stay symbolic in the degrees of `structure`'s axes and ``mbs``
-    (samples a microbatch).
+    """The program of one block under `structure`: kernels, communication, saved tensors and
+    parameters.
+
+    Sizes stay symbolic in the degrees of the structure's axes and ``mbs`` (samples a microbatch).
     """
     operators = {o.name: o for o in block.operators}
     works: list[BlockWork] = []
     moves: dict[tuple[object, ...], Move] = {}
-    here = [o for o in block.operators if structure.runs(o)]
+    local_operators = [o for o in block.operators if structure.runs(o)]
     constant = without_gradient(block)
     for operator in block.operators:
         if structure.runs(operator):
             local = _local(operator, structure, context)
-            asked = asks_inputs(operator, constant)
-            again = (
-                chunks_sorted(operator, local) if _sorts_again(operator, structure, context) else ()
+            needs_input_gradient = asks_inputs(operator, constant)
+            sort_kernels = (
+                chunk_sort_works(operator, local)
+                if _sorts_by_expert(operator, structure, context)
+                else ()
             )
-            works += _wanted((*_tasks(operator, local), *again), operator, asked=asked)
-            for number, move in enumerate(own_moves(operator, structure, context)):
-                if asked or move.phase is not Phase.I:
+            works += _without_unread_input_gradient(
+                (*_kernels_of(operator, local), *sort_kernels),
+                operator,
+                needs_input_gradient=needs_input_gradient,
+            )
+            for number, move in enumerate(operator_moves(operator, structure, context)):
+                if needs_input_gradient or move.phase is not Phase.I:
                     moves[operator.name, "own", number] = move
         for name in operator.inputs:
             source = operators.get(name)
             if source is None or structure.runs(operator) or structure.runs(source):
                 sent = edge_moves(source, operator, structure, context)
                 for between, move in (
-                    _forth(sent) if name in constant or operator.name in constant else sent
+                    _without_cotangents(sent)
+                    if name in constant or operator.name in constant
+                    else sent
                 ):
                     moves.setdefault(
                         (name, move.phase, move.kind, *move.axes, *move.group, between), move
                     )
     last = block.operators[-1]
-    left = exit_moves(last, structure, context)
-    for between, move in _forth(left) if last.name in constant else left:
+    exit_steps = exit_moves(last, structure, context)
+    for between, move in _without_cotangents(exit_steps) if last.name in constant else exit_steps:
         moves.setdefault(
             (last.name, move.phase, move.kind, *move.axes, *move.group, between, "exit"), move
         )
-    works = _cast_before(works, tuple(moves.values()))
-    weighed = {w.operator for w in works if w.phase is Phase.W}
+    works = _mark_quantised_gathers(works, tuple(moves.values()))
+    with_weight_gradient = {w.operator for w in works if w.phase is Phase.W}
     moves = {
         key: move
         for key, move in moves.items()
-        if move.phase is not Phase.W or move.operator in weighed
+        if move.phase is not Phase.W or move.operator in with_weight_gradient
     }
     return BlockProgram(
         block=block.name,
@@ -92,7 +101,7 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
         saved=saved_tensors(block, operators, structure, context),
         stored=tuple(
             _stored(o, p, structure, backward=runs_backward(o, constant))
-            for o in here
+            for o in local_operators
             for p in o.parameters
         ),
         output_volume=output_volume(block, structure, context),
@@ -105,50 +114,62 @@ def lower_block(block: Block, structure: Placing, context: Context) -> BlockProg
     )
 
 
-def _forth(moves: list[tuple[Hashable, Move]]) -> list[tuple[Hashable, Move]]:
+def _without_cotangents(moves: list[tuple[Hashable, Move]]) -> list[tuple[Hashable, Move]]:
     """Moves of a tensor, without those of its cotangent."""
     return [(between, move) for between, move in moves if move.phase is not Phase.I]
 
 
-def _wanted(
-    works: tuple[BlockWork, ...], operator: Operator, *, asked: bool
+def _without_unread_input_gradient(
+    works: tuple[BlockWork, ...], operator: Operator, *, needs_input_gradient: bool
 ) -> tuple[BlockWork, ...]:
-    """Kernels of an operator, without those of an input gradient that is not asked for.
+    """Kernels of an operator, without those of an input gradient that no other operator reads.
 
     One kernel makes both gradients of a norm, a convolution or a scan: it runs for either.
     """
-    if asked or (operator.trains_own and all(work.phase is not Phase.W for work in works)):
+    if needs_input_gradient or (
+        operator.trains_own and all(work.phase is not Phase.W for work in works)
+    ):
         return works
     return tuple(work for work in works if work.phase is not Phase.I)
 
 
-def _cast_before(works: list[BlockWork], moves: tuple[Move, ...]) -> list[BlockWork]:
-    """Products whose operand is quantised by each member before it is gathered."""
-    over: dict[tuple[str, Phase], tuple[str, int]] = {
+def _mark_quantised_gathers(works: list[BlockWork], moves: tuple[Move, ...]) -> list[BlockWork]:
+    """Kernels with `gathered` set where each member quantises an operand before the members gather
+    it.
+    """
+    gathered_operands: dict[tuple[str, Phase], tuple[str, int]] = {
         (m.beside or m.operator, m.phase): (m.axes[0], len(m.group) or 1)
         for m in moves
         if m.narrow and m.phase is not Phase.W and m.kind is Collective.ALL_GATHER
     }
-    if not over:
+    if not gathered_operands:
         return works
-    read = {Phase.W: Phase.F}
+    operand_phase = {Phase.W: Phase.F}
     return [
-        replace(w, gathered=over.get((w.operator, read.get(w.phase, w.phase)), w.gathered))
+        replace(
+            w,
+            gathered=gathered_operands.get(
+                (w.operator, operand_phase.get(w.phase, w.phase)), w.gathered
+            ),
+        )
         for w in works
     ]
 
 
-def _tasks(operator: Operator, local: Local) -> tuple[BlockWork, ...]:
-    """Its kernels, those of its adapters first; frozen parameters have no weight gradient."""
-    own = TASKS[operator.kind](operator, local)
+def _kernels_of(operator: Operator, local: Local) -> tuple[BlockWork, ...]:
+    """Kernels of an operator, those of its adapter first; frozen parameters have no weight
+    gradient.
+    """
+    kernels = KERNELS_OF[operator.kind](operator, local)
     if operator.parameters and not operator.trains_own:
-        own = tuple(work for work in own if work.phase is not Phase.W)
-    return (*(adapter_works(operator, local) if operator.adapted else ()), *own)
+        kernels = tuple(work for work in kernels if work.phase is not Phase.W)
+    return (*(adapter_works(operator, local) if operator.adapted else ()), *kernels)
 
 
-def _sorts_again(operator: Operator, structure: Placing, context: Context) -> bool:
-    """Copies that came by all_to_all lie by sender and are sorted by local expert once more
-    (Megatron-Core's sort_chunks_by_idxs).
+def _sorts_by_expert(operator: Operator, structure: Placing, context: Context) -> bool:
+    """True if routed copies that came by all_to_all are sorted by local expert once more.
+
+    They lie by sender (Megatron-Core's sort_chunks_by_idxs).
     """
     if operator.kind is not OperatorKind.PERMUTE or operator.experts is None:
         return False
@@ -156,14 +177,13 @@ def _sorts_again(operator: Operator, structure: Placing, context: Context) -> bo
 
 
 def _routed_tokens(operator: Operator, structure: Placing, context: Context) -> Size:
-    """Tokens of one local expert: of every sample its share of the part that the device's experts
-    serve, on the busiest one.
+    """Tokens of one local expert on the busiest device.
 
         ceil(ceil(served x each / positions) x imbalance)
 
-    `each`: of a whole sample, rounded up. The members of a context group split samples, not
-    experts' shares: rounding each member's part of a share would count up to one token a member and
-    sample too many.
+    `served`: tokens that the device's experts serve. `each`: one expert's tokens of a whole sample,
+    rounded up. The members of a context group split samples, not experts' shares: rounding each
+    member's part of a share would count up to one token a member and sample too many.
     """
     served = structure.served_tokens(context.tokens).scaled(_per_expert(context, operator))
     return served.divided(context.tokens).uneven(context.imbalance_percent)

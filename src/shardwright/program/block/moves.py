@@ -1,5 +1,5 @@
-"""Communication of a block: what moves between operators, to experts and back, inside an operator
-and at a block's end.
+"""Communication of a block: between operators, to experts and back, inside an operator, and at a
+block's end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _GEMMS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 def edge_moves(
     source: Operator | None, target: Operator, structure: Placing, context: Context
 ) -> list[tuple[Hashable, Move]]:
-    """What moves between two operators, with the layouts that it is between (`Change.between`)."""
+    """Communication between two operators, each move with the layouts that it lies between
+    (`Change.between`).
+    """
     if target.kind is OperatorKind.EMBEDDING:
         return []
     sent: list[tuple[Hashable, Move]] = []
@@ -48,7 +50,9 @@ def edge_moves(
 
 
 def _at_router(operator: Operator, source: Operator | None) -> Operator:
-    """What moves tokens to experts, or back, as an operator on the tokens that are routed."""
+    """A stand-in operator for the tokens at the router, from which tokens go to experts and to
+    which they return.
+    """
     extents = source.writes if source is not None else operator.reads
     return replace(
         operator,
@@ -68,31 +72,33 @@ def _change_moves(
     moves = []
     if forward is not None:
         exposure = _forward_exposure(forward, source, target, context)
-        few = forward is Collective.ALL_GATHER and _gathered_narrow(target, context)
-        held = (
-            tuple(_narrow(size, context, forms=1) for size in change.forward_volume)
-            if few
+        quantised = forward is Collective.ALL_GATHER and _gathers_quantised(target, context)
+        volume = (
+            tuple(_quantised_bytes(size, context, forms=1) for size in change.forward_volume)
+            if quantised
             else change.forward_volume
         )
         move = replace(
-            _move(target, Phase.F, forward, change.axis, held, exposure, change.group), narrow=few
+            _move(target, Phase.F, forward, change.axis, volume, exposure, change.group),
+            narrow=quantised,
         )
-        made_by = source if forward is not Collective.ALL_GATHER else None
-        moves.append(replace(move, beside=made_by.name if made_by is not None else ""))
+        maker = source if forward is not Collective.ALL_GATHER else None
+        moves.append(replace(move, beside=maker.name if maker is not None else ""))
     if backward is not None:
         exposure = _backward_exposure(backward, source, target, context)
-        few = backward is Collective.ALL_GATHER and _gathered_narrow(source, context)
+        quantised = backward is Collective.ALL_GATHER and _gathers_quantised(source, context)
         forms = 2 if is_scaled_by_block(context.runtime.scaling, context.compute_bits) else 1
-        held = (
-            tuple(_narrow(size, context, forms=forms) for size in change.backward_volume)
-            if few
+        volume = (
+            tuple(_quantised_bytes(size, context, forms=forms) for size in change.backward_volume)
+            if quantised
             else change.backward_volume
         )
         move = replace(
-            _move(target, Phase.I, backward, change.axis, held, exposure, change.group), narrow=few
+            _move(target, Phase.I, backward, change.axis, volume, exposure, change.group),
+            narrow=quantised,
         )
-        read_by = source if backward is Collective.ALL_GATHER else None
-        moves.append(replace(move, beside=read_by.name if read_by is not None else ""))
+        reader = source if backward is Collective.ALL_GATHER else None
+        moves.append(replace(move, beside=reader.name if reader is not None else ""))
     if (
         forward is Collective.ALL_GATHER
         and target.kind in _GEMMS
@@ -102,24 +108,40 @@ def _change_moves(
         # does.
         cut = context.runtime.tp_overlap is TpOverlap.ASYNC
         best = Exposure.BESIDE_GEMM if cut else Exposure.BESIDE_INPUT_GRADIENT
-        exposure = Exposure.BLOCKING if _parted(target, context) else _overlap(context, best)
-        kept = moves[0].volume
+        exposure = (
+            Exposure.BLOCKING
+            if _has_casts_between(target, context)
+            else _hidden_if_overlapped(context, best)
+        )
+        gathered_volume = moves[0].volume
         moves.append(
-            _move(target, Phase.W, Collective.ALL_GATHER, change.axis, kept, exposure, change.group)
+            _move(
+                target,
+                Phase.W,
+                Collective.ALL_GATHER,
+                change.axis,
+                gathered_volume,
+                exposure,
+                change.group,
+            )
         )
     return moves
 
 
-def _gathered_narrow(operator: Operator | None, context: Context) -> bool:
-    """Whether what `operator` multiplies is quantised before its members gather it."""
-    few = context.runtime.gathers_quantized and 8 * context.element > context.compute_bits
-    return few and operator is not None and operator.kind in _GEMMS and not stays_wide(operator)
+def _gathers_quantised(operator: Operator | None, context: Context) -> bool:
+    """True if the operand of `operator` is quantised before its members gather it."""
+    quantises = context.runtime.gathers_quantized and 8 * context.element > context.compute_bits
+    return (
+        quantises and operator is not None and operator.kind in _GEMMS and not stays_wide(operator)
+    )
 
 
-def _narrow(size: Size, context: Context, *, forms: int) -> Size:
-    """`size` of wide elements in so many quantised forms with their scales, rounded down."""
-    each = scaled_width(context.runtime.scaling, context.compute_bits)
-    return replace(size, times=int(size.times * forms * each / context.element))
+def _quantised_bytes(size: Size, context: Context, *, forms: int) -> Size:
+    """Bytes of a wide tensor of `size` bytes in `forms` quantised copies with their scales, rounded
+    down.
+    """
+    bytes_per_element = scaled_width(context.runtime.scaling, context.compute_bits)
+    return replace(size, times=int(size.times * forms * bytes_per_element / context.element))
 
 
 def _move(
@@ -142,11 +164,11 @@ def _move(
     )
 
 
-def _overlap(context: Context, best: Exposure) -> Exposure:
+def _hidden_if_overlapped(context: Context, wanted: Exposure) -> Exposure:
     if context.runtime.tp_overlap in (TpOverlap.FUSED, TpOverlap.ASYNC):
-        return best
-    if context.runtime.tp_overlap is TpOverlap.DGRAD and best is not Exposure.BESIDE_GEMM:
-        return best
+        return wanted
+    if context.runtime.tp_overlap is TpOverlap.DGRAD and wanted is not Exposure.BESIDE_GEMM:
+        return wanted
     return Exposure.BLOCKING
 
 
@@ -156,9 +178,9 @@ def _forward_exposure(
     beside = target if kind is Collective.ALL_GATHER else source
     if beside is None or beside.kind not in _GEMMS or kind is Collective.ALL_TO_ALL:
         return Exposure.BLOCKING
-    if kind is Collective.ALL_GATHER and _parted(beside, context):
+    if kind is Collective.ALL_GATHER and _has_casts_between(beside, context):
         return Exposure.BLOCKING
-    return _overlap(context, Exposure.BESIDE_GEMM)
+    return _hidden_if_overlapped(context, Exposure.BESIDE_GEMM)
 
 
 def _backward_exposure(
@@ -172,31 +194,31 @@ def _backward_exposure(
             # over projections is none.
             return (
                 Exposure.BLOCKING
-                if len(target.writes) > 1 or _parted(target, context)
+                if len(target.writes) > 1 or _has_casts_between(target, context)
                 else Exposure.BESIDE_GEMM
             )
-        return _overlap(context, Exposure.BESIDE_WEIGHT_GRADIENT)
+        return _hidden_if_overlapped(context, Exposure.BESIDE_WEIGHT_GRADIENT)
     beside = source is not None and source.kind in _GEMMS
-    if source is None or not beside or _parted(source, context):
+    if source is None or not beside or _has_casts_between(source, context):
         return Exposure.BLOCKING
-    return _overlap(context, Exposure.BESIDE_GEMM)
+    return _hidden_if_overlapped(context, Exposure.BESIDE_GEMM)
 
 
-def _parted(operator: Operator, context: Context) -> bool:
-    """Whether casts and scales stand between a product and its collectives, which a compiler joins
+def _has_casts_between(operator: Operator, context: Context) -> bool:
+    """True if casts and scales stand between a GEMM and its collectives: a compiler joins the two
     only where nothing does.
 
-    Forward's own product is scaled inside. Source: PyTorch,
+    The forward's own product is scaled inside. Source: PyTorch,
     torch/_inductor/fx_passes/micro_pipeline_tp.py (`_find_consumer_matmuls`,
     `_find_producer_matmul`), read.
     """
-    few = (
+    quantises = (
         8 * context.element > context.compute_bits
         and operator.kind in _GEMMS
         and not stays_wide(operator)
     )
     return (
-        few
+        quantises
         and context.runtime.tp_overlap is TpOverlap.ASYNC
         and not context.runtime.gathers_quantized
     )
@@ -205,8 +227,8 @@ def _parted(operator: Operator, context: Context) -> bool:
 def _dispatch_moves(
     source: Operator | None, target: Operator, structure: Placing, context: Context
 ) -> list[Move]:
-    """Tokens to their experts (or back): all_to_all over ep, and a gather (or reduce) over etp;
-    backward is the mirror image.
+    """Communication of tokens to their experts (or back): all_to_all over ep, and a gather (or
+    reduce) over etp; backward is the mirror image.
     """
     outward = is_routed(target)
     expert = target if outward else source
@@ -220,21 +242,26 @@ def _dispatch_moves(
         return _gathered_moves(
             expert, hidden, outward=outward, structure=structure, context=context
         )
-    given, joined = (
+    copies_sent, copies_gathered = (
         structure.sent_copies(expert, context.tokens),
         structure.gathered_copies(expert, context.tokens),
     )
-    sent, spread_out = (copies.uneven(context.imbalance_percent) for copies in (given, joined))
+    sent, spread_out = (
+        copies.uneven(context.imbalance_percent) for copies in (copies_sent, copies_gathered)
+    )
     ep, etp = structure.expert_groups()
-    shape, once = expert.experts, context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
-    copies, groups = (shape.topk, (shape.groups, shape.of_groups)) if once else (0, (0, 0))
-    spread, back = (
+    shape, sends_once = (
+        expert.experts,
+        context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED,
+    )
+    copies, groups = (shape.topk, (shape.groups, shape.of_groups)) if sends_once else (0, (0, 0))
+    forward_kind, backward_kind = (
         (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
         if outward
         else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
     )
     moves: list[Move] = []
-    for phase, inner in ((Phase.F, spread), (Phase.I, back)):
+    for phase, etp_kind in ((Phase.F, forward_kind), (Phase.I, backward_kind)):
         width = _sent_bytes(elements, context, to_experts=outward is (phase is Phase.F))
         across = _move(
             expert, phase, Collective.ALL_TO_ALL, "ep", (sent.scaled(width),), Exposure.BLOCKING, ep
@@ -243,10 +270,10 @@ def _dispatch_moves(
             across, copies=copies, groups=groups, rows=_row_share(shape.experts, elements, context)
         )
         inside = _move(
-            expert, phase, inner, "etp", (spread_out.scaled(width),), Exposure.BLOCKING, etp
+            expert, phase, etp_kind, "etp", (spread_out.scaled(width),), Exposure.BLOCKING, etp
         )
-        moves += (across, inside) if inner is Collective.ALL_GATHER else (inside, across)
-    if once and outward and elements > 1 and context.permutes_apart:
+        moves += (across, inside) if etp_kind is Collective.ALL_GATHER else (inside, across)
+    if sends_once and outward and elements > 1 and context.permutes_apart:
         moves = [_map_move(expert, structure=structure, context=context), *moves]
     return [replace(move, behind=not outward) for move in moves]
 
@@ -256,36 +283,36 @@ ROW_BYTES: Final = 4
 
 
 def _row_share(experts: int, elements: int, context: Context) -> int:
-    """Bytes that travel for each of a copy's own weight: 1, or as many as all experts' rows have,
-    of which an island sends its part.
+    """Bytes that travel for each byte of a copy's own routing weight: 1, or as many as the rows of
+    all experts have, of which an island sends its part.
 
     Source: deepseek-ai/DeepEP csrc/hybrid_ep/backend/hybrid_ep_backend.cuh at b24ea354abdd
     (`experts_per_rank x num_of_ranks_per_node` floats beside every token, forward dispatch and
     backward combine), and its buffers (`expert_output_prob`).
     """
-    once = context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
+    sends_once = context.runtime.expert_dispatch is ExpertDispatch.DEDUPLICATED
     return (
         ROW_BYTES * experts // context.element
-        if once and context.permutes_apart and elements == 1
+        if sends_once and context.permutes_apart and elements == 1
         else 1
     )
 
 
 def _map_move(expert: Operator, *, structure: Placing, context: Context) -> Move:
-    """Before HybridEP sends a token all members learn where all tokens go: a byte for each of their
-    tokens and experts.
+    """The all-gather of the routing map before HybridEP sends a token: one byte for each pair of a
+    token and an expert.
 
-    Backward reads what forward made of it. Source: `Executor::allgather_routing_map`,
+    Backward reads the map that forward made. Source: `Executor::allgather_routing_map`,
     csrc/hybrid_ep/executor/executor.cu.
     """
     assert expert.experts is not None
-    told = structure.coset_tokens(context.tokens).scaled(expert.experts.experts)
+    map_bytes = structure.coset_tokens(context.tokens).scaled(expert.experts.experts)
     return _move(
         expert,
         Phase.F,
         Collective.ALL_GATHER,
         "coset",
-        (told,),
+        (map_bytes,),
         Exposure.BLOCKING,
         structure.coset(),
     )
@@ -294,25 +321,25 @@ def _map_move(expert: Operator, *, structure: Placing, context: Context) -> Move
 def _gathered_moves(
     expert: Operator, hidden: Extent, *, outward: bool, structure: Placing, context: Context
 ) -> list[Move]:
-    """All tokens of the devices that share experts to each of them, and sums of what their experts
-    made back; backward is the mirror image.
+    """Communication of a dispatcher that gathers: an all-gather of all tokens of the devices that
+    share experts, and a reduce-scatter of the experts' outputs.
 
-    With the tokens go their scores of all experts, in 32 bits, and a byte for each that says
-    whether it was chosen.
+    Backward is the mirror image. With the tokens go their scores of all experts, in 32 bits, and
+    one byte for each score that says whether the expert was chosen.
     """
     assert expert.experts is not None
     bytes_each = (
         5 * expert.experts.experts if hidden.dim is Dim.EXPERTS else hidden.size * context.element
     )
-    whole = structure.coset_tokens(context.tokens).scaled(bytes_each)
-    spread, back = (
+    volume = structure.coset_tokens(context.tokens).scaled(bytes_each)
+    forward_kind, backward_kind = (
         (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
         if outward
         else (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
     )
     moves = [
-        _move(expert, phase, kind, "coset", (whole,), Exposure.BLOCKING, structure.coset())
-        for phase, kind in ((Phase.F, spread), (Phase.I, back))
+        _move(expert, phase, kind, "coset", (volume,), Exposure.BLOCKING, structure.coset())
+        for phase, kind in ((Phase.F, forward_kind), (Phase.I, backward_kind))
     ]
     return [replace(move, behind=not outward) for move in moves]
 
@@ -323,8 +350,9 @@ DeepEP's scales of 4 bytes)."""
 
 
 def _sent_bytes(elements: int, context: Context, *, to_experts: bool) -> int:
-    """Bytes of one copy of a token, or of its gradient. What experts multiply may come in 8 bits;
-    what they made is summed in 16.
+    """Bytes of one copy of a token, or of its gradient, on its way to or from its experts.
+
+    Operands of experts may travel in 8 bits; outputs of experts are summed in 16.
     """
     if (
         elements > 1
@@ -337,8 +365,8 @@ def _sent_bytes(elements: int, context: Context, *, to_experts: bool) -> int:
 
 
 def exit_moves(last: Operator, structure: Placing, context: Context) -> list[tuple[Hashable, Move]]:
-    """What brings a block's output into the stream's layout where its last operator is outside it
-    (a vocabulary-parallel lookup).
+    """Communication that brings a block's output into the residual stream's layout, where its last
+    operator is outside the stream (a vocabulary-parallel lookup).
     """
     if last.kind is OperatorKind.LOSS or last.klass is OperatorClass.STREAM:
         return []
@@ -360,9 +388,9 @@ def exit_moves(last: Operator, structure: Placing, context: Context) -> list[tup
     ]
 
 
-def own_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
-    """Communication inside an operator: keys of a core cut by position, statistics of a loss cut by
-    vocabulary.
+def operator_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
+    """Communication inside an operator: keys of an attention core cut by position, statistics of a
+    loss cut by vocabulary, and of a norm.
     """
     if operator.kind is OperatorKind.LOSS:
         tokens = local_tokens(operator.klass, structure, context)
@@ -400,8 +428,8 @@ def own_moves(operator: Operator, structure: Placing, context: Context) -> list[
 
 
 def _norm_moves(operator: Operator, structure: Placing, context: Context) -> list[Move]:
-    """Sums of squares (and sums, of a LayerNorm) of tokens whose width, or heads under one gain,
-    lie on several devices, for each group.
+    """All-reduces of a norm's sums of squares (and sums, of a LayerNorm) where several devices hold
+    a token's width, or heads under one gain.
     """
     gains = [p.extents[0] for p in operator.parameters if not p.name.endswith(".bias")]
     split = structure.members(
@@ -429,8 +457,8 @@ def _ring_moves(
     lengths: tuple[int, ...],
     group: tuple[int, ...],
 ) -> list[Move]:
-    """Keys and values passed round; in backward again, and behind them their gradients, which end
-    where keys began.
+    """Sends of keys and values round a ring; in backward once more, and behind them their
+    gradients, which end where the keys began.
     """
     passed = structure.passed_tokens(operator, lengths)
     if len(passed) == 1:

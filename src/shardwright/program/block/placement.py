@@ -1,5 +1,5 @@
-"""What lowering a block asks of the way its operators are cut: by the axes of a grid, or by the
-cells of one device of a general plan.
+"""The protocol through which lowering a block sees how operators are cut: by the axes of a grid, or
+by the cells of one device of a general plan.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ TOKEN_DIMS = (Dim.BATCH, Dim.SEQUENCE, Dim.CONTEXT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """How a tensor gets from the layout that one operator makes to the one that another reads, and
-    its cotangent back.
+    """Collectives that bring a tensor from the layout of its maker to the layout of its reader, and
+    the tensor's cotangent back.
 
     Args:
-        axis: of the mesh, or the one that it resembles.
+        axis: mesh axis, or the one that the change resembles.
         group: devices, counted from the stage's first; empty = the axis names them.
         forward, backward: collectives; None = nothing moves.
         forward_volume, backward_volume: bytes as in `collectives.Collective`.
-        between: the layouts, and the number of the step that it is on the way: of several readers'
-            equal ones only one runs.
+        between: the two layouts, and the number of the step between them: of equal changes for
+            several readers only one runs.
     """
 
     axis: str
@@ -40,21 +40,21 @@ class Change:
 
 
 class Placing(Protocol):
-    """How the operators of a block are cut, as seen by one device."""
+    """The cut of a block's operators, as seen by one device."""
 
     @property
     def sequence_parallel(self) -> bool:
-        """The stream is cut by position where the products are not."""
+        """True if the residual stream is cut by position where the products are not."""
         ...
 
     @property
     def gather(self) -> bool:
-        """Members that cut positions gather keys instead of passing them round."""
+        """True if members that cut positions gather keys instead of passing them round a ring."""
         ...
 
     @property
     def routed(self) -> bool:
-        """Tokens are sent to their experts; else every member has them."""
+        """True if tokens are sent to their experts; else every member has them."""
         ...
 
     def tokens(self, klass: OperatorClass, length: int) -> Size:
@@ -72,44 +72,44 @@ class Placing(Protocol):
         ...
 
     def served_tokens(self, length: int) -> Size:
-        """Tokens that a device's experts serve, of sequences of `length` positions: its own and
-        those of others.
+        """Tokens that a device's experts serve, its own and those of other devices, of sequences of
+        `length` positions.
         """
         ...
 
     def sent_copies(self, operator: Operator, length: int) -> Size:
-        """The full buffer of an all_to_all that sends a device's routed copies to their experts:
-        the larger of what it gives and gets.
+        """The full buffer, in copies, of an all_to_all that sends a device's routed copies to their
+        experts: the larger of what it sends and receives.
         """
         ...
 
     def gathered_copies(self, operator: Operator, length: int) -> Size:
-        """The routed copies of all devices that share experts with one."""
+        """Routed copies of all devices that share experts with this device."""
         ...
 
     def coset_tokens(self, length: int) -> Size:
-        """Tokens that all devices which share experts with one route together."""
+        """Tokens that all devices which share experts with this device route together."""
         ...
 
     def coset(self) -> tuple[int, ...]:
-        """Those devices; empty = axis ``coset``."""
+        """Devices that share experts with this device; empty = axis ``coset``."""
         ...
 
     def gathered_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> Size:
-        """Tokens whose keys the devices of a core's group have between them, of stretches of these
-        lengths.
+        """Tokens whose keys the devices of an attention core's group hold together, of stretches of
+        these lengths.
         """
         ...
 
     def expert_groups(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Devices between which tokens travel to experts, and those that share experts; empty =
+        """Devices between which tokens travel to experts, and devices that share experts; empty =
         axes ``ep`` and ``etp``.
         """
         ...
 
     def passed_tokens(self, operator: Operator, lengths: tuple[int, ...]) -> tuple[Size, ...]:
-        """Tokens whose keys a device passes on: (its own), as many on every hop; or of unequal
-        parts all, in the order of the hops.
+        """Tokens whose keys a device passes on: one entry where every hop carries as many, else one
+        for each hop in order.
         """
         ...
 
@@ -121,12 +121,14 @@ class Placing(Protocol):
 
     def summed_along(self, operator: Operator, parameter: Parameter) -> tuple[str, ...]:
         """Axes beside dp and cp along which devices hold the same elements and compute different
-        terms of their gradient; cells say it themselves (`program.stages.contribution`).
+        terms of their gradient.
+
+        Cells say this themselves (`program.stages.contribution`).
         """
         ...
 
     def runs(self, operator: Operator) -> bool:
-        """The device runs `operator`."""
+        """True if the device runs `operator`."""
         ...
 
     def changes(
@@ -138,7 +140,7 @@ class Placing(Protocol):
         element: int,
         memory_length: int = 0,
     ) -> tuple[Change, ...]:
-        """What the tensor between two operators goes through.
+        """Collectives that the tensor between two operators goes through.
 
         Args:
             source: None = the block's input.
@@ -149,10 +151,10 @@ class Placing(Protocol):
 
 
 def resolved(cut_dim: Dim, operator: Operator) -> Dim | None:
-    """The dim that a cut means for `operator`: its own width, or the dim itself."""
+    """The dim that a cut means for `operator`: the operator's own width, or the dim itself."""
     return operator.width() if cut_dim is Dim.WIDTH else cut_dim
 
 
 def is_routed(operator: Operator) -> bool:
-    """The operator works on tokens sent to experts."""
+    """True if the operator works on tokens sent to experts."""
     return operator.klass is OperatorClass.EXPERTS and operator.experts is not None

@@ -1,5 +1,5 @@
-"""Modules of a layer, convolutions of Mamba, and logits that run again in backward instead of
-keeping what they made, whatever the layer's recompute.
+"""Operators that run again in backward instead of keeping their outputs, whatever the layer's
+recompute: named modules, Mamba's convolutions, logits.
 
 Source: Megatron-Core, transformer_config.py, ``recompute_modules``: layernorm, mla_up_proj,
 moe_act, mlp, shared_experts, moe, each under a checkpoint of its own.
@@ -21,30 +21,32 @@ _ENDS: Final = (OperatorClass.EMBED, OperatorClass.HEAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rebuilt:
-    """Names of operators.
+class RecomputedOperators:
+    """Operators of a block that run again in backward, by name.
 
     Args:
-        dropped: whose outputs are not kept.
-        again: whose kernels, and whose collectives, run again.
+        dropped: operators whose outputs are not kept.
+        again: operators whose kernels and collectives run again.
     """
 
     dropped: frozenset[str] = frozenset()
     again: frozenset[str] = frozenset()
 
 
-def rebuilt(operators: tuple[Operator, ...], runtime: Runtime) -> Rebuilt:
-    """What the runtime rebuilds of a block."""
-    return _rebuilt(Same(operators), Same(runtime))
+def recomputed_operators(operators: tuple[Operator, ...], runtime: Runtime) -> RecomputedOperators:
+    """Operators of a block that the runtime runs again in backward."""
+    return _recomputed_operators(Same(operators), Same(runtime))
 
 
 @lru_cache(maxsize=4096)
-def _rebuilt(known: Same[tuple[Operator, ...]], under: Same[Runtime]) -> Rebuilt:
-    operators, runtime = known.value, under.value
+def _recomputed_operators(
+    block_operators: Same[tuple[Operator, ...]], block_runtime: Same[Runtime]
+) -> RecomputedOperators:
+    operators, runtime = block_operators.value, block_runtime.value
     parts = [_outputs(_convolutions(operators))]
     if runtime.logits_parts > 1 or runtime.linear_loss is LinearLoss.CUT:
         parts.append(
-            Rebuilt(
+            RecomputedOperators(
                 again=frozenset(
                     o.name
                     for o in operators
@@ -79,21 +81,21 @@ def _rebuilt(known: Same[tuple[Operator, ...]], under: Same[Runtime]) -> Rebuilt
             o for o in operators if o.klass in (OperatorClass.ROUTER, OperatorClass.EXPERTS)
         )
         parts.append(_checkpointed(routed, runtime))
-    return Rebuilt(
+    return RecomputedOperators(
         dropped=frozenset().union(*(part.dropped for part in parts)),
         again=frozenset().union(*(part.again for part in parts)),
     )
 
 
 def is_dropped(tensor: str, names: frozenset[str]) -> bool:
-    """A kept tensor is an output, a quantised copy of one, or something beside one, of an operator
-    of `names`.
+    """True if a kept tensor is an output, a quantised copy of one, or a tensor beside one, of an
+    operator of `names`.
     """
     return tensor in names or tensor.removesuffix(".quantised").rsplit(".", 1)[0] in names
 
 
 def _convolutions(operators: tuple[Operator, ...]) -> frozenset[str]:
-    """Convolutions before a scan of Mamba's, which its library makes again in backward in every
+    """Convolutions before a Mamba scan, which Mamba's library makes again in backward in every
     framework, as part of the same function.
 
     Source: state-spaces/mamba, ops/triton/ssd_combined.py at 01b717ae0db0
@@ -105,9 +107,9 @@ def _convolutions(operators: tuple[Operator, ...]) -> frozenset[str]:
     return frozenset(o.name for o in operators if o.kind is OperatorKind.CONV and o.name in read)
 
 
-def _outputs(names: Iterable[str]) -> Rebuilt:
-    found = frozenset(names)
-    return Rebuilt(dropped=found, again=found)
+def _outputs(names: Iterable[str]) -> RecomputedOperators:
+    operator_names = frozenset(names)
+    return RecomputedOperators(dropped=operator_names, again=operator_names)
 
 
 def _latent(operators: tuple[Operator, ...]) -> frozenset[str]:
@@ -129,9 +131,9 @@ def _latent(operators: tuple[Operator, ...]) -> frozenset[str]:
     )
 
 
-def _checkpointed(module: tuple[Operator, ...], runtime: Runtime) -> Rebuilt:
-    """A module under a checkpoint: what it made inside is not kept, and all of it runs again, but
-    for the last product where a checkpoint stops early.
+def _checkpointed(module: tuple[Operator, ...], runtime: Runtime) -> RecomputedOperators:
+    """Operators of a module under a checkpoint of its own: no inner output is kept, and every
+    operator runs again, except the last product where a checkpoint stops early.
     """
     names = [o.name for o in module]
     stops = runtime.full_recompute is FullRecompute.STOPS_EARLY
@@ -147,4 +149,4 @@ def _checkpointed(module: tuple[Operator, ...], runtime: Runtime) -> Rebuilt:
         if stops
         else ""
     )
-    return Rebuilt(dropped=frozenset(names[:-1]), again=frozenset(names) - {last})
+    return RecomputedOperators(dropped=frozenset(names[:-1]), again=frozenset(names) - {last})

@@ -17,7 +17,7 @@ WHOLE = Dim.REPLICATE.value
 
 def transition(source: str, wanted: str) -> Collective | None:
     """The collective over one axis that turns layout `source` into `wanted`; None if a local slice
-    or nothing does.
+    suffices or nothing changes.
 
     Source: DESIGN section 2 (transitions); the exact patterns of Xu et al. 2021 (GSPMD), section 3.
     """

@@ -1,4 +1,4 @@
-"""What a block's backward needs of its forward: every kept tensor once, and which recompute modes
+"""Tensors of a block's forward that its backward needs: each once, with the recompute modes that
 drop it.
 """
 
@@ -21,7 +21,7 @@ from shardwright.program.block.local_size import (
     per_token,
 )
 from shardwright.program.block.placement import Placing, is_routed
-from shardwright.program.block.rebuilt import is_dropped, rebuilt
+from shardwright.program.block.rebuilt import is_dropped, recomputed_operators
 from shardwright.program.block.selective import NamedPolicy, named_policy, saved_products
 from shardwright.program.block.sizes import Size
 from shardwright.runtime.runtime import AttentionKernel, ElementKernels, SelectiveRecompute
@@ -56,9 +56,9 @@ def _hidden(block: Block) -> int:
     )
 
 
-def _own_part(block: Block, structure: Placing, context: Context) -> Size:
-    """Bytes of the stream that each device keeps where those which hold copies of it share it out,
-    as heads or the feed-forward are.
+def _stream_share(block: Block, structure: Placing, context: Context) -> Size:
+    """Bytes of the residual stream that each device keeps where the devices that hold copies share
+    it out, like heads or the feed-forward.
     """
     cut = next(
         (o for o in block.operators if o.width() in (Dim.HEADS, Dim.FFN) and not is_routed(o)), None
@@ -66,33 +66,41 @@ def _own_part(block: Block, structure: Placing, context: Context) -> Size:
     width = cut.width() if cut is not None else None
     if cut is None or width is None or structure.sequence_parallel:
         return stream_volume(block, structure, context)
-    own = part(Extent(dim=width, size=_hidden(block)), cut, structure)
-    return (local_tokens(OperatorClass.STREAM, structure, context) * own).scaled(context.element)
+    share = part(Extent(dim=width, size=_hidden(block)), cut, structure)
+    return (local_tokens(OperatorClass.STREAM, structure, context) * share).scaled(context.element)
 
 
 def saved_tensors(
     block: Block, operators: dict[str, Operator], structure: Placing, context: Context
 ) -> tuple[Saved, ...]:
-    """Every tensor that some operator keeps, once; masks and unfused scores beside them."""
-    return _of_runtime(
-        _kept(block, operators, structure, context), block, operators, structure, context
+    """Every tensor that some operator keeps for backward, once; dropout masks and unfused attention
+    scores included.
+    """
+    return _after_recompute(
+        _kept_without_recompute(block, operators, structure, context),
+        block,
+        operators,
+        structure,
+        context,
     )
 
 
-def saved_under(
+def saved_tensors_of_contexts(
     block: Block, operators: dict[str, Operator], structure: Placing, contexts: Sequence[Context]
 ) -> tuple[tuple[Saved, ...], ...]:
-    """The same under several contexts whose runtimes differ in the modules that run again in
-    backward alone.
+    """`saved_tensors` under several contexts whose runtimes differ only in the modules that run
+    again in backward.
     """
-    kept = _kept(block, operators, structure, contexts[0])
-    return tuple([_of_runtime(kept, block, operators, structure, context) for context in contexts])
+    kept = _kept_without_recompute(block, operators, structure, contexts[0])
+    return tuple(
+        [_after_recompute(kept, block, operators, structure, context) for context in contexts]
+    )
 
 
-def _kept(
+def _kept_without_recompute(
     block: Block, operators: dict[str, Operator], structure: Placing, context: Context
 ) -> dict[str, Saved]:
-    """What is kept where nothing is recomputed."""
+    """Tensors that operators keep where nothing is recomputed, by name."""
     kept: dict[str, Saved] = {}
     constant = without_gradient(block)
     for operator in block.operators:
@@ -107,7 +115,7 @@ def _kept(
                 continue
             if name == INPUT:
                 parked = (
-                    _own_part(block, structure, context)
+                    _stream_share(block, structure, context)
                     if context.runtime.checkpoints_on_host
                     else None
                 )
@@ -119,120 +127,132 @@ def _kept(
                 )
             else:
                 kept |= _saved_output(
-                    operators[name], operator, _keepers(name, block, context), structure, context
+                    operators[name],
+                    operator,
+                    _kept_widths(name, block, context),
+                    structure,
+                    context,
                 )
         kept |= _saved_extra(operator, structure, context)
     return kept
 
 
-def _of_runtime(
+def _after_recompute(
     kept: dict[str, Saved],
     block: Block,
     operators: dict[str, Operator],
     structure: Placing,
     context: Context,
 ) -> tuple[Saved, ...]:
-    """What the runtime's modules and its policy leave of `kept`."""
+    """Saved tensors that are left of `kept` after the runtime's recomputed modules and its
+    selective policy.
+    """
     if not has_backward(block):
         return ()
-    dropped = rebuilt(block.operators, context.runtime).dropped
+    dropped = recomputed_operators(block.operators, context.runtime).dropped
     if dropped:
         kept = {name: saved for name, saved in kept.items() if not is_dropped(name, dropped)}
     if context.runtime.selective_recompute is SelectiveRecompute.OPERATORS:
-        kept = _by_policy(kept, block, operators, structure, context)
+        kept = _under_operator_policy(kept, block, operators, structure, context)
     if context.runtime.selective_recompute is SelectiveRecompute.NAMED:
         policy = named_policy(block.operators, context.runtime)
         kept = (
-            _by_name(kept, policy, operators, structure, context)
+            _under_named_policy(kept, policy, operators, structure, context)
             if policy
-            else {name: _unless_full(s) for name, s in kept.items()}
+            else {name: _only_dropped_by_full(s) for name, s in kept.items()}
         )
     return tuple(kept.values())
 
 
-def _by_policy(
+def _under_operator_policy(
     kept: dict[str, Saved],
     block: Block,
     operators: dict[str, Operator],
     structure: Placing,
     context: Context,
 ) -> dict[str, Saved]:
-    """`kept` with what a per-operator policy drops (all but the input and fused cores) and keeps
-    (products, whoever reads them).
+    """`kept` under a per-operator policy: it drops every tensor but the input and fused cores, and
+    keeps matrix products, whoever reads them.
     """
     products = saved_products(block.operators)
     if products is None:
-        return {name: _unless_full(s) for name, s in kept.items()}
+        return {name: _only_dropped_by_full(s) for name, s in kept.items()}
     cores = {o.name for o in block.operators if o.attention is not None}
-    read = _read_again(block, kept)
-    result: dict[str, Saved] = {}
+    read = _read_by_backward(block, kept)
+    tensors: dict[str, Saved] = {}
     for name, saved in kept.items():
         core = name in cores or name.removesuffix(".lse") in cores
-        result[name] = (
+        tensors[name] = (
             saved
             if saved.dropped is Recomputable.NEVER
-            else replace(saved, dropped=_policy(saved=core))
+            else replace(saved, dropped=_dropped_by_policy(saved=core))
         )
     for name, parts in products.items():
         outputs = _outputs(operators[name], operators[name], structure, context)
         for (output, volume), is_kept in zip(outputs.items(), parts, strict=True):
-            if is_kept and output in result:
-                result[output] = replace(result[output], dropped=Recomputable.FULL)
+            if is_kept and output in tensors:
+                tensors[output] = replace(tensors[output], dropped=Recomputable.FULL)
             elif is_kept and (
                 name in read or context.runtime.element_kernels is not ElementKernels.COMPILED
             ):
                 # A compiler's partitioner drops what the policy keeps and no backward reads; an
                 # eager policy does not look.
-                held = volume.scaled(context.element)
-                result[output] = Saved(
-                    tensor=output, volume=held, dropped=Recomputable.NONE_AND_FULL
+                volume_bytes = volume.scaled(context.element)
+                tensors[output] = Saved(
+                    tensor=output, volume=volume_bytes, dropped=Recomputable.NONE_AND_FULL
                 )
         if structure.sequence_parallel and _is_row_parallel(operators[name]):
             # The policy names reduce_scatter among what it keeps.
             scattered = f"{name}.scattered"
             volume = stream_volume(block, structure, context)
-            result[scattered] = Saved(
+            tensors[scattered] = Saved(
                 tensor=scattered, volume=volume, dropped=Recomputable.NONE_AND_FULL
             )
-    return result
+    return tensors
 
 
-def _by_name(
+def _under_named_policy(
     kept: dict[str, Saved],
     policy: NamedPolicy,
     operators: dict[str, Operator],
     structure: Placing,
     context: Context,
 ) -> dict[str, Saved]:
-    """`kept` with what a policy by name drops, and what it keeps for what runs again. A core's
-    log-sum-exp goes with its output.
+    """`kept` under a policy that names tensors: those that it drops, and those that it keeps for
+    operators that run again.
+
+    A core's log-sum-exp goes with its output.
     """
-    result: dict[str, Saved] = {}
+    tensors: dict[str, Saved] = {}
     for name, saved in kept.items():
         source = name.removesuffix(".quantised").removesuffix(".lse")
-        of = source if source in operators or source == INPUT else source.rsplit(".", 1)[0]
+        operator_name = (
+            source if source in operators or source == INPUT else source.rsplit(".", 1)[0]
+        )
         dropped = (
             saved.dropped
             if saved.dropped is Recomputable.NEVER
-            else _policy(saved=of in policy.kept)
+            else _dropped_by_policy(saved=operator_name in policy.kept)
         )
-        result[name] = replace(saved, dropped=dropped, host=of in policy.host)
+        tensors[name] = replace(saved, dropped=dropped, host=operator_name in policy.host)
     for name in sorted(policy.kept - {INPUT} - {n.removesuffix(".quantised") for n in kept}):
         for output, volume in _outputs(
             operators[name], operators[name], structure, context
         ).items():
-            held = volume.scaled(context.element)
-            result[output] = Saved(
+            volume_bytes = volume.scaled(context.element)
+            tensors[output] = Saved(
                 tensor=output,
-                volume=held,
+                volume=volume_bytes,
                 dropped=Recomputable.NONE_AND_FULL,
                 host=name in policy.host,
             )
-    return result
+    return tensors
 
 
 def _is_row_parallel(operator: Operator) -> bool:
-    """A split on t cuts what it reads and not what it writes: members hold parts of a sum."""
+    """True if a cut of the operator's width cuts its inputs and not its outputs: members hold parts
+    of a sum.
+    """
     width = operator.width()
     return (
         width is not None
@@ -241,8 +261,10 @@ def _is_row_parallel(operator: Operator) -> bool:
     )
 
 
-def _read_again(block: Block, kept: dict[str, Saved]) -> frozenset[str]:
-    """Operators whose output a backward reads, or a recomputation on the way to what it reads."""
+def _read_by_backward(block: Block, kept: dict[str, Saved]) -> frozenset[str]:
+    """Operators whose output backward reads, or a recomputation on the way to a tensor that
+    backward reads.
+    """
     needed = {name.removesuffix(".quantised") for name in kept}
     for operator in reversed(block.operators):
         if operator.name in needed:
@@ -250,11 +272,11 @@ def _read_again(block: Block, kept: dict[str, Saved]) -> frozenset[str]:
     return frozenset(needed)
 
 
-def _policy(*, saved: bool) -> Recomputable:
+def _dropped_by_policy(*, saved: bool) -> Recomputable:
     return Recomputable.FULL if saved else Recomputable.SELECTIVE
 
 
-def _unless_full(saved: Saved) -> Saved:
+def _only_dropped_by_full(saved: Saved) -> Saved:
     return (
         replace(saved, dropped=Recomputable.FULL)
         if saved.dropped is Recomputable.SELECTIVE
@@ -269,25 +291,25 @@ def _saved_output(
     structure: Placing,
     context: Context,
 ) -> dict[str, Saved]:
-    """Outputs of `source` that are kept.
+    """Outputs of `source` that are kept, by name.
 
     Args:
-        quantised: bytes an element in which some operator keeps them quantised, 0 if none; whether
-            any keeps them as they are.
+        quantised: bytes an element in which some operator keeps the outputs quantised, 0 if none;
+            and whether any operator keeps them as they are.
     """
-    result = {}
+    tensors = {}
     for name, volume in _outputs(source, reader, structure, context).items():
-        small, whole = quantised
-        if whole:
-            result[name] = Saved(
+        quantised_bytes, kept_wide = quantised
+        if kept_wide:
+            tensors[name] = Saved(
                 tensor=name, volume=volume.scaled(context.element), dropped=Recomputable.FULL
             )
-        if small:
-            copy = f"{name}.quantised" if whole else name
-            result[copy] = Saved(
-                tensor=copy, volume=volume.scaled(small), dropped=Recomputable.FULL
+        if quantised_bytes:
+            copy = f"{name}.quantised" if kept_wide else name
+            tensors[copy] = Saved(
+                tensor=copy, volume=volume.scaled(quantised_bytes), dropped=Recomputable.FULL
             )
-    return result
+    return tensors
 
 
 def _outputs(
@@ -307,14 +329,14 @@ def _outputs(
         tokens = operator_tokens(source, structure, context)
     else:
         tokens = local_tokens(holder.klass, structure, context)
-    result = {}
+    elements = {}
     for index, extent in enumerate(per_token(source.writes, source)):
         name = f"{source.name}.{index}" if index else source.name
-        result[name] = tokens * part(extent, source, structure)
-    return result
+        elements[name] = tokens * part(extent, source, structure)
+    return elements
 
 
-def _keepers(name: str, block: Block, context: Context) -> tuple[int, bool]:
+def _kept_widths(name: str, block: Block, context: Context) -> tuple[int, bool]:
     """Bytes an element in which a linear operator or an activation keeps tensor `name` quantised (0
     = none does), and whether any operator keeps it as it is.
     """
@@ -335,14 +357,14 @@ def _keepers(name: str, block: Block, context: Context) -> tuple[int, bool]:
 
 
 def _saved_extra(operator: Operator, structure: Placing, context: Context) -> dict[str, Saved]:
-    """Dropout masks, an eager gate's activation, attention scores (unfused) or their log-sum-exp
-    (fused).
+    """Dropout masks, an eager gate's activation, and attention scores (unfused) or their
+    log-sum-exp (fused), by name.
     """
     tokens = local_tokens(operator.klass, structure, context)
-    result: dict[str, Saved] = {}
+    tensors: dict[str, Saved] = {}
     if operator.kind is OperatorKind.RESIDUAL and context.dropout:
         volume = tokens * part(operator.writes[0], operator, structure)
-        result[f"{operator.name}.mask"] = Saved(
+        tensors[f"{operator.name}.mask"] = Saved(
             tensor=f"{operator.name}.mask", volume=volume, dropped=Recomputable.FULL
         )
     if (
@@ -354,59 +376,59 @@ def _saved_extra(operator: Operator, structure: Placing, context: Context) -> di
         rows = dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens
         joined = rows * part(operator.writes[0], operator, structure)
         name = f"{operator.name}.clamped"
-        result[name] = Saved(
+        tensors[name] = Saved(
             tensor=name, volume=joined.scaled(2 * context.element), dropped=Recomputable.FULL
         )
     if operator.gated and context.runtime.element_kernels is ElementKernels.EAGER:
         # Two kernels, activation and product: the product's backward reads what the activation
         # made.
         volume = part(operator.writes[0], operator, structure)
-        held = (
+        elements = (
             dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens
         ) * volume
-        result[f"{operator.name}.gate"] = Saved(
+        tensors[f"{operator.name}.gate"] = Saved(
             tensor=f"{operator.name}.gate",
-            volume=held.scaled(context.element),
+            volume=elements.scaled(context.element),
             dropped=Recomputable.FULL,
         )
     if is_routed(operator) and operator.kind is OperatorKind.ACTIVATION and not operator.gated:
         # Only the gated form is fused with the product by the router's weights, whose backward
         # reads its other factor.
-        held = dispatched_tokens(operator, structure, context) * part(
+        elements = dispatched_tokens(operator, structure, context) * part(
             operator.writes[0], operator, structure
         )
         name = f"{operator.name}.unweighted"
-        result[name] = Saved(
-            tensor=name, volume=held.scaled(context.element), dropped=Recomputable.FULL
+        tensors[name] = Saved(
+            tensor=name, volume=elements.scaled(context.element), dropped=Recomputable.FULL
         )
     if operator.adapted:
         # What the first factor of an adapter made, for the gradient of the second.
-        made = (
+        adapter_elements = (
             dispatched_tokens(operator, structure, context) if is_routed(operator) else tokens
         ) * Size(times=operator.rank)
         name = f"{operator.name}.lora"
-        result[name] = Saved(
-            tensor=name, volume=made.scaled(context.element), dropped=Recomputable.FULL
+        tensors[name] = Saved(
+            tensor=name, volume=adapter_elements.scaled(context.element), dropped=Recomputable.FULL
         )
     if operator.attention is None:
-        return result
+        return tensors
     heads = part(Extent(dim=Dim.HEADS, size=operator.attention.heads), operator, structure)
     name = operator.name
     if context.runtime.attention_kernel is AttentionKernel.UNFUSED:
         keys = context.memory_tokens if operator.attention.cross else context.tokens
         scores = tokens * heads * Size(times=keys)
-        result[f"{name}.softmax"] = Saved(
+        tensors[f"{name}.softmax"] = Saved(
             tensor=f"{name}.softmax",
             volume=scores.scaled(context.element),
             dropped=Recomputable.SELECTIVE,
         )
         if context.dropout:
             dropped = scores.scaled(context.element + 1)
-            result[f"{name}.dropout"] = Saved(
+            tensors[f"{name}.dropout"] = Saved(
                 tensor=f"{name}.dropout", volume=dropped, dropped=Recomputable.SELECTIVE
             )
     else:
-        result[f"{name}.lse"] = Saved(
+        tensors[f"{name}.lse"] = Saved(
             tensor=f"{name}.lse", volume=(tokens * heads).scaled(4), dropped=Recomputable.SELECTIVE
         )
-    return result
+    return tensors

@@ -1,5 +1,5 @@
-"""What a selective recompute policy keeps beside a block's input, and what runs again for what it
-does not.
+"""Tensors that a selective recompute policy keeps beside a block's input, and operators that run
+again for the others.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _PRODUCTS = (OperatorKind.LINEAR, OperatorKind.GROUPED_LINEAR)
 
 
 def saved_products(operators: Iterable[Operator]) -> Mapping[str, tuple[bool, ...]] | None:
-    """Which outputs of each linear operator a per-operator policy keeps: the first matrix product
-    of the block, the third, and so on.
+    """For each linear operator, which of its outputs a per-operator policy keeps: the block's first
+    matrix product, the third, and so on.
 
     A fused projection counts as one product for each of its outputs. Grouped products are not kept.
     None for an embedding or a head: they are outside the checkpoint.
@@ -42,8 +42,12 @@ def saved_products(operators: Iterable[Operator]) -> Mapping[str, tuple[bool, ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedPolicy:
-    """Names of tensors that a policy by name keeps and that backward, or what runs again for it,
-    reads; which of these wait in host memory; and the operators that run again.
+    """A selective recompute policy that names tensors, applied to one block.
+
+    Args:
+        kept: names of the kept tensors that backward, or an operator that runs again for it, reads.
+        host: kept tensors that wait in host memory.
+        again: operators that run again.
     """
 
     kept: frozenset[str]
@@ -53,12 +57,12 @@ class NamedPolicy:
 
 @lru_cache(maxsize=256)
 def named_policy(operators: tuple[Operator, ...], runtime: Runtime) -> NamedPolicy | None:
-    """What `Runtime.kept_outputs` mean in a block. None where another policy holds, and for an
-    embedding or a head.
+    """Tensors that `Runtime.kept_outputs` keep in a block, and operators that run again; None where
+    another policy holds, and for an embedding or a head.
 
-    What backward reads and the policy does not keep is made again from what it keeps, and nothing
-    else is: a use of a kept tensor ends the chain, so the last product of a layer never runs again,
-    and a named tensor that nobody reads is not kept.
+    Backward's inputs that the policy does not keep are made again from the tensors it keeps, and
+    nothing else is: a use of a kept tensor ends the chain, so the last product of a layer never
+    runs again, and a named tensor without a reader is not kept.
 
     Source: JAX, ad_checkpoint.py (`remat_partial_eval` drops unused residuals and computations).
     """
@@ -81,12 +85,12 @@ def named_policy(operators: tuple[Operator, ...], runtime: Runtime) -> NamedPoli
 
 
 def _outputs_of(kind: KeptOutput, operators: tuple[Operator, ...]) -> frozenset[str]:
-    """Names of a block's tensors that `kind` means."""
+    """Names of a block's tensors that the policy's name `kind` covers."""
     cores = {
         o.name for o in operators if o.attention is not None and o.kind is OperatorKind.ATTENTION
     }
     acts = {o.name for o in operators if o.kind is OperatorKind.ACTIVATION}
-    found: Iterable[str] = {
+    names: Iterable[str] = {
         KeptOutput.INPUT: (INPUT,),
         KeptOutput.QKV: (name for o in operators if o.name in cores for name in o.inputs),
         KeptOutput.CORE: cores,
@@ -98,4 +102,4 @@ def _outputs_of(kind: KeptOutput, operators: tuple[Operator, ...]) -> frozenset[
             o.name for o in operators if o.kind in _PRODUCTS and acts & set(o.inputs)
         ),
     }[kind]
-    return frozenset(found)
+    return frozenset(names)

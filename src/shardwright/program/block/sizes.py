@@ -18,11 +18,12 @@ Degrees = Mapping[str, IntArray]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
-    """quantum x ceil(runs / product of the degrees of `axes`): the largest part of a stretch of
-    runs x quantum elements.
+    """The largest part of a stretch of runs x quantum elements that `axes` cut: quantum x ceil(runs
+    / product of the degrees).
 
-    once: where parts have copies, as there are more than runs, each element counts once: 2 heads of
-        128 for 4 readers are 64 each.
+    Args:
+        once: where parts have copies, as there are more parts than runs, each element counts once:
+            2 heads of 128 for 4 readers are 64 each.
     """
 
     runs: int
@@ -33,10 +34,11 @@ class Factor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """times x product of `scale` variables x product of factors, divided by `divisor`, of it so
-    many percent.
+    """A symbolic size: times x product of `scale` variables x product of factors, divided by
+    `divisor`, times `percent` / 100.
 
-    Each rounded up, once all is multiplied; in at most one part of a product.
+    Each quotient is rounded up, once the product is complete; at most one factor of a product has a
+    divisor or a percentage.
     """
 
     times: int = 1
@@ -55,31 +57,31 @@ class Size:
         )
 
     def scaled(self, times: int) -> Size:
-        """This size `times` times."""
+        """This size multiplied by `times`."""
         return replace(self, times=self.times * times)
 
     def divided(self, divisor: int) -> Size:
-        """This size divided by `divisor`, rounded up once for the whole of it."""
+        """This size divided by `divisor`, rounded up once for the whole product."""
         return replace(self, divisor=divisor)
 
     def uneven(self, percent: int) -> Size:
-        """`percent` of this size."""
+        """`percent` percent of this size, rounded up."""
         return replace(self, percent=percent)
 
 
 def evaluate(size: Size, degrees: Degrees) -> IntArray:
     """`size` in elements for every entry of the degree arrays (exact integers)."""
-    whole = _whole(size, degrees)
+    elements = _product(size, degrees)
     if size.divisor != 1:
-        whole = -(-whole // size.divisor)
-    return whole if size.percent == 100 else -(-whole * size.percent // 100)
+        elements = -(-elements // size.divisor)
+    return elements if size.percent == 100 else -(-elements * size.percent // 100)
 
 
-def _whole(size: Size, degrees: Degrees) -> IntArray:
+def _product(size: Size, degrees: Degrees) -> IntArray:
     constant = size.times
-    result: IntArray | None = None
+    product: IntArray | None = None
     for name in size.scale:
-        result = degrees[name] if result is None else result * degrees[name]
+        product = degrees[name] if product is None else product * degrees[name]
     for factor in size.factors:
         present = [degrees[a] for a in factor.axes]
         if not present:
@@ -93,14 +95,14 @@ def _whole(size: Size, degrees: Degrees) -> IntArray:
             part = part * factor.quantum
         if factor.once:
             part = np.where(cut > factor.runs, -(-factor.runs * factor.quantum // cut), part)
-        result = part if result is None else result * part
-    if result is None:
+        product = part if product is None else product * part
+    if product is None:
         return np.zeros(degrees["mbs"].shape, dtype=np.int64) + constant
-    return result if constant == 1 else result * constant
+    return product if constant == 1 else product * constant
 
 
 def evaluate_sum(sizes: tuple[Size, ...], degrees: Degrees) -> IntArray:
-    """Sum of several sizes (a fused projection's outputs)."""
+    """Sum of several sizes (a fused projection's outputs) for every entry of the degree arrays."""
     total = evaluate(sizes[0], degrees)
     for size in sizes[1:]:
         total = total + evaluate(size, degrees)

@@ -1,5 +1,5 @@
-"""Which samples, positions and parts of every other dim each device of a stage works on, by
-operator class.
+"""Cells: the samples, positions and parts of every other dim that each device of a stage works on,
+by operator class.
 """
 
 from __future__ import annotations
@@ -18,15 +18,22 @@ from shardwright.hardware.device_list import DeviceList, union
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass
 from shardwright.model.ir.tensor import Dim, Extent
-from shardwright.program.layout.layout import Box, Indices, Interval, Layout, count, normal
+from shardwright.program.layout.layout import (
+    Box,
+    Indices,
+    Interval,
+    Layout,
+    count,
+    joined_intervals,
+)
 from shardwright.strategy.plan.split import Exchange, Split
 from shardwright.strategy.plan.stages import Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisStep:
-    """One cut on the way to a device: into equal parts (a count) or weights, the part taken, and
-    whether pieces are dealt zigzag.
+    """One cut on the way down a tree to a device: equal parts (a count) or weights, the index of
+    the part taken, and whether pieces are taken zigzag.
     """
 
     parts: int | tuple[int, ...]
@@ -35,7 +42,7 @@ class AxisStep:
 
     @property
     def total(self) -> int:
-        """Sum of the weights."""
+        """Sum of the weights; the count of equal parts."""
         return self.parts if isinstance(self.parts, int) else sum(self.parts)
 
 
@@ -56,7 +63,7 @@ class Cell:
 
 
 class Cells(tuple[Cell, ...]):
-    """Cells in a row, by which much is kept that follows from them: equal only to itself."""
+    """A row of cells, equal only to itself: a cheap key for values cached by cells."""
 
     __slots__ = ()
     __hash__ = object.__hash__
@@ -64,8 +71,8 @@ class Cells(tuple[Cell, ...]):
 
 
 def largest_remainder(count: int, weights: tuple[int, ...]) -> tuple[int, ...]:
-    """`count` runs in parts by weight: floors, and one more for the largest remainders, ties to the
-    lower index.
+    """`count` runs divided by weight: rounded down, with one more for the largest remainders, ties
+    to the lower index.
     """
     total = sum(weights)
     floors = [count * w // total for w in weights]
@@ -81,7 +88,7 @@ def cut(indices: Indices, step: AxisStep) -> Indices:
     """The part of an index list that `step` takes; zigzag takes pieces i and 2n - 1 - i of 2n."""
     pieces = _pieces(indices, step.parts, step.zigzag)
     return (
-        normal((*pieces[step.index], *pieces[-1 - step.index]))
+        joined_intervals((*pieces[step.index], *pieces[-1 - step.index]))
         if step.zigzag
         else pieces[step.index]
     )
@@ -89,28 +96,28 @@ def cut(indices: Indices, step: AxisStep) -> Indices:
 
 @lru_cache(maxsize=1024)
 def _pieces(indices: Indices, parts: int | tuple[int, ...], zigzag: bool) -> tuple[Indices, ...]:
-    """An index list piece by piece, as many as are dealt."""
+    """An index list cut in pieces: one a part, or two where parts are taken zigzag."""
     weights = (1,) * parts if isinstance(parts, int) else parts
     ends = list(
         accumulate(
             largest_remainder(count(indices), (*weights, *reversed(weights)) if zigzag else weights)
         )
     )
-    result: list[list[Interval]] = [[] for _ in ends]
+    pieces: list[list[Interval]] = [[] for _ in ends]
     piece = passed = 0
     for low, high in indices:
         while low < high:
             while ends[piece] == passed:
                 piece += 1
             taken = min(high - low, ends[piece] - passed)
-            result[piece].append((low, low + taken))
+            pieces[piece].append((low, low + taken))
             low, passed = low + taken, passed + taken
-    return tuple(map(tuple, result))
+    return tuple(map(tuple, pieces))
 
 
 @lru_cache(maxsize=65536)
 def indices(way: Way, length: int) -> Indices:
-    """What a way takes of a list of `length` indices (empty where more parts than indices leave
+    """The indices that a way takes of a list of `length` (empty where more parts than indices leave
     none).
     """
     taken: Indices = ((0, length),) if length else ()
@@ -120,9 +127,9 @@ def indices(way: Way, length: int) -> Indices:
 
 
 @lru_cache(maxsize=65536)
-def image(way: Way, runs: int, reference: int) -> Interval:
-    """Runs of a coarser list that a way touches, the way being cut in a list of `reference` runs;
-    where a part would have none, copies.
+def covered_runs(way: Way, runs: int, reference: int) -> Interval:
+    """The runs [low, high) of a coarser list that a way touches, where the way cuts a list of
+    `reference` runs; copies where a part would have none.
 
     Key heads under query heads: a part of the query heads needs every key head that one of them
     reads.
@@ -150,7 +157,8 @@ class TreeCells(Mapping[int, Cell]):
     it is asked for.
 
     Args:
-        levels: the tree's cuts, outermost first. base: device of the first leaf.
+        levels: the tree's cuts, outermost first.
+        base: device of the first leaf.
 
     Attributes:
         row: devices of the leaves, in their order.
@@ -163,24 +171,24 @@ class TreeCells(Mapping[int, Cell]):
         )
 
         # A mesh's steps nest: from the widest on, each says one index of a device.
-        below, nested = 1, []
+        stride, nested = 1, []
         for level in reversed(levels):
-            nested.append((cast(int, level.step), below, level.num_parts))
-            below *= level.num_parts
+            nested.append((cast(int, level.step), stride, level.num_parts))
+            stride *= level.num_parts
         self._nested = sorted(nested, reverse=True)
 
     def __getitem__(self, device: int) -> Cell:
-        place, left, ways = 0, device - self.row.first, []
+        place, remainder, ways = 0, device - self.row.first, []
         inside = True
-        for step, below, parts in self._nested:
-            index, left = divmod(left, step) if step else (0, left)
+        for step, stride, parts in self._nested:
+            index, remainder = divmod(remainder, step) if step else (0, remainder)
             inside = inside and 0 <= index < parts
-            place += index * below
-        if left or not inside:
-            found = np.flatnonzero(self.devices == device)
-            if not len(found):
+            place += index * stride
+        if remainder or not inside:
+            places = np.flatnonzero(self.devices == device)
+            if not len(places):
                 raise KeyError(device)
-            place = int(found[-1])
+            place = int(places[-1])
         for level in reversed(self.levels):
             place, index = divmod(place, level.num_parts)
             ways.append(
@@ -196,25 +204,26 @@ class TreeCells(Mapping[int, Cell]):
 
     @cached_property
     def devices(self) -> IntArray:
-        """`row` as an array."""
+        """Devices of the leaves as an array, in their order."""
         return self.row.array
 
 
 def devices_of(tree: Mapping[int, Cell]) -> IntArray:
-    """Devices of the leaves of a tree, in their order."""
+    """Devices of the leaves of a tree as an array, in their order."""
     if isinstance(tree, TreeCells):
         return tree.devices
     return np.fromiter(tree, dtype=np.int64, count=len(tree))
 
 
 def row_of(tree: Mapping[int, Cell]) -> DeviceList:
-    """Devices of the leaves of a tree, in their order."""
+    """Devices of the leaves of a tree as a device list, in their order."""
     return tree.row if isinstance(tree, TreeCells) else DeviceList.of(tree)
 
 
 def leaves(split: Split | None, base: int) -> Iterator[tuple[int, Cell, tuple[int, ...]]]:
-    """(device, its cell, its family) of every leaf. The family is the unequal choices on the way,
-    -1 for equal parts.
+    """(device, its cell, its family) of every leaf of a tree.
+
+    The family is the unequal choices on the way, -1 for equal parts.
     """
     levels = regular_levels(split)
     if levels is None:
@@ -223,14 +232,14 @@ def leaves(split: Split | None, base: int) -> Iterator[tuple[int, Cell, tuple[in
 
 
 def regular_levels(split: Split | None) -> tuple[Split, ...] | None:
-    """The cuts of a tree of equal parts, outermost first; None if some are unequal."""
-    found: list[Split] = []
+    """The cuts of a tree of equal parts, outermost first; None if some parts are unequal."""
+    levels: list[Split] = []
     while split is not None:
         if isinstance(split.parts, tuple):
             return None
-        found.append(split)
+        levels.append(split)
         split = split.children[0]
-    return tuple(found)
+    return tuple(levels)
 
 
 def _leaves(
@@ -253,7 +262,7 @@ def _leaves(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassTree:
-    """Where operators of one class run."""
+    """The tree that cuts operators of one class over devices."""
 
     klass: OperatorClass
     split: Split | None
@@ -263,14 +272,14 @@ class ClassTree:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StageCells:
-    """All devices of a stage (counted from its first one) in every class's tree. Equal only to
-    itself.
+    """The cell of every device of a stage (counted from its first one) in every class's tree. Equal
+    only to itself.
 
     Args:
-        samples: of one microbatch of the lane.
+        samples: samples of one microbatch of the lane.
         cells: by class, device -> cell.
-        exchange: of the core.
-        devices: all, sorted.
+        exchange: key exchange of the attention core.
+        devices: all devices, sorted.
         families: devices that every tree reaches by the same unequal choices, by their lowest
             device.
         splits: by class, its tree.
@@ -287,8 +296,8 @@ class StageCells:
 
 
 def class_trees(placements: tuple[Placement, ...], block: int | None) -> tuple[ClassTree, ...]:
-    """The tree of every class for block number `block` of a chunk (None: a block outside all
-    ranges); later placements override.
+    """The tree of every operator class for block number `block` of a stage (None: a block outside
+    all ranges); later placements override.
     """
     chosen: dict[OperatorClass, ClassTree] = {}
     for placement in placements:
@@ -313,30 +322,33 @@ def stage_cells(
     """The cells of a stage whose classes run under `trees`.
 
     Args:
-        samples: of one microbatch.
+        samples: samples of one microbatch.
         unfolded: every device is a family of its own.
 
     Raises:
         StrategyError: keys cut by context (rule ``lower.context``: a form of decoding, not of
-        training).
+            training).
     """
     cells: dict[OperatorClass, Mapping[int, Cell]] = {}
-    same: dict[tuple[Split | None, int], Mapping[int, Cell]] = {}
-    choices: list[dict[int, tuple[int, ...]]] = []
+    tree_cells: dict[tuple[Split | None, int], Mapping[int, Cell]] = {}
+    families_by_tree: list[dict[int, tuple[int, ...]]] = []
     exchange = None
     for tree in trees:
         key = (tree.split, tree.offset)
-        if key not in same:
+        if key not in tree_cells:
             levels = regular_levels(tree.split)
             if levels is None:
                 listed = list(leaves(tree.split, tree.offset))
-                same[key] = {d: c for d, c, _ in listed}
-                choices.append({d: f for d, _, f in listed})
-                dims = {dim for cell in same[key].values() for dim, _ in cell.ways}
+                tree_cells[key] = {d: c for d, c, _ in listed}
+                families_by_tree.append({d: f for d, _, f in listed})
+                dims = {dim for cell in tree_cells[key].values() for dim, _ in cell.ways}
             else:
-                same[key] = TreeCells(levels, tree.offset)
-                if row_of(same[key]).by_number() != row_of(next(iter(same.values()))).by_number():
-                    choices.append(dict.fromkeys(same[key], ()))
+                tree_cells[key] = TreeCells(levels, tree.offset)
+                if (
+                    row_of(tree_cells[key]).by_number()
+                    != row_of(next(iter(tree_cells.values()))).by_number()
+                ):
+                    families_by_tree.append(dict.fromkeys(tree_cells[key], ()))
                 dims = {split.dim for split in levels}
             if Dim.CONTEXT in dims:
                 raise StrategyError(
@@ -344,18 +356,18 @@ def stage_cells(
                     hint="cut s, with 'via ring' or 'via gather'",
                     rule="lower.context",
                 )
-        cells[tree.klass] = same[key]
+        cells[tree.klass] = tree_cells[key]
         if tree.klass is OperatorClass.CORE:
             exchange = tree.exchange
-    devices = union(map(row_of, same.values()))
+    devices = union(map(row_of, tree_cells.values()))
     groups: dict[object, list[int]] = {}
-    if unfolded or choices:
-        first = next(iter(same.values()))
+    if unfolded or families_by_tree:
+        first_tree = next(iter(tree_cells.values()))
         for device in devices:
             key_of = (
                 device
                 if unfolded
-                else (device in first, *(choice.get(device) for choice in choices))
+                else (device in first_tree, *(choice.get(device) for choice in families_by_tree))
             )
             groups.setdefault(key_of, []).append(device)
     return StageCells(
@@ -370,7 +382,7 @@ def stage_cells(
 
 @lru_cache(maxsize=4096)
 def dims_present(operator: Operator) -> frozenset[Dim]:
-    """The dims of `operator`, tokens apart, that a cut means something on."""
+    """The dims of `operator`, besides tokens, that a cut can apply to."""
     present = {e.dim for e in (*operator.reads, *operator.writes)}
     if operator.experts is not None and operator.klass is OperatorClass.EXPERTS:
         present.add(Dim.EXPERTS)
@@ -380,33 +392,33 @@ def dims_present(operator: Operator) -> frozenset[Dim]:
 
 
 @lru_cache(maxsize=4096)
-def meanings(operator: Operator) -> dict[Dim, Dim]:
-    """The dim of `operator` that a cut of a dim is one of: ``t`` is its own width. Dims that it
-    lacks, and tokens, are not here.
+def dims_cut(operator: Operator) -> dict[Dim, Dim]:
+    """By cut dim, the dim of `operator` that the cut applies to: ``t`` is the operator's own width.
+    Dims that the operator lacks, and tokens, are left out.
     """
     width, present = (
         operator.width(),
         dims_present(operator) - {Dim.BATCH, Dim.SEQUENCE, Dim.REPLICATE},
     )
-    meant = {dim: width if dim is Dim.WIDTH else dim for dim in Dim}
-    return {dim: own for dim, own in meant.items() if own in present}
+    applied = {dim: width if dim is Dim.WIDTH else dim for dim in Dim}
+    return {dim: operator_dim for dim, operator_dim in applied.items() if operator_dim in present}
 
 
 def cut_dims(cell: Cell, operator: Operator) -> dict[Dim, Way]:
-    """The cuts that mean something for `operator`, by dim (see `meanings`); a dim that it lacks is
-    a copy.
+    """The cuts that apply to `operator`, by its dim (see `meanings`); a cut of a dim that it lacks
+    makes copies.
     """
-    result: dict[Dim, Way] = {}
-    meant = meanings(operator)
+    cuts: dict[Dim, Way] = {}
+    applied = dims_cut(operator)
     for dim, way in cell.ways:
-        if dim in meant:
-            result[meant[dim]] = (*result.get(meant[dim], ()), *way)
-    return result
+        if dim in applied:
+            cuts[applied[dim]] = (*cuts.get(applied[dim], ()), *way)
+    return cuts
 
 
 @lru_cache(maxsize=4096)
 def reference_runs(operator: Operator, dim: Dim) -> int:
-    """Runs of the operator's finest extent on a dim: the list that cuts are made in."""
+    """Number of runs of the operator's finest extent on a dim: the list in which cuts are made."""
     runs = [e.runs for e in (*operator.reads, *operator.writes) if e.dim is dim]
     if dim is Dim.HEADS and operator.attention is not None:
         runs.append(operator.attention.heads)
@@ -418,33 +430,39 @@ def reference_runs(operator: Operator, dim: Dim) -> int:
 
 
 def interval(extent: Extent, operator: Operator, cuts: dict[Dim, Way]) -> Interval:
-    """Elements of `extent` that a device with these cuts holds."""
-    low, high = image(cuts.get(extent.dim, ()), extent.runs, reference_runs(operator, extent.dim))
+    """Elements [low, high) of `extent` that a device with these cuts holds."""
+    low, high = covered_runs(
+        cuts.get(extent.dim, ()), extent.runs, reference_runs(operator, extent.dim)
+    )
     return (low * extent.quantum, high * extent.quantum)
 
 
 @lru_cache(maxsize=4096)
 def intervals(cells: Cells, operator: Operator, extent: Extent) -> tuple[Interval, ...]:
-    """`interval` under each of some cells."""
-    found = images(cells, operator, extent.dim, extent.runs)
+    """`interval` under each of several cells."""
+    runs = covered_runs_of_cells(cells, operator, extent.dim, extent.runs)
     return (
-        found
+        runs
         if extent.quantum == 1
-        else tuple([(low * extent.quantum, high * extent.quantum) for low, high in found])
+        else tuple([(low * extent.quantum, high * extent.quantum) for low, high in runs])
     )
 
 
-def images(cells: Cells, operator: Operator, dim: Dim, runs: int) -> tuple[Interval, ...]:
-    """`image` in a list of `runs` under each of some cells, as the operator cuts a dim."""
-    cuts = frozenset([cut for cut, meant in meanings(operator).items() if meant is dim])
-    return _images(cells, cuts, runs, reference_runs(operator, dim))
+def covered_runs_of_cells(
+    cells: Cells, operator: Operator, dim: Dim, runs: int
+) -> tuple[Interval, ...]:
+    """`image` in a list of `runs` under each of several cells, as the operator cuts a dim."""
+    cuts = frozenset([cut for cut, meant in dims_cut(operator).items() if meant is dim])
+    return _covered_runs_of_cells(cells, cuts, runs, reference_runs(operator, dim))
 
 
 @lru_cache(maxsize=4096)
-def _images(cells: Cells, dims: frozenset[Dim], runs: int, reference: int) -> tuple[Interval, ...]:
-    return tuple([image(cell.way(*dims), runs, reference) for cell in cells])
+def _covered_runs_of_cells(
+    cells: Cells, dims: frozenset[Dim], runs: int, reference: int
+) -> tuple[Interval, ...]:
+    return tuple([covered_runs(cell.way(*dims), runs, reference) for cell in cells])
 
 
 def token_box(cell: Cell, *, samples: int, length: int) -> Box:
-    """Samples and positions of a device."""
+    """Samples and positions that a device works on."""
     return indices(cell.way(Dim.BATCH), samples), indices(cell.way(Dim.SEQUENCE), length)

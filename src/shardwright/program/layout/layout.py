@@ -1,4 +1,6 @@
-"""Where a tensor lies: boxes of indices by device, each full or one part of a sum."""
+"""The layout of a tensor over devices: boxes of indices by device, each with full values or one
+part of a sum.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ Box = tuple[Indices, ...]
 
 
 class Holding(NamedTuple):
-    """What one device holds of a tensor.
+    """The box of a tensor that one device holds.
 
     Attributes:
         part: which part of a sum: equal parts are duplicates, all distinct parts of an index add up
@@ -35,7 +37,7 @@ Layout = tuple[Holding, ...]
 
 
 def count(indices: Indices) -> int:
-    """How many indices there are."""
+    """Number of indices."""
     return (
         indices[0][1] - indices[0][0]
         if len(indices) == 1
@@ -44,70 +46,70 @@ def count(indices: Indices) -> int:
 
 
 def volume(box: Box) -> int:
-    """How many elements there are: the product of the dims' counts."""
+    """Number of elements of a box: the product of the dims' counts."""
     return prod(map(count, box))
 
 
-def normal(intervals: Iterable[Interval]) -> Indices:
-    """The union of the intervals, sorted, touching neighbours as one."""
-    result: list[Interval] = []
+def joined_intervals(intervals: Iterable[Interval]) -> Indices:
+    """Union of the intervals, sorted, with touching neighbours joined."""
+    intervals_joined: list[Interval] = []
     for low, high in sorted(intervals):
         if low >= high:
             continue
-        if result and low <= result[-1][1]:
-            result[-1] = (result[-1][0], max(high, result[-1][1]))
+        if intervals_joined and low <= intervals_joined[-1][1]:
+            intervals_joined[-1] = (intervals_joined[-1][0], max(high, intervals_joined[-1][1]))
         else:
-            result.append((low, high))
-    return tuple(result)
+            intervals_joined.append((low, high))
+    return tuple(intervals_joined)
 
 
-def common(a: Indices, b: Indices) -> Indices:
-    """Indices of both."""
+def common_indices(a: Indices, b: Indices) -> Indices:
+    """Indices that are in both lists."""
     return tuple(
         sorted((low, high) for x, y in a for u, v in b if (low := max(x, u)) < (high := min(y, v)))
     )
 
 
-def without(a: Indices, b: Indices) -> Indices:
-    """Indices of `a` that are not of `b`."""
-    rest = list(a)
+def indices_without(a: Indices, b: Indices) -> Indices:
+    """Indices of `a` that are not in `b`."""
+    remaining = list(a)
     for u, v in b:
-        rest = [
+        remaining = [
             (low, high)
-            for x, y in rest
+            for x, y in remaining
             for low, high in ((x, min(y, u)), (max(x, v), y))
             if low < high
         ]
-    return tuple(rest)
+    return tuple(remaining)
 
 
 @lru_cache(maxsize=65536)
 def intersection(a: Box, b: Box) -> Box | None:
-    """The box of both; None if they share nothing."""
-    shared = tuple(common(x, y) for x, y in zip(a, b, strict=True))
+    """The box that two boxes share; None if they share no element."""
+    shared = tuple(common_indices(x, y) for x, y in zip(a, b, strict=True))
     return shared if all(shared) else None
 
 
 def difference(a: Box, b: Box) -> tuple[Box, ...]:
-    """Disjoint boxes that make up what is of `a` and not of `b`."""
+    """Disjoint boxes of the elements of `a` that are not in `b`."""
     if intersection(a, b) is None:
         return (a,)
-    result: list[Box] = []
-    inside: Box = ()
+    boxes: list[Box] = []
+    shared_dims: Box = ()
     for dim, (x, y) in enumerate(zip(a, b, strict=True)):
-        if outside := without(x, y):
-            result.append((*inside, outside, *a[dim + 1 :]))
-        inside = (*inside, common(x, y))
-    return tuple(result)
+        if outside := indices_without(x, y):
+            boxes.append((*shared_dims, outside, *a[dim + 1 :]))
+        shared_dims = (*shared_dims, common_indices(x, y))
+    return tuple(boxes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticks:
-    """One dim cut at all ends of some index lists.
+    """One dim cut at all ends of several index lists.
 
     Attributes:
-        indices: of each tick; indices that lie in the same lists are one tick. inside: list -> its
-            ticks.
+        indices: indices of each tick; indices that lie in the same lists are one tick.
+        inside: list -> its ticks.
     """
 
     indices: tuple[Indices, ...]
@@ -115,24 +117,26 @@ class Ticks:
 
 
 def ticks(lists: Iterable[Indices]) -> Ticks:
-    """The coarsest cut of a dim that every one of the lists is a union of."""
+    """The coarsest cut of a dim such that each of the lists is a union of its ticks."""
     distinct = tuple(dict.fromkeys(lists))
-    points = sorted({point for one in distinct for interval in one for point in interval})
+    points = sorted(
+        {point for index_list in distinct for interval in index_list for point in interval}
+    )
     place = {point: i for i, point in enumerate(points)}
     members: list[list[int]] = [[] for _ in points]
-    for number, one in enumerate(distinct):
-        for low, high in one:
+    for number, index_list in enumerate(distinct):
+        for low, high in index_list:
             for i in range(place[low], place[high]):
                 members[i].append(number)
-    alike: dict[tuple[int, ...], list[Interval]] = {}
+    intervals_by_lists: dict[tuple[int, ...], list[Interval]] = {}
     for (low, high), member in zip(pairwise(points), members, strict=False):
         if member:
-            alike.setdefault(tuple(member), []).append((low, high))
+            intervals_by_lists.setdefault(tuple(member), []).append((low, high))
     inside: list[list[int]] = [[] for _ in distinct]
-    for tick, lists_there in enumerate(alike):
+    for tick, lists_there in enumerate(intervals_by_lists):
         for number in lists_there:
             inside[number].append(tick)
     return Ticks(
-        indices=tuple(normal(intervals) for intervals in alike.values()),
-        inside={one: tuple(inside[number]) for number, one in enumerate(distinct)},
+        indices=tuple(joined_intervals(intervals) for intervals in intervals_by_lists.values()),
+        inside={index_list: tuple(inside[number]) for number, index_list in enumerate(distinct)},
     )

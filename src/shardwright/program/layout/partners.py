@@ -1,5 +1,5 @@
-"""Who of several classes of equal devices meets whom: groups with one member of each class, inside
-one island where possible.
+"""Groups of devices with one member of each of several classes of equal devices, inside one island
+where possible.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ Group = tuple[int, ...]
 
 
 def transversals(classes: Sequence[Group], *, island: Callable[[int], int]) -> tuple[Group, ...]:
-    """Groups of one device from each class; classes are of one size r, so there are r disjoint
+    """Disjoint groups of one device from each class; all classes have one size r, so there are r
     groups.
 
-    Partners share an island as far as they can, else the j-th devices of the classes meet; members
-    and groups are in device order.
+    Members share an island as far as they can, else the j-th devices of the classes form a group;
+    members and groups are in device order.
 
     Source: zoo section 4, rule 4.
     """
     if len(classes[0]) == 1:
         return (tuple(sorted([device for (device,) in classes])),)
-    first, *others = (sorted(members) for members in classes)
-    groups = {device: [device] for device in first}
-    for members in others:
+    first_class, *other_classes = (sorted(members) for members in classes)
+    groups = {device: [device] for device in first_class}
+    for members in other_classes:
         by_island: dict[int, list[int]] = {}
         for device in reversed(members):
             by_island.setdefault(island(device), []).append(device)
         waiting = []
         taken: set[int] = set()
-        for device in first:
+        for device in first_class:
             near = by_island.get(island(device))
             if near:
                 partner = near.pop()
@@ -47,13 +47,13 @@ def transversals(classes: Sequence[Group], *, island: Callable[[int], int]) -> t
     return tuple(sorted(tuple(sorted(group)) for group in groups.values()))
 
 
-def meeting(classes: IntArray, islands: Units | None) -> IntArray | None:
-    """`transversals` of many lists of classes at once, where the j-th devices of all classes meet,
-    inside islands too; None elsewhere.
+def transversals_in_order(classes: IntArray, islands: Units | None) -> IntArray | None:
+    """`transversals` of many lists of classes at once, where the j-th devices of all classes form a
+    group; None where islands pair devices otherwise.
 
     Args:
         classes: (lists, classes, members), members in device order.
-        islands: that devices lie in; None = no islands.
+        islands: islands of the devices; None = no islands.
 
     Returns:
         (groups, classes) members of each group, sorted.
@@ -61,9 +61,9 @@ def meeting(classes: IntArray, islands: Units | None) -> IntArray | None:
     count, _, members = classes.shape
     if members > 1 and islands is not None:
         place = islands.of(classes)
-        first = place[np.arange(count), classes[:, :, 0].argmin(axis=1), None]
-        meet = (place[..., :, None] == first[..., None, :]).any(axis=(2, 3))
-        if (meet & (place != first).any(axis=2)).any():
+        first_place = place[np.arange(count), classes[:, :, 0].argmin(axis=1), None]
+        shares_island = (place[..., :, None] == first_place[..., None, :]).any(axis=(2, 3))
+        if (shares_island & (place != first_place).any(axis=2)).any():
             return None
     return np.sort(classes.transpose(0, 2, 1).reshape(count * members, -1), axis=1)
 

@@ -37,14 +37,14 @@ PARTS = frozenset(Dim) - TOKENS - {Dim.REPLICATE}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Projection:
-    """Which devices of a tree have the same parts of some dims.
+    """Groups of the devices of a tree that have the same parts of some dims.
 
     Args:
         row: devices of the tree, in its order.
-        cells: the ways of each index of parts, those dims alone, in the order in which the tree
+        cells: the cuts of each distinct part, of those dims alone, in the order in which the tree
             meets them.
-        listed: index of each device; of a tree of equal parts it follows from its `levels` and the
-            `dims` instead.
+        listed: index into `cells` of each device; of a tree of equal parts it follows from its
+            `levels` and the `dims` instead.
     """
 
     row: DeviceList
@@ -55,27 +55,27 @@ class Projection:
 
     @property
     def devices(self) -> IntArray:
-        """(devices,) of the tree, in its order."""
+        """(devices,) devices of the tree, in its order."""
         return self.row.array
 
     @property
     def number(self) -> IntArray:
-        """(devices,) index of each one's parts: made when it is asked for, as most questions are
-        answered by `cells` alone.
+        """(devices,) index into `cells` of each device, made when it is asked for, as most callers
+        read `cells` alone.
         """
         return self.listed if self.listed is not None else stride_numbers(self.levels, self.dims)
 
 
 @lru_cache(maxsize=16384)
 def projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -> Projection:
-    """The devices that run operators of a class by their parts of `dims`.
+    """The devices that run operators of a class, grouped by their parts of `dims`.
 
     A tree of equal parts is its levels: on 2 x 4 devices under ``b2 t4``, device 4 i + j has number
     i in the batch and j in the width.
     """
     tree = stage.cells.get(klass)
     return _projection(
-        stage, next((k for k, other in stage.cells.items() if other is tree), klass), dims
+        stage, next((k for k, class_tree in stage.cells.items() if class_tree is tree), klass), dims
     )
 
 
@@ -90,14 +90,14 @@ def _projection(stage: StageCells, klass: OperatorClass, dims: frozenset[Dim]) -
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tokens:
-    """Which tokens the devices of a tree work on: samples and positions apart, as each is cut
+    """Tokens that each device of a tree works on: samples and positions apart, as each is cut
     alone. Equal only to itself.
 
     Args:
         cut: the tree by samples and by positions.
-        parts: of samples and of positions, each distinct one once.
-        part_of: of each index of `cut`, the number of its part.
-        sizes: of each part.
+        parts: distinct parts of the samples, and of the positions.
+        part_of: for each index of `cut`, the number of its part.
+        sizes: samples, or positions, of each part.
     """
 
     cut: tuple[Projection, Projection]
@@ -112,30 +112,35 @@ class Tokens:
 
     @property
     def devices(self) -> IntArray:
-        """`row` as an array."""
+        """Devices of the tree as an array, in its order."""
         return self.row.array
 
     @property
     def number(self) -> IntArray:
-        """(2, devices) of the parts of samples and of positions."""
-        return np.stack([of[one.number] for of, one in zip(self.part_of, self.cut, strict=True)])
+        """(2, devices) number of each device's part of the samples, and of the positions."""
+        return np.stack(
+            [
+                part_numbers[projected.number]
+                for part_numbers, projected in zip(self.part_of, self.cut, strict=True)
+            ]
+        )
 
     @property
     def counts(self) -> IntArray:
-        """(devices, 2) how many samples and positions each device has."""
+        """(devices, 2) number of samples and of positions of each device."""
         return np.stack(
             [size[number] for size, number in zip(self.sizes, self.number, strict=True)], axis=1
         )
 
     @property
     def even(self) -> bool:
-        """Whether all devices have as many samples and positions."""
+        """True if all devices have as many samples, and as many positions."""
         return all(size.min() == size.max() for size in self.sizes)
 
 
 @lru_cache(maxsize=16384)
 def tokens(stage: StageCells, klass: OperatorClass, length: int) -> Tokens:
-    """The tokens of every device that runs operators of a class, of a sequence of `length`
+    """Tokens of every device that runs operators of a class, of a sequence of `length`
     positions.
     """
     return _tokens(
@@ -146,32 +151,36 @@ def tokens(stage: StageCells, klass: OperatorClass, length: int) -> Tokens:
 
 @lru_cache(maxsize=4096)
 def _tokens(cut: tuple[Projection, ...], lengths: tuple[int, int]) -> Tokens:
-    (samples, of, some), (positions, at, many) = (
-        _taken(one.cells, length) for one, length in zip(cut, lengths, strict=True)
+    (samples, sample_parts, sample_counts), (positions, position_parts, position_counts) = (
+        _distinct_parts(projected.cells, length)
+        for projected, length in zip(cut, lengths, strict=True)
     )
     return Tokens(
-        cut=(cut[0], cut[1]), parts=(samples, positions), part_of=(of, at), sizes=(some, many)
+        cut=(cut[0], cut[1]),
+        parts=(samples, positions),
+        part_of=(sample_parts, position_parts),
+        sizes=(sample_counts, position_counts),
     )
 
 
 @lru_cache(maxsize=4096)
-def _taken(cells: Cells, length: int) -> tuple[tuple[Indices, ...], IntArray, IntArray]:
-    """What cells of one dim take of `length` indices: each distinct part, the number of each cell's
+def _distinct_parts(cells: Cells, length: int) -> tuple[tuple[Indices, ...], IntArray, IntArray]:
+    """Distinct parts that the cells of one dim take of `length` indices, the number of each cell's
     part, and the sizes of the parts.
     """
     taken = [indices(cell.way(Dim.BATCH, Dim.SEQUENCE), length) for cell in cells]
-    known = {part: number for number, part in enumerate(dict.fromkeys(taken))}
+    number_of_part = {part: number for number, part in enumerate(dict.fromkeys(taken))}
     return (
-        tuple(known),
-        np.array([known[part] for part in taken], dtype=np.int64),
-        np.array(list(map(count, known)), dtype=np.int64),
+        tuple(number_of_part),
+        np.array([number_of_part[part] for part in taken], dtype=np.int64),
+        np.array(list(map(count, number_of_part)), dtype=np.int64),
     )
 
 
 def _by_strides(
     tree: Mapping[int, Cell], levels: tuple[Split, ...], dims: frozenset[Dim]
 ) -> Projection:
-    """The numbers of a tree of equal parts, whose leaves are in the order of its levels."""
+    """The projection of a tree of equal parts, whose leaves are in the order of its levels."""
     return Projection(
         row=row_of(tree),
         levels=levels,
@@ -184,22 +193,23 @@ def _by_strides(
     )
 
 
-def group_of_first(
+def group_and_first_members(
     levels: tuple[Split, ...], dims: Container[Dim]
 ) -> tuple[DeviceList, DeviceList]:
     """In a tree of equal parts from device 0: the devices that differ from the first one only in
-    some dims, and the first device of each such group. All groups are one pattern.
+    `dims`, and the first device of each such group. All groups are one pattern.
     """
     steps = [(split.dim in dims, (split.num_parts, cast(int, split.step))) for split in levels]
     inside, outside = (
-        DeviceList.mesh(0, [step for of, step in steps if of is wanted]) for wanted in (True, False)
+        DeviceList.mesh(0, [step for in_dims, step in steps if in_dims is wanted])
+        for wanted in (True, False)
     )
     return inside, outside
 
 
 def stride_numbers(levels: tuple[Split, ...], dims: frozenset[Dim]) -> IntArray:
-    """Of every leaf of a tree of equal parts the index of its parts of some dims;
-    see `projection`.
+    """(leaves,) for every leaf of a tree of equal parts, the index of its parts of `dims`; see
+    `projection`.
     """
     parts = [split.num_parts for split in levels]
     number = np.zeros(parts, dtype=np.int64)
@@ -223,7 +233,7 @@ def _cells_of(cuts: tuple[tuple[Dim, int, bool], ...]) -> Cells:
 
 
 def _by_leaf(tree: Mapping[int, Cell], dims: frozenset[Dim]) -> Projection:
-    """The numbers of any tree."""
+    """The projection of any tree, leaf by leaf."""
     numbers: dict[Cell, int] = {}
     number = [
         numbers.setdefault(

@@ -1,5 +1,5 @@
-"""The devices of a stage that work on a device's samples: what it may exchange inside the stage,
-without the other replicas.
+"""Replicas: the devices of a stage that may work on the same samples, and so may communicate inside
+the stage.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ class Replica:
     """Devices that may share samples: one object for all replicas, of any stage, that are alike.
 
     Args:
-        cells: of the devices, counted from `first`, without the cuts of the batch that they share.
-        first: counted from the stage's first.
+        cells: cells of the devices, counted from `first`, without the cuts of the batch that they
+            share.
+        first: number of the first device, counted from the stage's first.
     """
 
     cells: StageCells
@@ -36,9 +37,10 @@ def replica(cells: StageCells, device: int, island: int = 1) -> Replica:
     """`cells` on the devices that may work on samples of `device`; all of them where trees are
     unequal or cut samples crosswise.
 
-    Every tree's cuts of the batch are intervals of device strides, [step, step x parts); on what
-    all trees have in common the samples of one coordinate are nobody else's. On 1,024 devices under
-    ``b128 t8`` a replica has the 8 devices of one batch part, each under ``t8``.
+    Every tree's cuts of the batch are intervals of device strides, [step, step x parts); along the
+    strides that all trees have in common, no other device has the samples of one coordinate. On
+    1,024 devices under ``b128 t8`` a replica has the 8 devices of one batch part, each under
+    ``t8``.
 
     Args:
         device: counted from the stage's first.
@@ -48,40 +50,42 @@ def replica(cells: StageCells, device: int, island: int = 1) -> Replica:
     if not common:
         return Replica(cells=cells, first=0)
     every = cells.devices.array
-    same = np.logical_and.reduce(
+    in_replica = np.logical_and.reduce(
         [every // low % (high // low) == device // low % (high // low) for low, high in common]
     )
-    here = every[same].tolist()
+    replica_devices = every[in_replica].tolist()
     copies = prod(high // low for low, high in common)
     trees = {
-        key: {d: tree[d] for d in _among(tree, here)}
+        key: {d: tree[d] for d in _in_tree_order(tree, replica_devices)}
         for key, tree in {id(t): t for t in cells.cells.values()}.items()
     }
-    taken = {
+    sample_sets = {
         frozenset(
             i
-            for part in {indices(cell.way(Dim.BATCH), cells.samples) for cell in own.values()}
+            for part in {
+                indices(cell.way(Dim.BATCH), cells.samples) for cell in cells_of_tree.values()
+            }
             for a, b in part
             for i in range(a, b)
         )
-        for own in trees.values()
+        for cells_of_tree in trees.values()
     }
-    if len(taken) != 1 or len(next(iter(taken))) * copies != cells.samples:
+    if len(sample_sets) != 1 or len(next(iter(sample_sets))) * copies != cells.samples:
         return Replica(cells=cells, first=0)
-    first = here[0] - here[0] % island
+    first = replica_devices[0] - replica_devices[0] % island
     shared = {id(tree): _shared_cuts(cells, klass, common) for klass, tree in cells.cells.items()}
     if any(cuts is None or prod(parts for _, parts in cuts) != copies for cuts in shared.values()):
         shared = {}
-    own = {
+    cells_of_tree = {
         key: tuple(
-            (d - first, _without(cell, tuple(level for level, _ in shared.get(key) or ())))
+            (d - first, _without_levels(cell, tuple(level for level, _ in shared.get(key) or ())))
             for d, cell in tree.items()
         )
         for key, tree in trees.items()
     }
     return Replica(
-        cells=_one(
-            tuple((klass, own[id(tree)]) for klass, tree in cells.cells.items()),
+        cells=_interned_cells(
+            tuple((klass, cells_of_tree[id(tree)]) for klass, tree in cells.cells.items()),
             cells.samples // (copies if shared else 1),
             cells.exchange,
         ),
@@ -89,25 +93,27 @@ def replica(cells: StageCells, device: int, island: int = 1) -> Replica:
     )
 
 
-def _among(tree: Mapping[int, Cell], some: list[int]) -> list[int]:
-    """Devices of a tree that are among some, in the tree's order."""
-    every = devices_of(tree)
-    found: list[int] = every[np.isin(every, some)].tolist()
-    return found
+def _in_tree_order(tree: Mapping[int, Cell], wanted: list[int]) -> list[int]:
+    """Devices of a tree that are in a list, in the tree's order."""
+    tree_devices = devices_of(tree)
+    in_order: list[int] = tree_devices[np.isin(tree_devices, wanted)].tolist()
+    return in_order
 
 
 @lru_cache(maxsize=1024)
-def _one(
+def _interned_cells(
     trees: tuple[tuple[OperatorClass, tuple[tuple[int, Cell], ...]], ...],
     samples: int,
     exchange: Exchange | None,
 ) -> StageCells:
-    """Cells by what is in them; equal trees of two classes are one, as `projection` expects."""
-    known = {tree: dict(tree) for _, tree in trees}
-    devices = DeviceList.of(sorted({d for tree in known.values() for d in tree}))
+    """One StageCells object for equal trees; equal trees of two classes become one mapping, as
+    `projection` expects.
+    """
+    tree_cells = {tree: dict(tree) for _, tree in trees}
+    devices = DeviceList.of(sorted({d for tree in tree_cells.values() for d in tree}))
     return StageCells(
         samples=samples,
-        cells={klass: known[tree] for klass, tree in trees},
+        cells={klass: tree_cells[tree] for klass, tree in trees},
         exchange=exchange,
         devices=devices,
         families=(devices,),
@@ -117,7 +123,7 @@ def _one(
 def _shared_cuts(
     cells: StageCells, klass: OperatorClass, common: tuple[tuple[int, int], ...]
 ) -> tuple[tuple[int, int], ...] | None:
-    """(level, parts) of a tree's cuts of the batch along `common` alone; None where parts are dealt
+    """(level, parts) of a tree's cuts of the batch along `common` alone; None where parts are taken
     zigzag or unequal.
     """
     levels = regular_levels(cells.splits[klass]) or ()
@@ -132,7 +138,7 @@ def _shared_cuts(
     )
 
 
-def _without(cell: Cell, levels: tuple[int, ...]) -> Cell:
+def _without_levels(cell: Cell, levels: tuple[int, ...]) -> Cell:
     return (
         Cell(ways=tuple(way for place, way in enumerate(cell.ways) if place not in levels))
         if levels
@@ -159,10 +165,17 @@ def _common_strides(cells: StageCells) -> tuple[tuple[int, int], ...]:
             or prod(level.num_parts for level in levels) != len(tree)
         ):
             return ()
-        own = [_strides(s) for s in levels if s.dim is Dim.BATCH and not isinstance(s.step, tuple)]
+        tree_strides = [
+            _strides(s) for s in levels if s.dim is Dim.BATCH and not isinstance(s.step, tuple)
+        ]
         if common is None:
-            common = own
+            common = tree_strides
             continue
-        met = [(max(a, c), min(b, d)) for a, b in common for c, d in own if max(a, c) < min(b, d)]
-        common = [(low, high) for low, high in met if high % low == 0]
+        overlaps = [
+            (max(a, c), min(b, d))
+            for a, b in common
+            for c, d in tree_strides
+            if max(a, c) < min(b, d)
+        ]
+        common = [(low, high) for low, high in overlaps if high % low == 0]
     return tuple(common or ())

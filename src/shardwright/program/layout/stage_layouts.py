@@ -1,5 +1,5 @@
-"""Where the tensors of a stage lie: what each operator makes, reads and returns,
-device by device.
+"""Layouts of the tensors of a stage: the boxes that each operator makes, reads and returns, device
+by device.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from shardwright.model.ir.tensor import Dim, Extent
 from shardwright.program.layout.cells import (
     Cells,
     StageCells,
-    images,
+    covered_runs_of_cells,
+    dims_cut,
     intervals,
-    meanings,
     reference_runs,
 )
 from shardwright.program.layout.layout import Holding, Interval, Layout
@@ -22,8 +22,8 @@ from shardwright.program.layout.projection import PARTS, projection, tokens
 
 
 def stream_operator(extents: tuple[Extent, ...]) -> Operator:
-    """The residual stream as an operator:
-    what a block's input comes from and its output goes to.
+    """The residual stream as an operator: the maker of a block's input and the reader of its
+    output.
     """
     return Operator(
         name="input",
@@ -35,34 +35,34 @@ def stream_operator(extents: tuple[Extent, ...]) -> Operator:
     )
 
 
-def one_layout(stage: StageCells, layout: Layout) -> Layout:
-    """One object for equal layouts of a stage."""
+def interned_layout(stage: StageCells, layout: Layout) -> Layout:
+    """The stage's own object for a layout: one for equal layouts."""
     return stage.boxes.setdefault(layout, layout)
 
 
 @lru_cache(maxsize=16384)
 def made_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
-    """Where `operator` leaves one of its extents: boxes of (samples, positions, elements); parts of
-    a sum where it contracts a cut dim.
+    """Layout in which `operator` leaves one of its extents: boxes of (samples, positions,
+    elements); parts of a sum where it contracts a cut dim.
     """
     cells = projection(stage, operator.klass, PARTS).cells
     parts = _parts_of_sums(cells, operator, frozenset([e.dim for e in operator.writes]))
-    return _lying(stage, operator.klass, length, intervals(cells, operator, extent), parts)
+    return _layout_of(stage, operator.klass, length, intervals(cells, operator, extent), parts)
 
 
 @lru_cache(maxsize=16384)
 def wanted_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
-    """Where `operator` reads an extent that another one makes."""
+    """Layout in which `operator` reads an extent that another operator makes."""
     cells = projection(stage, operator.klass, PARTS).cells
-    return _lying(
-        stage, operator.klass, length, _read(cells, operator, extent), (None,) * len(cells)
+    return _layout_of(
+        stage, operator.klass, length, _elements_read(cells, operator, extent), (None,) * len(cells)
     )
 
 
 @lru_cache(maxsize=16384)
 def cotangent_layout(stage: StageCells, operator: Operator, extent: Extent, length: int) -> Layout:
-    """What `operator` returns for an extent that it read: parts of a sum where it cuts a dim that
-    the tensor lacks.
+    """Layout of the cotangent that `operator` returns for an extent that it read: parts of a sum
+    where it cuts a dim that the tensor lacks.
 
     A key head that several parts of the query heads read is returned by each of them in part; it
     stays so until the weight's gradient.
@@ -71,12 +71,12 @@ def cotangent_layout(stage: StageCells, operator: Operator, extent: Extent, leng
     parts = _parts_of_sums(
         cells, operator, frozenset([e.dim for e in operator.reads if e.dim is extent.dim])
     )
-    return _lying(stage, operator.klass, length, _read(cells, operator, extent), parts)
+    return _layout_of(stage, operator.klass, length, _elements_read(cells, operator, extent), parts)
 
 
-def _read(cells: Cells, operator: Operator, extent: Extent) -> tuple[Interval, ...]:
-    """What is read of an extent under each of some cells: all of a dim that the operator does not
-    name.
+def _elements_read(cells: Cells, operator: Operator, extent: Extent) -> tuple[Interval, ...]:
+    """Elements of an extent that an operator reads under each of several cells: all of a dim that
+    the operator does not name.
     """
     named = extent.dim in [e.dim for e in operator.reads]
     return intervals(cells, operator, extent) if named else ((0, extent.size),) * len(cells)
@@ -86,46 +86,62 @@ def _read(cells: Cells, operator: Operator, extent: Extent) -> tuple[Interval, .
 def _parts_of_sums(
     cells: Cells, operator: Operator, kept: frozenset[Dim]
 ) -> tuple[Hashable | None, ...]:
-    """Which part of a sum a device has under each of some cells, by its parts of all dims but those
-    that are `kept`; None if it has all.
+    """For each of several cells, the part of a sum that a device under it has: its parts of all cut
+    dims but those `kept`; None for full values.
     """
-    summed = {dim: meant for dim, meant in meanings(operator).items() if meant not in kept}
-    found = {
-        meant: images(cells, operator, meant, reference_runs(operator, meant))
-        for meant in summed.values()
+    summed = {
+        dim: dim_of_operator
+        for dim, dim_of_operator in dims_cut(operator).items()
+        if dim_of_operator not in kept
+    }
+    runs = {
+        dim_of_operator: covered_runs_of_cells(
+            cells, operator, dim_of_operator, reference_runs(operator, dim_of_operator)
+        )
+        for dim_of_operator in summed.values()
     }
     cuts = [dict.fromkeys([summed[dim] for dim, _ in cell.ways if dim in summed]) for cell in cells]
     return tuple(
         [
-            tuple([(meant, found[meant][number]) for meant in own]) or None
-            for number, own in enumerate(cuts)
+            tuple(
+                [
+                    (dim_of_operator, runs[dim_of_operator][number])
+                    for dim_of_operator in cut_dims_of_cell
+                ]
+            )
+            or None
+            for number, cut_dims_of_cell in enumerate(cuts)
         ]
     )
 
 
-def _lying(
+def _layout_of(
     stage: StageCells,
     klass: OperatorClass,
     length: int,
     elements: tuple[Interval, ...],
     parts: tuple[Hashable | None, ...],
 ) -> Layout:
-    """What each device has, from its tokens and from what its parts of all other dims give; made
-    once for all operators of one tree.
+    """Layout of a class's devices from their tokens and the elements that their parts of all other
+    dims give; made once for all operators of one tree.
     """
     key = id(stage.cells.get(klass)), length, elements, parts
     if key not in stage.boxes:
-        own, rest = tokens(stage, klass, length), projection(stage, klass, PARTS)
-        columns = (own.devices.tolist(), *own.number.tolist(), rest.number.tolist())
-        samples, positions = own.parts
+        token_parts, other_parts = tokens(stage, klass, length), projection(stage, klass, PARTS)
+        columns = (
+            token_parts.devices.tolist(),
+            *token_parts.number.tolist(),
+            other_parts.number.tolist(),
+        )
+        samples, positions = token_parts.parts
         places = [
             (d, (samples[b], positions[p]), number)
             for d, b, p, number in zip(*columns, strict=True)
             if samples[b] and positions[p]
         ]
-        found = [
+        holdings = [
             Holding(device=d, box=(*token, (elements[number],)), part=parts[number])
             for d, token, number in places
         ]
-        stage.boxes[key] = one_layout(stage, tuple(found))
+        stage.boxes[key] = interned_layout(stage, tuple(holdings))
     return stage.boxes[key]

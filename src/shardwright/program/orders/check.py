@@ -1,4 +1,4 @@
-"""Rules of orders that need the actions of all rows: whether they can be run at all."""
+"""Rules of orders that need the actions of all rows: an order must not deadlock."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def action_violations(
 ) -> tuple[Violation, ...]:
     """Rules that the order of `rows` breaks: ``order.deadlock`` where some action waits for ever.
 
-    An action runs once all rows that hold it have come to it, and all that it waits for is done
-    (`action_graph`). The two actions of an overlapped pair run together. The row with the lowest
-    devices that does not end is named, with the action it hangs at.
+    An action runs once all rows that hold it have come to it, and every action that it waits for is
+    done (`action_graph`). The two actions of an overlapped pair run together. The violation names
+    the row with the lowest devices that does not end, and the action where it hangs.
 
     Args:
         edges: stages that feed one another, by lane of the plan; None = each lane is a chain.
     """
     graph = action_graph(plan, rows, edges=edges)
     group = _groups(rows, graph)
-    source, target = waits(rows, group=group, graph=graph)
+    source, target = group_edges(rows, group=group, graph=graph)
     order = run_order(source, target, count=int(group.max(initial=-1)) + 1)
     done = np.zeros(int(group.max(initial=-1)) + 1, bool)
     done[order] = True
@@ -46,52 +46,62 @@ def action_violations(
 
 
 def _groups(rows: ActionRows, graph: ActionGraph) -> IntArray:
-    """(actions,) number of what runs at once: an action in all its rows, joined with those it is
-    paired with.
+    """(actions,) number of the group that runs at once: an action in all its rows, joined with the
+    action that it is paired with.
     """
     if rows.overlapped is None:
         return graph.node
-    first = np.flatnonzero(rows.overlapped)
+    overlapped = np.flatnonzero(rows.overlapped)
     root = list(range(len(graph.position)))
 
-    def found(one: int) -> int:
-        while root[one] != one:
-            root[one] = one = root[root[one]]
-        return one
+    def root_of(member: int) -> int:
+        while root[member] != member:
+            root[member] = member = root[root[member]]
+        return member
 
-    for one, other in zip(graph.node[first].tolist(), graph.node[first + 1].tolist(), strict=True):
-        a, b = found(one), found(other)
+    for node, partner in zip(
+        graph.node[overlapped].tolist(), graph.node[overlapped + 1].tolist(), strict=True
+    ):
+        a, b = root_of(node), root_of(partner)
         root[max(a, b)] = min(a, b)
-    labels = np.array([found(one) for one in range(len(root))], dtype=np.int64)
-    # Numbers without gaps: whoever counts groups counts all of them.
+    labels = np.array([root_of(node) for node in range(len(root))], dtype=np.int64)
+    # Numbers without gaps: callers take the largest number as the number of groups.
     return np.unique(labels, return_inverse=True)[1].astype(np.int64)[graph.node]
 
 
-def waits(rows: ActionRows, *, group: IntArray, graph: ActionGraph) -> tuple[IntArray, IntArray]:
-    """(source, target) groups: what waits for what, by the graph and by the order of each row."""
+def group_edges(
+    rows: ActionRows, *, group: IntArray, graph: ActionGraph
+) -> tuple[IntArray, IntArray]:
+    """(source, target) groups: each target waits for its source, by the graph and by the order of
+    each row.
+    """
     row = rows.row
-    next_one = np.flatnonzero(np.diff(row) == 0) if len(row) else np.zeros(0, np.int64)
+    continued = np.flatnonzero(np.diff(row) == 0) if len(row) else np.zeros(0, np.int64)
     if rows.overlapped is not None:
-        next_one = next_one[rows.overlapped[next_one] == 0]
+        continued = continued[rows.overlapped[continued] == 0]
     by_node = group[graph.position]
-    source = np.concatenate([by_node[graph.source], group[next_one]])
-    target = np.concatenate([by_node[graph.target], group[next_one + 1]])
+    source = np.concatenate([by_node[graph.source], group[continued]])
+    target = np.concatenate([by_node[graph.target], group[continued + 1]])
     return source, target
 
 
 def run_order(source: IntArray, target: IntArray, *, count: int) -> list[int]:
-    """Those of `count` things that can be done at all, in an order in which they can; one that
-    waits for itself cannot.
+    """An order in which the nodes of a graph can run, without the nodes that can never run, such as
+    one that waits for itself.
+
+    Args:
+        source, target: (edges,) nodes; target waits for source.
+        count: number of nodes.
     """
     sort = np.argsort(source, kind="stable")
     start = np.searchsorted(source[sort], np.arange(count + 1)).tolist()
     followers = target[sort].tolist()
-    left = np.bincount(target, minlength=count).tolist()
-    order = [one for one in range(count) if not left[one]]
-    for one in order:
-        for follower in followers[start[one] : start[one + 1]]:
-            left[follower] -= 1
-            if not left[follower]:
+    waiting_for = np.bincount(target, minlength=count).tolist()
+    order = [node for node in range(count) if not waiting_for[node]]
+    for node in order:
+        for follower in followers[start[node] : start[node + 1]]:
+            waiting_for[follower] -= 1
+            if not waiting_for[follower]:
                 order.append(follower)
     return order
 
@@ -105,7 +115,9 @@ def _deadlock(
     done: BoolArray,
     graph: ActionGraph,
 ) -> Violation:
-    """What the action at `place`, where its row hangs, waits for."""
+    """The violation of a deadlock: the action at `place`, where its row hangs, and the action that
+    it waits for.
+    """
     by_node = group[graph.position]
     needs = graph.source[(by_node[graph.target] == group[place])]
     missing = needs[~done[by_node[needs]]]
@@ -113,19 +125,19 @@ def _deadlock(
     if len(missing):
         itself = by_node[missing[0]] == group[place]
         cause = (
-            f"{_text(plan, rows, int(graph.position[missing[0]]))}"
+            f"{_action_text(plan, rows, int(graph.position[missing[0]]))}"
             f"{', which it runs together with' if itself else ''}"
         )
         hint = "an action comes after everything it needs, on its own devices too"
     else:
-        others = np.flatnonzero((group == group[place]) & (rows.row != row))
-        other = int(rows.row[others[0]]) if len(others) else row
-        cause = f"device {rows.devices[other][0]}, which never comes to it"
+        waiting_rows = np.flatnonzero((group == group[place]) & (rows.row != row))
+        other_row = int(rows.row[waiting_rows[0]]) if len(waiting_rows) else row
+        cause = f"device {rows.devices[other_row][0]}, which never comes to it"
         hint = "devices of one stage run its actions in one order"
     return Violation(
         rule=ACTION_RULES[0],
         message=(
-            f"device {rows.devices[row][0]} waits for ever at {_text(plan, rows, place)} for"
+            f"device {rows.devices[row][0]} waits for ever at {_action_text(plan, rows, place)} for"
             f" {cause}"
         ),
         hint=hint,
@@ -133,7 +145,7 @@ def _deadlock(
     )
 
 
-def _text(plan: Plan, rows: ActionRows, place: int) -> str:
+def _action_text(plan: Plan, rows: ActionRows, place: int) -> str:
     action = Action(
         chunk=int(rows.chunk[place]),
         kind=Kind(KINDS[rows.kind[place]]),

@@ -1,4 +1,4 @@
-"""What every action of a plan waits for, whatever the order of the rows."""
+"""Dependencies between the actions of a plan, whatever the order of the rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Edges = Sequence[tuple[tuple[int, int], ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActionGraph:
-    """Actions as nodes, each once however many rows hold it, and what they wait for.
+    """Actions as nodes, each once however many rows hold it, and the dependencies between them.
 
     Args:
         node: (actions,) node of each action of the rows.
@@ -39,13 +39,13 @@ def chains(plan: Plan) -> Edges:
 
 
 def action_graph(plan: Plan, rows: ActionRows, *, edges: Edges | None = None) -> ActionGraph:
-    """Nodes and edges of the actions of `rows`.
+    """Nodes and edges of the dependency graph of the actions of `rows`.
 
     F waits for F of the stages before. A backward (B, I, or a W that has no I) waits for the
     forward of its own stage, or its R, and for the input gradients (I or B) of the stages behind; W
     waits for its I, R for its F. Of a microbatch cut into slices F waits for the slice before and a
     backward for the slice behind. A stage that runs once for several microbatches is waited for by
-    all of them. What no row holds is waited for by nobody.
+    all of them. An action that no row holds has no edges.
 
     Args:
         edges: stages that feed one another, by lane; None = each lane is a chain.
@@ -60,19 +60,33 @@ def action_graph(plan: Plan, rows: ActionRows, *, edges: Edges | None = None) ->
         key = key * (int(column.max(initial=0)) + 1) + column
     _, position, node = np.unique(key, return_index=True, return_inverse=True)
     lane, chunk, kind, microbatch, part = (column[position] for column in columns)
-    found: list[IntArray] = []
-    for i, one in enumerate(plan.lanes):
-        here = np.flatnonzero(lane == i)
-        if not len(here):
+    edge_arrays: list[IntArray] = []
+    for i, lane_plan in enumerate(plan.lanes):
+        nodes_of_lane = np.flatnonzero(lane == i)
+        if not len(nodes_of_lane):
             continue
         place = np.full(
-            (5, len(one.stages), max(1, one.microbatches), max(1, len(one.slices))), -1, np.int64
+            (
+                5,
+                len(lane_plan.stages),
+                max(1, lane_plan.microbatches),
+                max(1, len(lane_plan.slices)),
+            ),
+            -1,
+            np.int64,
         )
-        place[kind[here], chunk[here], microbatch[here], part[here]] = here
-        every = np.array([max(1, stage.every) for stage in one.stages])
+        place[
+            kind[nodes_of_lane],
+            chunk[nodes_of_lane],
+            microbatch[nodes_of_lane],
+            part[nodes_of_lane],
+        ] = nodes_of_lane
+        every = np.array([max(1, stage.every) for stage in lane_plan.stages])
         turn = np.arange(place.shape[2])[None, :] // every[:, None]
-        found += _lane_edges(place[:, np.arange(len(one.stages))[:, None], turn], edges[i])
-    pairs = distinct_rows(np.concatenate([*found, np.zeros((0, 2), np.int64)]))
+        edge_arrays += _lane_edges(
+            place[:, np.arange(len(lane_plan.stages))[:, None], turn], edges[i]
+        )
+    pairs = distinct_rows(np.concatenate([*edge_arrays, np.zeros((0, 2), np.int64)]))
     return ActionGraph(
         node=node.reshape(-1),
         position=position,
@@ -82,12 +96,14 @@ def action_graph(plan: Plan, rows: ActionRows, *, edges: Edges | None = None) ->
 
 
 def _lane_edges(place: IntArray, edges: Iterable[tuple[int, int]]) -> list[IntArray]:
-    """(source, target) nodes of one lane; `place`: (kinds, stages, microbatches, slices) nodes, -1
-    where there is none.
+    """(source, target) nodes of one lane.
+
+    Args:
+        place: (kinds, stages, microbatches, slices) nodes, -1 where there is none.
     """
     inputs = np.where(place[B] >= 0, place[B], place[I])
     backward = np.where(inputs >= 0, inputs, place[W])
-    found = [
+    inside_stages = [
         _pairs(place[F], place[R]),
         _pairs(np.where(place[R] >= 0, place[R], place[F]), backward),
         _pairs(inputs, place[W]),
@@ -96,7 +112,7 @@ def _lane_edges(place: IntArray, edges: Iterable[tuple[int, int]]) -> list[IntAr
     ]
     before, behind = np.array(tuple(edges), np.int64).reshape(-1, 2).T
     return [
-        *found,
+        *inside_stages,
         _pairs(place[F][before], place[F][behind]),
         _pairs(inputs[behind], backward[before]),
     ]

@@ -1,6 +1,4 @@
-"""Who takes part in what: device sets of stages, and classes of devices that take part in the same
-stages.
-"""
+"""Device sets of stages, and classes of devices that run actions of the same stages."""
 
 from __future__ import annotations
 
@@ -23,12 +21,11 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Participation:
-    """Devices of each stage of some lanes, and the classes of devices that take part in the same
-    stages.
+    """Devices of each stage of some lanes, and the classes of devices that run the same stages.
 
     Args:
         sets: distinct sets of devices, each sorted.
-        set_of: which of them each stage runs on.
+        set_of: index of the set that each stage runs on.
         classes: devices that are in the same sets, each sorted; by their lowest device.
         members: by set, its classes.
     """
@@ -40,32 +37,34 @@ class Participation:
 
     @property
     def disjoint(self) -> bool:
-        """Whether no device is in two different sets."""
+        """True if no device is in two different sets."""
         return len(self.classes) == len(self.sets) and all(
             len(members) == 1 for members in self.members
         )
 
 
 def participation(plan: Plan, *, lanes: Iterable[int]) -> Participation:
-    """Who takes part in the stages of `lanes` (indices into the plan's lanes).
+    """Device sets and device classes of the stages of `lanes` (indices into the plan's lanes).
 
     Raises:
         StrategyError: a tree with more leaves than can be listed (rule ``plan.devices``).
     """
     number: dict[DeviceList, int] = {}
-    known: dict[tuple[int, int], int] = {}
+    set_of_stage: dict[tuple[int, int], int] = {}
     set_of: dict[Place, int] = {}
     offsets: dict[int, DeviceList] = {}
     for lane in lanes:
         for chunk, stage in enumerate(plan.lanes[lane].stages):
             trees, key = id(stage.placements), (id(stage.placements), stage.base)
-            if key not in known:
+            if key not in set_of_stage:
                 if trees not in offsets:
                     offsets[trees] = _offsets(
                         stage.placements, path=f"lane {plan.lanes[lane].name} / stage {chunk}"
                     )
-                known[key] = number.setdefault(offsets[trees].shifted(stage.base), len(number))
-            set_of[lane, chunk] = known[key]
+                set_of_stage[key] = number.setdefault(
+                    offsets[trees].shifted(stage.base), len(number)
+                )
+            set_of[lane, chunk] = set_of_stage[key]
     classes, members = _classes(tuple(number))
     return Participation(sets=tuple(number), set_of=set_of, classes=classes, members=members)
 
@@ -76,22 +75,22 @@ def _offsets(placements: tuple[Placement, ...], *, path: str) -> DeviceList:
         raise StrategyError(
             f"a tree with more than {MAX_LISTED} leaves", rule="plan.devices", path=path
         )
-    return union(_leaves(p.split).shifted(p.offset) for p in placements)
+    return union(_leaf_devices(p.split).shifted(p.offset) for p in placements)
 
 
-def _leaves(split: Split | None) -> DeviceList:
+def _leaf_devices(split: Split | None) -> DeviceList:
     """Devices of the leaves below `split`, in tree order."""
     if split is None:
         return DeviceList.run(0, 1)
     if isinstance(split.step, int):
-        below = _leaves(split.children[0])
+        below = _leaf_devices(split.children[0])
         if not below.offsets:
             return DeviceList.mesh(below.first, ((split.num_parts, split.step), *below.levels))
         return DeviceList.of(
             np.add.outer(np.arange(split.num_parts) * split.step, below.array).reshape(-1)
         )
     parts = [
-        _leaves(child).shifted(offset).array
+        _leaf_devices(child).shifted(offset).array
         for offset, child in zip(split.step, split.children, strict=True)
     ]
     return DeviceList.of(np.concatenate(parts))
@@ -100,19 +99,27 @@ def _leaves(split: Split | None) -> DeviceList:
 def _classes(
     sets: tuple[DeviceList, ...],
 ) -> tuple[tuple[DeviceList, ...], tuple[tuple[int, ...], ...]]:
-    """Devices by the sets they are in: each set cuts the classes that it meets in two."""
-    if 0 not in [one.size for one in sets] and apart(sets):
-        by_device = sorted(range(len(sets)), key=lambda one: sets[one].first)
-        return tuple(sets[one] for one in by_device), tuple(
-            (by_device.index(one),) for one in range(len(sets))
+    """Classes of devices that are in the same sets, and the classes of each set: each set cuts the
+    classes that it overlaps in two.
+    """
+    if 0 not in [number.size for number in sets] and apart(sets):
+        by_device = sorted(range(len(sets)), key=lambda number: sets[number].first)
+        return tuple(sets[number] for number in by_device), tuple(
+            (by_device.index(number),) for number in range(len(sets))
         )
-    devices, place = np.unique(np.concatenate([one.array for one in sets]), return_inverse=True)
-    cuts = np.split(place.reshape(-1), np.cumsum([len(one) for one in sets])[:-1]) if sets else []
+    devices, place = np.unique(
+        np.concatenate([number.array for number in sets]), return_inverse=True
+    )
+    cuts = (
+        np.split(place.reshape(-1), np.cumsum([len(number) for number in sets])[:-1])
+        if sets
+        else []
+    )
     label, used = np.zeros(len(devices), np.int64), 1
     for cut in cuts:
-        old, inverse = np.unique(label[cut], return_inverse=True)
+        labels_there, inverse = np.unique(label[cut], return_inverse=True)
         label[cut] = used + inverse.reshape(-1)
-        used += len(old)
+        used += len(labels_there)
     _, first, inverse = np.unique(label, return_index=True, return_inverse=True)
     turn = np.argsort(np.argsort(first))[inverse.reshape(-1)]
     order = np.argsort(turn, kind="stable")

@@ -10,8 +10,8 @@ from shardwright.strategy.plan.plan import Plan
 
 
 def schedule_csv(plan: Plan) -> str:
-    """The actions of every pipeline rank in PyTorch's letters, one row a rank, an empty cell where
-    a rank waits.
+    """CSV text of the actions of every pipeline rank in PyTorch's letters: one row a rank, an empty
+    cell where a rank waits.
 
     Rows stand by the ranks' lowest devices, which is the order of the ranks of a grid. Letters are
     PyTorch's: ``2F0`` is the forward of chunk 2 on microbatch 0, I the input gradient, W the weight
@@ -19,13 +19,13 @@ def schedule_csv(plan: Plan) -> str:
 
     Raises:
         StrategyError: the plan has several lanes or slices (rule ``native.schedule``), or recompute
-        as an action (``order.csv``).
+            as an action (``order.csv``).
     """
     rows = action_rows(plan)
     if len(plan.lanes) != 1 or rows.slice.any():
-        what = f"{len(plan.lanes)} lanes" if len(plan.lanes) != 1 else "slices of a sequence"
+        unsupported = f"{len(plan.lanes)} lanes" if len(plan.lanes) != 1 else "slices of a sequence"
         raise StrategyError(
-            f"PyTorch's tables have no {what}",
+            f"PyTorch's tables have no {unsupported}",
             hint="use a schedule of one lane and whole sequences",
             rule="native.schedule",
         )

@@ -1,5 +1,5 @@
-"""Who acts when: the orders of a general plan as one row of actions for each class of devices that
-take part in the same stages.
+"""The orders of a general plan as rows of actions: one row for each class of devices that run the
+same stages.
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ _CODES: Final = {Kind(letter): code for code, letter in enumerate(KINDS)}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ActionRows:
-    """The total order of every device's actions, one row a class of devices that take part in the
+    """The total order of every device's actions, one row for each class of devices that run the
     same stages (read-only arrays, CSR form).
 
     Rows stand order by order, inside an order by their lowest device. A stage whose devices are in
     several classes has each of its actions in each of their rows: its devices meet there.
 
     Args:
-        devices: of each row, sorted.
+        devices: devices of each row, sorted.
         row_start: (rows + 1,) row r's actions are [row_start[r], row_start[r + 1]).
         kind: index into `schedules.table.KINDS`.
         lane: index into the plan's lanes.
         chunk: stage of the lane.
-        microbatch, slice: counted
-        inside the lane.
-        overlapped: 1 where an action runs overlapped with the next one of its row; None where none
-            does.
+        microbatch, slice: counted inside the lane.
+        overlapped: 1 where an action runs overlapped with the next one of its row; None where no
+            action does.
     """
 
     devices: tuple[DeviceList, ...]
@@ -67,7 +66,7 @@ class ActionRows:
 
     @property
     def num_rows(self) -> int:
-        """Classes of devices."""
+        """Number of classes of devices."""
         return len(self.devices)
 
     @property
@@ -77,7 +76,7 @@ class ActionRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _OrderRows:
     """Rows of one order: (6, actions) kind, lane, chunk, microbatch, slice, overlapped; and their
     sizes.
     """
@@ -94,8 +93,8 @@ def action_rows(plan: Plan) -> ActionRows:
     of devices, in the order in which the first lane meets them, and each stage must be where the
     schedule's placement has it. Slices of a lane are the schedule's ``slices``.
 
-    Left out: a chunk without trainable operators keeps the backwards that its schedule gives it; a
-    stage that runs once for several microbatches is only said by tables.
+    Left out: a chunk without trainable operators keeps the backwards that its schedule gives it;
+    only tables can say that a stage runs once for several microbatches.
 
     Raises:
         StrategyError: the stages are not where the schedule needs them (rule ``order.placement``),
@@ -115,9 +114,9 @@ def action_rows(plan: Plan) -> ActionRows:
         lanes = tuple(numbers[name] for name in order.lanes)
         take = participation(plan, lanes=lanes)
         if isinstance(order, Table):
-            parts.append(_written(plan, order, lanes=lanes, take=take, path=f"order {i}"))
+            parts.append(_rows_of_table(plan, order, lanes=lanes, take=take, path=f"order {i}"))
         else:
-            parts.append(_named(plan, order, lanes=lanes, take=take, path=f"order {i}"))
+            parts.append(_rows_of_schedule(plan, order, lanes=lanes, take=take, path=f"order {i}"))
     columns = np.concatenate(
         [part.columns for part in parts] or [np.zeros((6, 0), np.int64)], axis=1
     )
@@ -136,15 +135,16 @@ def action_rows(plan: Plan) -> ActionRows:
     )
 
 
-def _written(
+def _rows_of_table(
     plan: Plan, order: Table, *, lanes: tuple[int, ...], take: Participation, path: str
-) -> _Part:
-    """Rows of a table, by their lowest device."""
+) -> _OrderRows:
+    """Rows of an order that is written as a table, by their lowest device."""
     rows = dict(order.rows)
     keys = [devices[0] for devices in take.classes]
     if sorted(rows) != keys or len(rows) != len(order.rows):
         raise StrategyError(
-            f"rows for devices {_some(sorted(rows))}, but the classes begin at {_some(keys)}",
+            f"rows for devices {_first_numbers(sorted(rows))}, but the classes begin at"
+            f" {_first_numbers(keys)}",
             hint=(
                 "one row for each class of devices that take part in the same stages, keyed by its"
                 " lowest device"
@@ -168,22 +168,25 @@ def _written(
     columns = np.array(flat, np.int64).reshape(-1, 6).T
     _check_actions(plan, columns, lanes=lanes, path=path)
     columns[1] = np.array(lanes)[columns[1]]
-    return _Part(devices=take.classes, columns=columns, sizes=[len(row) for row in entries])
+    return _OrderRows(devices=take.classes, columns=columns, sizes=[len(row) for row in entries])
 
 
 def _check_actions(plan: Plan, columns: IntArray, *, lanes: tuple[int, ...], path: str) -> None:
-    """Every action names a stage, a microbatch and a slice that exist."""
-    mine = [plan.lanes[lane] for lane in lanes]
+    """Raise if an action names a stage, a microbatch or a slice that does not exist."""
+    lanes_of_order = [plan.lanes[lane] for lane in lanes]
     _, lane, chunk, microbatch, part, _ = columns
     stages, microbatches, parts = np.array(
-        [(len(one.stages), one.microbatches, max(1, len(one.slices))) for one in mine]
+        [
+            (len(lane_plan.stages), lane_plan.microbatches, max(1, len(lane_plan.slices)))
+            for lane_plan in lanes_of_order
+        ]
     ).T
-    here = np.minimum(lane, len(mine) - 1)
+    known_lane = np.minimum(lane, len(lanes_of_order) - 1)
     wrong = (
-        (lane != here)
-        | (chunk >= stages[here])
-        | (microbatch >= microbatches[here])
-        | (part >= parts[here])
+        (lane != known_lane)
+        | (chunk >= stages[known_lane])
+        | (microbatch >= microbatches[known_lane])
+        | (part >= parts[known_lane])
     )
     wrong |= columns.min(axis=0) < 0
     if wrong.any():
@@ -194,14 +197,14 @@ def _check_actions(plan: Plan, columns: IntArray, *, lanes: tuple[int, ...], pat
         )
 
 
-def _some(numbers: list[int]) -> str:
+def _first_numbers(numbers: list[int]) -> str:
     return " ".join(map(str, numbers[:8])) + (" .." if len(numbers) > 8 else "")
 
 
-def _named(
+def _rows_of_schedule(
     plan: Plan, order: Named, *, lanes: tuple[int, ...], take: Participation, path: str
-) -> _Part:
-    """The rows of a schedule's table, sorted by the ranks' lowest devices."""
+) -> _OrderRows:
+    """Rows of an order that names a schedule, sorted by the ranks' lowest devices."""
     if order.schedule == TABLE_SEARCH:
         raise StrategyError(
             "the table of this order is not found yet",
@@ -212,7 +215,7 @@ def _named(
     try:
         placement = schedule(order.schedule).placement
     except StrategyError as error:
-        raise _located(error, path) from error
+        raise _with_path(error, path) from error
     ranks = _ranks(plan, order, placement=placement, lanes=lanes, take=take, path=path)
     table = _table(plan, order, lanes=lanes, ranks=len(ranks), path=path)
     turn = sorted(range(len(ranks)), key=lambda rank: take.sets[ranks[rank]].first)
@@ -226,7 +229,7 @@ def _named(
     ).astype(np.int64)[:, picked]
     sizes = [int(table.row_start[rank + 1] - table.row_start[rank]) for rank in turn]
     devices = tuple([take.sets[ranks[rank]] for rank in turn])
-    return _Part(devices=devices, columns=columns, sizes=sizes)
+    return _OrderRows(devices=devices, columns=columns, sizes=sizes)
 
 
 def _ranks(
@@ -238,7 +241,7 @@ def _ranks(
     take: Participation,
     path: str,
 ) -> list[int]:
-    """Sets of devices of the pipeline ranks, in order; an error where the stages are not laid as
+    """Device set of each pipeline rank, in order; an error where the stages are not laid out as
     `placement` says.
     """
 
@@ -270,25 +273,27 @@ def _ranks(
             f"{numbers} stages on {len(ranks)} sets of devices",
             f"as many stages on each set, in each lane; or {write}",
         )
-    wanted = chunk_ranks(placement, num_ranks=len(ranks), chunks_per_rank=counts[0] // len(ranks))
-    for lane, (sets, places) in enumerate(zip(walks, wanted.tolist(), strict=True)):
-        wrong = next(
+    expected = chunk_ranks(placement, num_ranks=len(ranks), chunks_per_rank=counts[0] // len(ranks))
+    for lane, (sets, places) in enumerate(zip(walks, expected.tolist(), strict=True)):
+        misplaced = next(
             (
                 c
-                for c, (one, rank) in enumerate(zip(sets, places, strict=True))
-                if one != ranks[rank]
+                for c, (set_index, rank) in enumerate(zip(sets, places, strict=True))
+                if set_index != ranks[rank]
             ),
             None,
         )
-        if wrong is not None:
-            here, there = (take.sets[one][0] for one in (sets[wrong], ranks[places[wrong]]))
+        if misplaced is not None:
+            device, expected_device = (
+                take.sets[set_index][0] for set_index in (sets[misplaced], ranks[places[misplaced]])
+            )
             name = plan.lanes[lanes[lane]].name
             message = (
-                f"stage {wrong} of lane {name} begins at device {here}, a {placement.value}"
-                f" placement has it at device {there}"
+                f"stage {misplaced} of lane {name} begins at device {device}, a {placement.value}"
+                f" placement has it at device {expected_device}"
             )
             raise refuse(message, f"move the stage, or {write}")
-    late = next(
+    infrequent = next(
         (
             c
             for lane in lanes
@@ -297,16 +302,18 @@ def _ranks(
         ),
         None,
     )
-    if late is not None:
-        raise refuse(f"stage {late} does not run once a microbatch", write)
+    if infrequent is not None:
+        raise refuse(f"stage {infrequent} does not run once a microbatch", write)
     return ranks
 
 
 def _table(
     plan: Plan, order: Named, *, lanes: tuple[int, ...], ranks: int, path: str
 ) -> ActionTable:
-    """The schedule's table of the lanes' numbers."""
-    first = plan.lanes[lanes[0]]
+    """The schedule's action table for the numbers of stages, microbatches and slices of the
+    lanes.
+    """
+    first_lane = plan.lanes[lanes[0]]
     parameters: dict[str, int] = {}
     for name, value in order.parameters:
         if not isinstance(value, int) or name in _SIZES:
@@ -316,37 +323,40 @@ def _table(
             raise StrategyError(message, rule="order.parameter", path=path)
         parameters[name] = value
     for lane in (plan.lanes[i] for i in lanes[1:]):
-        if (lane.microbatches, len(lane.slices)) != (first.microbatches, len(first.slices)):
+        if (lane.microbatches, len(lane.slices)) != (
+            first_lane.microbatches,
+            len(first_lane.slices),
+        ):
             message = (
-                f"{order.schedule}: lane {first.name} has {first.microbatches} microbatches and"
-                f" lane {lane.name} {lane.microbatches}"
+                f"{order.schedule}: lane {first_lane.name} has {first_lane.microbatches}"
+                f" microbatches and lane {lane.name} {lane.microbatches}"
             )
             raise StrategyError(
                 message, hint="as many in both, cut alike", rule="order.microbatches", path=path
             )
-    if parameters.get("slices", len(first.slices) or 1) != (len(first.slices) or 1):
+    if parameters.get("slices", len(first_lane.slices) or 1) != (len(first_lane.slices) or 1):
         message = (
-            f"{order.schedule}: slices={parameters['slices']}, but lane {first.name} has"
-            f" {len(first.slices) or 1}"
+            f"{order.schedule}: slices={parameters['slices']}, but lane {first_lane.name} has"
+            f" {len(first_lane.slices) or 1}"
         )
         raise StrategyError(
             message, hint="the lane says the slices", rule="order.parameter", path=path
         )
-    if len(first.slices) > 1:
-        parameters["slices"] = len(first.slices)
+    if len(first_lane.slices) > 1:
+        parameters["slices"] = len(first_lane.slices)
     try:
         return schedule_table(
             order.schedule,
             num_ranks=ranks,
-            chunks_per_rank=len(first.stages) // ranks,
-            num_microbatches=first.microbatches,
+            chunks_per_rank=len(first_lane.stages) // ranks,
+            num_microbatches=first_lane.microbatches,
             **parameters,
         )
     except StrategyError as error:
-        raise _located(error, path) from error
+        raise _with_path(error, path) from error
 
 
-def _located(error: StrategyError, path: str) -> StrategyError:
-    """A schedule's own refusal, with the order that asks for it."""
-    said = error.message.removesuffix(f" [{error.rule}]")
-    return StrategyError(said, hint=error.hint, rule=error.rule, path=path)
+def _with_path(error: StrategyError, path: str) -> StrategyError:
+    """A schedule's own error, with the path of the order that names the schedule."""
+    message = error.message.removesuffix(f" [{error.rule}]")
+    return StrategyError(message, hint=error.hint, rule=error.rule, path=path)

@@ -1,5 +1,5 @@
-"""Which blocks a grid's chunks hold: layers spread by `strategy.grid.chunks`, what comes before and
-after them at the ends.
+"""Blocks of a grid's pipeline chunks: layers spread by `strategy.grid.chunks`, the blocks before
+and after them at the ends.
 """
 
 from __future__ import annotations
@@ -20,26 +20,35 @@ Content = tuple[tuple[int, int], ...]
 def chunk_contents(
     model: Model, *, pp: int, vpp: int, first: int = 0, last: int = 0, layers: tuple[int, ...] = ()
 ) -> tuple[Content, ...]:
-    """The content of each of pp x vpp chunks. A block that is no layer (embedding, projector, head)
-    goes with the layer that follows it; what follows the last layer goes with the last chunk. A
-    teacher's blocks come first in each chunk.
+    """Blocks of each of the pp x vpp pipeline chunks.
+
+    A block that is no layer (embedding, projector, head) goes with the layer that follows it;
+    blocks behind the last layer go with the last chunk. A teacher's blocks come first in each
+    chunk.
     """
     sizes = chunk_layers(num_layers(model), pp=pp, vpp=vpp, first=first, last=last, layers=layers)
     of_teacher = [run for run in model.runs if model.blocks[run.block].is_teachers]
-    own = _dealt(
+    student_chunks = _blocks_by_chunk(
         [run for run in model.runs if run not in of_teacher],
         sizes,
         {run.name for run in layer_runs(model)},
     )
     if not of_teacher:
-        return tuple(map(counted, own))
-    its = {run.name for run in of_teacher if not model.blocks[run.block].has_words}
-    before = _dealt(of_teacher, teacher_chunks(model.teacher_layers, chunks=len(sizes)), its)
-    return tuple(counted([*some, *others]) for some, others in zip(before, own, strict=True))
+        return tuple(map(run_lengths, student_chunks))
+    teacher_layer_names = {run.name for run in of_teacher if not model.blocks[run.block].has_words}
+    teacher_blocks = _blocks_by_chunk(
+        of_teacher, teacher_chunks(model.teacher_layers, chunks=len(sizes)), teacher_layer_names
+    )
+    return tuple(
+        run_lengths([*teachers_blocks, *student_blocks])
+        for teachers_blocks, student_blocks in zip(teacher_blocks, student_chunks, strict=True)
+    )
 
 
-def _dealt(runs: Sequence[Run], sizes: tuple[int, ...], layers: set[str]) -> list[list[int]]:
-    """Blocks of some runs in a row, chunk by chunk."""
+def _blocks_by_chunk(
+    runs: Sequence[Run], sizes: tuple[int, ...], layers: set[str]
+) -> list[list[int]]:
+    """Blocks of consecutive runs, chunk by chunk."""
     chunk_of_layer = [chunk for chunk, size in enumerate(sizes) for _ in range(size)]
     chunks: list[list[int]] = [[] for _ in sizes]
     placed = 0
@@ -56,6 +65,6 @@ def _dealt(runs: Sequence[Run], sizes: tuple[int, ...], layers: set[str]) -> lis
     return chunks
 
 
-def counted(blocks: list[int]) -> Content:
-    """Equal blocks in a row as (block, count)."""
+def run_lengths(blocks: list[int]) -> Content:
+    """Consecutive equal blocks as (block, count)."""
     return tuple([(block, len(list(same))) for block, same in groupby(blocks)])

@@ -1,5 +1,5 @@
-"""Who sums a parameter's gradient with whom, from what each holder contributes to it. Never from
-the name of an axis.
+"""Groups of devices that sum a parameter's gradient, from the terms that each holder computes.
+Never from the name of an axis.
 
 A cell is one index of (use, samples, positions, other split dims): one term of the gradient's sum.
 Devices that computed the same cells hold duplicates, which are not added; devices that computed
@@ -24,12 +24,12 @@ _Cell = tuple[Hashable, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one device does with a parameter. A device may have several, such as two uses of tied
-    weights.
+    """Elements of a parameter that one device holds, and the terms of their gradient that it
+    computes. A device may have several shares, such as two uses of tied weights.
 
     Attributes:
-        need: indices of the parameter that it holds and uses. work: cells whose terms of the
-            gradient it computes for all of those indices.
+        need: indices of the parameter that the device holds and uses.
+        work: cells whose terms of the gradient it computes for all of those indices.
     """
 
     device: int
@@ -42,11 +42,12 @@ class SumGroup:
     """Elements of a parameter whose gradient the same devices sum: one flat bucket.
 
     Attributes:
-        elements: of all boxes. groups: disjoint groups, each of which sums all elements over one
-            device of every distinct contribution; groups of one device have nothing to sum. copies:
-            where contributions have unequal numbers of duplicates there is one group, and its
-            members broadcast to their duplicates: (member, duplicates ..). boxes: the elements, as
-            boxes of the parameter.
+        elements: number of elements of all boxes.
+        groups: disjoint groups, each of which sums all elements over one device of every distinct
+            contribution; groups of one device have nothing to sum.
+        copies: where contributions have unequal numbers of duplicates there is one group, and its
+            members broadcast to their duplicates: (member, duplicates ..).
+        boxes: the elements, as boxes of the parameter.
     """
 
     elements: int
@@ -62,32 +63,33 @@ def sum_groups(
     islands: Units | None = None,
     path: str = "",
 ) -> tuple[SumGroup, ...]:
-    """The groups that sum a parameter's gradient, in the order of the parameter's elements.
+    """The groups of devices that sum a parameter's gradient, in the order of the parameter's
+    elements.
 
     The parameter is cut at all ends of all needs. Of each atom, the contributions c(device) = union
     of the work of its shares that need the atom; k distinct ones with r duplicates each give r
     groups of k.
 
     Args:
-        total: all cells of every atom. None: whatever the shares cover.
-        islands: that devices lie in; None: no islands.
+        total: all cells of every atom. None: the cells that the shares cover.
+        islands: islands of the devices; None: no islands.
         path: for errors.
 
     Raises:
         StrategyError: grad.overlap if two contributions are neither equal nor disjoint;
-        grad.coverage if an atom's cells are not `total`.
+            grad.coverage if an atom's cells are not `total`.
 
     Source: zoo section 4, rules 1-4 and 6.
     """
     cells = _Cells(shares, total)
     computed = [(share.device, cells.of(share.work)) for share in shares]
-    found: dict[tuple[tuple[Group, ...], tuple[Group, ...]], list[Box]] = {}
+    boxes_of_groups: dict[tuple[tuple[Group, ...], tuple[Group, ...]], list[Box]] = {}
     for boxes, places in _atoms(shares):
         classes = _classes([computed[place] for place in places], cells.total, path=path)
-        found.setdefault(_groups(classes, islands=islands), []).extend(boxes)
+        boxes_of_groups.setdefault(_groups(classes, islands=islands), []).extend(boxes)
     return tuple(
         SumGroup(elements=sum(map(volume, boxes)), groups=groups, copies=copies, boxes=tuple(boxes))
-        for (groups, copies), boxes in found.items()
+        for (groups, copies), boxes in boxes_of_groups.items()
     )
 
 
@@ -106,17 +108,19 @@ def atoms(needs: Iterable[Box]) -> Iterable[tuple[list[Box], tuple[Box, ...]]]:
     """(boxes, distinct needs that they lie in) of a parameter that is cut at all ends of its needs,
     in the order of its elements; boxes of the same needs are together.
     """
-    every = tuple(needs)
-    cuts = [ticks(lists) for lists in zip(*every, strict=True)]
-    inside: dict[tuple[int, ...], list[Box]] = {}
-    for need in every:
-        for atom in product(*(cut.inside[one] for cut, one in zip(cuts, need, strict=True))):
-            inside.setdefault(atom, []).append(need)
-    alike: dict[tuple[Box, ...], list[Box]] = {}
-    for atom in sorted(inside):
+    all_needs = tuple(needs)
+    cuts = [ticks(lists) for lists in zip(*all_needs, strict=True)]
+    needs_of_atom: dict[tuple[int, ...], list[Box]] = {}
+    for need in all_needs:
+        for atom in product(
+            *(cut.inside[index_list] for cut, index_list in zip(cuts, need, strict=True))
+        ):
+            needs_of_atom.setdefault(atom, []).append(need)
+    boxes_of_needs: dict[tuple[Box, ...], list[Box]] = {}
+    for atom in sorted(needs_of_atom):
         box = tuple(cut.indices[tick] for cut, tick in zip(cuts, atom, strict=True))
-        alike.setdefault(tuple(inside[atom]), []).append(box)
-    for covering, boxes in alike.items():
+        boxes_of_needs.setdefault(tuple(needs_of_atom[atom]), []).append(box)
+    for covering, boxes in boxes_of_needs.items():
         yield boxes, covering
 
 
@@ -131,21 +135,25 @@ class _Cells:
         ):
             boxes.setdefault(use, []).append(box)
         self._cuts: dict[Hashable, list[Ticks]] = {
-            use: [ticks(lists) for lists in zip(*own, strict=True)] for use, own in boxes.items()
+            use: [ticks(lists) for lists in zip(*boxes_of_use, strict=True)]
+            for use, boxes_of_use in boxes.items()
         }
-        self._known: dict[Work, frozenset[_Cell]] = {}
+        self._cells_of_work: dict[Work, frozenset[_Cell]] = {}
         self.total = None if total is None else self.of(total)
 
     def of(self, work: Work) -> frozenset[_Cell]:
-        if work not in self._known:
-            self._known[work] = frozenset(
+        if work not in self._cells_of_work:
+            self._cells_of_work[work] = frozenset(
                 (use, cell)
                 for use, box in work
                 for cell in product(
-                    *(cut.inside[one] for cut, one in zip(self._cuts[use], box, strict=True))
+                    *(
+                        cut.inside[index_list]
+                        for cut, index_list in zip(self._cuts[use], box, strict=True)
+                    )
                 )
             )
-        return self._known[work]
+        return self._cells_of_work[work]
 
 
 def _classes(
@@ -155,22 +163,27 @@ def _classes(
 
     Args:
         computed: cells of each device's shares of one atom.
-        total: all cells; None: whatever the shares cover.
+        total: all cells; None: the cells that the shares cover.
     """
     contribution: dict[int, frozenset[_Cell]] = {}
-    for device, own in computed:
-        before = contribution.get(device)
-        contribution[device] = own if before is None or before == own else before | own
+    for device, cells_of_class in computed:
+        known_cells = contribution.get(device)
+        contribution[device] = (
+            cells_of_class
+            if known_cells is None or known_cells == cells_of_class
+            else known_cells | cells_of_class
+        )
     classes: dict[frozenset[_Cell], list[int]] = {}
     for device in sorted(contribution):
         classes.setdefault(contribution[device], []).append(device)
     owner: dict[_Cell, int] = {}
-    for own, devices in classes.items():
-        for cell in own:
-            other = owner.setdefault(cell, devices[0])
-            if other != devices[0]:
+    for cells_of_class, devices in classes.items():
+        for cell in cells_of_class:
+            first_owner = owner.setdefault(cell, devices[0])
+            if first_owner != devices[0]:
                 raise StrategyError(
-                    f"devices {other} and {devices[0]} compute gradients of partly the same tokens",
+                    f"devices {first_owner} and {devices[0]} compute gradients of partly the same"
+                    " tokens",
                     hint="holders of a parameter work on the same tokens or on different ones",
                     rule="grad.overlap",
                     path=path,

@@ -1,6 +1,4 @@
-"""What flows between the stages of a lane: edges of the block graph that stages cut, and the
-messages of each.
-"""
+"""Tensors that cross from one stage of a lane to another, and the messages that carry each."""
 
 from __future__ import annotations
 
@@ -28,11 +26,12 @@ from shardwright.program.transition.transition import transition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEdge:
-    """Stage `target` of a lane reads what `source` makes.
+    """Stage `target` of a lane reads a tensor that stage `source` makes.
 
     Args:
-        run: of the model, whose output it is.
-        operator: of a block that a cut lies in, whose output it is; empty = the block's.
+        run: run of the model whose output the tensor is.
+        operator: operator whose output it is, where a cut lies inside a block; empty = the block's
+            output.
     """
 
     source: int
@@ -43,7 +42,7 @@ class StageEdge:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Messages:
-    """How one microbatch's tensor crosses an edge. Equal only to itself.
+    """Messages that carry one microbatch's tensor across an edge. Equal only to itself.
 
     Args:
         sends: (n, 3) from, to, elements; devices are counted from `base`.
@@ -66,18 +65,18 @@ class LaneEdge:
 
 
 def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageEdge, ...]:
-    """Every tensor that goes between two different stages, in the order of the targets.
+    """Every tensor that crosses between two different stages, in the order of the targets.
 
     Between whole blocks their outputs; where a cut lies inside a block each of its operators'
     outputs, and the block's input to every stage whose operators read it.
     """
     where: dict[tuple[int, int], list[tuple[int, str]]] = {}
-    read = [_sources(model, run) for run in range(len(model.runs))]
+    read = [_input_and_memory_blocks(model, run) for run in range(len(model.runs))]
     for stage in stages:
         for segment in stage.segments:
             for block in range(segment.first, segment.first + segment.count):
                 where.setdefault((segment.run, block), []).append((stage.chunk, segment.operator))
-    found: dict[StageEdge, None] = {}
+    edges: dict[StageEdge, None] = {}
     for (run, block), places in where.items():
         before, memory = ([(run, block - 1)] if block else read[run][0]), read[run][1]
         reading = {chunk: (True, True) for chunk, operator in places if not operator}
@@ -85,23 +84,26 @@ def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageE
         place_of = {operator: chunk for chunk, operator in places if operator}
         for operator in inside if place_of else ():
             target = place_of[operator.name]
-            main, other = reading.get(target, (False, False))
-            reading[target] = (main or INPUT in operator.inputs, other or MEMORY in operator.inputs)
+            from_input, from_memory = reading.get(target, (False, False))
+            reading[target] = (
+                from_input or INPUT in operator.inputs,
+                from_memory or MEMORY in operator.inputs,
+            )
             for name in operator.inputs:
                 if name in place_of:
                     last = "" if name == inside[-1].name else name
-                    found[
+                    edges[
                         StageEdge(source=place_of[name], target=target, run=run, operator=last)
                     ] = None
-        for target, (main, other) in reading.items():
-            for source in (*(before if main else ()), *(memory if other else ())):
+        for target, (from_input, from_memory) in reading.items():
+            for source in (*(before if from_input else ()), *(memory if from_memory else ())):
                 if source in where:
-                    found[StageEdge(source=where[source][-1][0], target=target, run=source[0])] = (
+                    edges[StageEdge(source=where[source][-1][0], target=target, run=source[0])] = (
                         None
                     )
     return tuple(
         sorted(
-            [e for e in found if e.source != e.target], key=attrgetter("target", "source", "run")
+            [e for e in edges if e.source != e.target], key=attrgetter("target", "source", "run")
         )
     )
 
@@ -109,19 +111,19 @@ def stage_edges(stages: tuple[StageParts, ...], *, model: Model) -> tuple[StageE
 Blocks = list[tuple[int, int]]
 
 
-def _sources(model: Model, run: int) -> tuple[Blocks, Blocks]:
-    """(run, block) of the blocks whose outputs are the input of a run's first block, and those
-    whose outputs are the memory of all.
+def _input_and_memory_blocks(model: Model, run: int) -> tuple[Blocks, Blocks]:
+    """(run, block) of the blocks whose outputs are the input of a run's first block, and of those
+    whose outputs are the memory of all its blocks.
     """
-    names = {one.name: i for i, one in enumerate(model.runs)}
+    names = {place.name: i for i, place in enumerate(model.runs)}
     inputs = [(names[n], model.runs[names[n]].count - 1) for n in model.runs[run].inputs]
-    memory = [one for one in inputs if model.is_memory(run, one[0])]
-    return [one for one in inputs if one not in memory], memory
+    memory = [place for place in inputs if model.is_memory(run, place[0])]
+    return [place for place in inputs if place not in memory], memory
 
 
 def edge_extents(edge: StageEdge, *, model: Model) -> tuple[Extent, ...]:
-    """What crosses an edge, per token: all that the operator writes; of a whole block its output,
-    one row of the hidden state.
+    """Extents, per token, of the tensor that crosses an edge: all outputs of an operator, or one
+    row of the hidden state of a whole block.
     """
     block = model.blocks[model.runs[edge.run].block]
     if edge.operator:
@@ -132,15 +134,15 @@ def edge_extents(edge: StageEdge, *, model: Model) -> tuple[Extent, ...]:
 def edge_segments(
     edge: StageEdge, source: StageParts, target: StageParts, *, model: Model
 ) -> tuple[Segment, Segment]:
-    """The segment that makes what crosses an edge, and the first one that reads it."""
+    """The segment that makes the tensor of an edge, and the first one that reads it."""
     name = model.runs[edge.run].name
     made = [s for s in source.segments if s.run == edge.run and edge.operator in ("", s.operator)]
-    wanted = [s for s in target.segments if _reads(s, edge, name=name, model=model)]
+    wanted = [s for s in target.segments if _may_read(s, edge, name=name, model=model)]
     return (made or list(source.segments))[-1], (wanted or list(target.segments))[0]
 
 
-def _reads(segment: Segment, edge: StageEdge, *, name: str, model: Model) -> bool:
-    """Whether a segment may be the one that takes the tensor of an edge."""
+def _may_read(segment: Segment, edge: StageEdge, *, name: str, model: Model) -> bool:
+    """True if a segment may be the reader of the tensor of an edge."""
     run = model.runs[segment.run]
     whole = segment.run == edge.run or (segment.first == 0 and name in run.inputs)
     if not segment.operator:
@@ -163,67 +165,68 @@ def edge_messages(
     islands: Units | None,
     minimal: bool,
 ) -> tuple[Messages, Messages]:
-    """Messages of an edge, forward and backward.
+    """Messages that carry the tensor of an edge forward, and its gradient backward.
 
     Args:
         segments: the one that makes the tensor, and the one that reads it.
-        extents: of the tensor, per token.
+        extents: extents of the tensor, per token.
         length: positions of its sequence.
         minimal: copies are sent once and gathered behind; else a device sends all that its
             counterpart needs where both stages are laid out alike.
-        islands: that devices lie in; None: no islands.
+        islands: islands of the devices; None: no islands.
     """
-    first = min(source.base, target.base)
-    base, near = (
-        islands.seen_from(first, (end.devices.last for end in (source, target)))
+    first_device = min(source.base, target.base)
+    base, islands_seen = (
+        islands.seen_from(first_device, (end.devices.last for end in (source, target)))
         if islands is not None
-        else (first, None)
+        else (first_device, None)
     )
     made, wanted = (
         (segment.cells, stage.base - base)
         for stage, segment in zip((source, target), segments, strict=True)
     )
-    found = (
-        _between(one, other, extents, length, near, minimal)
-        for one, other in ((made, wanted), (wanted, made))
+    messages_both_ways = (
+        _messages_between(sender, receiver, extents, length, islands_seen, minimal)
+        for sender, receiver in ((made, wanted), (wanted, made))
     )
-    forward, backward = (counted_from(one, base) for one in found)
+    forward, backward = (counted_from(messages, base) for messages in messages_both_ways)
     return forward, backward
 
 
 @lru_cache(maxsize=8192)
 def counted_from(messages: Messages, base: int) -> Messages:
-    """The messages counted from another base."""
+    """The messages with devices counted from another base."""
     return replace(messages, base=base)
 
 
 @lru_cache(maxsize=4096)
-def _between(
-    one: tuple[StageCells, int],
-    other: tuple[StageCells, int],
+def _messages_between(
+    sender: tuple[StageCells, int],
+    receiver: tuple[StageCells, int],
     extents: tuple[Extent, ...],
     length: int,
     islands: Units | None,
     minimal: bool,
 ) -> Messages:
-    """Messages between cells that begin at an offset: stages that repeat share them."""
-    each = []
+    """Messages between two stages' cells that begin at an offset: stages that repeat share them."""
+    messages_of_extents = []
     for extent in extents:
-        if one[0] is other[0] and one[1] != other[1] and not minimal:
-            devices, sizes = _made_sizes(one[0], extent, length)
-            each.append(
+        if sender[0] is receiver[0] and sender[1] != receiver[1] and not minimal:
+            devices, sizes = _made_sizes(sender[0], extent, length)
+            messages_of_extents.append(
                 Messages(
-                    base=0, sends=np.stack([devices + one[1], devices + other[1], sizes], axis=1)
+                    base=0,
+                    sends=np.stack([devices + sender[1], devices + receiver[1], sizes], axis=1),
                 )
             )
             continue
-        layouts = (_lying(*place, extent, length=length) for place in (one, other))
-        each.append(_messages(*layouts, islands=islands, minimal=minimal))
-    return _all_of(each)
+        layouts = (_shifted_layout(*place, extent, length=length) for place in (sender, receiver))
+        messages_of_extents.append(_messages_of_layouts(*layouts, islands=islands, minimal=minimal))
+    return _joined_messages(messages_of_extents)
 
 
 def _made_sizes(cells: StageCells, extent: Extent, length: int) -> tuple[IntArray, IntArray]:
-    """Devices that the stream's `made_layout` names, and elements that each of them holds."""
+    """Devices of the stream's `made_layout`, and the number of elements that each of them holds."""
     operator = stream_operator((extent,))
     parts = projection(cells, operator.klass, PARTS)
     positions = tokens(cells, operator.klass, length).counts.prod(axis=1)
@@ -233,29 +236,33 @@ def _made_sizes(cells: StageCells, extent: Extent, length: int) -> tuple[IntArra
     return parts.devices[positions > 0], (positions * elements)[positions > 0]
 
 
-def _lying(cells: StageCells, offset: int, extent: Extent, *, length: int) -> Layout:
-    found = made_layout(cells, stream_operator((extent,)), extent, length)
-    return tuple(Holding(device=h.device + offset, box=h.box) for h in found)
+def _shifted_layout(cells: StageCells, offset: int, extent: Extent, *, length: int) -> Layout:
+    layout = made_layout(cells, stream_operator((extent,)), extent, length)
+    return tuple(Holding(device=h.device + offset, box=h.box) for h in layout)
 
 
-def _all_of(each: list[Messages]) -> Messages:
-    """Messages of all extents of a tensor: they go together."""
-    if len(each) == 1:
-        return each[0]
+def _joined_messages(messages_of_extents: list[Messages]) -> Messages:
+    """Messages of all extents of a tensor, joined: they travel together."""
+    if len(messages_of_extents) == 1:
+        return messages_of_extents[0]
     ends, place = np.unique(
-        np.concatenate([m.sends[:, :2] for m in each]), axis=0, return_inverse=True
+        np.concatenate([m.sends[:, :2] for m in messages_of_extents]), axis=0, return_inverse=True
     )
     elements = np.zeros(len(ends), dtype=np.int64)
-    np.add.at(elements, place.reshape(-1), np.concatenate([m.sends[:, 2] for m in each]))
+    np.add.at(
+        elements, place.reshape(-1), np.concatenate([m.sends[:, 2] for m in messages_of_extents])
+    )
     sends = np.concatenate([ends, elements[:, None]], axis=1)
     return Messages(
-        base=0, sends=sends, collectives=tuple(one for m in each for one in m.collectives)
+        base=0,
+        sends=sends,
+        collectives=tuple(collective for m in messages_of_extents for collective in m.collectives),
     )
 
 
 def border_layout(segment: Segment, *, width: int, length: int, out: bool) -> Layout:
-    """Where the stream lies at a stage's border; where a cut lies inside a block, the tensor that
-    its operator makes (`out`) or reads.
+    """Layout of the residual stream at a stage's border; where a cut lies inside a block, of the
+    tensor that its operator makes (`out`) or reads.
     """
     extent = Extent(dim=Dim.HIDDEN, size=width)
     if segment.operator:
@@ -265,7 +272,9 @@ def border_layout(segment: Segment, *, width: int, length: int, out: bool) -> La
     return made_layout(segment.cells, operator, extent, length)
 
 
-def _messages(made: Layout, wanted: Layout, *, islands: Units | None, minimal: bool) -> Messages:
+def _messages_of_layouts(
+    made: Layout, wanted: Layout, *, islands: Units | None, minimal: bool
+) -> Messages:
     if not minimal and [h.box for h in made] == [h.box for h in wanted]:
         pairs = zip(made, wanted, strict=True)
         return Messages(
@@ -274,10 +283,10 @@ def _messages(made: Layout, wanted: Layout, *, islands: Units | None, minimal: b
                 [(a.device, b.device, volume(a.box)) for a, b in pairs if a.device != b.device]
             ),
         )
-    found = transition(made, wanted, across=True, islands=islands)
+    steps_found = transition(made, wanted, across=True, islands=islands)
     sends: list[tuple[int, int, int]] = []
     collectives: list[tuple[Collective, tuple[int, ...], int]] = []
-    for step in found.steps:
+    for step in steps_found.steps:
         if step.kind is StepKind.SEND:
             sends += step.sends
         else:

@@ -1,5 +1,5 @@
-"""Who sums which gradients with whom: the groups of every stage of a general plan, from what its
-devices contribute.
+"""Groups of devices that sum each gradient, for every stage of a general plan, from the
+contributions of its devices.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class HeldParameters:
     """Parameters of one layer of a segment that one device holds and sums with the same devices.
 
     Args:
-        klass: of the parameters.
-        elements: local.
+        klass: class of the parameters.
+        elements: local elements.
         group: devices that sum, sorted; one device = nothing to sum.
-        near: of them those that use it in the same operator: states are sharded among them, copies
-            of tied weights in other stages have their own.
+        near: devices of the group that use the parameters in the same operator: states are sharded
+            among them; copies of tied weights in other stages have their own.
         uses: all uses, of all lanes.
-        trainable: frozen ones have no gradient.
-        backward: some use on the device has a backward, which needs it again.
+        trainable: frozen parameters have no gradient.
+        backward: some use on the device has a backward, which needs the parameters again.
         layers: layers of the segment with these uses.
-        narrow: a recipe of few bits quantises them.
-        parts: of how many groups that each sum a part of one parameter this is one: those of a
-            device that holds more of it than others do.
+        narrow: a recipe of 8 or 4 bits quantises the parameters.
+        parts: number of groups that each sum a part of one parameter, of which this is one: on a
+            device that holds more of it than other devices do.
     """
 
     klass: ParameterClass
@@ -58,8 +58,8 @@ class HeldParameters:
 
     @property
     def is_tied(self) -> bool:
-        """Other stages use it too, under another name:
-        its gradient is summed once all others are.
+        """True if other stages use the parameters too, under another name: their gradient is summed
+        once all others are.
         """
         return self.near is not self.group and self.near != self.group
 
@@ -70,7 +70,7 @@ Holdings = dict[tuple[int, int, int, int], tuple[HeldParameters, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterPlace:
-    """One use: the operator's segment and its stage."""
+    """One use of a parameter: the operator's segment and its stage."""
 
     use: Use
     stage: StageParts
@@ -88,13 +88,13 @@ class ParameterPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summing:
-    """Parameters of a row of layers that the same segments use.
+    """Parameters of consecutive layers that the same segments use.
 
     Args:
-        uses: all of them.
+        uses: all uses of the parameters.
         layers: number of layers that are used so.
-        base: that devices are counted from.
-        sums: of each parameter.
+        base: device from which devices are counted.
+        sums: groups that sum each parameter.
     """
 
     uses: tuple[Use, ...]
@@ -106,14 +106,15 @@ class Summing:
 def plan_holdings(
     stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, islands: Units | None
 ) -> Holdings:
-    """What the first device of every family of every stage holds of each segment's layers.
+    """Parameters that the first device of every family of every stage holds, for each segment's
+    layers.
 
     Tied weights are uses of their owner: counted where the owner is used, or else at the first use
     on the device.
 
     Args:
         length: positions of the main sequence.
-        islands: that devices lie in; None: no islands.
+        islands: islands of the devices; None: no islands.
 
     Raises:
         StrategyError: contributions overlap without being equal (rule ``grad.overlap``).
@@ -127,54 +128,61 @@ def held_by_families(
     stages: tuple[tuple[StageParts, ...], ...],
     summings: Iterable[Summing],
     *,
-    of: StageParts | None = None,
+    only_stage: StageParts | None = None,
 ) -> Holdings:
-    """`plan_holdings` where it is known who sums what; `of`: by the families of one stage."""
-    found: dict[Use, dict[int, list[HeldParameters]]] = {}
-    moved: dict[tuple[int, int, int], DeviceList] = {}
+    """`plan_holdings` from known reduction groups.
+
+    Args:
+        summings: see `parameter_sums`.
+        only_stage: leave out all other stages.
+    """
+    held_by_use: dict[Use, dict[int, list[HeldParameters]]] = {}
+    shifted_groups: dict[tuple[int, int, int], DeviceList] = {}
     shares_of_device: dict[tuple[int, int, int], tuple[tuple[int, int], ...]] = {}
 
     def shifted(sums: Sums, row: int, base: int) -> DeviceList:
         key = (id(sums.groups), row, base)
-        if key not in moved:
+        if key not in shifted_groups:
             members = sums.groups[row]
-            moved[key] = _one(DeviceList.of(members[members >= 0] + base))
-        return moved[key]
+            shifted_groups[key] = _interned_group(DeviceList.of(members[members >= 0] + base))
+        return shifted_groups[key]
 
-    for one in summings:
-        base = one.base
-        for sums in one.sums:
-            for number, (use, how) in enumerate(zip(one.uses, sums.uses, strict=True)):
-                if of is not None and use[:2] != (of.lane, of.chunk):
+    for summing in summings:
+        base = summing.base
+        for sums in summing.sums:
+            for number, (use, parameter_use) in enumerate(
+                zip(summing.uses, sums.uses, strict=True)
+            ):
+                if only_stage is not None and use[:2] != (only_stage.lane, only_stage.chunk):
                     continue
-                near = None if len(one.uses) == 1 else sums.holders(number)
+                near = None if len(summing.uses) == 1 else sums.holders(number)
                 for device in [family.first for family in stages[use[0]][use[1]].families]:
                     key = (id(sums), number, device - base)
                     if key not in shares_of_device:
                         shares_of_device[key] = sums.of_device(number, device - base)
                     for row, elements in shares_of_device[key]:
-                        whole = shifted(sums, row, base)
-                        held = HeldParameters(
-                            klass=how.parameter.klass,
+                        group = shifted(sums, row, base)
+                        parameters = HeldParameters(
+                            klass=parameter_use.parameter.klass,
                             elements=elements,
-                            group=whole,
+                            group=group,
                             near=(
-                                whole
+                                group
                                 if near is None
-                                else DeviceList.of([d for d in whole if d - base in near])
+                                else DeviceList.of([d for d in group if d - base in near])
                             ),
-                            uses=one.uses,
-                            trainable=how.parameter.trainable,
-                            layers=one.layers,
-                            backward=how.backward
+                            uses=summing.uses,
+                            trainable=parameter_use.parameter.trainable,
+                            layers=summing.layers,
+                            backward=parameter_use.backward
                             or any(u.backward and device - base in u.devices for u in sums.uses),
-                            narrow=is_narrow(how.operator, how.parameter),
+                            narrow=is_narrow(parameter_use.operator, parameter_use.parameter),
                             parts=len(shares_of_device[key]),
                         )
-                        found.setdefault(use, {}).setdefault(device, []).append(held)
+                        held_by_use.setdefault(use, {}).setdefault(device, []).append(parameters)
     return {
         (*use, device): tuple(items)
-        for use, by_device in found.items()
+        for use, by_device in held_by_use.items()
         for device, items in by_device.items()
     }
 
@@ -182,18 +190,18 @@ def held_by_families(
 def parameter_sums(
     stages: tuple[tuple[StageParts, ...], ...], *, model: Model, length: int, islands: Units | None
 ) -> Iterator[Summing]:
-    """Who sums each parameter of each block, once.
+    """The devices that sum each parameter of each block, once.
 
-    Stages that differ only by their place (in whole islands) share what their devices sum.
+    Stages that differ only by their place (in whole islands) share them.
     """
-    known: dict[object, tuple[Sums, ...]] = {}
-    for stretch in _stretches(stages, model=model):
+    sums_of_form: dict[object, tuple[Sums, ...]] = {}
+    for stretch in _parameter_stretches(stages, model=model):
         spots = [*stretch.spots, *[(p.use, p.stage, p.segment) for p in stretch.others]]
-        first = min([stage.base for _, stage, _ in spots])
-        base, near = (
-            islands.seen_from(first, (stage.devices.last for _, stage, _ in spots))
+        first_device = min([stage.base for _, stage, _ in spots])
+        base, islands_seen = (
+            islands.seen_from(first_device, (stage.devices.last for _, stage, _ in spots))
             if islands is not None
-            else (first, None)
+            else (first_device, None)
         )
         lanes: dict[tuple[int, int, int], int] = {}
         turns = [
@@ -202,7 +210,7 @@ def parameter_sums(
         ]
         alike = (
             stretch.names,
-            near and (near.first, near.size),
+            islands_seen and (islands_seen.first, islands_seen.size),
             tuple(
                 [
                     (turn, stage.base - base, id(segment.cells), id(segment.block))
@@ -215,35 +223,44 @@ def parameter_sums(
                 else ()
             ),
         )
-        if alike not in known:
-            each = [zip(stretch.places(*name), turns, strict=True) for name in stretch.names]
-            known[alike] = tuple(
+        if alike not in sums_of_form:
+            places_of_names = [
+                zip(stretch.places(*name), turns, strict=True) for name in stretch.names
+            ]
+            sums_of_form[alike] = tuple(
                 [
-                    sums_of(tuple([_use(p, turn, base) for p, turn in places]), length, near)
-                    for places in each
+                    sums_of(
+                        tuple([_parameter_use(p, turn, base) for p, turn in places]),
+                        length,
+                        islands_seen,
+                    )
+                    for places in places_of_names
                 ]
             )
         layers = sum([count for _, count in stretch.layers])
         yield Summing(
-            uses=tuple([use for use, *_ in spots]), layers=layers, base=base, sums=known[alike]
+            uses=tuple([use for use, *_ in spots]),
+            layers=layers,
+            base=base,
+            sums=sums_of_form[alike],
         )
 
 
 @lru_cache(maxsize=65536)
-def _one(group: DeviceList) -> DeviceList:
-    """Equal groups as one object."""
+def _interned_group(group: DeviceList) -> DeviceList:
+    """One object for equal groups."""
     return group
 
 
 def parameter_places(
     stages: tuple[tuple[StageParts, ...], ...], *, model: Model
 ) -> dict[tuple[int, int, str, str], tuple[ParameterPlace, ...]]:
-    """By (run, layer, operator, parameter) of a parameter's owner, all its uses:
-    the owner's first.
+    """All uses of each parameter, the owner's first, by (run, layer, operator, parameter) of its
+    owner.
     """
     return {
         (stretch.run, layer, *name): places
-        for stretch in _stretches(stages, model=model)
+        for stretch in _parameter_stretches(stages, model=model)
         for name in stretch.names
         for places in (stretch.places(*name),)
         for first, count in stretch.layers
@@ -252,7 +269,7 @@ def parameter_places(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stretch:
+class _ParameterStretch:
     """Parameters of layers of a run that the same segments use.
 
     Args:
@@ -283,9 +300,11 @@ class _Stretch:
         )
 
 
-def _stretches(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> Iterator[_Stretch]:
+def _parameter_stretches(
+    stages: tuple[tuple[StageParts, ...], ...], *, model: Model
+) -> Iterator[_ParameterStretch]:
     """Every parameter of every layer once, in the order in which the stages meet them."""
-    every = [
+    all_segments = [
         ((s.lane, s.chunk, number), s, segment)
         for lane in stages
         for s in lane
@@ -309,78 +328,81 @@ def _stretches(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> I
         name: (first_run[owners[name][0]], *owners[name][1:]) for name in named
     }
     borders: dict[int, set[int]] = {run: {1} for run, *_ in owner_of.values()}
-    for _, _, segment in every:
+    for _, _, segment in all_segments:
         borders.setdefault(segment.run, set()).update(
             (segment.first, segment.first + segment.count)
         )
     owner_runs = {run for run, *_ in owner_of.values()}
     spots: dict[tuple[int, int], list[tuple[Use, StageParts, Segment]]] = {}
-    others: dict[tuple[int, str, str], list[ParameterPlace]] = {
+    other_places: dict[tuple[int, str, str], list[ParameterPlace]] = {
         owner: [] for owner in owner_of.values()
     }
     rows: dict[Use, list[tuple[int, int]]] = {}
-    ordered = {run: sorted(own) for run, own in borders.items()}
-    blocks = {id(segment.block): segment.block for _, _, segment in every}
+    ordered = {run: sorted(borders_of_segment) for run, borders_of_segment in borders.items()}
+    blocks = {id(segment.block): segment.block for _, _, segment in all_segments}
     tied = {
         key: [(o, p) for o in b.operators for p in o.parameters if p.tied_to in owner_of]
         for key, b in blocks.items()
     }
-    for use, stage, segment in every:
+    for use, stage, segment in all_segments:
         ends = ordered[segment.run]
-        own = ends[
+        borders_of_segment = ends[
             bisect_left(ends, segment.first) : bisect_right(ends, segment.first + segment.count)
         ]
-        rows[use] = [(first, end - first) for first, end in pairwise(own)]
+        rows[use] = [(first, end - first) for first, end in pairwise(borders_of_segment)]
         for first, _ in rows[use]:
             spots.setdefault((segment.run, first), []).append((use, stage, segment))
         for operator, parameter in tied[id(segment.block)]:
             place = ParameterPlace(
                 use=use, stage=stage, segment=segment, operator=operator, parameter=parameter
             )
-            others[owner_of[parameter.tied_to]].append(place)
-    told: set[tuple[int, int, str, str]] = set()
+            other_places[owner_of[parameter.tied_to]].append(place)
+    yielded: set[tuple[int, int, str, str]] = set()
     # Rows of which all parameters have been told together; by block its parameters, none where one
     # is tied.
-    told_whole: set[tuple[int, int]] = set()
+    yielded_rows: set[tuple[int, int]] = set()
     names_of = {
         key: tuple([(o.name, p.name) for o in b.operators for p in o.parameters])
         for key, b in blocks.items()
         if not tied[key]
     }
-    for use, _, segment in every:
-        block, together = segment.block, spots[segment.run, segment.first]
+    for use, _, segment in all_segments:
+        block, same_rows = segment.block, spots[segment.run, segment.first]
         names = None if segment.run in owner_runs else names_of.get(id(block))
-        alike: dict[tuple[Use, ...], list[tuple[int, int]]] = {}
+        rows_by_uses: dict[tuple[Use, ...], list[tuple[int, int]]] = {}
         for row in rows[use]:
-            alike.setdefault(tuple([spot[0] for spot in spots[segment.run, row[0]]]), []).append(
-                row
-            )
+            rows_by_uses.setdefault(
+                tuple([spot[0] for spot in spots[segment.run, row[0]]]), []
+            ).append(row)
         if (
             names is not None
-            and len(alike) == 1
-            and {id(other.block) for _, _, other in together} == {id(block)}
+            and len(rows_by_uses) == 1
+            and {id(segment_there.block) for _, _, segment_there in same_rows} == {id(block)}
         ):
-            if together[0][0] == use:
-                told_whole.add((segment.run, segment.first))
-                yield _Stretch(
-                    run=segment.run, layers=tuple(rows[use]), names=names, spots=tuple(together)
+            if same_rows[0][0] == use:
+                yielded_rows.add((segment.run, segment.first))
+                yield _ParameterStretch(
+                    run=segment.run, layers=tuple(rows[use]), names=names, spots=tuple(same_rows)
                 )
             continue
         for name, p in ((o.name, p) for o in block.operators for p in o.parameters):
             owner = owner_of.get(p.tied_to or "", (segment.run, name, p.name))
-            parts = [[(0, 1)]] if p.tied_to in owner_of else list(alike.values())
-            if owner in others:
+            parts = [[(0, 1)]] if p.tied_to in owner_of else list(rows_by_uses.values())
+            if owner in other_places:
                 parts = [
                     part
-                    for some in parts
-                    for part in ([r for r in some if not r[0]], [r for r in some if r[0]])
+                    for rows_of_layers in parts
+                    for part in (
+                        [r for r in rows_of_layers if not r[0]],
+                        [r for r in rows_of_layers if r[0]],
+                    )
                     if part
                 ]
             for layers in parts:
                 run, first = owner[0], layers[0][0]
-                if (run, first) not in told_whole and (run, first, *owner[1:]) not in told:
-                    told.add((run, first, *owner[1:]))
-                    yield _Stretch(
+                if (run, first) not in yielded_rows and (run, first, *owner[1:]) not in yielded:
+                    yielded.add((run, first, *owner[1:]))
+                    yield _ParameterStretch(
                         run=run,
                         layers=tuple(layers),
                         names=(owner[1:],),
@@ -389,12 +411,12 @@ def _stretches(stages: tuple[tuple[StageParts, ...], ...], *, model: Model) -> I
                             for s in spots.get((run, first), ())
                             if any(o.name == owner[1] for o in s[2].block.operators)
                         ),
-                        others=() if first else tuple(others.get(owner, ())),
+                        others=() if first else tuple(other_places.get(owner, ())),
                     )
 
 
 def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
-    """What each device contributes to the gradient of a parameter by one use, devices counted from
+    """Contribution of each device to the gradient of a parameter by one use, devices counted from
     `base`.
 
     Args:
@@ -403,14 +425,14 @@ def shares_of(place: ParameterPlace, *, base: int, length: int) -> list[Share]:
     # Layers that share a parameter are in several segments: each does other work on the same
     # tokens.
     return shares(
-        _use(place, 0, base),
+        _parameter_use(place, 0, base),
         (place.use[0], place.segment.run, place.segment.first, place.operator.name),
         length,
     )
 
 
-def _use(place: ParameterPlace, turn: int, base: int) -> ParameterUse:
-    """A use as `sums_of` takes it."""
+def _parameter_use(place: ParameterPlace, turn: int, base: int) -> ParameterUse:
+    """A use of a parameter in the form that `sums_of` takes."""
     offset, cells = place.stage.base - base, place.segment.cells
     backward = runs_backward(place.operator, without_gradient(place.segment.block))
     return ParameterUse(

@@ -1,4 +1,4 @@
-"""Who sums one parameter with whom: as arrays where parts are equal or apart, else from each
+"""Devices that sum one parameter: as arrays where parts are equal or disjoint, else from each
 device's share.
 """
 
@@ -19,30 +19,30 @@ from shardwright.model.ir.tensor import Dim, Extent, Parameter
 from shardwright.program.layout.cells import (
     Cells,
     StageCells,
+    covered_runs_of_cells,
     dims_present,
-    images,
     intervals,
     reference_runs,
     row_of,
 )
 from shardwright.program.layout.layout import Box, Indices, volume
-from shardwright.program.layout.partners import meeting, transversals
+from shardwright.program.layout.partners import transversals, transversals_in_order
 from shardwright.program.layout.projection import PARTS, Projection, Tokens, projection, tokens
 from shardwright.program.stages.contribution import Share, atoms, sum_groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sums:
-    """Who sums a parameter, devices counted from a base; rows are filled up with -1. Equal only to
-    itself.
+    """Groups of devices that sum a parameter, devices counted from a base; rows are filled up with
+    -1. Equal only to itself.
 
     Args:
-        uses: of the parameter.
-        devices: (n,) that sum, sorted.
+        uses: uses of the parameter.
+        devices: (n,) devices that sum, sorted.
         groups: (groups, members), each sorted; a duplicate that is sent the sum counts as a member
-            of its sender's.
+            of its sender's group.
         of: (n, k) groups of each device.
-        elements: (n, k) that it sums in them.
+        elements: (n, k) elements that the device sums in them.
     """
 
     uses: tuple[ParameterUse, ...]
@@ -56,7 +56,7 @@ class Sums:
         operator.
 
         An operator that reads another block's weight under its own name (a further embedding of a
-        prediction module) is another one.
+        prediction module) is another operator.
         """
         return _holders(self, use)
 
@@ -65,7 +65,7 @@ class Sums:
         return _counted(self, use)
 
     def of_device(self, use: int, device: int) -> tuple[tuple[int, int], ...]:
-        """(row of `groups`, elements) of what a device sums; nothing where it is not counted at the
+        """(row of `groups`, elements) that a device sums; empty where it is not counted at the
         use.
         """
         place = int(np.searchsorted(self.devices, device))
@@ -88,27 +88,27 @@ class Sums:
 
 @lru_cache(maxsize=4096)
 def _holders(sums: Sums, use: int) -> frozenset[int] | None:
-    names = [(one.operator.name, one.parameter.tied_to) for one in sums.uses]
+    names = [(use_there.operator.name, use_there.parameter.tied_to) for use_there in sums.uses]
     if len(set(names)) == 1:
         return None
     return frozenset(
         d
-        for name, one in zip(names, sums.uses, strict=True)
+        for name, use_there in zip(names, sums.uses, strict=True)
         if name == names[use]
-        for d in one.devices
+        for d in use_there.devices
     )
 
 
 @lru_cache(maxsize=4096)
 def _counted(sums: Sums, use: int) -> frozenset[int]:
     return frozenset(sums.uses[use].devices).difference(
-        d for one in sums.uses[:use] for d in one.devices
+        d for use_before in sums.uses[:use] for d in use_before.devices
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterUse:
-    """A use of a parameter, its lane, run and first layer as the number `turn` among the
+    """A use of a parameter: its lane, run and first layer as the number `turn` among the
     parameter's uses, its stage `offset` devices after the base.
 
     Args:
@@ -130,59 +130,69 @@ class ParameterUse:
 
 @lru_cache(maxsize=4096)
 def sums_of(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums:
-    """Who sums the parameter of these uses.
+    """The groups of devices that sum the parameter of these uses.
 
     Args:
         length: positions of the sequence.
-        islands: that devices lie in, counted as those of the uses.
+        islands: islands of the devices, counted as the uses are.
 
     Raises:
         StrategyError: contributions overlap without being equal (rule ``grad.overlap``).
     """
     return (
-        _sums_of_equals(uses, length, islands)
+        _sums_of_equal_parts(uses, length, islands)
         or _sums_by_tokens(uses, length, islands)
         or _sums_by_device(uses, length, islands)
     )
 
 
-def _sums_of_equals(
+def _sums_of_equal_parts(
     uses: tuple[ParameterUse, ...], length: int, islands: Units | None
 ) -> Sums | None:
-    """The sums where parts are equal or apart, every device holds one part, and as many hold each:
-    `sum_groups` as arrays.
+    """`sum_groups` as arrays, where parts are equal or disjoint, every device holds one part, and
+    as many devices hold each.
 
-    None: it is not so, or duplicates of a contribution do not lie alike in the islands.
+    None where this does not hold, or duplicates of a contribution do not lie alike in the islands.
     """
-    looked = [_looked(use, length) for use in uses]
-    needs = dict.fromkeys(need for one in looked for need in one.needs)
+    shares_of_uses = [_use_shares(use, length) for use in uses]
+    needs = dict.fromkeys(need for use_shares in shares_of_uses for need in use_shares.needs)
     cuts = [
         *zip(*needs, strict=True),
-        *(lists for one in looked for lists in (*one.tokens.parts, *zip(*one.parts, strict=True))),
+        *(
+            lists
+            for use_shares in shares_of_uses
+            for lists in (*use_shares.tokens.parts, *zip(*use_shares.parts, strict=True))
+        ),
     ]
     names = {(use.turn, use.operator.name) for use in uses}
-    if len(names) < len(uses) or not all(one.parts for one in looked) or not all(map(_apart, cuts)):
+    if (
+        len(names) < len(uses)
+        or not all(use_shares.parts for use_shares in shares_of_uses)
+        or not all(map(_equal_or_disjoint, cuts))
+    ):
         return None
     number = {need: i for i, need in enumerate(needs)}
-    found = _equal_groups(
+    groups_found = _equal_groups(
         tuple(
             (
-                one.tokens,
-                one.rest,
+                use_shares.tokens,
+                use_shares.rest,
                 use.offset,
-                tuple(number[n] for n in one.needs),
-                tuple(numbered(one.parts).tolist()),
+                tuple(number[n] for n in use_shares.needs),
+                tuple(numbered(use_shares.parts).tolist()),
             )
-            for one, use in zip(looked, uses, strict=True)
+            for use_shares, use in zip(shares_of_uses, uses, strict=True)
         ),
         islands,
     )
-    if found is None:
+    if groups_found is None:
         return None
-    devices, need, groups, of = found
-    volumes = np.array([volume(one) for one in needs], dtype=np.int64)
-    same = volumes.min() == volumes.max()
-    elements = np.broadcast_to(volumes[0], (len(devices), 1)) if same else volumes[need][:, None]
+    devices, need, groups, of = groups_found
+    volumes = np.array([volume(need) for need in needs], dtype=np.int64)
+    all_equal = volumes.min() == volumes.max()
+    elements = (
+        np.broadcast_to(volumes[0], (len(devices), 1)) if all_equal else volumes[need][:, None]
+    )
     return Sums(uses=uses, devices=devices, groups=groups, of=of, elements=elements)
 
 
@@ -195,32 +205,32 @@ def _equal_groups(
     alike.
 
     Args:
-        uses: devices by tokens and by all else, their offset, and of each index of all else the
-            numbers of its need and of its part.
+        uses: devices by tokens and by all other dims, their offset, and for each index of the other
+            dims the numbers of its need and of its part.
     """
     devices = distinct(
         np.concatenate([tokens.devices + offset for tokens, _, offset, _, _ in uses])
     )
     need, code = np.full(len(devices), -1, dtype=np.int64), np.zeros(len(devices), dtype=np.int64)
     works = []
-    for held, rest, offset, needs, parts in uses:
-        here = np.searchsorted(devices, held.devices + offset)
-        own = np.array(needs, dtype=np.int64)[rest.number]
-        if ((need[here] >= 0) & (need[here] != own)).any():
+    for token_parts, other_parts, offset, needs, parts in uses:
+        places = np.searchsorted(devices, token_parts.devices + offset)
+        needs_of_devices = np.array(needs, dtype=np.int64)[other_parts.number]
+        if ((need[places] >= 0) & (need[places] != needs_of_devices)).any():
             return None
-        need[here] = own
+        need[places] = needs_of_devices
         work = np.zeros(len(devices), dtype=np.int64)
-        samples, positions = held.number
-        work[here] = (
+        samples, positions = token_parts.number
+        work[places] = (
             1
-            + (samples * len(held.parts[1]) + positions) * len(parts)
-            + np.array(parts, dtype=np.int64)[rest.number]
+            + (samples * len(token_parts.parts[1]) + positions) * len(parts)
+            + np.array(parts, dtype=np.int64)[other_parts.number]
         )
         works.append(work)
         code = np.unique(code * (int(work.max()) + 1) + work, return_inverse=True)[1].reshape(-1)
     for work in works if len(works) > 1 else ():
-        there = work > 0
-        pairs = np.stack([need[there], work[there], code[there]], axis=1)
+        works_here = work > 0
+        pairs = np.stack([need[works_here], work[works_here], code[works_here]], axis=1)
         if len(distinct_rows(pairs)) > len(distinct_rows(pairs[:, :2])):
             return None
     key = need * (int(code.max()) + 1) + code
@@ -231,7 +241,7 @@ def _equal_groups(
     table = devices[np.argsort(key, kind="stable")].reshape(
         len(classes), int(classes[0]), int(times[0])
     )
-    groups = meeting(table, islands)
+    groups = transversals_in_order(table, islands)
     if groups is None:
         return None
     of = np.zeros((len(devices), 1), dtype=np.int64)
@@ -244,39 +254,43 @@ def _equal_groups(
 def _sums_by_tokens(
     uses: tuple[ParameterUse, ...], length: int, islands: Units | None
 ) -> Sums | None:
-    """The sums where every device holds one part, parts may overlap, and what devices contribute to
-    an element is equal or of other tokens: `sum_groups` as arrays.
+    """`sum_groups` as arrays, where every device holds one part, parts may overlap, and
+    contributions to an element are equal or of other tokens.
 
-    None: it is not so, or contributions have unequal numbers of duplicates.
+    None where this does not hold, or contributions have unequal numbers of duplicates.
     """
-    looked = [_looked(use, length) for use in uses]
+    shares_of_uses = [_use_shares(use, length) for use in uses]
     names = {(use.turn, use.operator.name) for use in uses}
     if len(names) < len(uses) or not all(
-        _apart(lists) for one in looked for lists in one.tokens.parts
+        _equal_or_disjoint(lists)
+        for use_shares in shares_of_uses
+        for lists in use_shares.tokens.parts
     ):
         return None
     needs = {
         need: number
-        for number, need in enumerate(dict.fromkeys(need for one in looked for need in one.needs))
+        for number, need in enumerate(
+            dict.fromkeys(need for use_shares in shares_of_uses for need in use_shares.needs)
+        )
     }
     columns, works, parts = list[IntArray](), 0, 0
-    for use, one in zip(uses, looked, strict=True):
-        samples, positions = one.tokens.number
-        own = np.array([needs[need] for need in one.needs], dtype=np.int64)
-        work = works + samples * len(one.tokens.parts[1]) + positions
+    for use, use_shares in zip(uses, shares_of_uses, strict=True):
+        samples, positions = use_shares.tokens.number
+        need_numbers = np.array([needs[need] for need in use_shares.needs], dtype=np.int64)
+        work = works + samples * len(use_shares.tokens.parts[1]) + positions
         columns.append(
             np.stack(
                 [
-                    one.tokens.devices + use.offset,
-                    own[one.rest.number],
+                    use_shares.tokens.devices + use.offset,
+                    need_numbers[use_shares.rest.number],
                     work,
-                    parts + numbered(one.parts)[one.rest.number],
+                    parts + numbered(use_shares.parts)[use_shares.rest.number],
                 ]
             )
         )
         works, parts = (
-            works + len(one.tokens.parts[0]) * len(one.tokens.parts[1]),
-            parts + len(one.parts),
+            works + len(use_shares.tokens.parts[0]) * len(use_shares.tokens.parts[1]),
+            parts + len(use_shares.parts),
         )
     devices, need, work, part = np.concatenate(columns, axis=1)[
         :, np.argsort(np.concatenate([column[0] for column in columns]), kind="stable")
@@ -288,9 +302,9 @@ def _sums_by_tokens(
     of = list[IntArray]()
     for boxes, covering in atoms(needs):
         covered = np.zeros(len(needs), dtype=np.bool_)
-        covered[[needs[one] for one in covering]] = True
-        here = np.flatnonzero(covered[need])
-        groups = _apart_groups(devices[here], work[here], part[here], islands)
+        covered[[needs[need] for need in covering]] = True
+        holders = np.flatnonzero(covered[need])
+        groups = _disjoint_work_groups(devices[holders], work[holders], part[holders], islands)
         if groups is None:
             return None
         key = groups.tobytes()
@@ -304,26 +318,26 @@ def _sums_by_tokens(
     )
 
 
-def _apart_groups(
+def _disjoint_work_groups(
     devices: IntArray, work: IntArray, part: IntArray, islands: Units | None
 ) -> IntArray | None:
     """(groups, members) that sum an element, of devices with equal or disjoint work; None where
-    parts of equal work differ, or not as many devices do each.
+    parts of equal work differ, or unequal numbers of devices do each.
 
     Args:
-        devices: that hold it, sorted.
-        work: tokens of each, by number.
-        part: of all else, by number.
+        devices: devices that hold the element, sorted.
+        work: tokens of each device, by number.
+        part: parts of all other dims, by number.
     """
-    _, first, place, times = np.unique(
+    _, first_device, place, times = np.unique(
         work, return_index=True, return_inverse=True, return_counts=True
     )
-    if (times != times[0]).any() or (part != part[first][place]).any():
+    if (times != times[0]).any() or (part != part[first_device][place]).any():
         return None
     if times[0] == 1:
         return devices[None]
     classes = devices[np.argsort(place, kind="stable")].reshape(1, len(times), int(times[0]))
-    groups = meeting(classes, islands)
+    groups = transversals_in_order(classes, islands)
     if groups is None:
         assert islands is not None
         groups = np.array(
@@ -339,55 +353,57 @@ def _sums_in_rows(
     elements: list[int],
     groups: IntArray,
 ) -> Sums:
-    """Args:
-    of: (devices, kinds of elements) group of each device, -1 = it holds none of them. elements:
-    (kinds,).
+    """The sums with each device's groups moved to the front of its row.
+
+    Args:
+        of: (devices, kinds of elements) group of each device, -1 = it holds none of them.
+        elements: (kinds,) elements of each kind.
     """
     order = np.argsort(of < 0, axis=1, kind="stable")
-    each, sums = (of >= 0).sum(axis=1), np.take_along_axis(of, order, axis=1)
-    some, width = each > 0, int(each.max(initial=0))
+    groups_each, sums = (of >= 0).sum(axis=1), np.take_along_axis(of, order, axis=1)
+    has_group, width = groups_each > 0, int(groups_each.max(initial=0))
     counts = np.where(sums < 0, -1, np.array(elements, dtype=np.int64)[order])
     return Sums(
         uses=uses,
-        devices=devices[some],
+        devices=devices[has_group],
         groups=groups,
-        of=sums[some, :width],
-        elements=counts[some, :width],
+        of=sums[has_group, :width],
+        elements=counts[has_group, :width],
     )
 
 
 def _sums_by_device(uses: tuple[ParameterUse, ...], length: int, islands: Units | None) -> Sums:
-    """The sums of any shares."""
-    every = tuple(
+    """The sums of any shares, device by device."""
+    all_shares = tuple(
         share for use in uses for share in shares(use, (use.turn, use.operator.name), length)
     )
     number: dict[tuple[int, ...], int] = {}
-    own: dict[int, list[tuple[int, int]]] = {}
-    for found in sum_groups(every, islands=islands):
-        of = {device: group for group in found.groups for device in group}
-        for sender, *others in found.copies:
-            whole = of.get(sender, (sender,))
-            of |= {d: tuple(sorted({*whole, d})) for d in others}
-        for device, group in of.items():
-            own.setdefault(device, []).append(
-                (number.setdefault(group, len(number)), found.elements)
+    groups_of_device: dict[int, list[tuple[int, int]]] = {}
+    for sum_group in sum_groups(all_shares, islands=islands):
+        group_of = {device: group for group in sum_group.groups for device in group}
+        for sender, *duplicates in sum_group.copies:
+            senders_group = group_of.get(sender, (sender,))
+            group_of |= {d: tuple(sorted({*senders_group, d})) for d in duplicates}
+        for device, group in group_of.items():
+            groups_of_device.setdefault(device, []).append(
+                (number.setdefault(group, len(number)), sum_group.elements)
             )
-    devices = sorted(own)
+    devices = sorted(groups_of_device)
     return Sums(
         uses=uses,
         devices=np.array(devices, dtype=np.int64),
         groups=filled(list(number)),
-        of=filled([[row for row, _ in own[d]] for d in devices]),
-        elements=filled([[elements for _, elements in own[d]] for d in devices]),
+        of=filled([[row for row, _ in groups_of_device[d]] for d in devices]),
+        elements=filled([[elements for _, elements in groups_of_device[d]] for d in devices]),
     )
 
 
 @lru_cache(maxsize=4096)
-def _apart(lists: tuple[Indices, ...]) -> bool:
-    """Whether any two index lists are equal or have no index in common,
-    and none of them is empty.
+def _equal_or_disjoint(lists: tuple[Indices, ...]) -> bool:
+    """True if any two index lists are equal or have no index in common, and none of them is
+    empty.
     """
-    ends = sorted([interval for one in dict.fromkeys(lists) for interval in one])
+    ends = sorted([interval for index_list in dict.fromkeys(lists) for interval in index_list])
     lows, highs = [low for low, _ in ends], [high for _, high in ends]
     return all(lists) and all(map(lt, lows, highs)) and all(map(le, highs, lows[1:]))
 
@@ -403,21 +419,21 @@ def filled(rows: Sequence[Sequence[int]]) -> IntArray:
     lengths = {len(row) for row in rows}
     if len(lengths) == 1:
         return np.array(rows, dtype=np.int64)
-    result = np.full((len(rows), max(lengths, default=0)), -1, dtype=np.int64)
-    for row, values in zip(result, rows, strict=True):
+    table = np.full((len(rows), max(lengths, default=0)), -1, dtype=np.int64)
+    for row, values in zip(table, rows, strict=True):
         row[: len(values)] = values
-    return result
+    return table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Looked:
-    """The shares of one use: parts of the tokens and of everything else are looked at once each,
-    not once a device.
+class _UseShares:
+    """The shares of one use: parts of the tokens and of all other dims once each, not once a
+    device.
 
     Args:
-        tokens, rest: devices by them.
-        needs, parts: of each part of the rest, the elements of the parameter, and its part of every
-            dim that could be cut.
+        tokens, rest: devices by their tokens, and by their parts of the other dims.
+        needs, parts: for each part of the other dims, the elements of the parameter, and the part
+            of every dim that could be cut.
     """
 
     tokens: Tokens
@@ -426,11 +442,12 @@ class _Looked:
     parts: tuple[Box, ...]
 
 
-def _looked(use: ParameterUse, length: int) -> _Looked:
+def _use_shares(use: ParameterUse, length: int) -> _UseShares:
+    """The shares of one use of a parameter, by parts instead of devices."""
     operator, stage = use.operator, use.cells
     extents = tuple(sorted(use.parameter.extents, key=lambda e: e.dim.value))
     rest = projection(stage, operator.klass, PARTS)
-    return _Looked(
+    return _UseShares(
         tokens=tokens(stage, operator.klass, length),
         rest=rest,
         needs=_needs(rest.cells, operator, extents),
@@ -440,26 +457,26 @@ def _looked(use: ParameterUse, length: int) -> _Looked:
 
 @lru_cache(maxsize=1024)
 def _needs(cells: Cells, operator: Operator, extents: tuple[Extent, ...]) -> tuple[Box, ...]:
-    """The elements of a parameter that a device needs under each of some cells."""
+    """Elements of a parameter that a device needs under each of several cells."""
     return tuple(
         zip(*[zip(intervals(cells, operator, extent)) for extent in extents], strict=True)
     ) or ((),) * len(cells)
 
 
 def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
-    """The shares of one use."""
-    looked = _looked(use, length)
-    empty = [any(a >= b for ((a, b),) in need) for need in looked.needs]
+    """The share of each device in one use of a parameter."""
+    use_shares = _use_shares(use, length)
+    empty = [any(a >= b for ((a, b),) in need) for need in use_shares.needs]
     devices, numbers = (
-        looked.tokens.devices.tolist(),
-        (*looked.tokens.number.tolist(), looked.rest.number.tolist()),
+        use_shares.tokens.devices.tolist(),
+        (*use_shares.tokens.number.tolist(), use_shares.rest.number.tolist()),
     )
-    samples, positions = looked.tokens.parts
+    samples, positions = use_shares.tokens.parts
     return [
         Share(
             device=device + use.offset,
-            need=looked.needs[part],
-            work=((name, (samples[b], positions[s], *looked.parts[part])),),
+            need=use_shares.needs[part],
+            work=((name, (samples[b], positions[s], *use_shares.parts[part])),),
         )
         for device, b, s, part in zip(devices, *numbers, strict=True)
         if samples[b] and positions[s] and not empty[part]
@@ -468,9 +485,12 @@ def shares(use: ParameterUse, name: Hashable, length: int) -> list[Share]:
 
 @lru_cache(maxsize=1024)
 def _cut_cells(cells: Cells, operator: Operator) -> tuple[Box, ...]:
-    """The part of every dim that could be cut under each of some cells, in runs of the operator's
-    finest extent.
+    """The part of every dim that could be cut under each of several cells, in runs of the
+    operator's finest extent.
     """
     dims = sorted(dims_present(operator) - {Dim.BATCH, Dim.SEQUENCE}, key=lambda d: d.value)
-    found = [zip(images(cells, operator, dim, reference_runs(operator, dim))) for dim in dims]
-    return tuple(zip(*found, strict=True)) or ((),) * len(cells)
+    runs_by_dim = [
+        zip(covered_runs_of_cells(cells, operator, dim, reference_runs(operator, dim)))
+        for dim in dims
+    ]
+    return tuple(zip(*runs_by_dim, strict=True)) or ((),) * len(cells)

@@ -1,5 +1,5 @@
-"""The stages of a general plan, resolved against the model: which blocks on which devices, under
-which cells.
+"""The stages of a general plan, resolved against the model: the blocks of each stage, their devices
+and cells.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from shardwright.strategy.verify.coverage import Piece, stage_pieces
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Equal blocks of a stage in a row: under the same cells, kept in the same way.
+    """Consecutive equal blocks of a stage: under the same cells, kept in the same way.
 
     Args:
-        run: of the model.
+        run: run of the model.
         first, count: its blocks.
-        block: what each of them runs (one operator of it where a cut lies inside).
+        block: operators of each block (one of them where a cut lies inside a block).
         operator: name of that operator, or empty.
     """
 
@@ -50,7 +50,7 @@ class StageParts:
     Args:
         devices: sorted.
         families: devices that are lowered as one, each sorted; the first one stands for them.
-        samples: of one microbatch.
+        samples: samples of one microbatch.
     """
 
     lane: int
@@ -64,29 +64,32 @@ class StageParts:
 
 @lru_cache(maxsize=8)
 def working_devices(stages: Same[tuple[tuple[StageParts, ...], ...]]) -> DeviceList:
-    """Devices that are in some stage, by number; all others are idle, wherever they lie."""
+    """Devices that are in some stage, by number; all others are idle."""
     return union([stage.devices for lane in stages.value for stage in lane])
 
 
 def plan_stages(
     plan: Plan, *, model: Model, unfolded: bool = False
 ) -> tuple[tuple[StageParts, ...], ...]:
-    """The stages of every lane.
+    """The stages of every lane of a plan, resolved against the model.
 
     Args:
         unfolded: every device is a family of its own.
 
     Raises:
-        StrategyError: a stage does not resolve (see `strategy.verify.coverage`), or says what
-        lowering leaves out (rules ``lower.*``).
+        StrategyError: a stage does not resolve (see `strategy.verify.coverage`), or has a feature
+            that lowering leaves out (rules ``lower.*``).
     """
-    result = []
+    stages_of_lanes = []
     resolved: dict[Hashable, StageCells] = {}
     for number, lane in enumerate(plan.lanes):
-        pieces, broken = stage_pieces(lane, model=model)
-        if broken:
+        pieces, violations = stage_pieces(lane, model=model)
+        if violations:
             raise StrategyError(
-                broken[0].message, hint=broken[0].hint, rule=broken[0].rule, path=broken[0].path
+                violations[0].message,
+                hint=violations[0].hint,
+                rule=violations[0].rule,
+                path=violations[0].path,
             )
         if not lane.microbatches:
             raise StrategyError(
@@ -95,18 +98,18 @@ def plan_stages(
                 rule="lower.role",
                 path=f"lane {lane.name}",
             )
-        known = {id(stage.placements): stage.placements for stage in lane.stages}
+        placements_by_id = {id(stage.placements): stage.placements for stage in lane.stages}
         overridden = {
             key
-            for key, placements in known.items()
+            for key, placements in placements_by_id.items()
             if len({(num_leaves(p.split), p.offset) for p in placements}) > 1
         }
         ranged = {
             key
-            for key, placements in known.items()
+            for key, placements in placements_by_id.items()
             if any(p.select.blocks is not None for p in placements)
         }
-        result.append(
+        stages_of_lanes.append(
             tuple(
                 _stage(
                     stage,
@@ -116,14 +119,14 @@ def plan_stages(
                     chunk=chunk,
                     model=model,
                     unfolded=unfolded,
-                    known=resolved,
+                    cells_of_block=resolved,
                     ranged=id(stage.placements) in ranged,
                     overridden=id(stage.placements) in overridden,
                 )
                 for chunk, (stage, parts) in enumerate(zip(lane.stages, pieces, strict=True))
             )
         )
-    return tuple(result)
+    return tuple(stages_of_lanes)
 
 
 def _stage(
@@ -135,12 +138,15 @@ def _stage(
     chunk: int,
     model: Model,
     unfolded: bool,
-    known: dict[Hashable, StageCells],
+    cells_of_block: dict[Hashable, StageCells],
     ranged: bool,
     overridden: bool,
 ) -> StageParts:
-    """One stage; `ranged`: some trees are of some blocks only; `overridden`: some tree may have
-    devices that no other has.
+    """One stage of a lane, resolved.
+
+    Args:
+        ranged: some trees are of some blocks only.
+        overridden: some tree may have devices that no other has.
     """
     if stage.every != 1:
         raise StrategyError(
@@ -151,37 +157,37 @@ def _stage(
         )
     samples = lane.samples // lane.microbatches
     segments: list[Segment] = []
-    counted = 0
+    blocks_before = 0
     for piece in pieces:
         block = model.blocks[model.runs[piece.run].block]
         if piece.operator:
             block = single_operator(block, piece.operator)
-        for place in range(piece.count):
-            number_in_chunk = counted if piece.counted else None
+        for block_number in range(piece.count):
+            number_in_chunk = blocks_before if piece.counted else None
             key = (id(stage.placements), number_in_chunk if ranged else None, samples)
-            if key not in known:
-                known[key] = _block_cells(stage.placements, key[1], samples, unfolded)
-            cells = known[key]
-            here = number_in_chunk is not None and [
+            if key not in cells_of_block:
+                cells_of_block[key] = _block_cells(stage.placements, key[1], samples, unfolded)
+            cells = cells_of_block[key]
+            keeps_here = number_in_chunk is not None and [
                 k for k in stage.keeps if k.blocks[0] <= number_in_chunk <= k.blocks[1]
             ]
-            keeps = tuple([replace(k, blocks=(0, 0)) for k in here]) if here else ()
-            counted += piece.counted
-            last = segments[-1] if segments else None
+            keeps = tuple([replace(k, blocks=(0, 0)) for k in keeps_here]) if keeps_here else ()
+            blocks_before += piece.counted
+            last_segment = segments[-1] if segments else None
             if (
-                last
-                and last.block is block
-                and last.cells is cells
-                and last.keeps == keeps
-                and last.run == piece.run
+                last_segment
+                and last_segment.block is block
+                and last_segment.cells is cells
+                and last_segment.keeps == keeps
+                and last_segment.run == piece.run
             ):
-                segments[-1] = replace(last, count=last.count + 1)
+                segments[-1] = replace(last_segment, count=last_segment.count + 1)
             else:
                 segments.append(
                     Segment(
                         block=block,
                         run=piece.run,
-                        first=piece.first + place,
+                        first=piece.first + block_number,
                         count=1,
                         cells=cells,
                         keeps=keeps,
@@ -221,8 +227,8 @@ def _families(
     cluster numbers them.
 
     Args:
-        placements: those whose devices may have been overridden: they take part in the stage's
-            actions, but run nothing.
+        placements: placements whose devices may have been overridden: they hold actions of the
+            stage, but run nothing.
     """
     if len(cells) == 1 and not placements:
         shifted = tuple([family.shifted(base) for family in cells[0].families])
@@ -232,16 +238,16 @@ def _families(
         families = [list(family) for family in cells[0].families]
     else:
         marks: dict[int, list[tuple[int, int]]] = {}
-        for i, one in enumerate(cells):
-            for j, family in enumerate(one.families):
+        for i, block_cells in enumerate(cells):
+            for j, family in enumerate(block_cells.families):
                 for device in family:
                     marks.setdefault(device, []).append((i, j))
         groups: dict[tuple[tuple[int, int], ...], list[int]] = {}
         for device in sorted(marks):
             groups.setdefault(tuple(marks[device]), []).append(device)
         families = list(groups.values())
-    known = {d for family in families for d in family} if placements else set()
-    idle = sorted({d for p in placements for d, _, _ in leaves(p.split, p.offset)} - known)
+    running = {d for family in families for d in family} if placements else set()
+    idle = sorted({d for p in placements for d, _, _ in leaves(p.split, p.offset)} - running)
     families += [[d] for d in idle] if unfolded else [idle] * bool(idle)
     shifted = tuple([DeviceList.of(family).shifted(base) for family in families])
     return shifted, shifted[0] if len(shifted) == 1 else union(shifted)
@@ -249,12 +255,14 @@ def _families(
 
 @lru_cache(maxsize=1024)
 def single_operator(block: Block, name: str) -> Block:
-    """A block of one operator of `block`, which reads what the stage before it made."""
+    """A block of one operator of `block`, which reads the tensors that the stage before it made."""
     operator = next(o for o in block.operators if o.name == name)
     constant = () if asks_inputs(operator, without_gradient(block)) else (INPUT,)
-    alone = replace(
+    operator_alone = replace(
         operator,
         inputs=tuple(dict.fromkeys(INPUT for _ in operator.inputs)),
         keeps=tuple(dict.fromkeys(n if n == name else INPUT for n in operator.keeps)),
     )
-    return replace(block, name=f"{block.name}.{name}", operators=(alone,), constant=constant)
+    return replace(
+        block, name=f"{block.name}.{name}", operators=(operator_alone,), constant=constant
+    )

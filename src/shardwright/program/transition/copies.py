@@ -1,4 +1,4 @@
-"""Ways to copy full values to the devices that want them."""
+"""Lists of steps that copy full values to the devices that want them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from shardwright.program.transition.steps import (
     Step,
     StepKind,
     add,
-    even,
-    exchanged,
-    rooted,
-    sent_by,
+    all_gather_act,
+    even_ranges,
+    message_loads,
+    rooted_act,
 )
 
 Demand = tuple[int, int, int]
@@ -25,30 +25,38 @@ Demand = tuple[int, int, int]
 
 
 def copies(component: Component, pieces: Sequence[Piece]) -> list[tuple[Act, ...]]:
-    """Lists of steps, each of which brings every piece to all that lack it: exact all_gathers, then
-    messages, broadcasts, or distinct shares that are gathered where they are wanted.
+    """Alternative lists of steps, each of which brings every piece to all devices that lack it.
+
+    They are exact all_gathers, then messages, broadcasts, or distinct shares that are gathered
+    where they are wanted.
     """
     pieces = [piece for piece in pieces if piece.lacking]
     if not pieces:
         return [()]
     if not component.collectives:
-        return [_direct(component, pieces)]
-    gathered, rest = _gathered(component, pieces)
-    if not rest:
+        return [_point_to_point(component, pieces)]
+    gathered, ungathered = _all_gathers(component, pieces)
+    if not ungathered:
         return [gathered]
-    ways = (_direct(component, rest), _broadcast(component, rest), _shared(component, rest))
+    ways = (
+        _point_to_point(component, ungathered),
+        _broadcasts(component, ungathered),
+        _scatter_and_gather(component, ungathered),
+    )
     return [(*gathered, *way) for way in ways if way is not None]
 
 
-def _gathered(component: Component, pieces: Sequence[Piece]) -> tuple[tuple[Act, ...], list[Piece]]:
+def _all_gathers(
+    component: Component, pieces: Sequence[Piece]
+) -> tuple[tuple[Act, ...], list[Piece]]:
     """(all_gathers, pieces that they do not bring): the members of a group hold disjoint shares of
-    what all of them want.
+    the elements that all of them want.
     """
     by_wanted: dict[Group, dict[Group, list[Piece]]] = {}
     for piece in pieces:
         holders = tuple(sorted(set(piece.full) & set(piece.wanted)))
         by_wanted.setdefault(piece.wanted, {}).setdefault(holders, []).append(piece)
-    acts, rest = [], []
+    acts, ungathered = [], []
     for wanted, classes in by_wanted.items():
         members = [device for group in classes for device in group]
         even_classes = len({len(group) for group in classes}) == 1
@@ -58,7 +66,7 @@ def _gathered(component: Component, pieces: Sequence[Piece]) -> tuple[tuple[Act,
             or len(members) != len(wanted)
             or len(set(members)) != len(wanted)
         ):
-            rest += [piece for shares in classes.values() for piece in shares]
+            ungathered += [piece for shares in classes.values() for piece in shares]
             continue
         groups = transversals(list(classes), island=component.island)
         owner = {device: shares for group, shares in classes.items() for device in group}
@@ -75,46 +83,48 @@ def _gathered(component: Component, pieces: Sequence[Piece]) -> tuple[tuple[Act,
             ]
             for group in groups
         ]
-        acts.append(exchanged(component, StepKind.ALL_GATHER, groups, flows))
-    return tuple(joined(acts)), rest
+        acts.append(all_gather_act(component, StepKind.ALL_GATHER, groups, flows))
+    return tuple(joined_steps(acts)), ungathered
 
 
-def joined(acts: Sequence[Act]) -> list[Act]:
-    """Acts of one kind and group size on different devices as one."""
-    result: list[Act] = []
+def joined_steps(acts: Sequence[Act]) -> list[Act]:
+    """Acts of one kind and group size on different devices, joined to one."""
+    joined_acts: list[Act] = []
     open_acts: dict[tuple[StepKind, int], list[int]] = {}
     members: list[set[int]] = []
     for act in acts:
         devices = {device for group in act.step.groups for device in group}
         key = act.step.kind, len(act.step.groups[0]) if act.step.groups else 0
         waiting = open_acts.setdefault(key, [])
-        found = (
+        index = (
             next((i for i in waiting if members[i].isdisjoint(devices)), None) if devices else None
         )
-        if found is None:
-            waiting.append(len(result))
-            result.append(act)
+        if index is None:
+            waiting.append(len(joined_acts))
+            joined_acts.append(act)
             members.append(devices)
             continue
-        members[found] |= devices
-        first = result[found]
-        result[found] = Act(
+        members[index] |= devices
+        act_there = joined_acts[index]
+        joined_acts[index] = Act(
             step=Step(
                 kind=act.step.kind,
-                groups=first.step.groups + act.step.groups,
-                elements=first.step.elements + act.step.elements,
-                sends=first.step.sends + act.step.sends,
+                groups=act_there.step.groups + act.step.groups,
+                elements=act_there.step.elements + act.step.elements,
+                sends=act_there.step.sends + act.step.sends,
             ),
-            flows=first.flows + act.flows,
-            sent=first.sent | act.sent,
-            received=first.received | act.received,
-            crossing=first.crossing + act.crossing,
+            flows=act_there.flows + act.flows,
+            sent=act_there.sent | act.sent,
+            received=act_there.received | act.received,
+            crossing=act_there.crossing + act.crossing,
         )
-    return result
+    return joined_acts
 
 
 class _Senders:
-    """Chooses who sends: the nearest island, then the least loaded so far, in device order."""
+    """Choice of the sender of each message: from the nearest island, then the least loaded so far,
+    in device order.
+    """
 
     def __init__(self, component: Component) -> None:
         self.component = component
@@ -124,34 +134,36 @@ class _Senders:
     def eligible(self, providers: Group, consumer: int) -> Group:
         home = self.component.island(consumer)
         if (providers, home) not in self.near:
-            here = tuple(device for device in providers if self.component.island(device) == home)
-            self.near[providers, home] = here or providers
+            in_island = tuple(
+                device for device in providers if self.component.island(device) == home
+            )
+            self.near[providers, home] = in_island or providers
         return self.near[providers, home]
 
     def flows(self, providers: Group, demands: Sequence[Demand]) -> list[Flow]:
-        """Messages that meet the demands of one piece: demands in a row, each provider serves a run
-        of them.
+        """Messages that meet the demands of one piece: each provider serves a run of consecutive
+        demands.
         """
         by_eligible: dict[Group, list[Demand]] = {}
         for demand in demands:
             by_eligible.setdefault(self.eligible(providers, demand[0]), []).append(demand)
-        result: list[Flow] = []
-        for eligible, own in by_eligible.items():
-            quotas = self._quotas(eligible, sum(high - low for _, low, high in own))
+        flows: list[Flow] = []
+        for eligible, demands_there in by_eligible.items():
+            quotas = self._quotas(eligible, sum(high - low for _, low, high in demands_there))
             queue = iter(zip(eligible, quotas, strict=True))
-            provider, left = next(queue)
-            for consumer, low, high in own:
+            provider, quota = next(queue)
+            for consumer, low, high in demands_there:
                 while low < high:
-                    while not left:
-                        provider, left = next(queue)
-                    taken = min(left, high - low)
-                    result.append(Flow(low, low + taken, (provider,), (consumer,)))
+                    while not quota:
+                        provider, quota = next(queue)
+                    taken = min(quota, high - low)
+                    flows.append(Flow(low, low + taken, (provider,), (consumer,)))
                     add(self.load, provider, taken)
-                    low, left = low + taken, left - taken
-        return result
+                    low, quota = low + taken, quota - taken
+        return flows
 
     def _quotas(self, providers: Group, total: int) -> list[int]:
-        """How much each sends, so that all end as level as can be."""
+        """Elements that each provider sends so that the total send load is balanced."""
         loads = [self.load.get(device, 0) for device in providers]
         order = sorted(range(len(loads)), key=lambda i: (loads[i], i))
         used, level_sum = len(order), sum(loads)
@@ -178,20 +190,20 @@ class _Senders:
         return quotas
 
 
-def _direct(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...]:
-    """Messages from holders to all that lack a piece, pieces with few holders first."""
+def _point_to_point(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...]:
+    """Messages from holders to all devices that lack a piece, pieces with few holders first."""
     senders = _Senders(component)
     flows = []
     for piece in sorted(pieces, key=lambda piece: len(piece.full)):
         flows += senders.flows(
             piece.full, [(device, piece.low, piece.high) for device in piece.lacking]
         )
-    return named(component, flows)
+    return as_collectives(component, flows)
 
 
-def named(component: Component, flows: Sequence[Flow]) -> tuple[Act, ...]:
-    """Messages as what they are: all_to_all, scatter and gather where one collective may be run,
-    else sends.
+def as_collectives(component: Component, flows: Sequence[Flow]) -> tuple[Act, ...]:
+    """Messages as the collective that they form: all_to_all, scatter and gather where one
+    collective may be run, else sends.
     """
     stands = connected([flow.sources + flow.targets for flow in flows])
     parts: dict[int, list[Flow]] = {}
@@ -199,11 +211,11 @@ def named(component: Component, flows: Sequence[Flow]) -> tuple[Act, ...]:
         parts.setdefault(stands[flow.sources[0]], []).append(flow)
     acts, sends = [], []
     for part in parts.values():
-        kind, group = _pattern(component, part)
+        kind, group = _collective_of(component, part)
         if kind is StepKind.SEND:
             sends += part
             continue
-        sent, received, crossing = sent_by(component, part)
+        sent, received, crossing = message_loads(component, part)
         busiest = max(*sent.values(), *received.values())
         step = Step(
             kind=kind, groups=(group,), elements=(-(-busiest * len(group) // (len(group) - 1)),)
@@ -211,9 +223,9 @@ def named(component: Component, flows: Sequence[Flow]) -> tuple[Act, ...]:
         acts.append(
             Act(step=step, flows=tuple(part), sent=sent, received=received, crossing=crossing)
         )
-    result = joined(acts)
+    result = joined_steps(acts)
     if sends:
-        sent, received, crossing = sent_by(component, sends)
+        sent, received, crossing = message_loads(component, sends)
         step = Step(kind=StepKind.SEND, sends=_messages(sends))
         result.append(
             Act(step=step, flows=tuple(sends), sent=sent, received=received, crossing=crossing)
@@ -229,7 +241,7 @@ def _messages(flows: Sequence[Flow]) -> tuple[Message, ...]:
     return tuple((source, target, size) for (source, target), size in sorted(sizes.items()))
 
 
-def _pattern(component: Component, flows: Sequence[Flow]) -> tuple[StepKind, Group]:
+def _collective_of(component: Component, flows: Sequence[Flow]) -> tuple[StepKind, Group]:
     """(kind, group) of connected messages."""
     pairs = {(flow.sources[0], flow.targets[0]) for flow in flows}
     senders, receivers = {source for source, _ in pairs}, {target for _, target in pairs}
@@ -246,20 +258,22 @@ def _pattern(component: Component, flows: Sequence[Flow]) -> tuple[StepKind, Gro
     return StepKind.SEND, group
 
 
-def _broadcast(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | None:
-    """Each holder of a piece broadcasts to its share of those that lack it; to a single one it
-    sends. None if nobody has two.
+def _broadcasts(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | None:
+    """Broadcasts of each piece from each holder to its share of the devices that lack it, or a send
+    to a single one; None if no holder has two.
     """
     spans: dict[Group, list[tuple[int, int]]] = {}
-    alone: list[Piece] = []
+    to_single_devices: list[Piece] = []
     senders = _Senders(component)
     for piece in pieces:
-        near: dict[Group, list[int]] = {}
+        consumers_by_providers: dict[Group, list[int]] = {}
         for device in piece.lacking:
-            near.setdefault(senders.eligible(piece.full, device), []).append(device)
-        for providers, consumers in near.items():
+            consumers_by_providers.setdefault(senders.eligible(piece.full, device), []).append(
+                device
+            )
+        for providers, consumers in consumers_by_providers.items():
             if len(consumers) <= len(providers):
-                alone.append(
+                to_single_devices.append(
                     Piece(
                         low=piece.low,
                         high=piece.high,
@@ -270,27 +284,30 @@ def _broadcast(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...]
                 )
                 continue
             for provider, (low, high) in zip(
-                providers, even(0, len(consumers), len(providers)), strict=True
+                providers, even_ranges(0, len(consumers), len(providers)), strict=True
             ):
-                home = component.island(provider)
+                provider_island = component.island(provider)
                 chain = sorted(
                     consumers[low:high],
-                    key=lambda i: (component.island(i) != home, component.island(i), i),
+                    key=lambda i: (component.island(i) != provider_island, component.island(i), i),
                 )
                 if not component.may_gather((provider, *chain)):
                     return None
                 spans.setdefault((provider, *chain), []).append((piece.low, piece.high))
     if not spans:
         return None
-    acts = joined(
-        [rooted(component, StepKind.BROADCAST, (group,), (own,)) for group, own in spans.items()]
+    acts = joined_steps(
+        [
+            rooted_act(component, StepKind.BROADCAST, (group,), (ranges,))
+            for group, ranges in spans.items()
+        ]
     )
-    return (*acts, *(_direct(component, alone) if alone else ()))
+    return (*acts, *(_point_to_point(component, to_single_devices) if to_single_devices else ()))
 
 
-def _shared(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | None:
-    """Devices that lack the same pieces get distinct shares of them, then gather. None if no two
-    lack the same.
+def _scatter_and_gather(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | None:
+    """Distinct shares of a piece for the devices that lack it, which they then gather; None if no
+    two devices lack the same piece.
     """
     by_lacking: dict[Group, list[Piece]] = {}
     for piece in pieces:
@@ -302,23 +319,23 @@ def _shared(component: Component, pieces: Sequence[Piece]) -> tuple[Act, ...] | 
     senders = _Senders(component)
     flows: list[Flow] = []
     gathers: list[Act] = []
-    for devices, own in by_lacking.items():
-        shares = even(0, sum(piece.size for piece in own), len(devices))
+    for devices, pieces_lacking in by_lacking.items():
+        shares = even_ranges(0, sum(piece.size for piece in pieces_lacking), len(devices))
         owned: list[Flow] = []
-        passed = 0
-        for piece in own:
+        elements_before = 0
+        for piece in pieces_lacking:
             demands = [
                 (device, a, b)
                 for device, (low, high) in zip(devices, shares, strict=True)
-                if (a := max(low - passed, 0) + piece.low)
-                < (b := min(high - passed, piece.size) + piece.low)
+                if (a := max(low - elements_before, 0) + piece.low)
+                < (b := min(high - elements_before, piece.size) + piece.low)
             ]
-            passed += piece.size
+            elements_before += piece.size
             flows += senders.flows(piece.full, demands)
             owned += [
                 Flow(a, b, (device,), tuple(d for d in devices if d != device))
                 for device, a, b in demands
             ]
         if len(devices) > 1:
-            gathers.append(exchanged(component, StepKind.ALL_GATHER, (devices,), (owned,)))
-    return (*named(component, flows), *joined(gathers))
+            gathers.append(all_gather_act(component, StepKind.ALL_GATHER, (devices,), (owned,)))
+    return (*as_collectives(component, flows), *joined_steps(gathers))

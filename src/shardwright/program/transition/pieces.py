@@ -1,5 +1,5 @@
-"""Two layouts of a tensor as pieces: who has what, who wants it. Independent sets of devices become
-components; equal ones look alike.
+"""Two layouts of a tensor as pieces: elements that the same devices hold and the same devices want.
+Independent sets of devices become components; equal ones look alike.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ class Piece:
     the component's elements.
 
     Attributes:
-        full: devices that hold the values, in order. parts: where nobody does, the holders of each
-            part of the sum. wanted: devices that want it, in order.
+        full: devices that hold the values, in order.
+        parts: where no device does, the holders of each part of the sum.
+        wanted: devices that want the elements, in order.
     """
 
     low: int
@@ -36,25 +37,26 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return self.high - self.low
 
     @property
     def lacking(self) -> Group:
-        """Devices that want it and do not hold it."""
+        """Devices that want the piece and do not hold it."""
         held = set(self.full)
         return tuple(device for device in self.wanted if device not in held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """Pieces whose devices have nothing to do with other devices; devices are numbered 0, 1, ..
+    """Pieces whose devices exchange nothing with other devices; devices are numbered 0, 1, ..
 
     Attributes:
-        keeps: devices that hold some of what they want before anything moves. islands: of each
-        device, numbered by first appearance. sides: devices of the source and of the wanted layout
-        between two stages; None inside one stage. collectives: whether copies may be made by
-        collectives.
+        keeps: devices that hold some of the elements that they want before anything moves.
+        islands: island of each device, numbered by first appearance.
+        sides: devices of the source and of the wanted layout between two stages; None inside one
+            stage.
+        collectives: copies may be made by collectives.
     """
 
     pieces: tuple[Piece, ...]
@@ -68,7 +70,7 @@ class Component:
         return self.islands[device]
 
     def may_gather(self, devices: Group) -> bool:
-        """The devices may run one collective."""
+        """True if the devices may run one collective."""
         return self.sides is None or any(side.issuperset(devices) for side in self.sides)
 
 
@@ -84,7 +86,7 @@ class PlacedPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Atom:
     size: int
     full: Group
     parts: tuple[Group, ...]
@@ -93,17 +95,17 @@ class _Found:
 
 
 def _holders(entries: list[tuple[int, object]], *, where: Box) -> tuple[Group, tuple[Group, ...]]:
-    """(devices with full values, devices of each part) of one place; parts only where nobody has
+    """(devices with full values, devices of each part) of one place; parts only where no device has
     full values.
     """
     if full := {device for device, part in entries if part is None}:
         return tuple(sorted(full)), ()
-    held: dict[int, set[object]] = {}
+    parts_of_device: dict[int, set[object]] = {}
     for device, part in entries:
-        held.setdefault(device, set()).add(part)
+        parts_of_device.setdefault(device, set()).add(part)
     classes: dict[frozenset[object], list[int]] = {}
-    for device in sorted(held):
-        classes.setdefault(frozenset(held[device]), []).append(device)
+    for device in sorted(parts_of_device):
+        classes.setdefault(frozenset(parts_of_device[device]), []).append(device)
     if not classes:
         raise StrategyError(
             f"nobody holds {where}",
@@ -121,7 +123,7 @@ def _holders(entries: list[tuple[int, object]], *, where: Box) -> tuple[Group, t
     return (), tuple(tuple(devices) for devices in classes.values())
 
 
-def _found(source: Layout, wanted: Layout) -> Iterator[_Found]:
+def _atoms_of_layouts(source: Layout, wanted: Layout) -> Iterator[_Atom]:
     """Atoms of both layouts, those with equal holders as one, in the order of the wanted layout."""
     sources: dict[Box, list[tuple[int, object]]] = {}
     targets: dict[Box, list[int]] = {}
@@ -133,44 +135,48 @@ def _found(source: Layout, wanted: Layout) -> Iterator[_Found]:
     cuts = [ticks(lists) for lists in zip(*sources, *targets, strict=True)]
     atoms: dict[tuple[int, ...], tuple[list[Box], list[Box]]] = {}
     for box in targets:
-        for atom in product(*[cut.inside[one] for cut, one in zip(cuts, box, strict=True)]):
+        for atom in product(
+            *[cut.inside[index_list] for cut, index_list in zip(cuts, box, strict=True)]
+        ):
             atoms.setdefault(atom, ([], []))[1].append(box)
     for box in sources:
-        for atom in product(*[cut.inside[one] for cut, one in zip(cuts, box, strict=True)]):
+        for atom in product(
+            *[cut.inside[index_list] for cut, index_list in zip(cuts, box, strict=True)]
+        ):
             if atom in atoms:
                 atoms[atom][0].append(box)
     number = {
         box: i for i, box in enumerate((*sources, *(box for box in targets if box not in sources)))
     }
-    alike: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, ...]]] = {}
-    for atom, (have, want) in atoms.items():
-        alike.setdefault(
-            (tuple([number[box] for box in have]), tuple([number[box] for box in want])), []
+    atoms_by_holders: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, ...]]] = {}
+    for atom, (makers, readers) in atoms.items():
+        atoms_by_holders.setdefault(
+            (tuple([number[box] for box in makers]), tuple([number[box] for box in readers])), []
         ).append(atom)
     lengths = [[count(indices) for indices in cut.indices] for cut in cuts]
-    held: dict[tuple[int, ...], tuple[Group, tuple[Group, ...]]] = {}
+    holders_of: dict[tuple[int, ...], tuple[Group, tuple[Group, ...]]] = {}
     wants: dict[tuple[int, ...], Group] = {}
-    for (have_key, want_key), places in alike.items():
-        have, want = atoms[places[0]]
+    for (have_key, want_key), places in atoms_by_holders.items():
+        makers, readers = atoms[places[0]]
         boxes = tuple(
             tuple(cut.indices[tick] for cut, tick in zip(cuts, atom, strict=True))
             for atom in places
         )
-        if have_key not in held:
-            held[have_key] = _holders(
-                [entry for box in have for entry in sources[box]], where=boxes[0]
+        if have_key not in holders_of:
+            holders_of[have_key] = _holders(
+                [entry for box in makers for entry in sources[box]], where=boxes[0]
             )
         if want_key not in wants:
-            wants[want_key] = tuple(sorted({device for box in want for device in targets[box]}))
+            wants[want_key] = tuple(sorted({device for box in readers for device in targets[box]}))
         size = sum(
             prod(length[tick] for length, tick in zip(lengths, atom, strict=True))
             for atom in places
         )
-        yield _Found(size, *held[have_key], wants[want_key], boxes)
+        yield _Atom(size, *holders_of[have_key], wants[want_key], boxes)
 
 
 class _Sets:
-    """Disjoint sets of devices."""
+    """Disjoint sets of devices (union-find)."""
 
     def __init__(self) -> None:
         self.parent: dict[int, int] = {}
@@ -187,13 +193,13 @@ class _Sets:
         if devices in self.seen:
             return
         self.seen.add(devices)
-        first = self.root(devices[0])
+        first_root = self.root(devices[0])
         for device in devices[1:]:
-            self.parent[self.root(device)] = first
+            self.parent[self.root(device)] = first_root
 
 
 def connected(groups: list[Group]) -> dict[int, int]:
-    """Device -> a device that stands for all that are connected with it through the groups."""
+    """Device -> the device that represents all devices connected with it through the groups."""
     sets = _Sets()
     for group in groups:
         sets.join(group)
@@ -208,52 +214,54 @@ def components(
     collectives: bool = True,
     islands: Units | None = None,
 ) -> tuple[PlacedPiece, ...]:
-    """What has to move, by sets of devices that have nothing to do with each other; empty if every
-    device has what it wants.
+    """The pieces that have to move, by sets of devices that exchange nothing with each other; empty
+    if every device holds the elements that it wants.
     """
     if not wanted:
         return ()
     missing = []
     keeping: set[int] = set()
-    for found in _found(source, wanted):
-        kept = set(found.full).intersection(found.wanted)
-        keeping |= kept
-        if len(kept) < len(found.wanted):
-            missing.append(found)
-    joints = [
-        group for found in missing for group in (found.full, *found.parts, found.wanted) if group
+    for atom in _atoms_of_layouts(source, wanted):
+        already_there = set(atom.full).intersection(atom.wanted)
+        keeping |= already_there
+        if len(already_there) < len(atom.wanted):
+            missing.append(atom)
+    connected_groups = [
+        group for atom in missing for group in (atom.full, *atom.parts, atom.wanted) if group
     ]
-    joints += [
-        (found.wanted[0], *(group[0] for group in (found.full, *found.parts) if group))
-        for found in missing
+    connected_groups += [
+        (atom.wanted[0], *(group[0] for group in (atom.full, *atom.parts) if group))
+        for atom in missing
     ]
-    stands = connected(joints)
-    by_root: dict[int, list[_Found]] = {}
+    root_of = connected(connected_groups)
+    by_root: dict[int, list[_Atom]] = {}
     members: dict[int, list[int]] = {}
-    for found in missing:
-        by_root.setdefault(stands[found.wanted[0]], []).append(found)
-    for device, root in stands.items():
+    for atom in missing:
+        by_root.setdefault(root_of[atom.wanted[0]], []).append(atom)
+    for device, root in root_of.items():
         members.setdefault(root, []).append(device)
     from_side = {holding.device for holding in source}
     to_side = {holding.device for holding in wanted}
     placed = []
-    for root, founds in by_root.items():
+    for root, atoms_there in by_root.items():
         devices = tuple(members[root])
         local = {device: i for i, device in enumerate(devices)}
         places: dict[int, int] = {}
-        lying = (
+        island_numbers = (
             islands.of(np.array(devices)).tolist() if islands is not None else [0] * len(devices)
         )
         component = Component(
-            pieces=tuple(_pieces(founds, local)),
-            islands=tuple(places.setdefault(place, len(places)) for place in lying),
+            pieces=tuple(_pieces(atoms_there, local)),
+            islands=tuple(places.setdefault(place, len(places)) for place in island_numbers),
             keeps=_side(keeping, local),
             sides=(_side(from_side, local), _side(to_side, local)) if across else None,
             collectives=collectives,
         )
         placed.append(
             PlacedPiece(
-                component=component, devices=devices, boxes=tuple(found.boxes for found in founds)
+                component=component,
+                devices=devices,
+                boxes=tuple(atom.boxes for atom in atoms_there),
             )
         )
     return tuple(placed)
@@ -263,7 +271,7 @@ def _side(devices: set[int], local: dict[int, int]) -> frozenset[int]:
     return frozenset(i for device, i in local.items() if device in devices)
 
 
-def _pieces(founds: list[_Found], local: dict[int, int]) -> Iterator[Piece]:
+def _pieces(atoms_there: list[_Atom], local: dict[int, int]) -> Iterator[Piece]:
     renamed: dict[Group, Group] = {}
 
     def rename(group: Group) -> Group:
@@ -272,13 +280,13 @@ def _pieces(founds: list[_Found], local: dict[int, int]) -> Iterator[Piece]:
         return renamed[group]
 
     low = 0
-    for found in founds:
-        parts = tuple(map(rename, found.parts))
+    for atom in atoms_there:
+        parts = tuple(map(rename, atom.parts))
         yield Piece(
             low=low,
-            high=low + found.size,
-            full=rename(found.full),
+            high=low + atom.size,
+            full=rename(atom.full),
             parts=parts,
-            wanted=rename(found.wanted),
+            wanted=rename(atom.wanted),
         )
-        low += found.size
+        low += atom.size

@@ -1,6 +1,4 @@
-"""Steps of a transition: what they are called, which elements they move, and their symbolic
-execution.
-"""
+"""Steps of a transition: their kind, the elements that they move, and their symbolic execution."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ Message = tuple[int, int, int]
 
 
 class StepKind(StrEnum):
-    """What the devices of a step run. Words are those of `Collective`; a reduce is a broadcast the
-    other way round.
-    """
+    """Kinds of steps: the words of `Collective`; a reduce is a broadcast the other way round."""
 
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"
@@ -36,13 +32,14 @@ class StepKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One action that groups of devices take at once.
+    """One communication that groups of devices run at once.
 
     Attributes:
         groups: devices of each group that runs the collective; the root first where there is one.
-        Empty for sends. elements: the full buffer of each group, as `Collective` counts it. An
-        uneven all-to-all, scatter or gather of n counts
-            n / (n - 1) of what its busiest member sends or receives.
+            Empty for sends.
+        elements: the full buffer of each group, as `Collective` counts it. An uneven all-to-all,
+            scatter or gather of n counts n / (n - 1) of the elements that its busiest member sends
+            or receives.
         sends: (source, target, elements) of each message.
     """
 
@@ -64,12 +61,11 @@ class Flow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """A step of one component with what it does: flows that all read what was there before the
-    step.
+    """A step of one component with its flows, which all read the values from before the step.
 
     Attributes:
-        sent, received: elements by device. crossing: elements that cross islands, or stages where
-            there are two.
+        sent, received: elements by device.
+        crossing: elements that cross islands, or stages where there are two.
     """
 
     step: Step
@@ -84,26 +80,26 @@ def add(load: Load, device: int, elements: int) -> None:
     load[device] = load.get(device, 0) + elements
 
 
-def even(low: int, high: int, parts: int) -> tuple[tuple[int, int], ...]:
+def even_ranges(low: int, high: int, parts: int) -> tuple[tuple[int, int], ...]:
     """[low, high) in parts as equal as integers can be, in order; parts may be empty."""
     size = high - low
     return tuple((low + size * i // parts, low + size * (i + 1) // parts) for i in range(parts))
 
 
-def _crossings(component: Component, group: Group) -> int:
-    """Borders of islands that a chain through the group passes: one fewer than its islands."""
+def _island_borders(component: Component, group: Group) -> int:
+    """Borders of islands that a chain through the group crosses: one fewer than its islands."""
     return len({component.island(device) for device in group}) - 1
 
 
-def exchanged(
+def all_gather_act(
     component: Component,
     kind: StepKind,
     groups: Sequence[Group],
     flows: Sequence[Sequence[Flow]],
     sums: bool = False,
 ) -> Act:
-    """An all_gather, or with `sums` the reduce_scatter that is its transpose: flows of each group
-    have one owner each.
+    """The act of an all_gather, or with `sums` of the reduce_scatter that is its transpose: flows
+    of each group have one owner each.
     """
     sent: Load = {}
     elements: list[int] = []
@@ -115,7 +111,7 @@ def exchanged(
                 add(owned, owner, flow.high - flow.low)
         total = sum(owned.values())
         elements.append(total)
-        crossing += total * _crossings(component, group)
+        crossing += total * _island_borders(component, group)
         for device in group:
             add(sent, device, total - owned.get(device, 0))
     step = Step(kind=kind, groups=tuple(groups), elements=tuple(elements))
@@ -128,15 +124,15 @@ def exchanged(
     )
 
 
-def all_reduced(
+def all_reduce_act(
     component: Component, groups: Sequence[Group], spans: Sequence[tuple[int, int]]
 ) -> Act:
-    """All members of each group get the sum of a span."""
+    """The act of an all_reduce: all members of each group get the sum of a span."""
     sent: Load = {}
     crossing = 0
     for group, (low, high) in zip(groups, spans, strict=True):
-        crossing += 2 * (high - low) * _crossings(component, group)
-        for device, (a, b) in zip(group, even(low, high, len(group)), strict=True):
+        crossing += 2 * (high - low) * _island_borders(component, group)
+        for device, (a, b) in zip(group, even_ranges(low, high, len(group)), strict=True):
             add(sent, device, 2 * (high - low - b + a))
     step = Step(
         kind=StepKind.ALL_REDUCE,
@@ -149,20 +145,20 @@ def all_reduced(
     return Act(step=step, flows=flows, sent=sent, received=sent, crossing=crossing)
 
 
-def rooted(
+def rooted_act(
     component: Component,
     kind: StepKind,
     groups: Sequence[Group],
     spans: Sequence[Sequence[tuple[int, int]]],
 ) -> Act:
-    """Broadcasts from the first of each group, or reduces to it, as chains."""
+    """The act of broadcasts from the first member of each group, or of reduces to it, as chains."""
     out: Load = {}
     into: Load = {}
     flows = []
     crossing = 0
-    sizes = [sum(high - low for low, high in own) for own in spans]
-    for group, own, size in zip(groups, spans, sizes, strict=True):
-        crossing += size * _crossings(component, group)
+    sizes = [sum(high - low for low, high in ranges) for ranges in spans]
+    for group, ranges, size in zip(groups, spans, sizes, strict=True):
+        crossing += size * _island_borders(component, group)
         for device in group[:-1]:
             add(out, device, size)
         for device in group[1:]:
@@ -171,7 +167,7 @@ def rooted(
             Flow(low, high, group[:1], group[1:])
             if kind is StepKind.BROADCAST
             else Flow(low, high, group, group[:1])
-            for low, high in own
+            for low, high in ranges
         ]
     step = Step(kind=kind, groups=tuple(groups), elements=tuple(sizes))
     if kind is StepKind.REDUCE:
@@ -179,8 +175,8 @@ def rooted(
     return Act(step=step, flows=tuple(flows), sent=out, received=into, crossing=crossing)
 
 
-def sent_by(component: Component, flows: Sequence[Flow]) -> tuple[Load, Load, int]:
-    """(sent, received, crossing) of flows that are messages."""
+def message_loads(component: Component, flows: Sequence[Flow]) -> tuple[Load, Load, int]:
+    """(sent, received, crossing) elements of flows that are messages."""
     sent: Load = {}
     received: Load = {}
     crossing = 0
@@ -196,12 +192,12 @@ def sent_by(component: Component, flows: Sequence[Flow]) -> tuple[Load, Load, in
     return sent, received, crossing
 
 
-def execute(component: Component, acts: Iterable[Act]) -> bool:
-    """Whether the steps leave every device with the full values that it wants, by running them on
+def delivers_wanted_values(component: Component, acts: Iterable[Act]) -> bool:
+    """True if the steps leave every device with the full values that it wants, by running them on
     symbols.
 
     A symbol is the set of parts that a device's elements are the sum of. A sum of overlapping sets
-    is no value, and neither is a message of something that its sender does not hold.
+    is no value, and neither is a message of elements that its sender does not hold.
     """
     acts = tuple(acts)
     points = {0, *(piece.high for piece in component.pieces)}
@@ -234,10 +230,10 @@ def execute(component: Component, acts: Iterable[Act]) -> bool:
         parts = len(component.pieces[bisect_left(ends, cuts[cell] + 1)].parts)
         key = parts, column.tobytes()
         if key not in sums:
-            own = [masks[one] for one in column.tolist()]
+            part_masks = [masks[symbol_there] for symbol_there in column.tolist()]
             mask = 0
-            for one in own:
-                mask = 0 if one <= 0 or mask & one else mask | one
+            for part_mask in part_masks:
+                mask = 0 if part_mask <= 0 or mask & part_mask else mask | part_mask
                 if not mask:
                     break
             sums[key] = symbol(-1 if mask == (1 << parts) - 1 else mask)

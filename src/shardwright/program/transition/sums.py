@@ -1,47 +1,63 @@
-"""Ways to sum partial values, and what is then full where."""
+"""Lists of steps that sum partial values, and the pieces with their holders after them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from shardwright.program.layout.partners import representatives, transversals
-from shardwright.program.transition.copies import joined
+from shardwright.program.transition.copies import joined_steps
 from shardwright.program.transition.pieces import Component, Group, Piece
 from shardwright.program.transition.steps import (
     Act,
     Flow,
     StepKind,
     add,
-    all_reduced,
-    even,
-    exchanged,
-    rooted,
+    all_gather_act,
+    all_reduce_act,
+    even_ranges,
+    rooted_act,
 )
 
 Summed = tuple[tuple[Act, ...], list[Piece]]
 
 
 def sums(component: Component) -> list[Summed]:
-    """(steps, pieces with their holders after them) of each way: shares for all members, whole sums
-    for all members, sums for those that want them; one way serves all sums of the component.
+    """Alternative (steps, pieces with their holders after them), one for each way to sum all pieces
+    of the component.
+
+    The ways are sums for the members that want them, in each group or once, whole sums for all
+    members, and shares for all members.
     """
-    whole = [piece for piece in component.pieces if not piece.parts]
+    full_pieces = [piece for piece in component.pieces if not piece.parts]
     bundles: dict[tuple[Group, ...], list[Piece]] = {}
     for piece in component.pieces:
         if piece.parts:
             bundles.setdefault(piece.parts, []).append(piece)
     if not bundles:
-        return [((), whole)]
-    result: list[Summed] = []
-    for way in (_wanted_in_each, _wanted_once, _everywhere, _shares):
-        done = [
-            way(component, _groups(component, parts), pieces) for parts, pieces in bundles.items()
+        return [((), full_pieces)]
+    ways: list[Summed] = []
+    for sum_way in (_sums_in_each_group, _sums_once, _all_reduces, _reduce_scatters):
+        summed = [
+            sum_way(component, _groups(component, parts), pieces)
+            for parts, pieces in bundles.items()
         ]
-        if all(one is not None for one in done):
-            found = [one for one in done if one is not None]
-            acts = tuple(joined([act for one, _ in found for act in one]))
-            result.append((acts, whole + [piece for _, after in found for piece in after]))
-    return result
+        if all(steps_and_pieces is not None for steps_and_pieces in summed):
+            all_summed = [
+                steps_and_pieces for steps_and_pieces in summed if steps_and_pieces is not None
+            ]
+            acts = tuple(
+                joined_steps(
+                    [act for steps_and_pieces, _ in all_summed for act in steps_and_pieces]
+                )
+            )
+            ways.append(
+                (
+                    acts,
+                    full_pieces
+                    + [piece for _, pieces_after in all_summed for piece in pieces_after],
+                )
+            )
+    return ways
 
 
 def _groups(component: Component, parts: tuple[Group, ...]) -> tuple[Group, ...]:
@@ -53,7 +69,7 @@ def _groups(component: Component, parts: tuple[Group, ...]) -> tuple[Group, ...]
     return (tuple(sorted(representatives(parts, island=component.island))),)
 
 
-def _stored_parts(
+def _with_holders(
     piece: Piece, devices: Group, *, low: int | None = None, high: int | None = None
 ) -> Piece:
     """The piece, or a range of it, after the devices got full values."""
@@ -66,31 +82,36 @@ def _stored_parts(
     )
 
 
-def _to_owners(component: Component, group: Group, owned: Sequence[tuple[int, Piece]]) -> list[Act]:
+def _sums_for_owners(
+    component: Component, group: Group, owned: Sequence[tuple[int, Piece]]
+) -> list[Act]:
     """One reduce_scatter if every member owns pieces, else a reduce to each owner."""
     if len({owner for owner, _ in owned}) == len(group):
         flows = [Flow(piece.low, piece.high, group, (owner,)) for owner, piece in owned]
-        return [exchanged(component, StepKind.REDUCE_SCATTER, (group,), (flows,), sums=True)]
+        return [all_gather_act(component, StepKind.REDUCE_SCATTER, (group,), (flows,), sums=True)]
     spans: dict[int, list[tuple[int, int]]] = {}
     for owner, piece in owned:
         spans.setdefault(owner, []).append((piece.low, piece.high))
     acts = []
-    for owner, own in spans.items():
-        home = component.island(owner)
-        others = (device for device in group if device != owner)
-        chain = sorted(others, key=lambda i: (component.island(i) != home, component.island(i), i))
-        acts.append(rooted(component, StepKind.REDUCE, ((owner, *chain),), (own,)))
+    for owner, ranges in spans.items():
+        owner_island = component.island(owner)
+        other_members = (device for device in group if device != owner)
+        chain = sorted(
+            other_members,
+            key=lambda i: (component.island(i) != owner_island, component.island(i), i),
+        )
+        acts.append(rooted_act(component, StepKind.REDUCE, ((owner, *chain),), (ranges,)))
     return acts
 
 
-def _wanted_in_each(
+def _sums_in_each_group(
     component: Component, groups: tuple[Group, ...], pieces: Sequence[Piece]
 ) -> Summed | None:
-    """Each group sums what one of its members wants, for that member; None if two of a group want
-    the same.
+    """Sums in each group of the pieces that one of its members wants, for that member; None if two
+    of a group want the same.
     """
     acts: list[Act] = []
-    after: list[list[int]] = [[] for _ in pieces]
+    owners_of_piece: list[list[int]] = [[] for _ in pieces]
     for group in groups:
         members = set(group)
         owned = []
@@ -100,70 +121,81 @@ def _wanted_in_each(
                 return None
             for owner in owners:
                 owned.append((owner, piece))
-                after[number].append(owner)
-        acts += _to_owners(component, group, owned) if owned else []
-    if not all(after):
+                owners_of_piece[number].append(owner)
+        acts += _sums_for_owners(component, group, owned) if owned else []
+    if not all(owners_of_piece):
         return None
     return tuple(acts), [
-        _stored_parts(piece, tuple(owners)) for piece, owners in zip(pieces, after, strict=True)
+        _with_holders(piece, tuple(owners))
+        for piece, owners in zip(pieces, owners_of_piece, strict=True)
     ]
 
 
-def _wanted_once(
+def _sums_once(
     component: Component, groups: tuple[Group, ...], pieces: Sequence[Piece]
 ) -> Summed | None:
-    """Each piece is summed once, for a member that wants it: the one with the least so far. None if
-    no member wants one.
+    """One sum of each piece, for the least loaded member that wants it; None if no member wants
+    one.
     """
     load: dict[int, int] = {}
     owned: dict[Group, list[tuple[int, Piece]]] = {}
-    home = {device: group for group in groups for device in group}
-    after = []
+    group_of = {device: group for group in groups for device in group}
+    pieces_after = []
     for piece in sorted(pieces, key=lambda piece: len(piece.wanted)):
-        candidates = [device for device in piece.wanted if device in home]
+        candidates = [device for device in piece.wanted if device in group_of]
         if not candidates:
             return None
         owner = min(candidates, key=lambda device: (load.get(device, 0), device))
         add(load, owner, piece.size)
-        owned.setdefault(home[owner], []).append((owner, piece))
-        after.append(_stored_parts(piece, (owner,)))
+        owned.setdefault(group_of[owner], []).append((owner, piece))
+        pieces_after.append(_with_holders(piece, (owner,)))
     return tuple(
-        act for group, own in owned.items() for act in _to_owners(component, group, own)
-    ), after
+        act
+        for group, owned_pieces in owned.items()
+        for act in _sums_for_owners(component, group, owned_pieces)
+    ), pieces_after
 
 
-def _everywhere(
+def _all_reduces(
     component: Component, groups: tuple[Group, ...], pieces: Sequence[Piece]
 ) -> Summed | None:
-    """An all_reduce in each group; None if some member does not want it all."""
-    members = {device for group in groups for device in group}
-    if not all(members.issubset(piece.wanted) for piece in pieces):
+    """An all_reduce in each group; None if some member does not want all pieces."""
+    all_members = {device for group in groups for device in group}
+    if not all(all_members.issubset(piece.wanted) for piece in pieces):
         return None
     acts = [
-        all_reduced(component, groups, [(piece.low, piece.high)] * len(groups)) for piece in pieces
+        all_reduce_act(component, groups, [(piece.low, piece.high)] * len(groups))
+        for piece in pieces
     ]
-    return tuple(acts), [_stored_parts(piece, tuple(members)) for piece in pieces]
+    return tuple(acts), [_with_holders(piece, tuple(all_members)) for piece in pieces]
 
 
-def _shares(component: Component, groups: tuple[Group, ...], pieces: Sequence[Piece]) -> Summed:
-    """Groups divide the pieces, and members divide the group's share: every element is summed once,
-    by reduce_scatter.
+def _reduce_scatters(
+    component: Component, groups: tuple[Group, ...], pieces: Sequence[Piece]
+) -> Summed:
+    """Reduce_scatters that sum every element once: groups divide the pieces, and members divide the
+    group's share.
     """
     total = sum(piece.size for piece in pieces)
-    shares = even(0, total, sum(map(len, groups)))
+    shares = even_ranges(0, total, sum(map(len, groups)))
     owners = [device for group in groups for device in group]
-    home = {device: group for group in groups for device in group}
+    group_of = {device: group for group in groups for device in group}
     flows: dict[Group, list[Flow]] = {group: [] for group in groups}
-    after = []
-    passed = 0
+    pieces_after = []
+    elements_before = 0
     for piece in pieces:
         for device, (low, high) in zip(owners, shares, strict=True):
-            a, b = max(low - passed, 0) + piece.low, min(high - passed, piece.size) + piece.low
+            a, b = (
+                max(low - elements_before, 0) + piece.low,
+                min(high - elements_before, piece.size) + piece.low,
+            )
             if a < b:
-                flows[home[device]].append(Flow(a, b, home[device], (device,)))
-                after.append(_stored_parts(piece, (device,), low=a, high=b))
-        passed += piece.size
-    own = {group: moved for group, moved in flows.items() if moved}
+                flows[group_of[device]].append(Flow(a, b, group_of[device], (device,)))
+                pieces_after.append(_with_holders(piece, (device,), low=a, high=b))
+        elements_before += piece.size
+    moving = {group: moved for group, moved in flows.items() if moved}
     return (
-        exchanged(component, StepKind.REDUCE_SCATTER, tuple(own), tuple(own.values()), sums=True),
-    ), after
+        all_gather_act(
+            component, StepKind.REDUCE_SCATTER, tuple(moving), tuple(moving.values()), sums=True
+        ),
+    ), pieces_after

@@ -1,10 +1,11 @@
-"""Transitions: from where a tensor is to where it is wanted, in the cheapest steps that are found
-and proven.
+"""Transitions: the cheapest steps found, and proven, that bring a tensor from one layout to
+another.
 
-Pieces that have the same holders and the same consumers are one (`transition_pieces`); sets of
-devices that have nothing to do with each other are solved apart, equal ones once. For each, lists
-of steps are made (`transition_sums`, then `transition_copies`), and the best one is run on symbols
-(`transition_steps`). Collectives are what lists of steps turn out to be; nothing declares them.
+Pieces that have the same holders and the same consumers are one (`transition.pieces`); sets of
+devices that exchange nothing with each other are solved separately, equal ones once. For each,
+lists of steps are made (`transition.sums`, then `transition.copies`), and the best one is run on
+symbols (`transition.steps`). Collectives are the patterns that lists of steps turn out to be;
+nothing declares them.
 """
 
 from __future__ import annotations
@@ -18,18 +19,26 @@ from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.layout import Layout
 from shardwright.program.transition.copies import copies
 from shardwright.program.transition.pieces import Component, Piece, PlacedPiece, components
-from shardwright.program.transition.steps import Act, Load, Step, StepKind, add, execute
+from shardwright.program.transition.steps import (
+    Act,
+    Load,
+    Step,
+    StepKind,
+    add,
+    delivers_wanted_values,
+)
 from shardwright.program.transition.sums import sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """How a tensor gets from one layout to another.
+    """The steps that bring a tensor from one layout to another.
 
     Attributes:
-        steps: in order; steps of different devices run at once. received: (device, elements
-        received in all) of devices that receive. minimum: elements that must be received in all,
-        whatever the steps (zoo section 5, rule 3). placed: the independent sets of devices.
+        steps: in order; steps of different devices run at once.
+        received: (device, elements received in all) of devices that receive.
+        minimum: elements that must be received in all, whatever the steps (zoo section 5, rule 3).
+        placed: the independent sets of devices.
     """
 
     steps: tuple[Step, ...]
@@ -47,10 +56,10 @@ def transition(
     collectives: bool = True,
     islands: Units | None = None,
 ) -> Transition:
-    """The steps that bring full values to where they are wanted.
+    """The cheapest steps that bring full values to the devices that want them.
 
-    Least elements sent or received by the busiest device, then in all, then least that cross
-    islands (or stages), then fewest steps.
+    Cheapest: least elements sent or received by the busiest device, then in all, then least that
+    cross islands (or stages), then fewest steps.
 
     Args:
         source: full values or parts of sums.
@@ -58,43 +67,49 @@ def transition(
         across: two stages: only messages cross between their devices, collectives run on one side.
         collectives: False: copies are whole messages from holders to consumers, nothing is shared
             out and gathered.
-        islands: that devices lie in; None: no islands.
+        islands: islands of the devices; None: no islands.
 
     Leaves out: time. Senders of pieces with overlapping sets of holders are balanced piece by
     piece, not by a transportation problem. Hierarchical collectives are `collectives/` of the
     group, not steps here.
 
     Raises:
-        StrategyError: layout.coverage if nobody holds what is wanted; layout.overlap if parts of a
-        sum overlap without being equal.
+        StrategyError: layout.coverage if no device holds a wanted element; layout.overlap if parts
+            of a sum overlap without being equal.
 
     Source: zoo section 5; exact patterns of Xu et al. 2021 (GSPMD), section 3.
     """
     placed = components(source, wanted, across=across, collectives=collectives, islands=islands)
     received: Load = {}
-    alike: dict[tuple[tuple[StepKind, int], ...], list[tuple[PlacedPiece, tuple[Act, ...]]]] = {}
-    for one in placed:
-        acts = solve(one.component)
+    components_by_form: dict[
+        tuple[tuple[StepKind, int], ...], list[tuple[PlacedPiece, tuple[Act, ...]]]
+    ] = {}
+    for placed_component in placed:
+        acts = best_acts(placed_component.component)
         form = tuple(
             (act.step.kind, len(act.step.groups[0]) if act.step.groups else 0) for act in acts
         )
-        alike.setdefault(form, []).append((one, acts))
+        components_by_form.setdefault(form, []).append((placed_component, acts))
         for act in acts:
             for device, elements in act.received.items():
                 if elements:
-                    add(received, one.devices[device], elements)
+                    add(received, placed_component.devices[device], elements)
     return Transition(
-        steps=tuple(step for same in alike.values() for step in _side_by_side(same)),
+        steps=tuple(
+            step for same_form in components_by_form.values() for step in _steps_at_once(same_form)
+        ),
         received=tuple(sorted(received.items())),
-        minimum=sum(minimum(one.component) for one in placed),
+        minimum=sum(minimum_received(placed_component.component) for placed_component in placed),
         placed=placed,
     )
 
 
-def _side_by_side(same: Sequence[tuple[PlacedPiece, tuple[Act, ...]]]) -> Iterator[Step]:
+def _steps_at_once(same_form: Sequence[tuple[PlacedPiece, tuple[Act, ...]]]) -> Iterator[Step]:
     """Steps of components that take the same steps, each step of all at once."""
-    for number, act in enumerate(same[0][1]):
-        steps = [(one.devices, acts[number].step) for one, acts in same]
+    for number, act in enumerate(same_form[0][1]):
+        steps = [
+            (placed_component.devices, acts[number].step) for placed_component, acts in same_form
+        ]
         yield Step(
             kind=act.step.kind,
             groups=tuple(
@@ -110,15 +125,15 @@ def _side_by_side(same: Sequence[tuple[PlacedPiece, tuple[Act, ...]]]) -> Iterat
 
 
 @lru_cache(maxsize=4096)
-def solve(component: Component) -> tuple[Act, ...]:
+def best_acts(component: Component) -> tuple[Act, ...]:
     """The best steps of one component, proven by running them on symbols."""
-    best = min(candidates(component), key=lambda acts: _price(acts))
-    assert execute(component, best), "steps must give what is wanted"
+    best = min(candidate_acts(component), key=lambda acts: _cost_of_acts(acts))
+    assert delivers_wanted_values(component, best), "steps must give what is wanted"
     return best
 
 
-def candidates(component: Component) -> list[tuple[Act, ...]]:
-    """All lists of steps that are looked at."""
+def candidate_acts(component: Component) -> list[tuple[Act, ...]]:
+    """All lists of steps that are compared."""
     return [
         (*summed, *copied)
         for summed, pieces in sums(component)
@@ -126,7 +141,7 @@ def candidates(component: Component) -> list[tuple[Act, ...]]:
     ]
 
 
-def _price(acts: Sequence[Act]) -> tuple[int, int, int, int]:
+def _cost_of_acts(acts: Sequence[Act]) -> tuple[int, int, int, int]:
     sent: Load = {}
     received: Load = {}
     for act in acts:
@@ -138,17 +153,18 @@ def _price(acts: Sequence[Act]) -> tuple[int, int, int, int]:
     return busiest, sum(received.values()), sum(act.crossing for act in acts), len(acts)
 
 
-def minimum(component: Component) -> int:
-    """Elements that must be received in all: a copy for each that lacks it; a sum of k parts takes
-    k - 1 and a copy for each further one.
+def minimum_received(component: Component) -> int:
+    """Elements that must be received in all: a copy for each device that lacks a piece; a sum of k
+    parts takes k - 1 and a copy for each further device.
 
-    If nobody that wants the sum holds a part of it, all k parts or the sum travel once more.
+    If no device that wants the sum holds a part of it, all k parts or the sum travel once more.
+
     Source: zoo section 5, rule 3.
     """
-    return sum(piece.size * _least(piece) for piece in component.pieces)
+    return sum(piece.size * _minimum_copies(piece) for piece in component.pieces)
 
 
-def _least(piece: Piece) -> int:
+def _minimum_copies(piece: Piece) -> int:
     if not piece.parts:
         return len(piece.lacking)
     holders = {device for part in piece.parts for device in part}

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
-from shardwright.hardware.cluster import Tier
 from shardwright.hardware.device_list import DeviceList
+from shardwright.hardware.link import Tier
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.step_trace import Span, StepTrace, Track
 from shardwright.report.pictures.device_classes import device_text

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from shardwright.program.step_trace import StepTrace
-from shardwright.program.trace_times import Compared, DeviceTimes, device_times
+from shardwright.program.trace_times import ComparedTraces, DeviceTimes, device_times
 from shardwright.report.line_breaking import Words
 from shardwright.report.table_style import plain_table
 from shardwright.units import format_bytes, format_seconds
@@ -34,7 +34,7 @@ def trace_document(trace: StepTrace) -> dict[str, Any]:
     }
 
 
-def comparison_document(found: Compared) -> dict[str, Any]:
+def comparison_document(found: ComparedTraces) -> dict[str, Any]:
     """``trace --compare --json``."""
     return {
         "plan": found.simulated.plan,
@@ -78,7 +78,7 @@ def render_trace(trace: StepTrace) -> RenderableType:
     )
 
 
-def render_comparison(found: Compared) -> RenderableType:
+def render_comparison(found: ComparedTraces) -> RenderableType:
     """Both steps, and a row a device with predicted and measured seconds."""
     rows = []
     for one, other in found.rows:

@@ -12,8 +12,8 @@ from shardwright.arrays import IntArray, distinct
 from shardwright.cost.bounds.longest_path import picoseconds
 from shardwright.cost.network.gemm_overlap import with_overlap_of, without_fused_overlap
 from shardwright.cost.network.plan_groups import plan_units, working_problem
-from shardwright.cost.step.device_family_costs import FamilyCosts, Shape, family_costs
-from shardwright.cost.step.stage_costs import StageCosts, sharing
+from shardwright.cost.step.device_family_costs import Shape, family_costs
+from shardwright.cost.step.stage_costs import FamilyCosts, StageCosts, sharings_of_stage
 from shardwright.errors import StrategyError
 from shardwright.hardware.cluster import Cluster
 from shardwright.hardware.device_list import DeviceList
@@ -267,7 +267,7 @@ def _option(
         plan,
         ((parts,),),
         {(0, 0, i): cost for i, cost in enumerate(families)},
-        sharing(parts, holdings),
+        sharings_of_stage(parts, holdings),
     )
     numbers = range(len(families))
     steps = [costs.step(0, 0, i) for i in numbers]

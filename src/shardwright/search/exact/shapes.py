@@ -7,8 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from shardwright.arrays import IntArray
-from shardwright.cost.step.device_family_costs import FamilyCosts
-from shardwright.cost.step.stage_costs import Sharing, StageCosts, sharing
+from shardwright.cost.step.stage_costs import FamilyCosts, Sharing, StageCosts, sharings_of_stage
 from shardwright.program.lower import lower_plan
 from shardwright.program.orders.rows import TABLE_SEARCH
 from shardwright.program.problem import Problem
@@ -119,7 +118,7 @@ def _lowered(
     shared: list[Sharing] = []
     for chunk, option in enumerate(options):
         families |= {(0, chunk, index): cost for index, cost in enumerate(option.families)}
-        own = sharing(replace(option.parts, chunk=chunk), option.holdings)
+        own = sharings_of_stage(replace(option.parts, chunk=chunk), option.holdings)
         shared += [
             (key, h, by, tuple((0, chunk, segment) for *_, segment in uses))
             for key, h, by, uses in own

@@ -11,10 +11,11 @@ from shardwright.cost.degree_columns import Rows
 from shardwright.cost.gradients.reduction_seconds import SumSpans
 from shardwright.cost.network.grid_groups import Network, axes_of, network_of, tokens_copied
 from shardwright.cost.network.pipeline_lines import INSIDE, OF_ULYSSES, Lines, lines_of
-from shardwright.cost.tables.mesh_table import MeshTable, lies_in_units, mesh_table
-from shardwright.cost.tables.problem_tables import LayerTable, layer_table, tensor_groups_inside
-from shardwright.cost.tables.row_cache import known_table
-from shardwright.hardware.cluster import Tier
+from shardwright.cost.tables.mesh_table import lies_in_units, mesh_table
+from shardwright.cost.tables.problem_tables import layer_table, tensor_groups_inside
+from shardwright.cost.tables.row_cache import cached_table
+from shardwright.cost.tables.table_columns import LayerTable, MeshTable
+from shardwright.hardware.link import Tier
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import Columns, distinct, first_of_each
@@ -166,7 +167,7 @@ def _layers(problem: Problem, members: Members, pairs: _Pairs) -> tuple[LayerTab
     )
     modules = members.space.modules
     return (
-        known_table(
+        cached_table(
             layer_table, problem, Rows(columns=few | strides), sets=len(modules), modules=modules
         ),
         row,

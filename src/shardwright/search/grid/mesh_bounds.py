@@ -28,8 +28,9 @@ from shardwright import arrays
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.degree_columns import Rows
 from shardwright.cost.tables.layers_by_chunk import ChunkLayout, layout_of
-from shardwright.cost.tables.problem_tables import LayerTable, layer_table
-from shardwright.cost.tables.row_cache import known_table
+from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.tables.row_cache import cached_table
+from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.errors import StrategyError
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
@@ -220,7 +221,7 @@ def _priced(
     kind, place = rows.pop("kind"), np.tile(np.arange(len(sizes)), len(columns["kind"]))
     ones = np.ones_like(kind)
     placed = Rows(columns=rows | dict.fromkeys(("dp", "pp", "s_dp", "s_pp"), ones))
-    table = known_table(layer_table, problem, placed, modules=space.modules[:1])
+    table = cached_table(layer_table, problem, placed, modules=space.modules[:1])
     found = np.full((len(table.seconds), len(kinds["tp"]), len(sizes)), np.inf)
     for block, seconds in zip(found, _both_ways(table), strict=True):
         np.minimum.at(block, (kind, place), seconds)

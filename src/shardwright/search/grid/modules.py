@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from shardwright.errors import RuntimeModelError
-from shardwright.program.block.rebuilt import rebuilt
+from shardwright.program.block.rebuilt import recomputed_operators
 from shardwright.program.problem import Problem, under
 from shardwright.runtime.options import BY_NAME, OF_EXPERTS, offered_values, ordered
 from shardwright.runtime.runtime import Options
@@ -128,4 +128,7 @@ def pinned_modules(
 
 def _redone(problem: Problem) -> tuple[frozenset[str], ...]:
     """Recomputed operators of each block."""
-    return tuple(rebuilt(block.operators, problem.runtime).again for block in problem.model.blocks)
+    return tuple(
+        recomputed_operators(block.operators, problem.runtime).again
+        for block in problem.model.blocks
+    )

@@ -15,8 +15,9 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.degree_columns import Rows
-from shardwright.cost.tables.problem_tables import LayerTable, layer_table
-from shardwright.cost.tables.row_cache import known_table
+from shardwright.cost.tables.problem_tables import layer_table
+from shardwright.cost.tables.row_cache import cached_table
+from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.cost.time_parts import CP, EP, TP
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
@@ -83,7 +84,7 @@ def near_rows(problem: Problem, columns: Columns, modules: tuple[Options, ...]) 
 
 
 def _priced(problem: Problem, rows: Columns, modules: tuple[Options, ...]) -> NearLayers:
-    return known_table(_near, problem, Rows(columns=rows), sets=len(modules), modules=modules)
+    return cached_table(_near, problem, Rows(columns=rows), sets=len(modules), modules=modules)
 
 
 def _near(problem: Problem, rows: Rows, *, modules: tuple[Options, ...]) -> NearLayers:

@@ -24,7 +24,11 @@ from shardwright.cost.bounds.longest_path import jitter
 from shardwright.cost.buffers.communication_buffers import context_bytes
 from shardwright.cost.step.grid_bytes import StepBytes, reserve_factor, step_bytes
 from shardwright.cost.step.grid_seconds import StepCosts, step_costs
-from shardwright.cost.step.overlapped_pairs import Taken, pair_seconds, taken_of
+from shardwright.cost.step.overlapped_pairs import (
+    CommunicationShare,
+    communication_share,
+    pair_seconds,
+)
 from shardwright.cost.tables.layers_by_chunk import layout_of
 from shardwright.cost.time_parts import ATTENTION, EP, GEMM
 from shardwright.errors import StrategyError
@@ -174,12 +178,14 @@ def path_bound(problem: Problem, grid: Grid, microbatches: int, costs: StepCosts
         microbatches: of each lane.
     """
     path = longest_path(
-        steps_of(grid.schedule, grid.pp, microbatches), _spent(costs), taken_of(problem)
+        steps_of(grid.schedule, grid.pp, microbatches), _spent(costs), communication_share(problem)
     )
     return (path + float(costs.optimizer_s.min())) * jitter(problem, grid.devices) * _ROUNDED
 
 
-def _longest(rows: tuple[Row, ...], spent: Sequence[FloatArray], taken: Taken) -> FloatArray:
+def _longest(
+    rows: tuple[Row, ...], spent: Sequence[FloatArray], taken: CommunicationShare
+) -> FloatArray:
     """(n,) the longest of each rank's way in, row, and way out: forwards of the chunks before its
     first action; then input gradients of the chunks before its last one, or the weight gradients
     after it.
@@ -223,7 +229,7 @@ def _paths(
         "pp": members.meshes.columns["pp"][members.outers.columns["mesh"][outer]],
         "m": members.outers.columns["microbatches"][outer],
     }
-    close, found, taken = np.flatnonzero(least < until), least.copy(), taken_of(problem)
+    close, found, taken = np.flatnonzero(least < until), least.copy(), communication_share(problem)
     kinds, kind = distinct({axis: column[close] for axis, column in columns.items()})
     rough = jitter(problem, members.space.devices) * _ROUNDED
     for number, (pp, count) in enumerate(
@@ -284,7 +290,7 @@ def _kernels(problem: Problem, prepared: Prepared) -> FloatArray:
     An action that is paired loses at least what its blocks would lose to tokens of their own; one
     that is not waits for them.
     """
-    repeats, taken = np.zeros(len(problem.model.blocks)), taken_of(problem)
+    repeats, taken = np.zeros(len(problem.model.blocks)), communication_share(problem)
     for run in problem.model.runs:
         repeats[run.block] += run.count
     each = prepared.layers.seconds[:, :3]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwright.arrays import FloatArray, IntArray
-from shardwright.cost.step.overlapped_pairs import Taken, pair_share
+from shardwright.cost.step.overlapped_pairs import CommunicationShare, pair_share
 from shardwright.schedules.registry import schedule_table
 from shardwright.schedules.table import ActionTable, F, W
 from shardwright.strategy.grid.schedules import grid_schedule
@@ -135,7 +135,7 @@ def _behind(table: ActionTable) -> IntArray:
 
 
 def longest_path(
-    steps: Steps, spent: tuple[FloatArray, FloatArray, FloatArray], taken: Taken
+    steps: Steps, spent: tuple[FloatArray, FloatArray, FloatArray], taken: CommunicationShare
 ) -> float:
     """Seconds from the start of the first action to the end of the last.
 

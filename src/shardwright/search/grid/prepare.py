@@ -27,11 +27,12 @@ from shardwright.cost.tables.bytes_per_parameter import (
     update_bytes,
 )
 from shardwright.cost.tables.distinct_rows import distinct_rows
-from shardwright.cost.tables.grid_rows import Priced
+from shardwright.cost.tables.grid_rows import TableRows
 from shardwright.cost.tables.layers_by_chunk import ChunkLayout, block_facts, layout_of
-from shardwright.cost.tables.mesh_table import MeshTable, lies_in_units, mesh_table
-from shardwright.cost.tables.problem_tables import LayerTable, layer_table, tensor_groups_inside
-from shardwright.cost.tables.row_cache import known_table
+from shardwright.cost.tables.mesh_table import lies_in_units, mesh_table
+from shardwright.cost.tables.problem_tables import layer_table, tensor_groups_inside
+from shardwright.cost.tables.row_cache import cached_table
+from shardwright.cost.tables.table_columns import LayerTable, MeshTable
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
 from shardwright.program.same import Same
@@ -69,10 +70,10 @@ class Prepared:
         """Layer rows under one set of modules."""
         return len(self.layers.logits_bytes) // len(self.members.space.modules)
 
-    def priced(self, place: int) -> Priced:
+    def priced(self, place: int) -> TableRows:
         """Rows of a member in the tables."""
         i, redo, shard = self._rows_behind(place)
-        return Priced(
+        return TableRows(
             layers=self.layers,
             layer_row=int(self.layer_row[i]) + redo * self.layer_rows,
             meshes=self.meshes,
@@ -80,7 +81,7 @@ class Prepared:
             layout=self.layouts[self._pipeline(i)],
         )
 
-    def priced_by_way(self, place: int) -> tuple[Priced, ...]:
+    def priced_by_way(self, place: int) -> tuple[TableRows, ...]:
         """Rows of a member for each way in which the groups of a device of it may lie, from
         `lines`.
         """
@@ -98,7 +99,7 @@ class Prepared:
         )
         return tuple(
             [
-                Priced(
+                TableRows(
                     layers=known.layers,
                     layer_row=one,
                     meshes=known.meshes,
@@ -128,19 +129,19 @@ class Prepared:
 def prepare(problem: Problem, members: Members) -> Prepared:
     """Price tables of the members, each distinct row priced once."""
     layer_rows, layer_row = _layer_rows(problem, members)
-    layer_rows, place = known_table(distinct_rows, problem, layer_rows)
+    layer_rows, place = cached_table(distinct_rows, problem, layer_rows)
     layer_row = place[layer_row]
     mesh_rows, shard = _mesh_rows(problem, members)
     return Prepared(
         members=members,
-        layers=known_table(
+        layers=cached_table(
             layer_table,
             problem,
             layer_rows,
             sets=len(members.space.modules),
             modules=members.space.modules,
         ),
-        meshes=known_table(mesh_table, problem, mesh_rows, shard=shard),
+        meshes=cached_table(mesh_table, problem, mesh_rows, shard=shard),
         layer_row=layer_row,
         mesh_row=row_of_mesh(problem, members) * len(members.space.of("shard")),
         layouts=layouts_of(problem, members),

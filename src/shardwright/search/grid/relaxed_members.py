@@ -16,9 +16,9 @@ import numpy as np
 from shardwright.arrays import BoolArray, FloatArray, IntArray
 from shardwright.cost.bounds.closed_form_arrays import Costs, Facts
 from shardwright.cost.network.grid_groups import axes_of
-from shardwright.cost.tables.mesh_table import held_table, scale_waits
-from shardwright.cost.tables.problem_tables import LayerTable
-from shardwright.cost.tables.row_cache import known_table
+from shardwright.cost.tables.mesh_table import scale_waits, untimed_table
+from shardwright.cost.tables.row_cache import cached_table
+from shardwright.cost.tables.table_columns import LayerTable
 from shardwright.program.problem import Problem
 from shardwright.search.grid.columns import Columns, extended, first_of_each, select
 from shardwright.search.grid.members import Members, Options, chunked
@@ -140,7 +140,7 @@ def _by_members(
     """(meshes,) B0 of the best member of each choice; NO_ROOM where none fits, inf of no choice."""
     meshes, outer = members.meshes, members.outers.columns
     rows = rows_of_meshes(problem, meshes)
-    tables = known_table(held_table, problem, rows, shard=rows["cp"] * rows["dp"])
+    tables = cached_table(untimed_table, problem, rows, shard=rows["cp"] * rows["dp"])
     prepared = Prepared(
         members=members,
         layers=layers,

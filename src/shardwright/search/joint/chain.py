@@ -10,7 +10,7 @@ from shardwright.arrays import IntArray
 from shardwright.cost.tables.layers_by_chunk import block_facts
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
-from shardwright.program.stages.chunks import Content, counted
+from shardwright.program.stages.chunks import Content, run_lengths
 from shardwright.strategy.grid.facts import layer_runs
 
 
@@ -46,7 +46,7 @@ class Chain:
             *(b for unit in self.layers[start:stop] for b in unit),
             *(self.after if last else ()),
         ]
-        return counted(blocks)
+        return run_lengths(blocks)
 
 
 @lru_cache(maxsize=64)

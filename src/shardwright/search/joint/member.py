@@ -14,13 +14,13 @@ from shardwright.compiled import plain
 from shardwright.cost.step.grid_bytes import again_bytes
 from shardwright.cost.step.grid_seconds import RECOMPUTE_PART, StepCosts, step_costs
 from shardwright.cost.step.scalar_terms import temporary_bytes
-from shardwright.cost.tables.grid_rows import Priced
+from shardwright.cost.tables.grid_rows import TableRows
 from shardwright.cost.tables.layers_by_chunk import (
     ChunkLayout,
     block_facts,
-    reduced_last,
-    sent_on,
-    turned_at,
+    first_backward_block,
+    last_reduced_block,
+    sent_stream,
 )
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.problem import Problem
@@ -181,9 +181,9 @@ def layout_of_plan(problem: Problem, plan: JointPlan) -> ChunkLayout:
         unit=of.unit,
         head=of.head,
         first=np.array([content[0][0] if content else 0 for content in contents], dtype=np.int64),
-        turned=turned_at(problem.model, contents),
-        reduced=reduced_last(problem.model, contents),
-        sent=sent_on(problem.model, contents),
+        turned=first_backward_block(problem.model, contents),
+        reduced=last_reduced_block(problem.model, contents),
+        sent=sent_stream(problem.model, contents),
         streams=int(of.stream.max()) + 1,
         by_rank=by_rank,
         pp=plan.ranks,
@@ -222,7 +222,7 @@ def _plain(
     problem: Problem, shaped: ShapedSpace, plan: JointPlan, layout: ChunkLayout, outer: int
 ) -> StepCosts:
     prepared = shaped.prepared
-    priced = Priced(
+    priced = TableRows(
         layers=prepared.layers,
         layer_row=int(prepared.layer_row[outer]),
         meshes=prepared.meshes,

@@ -17,7 +17,7 @@ from shardwright.cost.inference.decode_attention import decode_columns
 from shardwright.cost.inference.engine_collectives import engine_networks
 from shardwright.cost.inference.gemm_formats import Products
 from shardwright.cost.inference.prompt_attention import prompt_seconds
-from shardwright.cost.kernels.kernel_seconds import Machine, machine_of
+from shardwright.cost.kernels.machine_rates import Machine, machine_of
 from shardwright.cost.kernels.state_space_scan import scan_seconds
 from shardwright.dtype import Dtype
 from shardwright.hardware.catalog.serving_constants import ServingConstants

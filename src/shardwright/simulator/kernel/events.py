@@ -12,9 +12,9 @@ While it runs it adds its weights to the loads of its resources, and it advances
 
 so resources are shared in proportion, and weights that add up to SCALE or less leave each other
 alone. A rate changes only at an instant where a load changes; then ``remaining -= floor(elapsed
-SCALE / load)`` and ``finish = now + ceil(remaining load / SCALE)``. All that happens at one instant
-is applied before any rate is renewed, which is why order inside an instant cannot matter and why
-one task of weight k w stands exactly for k copies of weight w.
+SCALE / load)`` and ``finish = now + ceil(remaining load / SCALE)``. All events of one instant are
+applied before any rate is renewed, which is why order inside an instant cannot matter and why one
+task of weight k w stands exactly for k copies of weight w.
 
 Left out: rates given back by a task that is held up elsewhere (max-min fairness), preemption,
 priorities.
@@ -64,8 +64,10 @@ def _seed(
     arrival: IntArray,
     arriving: Int32Array,
 ) -> tuple[int, int]:
-    """Tasks without predecessors arrive at 0, which makes a heap in any order,
-    or are done at once.
+    """Put tasks without predecessors into the heap of arrivals at instant 0, or finish them at
+    once; return the numbers of both.
+
+    A heap of equal instants is in order however it is filled.
     """
     num_arriving, num_done = 0, 0
     for task in range(work.size):
@@ -97,8 +99,8 @@ def _settle(
     num_done: int,
     num_told: int,
 ) -> tuple[int, int]:
-    """Tell the successors of all tasks done so far; those that become ready arrive at their start,
-    or are done at once.
+    """Count all finished tasks off their successors; those that become ready arrive at their start,
+    or finish at once.
 
     A task without resources (or work) needs no event: its finish follows from its start, even if
     both lie ahead of the clock.
@@ -136,7 +138,9 @@ def _load(
     changed: Int32Array,
     num_changed: int,
 ) -> int:
-    """Put `task` on its resources; the number of resources whose load has changed in this turn."""
+    """Add the weights of `task` to its resources; return the number of resources whose load has
+    changed in this turn.
+    """
     for use in range(use_start[task], use_start[task + 1]):
         resource = use_resource[use]
         if resources[resource, _CHANGED_IN] != turn:
@@ -167,8 +171,8 @@ def _unload(
     changed: Int32Array,
     num_changed: int,
 ) -> int:
-    """Take `task` off its resources;
-    the number of resources whose load has changed in this turn.
+    """Subtract the weights of `task` from its resources; return the number of resources whose load
+    has changed in this turn.
     """
     for use in range(use_start[task], use_start[task + 1]):
         resource = use_resource[use]
@@ -249,10 +253,10 @@ def run_events(
     changed: Int32Array,
     uses: Int32Array,
 ) -> int:
-    """`simulate` on checked arrays, into `start` and `finish`; the number of finished tasks.
+    """`simulate` on checked arrays, into `start` and `finish`; return the number of finished tasks.
 
     Args:
-        waiting, done, arrival, arriving, key, item, spare: room, shape (tasks + 1,).
+        waiting, done, arrival, arriving, key, item, spare: working space, shape (tasks + 1,).
         slots: (tasks + 1, 8).
         resources: (resources, 4).
         changed: (resources,).
@@ -383,13 +387,13 @@ def simulate(
     Args:
         work: picoseconds alone on its resources, at least 0, shape (tasks,).
         indegree, successor_start, successor: as `longest_path`.
-        use_start, use_resource, use_weight: CSR of what a task loads while it runs, and by how much
-            of SCALE (at least 0).
+        use_start, use_resource, use_weight: CSR of the resources that a task loads while it runs,
+            and by how much of SCALE (at least 0).
         num_resources: count.
 
     Returns:
         start, finish: picoseconds, shape (tasks,); -1 for tasks that never become ready. Then the
-        number of finished tasks: fewer than there are tasks means deadlock.
+            number of finished tasks: fewer than there are tasks means deadlock.
     """
     fixed_work, fixed_indegree = fixed64(work), fixed32(indegree)
     start, after = fixed32(successor_start), fixed32(successor)

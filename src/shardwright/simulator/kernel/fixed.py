@@ -26,8 +26,8 @@ def fixed32(array: npt.ArrayLike) -> Int32Array:
 
 
 def check_rows(start: Int32Array, num_rows: int, entries: Int32Array, bound: int) -> None:
-    """A CSR that would read outside its arrays is our own bug, and must not become a wild memory
-    access.
+    """Assert that a CSR reads only inside its arrays: an error there is a bug of this package, and
+    must not become a wild memory access.
     """
     assert start.size == num_rows + 1
     assert start[0] == 0
@@ -38,7 +38,7 @@ def check_rows(start: Int32Array, num_rows: int, entries: Int32Array, bound: int
 
 @inner
 def mark_stuck(waiting: Int32Array, start: IntArray) -> None:
-    """Tasks that never became ready have no start."""
+    """Set the start of tasks that never became ready to -1."""
     for task in range(start.size):
         if waiting[task] > 0:
             start[task] = -1

@@ -1,4 +1,6 @@
-"""Heaps of tasks in plain arrays: by instant, and of running tasks that know their place."""
+"""Binary heaps of tasks in plain arrays: by instant, and of running tasks that know their place in
+the heap.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ import numpy as np
 from shardwright.arrays import FloatArray, IntArray
 from shardwright.collectives.groups.tier_counts import span_of
 from shardwright.compiled import allocation_free
-from shardwright.cost.gradients.grid_synchronisation import SyncTable
+from shardwright.cost.gradients.synchronisation_table import SyncTable
 from shardwright.cost.network.grid_groups import axes_of, network_of
 from shardwright.cost.step.scalar_terms import backward_layer, forward_layer, gathers_again
 from shardwright.cost.tables.layers_by_chunk import is_unit

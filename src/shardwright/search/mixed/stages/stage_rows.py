@@ -6,11 +6,12 @@ import numpy as np
 
 from shardwright.arrays import IntArray
 from shardwright.cost.degree_columns import Rows
-from shardwright.cost.gradients.grid_synchronisation import SUMMED, SyncTable, sync_table
+from shardwright.cost.gradients.grid_synchronisation import sync_table
+from shardwright.cost.gradients.synchronisation_table import KINDS, SyncTable
+from shardwright.cost.lowered_blocks import programs_of
 from shardwright.cost.network.grid_groups import Axes, network_of
 from shardwright.cost.network.plan_groups import working_problem
 from shardwright.cost.tables.mesh_table import shared_parameters
-from shardwright.cost.tables.problem_tables import programs_of
 from shardwright.program.block.grid_structure import Structure
 from shardwright.program.problem import Problem
 
@@ -50,7 +51,7 @@ def sums_table(
     rows: Rows,
     shard: IntArray,
     *,
-    parts: tuple[str, ...] = SUMMED,
+    parts: tuple[str, ...] = KINDS,
     copies: Axes | None = None,
 ) -> SyncTable:
     """Seconds of gradient sums and gathers of one layer of each block, of a uniform problem. Args:

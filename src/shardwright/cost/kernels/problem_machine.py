@@ -1,0 +1,29 @@
+"""Rates of the accelerator of a problem."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from shardwright.cost.kernels.machine_rates import Machine, machine_of
+from shardwright.program.problem import Problem
+from shardwright.program.same import Same
+
+
+def problem_machine(problem: Problem) -> Machine:
+    """Rates of the (first) accelerator under the job's dtype and the runtime's kernels."""
+    return _machine(Same(problem))
+
+
+@lru_cache(maxsize=256)
+def _machine(keyed_problem: Same[Problem]) -> Machine:
+    problem = keyed_problem.value
+    return machine_of(
+        problem.cluster.node.accelerator,
+        compute=problem.job.compute,
+        attention=problem.runtime.attention_kernel,
+        elements=problem.runtime.element_kernels,
+        constants=problem.constants,
+        eight_bit=problem.runtime.attention_eight_bit,
+        scaling=problem.runtime.scaling,
+        saves_quantised=problem.runtime.saves_quantized,
+    )
