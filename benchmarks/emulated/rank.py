@@ -19,7 +19,7 @@ from benchmarks.emulated.settings import HOSTS, SETTINGS
 from benchmarks.emulated.waits import Seconds, Waiting, run_promptly, wait_until
 from shardwright.execute.interpreter.cadence import own_gradients
 from shardwright.execute.interpreter.device import device_task
-from shardwright.execute.numerics.base.run_precision import uniform
+from shardwright.execute.numerics.base.run_precision import uniform_precision
 from shardwright.execute.shares.flat_buckets import FlatBucket, HeldPart, Stretch
 from shardwright.execute.shares.parameters import Key, ParameterStore, StoredParameter
 from shardwright.execute.shares.shards import Bucket, gathered, summed
@@ -29,7 +29,7 @@ from shardwright.execute.transport.requests import Exchange, Post, Reduce, Take,
 from shardwright.strategy.text.parser import parse_plan
 
 DTYPE: Final = torch.float32
-PRECISION: Final = uniform(DTYPE)
+PRECISION: Final = uniform_precision(DTYPE)
 _STEP_AHEAD_S, _MESSAGE_AHEAD_S = 0.15, 0.03
 
 

@@ -91,6 +91,9 @@ OTHERS: dict[type, tuple[Any, ...]] = {
     ),
 }
 """Values that are tried, by the type that a field's class says it has."""
+SECTION: Config = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+"""Value that is tried of a section that the configuration lacks (Gemma 4's ``audio_config``): with
+the sizes of its class, Transformers would draw hundreds of millions of weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +144,11 @@ def fields_of(config: Config) -> dict[str, tuple[Any, ...]]:
         name: declared[name].annotation if name in declared else type(config[name])
         for name in (*declared, *config)
     }
-    values = {name: _values(kind) for name, kind in kinds.items() if name not in sections}
+    values = {
+        name: (SECTION, None) if name.endswith("_config") else _values(kind)
+        for name, kind in kinds.items()
+        if name not in sections
+    }
     others = {name for name in values if name.endswith("_token_id") and name != PADDING}
     found = {name: tried for name, tried in values.items() if name not in OF_FILES | others}
     return found | {

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.execute.numerics.base.run_precision import Precision, uniform
+from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
 from shardwright.execute.numerics.base.top_k_choice import chosen_experts
 from shardwright.execute.numerics.experts import expert_layer as experts
 from shardwright.execute.proof.prove import made_batch
@@ -188,7 +188,9 @@ def test_small_moves_are_not_lost_where_parameters_have_sixteen_bits() -> None:
     """2 ** -12 beside 1 is nothing in bf16; biases are kept in float32, as Transformers keeps
     them."""
     model, rate = small(1), 2.0**-12
-    known, members = begun(model, unsplit(model, JOB), rate=rate, precision=uniform(torch.bfloat16))
+    known, members = begun(
+        model, unsplit(model, JOB), rate=rate, precision=uniform_precision(torch.bfloat16)
+    )
     (before,) = biases(members, known).values()
     assert before.dtype is torch.float32
     train(members, known, [made_batch(model, JOB, seed=0)])
@@ -252,7 +254,7 @@ def test_moved_biases_are_written_as_transformers_keeps_them(tmp_path: Path) -> 
     pytest.importorskip("safetensors")
     model = small(1)
     known, members = begun(
-        model, unsplit(model, JOB), rate=2.0**-12, precision=uniform(torch.bfloat16)
+        model, unsplit(model, JOB), rate=2.0**-12, precision=uniform_precision(torch.bfloat16)
     )
     train(members, known, [made_batch(model, JOB, seed=0)])
     config = {

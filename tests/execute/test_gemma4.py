@@ -32,9 +32,9 @@ CONFIG = PUBLISHED["gemma4"]
 
 def test_pairs_of_a_share_turn_as_in_a_whole_head_and_the_others_stand() -> None:
     settings = Settings(rope_base=16.0, longer=ProportionalRotary(share=0.5))
-    assert rotary_rates(settings, 4, on=torch.device("cpu")).tolist() == [1.0, 0.5, 0.0, 0.0]
+    assert rotary_rates(settings, 4, device=torch.device("cpu")).tolist() == [1.0, 0.5, 0.0, 0.0]
     slower = Settings(rope_base=16.0, longer=ProportionalRotary(share=0.8, factor=2.0))
-    assert rotary_rates(slower, 4, on=torch.device("cpu")).tolist() == [0.5, 0.25, 0.125, 0.0]
+    assert rotary_rates(slower, 4, device=torch.device("cpu")).tolist() == [0.5, 0.25, 0.125, 0.0]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.3, 0.5, 0.99, 1.0])
@@ -55,7 +55,7 @@ def test_rates_are_those_of_transformers(share: float, half: int) -> None:
     found = rotary_rates(
         Settings(rope_base=50.0, longer=ProportionalRotary(share=share, factor=3.0)),
         half,
-        on=torch.device("cpu"),
+        device=torch.device("cpu"),
     )
     torch.testing.assert_close(found.float(), wanted, rtol=1e-6, atol=0)
     assert scale == 1.0
@@ -100,7 +100,7 @@ def values_are_normed_keys(patch: pytest.MonkeyPatch) -> None:
 
 
 def scores_of_experts_as_they_are(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(linear, "scaled", lambda place, values: values)
+    patch.setattr(linear, "scale_by_factors", lambda place, values: values)
 
 
 def experts_without_scales(patch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_without_one_of_its_mechanisms_it_is_another_model(
 ) -> None:
     mutant(monkeypatch)
     # Turns are kept by settings and positions: those of another test are not these.
-    rotary._turns.cache_clear()
+    rotary._cached_angles.cache_clear()
     found = verdict(CONFIG, tmp_path)
-    rotary._turns.cache_clear()
+    rotary._cached_angles.cache_clear()
     assert found.ending is Ending.OTHER, found.said

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
 from shardwright.execute.interpreter import device
-from shardwright.execute.numerics.images.image_token_positions import require_rows
+from shardwright.execute.numerics.images.image_token_positions import require_one_row
 from shardwright.execute.proof.prove import made_batch
 from shardwright.execute.shares.parameters import seeded
 from shardwright.execute.training.step import run_step, unsplit
@@ -73,6 +73,6 @@ def test_places_that_are_not_one_row_of_an_image_are_refused(
     found = np.zeros(12, dtype=np.bool_)
     for start in at:
         found[start : start + places] = True
-    require_rows(np.stack([LAST, np.zeros_like(LAST)]), image, grid=(2, 2))
+    require_one_row(np.stack([LAST, np.zeros_like(LAST)]), image, grid=(2, 2))
     with pytest.raises(DataError, match="not one row of 2 x 2"):
-        require_rows(np.stack([LAST, found]), image, grid=(2, 2))
+        require_one_row(np.stack([LAST, found]), image, grid=(2, 2))

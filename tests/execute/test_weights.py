@@ -403,7 +403,7 @@ def test_longer_rotary_positions_are_those_of_the_published_rule(tmp_path: Path)
         json.dumps({**LAYOUTS["llama"], "rope_theta": 1e4, "rope_scaling": LONGER})
     )
     settings = settings_of(tmp_path, model=load_config_of("llama"))
-    found = rotary_rates(settings, 16, on=torch.device("cpu"))
+    found = rotary_rates(settings, 16, device=torch.device("cpu"))
     kinds = set()
     for i, rate in enumerate(found.tolist()):
         plain = 1e4 ** (-i / 16)
@@ -424,10 +424,10 @@ def test_longer_rotary_positions_are_those_of_the_published_rule(tmp_path: Path)
         )
     )
     linear = rotary_rates(
-        settings_of(tmp_path, model=load_config_of("llama")), 16, on=torch.device("cpu")
+        settings_of(tmp_path, model=load_config_of("llama")), 16, device=torch.device("cpu")
     )
     assert torch.equal(
-        linear, rotary_rates(Settings(rope_base=1e4), 16, on=torch.device("cpu")) / 4
+        linear, rotary_rates(Settings(rope_base=1e4), 16, device=torch.device("cpu")) / 4
     )
 
 

@@ -1,5 +1,5 @@
-"""Who counts what of a microbatch's routers for the load-balancing loss, who adds the counts up,
-and who reads the sum.
+"""Exchange of the load-balancing loss's counts over a microbatch's routers: which devices count,
+which add up, and which read the sum.
 
 Every device posts the counts of its tokens behind the forward of a chunk. The root, a device of the
 last chunk with routers, takes them before the first backward of the microbatch, when all forwards
@@ -25,7 +25,7 @@ import torch
 from shardwright.execute.interpreter.expert_loads import Routed, first_holders
 from shardwright.execute.interpreter.passes import Turn
 from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
-from shardwright.execute.numerics.experts.load_balancing_loss import balance_loss, tally
+from shardwright.execute.numerics.experts.load_balancing_loss import balance_loss, router_counts
 from shardwright.execute.transport.requests import Post, Take, Task
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import asks_inputs, has_backward, without_gradient
@@ -125,8 +125,8 @@ def _asks(node: Node, operator: Operator) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
-    """What a router needs for its gradient: the counts of all routers of the microbatch, and the
-    factor of the loss in the step's.
+    """Inputs of a router's balancing gradient: the counts of all routers of the microbatch, and the
+    factor of the loss in the step's loss.
     """
 
     total: torch.Tensor
@@ -170,7 +170,7 @@ class Balancer:
             if self.holders[key]:
                 assert operator.experts is not None
                 counts, known = (
-                    tally(routed[operator.name][0], shape=operator.experts),
+                    router_counts(routed[operator.name][0], shape=operator.experts),
                     self.own.get((lane, chunk, microbatch)),
                 )
                 self.own[lane, chunk, microbatch] = counts if known is None else known + counts
@@ -189,7 +189,9 @@ class Balancer:
             yield Post(to=known.root, tensor=counts, key=("balance", lane, chunk, microbatch))
 
     def balance(self, lane: int, chunk: int, microbatch: int) -> Task[Balance | None]:
-        """What the routers of a chunk need in backward; None where none of them has a gradient."""
+        """The `Balance` that the routers of a chunk need in backward; None where none of them has a
+        gradient.
+        """
         known = self.lanes[lane]
         if known is None or (self.device, chunk) not in known.reading:
             return None

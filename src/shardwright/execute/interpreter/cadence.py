@@ -25,7 +25,7 @@ Views = dict[int, FlatBucket]
 
 
 class Around:
-    """What a device does around a layer's work; this one does nothing."""
+    """Hooks that a device runs around a layer's work; these do nothing."""
 
     works = False
     """Whether it does anything."""

@@ -29,10 +29,10 @@ from shardwright.execute.interpreter.stage_nodes import (
     output_sequence,
     stage_nodes,
 )
-from shardwright.execute.numerics.base.cut_operator import is_chosen
-from shardwright.execute.numerics.base.local_tensors import hollow
+from shardwright.execute.numerics.base.cut_operator import is_expert_choice
+from shardwright.execute.numerics.base.local_tensors import shape_placeholder
 from shardwright.execute.numerics.base.operator_protocol import Gradients
-from shardwright.execute.numerics.images.image_token_positions import require_written
+from shardwright.execute.numerics.images.image_token_positions import require_image_positions
 from shardwright.execute.redistribution.edges import stream_layout
 from shardwright.execute.redistribution.redistribute import Halfway, post, take
 from shardwright.execute.redistribution.transfer import moved
@@ -70,7 +70,7 @@ Key = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWork:
-    """What all devices know of a step.
+    """Facts of a step that all devices share.
 
     Args:
         stages, rows, edges: of the plan.
@@ -114,7 +114,7 @@ class _Flow:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a device did.
+    """Results of one device's step.
 
     Args:
         losses: (lane, microbatch, token box) -> sum of losses.
@@ -187,7 +187,7 @@ class Walker:
 
     def __init__(self, device: int, work: DeviceWork, batch: Batch, store: ParameterStore) -> None:
         self.device, self.work, self.store = device, work, store
-        require_written(batch, work.model.settings)
+        require_image_positions(batch, work.model.settings)
         self.batch = {name: whole.to(store.on) for name, whole in batch.items()}
         self.flows: dict[Turn, _Flow] = {}
         self.losses: dict[object, torch.Tensor] = {}
@@ -244,8 +244,8 @@ class Walker:
         )
 
     def _lying(self, output: Output, segment: Segment, stage: StageParts, *, part: int) -> Layouts:
-        """Where every extent of an output lies at the border of a segment that makes
-        or reads it.
+        """The layout of every extent of an output at the border of a segment that makes or reads
+        it.
         """
         model, slices = self.work.model, self.work.slices[stage.lane]
         length = (
@@ -253,7 +253,7 @@ class Walker:
         )
         extents = output_extents(model, output, width=self.work.widths[output[0]])
         return tuple(
-            (stream_layout(segment.cells, e, base=stage.base, length=length), is_chosen(e))
+            (stream_layout(segment.cells, e, base=stage.base, length=length), is_expert_choice(e))
             for e in extents
         )
 
@@ -286,12 +286,12 @@ class Walker:
                 yield from self._post(value, source, target, ("F", number, lane, microbatch, part))
         # What backward needs of a value, its reader has saved.
         flow.values = {
-            i: tuple(None if v is None else hollow(v) for v in values)
+            i: tuple(None if v is None else shape_placeholder(v) for v in values)
             for i, values in flow.values.items()
         }
 
     def _edge_layouts(self, lane: int, edge: StageEdge, part: int) -> tuple[Layouts, Layouts]:
-        """Where the tensors of an edge lie on both sides."""
+        """Layouts of an edge's tensors on both sides."""
         source, target = (self.work.stages[lane][chunk] for chunk in (edge.source, edge.target))
         made, read = edge_segments(edge, source, target, model=self.work.model)
         output = (edge.run, edge.operator)
@@ -360,7 +360,7 @@ class Walker:
         return found[0] if found else None
 
     def _inputs(self, node: Node, place: Turn, flow: _Flow) -> Task[Inputs]:
-        """What the node reads, in its own cells."""
+        """The inputs of a node, in its own cells."""
         stage = self.work.stages[place[0]][place[1]]
         found: dict[str, Gradients] = {}
         for which, (name, output) in enumerate(node.reads):

@@ -1,4 +1,6 @@
-"""How many tokens of a step chose each expert of each router, every token counted on one device."""
+"""Tokens of a step that chose each expert of each router, with every token counted on one
+device.
+"""
 
 from __future__ import annotations
 

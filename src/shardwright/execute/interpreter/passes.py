@@ -1,5 +1,5 @@
-"""What a device does in a step, from its row of the order: actions, and the layers that each passes
-through.
+"""Forward and backward passes of a device in a step, from its row of the order: actions, and the
+layers of each.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ ORPHANED = 1
 
 
 def ending() -> tuple[signal.Signals, ...]:
-    """What asks a run to end:
-    Ctrl-C, a scheduler, the end of the terminal (but under ``nohup``).
+    """Signals that ask a run to end: Ctrl-C, a scheduler's, and the terminal's hangup (but not
+    under ``nohup``).
     """
     hangup = getattr(signal, "SIGHUP", None)
     ignored = hangup is None or signal.getsignal(hangup) is signal.SIG_IGN

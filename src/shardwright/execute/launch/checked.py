@@ -1,5 +1,5 @@
-"""What a run is asked, checked before any rank is started. Needs no PyTorch, which takes each rank
-seconds to load.
+"""Checks of a run's options before any rank is started. Needs no PyTorch, whose import takes each
+rank seconds.
 """
 
 from __future__ import annotations

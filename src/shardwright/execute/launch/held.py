@@ -1,5 +1,5 @@
-"""What a run holds at most: tensors on an accelerator; on a processor what its programs have asked
-of memory and not given back.
+"""Peak memory of a run: tensors on an accelerator; on a CPU, memory that the process has allocated
+and not freed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Held:
 
 @contextmanager
 def watched(on: torch.device) -> Iterator[Held]:
-    """What this process holds while the context lasts; known behind it.
+    """The peak memory of this process while the context lasts, known after it.
 
     Where the C library does not say what is in use (it is not glibc's, 2.33 or later) both numbers
     are what the process grew by.
@@ -89,7 +89,9 @@ def watched(on: torch.device) -> Iterator[Held]:
 
 
 def _in_use() -> Callable[[], int] | None:
-    """What says how many bytes are asked for and not given back; None where nothing does."""
+    """A function that returns the bytes that are allocated and not freed; None where there is no
+    such source.
+    """
     try:
         ask = ctypes.CDLL(None).mallinfo2
     except (AttributeError, OSError, TypeError):

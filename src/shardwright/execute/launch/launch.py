@@ -100,7 +100,7 @@ def _start(
 
 
 def _said_by(folder: Path, rank: int) -> Path:
-    """Where a rank other than the first writes what it says."""
+    """The file to which a rank other than the first writes its output."""
     return folder / f"said-{rank}"
 
 
@@ -185,7 +185,7 @@ def write_error(error: ShardwrightError, environment: Mapping[str, str]) -> bool
 
 
 def read_error(folder: Path, rank: int) -> ShardwrightError | None:
-    """What a rank said; None if it could say nothing."""
+    """The error that a rank reported; None if it reported none."""
     try:
         found = json.loads((folder / f"rank-{rank}").read_text())
     except (OSError, ValueError):

@@ -28,8 +28,8 @@ def require_appendable(path: Path) -> None:
 def line_of(
     one: RunStep | RunEvaluation, *, tokens: int, rate: float
 ) -> dict[str, float | int | None]:
-    """What is noted of a step: number, loss, norm, seconds, tokens a second, learning rate; of an
-    evaluation: step, loss, seconds.
+    """The metrics line of a step: number, loss, norm, seconds, tokens a second, learning rate; or
+    of an evaluation: step, loss, seconds.
 
     Args:
         tokens: of a step.

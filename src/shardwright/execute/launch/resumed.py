@@ -1,5 +1,5 @@
-"""What the loss of a run depends on beside its options: kept with its checkpoints, and compared by
-a run that goes on. Needs no PyTorch.
+"""Facts beside its options that the loss of a run depends on, kept with its checkpoints and
+compared by a resumed run. Needs no PyTorch.
 """
 
 from __future__ import annotations

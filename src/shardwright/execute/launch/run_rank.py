@@ -19,7 +19,7 @@ from shardwright.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What is evaluated while a run trains.
+    """Data that are evaluated while a run trains.
 
     Args:
         batches: by number, the first `count` of which are taken each time.

@@ -34,7 +34,11 @@ from shardwright.execute.launch.run_report import (
     RunStep,
 )
 from shardwright.execute.native.rules import remarks, require_expressible
-from shardwright.execute.numerics.base.run_precision import Precision, precision_of, uniform
+from shardwright.execute.numerics.base.run_precision import (
+    Precision,
+    precision_of,
+    uniform_precision,
+)
 from shardwright.execute.shares.parameters import Source
 from shardwright.execute.state.folders import latest
 from shardwright.execute.state.initial import InitialValues
@@ -60,8 +64,8 @@ Watch = Callable[[RunStep | RunEvaluation], None]
 
 @dataclass(slots=True)
 class Stop:
-    """Whether this rank was asked to stop; ranks tell each other in the sum of a step's losses, so
-    that all stop after the same one.
+    """A rank's request to stop, which ranks share in the sum of a step's losses, so that all stop
+    after the same step.
     """
 
     asked: bool = False
@@ -267,7 +271,7 @@ def first_values(problem: Problem, options: RunOptions) -> Source:
 
 
 def _unlearnt(problem: Problem, options: RunOptions, share: tuple[int, int]) -> Evaluation | None:
-    """What is evaluated; None without data for it."""
+    """The evaluation of a run; None without data for it."""
     if not options.eval_data:
         return None
     tokens = open_tokens(dict(options.eval_data), model=problem.model, job=problem.job, share=share)
@@ -281,8 +285,8 @@ def _unlearnt(problem: Problem, options: RunOptions, share: tuple[int, int]) -> 
 
 
 def _otherwise(model: Model) -> tuple[str, ...]:
-    """What the published class of the model's configuration computes otherwise: weights of that
-    class were refused for it.
+    """Differences between the model and the published class of its configuration; weights of that
+    class were refused for them.
     """
     return (
         (f"{model.architecture} is computed but for: {'; '.join(model.differs)}",)
@@ -312,14 +316,14 @@ def _unapplied(settings: Settings) -> tuple[str, ...]:
 
 
 def _left_out(source: Source) -> tuple[str, ...]:
-    """What a folder of weights has and the model has not."""
+    """Tensors of a folder of weights that the model lacks."""
     return source.remarks if isinstance(source, HuggingFaceWeights) else ()
 
 
 def _precision(problem: Problem, options: RunOptions) -> Precision:
     if options.formats == "job":
         return precision_of(problem.job, gradient=problem.runtime.gradient_dtype)
-    return uniform(torch.float32 if options.formats == "fp32" else torch.float64)
+    return uniform_precision(torch.float32 if options.formats == "fp32" else torch.float64)
 
 
 def _recorder(on: torch.device) -> Recorder:

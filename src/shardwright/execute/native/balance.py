@@ -11,8 +11,12 @@ import torch.distributed as dist
 
 from shardwright.execute.native.decoder import Stage
 from shardwright.execute.native.experts import Route
-from shardwright.execute.numerics.base.local_tensors import fine
-from shardwright.execute.numerics.experts.load_balancing_loss import balance_loss, loss_part, tally
+from shardwright.execute.numerics.base.local_tensors import at_least_float32
+from shardwright.execute.numerics.experts.load_balancing_loss import (
+    balance_loss,
+    router_counts,
+    token_share_of_loss,
+)
 from shardwright.lazy_dataclass import dataclass
 from shardwright.strategy.grid.axes import Grid
 
@@ -46,11 +50,13 @@ class NativeBalance:
         for route in self.routes:
             route.seen = None
         shape = self.routes[0].shape
-        total = torch.stack([tally(one, shape=shape) for one in logits]).sum(0)
+        total = torch.stack([router_counts(one, shape=shape) for one in logits]).sum(0)
         dist.all_reduce(total)
         total = total / self.copies
         own = (
-            torch.stack([loss_part(fine(one), total, shape=shape) for one in logits]).sum()
+            torch.stack(
+                [token_share_of_loss(at_least_float32(one), total, shape=shape) for one in logits]
+            ).sum()
             * self.factor
         )
         return own, balance_loss(total, shape=shape) * (self.factor / self.parts)

@@ -147,7 +147,7 @@ def _trained(engine: Engine) -> Iterator[tuple[Key, torch.nn.Parameter, torch.Te
 
 
 def _pieces(engine: Engine, model: Model) -> Iterator[Piece]:
-    """What this rank writes."""
+    """The tensors that this rank writes."""
     for number, (key, parameter, piece, turn) in enumerate(_trained(engine)):
         shape, states = whole_shape(model, key), engine.optimizer.state[piece]
         tensors = {

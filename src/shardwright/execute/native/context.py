@@ -1,4 +1,4 @@
-"""Which tokens of a batch a rank has, and which others its attention reads."""
+"""Tokens of a batch that a rank has, and other tokens that its attention reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from shardwright.execute.native.meshes import dim
 from shardwright.execute.native.ring import Ring
-from shardwright.execute.numerics.base.local_tensors import numbers
+from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import OperatorClass
 from shardwright.program.layout.cells import token_box
@@ -29,7 +29,7 @@ class Tokens:
         of all samples and positions of a step.
         """
         samples, positions = (
-            numbers(taken, like=batch) for taken in (self.samples, self.positions)
+            index_tensor(taken, like=batch) for taken in (self.samples, self.positions)
         )
         return batch.unflatten(0, (self.microbatches, -1))[:, samples][:, :, positions].flatten(
             0, 1
@@ -61,7 +61,7 @@ class Context:
 
     def positions(self, like: torch.Tensor) -> torch.Tensor:
         """Positions of the rank's tokens, on the device of `like`: (samples, positions, ..)."""
-        return numbers(self.own or ((0, like.shape[1]),), like=like)
+        return index_tensor(self.own or ((0, like.shape[1]),), like=like)
 
     def whole(self, like: torch.Tensor) -> int:
         """Positions of the sequence, of which `like` has the rank's."""

@@ -14,7 +14,11 @@ from shardwright.execute.interpreter.stage_nodes import Node, stage_nodes
 from shardwright.execute.native.attention import Core, NativeRotary
 from shardwright.execute.native.context import WHOLE, Context
 from shardwright.execute.native.experts import NativePermute, NativeUnpermute, Products, Route
-from shardwright.execute.numerics.layers.activation_functions import clamped_gate, curve, curve_of
+from shardwright.execute.numerics.layers.activation_functions import (
+    activation_name,
+    apply_activation,
+    clamped_gate,
+)
 from shardwright.execute.shares.parameters import Key, origin
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.block import INPUT
@@ -27,8 +31,8 @@ from shardwright.strategy.plan.stages import How
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lying:
-    """How a whole parameter of the model lies in its module: dims in another order, a weight turned
-    to (out, in).
+    """The layout of a whole parameter of the model in its module: dims in another order, a weight
+    transposed to (out, in).
 
     Args:
         back: dims of the model's in the operator's order.
@@ -131,16 +135,19 @@ class Activation(nn.Module):  # type: ignore[misc]
 
     def __init__(self, operator: Operator, *, settings: Settings) -> None:
         super().__init__()
-        self.count, self.curve = len(operator.reads), curve_of(settings, gated=operator.gated)
+        self.count, self.curve = (
+            len(operator.reads),
+            activation_name(settings, gated=operator.gated),
+        )
         self.clamped = settings if operator.clamped else None
 
     def forward(self, x: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """One tensor, and what passes."""
         if self.count == 1:
-            return (curve(self.curve, x), *rest)
+            return (apply_activation(self.curve, x), *rest)
         if self.clamped is not None:
             return (clamped_gate(x, rest[0], settings=self.clamped), *rest[1:])
-        return (curve(self.curve, x) * rest[0], *rest[1:])
+        return (apply_activation(self.curve, x) * rest[0], *rest[1:])
 
 
 class Gate(nn.Module):  # type: ignore[misc]
@@ -268,7 +275,7 @@ def _names(operator: Operator) -> list[str]:
 
 
 def step_path(operator: Operator) -> str:
-    """Where a layer has the module of an operator."""
+    """The path of an operator's module in a layer."""
     return f"steps.{_slot(operator)}"
 
 

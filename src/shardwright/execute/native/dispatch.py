@@ -32,7 +32,7 @@ class Owners:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How rows came to this rank, by which what experts answer goes back.
+    """The route of rows that came to this rank, by which the experts' outputs return.
 
     Args:
         order: of the rank's own rows, their (token, choice) as one number.
@@ -73,8 +73,8 @@ def sent(
 
 
 def returned(rows: torch.Tensor, way: Way) -> torch.Tensor:
-    """What experts answered to this rank's rows, in the order of (token, choice): of parts of
-    experts, the sum.
+    """The experts' outputs for this rank's rows, in the order of (token, choice); the sum over
+    parts of an expert.
     """
     if way.to is not None:
         assert way.turn is not None

@@ -55,8 +55,8 @@ class Meshes:
 
 
 def spreads_experts(grid: Grid) -> bool:
-    """Whether experts lie otherwise than the rest: on ranks of ep and etp, or beside sp whole on
-    each rank of tp.
+    """True if experts are not placed like the other parameters: on ranks of ep and etp, or beside
+    sp whole on each rank of tp.
     """
     return grid.ep * grid.etp > 1 or grid.sp
 
@@ -163,7 +163,7 @@ def owners_of(meshes: Meshes) -> Owners | None:
 
 
 def holders(mesh: DeviceMesh, replicate: str, shard: str) -> DeviceMesh:
-    """Those that have the same parameters, as FSDP2 wants them."""
+    """The mesh of ranks that hold the same parameters, in the form that FSDP2 takes."""
     return mesh[replicate, shard] if dim(mesh, replicate) is not None else mesh[shard]
 
 

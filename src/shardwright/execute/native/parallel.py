@@ -35,7 +35,7 @@ CUT = (Dim.HEADS, Dim.FFN, Dim.VOCAB)
 
 
 def _style(operator: Operator, *, sp: bool) -> dict[str, ParallelStyle]:
-    """How the modules of one operator are cut, by name inside its step.
+    """The parallel styles of one operator's modules, by name inside its step.
 
     An operator that writes a cut dim from the stream is cut by columns, one that reads it by rows;
     the stream between them is whole on every rank, or cut by positions.

@@ -11,13 +11,13 @@ import torch.distributed as dist
 from torch.autograd.function import once_differentiable
 
 from shardwright.execute.numerics.attention.attention_by_key_block import (
-    by_head,
-    met,
-    met_back,
-    side_by_side,
+    attend_to_keys,
+    attend_to_keys_backward,
+    merge_heads,
+    split_heads,
 )
-from shardwright.execute.numerics.attention.key_exchange import Keys
-from shardwright.execute.numerics.base.local_tensors import fine
+from shardwright.execute.numerics.attention.key_exchange import KeyBlock
+from shardwright.execute.numerics.base.local_tensors import at_least_float32
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.lazy_dataclass import dataclass
 from shardwright.program.layout.layout import Indices, count
@@ -63,7 +63,7 @@ class _Passing:
     came: torch.Tensor
 
     def ended(self) -> torch.Tensor:
-        """What came."""
+        """The tensor that arrived."""
         for work in self.works:
             work.wait()
         return self.came
@@ -103,10 +103,10 @@ class _Round(torch.autograd.Function):  # type: ignore[misc]
         held, widths, made = torch.cat([key, value], dim=-1), (key.shape[-1], value.shape[-1]), None
         for step in range(len(ring.dealt)):
             coming = _next(ring, held, step)
-            made = met(place, query, _keys(held, widths, ring.held(step)), made)
+            made = attend_to_keys(place, query, _keys(held, widths, ring.held(step)), made)
             held = coming.ended() if coming is not None else held
         assert made is not None, "a ring has ranks"
-        out = side_by_side(made[0].to(query.dtype))
+        out = merge_heads(made[0].to(query.dtype))
         ctx.place, ctx.ring = place, ring
         ctx.save_for_backward(query, key, value, out, made[1])
         return out
@@ -117,11 +117,13 @@ class _Round(torch.autograd.Function):  # type: ignore[misc]
         query, key, value, out, normal = ctx.saved_tensors
         place, ring = ctx.place, ctx.ring
         held, widths = torch.cat([key, value], dim=-1), (key.shape[-1], value.shape[-1])
-        made, back = (by_head(place, out), normal), by_head(place, grad)
-        dq, own, travelling = fine(torch.zeros_like(query)), None, None
+        made, back = (split_heads(place, out), normal), split_heads(place, grad)
+        dq, own, travelling = at_least_float32(torch.zeros_like(query)), None, None
         for step in range(len(ring.dealt)):
             coming = _next(ring, held, step)
-            more, found = met_back(place, query, _keys(held, widths, ring.held(step)), made, back)
+            more, found = attend_to_keys_backward(
+                place, query, _keys(held, widths, ring.held(step)), made, back
+            )
             dq, both = dq + more, torch.cat([found.key, found.value], dim=-1)
             if travelling is not None:
                 both = both + travelling.ended()
@@ -140,6 +142,6 @@ def _next(ring: Ring, held: torch.Tensor, step: int) -> _Passing | None:
     return ring.passed(held, positions=ring.held(step + 1)) if step + 1 < len(ring.dealt) else None
 
 
-def _keys(held: torch.Tensor, widths: tuple[int, int], positions: Indices) -> Keys:
+def _keys(held: torch.Tensor, widths: tuple[int, int], positions: Indices) -> KeyBlock:
     key, value = held.split(widths, dim=-1)
-    return Keys(key=key, value=value, positions=positions)
+    return KeyBlock(key=key, value=value, positions=positions)

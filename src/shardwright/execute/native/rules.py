@@ -1,4 +1,4 @@
-"""Which grids PyTorch expresses by itself, and what it does otherwise than planned."""
+"""Grids that PyTorch's own engine can run, and its differences from the plan."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def _uneven_experts(operator: Operator, grid: Grid) -> str:
 
 
 def remarks(grid: Grid) -> tuple[str, ...]:
-    """What PyTorch does otherwise than the plan says, with the same losses: one line each."""
+    """Differences between PyTorch's execution and the plan, with the same losses: one line each."""
     found = []
     if grid.zero in (1, 2) and grid.dp * grid.cp > 1:
         found.append(

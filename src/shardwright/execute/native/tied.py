@@ -33,7 +33,7 @@ class Copies:
 
     @property
     def here(self) -> tuple[nn.Parameter, ...]:
-        """Those of this rank."""
+        """The copies on this rank."""
         return tuple(p for p in (self.first, self.last) if p is not None)
 
 

@@ -1,4 +1,4 @@
-"""What a rank of PyTorch's own engine does in a step, told to a recorder."""
+"""Events of a step on PyTorch's own engine, reported to a recorder."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ SENDS, RECEIVES = ("SEND_F", "SEND_B"), ("RECV_F", "RECV_B")
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """What a rank tells: `tell` what it begins, `asking` what it asks of others while that runs
-    (see `Recorder`).
+    """Reports of a rank: `tell` for events that begin, `asking` for requests to other ranks (see
+    `Recorder`).
     """
 
     tell: Tell
@@ -48,7 +48,7 @@ NOBODY = Listener(silent, _nothing)
 
 
 def listening(recorder: Recorder | None, *, device: int) -> Listener:
-    """What `device` tells of a step that begins now."""
+    """The listener of `device` for a step that begins now."""
     if recorder is None:
         return NOBODY
     recorder.begin((device,))

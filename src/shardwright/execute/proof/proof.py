@@ -1,4 +1,4 @@
-"""What a proof of a plan found; made by `execute.proof.prove`, read without PyTorch."""
+"""Result of a plan's proof, made by `execute.proof.prove` and read without PyTorch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ TOLERANCE = 1e-10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What a step of a plan gave beside that of the unsplit model, both in float64 on a model of
-    the same structure.
+    """Results of a step of a plan and of the unsplit model, both in float64 on a model of the same
+    structure.
 
     Args:
         model: the small one.

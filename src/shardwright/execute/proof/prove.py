@@ -145,8 +145,8 @@ def _with_images(
 def _places(
     text: torch.Tensor, count: int, generator: torch.Generator, *, in_row: bool
 ) -> torch.Tensor:
-    """Which positions of the texts are places of an image's tokens: anywhere, or in one row, none
-    where that is longer than a text.
+    """Positions of the texts that hold image tokens: anywhere, or in one row; none where the row is
+    longer than a text.
     """
     samples, length = text.shape
     if not in_row:

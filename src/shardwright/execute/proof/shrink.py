@@ -98,8 +98,8 @@ def _widths_of(operator: Operator, parameter: Parameter) -> tuple[Extent, ...]:
 
 
 def _rounds_up(operator: Operator) -> bool:
-    """What it writes of a token lies unevenly over neighbours: its width follows from that of its
-    weights.
+    """True if a written token's elements do not divide evenly over its neighbours, so that its
+    width follows from the weights' width.
     """
     made = zip(operator.writes, operator.parameters, strict=False)
     return (

@@ -1,5 +1,5 @@
-"""What one device does in a transition, as slices and ranges found once: a step that runs again
-costs no geometry.
+"""One device's steps of a layout transition, as slices and ranges computed once: a repeated step
+computes no geometry.
 
 The device keeps the boxes that its steps touch one after another in a flat buffer (its ranges);
 steps give ranges to other devices and land what comes from them.
@@ -128,7 +128,7 @@ def moves(
     collectives: bool,
     islands: Units | None,
 ) -> Moves:
-    """What `device` does to bring a tensor from one layout to another; see
+    """The steps of `device` that bring a tensor from one layout to another; see
     `program.transition.transition`.
 
     Raises:

@@ -1,5 +1,5 @@
-"""How a tensor gets from the operator that makes it to one that reads it, and its cotangent back:
-layouts by extent.
+"""Layouts of a tensor between the operator that makes it and one that reads it, and of its
+cotangent on the way back, by extent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import torch
 
-from shardwright.execute.numerics.base.cut_operator import is_chosen, is_stand_in
+from shardwright.execute.numerics.base.cut_operator import is_expert_choice, is_stand_in
 from shardwright.execute.redistribution.regions import overlap
 from shardwright.execute.redistribution.transfer import moved
 from shardwright.execute.shares.whole_positions import is_spread, looks_around
@@ -64,8 +64,8 @@ def is_passed(block: Block, reader: Operator, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """Where the last operator leaves an extent, where the stream wants it, and how its cotangent
-    returns.
+    """The layout of an extent after the last operator, its layout in the stream, and the layout of
+    its returning cotangent.
     """
 
     extent: Extent
@@ -76,14 +76,14 @@ class Exit:
 
 @lru_cache(maxsize=65536)
 def exits(cells: StageCells, last: Operator, *, base: int, length: int) -> tuple[Exit, ...]:
-    """How every extent of a layer's last operator goes into the stream's layout."""
+    """The exit of every extent of a layer's last operator into the stream's layout."""
     found = []
     for extent in last.writes:
         made, stream = _layout(cells, last, extent, length, "made"), stream_operator((extent,))
         streamed = made_layout(cells, stream, extent, length)
         back = (
             ()
-            if is_chosen(extent)
+            if is_expert_choice(extent)
             else shared_backs(cells, last, stream, extent, made=made, returned=streamed)
         )
         shifted = tuple(_back_at(way, base) for way in back)
@@ -94,7 +94,7 @@ def exits(cells: StageCells, last: Operator, *, base: int, length: int) -> tuple
 
 
 def stream_layout(cells: StageCells, extent: Extent, *, base: int, length: int) -> Layout:
-    """Where an extent of the stream lies, or of a tensor that a cut inside a block leaves in the
+    """The layout of an extent of the stream, or of a tensor that a cut inside a block leaves in the
     stream's layout.
     """
     return at(made_layout(cells, stream_operator((extent,)), extent, length), base)
@@ -111,7 +111,7 @@ def edges(
     length: int,
     memory_length: int,
 ) -> tuple[Edge, ...]:
-    """How an input reaches `reader`, extent by extent.
+    """The edge of every extent of an input of `reader`.
 
     Args:
         base: of the stage.
@@ -138,7 +138,7 @@ def edges(
             )
         back = (
             ()
-            if is_chosen(extent)
+            if is_expert_choice(extent)
             else shared_backs(cells, maker, reader, extent, made=made, returned=returned)
         )
         shifted = tuple(_back_at(way, base) for way in back)
@@ -207,8 +207,8 @@ def _stream_extents(block: Block, reader: Operator, name: str) -> tuple[Extent, 
 def _layout(
     cells: StageCells, operator: Operator, extent: Extent, length: int, kind: str
 ) -> Layout:
-    """Where an operator makes, wants or returns an extent; what moves tokens to experts (and back)
-    does so where tokens are routed.
+    """The layout in which an operator makes, wants or returns an extent. Operators that move tokens
+    to experts and back use the layout of routed tokens.
     """
     if is_routed(operator):
         held = replace(stream_operator((extent,)), klass=OperatorClass.ROUTER)

@@ -37,8 +37,8 @@ Tensors = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halfway:
-    """What a device keeps between both sides of an edge: its own tensors and the buffer that its
-    steps worked in.
+    """State that a device keeps between both sides of an edge: its own tensors and the buffer of
+    its steps.
     """
 
     tensors: Tensors

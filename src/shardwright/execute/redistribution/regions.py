@@ -23,8 +23,8 @@ def shape(box: Box) -> tuple[int, ...]:
 
 @lru_cache(maxsize=65536)
 def overlap(first: Box, second: Box, within: Box) -> Overlap:
-    """Where two tensors hold the indices that their boxes and `within` share; dims are in index
-    order in both.
+    """The places in two tensors of the indices that their boxes and `within` share; dims are in
+    index order in both.
     """
     dims = [_runs(a, b, w) for a, b, w in zip(first, second, within, strict=True)]
     return tuple(
@@ -48,7 +48,7 @@ def _runs(first: Indices, second: Indices, within: Indices) -> list[tuple[int, i
 
 
 def _position(indices: Indices, index: int) -> int:
-    """How many indices of the list come before `index`."""
+    """The number of indices of the list before `index`."""
     return sum(min(high, index) - low for low, high in indices if low < index)
 
 

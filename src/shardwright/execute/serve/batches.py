@@ -1,5 +1,5 @@
-"""What an iteration is made of: tokens of requests behind those that are cached, and where they lie
-as rows of one batch.
+"""The batch of an iteration: tokens of requests that follow their cached tokens, and their rows in
+one batch.
 """
 
 from __future__ import annotations

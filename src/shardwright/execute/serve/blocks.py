@@ -13,8 +13,8 @@ from shardwright.model.ir.operator import AttentionShape
 
 
 class Reach(NamedTuple):
-    """How far back a core looks: `window` keys, or to the start of its run of `window` positions
-    (`chunked`); 0 = all.
+    """The number of earlier keys that attention reads: `window` keys, or to the start of its run of
+    `window` positions (`chunked`); 0 = all.
     """
 
     window: int = 0
@@ -52,8 +52,8 @@ class Table:
 
 @dataclass(slots=True)
 class BlockTables:
-    """Who holds which block, of one rank with a cache of its own. Devices that share its requests
-    hold parts of the same blocks.
+    """The cache blocks of each request on one rank with a cache of its own. Devices that share its
+    requests hold parts of the same blocks.
 
     Args:
         reaches: of the model's cores.

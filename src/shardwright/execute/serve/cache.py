@@ -1,6 +1,4 @@
-"""What a device keeps of its requests: pages of keys, values and latents, and states of scans and
-convolutions.
-"""
+"""One device's cache: pages of keys, values and latents, and states of scans and convolutions."""
 
 from __future__ import annotations
 
@@ -67,9 +65,7 @@ class DeviceCache:
         return self.tables.held[reach, request].first * self.tables.block_tokens
 
     def land(self, request: int, *, end: int) -> None:
-        """What came of a request goes to its blocks, up to position `end`, and its states are
-        there.
-        """
+        """Store a request's received tokens in its blocks, up to position `end`, and its states."""
         for reach, spot, start, values in self.arrived.pop(request, []):
             if reach is None:
                 self.states[request, spot] = values
@@ -92,7 +88,7 @@ class DeviceCache:
     def _places(
         self, reach: Reach, request: int, low: int, high: int, *, on: torch.device
     ) -> torch.Tensor:
-        """Where positions lie among all of the pages' rows."""
+        """Row numbers of positions among all of the pages' rows."""
         table, size = self.tables.held[reach, request], self.tables.block_tokens
         positions = torch.arange(low, high, device=on)
         blocks = torch.tensor(table.blocks, dtype=torch.int64, device=on)

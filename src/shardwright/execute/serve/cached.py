@@ -15,17 +15,21 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.attention.attention_operator import Attention
-from shardwright.execute.numerics.base.group_calls import reduced
+from shardwright.execute.numerics.base.group_calls import all_reduce
 from shardwright.execute.numerics.base.operator_protocol import (
     Forward,
     SavedTensors,
     Values,
     Weights,
 )
-from shardwright.execute.numerics.losses.logit_scaling import logits_of
+from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
 from shardwright.execute.numerics.positions.rotary_angles import lengths_differ_above
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.numerics.state_space.state_space_mixers import FIRST_CHANNEL, conv, scanned
+from shardwright.execute.numerics.state_space.state_space_mixers import (
+    FIRST_CHANNEL,
+    causal_convolution,
+    scan_from_state,
+)
 from shardwright.execute.serve.batches import Part, Rows
 from shardwright.execute.serve.blocks import reach_of
 from shardwright.execute.serve.cache import DeviceCache, Spot
@@ -36,8 +40,8 @@ from shardwright.model.ir.operator import Operator, OperatorKind
 
 
 class Absorb(StrEnum):
-    """Which tokens meet latents as they are cached, and not keys and values made of them: none,
-    those of one-token parts, all.
+    """The tokens whose attention reads latents directly instead of keys and values expanded from
+    them: none, those of one-token parts, or all.
     """
 
     NEVER = "never"
@@ -65,7 +69,7 @@ class ServedLayer:
     up: tuple[OperatorShare, Weights] | None = None
 
     def spot(self, place: OperatorShare, number: int = 0) -> Spot:
-        """Where an operator keeps its tensor `number`."""
+        """The cache key under which an operator keeps its tensor `number`."""
         return Spot(run=self.run, layer=self.number, operator=place.operator.name, number=number)
 
 
@@ -150,7 +154,9 @@ class ByPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """What only has to know the tokens' positions: rotary ones, and a learned table of them."""
+    """An operator that depends on the tokens' positions alone: rotary positions, and a learned
+    table of positions.
+    """
 
     inner: Forward
 
@@ -210,7 +216,7 @@ class CachedConv:
                 :, -min(here.part.end, taps - 1) :
             ].clone()
         own, seen = ((known, known + here.part.tokens),), ((0, known + here.part.tokens),)
-        return conv(
+        return causal_convolution(
             replace(here.share, positions=own, key_positions=seen), (tuple(values),), weights
         )
 
@@ -226,7 +232,9 @@ class CachedScan:
         yield from ()
         place = here.part.request, self.layer.spot(here.share)
         state = self.layer.cache.states[place] if here.part.past else None
-        made, self.layer.cache.states[place] = scanned(here.share, inputs, weights, state=state)
+        made, self.layer.cache.states[place] = scan_from_state(
+            here.share, inputs, weights, state=state
+        )
         return (made,)
 
 
@@ -240,16 +248,16 @@ class Logits:
         self, place: OperatorShare, inputs: tuple[Values, ...], weights: Weights
     ) -> Task[tuple[Values, SavedTensors]]:
         """See `Forward`. What it writes is nothing."""
-        own, (low, high) = logits_of(inputs[0][0], place.settings), place.reads[0]
+        own, (low, high) = scaled_logits(inputs[0][0], place.settings), place.reads[0]
         whole = own.new_zeros((*own.shape[:2], place.operator.reads[0].size))
         whole[..., low:high] = own
-        whole = yield from reduced(place, "vocab", whole, what="logits")
+        whole = yield from all_reduce(place, "vocab", whole, purpose="logits")
         self.layer.logits.append((place.samples[0][0], whole[:, 0]))
         return (whole.new_zeros((*whole.shape[:2], 1)),), SavedTensors(inputs=())
 
 
 def cached(layer: ServedLayer, operator: Operator) -> Forward:
-    """How an operator that is no part of latent attention runs over a batch."""
+    """The forward pass over a batch of an operator that is not part of latent attention."""
     if operator.kind is OperatorKind.LOSS:
         return Logits(layer=layer)
     if operator.kind is OperatorKind.ATTENTION:

@@ -22,8 +22,8 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Values,
     Weights,
 )
-from shardwright.execute.numerics.layers.linear import Linear, names
-from shardwright.execute.numerics.positions.rotary_operator import Rotary, joined_keys
+from shardwright.execute.numerics.layers.linear import Linear, weight_and_bias_names
+from shardwright.execute.numerics.positions.rotary_operator import Rotary, join_rotary_keys
 from shardwright.execute.serve.blocks import reach_of
 from shardwright.execute.serve.cache import Spot
 from shardwright.execute.serve.cached import (
@@ -57,7 +57,7 @@ class LatentOperators:
 
 @lru_cache(maxsize=256)
 def latent_operators(block: Block) -> LatentOperators | None:
-    """Those of a block with latent attention; None of any other one."""
+    """The latent-attention operators of a block; None for any other block."""
     latent = latent_of(block)
     if latent is None:
         return None
@@ -69,7 +69,7 @@ def latent_operators(block: Block) -> LatentOperators | None:
 
 
 def forward_in(layer: ServedLayer, block: Block, operator: Operator) -> Forward:
-    """How an operator of a block runs over a batch of unlike positions."""
+    """The forward pass of a block's operator over a batch whose parts have different positions."""
     found = latent_operators(block)
     if found is None:
         return cached(layer, operator)
@@ -150,7 +150,7 @@ class _LatentCore:
         assert self.layer.up is not None
         up, own = self.layer.up
         (plain, value), _ = yield from Linear().forward(up, ((latents,),), own)
-        key = joined_keys(plain, turned, head=shape_of(share).head_dim)
+        key = join_rotary_keys(plain, turned, head=shape_of(share).head_dim)
         made, _ = yield from Attention().forward(share, ((query, key, value),), weights)
         return made
 
@@ -173,7 +173,7 @@ class _LatentCore:
         shape, width = shape_of(share), latents.shape[-1]
         to_key, to_value = (
             own[name].unflatten(-1, (-1, size))
-            for name, size in zip(names(up)[0], _sizes(shape, turned), strict=True)
+            for name, size in zip(weight_and_bias_names(up)[0], _sizes(shape, turned), strict=True)
         )
         heads = query.unflatten(-1, (-1, shape.head_dim))
         plain, rope = heads.split([shape.head_dim - turned.shape[-1], turned.shape[-1]], dim=-1)

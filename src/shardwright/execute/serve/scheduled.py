@@ -38,7 +38,7 @@ from shardwright.serving.policy.scheduler_state import (
 
 
 class Serves(Protocol):
-    """What runs iterations: a `Server`, or who only counts blocks."""
+    """A runner of iterations: a `Server`, or one that only counts blocks."""
 
     def iterate(self, worker: int, ranks: Sequence[Sequence[Part]]) -> None:
         """One iteration of a worker: parts of each of its ranks."""
@@ -51,11 +51,11 @@ class Serves(Protocol):
     def send(
         self, request: int, *, source: int, target: int, ranks: tuple[int, int] = (0, 0)
     ) -> None:
-        """What lives of a request goes from one worker to another, where it waits."""
+        """Send a request's cache and states from one worker to another, where they wait."""
         ...
 
     def land(self, worker: int, request: int, *, end: int, rank: int = 0) -> None:
-        """What was sent has blocks from now on, up to position `end`."""
+        """Store what was sent in the worker's blocks, up to position `end`."""
         ...
 
 
@@ -153,7 +153,9 @@ class Scheduled:
         return done
 
     def begin(self, now: int) -> None:
-        """Who comes now waits; the next iteration begins, if it may and there is one."""
+        """Queue the requests that arrive at `now`, and begin the next iteration if there is one and
+        it may begin.
+        """
         while self.coming and self.coming[0][0] <= now:
             _, request = self.coming.popleft()
             arrive(self.state, self.rank_of[request], request)
@@ -178,7 +180,7 @@ class Scheduled:
         return min(turns, default=None)
 
     def release(self, requests: Sequence[int]) -> None:
-        """Who is done gives its blocks back."""
+        """Free the blocks of finished requests."""
         for request in requests:
             self.server.release(self.worker, request, rank=self.rank_of[request])
 

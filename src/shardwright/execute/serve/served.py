@@ -1,4 +1,4 @@
-"""What a tiny server did, and how far its logits are from the unsplit model's; read without
+"""Results of a tiny server, and the distance of its logits from the unsplit model's; read without
 PyTorch.
 """
 

@@ -1,4 +1,4 @@
-"""What lives of a request, moved from one worker to another of unlike degrees: by the cells'
+"""Transfer of a request's cache and states between workers of different degrees, by the cells'
 layouts on both sides.
 """
 
@@ -152,7 +152,7 @@ def _positions(source: Side, target: Side, kept: Kept, request: int, end: int) -
 
 
 def _lying(side: Side, stage: StageParts, segment: Segment, kept: Kept, *, rows: int) -> Layout:
-    """Where the tensor lies, as (1, rows, elements)."""
+    """The layout of the tensor, as (1, rows, elements)."""
     found = []
     for place in segment.cells.devices:
         device = place + stage.base

@@ -1,6 +1,4 @@
-"""What the unsplit model makes of whole sequences, without a cache:
-what a server is held against.
-"""
+"""Logits of the unsplit model over whole sequences, without a cache: the reference for a server."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from shardwright.execute.numerics.base.operator_protocol import (
     Values,
     Weights,
 )
-from shardwright.execute.numerics.losses.logit_scaling import logits_of
+from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
 from shardwright.execute.numerics.registry import numerics_of
 from shardwright.execute.shares.layer_state import BlockRun
 from shardwright.execute.shares.parameters import ParameterStore, Source
@@ -76,5 +74,5 @@ class _Read:
     ) -> Task[tuple[Values, SavedTensors]]:
         """See `Forward`."""
         yield from ()
-        self.made.append(logits_of(inputs[0][0][0], place.settings))
+        self.made.append(scaled_logits(inputs[0][0][0], place.settings))
         return (inputs[0][0].new_zeros((*inputs[0][0].shape[:2], 1)),), SavedTensors(inputs=())

@@ -1,5 +1,5 @@
-"""Where several parties sum a bucket for themselves: their pieces to the owners of optimizer
-states, and new values from those.
+"""Exchange of a bucket that several parties sum separately: their pieces go to the owners of
+optimizer states, and new values come back.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def _run(sharers: Sharers, number: int) -> tuple[int, ...]:
 
 
 class _Swap(NamedTuple):
-    """Who has, wants and gives which elements: devices, intervals of each, and the runs that each
-    receives everything from.
+    """An exchange of elements: the devices, the intervals that each has, wants and gives, and the
+    runs that each receives everything from.
     """
 
     group: tuple[int, ...]
@@ -99,7 +99,7 @@ class _Swap(NamedTuple):
     sources: Callable[[int], Runs]
 
     def passed(self, giver: int, receiver: int) -> Interval:
-        """What one has of what another wants; empty if nothing."""
+        """The elements that one device has and another wants; empty if none."""
         (a, b), (low, high) = self.have(giver), self.want(receiver)
         return max(a, low), min(b, high)
 
@@ -107,7 +107,9 @@ class _Swap(NamedTuple):
 def _swapped(
     device: int, swap: _Swap, own: torch.Tensor, *, key: tuple[str, int]
 ) -> Task[list[torch.Tensor]]:
-    """What the device wants, once of each of its sources: an all_to_all of unequal parts."""
+    """The elements that the device wants, once from each of its sources: an all-to-all of unequal
+    parts.
+    """
     begin, (low, high) = swap.have(device)[0], swap.want(device)
     given = {
         d: swap.passed(device, d)

@@ -1,4 +1,4 @@
-"""Which operators look at other positions than their own, and where those are brought whole because
+"""Operators that read other positions than their own, and the inputs that are brought whole because
 no group of devices fits.
 """
 
@@ -14,9 +14,8 @@ from shardwright.program.layout.layout import count, normal
 
 
 def looks_around(operator: Operator, number: int) -> bool:
-    """Whether an output depends on other positions of the operator's extent `number`, counted over
-    all its inputs: keys, values, and whatever a convolution or a recurrence reads, and image
-    tokens.
+    """True if an output depends on other positions of the operator's extent `number`, counted over
+    all its inputs: keys, values, inputs of a convolution or a recurrence, and image tokens.
     """
     if operator.kind in (OperatorKind.CONV, OperatorKind.SCAN):
         return True

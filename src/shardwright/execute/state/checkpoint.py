@@ -48,7 +48,7 @@ EARLIER = "remove its folder to resume from the checkpoint before"
 
 
 def tensor_name(model: Model, key: Key, state: str = VALUE) -> str:
-    """What a parameter, or a state of it, is called in a checkpoint: ``model.layers.0.qkv.weight``,
+    """The name of a parameter, or of a state of it, in a checkpoint: ``model.layers.0.qkv.weight``,
     ``optimizer.first.layers.0...``.
     """
     run, layer, _, name = key
@@ -60,7 +60,7 @@ def tensor_name(model: Model, key: Key, state: str = VALUE) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFiles:
-    """What a device wrote, and (name, bytes, digest) of its files."""
+    """One device's written tensors, and (name, bytes, digest) of its files."""
 
     written: Written
     files: tuple[tuple[str, int, str], ...]
@@ -274,8 +274,8 @@ def read(
 
 
 def has_block(folder: Path, name: str) -> bool:
-    """Whether a checkpoint's model has a block of that name; of those that do not say what they
-    computed it is taken to be so.
+    """True if a checkpoint's model has a block of that name, or if the checkpoint does not list its
+    blocks.
 
     Raises:
         DataError: the manifest is not whole.

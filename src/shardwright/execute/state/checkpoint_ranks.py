@@ -28,8 +28,8 @@ T = TypeVar("T")
 
 
 def together(make: Callable[[], T]) -> list[T]:
-    """What `make` gives on every rank, by rank. All ranks call it, and none goes on before all have
-    made theirs.
+    """The result of `make` on every rank, by rank. All ranks call it, and none continues before all
+    have their results.
 
     Raises:
         DataError: `make` raised one, or could not read or write, on any rank: the same on all

@@ -1,5 +1,5 @@
-"""What a checkpoint's model computes, beside the shapes of its parameters: heads, routing, scans,
-numbers. Kept with it, and compared.
+"""Computation of a checkpoint's model beyond its parameter shapes: heads, routing, scans, numbers.
+Kept with the checkpoint, and compared.
 """
 
 from __future__ import annotations

@@ -177,8 +177,8 @@ def branches(model: Model) -> int:
 
 
 def _numbers(shape: tuple[int, ...], box: Box) -> tuple[np.ndarray, np.ndarray]:
-    """What adds up to the number of every element of a box in the whole parameter: that of its
-    leading dims, and that of its inner ones, of which there are at most `AT_ONCE`.
+    """Two arrays that add up to the number of every element of a box in the whole parameter: one
+    over its leading dims, and one over its inner dims, at most `AT_ONCE` long.
 
     Example: of rows 1 and 3 and columns 0 and 1 of a 4 x 2 parameter, 2 and 6, and 0 and 1.
     """

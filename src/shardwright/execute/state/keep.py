@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are kept. Needs no PyTorch."""
+"""Checkpoints of a run that are kept. Needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def keep_last(root: Path, count: int) -> tuple[Path, ...]:
 
 
 def is_due(step: int, *, steps: int, every: int, stopped: bool) -> bool:
-    """Whether something is done behind a step: the last, one that a run is stopped at, and every so
-    many (0: no others).
+    """True after the last step, after a step at which the run is stopped, and after every `every`
+    steps (0: after no others).
     """
     return stopped or step == steps or bool(every and step % every == 0)

@@ -1,5 +1,5 @@
-"""What a run was asked, beside its checkpoints: a run that goes on is asked the same where nothing
-else is said. Needs no PyTorch.
+"""Options of a run, kept beside its checkpoints: a resumed run uses them where no others are given.
+Needs no PyTorch.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def recalled(
 
 
 def changed(options: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is asked otherwise than before: ``--rate 0.1 (was 0.001)``."""
+    """Options that differ from the earlier ones: ``--rate 0.1 (was 0.001)``."""
     return tuple(
         f"--{name} {_shown(options[name])} (was {_shown(before[name])})"
         for name in before

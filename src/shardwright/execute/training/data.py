@@ -51,7 +51,7 @@ class TokenBatches:
         return min(counts.values())
 
     def passes(self, steps: int) -> float:
-        """How often so many steps read all windows: above 1, tokens are seen again."""
+        """The number of times that `steps` steps read all windows: above 1, tokens are repeated."""
         return steps * self.samples / self.windows
 
     def order(self, step: int) -> list[int]:
@@ -90,7 +90,8 @@ class TokenBatches:
 
 
 def shuffled(place: int, count: int, *, seed: tuple[int, ...]) -> int:
-    """Where a permutation of [0, count) takes `place`, without the permutation in memory.
+    """The image of `place` under a permutation of [0, count), computed without the permutation in
+    memory.
 
     Four rounds of a Feistel network over the smallest even number of bits, walked until the result
     lies below `count` (Black and Rogaway, Ciphers with arbitrary finite domains, 2002, section 4).

@@ -1,12 +1,12 @@
-"""What images and cuts of them no step can run with, said before any device begins."""
+"""Checks of images, and of cuts of them that no step can run with, before any device begins."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from shardwright.errors import DataError, StrategyError
-from shardwright.execute.numerics.images.merged_tokens import neighbours, splits_tokens
-from shardwright.execute.numerics.images.patch_grid import grid_of
+from shardwright.execute.numerics.images.merged_tokens import neighbour_count, splits_tokens
+from shardwright.execute.numerics.images.patch_grid import image_grid
 from shardwright.execute.training.image_files import has_grid
 from shardwright.job.training import TrainingJob
 from shardwright.model.blocks.vision import IMAGE
@@ -24,17 +24,17 @@ def require_images(
     one image token.
 
     Raises:
-        StrategyError: rule ``execute.grid`` or ``execute.neighbours``.
+        StrategyError: rule ``execute.grid`` or ``execute.neighbour_count``.
     """
     length = job.tokens(IMAGE)
     if not length or model.settings.image is None or not has_grid(model):
         return
     try:
-        grid_of(model.settings.image, patches=length)
+        image_grid(model.settings.image, patches=length)
     except DataError as error:
         raise StrategyError(error.message, hint=error.hint, rule="execute.grid") from None
     for cells, operator in _merging(stages):
-        count = neighbours(operator)
+        count = neighbour_count(operator)
         for cell in cells.cells.get(operator.klass, {}).values():
             _, positions = token_box(cell, samples=cells.samples, length=length)
             if splits_tokens(positions, count):
@@ -53,7 +53,7 @@ def _merging(stages: tuple[tuple[StageParts, ...], ...]) -> Iterator[tuple[Stage
     """Operators whose tokens are of several patches, where they run."""
     for segment in (segment for lane in stages for stage in lane for segment in stage.segments):
         for operator in segment.block.operators:
-            if neighbours(operator) > 1 and not operator.merges:
+            if neighbour_count(operator) > 1 and not operator.merges:
                 yield segment.cells, operator
 
 

@@ -22,7 +22,7 @@ done."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateCurve:
-    """How much of the peak a step's rate is.
+    """The share of the peak learning rate that each step uses.
 
     Args:
         name: one of `CURVES`.

@@ -1,4 +1,4 @@
-"""What training does with routers beside their use: refused where it cannot be done exactly. Needs
+"""Training of routers beyond their use in the forward pass; refused where it cannot be exact. Needs
 no PyTorch.
 """
 

@@ -1,6 +1,4 @@
-"""Which cuts of layers whose keys an indexer selects no step can run with, said before any device
-begins.
-"""
+"""Checks of cuts of layers with an indexer's key selection, before any device begins."""
 
 from __future__ import annotations
 

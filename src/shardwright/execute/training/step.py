@@ -40,7 +40,7 @@ from shardwright.strategy.verify.check import require_valid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What a step gave.
+    """Results of a step.
 
     Args:
         loss: mean over the step's tokens.
@@ -54,7 +54,7 @@ class StepResult:
 def prepare(
     model: Model, job: TrainingJob, plan: Plan, *, islands: Units | None = None
 ) -> tuple[DeviceWork, Groups]:
-    """What all devices know of a step of `plan`.
+    """Facts of a step of `plan` that all devices share.
 
     Raises:
         StrategyError: the plan breaks a rule, or holds what is not executed.
@@ -93,7 +93,7 @@ def prepare(
 
 
 def forward_work(model: Model, plan: Plan, *, length: int = 1) -> DeviceWork:
-    """What all devices know of a forward pass of `plan` alone, over sequences of `length`
+    """Facts of a forward pass of `plan` that all devices share, over sequences of `length`
     positions.
 
     Raises:

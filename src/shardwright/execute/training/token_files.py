@@ -83,7 +83,7 @@ def _row(path: Path) -> np.ndarray:
 
 
 def description_of(path: Path) -> Path:
-    """Where the description of a file of tokens lies."""
+    """The path of a token file's description."""
     return path.with_name(f"{path.name}.json")
 
 

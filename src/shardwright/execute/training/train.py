@@ -16,7 +16,7 @@ from shardwright.execute.interpreter.device import Batch, DeviceWork, device_tas
 from shardwright.execute.interpreter.expert_loads import ExpertLoads
 from shardwright.execute.interpreter.passes import weight_passes
 from shardwright.execute.interpreter.recorder import STEP_LEVEL, Recorder, silent
-from shardwright.execute.numerics.base.run_precision import Precision, uniform
+from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
 from shardwright.execute.shares.flat_buckets import FlatBucket
 from shardwright.execute.shares.gradients import gradient_groups
 from shardwright.execute.shares.offload import SHARE
@@ -65,7 +65,7 @@ Batches = Callable[[int], Batch]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """What all devices know of a run.
+    """Facts of a run that all devices share.
 
     Args:
         places: uses of every parameter.
@@ -167,8 +167,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What a step gave: number (1 for the first), mean loss before the update, norm of the gradient
-    before clipping; whether to stop.
+    """Results of a step: number (1 for the first), mean loss before the update, norm of the
+    gradient before clipping; whether to stop.
     """
 
     step: int
@@ -223,7 +223,7 @@ def training(
         settings=settings or model.settings,
         counts=_counted(work, length=job.sequence_length),
         length=job.sequence_length,
-        precision=precision or uniform(dtype),
+        precision=precision or uniform_precision(dtype),
         on=on,
         shards=shards,
         bias_rate=bias_rate,
@@ -410,7 +410,7 @@ def _sum_of(terms: Sequence[torch.Tensor], known: Training) -> torch.Tensor:
 
 
 def cadenced(own: Member, buckets: tuple[Bucket, ...], rule: ShardRule) -> Cadenced:
-    """What a device does around a layer's work, of its buckets."""
+    """Hooks of a device around a layer's work, for its buckets."""
     uses, sums = rule.gather is not Cadence.STEP, rule.reduce is not Cadence.STEP
     return Cadenced(
         own.device,

@@ -1,4 +1,4 @@
-"""What a device begins beside its own task: on a stream of its accelerator, or in a thread of its
+"""Tasks that a device begins beside its own: on a stream of its accelerator, or in a thread of its
 host.
 """
 
@@ -24,7 +24,7 @@ class Asides(Protocol):
         """Run it beside what its device does next."""
 
     def end(self, begun: Beside[Any]) -> Any:
-        """What it returned."""
+        """The result of the task."""
 
     def close(self) -> None:
         """Nothing more is begun."""

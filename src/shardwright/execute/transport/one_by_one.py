@@ -29,7 +29,7 @@ class _Waiting(Beside[Any]):
         self.found: Any = None
 
     def run(self) -> Task[Any]:
-        """What it returns, once."""
+        """The task's result, computed once."""
         if self.task is not None:
             task, self.task = self.task, None
             self.found = yield from task

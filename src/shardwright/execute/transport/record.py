@@ -1,5 +1,5 @@
-"""What really moved: a record of every request that a transport answered,
-counted on its tensors.
+"""Record of actual communication: every request that a transport answered, counted on its
+tensors.
 """
 
 from __future__ import annotations

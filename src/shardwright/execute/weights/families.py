@@ -1,4 +1,4 @@
-"""Where the parameters of each family of models stand in a Hugging Face checkpoint, as data.
+"""Names of the parameters of each family of models in a Hugging Face checkpoint, as data.
 
 Names are those that the families' classes in Transformers save. A family that has no table here is
 refused by name.

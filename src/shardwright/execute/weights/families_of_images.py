@@ -1,5 +1,5 @@
-"""Where parameters of families that read images stand in a Hugging Face checkpoint: a tower, a
-projector and a text, each by name.
+"""Names of the parameters of families with images in a Hugging Face checkpoint: a tower, a
+projector and a text model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the parameters of layers stand, by the names of generations of models."""
+"""Names of the parameters of layers, by generation of models."""
 
 from __future__ import annotations
 

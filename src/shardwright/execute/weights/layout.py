@@ -1,4 +1,4 @@
-"""Which elements of which tensor of a Hugging Face checkpoint a parameter is."""
+"""The elements of a Hugging Face checkpoint's tensors that make up a parameter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from shardwright.errors import DataError
-from shardwright.execute.numerics.positions.rotary_angles import turned_pairs
+from shardwright.execute.numerics.positions.rotary_angles import rotated_pair_count
 from shardwright.execute.shares.parameters import Key
 from shardwright.execute.weights.rules import Family, Rule
 from shardwright.lazy_dataclass import dataclass
@@ -30,7 +30,7 @@ Rows = np.ndarray | None
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stored:
-    """Where a parameter stands.
+    """The tensors of a checkpoint that hold a parameter.
 
     Args:
         tensor: name, with ``{expert}`` where each element of our first dim has a tensor of its own.
@@ -52,7 +52,7 @@ class Stored:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Those that the tensor of a file may have."""
+        """Shapes that the tensor of a file may have."""
         return (
             (self.shape, (*self.shape[:-2], self.shape[-1], self.shape[-2]))
             if self.either
@@ -108,7 +108,7 @@ def adapters(model: Model) -> frozenset[Key]:
 
 
 def stored(model: Model, family: Family, key: Key) -> Stored:
-    """Where a parameter stands.
+    """The place of a parameter in a checkpoint.
 
     Raises:
         DataError: the family's table does not say.
@@ -214,7 +214,7 @@ def _rows(
     if paired:
         width = extent.quantum if extent.quantum > 1 else extent.size
         rope = (
-            2 * turned_pairs(settings, width)
+            2 * rotated_pair_count(settings, width)
             if rule.pairs
             else _find(operators, rule.rotary).extents[-1].size
         )

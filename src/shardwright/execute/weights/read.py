@@ -91,7 +91,7 @@ def _slice(tensor: Any, patch: Patch, found: Stored) -> torch.Tensor:
 
 
 def _ours(values: torch.Tensor, patch: Patch, found: Stored, like: torch.Tensor) -> torch.Tensor:
-    """What was read, picked and turned to our dims and dtype."""
+    """The values read, picked and transposed to our dims and dtype."""
     for dim, pick in enumerate(patch.pick):
         if pick is not None:
             values = values.index_select(dim, torch.from_numpy(pick))
@@ -187,7 +187,7 @@ def _modules(model: Model) -> str:
 def _left_out(
     folder: Path, model: Model, described: Model, family: Family, headers: Mapping[str, _Header]
 ) -> tuple[str, ...]:
-    """What the folder describes and the model is without."""
+    """The tensors that the folder describes and the model lacks."""
     if predictors_of(model) or not predictors_of(described):
         return ()
     known = bool(family.predictors) and not _has_predictors(described, family, headers)
@@ -332,7 +332,7 @@ def _listed(folder: Path) -> dict[str, str]:
 
 
 def _headers(folder: Path, name: str) -> dict[str, _Header]:
-    """What the header of a file says of each of its tensors."""
+    """The header entries of a file's tensors, by name."""
     found = {}
     with _opened(folder / name) as file:
         for tensor in file.keys():  # noqa: SIM118

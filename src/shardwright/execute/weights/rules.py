@@ -1,6 +1,4 @@
-"""Where a parameter stands in a Hugging Face checkpoint, as data, and how rules of a family are
-written.
-"""
+"""Rules for the place of a parameter in a Hugging Face checkpoint, as data."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ Rules = Mapping[str, "Rule"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Where a parameter stands.
+    """The place of a parameter in a checkpoint.
 
     Args:
         tensor: its name; ``{layer}`` is the number of the layer, ``{expert}`` of the expert (then a
@@ -58,8 +56,8 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """Where the parameters of a run stand: `stem`, with ``{layer}`` for the number of the layer in
-    it, before a rule's tensor.
+    """The place of a run's parameters: `stem`, with ``{layer}`` for the number of the layer in it,
+    followed by a rule's tensor.
     """
 
     rules: Rules
