@@ -30,7 +30,7 @@ def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def parameters_by_role(operator: Operator, weights: Weights) -> dict[str, torch.Tensor]:
-    """The operator's parameters in float32 or finer, by the last part of their names (``scale``)."""
+    """Parameters of an operator, float32 or finer, by the last part of their names (``scale``)."""
     return {
         p.name.rpartition(".")[2]: at_least_float32(weights[p.name]) for p in operator.parameters
     }
