@@ -17,21 +17,21 @@ from torch.utils.flop_counter import flop_registry
 from shardwright.cost.tables.plan_blocks import local_sizes
 from shardwright.cost.tables.recompute_and_offload import named
 from shardwright.execute.interpreter import block_run
-from shardwright.execute.interpreter.device import DeviceWork as Known
+from shardwright.execute.interpreter.device_walk import DeviceWork as Known
 from shardwright.execute.interpreter.stage_nodes import stage_nodes
-from shardwright.execute.numerics.attention import attention_operator as attention
+from shardwright.execute.numerics.attention import attention_operator
 from shardwright.execute.numerics.attention.attention_by_key_block import attend_to_keys
 from shardwright.execute.numerics.attention.fused_kernel_calls import PartialAttention
 from shardwright.execute.numerics.attention.key_exchange import KeyBlock
 from shardwright.execute.numerics.base.local_operators import AutogradOperator
 from shardwright.execute.numerics.base.operator_protocol import Values, Weights
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.proof.prove import made_batch
-from shardwright.execute.proof.shrink import shrink_for
+from shardwright.execute.proof.narrower_model import shrink_for
+from shardwright.execute.proof.prove_plan import made_batch
+from shardwright.execute.shares.gathered_positions import is_spread
 from shardwright.execute.shares.parameters import seeded, whole_shape
-from shardwright.execute.shares.whole_positions import is_spread
-from shardwright.execute.training.step import StepResult, prepare, run_step
-from shardwright.execute.transport.record import SentElements, Trace
+from shardwright.execute.training.training_step import StepResult, prepare, run_step
+from shardwright.execute.transport.communication_record import SentElements, Trace
 from shardwright.execute.transport.requests import Answer, Task
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.job.training import TrainingJob
@@ -89,7 +89,7 @@ def ran(problem: Problem) -> Ran:
     source, batch = seeded(problem.model, seed=0), made_batch(problem.model, problem.job, seed=0)
     with (
         mock.patch.object(block_run, "numerics_of", products),
-        mock.patch.object(attention, "attend_to_keys", products.met),
+        mock.patch.object(attention_operator, "attend_to_keys", products.met),
     ):
         result = run_step(
             problem.model, problem.job, problem.plan, batch=batch, source=source, trace=trace

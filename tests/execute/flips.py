@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from shardwright.errors import ShardwrightError
-from shardwright.execute.interpreter.device import Batch
-from shardwright.execute.training.routers import require_trainable
-from shardwright.execute.training.step import StepResult, run_step, unsplit
-from shardwright.execute.weights.read import open_weights
+from shardwright.execute.interpreter.device_walk import Batch
+from shardwright.execute.training.router_checks import require_trainable
+from shardwright.execute.training.training_step import StepResult, run_step, unsplit
+from shardwright.execute.weights.read_weights import open_weights
 from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface_config import load_config, model_from_config
 from shardwright.model.ir.graph import Model

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
-from shardwright.execute.native import ring as native
-from shardwright.execute.native.ring import Ring, passed_round
+from shardwright.execute.native import ring_attention
+from shardwright.execute.native.ring_attention import Ring, passed_round
 from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.model.blocks.dense import core_operator
 from shardwright.model.ir.operator import AttentionShape, Operator
@@ -77,7 +77,7 @@ def _found(variant: str, rank: int, patch: pytest.MonkeyPatch) -> Found:
     *own, grad = (one[:, index_tensor(DEAL[rank], like=one)] for one in inputs_of(operator))
 
     def told(name: str) -> Callable[..., Any]:
-        law = getattr(native, name)
+        law = getattr(ring_attention, name)
 
         def computed(*asked: Any) -> Any:
             events.append(name)
@@ -86,7 +86,7 @@ def _found(variant: str, rank: int, patch: pytest.MonkeyPatch) -> Found:
         return computed
 
     for name in ("met", "met_back"):
-        patch.setattr(native, name, told(name))
+        patch.setattr(ring_attention, name, told(name))
     begin: Callable[[list[dist.P2POp]], list[dist.Work]] = dist.batch_isend_irecv
 
     def begun(ops: list[dist.P2POp]) -> list[dist.Work]:

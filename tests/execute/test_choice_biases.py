@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 from shardwright.errors import DataError, StrategyError
 from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
 from shardwright.execute.numerics.base.top_k_choice import chosen_experts
-from shardwright.execute.numerics.experts import expert_layer as experts
-from shardwright.execute.proof.prove import made_batch
+from shardwright.execute.numerics.experts import expert_layer
+from shardwright.execute.proof.prove_plan import made_batch
 from shardwright.execute.shares.parameters import Key, seeded
 from shardwright.execute.state.checkpoint import read, resumed
-from shardwright.execute.training import choice_biases as choice_biases_module
-from shardwright.execute.training.choice_biases import moved_bias
+from shardwright.execute.training import router_bias_updates
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.step import unsplit
-from shardwright.execute.training.train import Member, Training, member, training
-from shardwright.execute.weights.saved import written_weights
+from shardwright.execute.training.router_bias_updates import moved_bias
+from shardwright.execute.training.training_loop import Member, Training, member, training
+from shardwright.execute.training.training_step import unsplit
+from shardwright.execute.weights.checkpoint_to_weights import written_weights
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model
@@ -122,7 +122,7 @@ def test_loads_are_of_the_choice_of_the_whole_step() -> None:
         return shares, chosen
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(experts, "chosen_experts", watched)
+        patched.setattr(expert_layer, "chosen_experts", watched)
         train(members, known, [made_batch(model, JOB, seed=0)])
     loads = torch.bincount(torch.cat([one.flatten() for one in seen[:4]]), minlength=len(before))
     topk = seen[0].shape[-1]
@@ -210,7 +210,7 @@ def test_equal_loads_come_of_it() -> None:
         loads: list[Any] = []
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(
-                choice_biases_module,
+                router_bias_updates,
                 "moved_bias",
                 lambda bias, load, rate: loads.append(load) or moved_bias(bias, load, rate=rate),
             )

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics.attention import attention_by_key_block as core
+from shardwright.execute.numerics.attention import attention_by_key_block
 from shardwright.execute.numerics.attention.fused_attention import fused_attention, is_fused
 from shardwright.execute.numerics.attention.fused_kernel_calls import (
     key_block_gradients,
@@ -98,7 +98,7 @@ def _built(
 ) -> list[torch.Tensor]:
     """The same from the scores themselves."""
     with monkeypatch.context() as patch:
-        patch.setattr(core, "is_fused", lambda *_: False)
+        patch.setattr(attention_by_key_block, "is_fused", lambda *_: False)
         return _ran(places, inputs)
 
 

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch._decomp import decomposition_table
 
-from shardwright.execute.numerics.norms import fused_norms as fused_norm
+from shardwright.execute.numerics.norms import fused_norms
 from shardwright.execute.numerics.norms import norm_operator as norm
 from shardwright.execute.numerics.norms.fused_norms import is_fused
 from shardwright.execute.numerics.norms.norm_extent import ExtentNorm
@@ -77,7 +77,7 @@ def test_fused_norms_are_those_that_are_built_up(
         return True
 
     monkeypatch.setattr(norm, "is_fused", always)
-    monkeypatch.setattr(fused_norm, "RMS_BACKWARD", decomposition_table[fused_norm.RMS_BACKWARD])
+    monkeypatch.setattr(fused_norms, "RMS_BACKWARD", decomposition_table[fused_norms.RMS_BACKWARD])
     found = _ran(*NORMS[name])
     assert len(asked) == 3
     for own, other in zip(found, expected, strict=True):

@@ -12,16 +12,15 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 pytest.importorskip("transformers", reason="Transformers is not installed")
 
-from shardwright.execute.numerics.attention import attention_by_key_block as core
-from shardwright.execute.numerics.base import top_k_choice as choice
-from shardwright.execute.numerics.experts import expert_layer as experts
-from shardwright.execute.numerics.layers import linear
-from shardwright.execute.numerics.layers import residual_sum as residual
-from shardwright.execute.numerics.norms import norm_operator as norm
-from shardwright.execute.numerics.positions import rotary_operator as rotary
+from shardwright.execute.numerics.attention import attention_by_key_block
+from shardwright.execute.numerics.base import top_k_choice
+from shardwright.execute.numerics.experts import expert_layer
+from shardwright.execute.numerics.layers import linear, residual_sum
+from shardwright.execute.numerics.norms import norm_operator
+from shardwright.execute.numerics.positions import rotary_operator
 from shardwright.execute.numerics.positions.rotary_angles import rotary_rates
-from shardwright.execute.state.initial import InitialValues
-from shardwright.execute.weights.layout import owned
+from shardwright.execute.state.initial_values import InitialValues
+from shardwright.execute.weights.parameter_layout import owned
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.settings import ProportionalRotary, Settings
 from tests.execute.flips import Ending, verdict
@@ -75,20 +74,22 @@ def test_factors_of_a_layer_and_of_experts_begin_at_one() -> None:
 
 
 def scores_over_the_root_of_the_width(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(core, "score_scale", lambda shape, settings: shape.head_dim**-0.5)
+    patch.setattr(
+        attention_by_key_block, "score_scale", lambda shape, settings: shape.head_dim**-0.5
+    )
 
 
 def no_factor_of_a_layer(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(residual, "_scaled", lambda place, x, weights: x)
+    patch.setattr(residual_sum, "_scaled", lambda place, x, weights: x)
 
 
 def no_norm_of_values(patch: pytest.MonkeyPatch) -> None:
-    parts = norm._parts
-    patch.setattr(norm, "_parts", lambda place: parts(place)[:2])
+    parts = norm_operator._parts
+    patch.setattr(norm_operator, "_parts", lambda place: parts(place)[:2])
 
 
 def values_are_normed_keys(patch: pytest.MonkeyPatch) -> None:
-    forward = norm.Norm.forward
+    forward = norm_operator.Norm.forward
 
     def wrong(self: Any, place: Any, inputs: Any, weights: Any) -> Any:
         outputs, saved = yield from forward(self, place, inputs, weights)
@@ -96,7 +97,7 @@ def values_are_normed_keys(patch: pytest.MonkeyPatch) -> None:
             inputs[0]
         ) == 2 else outputs, saved
 
-    patch.setattr(norm.Norm, "forward", wrong)
+    patch.setattr(norm_operator.Norm, "forward", wrong)
 
 
 def scores_of_experts_as_they_are(patch: pytest.MonkeyPatch) -> None:
@@ -104,14 +105,16 @@ def scores_of_experts_as_they_are(patch: pytest.MonkeyPatch) -> None:
 
 
 def experts_without_scales(patch: pytest.MonkeyPatch) -> None:
-    chosen = choice.chosen_experts
-    patch.setattr(experts, "chosen_experts", lambda logits, own, **more: chosen(logits, {}, **more))
+    chosen = top_k_choice.chosen_experts
+    patch.setattr(
+        expert_layer, "chosen_experts", lambda logits, own, **more: chosen(logits, {}, **more)
+    )
 
 
 def all_pairs_turn(patch: pytest.MonkeyPatch) -> None:
-    rates = rotary.rotary_rates
+    rates = rotary_operator.rotary_rates
     patch.setattr(
-        rotary,
+        rotary_operator,
         "rotary_rates",
         lambda settings, half, **more: rates(Settings(rope_base=settings.rope_base), half, **more),
     )
@@ -134,7 +137,7 @@ def test_without_one_of_its_mechanisms_it_is_another_model(
 ) -> None:
     mutant(monkeypatch)
     # Turns are kept by settings and positions: those of another test are not these.
-    rotary._cached_angles.cache_clear()
+    rotary_operator._cached_angles.cache_clear()
     found = verdict(CONFIG, tmp_path)
-    rotary._cached_angles.cache_clear()
+    rotary_operator._cached_angles.cache_clear()
     assert found.ending is Ending.OTHER, found.said

@@ -16,18 +16,17 @@ pytest.importorskip("safetensors")
 
 from shardwright.errors import DataError, StrategyError
 from shardwright.execute.interpreter import block_run
-from shardwright.execute.numerics.attention import unfused_attention as built_core
-from shardwright.execute.numerics.images import patch_embedding as patches
-from shardwright.execute.numerics.images import patch_pooling as pool
+from shardwright.execute.numerics.attention import unfused_attention
+from shardwright.execute.numerics.images import patch_embedding, patch_pooling
 from shardwright.execute.numerics.images.merged_tokens import fold_elements, unfold_elements
 from shardwright.execute.numerics.images.patch_grid import rows_by_axis
-from shardwright.execute.numerics.norms import norm_operator as norm
-from shardwright.execute.numerics.positions import rotary_operator as rotary
+from shardwright.execute.numerics.norms import norm_operator
+from shardwright.execute.numerics.positions import rotary_operator
 from shardwright.execute.numerics.positions.rotary_angles import rotate_pairs, rotate_parts
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.proof.prove import prove
-from shardwright.execute.proof.shrink import shrink
-from shardwright.execute.state.initial import InitialValues
+from shardwright.execute.proof.narrower_model import shrink
+from shardwright.execute.proof.prove_plan import prove
+from shardwright.execute.state.initial_values import InitialValues
 from shardwright.execute.training.image_files import open_images, patches_of
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.blocks.pooled import pooled_operators
@@ -249,7 +248,7 @@ def test_files_of_images(tmp_path: Path) -> None:
 
 def causal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        built_core,
+        unfused_attention,
         "same_image_mask",
         lambda place, runs, positions, window: torch.zeros((1, 1, 1), dtype=torch.bool),
     )
@@ -266,7 +265,7 @@ def pixels_as_they_are(patch: pytest.MonkeyPatch) -> None:
 
 def rows_and_columns_swapped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        patches,
+        patch_embedding,
         "rows_by_axis",
         lambda at, grid, table, dtype: rows_by_axis(at.flip(-1), grid, table, dtype=dtype),
     )
@@ -274,32 +273,34 @@ def rows_and_columns_swapped(patch: pytest.MonkeyPatch) -> None:
 
 def whole_heads_turn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        rotary,
+        rotary_operator,
         "rotate_parts",
         lambda x, cos, sin, width, parts: rotate_pairs(x, cos, sin, width=width),
     )
 
 
 def sums_of_patches(patch: pytest.MonkeyPatch) -> None:
-    fine = pool.at_least_float32
-    patch.setattr(pool, "at_least_float32", lambda x: 4 * fine(x) if x.dim() == 3 else fine(x))
+    fine = patch_pooling.at_least_float32
+    patch.setattr(
+        patch_pooling, "at_least_float32", lambda x: 4 * fine(x) if x.dim() == 3 else fine(x)
+    )
 
 
 def numbers_of_features_left_out(patch: pytest.MonkeyPatch) -> None:
-    fine = pool.at_least_float32
+    fine = patch_pooling.at_least_float32
     patch.setattr(
-        pool, "at_least_float32", lambda x: torch.ones_like(x) if x.dim() == 1 else fine(x)
+        patch_pooling, "at_least_float32", lambda x: torch.ones_like(x) if x.dim() == 1 else fine(x)
     )
 
 
 def image_tokens_without_a_norm(patch: pytest.MonkeyPatch) -> None:
-    forward = norm.Norm.forward
+    forward = norm_operator.Norm.forward
 
     def wrong(self: Any, place: Any, inputs: Any, weights: Any) -> Any:
         outputs, saved = yield from forward(self, place, inputs, weights)
         return inputs[0] if place.operator.folds > 1 else outputs, saved
 
-    patch.setattr(norm.Norm, "forward", wrong)
+    patch.setattr(norm_operator.Norm, "forward", wrong)
 
 
 MUTANTS = (
@@ -319,9 +320,9 @@ def test_without_one_of_its_mechanisms_it_is_another_model(
 ) -> None:
     pytest.importorskip("transformers", reason="Transformers is not installed")
     mutant(monkeypatch)
-    rotary._cached_angles.cache_clear()
+    rotary_operator._cached_angles.cache_clear()
     found = verdict(CONFIG, tmp_path)
-    rotary._cached_angles.cache_clear()
+    rotary_operator._cached_angles.cache_clear()
     assert found.ending is Ending.OTHER, found.said
 
 

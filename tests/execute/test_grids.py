@@ -22,9 +22,9 @@ from shardwright.execute.numerics.positions.rotary_angles import (
     rotate_pairs,
     rotated_pair_count,
 )
-from shardwright.execute.proof.prove import made_batch
+from shardwright.execute.proof.prove_plan import made_batch
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.training.step import run_step, unsplit
+from shardwright.execute.training.training_step import run_step, unsplit
 from shardwright.model.ir.settings import GridRotary, ImageInput, PositionGrid, Settings
 from tests.execute.test_merged_patches import job_of, small_kimi
 

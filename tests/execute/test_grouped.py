@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from shardwright.execute.numerics.experts import grouped_gemm as grouped
+from shardwright.execute.numerics.experts import grouped_gemm
 from shardwright.execute.numerics.experts.grouped_gemm import (
     group_ends,
     grouped_matmul,
@@ -56,7 +56,7 @@ def test_rows_that_fit_go_through_the_kernel(monkeypatch: pytest.MonkeyPatch) ->
     def never(*_: object) -> None:
         raise AssertionError("the ends are asked for")
 
-    monkeypatch.setattr(grouped, "_parts", never)
+    monkeypatch.setattr(grouped_gemm, "_parts", never)
     rows, ends = torch.randn(4, 16), group_ends(torch.tensor([0, 1, 1, 2]), 3)
     assert grouped_matmul(rows, torch.randn(3, 16, 8), ends).shape == (4, 8)
     assert grouped_outer_products(rows, torch.randn(4, 8), ends).shape == (3, 16, 8)

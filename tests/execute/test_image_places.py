@@ -8,11 +8,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import DataError
-from shardwright.execute.interpreter import device
+from shardwright.execute.interpreter import device_walk
 from shardwright.execute.numerics.images.image_token_positions import require_one_row
-from shardwright.execute.proof.prove import made_batch
+from shardwright.execute.proof.prove_plan import made_batch
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.training.step import run_step, unsplit
+from shardwright.execute.training.training_step import run_step, unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from tests.execute.published_images import KIMI, QWEN3_VL
@@ -39,7 +39,7 @@ def refused(config: Config, places: np.ndarray, monkeypatch: pytest.MonkeyPatch)
         .masked_fill(text[0] == image.token, image.token - 1)
         .masked_fill(torch.from_numpy(places), image.token)
     )
-    monkeypatch.setattr(device, "run_forward", None)
+    monkeypatch.setattr(device_walk, "run_forward", None)
     with pytest.raises(DataError) as raised:
         run_step(
             model,

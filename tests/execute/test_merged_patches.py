@@ -11,16 +11,16 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from shardwright.errors import StrategyError
-from shardwright.execute.interpreter.device import Batch
+from shardwright.execute.interpreter.device_walk import Batch
 from shardwright.execute.numerics.images.merged_tokens import (
     fold_elements,
     merge_neighbours,
     split_neighbours,
     unfold_elements,
 )
-from shardwright.execute.proof.prove import made_batch, prove
+from shardwright.execute.proof.prove_plan import made_batch, prove
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.training.step import differences, prepare, run_step, unsplit
+from shardwright.execute.training.training_step import differences, prepare, run_step, unsplit
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.blocks.vision import ProjectorShape, projector_operators
 from shardwright.model.families.huggingface_config import model_from_config

@@ -14,8 +14,8 @@ if not (torch.distributed.is_available() and torch.distributed.is_gloo_available
 
 from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.numerics.registry import numerics_of
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.in_process import run
-from shardwright.execute.transport.record import Trace
 from tests.execute.lockstep import alone, place_of
 from tests.execute.ring_ranks import CORES, DEAL, LENGTH, RANKS, core_of, inputs_of, work
 from tests.execute.started import finished, started

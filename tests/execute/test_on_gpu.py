@@ -24,12 +24,12 @@ from shardwright.execute.numerics.attention.mask_rectangles import kernel_calls
 from shardwright.execute.numerics.attention.torch_kernels import Efficient, Flash
 from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.numerics.base.run_precision import Precision, uniform_precision
-from shardwright.execute.proof.prove import made_batch
+from shardwright.execute.proof.prove_plan import made_batch
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.training.step import unsplit
-from shardwright.execute.training.train import Training, member, training
-from shardwright.execute.transport.beside import StreamAsides
+from shardwright.execute.training.training_loop import Training, member, training
+from shardwright.execute.training.training_step import unsplit
 from shardwright.execute.transport.requests import Exchange, Reduce, Task
+from shardwright.execute.transport.side_tasks import StreamAsides
 from shardwright.job.training import TrainingJob
 from shardwright.model.families.huggingface_config import model_from_config
 from shardwright.model.ir.graph import Model

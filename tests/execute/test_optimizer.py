@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 from shardwright.cost.gradients.plan_synchronisation import cuts_of, frozen_cuts_of, in_buckets
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.base.run_precision import uniform_precision
+from shardwright.execute.shares.optimizer_shards import Sharers
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.shares.shards import Sharers
 from shardwright.execute.training.optimizer import (
     BLOCK,
     AdamW,
@@ -25,7 +25,7 @@ from shardwright.execute.training.optimizer import (
     square_sum,
     update,
 )
-from shardwright.execute.training.train import member
+from shardwright.execute.training.training_loop import member
 from shardwright.job.training import Optimizer, OptimizerFamily
 from shardwright.program.shard_rules import shard_rules
 from shardwright.program.stages.holdings import HeldParameters, Holdings, plan_holdings

@@ -15,11 +15,11 @@ from shardwright.execute.numerics.attention.selected_key_blocks import (
     select_key_blocks,
     selected_mask,
 )
-from shardwright.execute.proof.prove import made_batch, prove
-from shardwright.execute.proof.reach import reach_of, short_reach
+from shardwright.execute.proof.prove_plan import made_batch, prove
+from shardwright.execute.proof.short_windows import reach_of, short_reach
 from shardwright.execute.shares.parameters import seeded
-from shardwright.execute.state.computed import computed
-from shardwright.execute.training.step import differences, prepare, run_step, unsplit
+from shardwright.execute.state.model_computation import computed
+from shardwright.execute.training.training_step import differences, prepare, run_step, unsplit
 from shardwright.execute.transport.torch_device import OperatorShare
 from shardwright.job.training import SequenceLength, TrainingJob
 from shardwright.model.catalog.catalog import load_model

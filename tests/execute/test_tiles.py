@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shardwright.execute.numerics.attention import attention_by_key_block as core
-from shardwright.execute.numerics.attention import score_tiles as tiles
+from shardwright.execute.numerics.attention import attention_by_key_block, score_tiles
 from shardwright.execute.numerics.attention.position_masks import may_see, visibility_mask
 from shardwright.execute.numerics.base.local_tensors import index_tensor
 from shardwright.execute.numerics.registry import numerics_of
@@ -134,8 +133,8 @@ def _ran(operator: Operator, group: str) -> tuple[list[torch.Tensor], int]:
 
 
 def _few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiles, "SCORES", FEW)
-    monkeypatch.setattr(tiles, "NARROWEST", 2)
+    monkeypatch.setattr(score_tiles, "SCORES", FEW)
+    monkeypatch.setattr(score_tiles, "NARROWEST", 2)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +159,7 @@ def test_what_a_kernel_computes_holds_no_scores(
     operator = core_operator("core", source="rotary", shape=SHAPE)
     _, most = _ran(operator, group)
     with monkeypatch.context() as patch:
-        patch.setattr(core, "is_fused", lambda *_: False)
+        patch.setattr(attention_by_key_block, "is_fused", lambda *_: False)
         _, before = _ran(operator, group)
     assert most <= LINEAR < before
 
@@ -200,7 +199,9 @@ def test_tiles_that_nobody_sees_are_left_out(
     assert shape is not None
     made = [
         (some.taken.stop - some.taken.start) * (one.taken.stop - one.taken.start)
-        for some, others in tiles.score_tiles(shape, whole, whole, scores_per_pair=4, images=False)
+        for some, others in score_tiles.score_tiles(
+            shape, whole, whole, scores_per_pair=4, images=False
+        )
         for one in others
     ]
     assert sum(made) < share * LENGTH**2
@@ -234,7 +235,7 @@ def test_positions_that_meet_are_those_that_are_seen(
 @examples(50)
 def test_rows_are_cut_in_turn(positions: Indices, size: int) -> None:
     like = torch.empty(0)
-    parts = list(tiles.split_rows(positions, size))
+    parts = list(score_tiles.split_rows(positions, size))
     assert [row for part in parts for row in range(part.taken.start, part.taken.stop)] == list(
         range(len(index_tensor(positions, like=like)))
     )

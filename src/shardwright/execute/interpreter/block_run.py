@@ -9,9 +9,9 @@ from itertools import zip_longest
 
 import torch
 
-from shardwright.execute.interpreter.balance import Balance
 from shardwright.execute.interpreter.earlier_slices import EarlierSlices
 from shardwright.execute.interpreter.expert_loads import Routed
+from shardwright.execute.interpreter.load_balancing_counts import Balance
 from shardwright.execute.numerics.attention.image_token_mask import image_run_numbers
 from shardwright.execute.numerics.base.cut_operator import is_expert_choice, is_stand_in
 from shardwright.execute.numerics.base.local_tensors import index_tensor
@@ -20,8 +20,15 @@ from shardwright.execute.numerics.experts.load_balancing_loss import balance_gra
 from shardwright.execute.numerics.images.insert_image_tokens import image_token_numbers
 from shardwright.execute.numerics.images.text_and_image_positions import text_image_positions
 from shardwright.execute.numerics.registry import numerics_of
-from shardwright.execute.redistribution.edges import Edge, Exit, edges, exits, given_back, is_passed
-from shardwright.execute.redistribution.transfer import moved, scoped
+from shardwright.execute.redistribution.edge_layouts import (
+    Edge,
+    Exit,
+    edges,
+    exits,
+    given_back,
+    is_passed,
+)
+from shardwright.execute.redistribution.move_tensor import moved, scoped
 from shardwright.execute.shares.layer_state import BlockRun, Inputs, LayerState, changed, kept
 from shardwright.execute.shares.operator_shares import place_of
 from shardwright.execute.shares.parameters import ParameterStore

@@ -13,7 +13,7 @@ import torch
 
 from shardwright.errors import StrategyError
 from shardwright.execute.numerics.base.operator_protocol import Gradients, Values
-from shardwright.execute.shares.whole_positions import looks_around
+from shardwright.execute.shares.gathered_positions import looks_around
 from shardwright.model.ir.operator import Operator
 
 _Some = TypeVar("_Some", Values, Gradients | None)

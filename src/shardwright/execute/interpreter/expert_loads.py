@@ -8,7 +8,7 @@ from dataclasses import field
 
 import torch
 
-from shardwright.execute.interpreter.passes import Turn
+from shardwright.execute.interpreter.device_actions import Turn
 from shardwright.execute.interpreter.stage_nodes import Node
 from shardwright.execute.shares.parameters import Key
 from shardwright.lazy_dataclass import dataclass

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from shardwright.execute.transport.record import moved
+from shardwright.execute.transport.communication_record import moved
 from shardwright.execute.transport.requests import (
     Answer,
     Begin,

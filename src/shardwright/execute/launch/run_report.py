@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from shardwright.execute.training.rate import RateCurve
+from shardwright.execute.training.learning_rate import RateCurve
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.settings import Settings
 from shardwright.program.step_trace import StepTrace

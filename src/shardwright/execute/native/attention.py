@@ -16,8 +16,8 @@ from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
 
-from shardwright.execute.native.context import Context
-from shardwright.execute.native.ring import Ring, passed_round
+from shardwright.execute.native.context_parallel_tokens import Context
+from shardwright.execute.native.ring_attention import Ring, passed_round
 from shardwright.execute.native.torch_private import exchanged, gathered
 from shardwright.execute.numerics.attention.attention_by_key_block import score_scale
 from shardwright.execute.numerics.attention.attention_operator import temperature_factors

@@ -18,19 +18,19 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn import functional
 
 from shardwright.errors import StrategyError
-from shardwright.execute.interpreter.device import Batch
-from shardwright.execute.native.balance import NativeBalance, native_balance
-from shardwright.execute.native.context import Tokens, context_of, tokens_of
-from shardwright.execute.native.decoder import Stage
-from shardwright.execute.native.meshes import Meshes, grid_meshes
-from shardwright.execute.native.parallel import place
-from shardwright.execute.native.rules import require_expressible
-from shardwright.execute.native.tied import Copies, copies
+from shardwright.execute.interpreter.device_walk import Batch
+from shardwright.execute.native.context_parallel_tokens import Tokens, context_of, tokens_of
+from shardwright.execute.native.decoder_module import Stage
+from shardwright.execute.native.device_meshes import Meshes, grid_meshes
+from shardwright.execute.native.load_balancing import NativeBalance, native_balance
+from shardwright.execute.native.supported_grids import require_expressible
+from shardwright.execute.native.tensor_parallel_styles import place
+from shardwright.execute.native.tied_parameters import Copies, copies
 from shardwright.execute.native.torch_private import local, pipeline
 from shardwright.execute.numerics.losses.logit_scaling import scaled_logits
 from shardwright.execute.shares.parameters import Source, parameter_of
 from shardwright.execute.training.optimizer import AdamW
-from shardwright.execute.training.spared import is_spared
+from shardwright.execute.training.weight_decay_exemptions import is_spared
 from shardwright.job.training import TrainingJob
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings

@@ -15,8 +15,8 @@ from typing import cast
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.redistribution.device_steps import Landing, Moves, Range, Turn, moves
-from shardwright.execute.redistribution.regions import copy, shape
+from shardwright.execute.redistribution.box_overlaps import copy, shape
+from shardwright.execute.redistribution.transition_steps import Landing, Moves, Range, Turn, moves
 from shardwright.execute.transport.requests import (
     Answer,
     Exchange,

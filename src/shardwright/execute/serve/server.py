@@ -10,9 +10,9 @@ from dataclasses import field
 import torch
 
 from shardwright.errors import StrategyError
-from shardwright.execute.serve.batches import Part, Rows, rows_of
-from shardwright.execute.serve.cached import Absorb
-from shardwright.execute.serve.transfer import Side, has_states, transfer_task
+from shardwright.execute.serve.cache_transfer import Side, has_states, transfer_task
+from shardwright.execute.serve.cached_operators import Absorb
+from shardwright.execute.serve.iteration_batch import Part, Rows, rows_of
 from shardwright.execute.serve.worker import (
     CacheSize,
     ServingWorker,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shardwright.errors import StrategyError
-from shardwright.execute.shares.whole_positions import is_spread
+from shardwright.execute.shares.gathered_positions import is_spread
 from shardwright.execute.transport.torch_device import OperatorShare, Routed
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.operator import Operator, OperatorClass, OperatorKind

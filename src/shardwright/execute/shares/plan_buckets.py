@@ -11,8 +11,8 @@ from typing import cast
 from shardwright.cost.gradients.plan_synchronisation import bucket_of
 from shardwright.errors import StrategyError
 from shardwright.execute.shares.gradients import Groups, in_own_order
+from shardwright.execute.shares.optimizer_shards import Bucket, Sharers
 from shardwright.execute.shares.parameters import Key
-from shardwright.execute.shares.shards import Bucket, Sharers
 from shardwright.hardware.device_list import DeviceList
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.gradients import runs_backward, without_gradient

@@ -22,9 +22,10 @@ from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata
 
 from shardwright.errors import DataError
-from shardwright.execute.shares.flat import box_views
+from shardwright.execute.shares.flat_views import box_views
+from shardwright.execute.shares.optimizer_shards import Bucket
 from shardwright.execute.shares.parameters import Key, Source, parameter_of, part, whole_shape
-from shardwright.execute.shares.shards import Bucket
+from shardwright.execute.state.checkpoint_folders import MANIFEST
 from shardwright.execute.state.checkpoint_planners import (
     Piece,
     Written,
@@ -33,9 +34,8 @@ from shardwright.execute.state.checkpoint_planners import (
     write_metadata,
     write_pieces,
 )
-from shardwright.execute.state.computed import computed, require_same
-from shardwright.execute.state.folders import MANIFEST
-from shardwright.execute.training.train import Member, Training, member
+from shardwright.execute.state.model_computation import computed, require_same
+from shardwright.execute.training.training_loop import Member, Training, member
 from shardwright.lazy_dataclass import dataclass
 from shardwright.model.ir.graph import Model
 from shardwright.model.ir.settings import Settings

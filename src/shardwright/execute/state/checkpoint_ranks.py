@@ -21,8 +21,8 @@ from shardwright.execute.state.checkpoint import (
     resumed,
     write_device,
 )
-from shardwright.execute.state.folders import latest
-from shardwright.execute.training.train import Member, Training, member
+from shardwright.execute.state.checkpoint_folders import latest
+from shardwright.execute.training.training_loop import Member, Training, member
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from shardwright.errors import DataError
-from shardwright.execute.training.arrays import mapped
+from shardwright.execute.training.mapped_arrays import mapped
 from shardwright.job.training import TrainingJob
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.ir.graph import Model

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from shardwright.errors import DataError
-from shardwright.execute.training.arrays import mapped
 from shardwright.execute.training.image_files import open_images, require_places
+from shardwright.execute.training.mapped_arrays import mapped
 from shardwright.job.training import TrainingJob
 from shardwright.model.blocks.vision import IMAGE
 from shardwright.model.ir.graph import Model

@@ -22,8 +22,7 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
-from shardwright.execute.transport.beside import Asides, StreamAsides, ThreadAsides
-from shardwright.execute.transport.record import Trace
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.requests import (
     Answer,
     Begin,
@@ -38,6 +37,7 @@ from shardwright.execute.transport.requests import (
     Task,
     answered,
 )
+from shardwright.execute.transport.side_tasks import Asides, StreamAsides, ThreadAsides
 from shardwright.execute.transport.torch_private import named_group
 
 T = TypeVar("T")

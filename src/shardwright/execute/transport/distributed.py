@@ -25,9 +25,9 @@ import torch
 import torch.distributed as dist
 
 from shardwright.errors import StrategyError
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.communicators import Communicators, one_line
 from shardwright.execute.transport.messages import as_messages
-from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import Answer, Post, Take, Task
 from shardwright.lazy_dataclass import dataclass
 

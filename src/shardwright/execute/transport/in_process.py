@@ -12,9 +12,8 @@ from typing import Generic, TypeVar
 import torch
 
 from shardwright.errors import StrategyError
+from shardwright.execute.transport.communication_record import Trace
 from shardwright.execute.transport.messages import reduced
-from shardwright.execute.transport.one_by_one import one_by_one
-from shardwright.execute.transport.record import Trace
 from shardwright.execute.transport.requests import (
     Answer,
     Begin,
@@ -26,6 +25,7 @@ from shardwright.execute.transport.requests import (
     Take,
     Task,
 )
+from shardwright.execute.transport.side_tasks_in_turn import one_by_one
 
 T = TypeVar("T")
 Meeting = tuple[type, tuple[int, ...], Hashable]
